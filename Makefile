@@ -1,0 +1,47 @@
+# Everything happens in .venv under this checkout; nothing here needs root.
+
+.DELETE_ON_ERROR:
+.PHONY: help run test check venv clean
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+# The first of these that runs and is new enough; override with `make PYTHON=/path/to/python3.12 …`.
+PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$python"; break; }; done)
+# Given to pytest as they are: make test PYTEST_ARGS='-x -k claim'
+PYTEST_ARGS ?=
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*  ## /  make \1\t/p' Makefile | expand -t 16
+
+run: $(STAMP)  ## set up, then process the files dropped into ./data
+	@mkdir -p data
+	@$(BIN)/fileq all ./data
+
+test: $(STAMP)  ## all tests with coverage, warnings as errors
+	@rm -f .coverage .coverage.*
+	$(BIN)/python -X dev -W error -m coverage run -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
+
+check: $(STAMP)  ## lint and types
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+venv: $(STAMP)  ## only the set-up
+
+clean:  ## remove the virtual environment, caches and reports
+	rm -rf .venv build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*
+	find fileq tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# --no-build-isolation: so that constraints.txt pins what builds the package too.
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "fileq needs Python 3.11 or later; found $$(python3 --version 2>&1)." \
+		"Install one or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) can't make virtual environments;" \
+		"on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[test]'
+	@touch $(STAMP)

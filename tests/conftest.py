@@ -1,0 +1,106 @@
+"""Real servers for every test that asks: started once a run, cleared for each test.
+
+A missing server skips at a desk, saying what to install, and fails in CI, where any skip is a failure.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from tests.servers import Certificates, Cluster, Sentinel, Server, available_servers, make_certificates
+
+IN_CI = os.environ.get("CI", "").lower() in ("true", "1")
+S = TypeVar("S", Server, Sentinel, Cluster)
+
+
+def require(program: str, path: str | None) -> str:
+    """`path` unless it is None; then the test is skipped, or failed in CI."""
+    if path is not None:
+        return path
+    reason = f"{program} is not on PATH: apt-get install {program}"
+    if IN_CI:
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+def redis_binary() -> str:
+    return require("redis-server", available_servers()["redis"])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    # Also for skips that no fixture of ours decided: a module's, a mark's, a library's.
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if IN_CI and reporter is not None and reporter.stats.get("skipped"):
+        reporter.write_line("skipped tests are failures in CI", red=True)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+class ServerPool:
+    """The servers of this run by name, each started at its first use."""
+
+    def __init__(self) -> None:
+        self._started: dict[str, Any] = {}
+
+    def lend(self, name: str, make: Callable[[], S]) -> Iterator[S]:
+        """The one kept under `name`, cleared. One that a test left broken is replaced."""
+        server = self._started.get(name)
+        if server is None or not server.is_usable():
+            self.close(name)
+            server = self._started[name] = make().__enter__()
+        server.reset()
+        yield server
+        server.close_clients()
+        print(server.log_tail())  # captured: pytest shows it when the test failed
+
+    def close(self, name: str) -> None:
+        if name in self._started:
+            self._started.pop(name).close()
+
+    def close_all(self) -> None:
+        for name in list(self._started):
+            self.close(name)
+
+
+@pytest.fixture(scope="session")
+def server_pool() -> Iterator[ServerPool]:
+    pool = ServerPool()
+    yield pool
+    pool.close_all()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    require("openssl", shutil.which("openssl"))
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def redis_server(request: pytest.FixtureRequest, server_pool: ServerPool) -> Iterator[Server]:
+    """An empty server, once Valkey and once Redis."""
+    binary = require("redis-server", available_servers()[request.param])
+    yield from server_pool.lend(request.param, lambda: Server(binary))
+
+
+@pytest.fixture
+def tls_server(server_pool: ServerPool, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """An empty Redis that speaks TLS only and wants a client's certificate: `tls_server.tls` has the files."""
+    binary = redis_binary()
+    certificates = request.getfixturevalue("certificates")
+    yield from server_pool.lend("tls", lambda: Server(binary, tls=certificates))
+
+
+@pytest.fixture
+def sentinel(server_pool: ServerPool) -> Iterator[Sentinel]:
+    """A master, a replica and three sentinels, empty."""
+    binary = redis_binary()
+    yield from server_pool.lend("sentinel", lambda: Sentinel(binary))
+
+
+@pytest.fixture
+def cluster(server_pool: ServerPool) -> Iterator[Cluster]:
+    """Three masters, empty."""
+    binary = redis_binary()
+    yield from server_pool.lend("cluster", lambda: Cluster(binary))

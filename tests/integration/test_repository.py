@@ -1,0 +1,117 @@
+"""What is true of the checkout as a whole: no package host is named, every version is pinned, CI skips nothing."""
+
+import glob
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+HOST = re.compile(r"https?://(?:[^/@\s]*@)?((?:[a-z0-9-]+\.)+[a-z]{2,})")
+
+
+def package_hosts():
+    """The hosts that this machine's package clients know, asked of them: their names may not stand here either."""
+    asked = [
+        [sys.executable, "-c", "from pip._internal.models.index import PyPI as p; print(p.url, p.file_storage_domain)"],
+        [sys.executable, "-m", "pip", "config", "list"],
+    ]
+    if shutil.which("npm"):
+        asked.append(["npm", "config", "get", "registry"])
+    answers = [subprocess.run(a, capture_output=True, text=True, check=True, timeout=60).stdout for a in asked]
+    answers[0] = answers[0].replace(" ", " https://")
+    answers += [Path(name).read_text() for name in glob.glob("/etc/apt/sources.list.d/*.sources")]
+    return sorted(set(HOST.findall("\n".join(answers))))
+
+
+def lines_naming(host, checkout):
+    """`git grep` over what is committed and what is about to be."""
+    git = ["git", "-c", "safe.directory=*", "grep", "--untracked", "-nIF", "-e", host, "--", "."]
+    found = subprocess.run(git, cwd=checkout, capture_output=True, text=True, check=False)
+    assert found.returncode in (0, 1), found.stderr
+    return found.stdout.splitlines()
+
+
+def pins():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
+
+
+def run_pytest(test, **environment):
+    """pytest with our conftest on one file outside the checkout."""
+    command = [sys.executable, "-m", "pytest", "-c", os.devnull, "-pno:cacheprovider", "-ptests.conftest", "-ra"]
+    return subprocess.run(
+        [*command, str(test)], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+
+
+def test_no_file_names_a_package_host():
+    hosts = package_hosts()
+    assert len(hosts) >= 2, hosts
+    assert [line for host in hosts for line in lines_naming(host, ROOT)] == []
+
+
+def test_a_named_package_host_would_be_found(tmp_path):
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    host = package_hosts()[0]
+    (tmp_path / "lock").write_text(f"a line\nurl = https://{host}/simple\n")
+    assert lines_naming(host, tmp_path) == [f"lock:2:url = https://{host}/simple"]
+
+
+def test_constraints_are_names_with_exact_versions_and_nothing_else():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert lines
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.!+]*", line)] == []
+    assert lines == sorted(lines, key=str.lower)
+    assert len(pins()) == len(lines)
+
+
+def test_everything_installed_for_fileq_is_pinned_to_what_is_installed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    declared = project["project"]["dependencies"] + project["project"]["optional-dependencies"]["test"]
+    todo = [Requirement(line) for line in declared + project["build-system"]["requires"]]
+    seen: set[tuple[str, str]] = set()
+    wrong = []
+    while todo:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in ["", *requirement.extras]:
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            installed = importlib.metadata.distribution(name)
+            if pins().get(name) != installed.version:
+                wrong.append(f"{name} {installed.version} is installed, constraints.txt says {pins().get(name)}")
+            needs = map(Requirement, installed.requires or [])
+            todo += [need for need in needs if need.marker is None or need.marker.evaluate({"extra": extra})]
+    assert not wrong
+    assert len(seen) > 40
+
+
+@pytest.mark.parametrize(("ci", "code"), [("", 0), ("true", 1)])
+def test_a_skipped_test_fails_the_run_in_ci_only(tmp_path, ci, code):
+    test = tmp_path / "test_skipped.py"
+    test.write_text("import pytest\ndef test_passes(): pass\ndef test_skips(): pytest.skip('for a reason')\n")
+    run = run_pytest(test, CI=ci)
+    assert run.returncode == code, run.stdout + run.stderr
+    assert "1 passed, 1 skipped" in run.stdout
+
+
+@pytest.mark.parametrize(("ci", "word"), [("", "3 skipped"), ("true", "3 errors")])
+def test_without_redis_server_its_tests_are_skipped_at_a_desk_and_fail_in_ci(tmp_path, ci, word):
+    for name in ("git", "openssl"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    test = tmp_path / "test_needs.py"
+    test.write_text("def test_a(tls_server): pass\ndef test_b(sentinel): pass\ndef test_c(redis_server): pass\n")
+    run = run_pytest(test, CI=ci, PATH=str(tmp_path))
+    assert "1 passed" in run.stdout, run.stdout + run.stderr
+    assert word in run.stdout
+    assert "redis-server is not on PATH: apt-get install redis-server" in run.stdout

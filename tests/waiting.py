@@ -1,0 +1,17 @@
+"""Waiting on a condition with a deadline, in place of sleeps."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "") -> T:
+    """The first true value of `condition`, asked every 5 ms; TimeoutError, naming `what`, after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {timeout_s} s: {what or condition}")
+        time.sleep(0.005)
+    return value
