@@ -1,0 +1,179 @@
+"""The job's JSON: eight fields first, nothing lost that we do not know, names that are not UTF-8."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fileq.errors import JobError, Undecodable
+from fileq.job import FIELDS, Job, State, checked_id, decode, encode, file_job, parse_time, raw_id, rfc3339, typed_job
+
+NOW = datetime(2026, 11, 16, 3, 25, 0, 123456, UTC)
+EIGHT = ["id", "filepath", "filesize", "priority", "retries", "creation_time", "trace_id", "span_id"]
+
+text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=6,
+)
+optional = {
+    "type": text,
+    "payload": json_values.filter(lambda value: value is not None),
+    "max_retries": st.integers(0, 99),
+    "timeout": st.floats(0.001, 1e6),
+    "process_at": text,
+    "deadline": text,
+    "recoveries": st.integers(1, 99),
+    "signature": text,
+    "batch_id": text,
+    "error": text,
+    "failed_at": text,
+}
+unknown = st.dictionaries(text.filter(lambda name: name not in FIELDS), json_values, max_size=3)
+required = st.fixed_dictionaries(
+    {
+        "id": text.filter(bool),
+        "filepath": text,
+        "filesize": st.integers(0, 2**62),
+        "priority": text,
+        "retries": st.integers(0, 99),
+        "creation_time": text,
+        "trace_id": text,
+        "span_id": text,
+    },
+)
+jobs = st.builds(lambda a, b, c: {**a, **b, **c}, required, st.fixed_dictionaries({}, optional=optional), unknown)
+
+
+def make(**changes: object) -> Job:
+    return file_job(b"/data/a.pdf", size=3, priority="low", now=NOW, id="one").but(**changes)
+
+
+def test_a_plain_job_has_exactly_the_eight_fields_in_order() -> None:
+    assert list(json.loads(encode(make()))) == EIGHT
+
+
+def test_an_optional_field_follows_the_eight_once_it_is_set() -> None:
+    raw = encode(make(max_retries=0, recoveries=1, batch_id="b"))
+    assert list(json.loads(raw)) == [*EIGHT, "max_retries", "recoveries", "batch_id"]
+
+
+@given(jobs)
+def test_decoding_and_encoding_again_keeps_every_field_of_any_job(fields: dict[str, object]) -> None:
+    again = json.loads(encode(decode(json.dumps(fields).encode())))
+    assert again == fields
+    assert list(again)[:8] == EIGHT
+
+
+@given(jobs)
+def test_encoding_is_stable(fields: dict[str, object]) -> None:
+    raw = encode(decode(json.dumps(fields).encode()))
+    assert encode(decode(raw)) == raw
+    assert decode(raw) == decode(json.dumps(fields).encode())
+
+
+def test_unknown_fields_survive_a_change_byte_for_byte() -> None:
+    raw = encode(make())[:-1] + b',"later":{"n":1.10,"big":123456789012345678901234567890,"list":[ ]}}'
+    changed = encode(decode(raw).but(retries=2, error="boom"))
+    assert changed.endswith(b',"later":{"n":1.10,"big":123456789012345678901234567890,"list":[ ]}}')
+    assert json.loads(changed)["retries"] == 2
+
+
+def test_a_field_that_looks_like_our_own_bookkeeping_is_carried_like_any_other() -> None:
+    raw = encode(make())[:-1] + b',"\x7f":{"a":1}}'
+    assert json.loads(encode(decode(raw)))["\x7f"] == {"a": 1}
+
+
+def test_a_payload_travels_byte_for_byte() -> None:
+    raw = encode(make())[:-1] + b',"type":"t","payload":{"n":1.10,"empty":[ ]}}'
+    job = decode(raw)
+    assert encode(job.but(retries=1)).endswith(b'"payload":{"n":1.10,"empty":[ ]}}')
+    assert job.payload_value == {"n": 1.1, "empty": []}
+
+
+@pytest.mark.parametrize("name", [b"/data/\xff\xfe.pdf", b"/data/caf\xe9", b"/data/new\nline", b"/data/'\"$(x) -rf"])
+def test_a_file_is_found_again_whatever_its_name(name: bytes) -> None:
+    job = decode(encode(file_job(name, size=0, priority="low", now=NOW)))
+    assert job.path == name
+
+
+def test_only_a_name_that_is_not_utf8_needs_the_second_field() -> None:
+    odd = json.loads(encode(file_job(b"/data/\xff", size=0, priority="low", now=NOW)))
+    assert (odd["filepath"], odd["filepath_b64"]) == ("/data/\\xff", "L2RhdGEv/w==")
+    assert "filepath_b64" not in json.loads(encode(file_job("/data/é".encode(), size=0, priority="low", now=NOW)))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b'"text"',
+        b"{",
+        b"{}",
+        b'{"id":"x"}',
+        encode(make()).replace(b'"retries":0', b'"retries":"0"'),
+        encode(make()).replace(b'"retries":0', b'"retries":-1'),
+        encode(make()).replace(b'"id":"one"', b'"id":""'),
+        encode(make()).replace(b"/data", b"/d\xffta"),
+        encode(make()).replace(b"/data", b"/d\\u0000ta"),
+        encode(make()).replace(b'"id":"one"', b'"id":"\\ud800"'),
+        encode(make())[:-1] + b',"filepath_b64":"not base64!"}',
+        b'{"a":' * 100_000,
+    ],
+)
+def test_bytes_that_are_not_a_job_raise_undecodable_and_nothing_else(raw: bytes) -> None:
+    with pytest.raises(Undecodable, match="not a job"):
+        decode(raw)
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_at_all_raise_anything_but_undecodable(raw: bytes) -> None:
+    try:
+        decode(raw)
+    except Undecodable:
+        assert raw_id(raw).startswith("raw-")
+
+
+def test_fields_in_any_order_with_blanks_between_are_a_job() -> None:
+    fields = json.loads(encode(make()))
+    foreign = json.dumps(dict(reversed(fields.items())), indent=2).encode()
+    assert decode(foreign) == make()
+
+
+@pytest.mark.parametrize("id", ["", "a b", 'a"b', "a\\b", "a\nb", "x" * 201, "\x7f"])
+def test_an_id_that_brokers_or_terminals_cannot_bear_is_refused(id: str) -> None:
+    with pytest.raises(JobError, match="can't be used"):
+        checked_id(id)
+
+
+def test_a_typed_job_is_not_about_a_file() -> None:
+    job = typed_job("mail", {"to": "a"}, priority="high", now=NOW, id="chosen")
+    assert (job.id, job.filepath, job.type, job.payload_value) == ("chosen", "", "mail", {"to": "a"})
+    assert typed_job("ping", None, priority="low", now=NOW).payload_value is None
+
+
+def test_states_are_found_by_the_words_operators_use() -> None:
+    assert State.from_filter("processing") is State.RUNNING
+    assert State.from_filter("failed") is State.RETRYING
+    assert State.from_filter("dead") is State.DEAD
+
+
+def test_times_are_rfc3339_in_utc_and_those_of_others_are_read_leniently() -> None:
+    assert rfc3339(NOW) == "2026-11-16T03:25:00.123Z"
+    assert parse_time("2026-11-16T04:25:00.123456789+01:00") == NOW
+    assert parse_time("2026-11-16T03:25:00") == NOW.replace(microsecond=0)
+    assert parse_time("yesterday") is None
+
+
+def test_a_job_cannot_be_changed_in_place() -> None:
+    with pytest.raises(AttributeError):
+        make().retries = 3  # type: ignore[misc]
+    assert isinstance(make(), msgspec.Struct)
