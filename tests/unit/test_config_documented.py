@@ -1,0 +1,85 @@
+"""Every key is in the example file and in the README, with its default."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fileq.config import Config, config_from, example_yaml, load, markdown_table, redacted, to_listing
+from fileq.config.schema import every_key, is_setting
+from fileq.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = (ROOT / "config.example.yaml").read_text()
+
+
+def test_every_key_has_a_meaning() -> None:
+    assert [path for path, key in every_key().items() if not key.doc] == []
+
+
+def test_the_example_file_is_the_schema_written_out() -> None:
+    assert example_yaml() == EXAMPLE, (
+        "write it anew: python -c 'from fileq.config import *; print(example_yaml(), end=\"\")' > config.example.yaml"
+    )
+
+
+def test_the_example_file_is_the_defaults_key_for_key() -> None:
+    assert yaml.safe_load(EXAMPLE) == redacted(Config())
+
+
+def test_the_example_file_sets_every_key_to_its_default() -> None:
+    loaded = load(str(ROOT / "config.example.yaml"), environ={})
+    assert loaded.config == Config()
+    unset = [path for path, key in every_key().items() if is_setting(key) and not loaded.is_set(path)]
+    assert unset == ["producer.rate_limit_per_sec"], "only ~ means to leave it unset"
+
+
+def test_each_line_of_the_example_file_carries_a_comment() -> None:
+    assert [line for line in EXAMPLE.splitlines() if not re.search(r"(^| )# \S", line)] == []
+
+
+def test_the_table_in_the_readme_has_every_key_with_its_default() -> None:
+    readme = (ROOT / "README.md").read_text()
+    rows = [row.rpartition("` |")[0] + "` |" for row in markdown_table().splitlines()[2:]]
+    assert [row for row in rows if row not in readme] == [], "take these rows from fileq.config.markdown_table()"
+
+
+def test_a_listing_has_every_value_and_where_it_came_from() -> None:
+    loaded = load(sets=["worker.count=3"], environ={"WORKER_QUEUES_HIGH": "h"}, cwd="/nonexistent")
+    rows = {row.key: (row.value, str(row.origin)) for row in to_listing(loaded)}
+    assert rows["worker.count"] == ("3", "--set")
+    assert rows["worker.timeout"] == ("5m", "default")
+    assert rows["worker.queues.high"] == ("h", "WORKER_QUEUES_HIGH")
+    assert rows["worker.queues.low"] == ('"jobqueue:low_priority"', "default")
+    assert rows["worker.path_map"] == ("{}", "default")
+    assert rows["producer.rate_limit_per_sec"] == ("~", "default")
+    assert rows["handlers"] == ('[{match: "**/*", use: "fileq.handlers:checksum"}]', "default")
+
+
+def test_a_listing_shows_a_list_of_delays_as_it_was_written() -> None:
+    loaded = load(sets=["worker.backoff=1s,5s"], environ={}, cwd="/nonexistent")
+    for key in ("worker.backoff", "worker.backoff.base"):
+        assert [(row.key, row.value) for row in to_listing(loaded, key)] == [("worker.backoff", "[1s, 5s]")]
+
+
+def test_a_listing_can_be_of_one_key_or_section() -> None:
+    loaded = load(environ={}, cwd="/nonexistent")
+    assert [row.key for row in to_listing(loaded, "worker.count")] == ["worker.count"]
+    assert [row.key for row in to_listing(loaded, "sqlite")] == ["sqlite.path"]
+    assert [row.key for row in to_listing(loaded, "worker.queues.low")] == ["worker.queues.low"]
+    with pytest.raises(ConfigError, match=r"unknown key 'worker\.cuont'; did you mean 'worker\.count'\?"):
+        to_listing(loaded, "worker.cuont")
+
+
+def test_a_configuration_written_out_reads_as_itself() -> None:
+    values = {
+        "broker": "sqlite",
+        "worker": {"max_memory": "1GB", "timeout": "1h30m", "backoff": ["1s", "2m"], "priorities": ["a", "b"]},
+        "producer": {"watch": "off", "rate_limit_per_sec": 7, "scan_dir": 'a "b"\n: #'},
+        "handlers": [{"type": "t", "command": ["x"], "give_up_on": [3, "E"], "backoff": {"base": "3s"}}],
+    }
+    config = config_from(values)
+    assert config_from(redacted(config)) == config

@@ -1,0 +1,110 @@
+"""`config set` changes one value in a file and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fileq.config import example_yaml
+from fileq.config.edit import edited
+from fileq.config.schema import every_key, is_setting
+from fileq.config.show import to_yaml
+from fileq.config.tree import Node, Origin
+from fileq.config.yamltext import parse_yaml
+from fileq.errors import ConfigError
+
+FILE = """\
+# ours
+worker:   # the workers
+  count: 3  # three
+  # end of worker
+
+producer: {scan_dir: /x, include_globs: ["a"]}  # on one line
+redis:
+imports:
+  - a
+  - b
+# end
+"""
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "old", "new"),
+    [
+        ("worker.count", "8", "count: 3  # three", "count: 8  # three"),
+        ("worker.timeout", "90s", "# three\n", "# three\n  timeout: 1m30s\n"),
+        ("worker.backoff.base", "1s", "# three\n", "# three\n  backoff:\n    base: 1s\n"),
+        ("worker.backoff", "1s,5s", "# three\n", "# three\n  backoff: [1s, 5s]\n"),
+        ("worker.path_map./a.b", "/c", "# three\n", '# three\n  path_map:\n    "/a.b": "/c"\n'),
+        ("producer.scan_dir", "a b", "scan_dir: /x", 'scan_dir: "a b"'),
+        ("producer.watch", "off", '["a"]}', '["a"], watch: "off"}'),
+        ("producer.include_globs", "b,c", '["a"]', "[b, c]"),
+        ("redis.addr", "h:1", "redis:\n", 'redis: {addr: "h:1"}\n'),
+        ("redis.tls.enabled", "yes", "redis:\n", "redis: {tls: {enabled: true}}\n"),
+        ("imports", "c", "imports:\n  - a\n  - b\n", "imports: [c]\n"),
+        ("broker", "redis", "  - b\n", "  - b\nbroker: redis\n"),
+    ],
+)
+def test_only_the_value_changes(key: str, value: str, old: str, new: str) -> None:
+    assert edited(FILE, key, value) == FILE.replace(old, new)
+
+
+def test_a_file_without_keys_or_a_last_newline_gets_what_it_needs() -> None:
+    assert edited("", "worker.count", "8") == "worker:\n  count: 8\n"
+    assert edited("worker:\n  count: 3", "worker.timeout", "5s") == "worker:\n  count: 3\n  timeout: 5s\n"
+    assert edited("# mine", "worker.count", "8") == "# mine\nworker:\n  count: 8\n"
+    assert edited("{}", "worker.count", "8") == "{worker: {count: 8}}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("worker.cuont", "8", "did you mean 'worker.count'"),
+        ("worker.count", "x", "worker.count is 'x'; it must be a whole number"),
+        ("worker.path_map", "x", "a mapping"),
+        ("imports", "[a", "not valid YAML"),
+        ("redis.url", "redis://:hunter2", r"is 'redis://\*\*\*'; it must be"),
+    ],
+)
+def test_a_wrong_key_or_value_is_refused(key: str, value: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as caught:
+        edited(FILE, key, value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["x: &x {count: 1}\nworker: *x\n", "worker: {timeout: 5s, # a comment\n}\n"], ids=["alias", "comment"]
+)
+def test_a_file_that_would_be_damaged_is_left_alone(text: str) -> None:
+    with pytest.raises(ConfigError, match="edit it by hand"):
+        edited(text, "worker.count", "8")
+
+
+def test_a_file_that_is_no_mapping_is_left_alone() -> None:
+    with pytest.raises(ConfigError, match="at its top level"):
+        edited("- a\n", "worker.count", "8")
+
+
+@pytest.mark.parametrize("path", [path for path, key in every_key().items() if is_setting(key)])
+def test_every_key_of_the_example_file_can_be_set_to_what_it_is(path: str) -> None:
+    node = parse_yaml(example_yaml(), lambda line: Origin("file", str(line))).at(path)
+    assert node is not None
+    text = node.value if isinstance(node.value, str) else "~" if node.value is None else to_yaml(_plain(node))
+    assert _plain(parse_yaml(edited(example_yaml(), path, text), lambda _: Origin("file"))) == _plain(
+        parse_yaml(example_yaml(), lambda _: Origin("file"))
+    )
+
+
+def _plain(node: Node) -> object:
+    if isinstance(node.value, dict):
+        return {key: _plain(item) for key, item in node.value.items()}
+    return [_plain(item) for item in node.value] if isinstance(node.value, list) else node.value
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
+def test_any_text_survives_being_written(text: str) -> None:
+    for file in (FILE, "", "producer: {}\n"):
+        node = parse_yaml(edited(file, "producer.scan_dir", text), lambda _: Origin("file")).at("producer.scan_dir")
+        assert node is not None
+        assert node.value == text
