@@ -1,0 +1,75 @@
+"""The event of each transition, as JSON: one object a line of the contract's table, the same from every broker."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fileq.brokers.types import Event, Settlement, Verb
+from fileq.job import Claim, Job
+
+_encoder = msgspec.json.Encoder()
+
+
+def created(job: Job) -> bytes:
+    return _event("job:created", job, job.id)
+
+
+def started(claim: Claim) -> bytes:
+    return _event("job:started", claim.job, claim.id, priority=claim.queue, worker=claim.slot)
+
+
+def settled(s: Settlement) -> bytes:
+    """b"" for a plain release: nothing happened to the job that anybody needs to hear of."""
+    name = _name(s)
+    if not name:
+        return b""
+    retry_count = s.claim.job.retries if s.claim.job else 0
+    if not s.died and s.verb in (Verb.RETRY, Verb.BURY):
+        retry_count += s.claim.job is not None
+    return _event(
+        name,
+        s.claim.job,
+        s.claim.id,
+        priority=s.claim.queue,
+        worker=s.claim.slot,
+        duration_ms=s.duration_ms,
+        error=s.error,
+        retry_count=retry_count,
+    )
+
+
+def cancelled(id: str, queue: str) -> bytes:
+    return _event("job:cancelled", None, id, priority=queue, error="cancelled")
+
+
+def _name(s: Settlement) -> str:
+    if s.verb is Verb.BURY:
+        return "job:dead"
+    if s.died:
+        return "job:recovered"
+    return {Verb.COMPLETE: "job:completed", Verb.RETRY: "job:failed", Verb.CANCEL: "job:cancelled"}.get(s.verb, "")
+
+
+def _event(
+    name: str,
+    job: Job | None,
+    id: str,
+    *,
+    priority: str = "",
+    worker: str = "",
+    duration_ms: int = 0,
+    error: str = "",
+    retry_count: int | None = None,
+) -> bytes:
+    return _encoder.encode(
+        Event(
+            event=name,
+            job_id=id,
+            type=job.type if job else None,
+            priority=priority or (job.priority if job else ""),
+            worker_id=worker,
+            duration_ms=duration_ms,
+            error=error,
+            retry_count=retry_count if retry_count is not None else (job.retries if job else 0),
+        )
+    )

@@ -1,0 +1,3 @@
+from fileq.brokers.memory.broker import MemoryBroker
+
+__all__ = ["MemoryBroker"]

@@ -1,0 +1,209 @@
+"""The broker on Redis: every verb is one script, every turn one round trip."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from fileq.brokers import events
+from fileq.brokers.order import ClaimOrder
+from fileq.brokers.redis.inspector import RedisInspector
+from fileq.brokers.redis.link import Link
+from fileq.brokers.redis.names import Names
+from fileq.brokers.redis.scripts import Call, Scripts
+from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
+from fileq.brokers.redis.wire import as_claim, pack_ledger, settlement_args, settlement_keys, unpack_ledger
+from fileq.brokers.types import (
+    Enqueued,
+    Entry,
+    Fate,
+    Hold,
+    LedgerEntry,
+    Promoted,
+    Renewal,
+    Settled,
+    Settlement,
+    Suspect,
+    Turn,
+    WorkerInfo,
+)
+from fileq.config import Config
+from fileq.job import Claim, Version, encode
+
+BATCH = 1000  # entries of one script call; more would hold the server too long
+_encoder = msgspec.json.Encoder()
+
+
+class RedisBroker(RedisInspector):
+    kind = "redis"
+
+    def __init__(self, config: Config, *, clock: Callable[[], int] | None = None) -> None:
+        self.config = config
+        self.names = Names(config)
+        self.link = Link(config)
+        self.where = self.link.where
+        self.scripts = Scripts(self.link, config, self.names, clock)
+        self.order = ClaimOrder(self.names.queue_names, config.worker.starvation_share)
+        self._tokens: Counter[str] = Counter()
+
+    # enqueue
+
+    def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
+        fates: list[Fate] = []
+        permits = wait_ms = 0
+        for start in range(0, len(entries), BATCH):
+            part = self._enqueue(entries[start : start + BATCH], limit)
+            fates.extend(part.fates)
+            permits += part.permits
+            wait_ms = part.wait_ms or wait_ms
+        return Enqueued(tuple(fates), permits, wait_ms)
+
+    def _enqueue(self, entries: Sequence[Entry], limit: int) -> Enqueued:
+        keys = [self.names.record(entry.job.id) for entry in entries]
+        args = chain.from_iterable(self._entry_args(entry) for entry in entries)
+        replies = self.scripts.run(Call("enqueue", keys, (limit, *args)))
+        permits, wait_ms, words = self.link.value(replies[0])
+        fates = [Fate(word.decode()) for word in words]
+        if replies.repeated:
+            # The lost reply may have said so already; told "duplicate", a caller would think it was not his.
+            fates = [Fate.ENQUEUED if fate is Fate.DUPLICATE else fate for fate in fates]
+        return Enqueued(tuple(fates), permits, wait_ms)
+
+    def _entry_args(self, entry: Entry) -> tuple[bytes | str | int, ...]:
+        version = entry.version or Version(b"", "")
+        return (
+            entry.job.id,
+            encode(entry.job),
+            self.names.number[entry.queue],
+            version.path,
+            version.signature,
+            version.device,
+            "a" if entry.always else "",
+            entry.delay_ms,
+            entry.at_ms,
+            events.created(entry.job),
+        )
+
+    # turn: settle, then claim
+
+    def turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> Turn:
+        """One script a verb and one for the claims, all in one write and one read."""
+        by_verb: dict[str, list[int]] = defaultdict(list)
+        for i, s in enumerate(settlements):
+            by_verb[s.verb.value].append(i)
+        calls = [self._settle_call(verb, [settlements[i] for i in which]) for verb, which in by_verb.items()]
+        if slots:
+            calls.append(self._claim_call(slots))
+        if not calls:
+            return Turn()
+        replies = self.scripts.run(*calls)
+        settled = [Settled.FENCED] * len(settlements)
+        for which, reply in zip(by_verb.values(), replies, strict=False):
+            for i, word in zip(which, self.link.value(reply), strict=True):
+                settled[i] = Settled(word.decode())
+        return self._claimed(tuple(settled), self.link.value(replies[-1])) if slots else Turn(tuple(settled))
+
+    def _settle_call(self, verb: str, settlements: Sequence[Settlement]) -> Call:
+        keys = chain.from_iterable(settlement_keys(s, self.names) for s in settlements)
+        args = chain.from_iterable(settlement_args(s, self.names) for s in settlements)
+        return Call(verb, tuple(keys), tuple(args))
+
+    def _claim_call(self, slots: Sequence[str]) -> Call:
+        return Call("claim", self._slot_keys(slots), (self.order.claims, self.order.every, *slots))
+
+    def _slot_keys(self, slots: Sequence[str]) -> tuple[str, ...]:
+        return tuple(key for slot in slots for key in (self.names.processing(slot), self.names.heartbeat(slot)))
+
+    def _claimed(self, settled: tuple[Settled, ...], reply: Any) -> Turn:
+        paused, gone, rows, self.order.claims = reply
+        claims = tuple(self._as_claim(row) for row in rows)
+        names = frozenset(self.names.queue_names[number - 1] for number in paused)
+        return Turn(settled, claims, tuple(slot.decode() for slot in gone), names)
+
+    def _as_claim(self, row: Sequence[bytes]) -> Claim:
+        slot = row[0].decode()
+        self._tokens[slot] += 1
+        return as_claim(row, self._tokens[slot], self.names)
+
+    # renew, promote, reap
+
+    def renew(self, holdings: Sequence[tuple[str, bytes]]) -> list[Renewal]:
+        if not holdings:
+            return []
+        keys = self._slot_keys([slot for slot, _ in holdings])
+        rows = self.scripts.one("renew", keys, tuple(chain.from_iterable(holdings)))
+        return [self._as_renewal(slot, row) for (slot, _), row in zip(holdings, rows, strict=True)]
+
+    def _as_renewal(self, slot: str, row: Sequence[bytes]) -> Renewal:
+        hold = Hold(row[0].decode())
+        return Renewal(slot, hold, self._as_claim((slot.encode(), *row[1:])) if hold is Hold.UNEXPECTED else None)
+
+    def promote(self, limit: int = 500) -> Promoted:
+        count, next_due, now = self.scripts.one("promote", (), (limit,))
+        return Promoted(count, round(float(next_due)) if next_due else None, int(now))
+
+    def suspects(self, *, sweep: bool = False) -> list[Suspect]:
+        slots = sorted({slot.decode() for slot in self.link.call("HKEYS", self.names.workers)})
+        if sweep:
+            slots = sorted({*slots, *self.orphans()})
+        beats = self.link.calls([("EXISTS", self.names.heartbeat(slot)) for slot in slots])
+        silent = [slot for slot, beat in zip(slots, beats, strict=True) if not beat]
+        lists = self.link.calls([("LRANGE", self.names.processing(slot), 0, -1) for slot in silent])
+        return [Suspect(slot, self._claims_of(slot, raws)) for slot, raws in zip(silent, lists, strict=True)]
+
+    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[Settled, ...]:
+        keys = chain.from_iterable(settlement_keys(s, self.names) for s in settlements)
+        args = chain.from_iterable(settlement_args(s, self.names) for s in settlements)
+        verbs = (s.verb.value for s in settlements)
+        reply = self.scripts.one(
+            "reap", (*self._slot_keys([slot]), *keys), (slot, len(settlements), *verbs, *args)
+        )
+        return tuple(Settled(word.decode()) for word in reply)
+
+    # the registry
+
+    def register(self, slots: Mapping[str, WorkerInfo]) -> None:
+        args = ((slot, _encoder.encode(info)) for slot, info in slots.items())
+        self.scripts.one("register", [self.names.heartbeat(slot) for slot in slots], tuple(chain.from_iterable(args)))
+
+    def deregister(self, slots: Sequence[str]) -> None:
+        self.scripts.one("deregister", self._slot_keys(slots), tuple(slots))
+
+    # the ledger
+
+    def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]:
+        if not paths:
+            return []
+        values = self.link.call("HMGET", self.names.ledger, *paths)
+        return [unpack_ledger(value) if value is not None else None for value in values]
+
+    def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
+        escaped = b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^-" else bytes([c]) for c in under)
+        cursor: bytes | int = 0
+        while True:
+            cursor, flat = self.link.call("HSCAN", self.names.ledger, cursor, "MATCH", escaped + b"*", "COUNT", BATCH)
+            for path, value in zip(flat[::2], flat[1::2], strict=True):
+                yield path, unpack_ledger(value)
+            if int(cursor) == 0:
+                return
+
+    def revise(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
+        args = [
+            (path, pack_ledger(was), b"" if becomes is None else pack_ledger(becomes)) for path, was, becomes in changes
+        ]
+        return [bool(n) for n in self.scripts.one("revise", (), tuple(chain.from_iterable(args)))]
+
+    # waking and listening
+
+    def waiter(self) -> RedisWaiter:
+        return RedisWaiter(self.link, self.names, self.config.worker.brpoplpush_timeout)
+
+    def subscribe(self) -> RedisSubscription:
+        return RedisSubscription(self.link, self.names.events)
+
+    def close(self) -> None:
+        self.link.close()

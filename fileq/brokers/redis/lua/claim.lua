@@ -1,0 +1,129 @@
+#!lua flags=allow-oom
+-- Claim a job for each free slot: move, heartbeat and record in one step.
+--
+-- own KEYS   of each slot: processing list, heartbeat
+-- own ARGV   1 claims this process has made so far, 2 every how many claims one starts lower (0 = never),
+--            then the slots
+-- returns    the paused queues' numbers; the slots that are not registered; of each claim five values: slot, queue's
+--            number (0 = held before, and its record does not tell), raw, id ('' = none can be read), started at;
+--            claims made so far (a job given again is none)
+local made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
+local total = #ARGV - own_args - 2
+local paused, is_paused, gone, claims = {}, {}, {}, {}
+
+for i = 1, QUEUES do
+  must_take(queue_key[i], 'list', 'RPOPLPUSH', 'LINDEX', 'EXISTS')
+  if read('SISMEMBER', PAUSED, queue_name[i]) == 1 then
+    paused[#paused + 1] = i
+    is_paused[i] = true
+  end
+end
+must_may(KEYS[own_keys + 1], 'RPOPLPUSH')
+must_may(KEYS[own_keys + 2], 'SET')
+must_keep_records()
+must_count()
+
+local function first_queue()
+  if every == 0 or (made + 1) % every ~= 0 then return 1 end
+  return 2 + ((made + 1) / every - 1) % (QUEUES - 1)
+end
+
+local function next_queue()
+  local first = first_queue()
+  if not is_paused[first] and redis.call('EXISTS', queue_key[first]) == 1 then return first end
+  for i = 1, QUEUES do
+    if i ~= first and not is_paused[i] and redis.call('EXISTS', queue_key[i]) == 1 then return i end
+  end
+  return nil
+end
+
+local function started_event(slot, number, raw, id, job)
+  local shown = string.find(id, '["\\%c]') and cjson.encode(id) or '"' .. id .. '"'
+  local kind, retries
+  if job then
+    kind, retries = type(job.type) == 'string' and cjson.encode(job.type), tonumber(job.retries)
+  else
+    kind, retries = string.match(raw, '"span_id":"%x*","type":("[^"\\]*")'), string.match(raw, '"retries":(%d+)')
+  end
+  return '{"event":"job:started","job_id":' .. shown .. ',"type":' .. (kind or 'null') .. ',"priority":"' .. queue_name[number]
+    .. '","worker_id":"' .. slot .. '","duration_ms":0,"error":"","retry_count":'
+    .. (retries or '0') .. '}'
+end
+
+-- Whose element this is: one that is accounted for, or a stranger's, which is adopted.
+local function mark_running(slot, number, raw, record, was)
+  local queued = tonumber(was[1]) or 0
+  if queued > 0 then
+    redis.call('HSET', record, 'state', 'running', 'worker', slot, 'queue', queue_name[number], 'json', raw,
+      'started', NOW, 'due', '0', 'queued', queued - 1)
+    return
+  end
+  count('adopted')
+  redis.call('HSET', record, 'state', 'running', 'worker', slot, 'queue', queue_name[number], 'json', raw,
+    'started', NOW, 'due', '0', 'queued', '0', 'adopted', was[2] or 'none')
+  if was[2] then
+    redis.call('PERSIST', record)
+  else
+    redis.call('HSET', record, 'created', NOW)
+  end
+end
+
+local function claim(slot, processing, heartbeat, number)
+  local raw = redis.call('LINDEX', queue_key[number], -1)
+  local id, job = id_in(raw)
+  local was = id and read('HMGET', RECORDS .. id, 'queued', 'state') -- read before anything moves
+  redis.call('RPOPLPUSH', queue_key[number], processing)
+  redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)
+  if id then
+    mark_running(slot, number, raw, RECORDS .. id, was)
+    tell(started_event(slot, number, raw, id, job))
+  else
+    count('adopted')
+  end
+  count('consumed')
+  made = made + 1
+  return { slot, number, raw, id or '', NOW }
+end
+
+local function held(slot, raw)
+  local id = id_in(raw)
+  local was = id and read('HMGET', RECORDS .. id, 'queue', 'started') or {}
+  return { slot, queue_number[was[1] or ''] or 0, raw, id or '', was[2] or '0' }
+end
+
+-- Of each slot that is registered: the element it holds, or false.
+local holds = {}
+for i = 1, total do
+  if read('HEXISTS', WORKERS, ARGV[own_args + 2 + i]) == 1 then
+    must_be(KEYS[own_keys + 2 * i], 'string')
+    holds[i] = read('LINDEX', KEYS[own_keys + 2 * i - 1], -1)
+  end
+end
+
+local function serve(i)
+  local slot, processing, heartbeat = ARGV[own_args + 2 + i], KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
+  if holds[i] == nil then
+    gone[#gone + 1] = slot
+    return
+  end
+  if holds[i] then
+    claims[#claims + 1] = held(slot, holds[i])
+    return
+  end
+  local number = next_queue()
+  if number then claims[#claims + 1] = claim(slot, processing, heartbeat, number) end
+end
+
+local failure
+for i = 1, total do
+  local ok, problem = pcall(serve, i)
+  if not ok then
+    failure = problem
+    break
+  end
+end
+-- What was claimed before a job that can't be claimed must reach its slots; the next call meets that job first.
+if failure and #claims == 0 then error(failure) end
+write_counts()
+publish()
+return { paused, gone, claims, made }

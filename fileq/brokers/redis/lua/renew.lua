@@ -1,0 +1,34 @@
+#!lua flags=allow-oom
+-- Renew heartbeats, and tell each slot what it really holds.
+--
+-- own KEYS   of each slot: processing list, heartbeat
+-- own ARGV   of each slot: its id, the raw it believes to hold ('' = none)
+-- returns    of each slot five values: held, idle, lost, cancel, unexpected or gone; and for an unexpected job its
+--            queue's number (0 = unknown), raw, id ('' = none can be read), started at
+local total = (#ARGV - own_args) / 2
+local answers, held = {}, {}
+for i = 1, total do
+  local slot, believed = ARGV[own_args + 2 * i - 1], ARGV[own_args + 2 * i]
+  local processing, heartbeat = KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
+  must_take(heartbeat, 'string', 'SET')
+  if read('HEXISTS', WORKERS, slot) == 0 then
+    answers[i] = { 'gone', 0, '', '', '0' }
+  else
+    local really = read('LINDEX', processing, -1) or ''
+    local id = really ~= '' and id_in(really) or nil
+    held[heartbeat] = really
+    if really ~= believed and believed ~= '' then
+      answers[i] = { 'lost', 0, '', '', '0' }
+    elseif really ~= believed then
+      local was = id and read('HMGET', RECORDS .. id, 'queue', 'started') or {}
+      answers[i] = { 'unexpected', queue_number[was[1] or ''] or 0, really, id or '', was[2] or '0' }
+    elseif really == '' then
+      answers[i] = { 'idle', 0, '', '', '0' }
+    else
+      local wanted = id and read('HMGET', RECORDS .. id, 'cancel')[1] == '1'
+      answers[i] = { wanted and 'cancel' or 'held', 0, '', '', '0' }
+    end
+  end
+end
+for heartbeat, raw in pairs(held) do redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL) end
+return answers

@@ -1,0 +1,56 @@
+"""The list of completed or of cancelled jobs during one transaction: appended to and trimmed here, written at its end.
+
+Positions have no gaps, so that the first and the last tell the length.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from itertools import islice
+
+from fileq.brokers.sqlite.rows import Element, job_in
+from fileq.job import Job, State
+
+
+def first_and_last(db: sqlite3.Connection, state: State) -> tuple[int, int]:
+    """The positions at the ends of a list; (1, 0) when it is empty."""
+    # One look at the index each; min and max in one statement would read the whole list.
+    (first,) = db.execute("SELECT min(position) FROM ended WHERE state = ?", (state.value,)).fetchone()
+    (last,) = db.execute("SELECT max(position) FROM ended WHERE state = ?", (state.value,)).fetchone()
+    return (1, 0) if first is None else (first, last)
+
+
+class Listing:
+    """`oldest` gives what the list holds already, oldest first."""
+
+    def __init__(self, db: sqlite3.Connection, state: State, oldest: Iterator[Element]) -> None:
+        self._db = db
+        self._state = state
+        self._oldest = oldest
+        self._first, last = first_and_last(db, state)
+        self._next = self._new_from = last + 1
+        self._new: list[bytes] = []
+
+    def append(self, raw: bytes) -> None:
+        self._new.append(raw)
+        self._next += 1
+
+    def trim(self, longest: int) -> Iterator[Job | None]:
+        """Whatever falls off a list that may be so long."""
+        while self._next - self._first > longest:
+            position = self._first
+            self._first += 1
+            if position < self._new_from:
+                yield next(self._oldest).job
+            else:
+                yield job_in(self._new[position - self._new_from])
+
+    def write(self) -> None:
+        new = enumerate(self._new, self._new_from)
+        kept = [
+            (self._state.value, position, raw)
+            for position, raw in islice(new, max(0, self._first - self._new_from), None)
+        ]
+        self._db.executemany("INSERT INTO ended VALUES (?, ?, ?)", kept)
+        self._db.execute("DELETE FROM ended WHERE state = ? AND position < ?", (self._state.value, self._first))

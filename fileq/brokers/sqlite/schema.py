@@ -1,0 +1,121 @@
+"""Which schema a database file has, and how it gets ours: made when new, migrated when old, refused when newer.
+
+PRAGMA user_version holds the schema's number and application_id says that the file is fileq's; both are
+written in the transaction that makes or migrates the tables, so a kill leaves the old state or the new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+
+from fileq.errors import BrokerError, BrokerUnavailable
+
+VERSION = 1
+APPLICATION_ID = 0x66696C71  # "filq"
+OLDEST_SQLITE = (3, 35, 0)  # RETURNING
+
+Migration = Callable[[sqlite3.Connection], None]
+
+# From each older schema to the next. A migration runs inside a transaction that is not its own to end.
+MIGRATIONS: Mapping[int, Migration] = {}
+
+
+def check_sqlite() -> None:
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        wanted = ".".join(map(str, OLDEST_SQLITE))
+        raise BrokerError(f"SQLite is {sqlite3.sqlite_version}; fileq needs {wanted} or later, or broker: redis")
+
+
+def is_ours(connection: sqlite3.Connection, path: str) -> bool:
+    """Whether the file has our schema; one that never can have it raises."""
+    return _checked_version(connection, path) == VERSION
+
+
+def prepare(connection: sqlite3.Connection, path: str, *, create: bool) -> None:
+    """Leave the file with our schema, or raise. For holders of the write lock only."""
+    version = _checked_version(connection, path)
+    if version == 0 and not create:
+        raise no_database(path)
+    # Only now: a file of somebody else's must stay as it is.
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise BrokerError(f"database {path}: its journal mode is {mode!r} and can't be made 'wal' on this file system")
+    if version == 0:
+        _in_transaction(connection, _create, VERSION)
+    elif version < VERSION:
+        _back_up(connection, f"{path}.backup-v{version}")
+        _in_transaction(connection, lambda c: _migrate(c, path, version), VERSION)
+
+
+def no_database(path: str) -> BrokerUnavailable:
+    return BrokerUnavailable(f"no database at {path}; start a producer or worker to make one, or set sqlite.path")
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def newer(path: str, version: int) -> BrokerError:
+    return BrokerError(
+        f"database {path} was written by a newer fileq (schema {version}, this one knows {VERSION}); upgrade fileq"
+    )
+
+
+def _checked_version(connection: sqlite3.Connection, path: str) -> int:
+    """The file's schema, 0 when it is empty."""
+    owner = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = version_of(connection)
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if owner == 0 and version == 0 and tables == 0:
+        return 0
+    if owner != APPLICATION_ID or version == 0:
+        raise BrokerError(f"database {path} is another program's; set sqlite.path to a file of its own")
+    if version > VERSION:
+        raise newer(path, version)
+    return version
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    script = files(__package__).joinpath("schema.sql").read_text()
+    # executescript would commit the transaction we are in.
+    for statement in script.split(";"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def _migrate(connection: sqlite3.Connection, path: str, version: int) -> None:
+    for step in range(version, VERSION):
+        if step not in MIGRATIONS:
+            raise BrokerError(f"database {path} has schema {version}; this fileq can't migrate from {step}")
+        MIGRATIONS[step](connection)
+
+
+def _in_transaction(connection: sqlite3.Connection, change: Migration, version: int) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        change(connection)
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _back_up(connection: sqlite3.Connection, path: str) -> None:
+    """A whole copy under that name; a kill leaves none or an unfinished one under another name."""
+    unfinished = path + ".unfinished"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(unfinished)
+    copy = sqlite3.connect(unfinished)
+    try:
+        connection.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")  # one file, with nothing beside it
+    finally:
+        copy.close()
+    os.replace(unfinished, path)

@@ -1,0 +1,291 @@
+"""What goes into a broker and what comes out: plain frozen values, no behaviour but their making."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from fileq.job import Claim, Job, State, Version
+
+LEDGER_DEPTH = 8  # versions remembered of one path
+ATTEMPTS_KEPT = 20  # of one job's history
+COUNTERS = ("produced", "adopted", "completed", "cancelled", "deleted")  # the sides of the conservation law
+
+
+class Entry(Struct, frozen=True):
+    """One job to enqueue. With a version it is enqueued only if the ledger does not know that version;
+    `always` enqueues it whatever the ledger says. Due `delay_ms` from now, or at `at_ms`, whichever is set."""
+
+    job: Job
+    queue: str
+    version: Version | None = None
+    always: bool = False
+    delay_ms: int = 0
+    at_ms: int = 0
+
+
+class Fate(enum.StrEnum):
+    """What enqueue did with one entry."""
+
+    ENQUEUED = "enqueued"
+    KNOWN = "known"  # the ledger knows this version
+    DUPLICATE = "duplicate"  # a job of this id still has a record
+    THROTTLED = "throttled"  # no permit left in this window; try again after wait_ms
+
+
+class Enqueued(Struct, frozen=True):
+    fates: tuple[Fate, ...]
+    permits: int = 0  # taken from the shared rate limit by this call
+    wait_ms: int = 0  # until the window ends; 0 when nothing was throttled
+
+
+class Verb(enum.StrEnum):
+    """The ways a claim ends. One Lua file, one method of the model and one test file each."""
+
+    COMPLETE = "complete"
+    RETRY = "retry"
+    BURY = "bury"
+    RELEASE = "release"
+    CANCEL = "cancel"
+
+
+class Settlement(Struct, frozen=True):
+    """How one claim ends. `raw` is the element as it travels on; `died` marks the death of a worker,
+    which counts as a recovery and never as a failure. Make one with the functions below."""
+
+    verb: Verb
+    claim: Claim
+    raw: bytes
+    error: str = ""
+    kind: str = ""  # of the error, for the hourly counters: an exception's name, never its text
+    delay_ms: int = 0
+    duration_ms: int = 0
+    result: bytes = b""
+    died: bool = False
+    superseded: bool = False
+    leaves: Version | None = None
+
+    def __post_init__(self) -> None:
+        if self.claim.job is None and self.verb not in (Verb.BURY, Verb.RELEASE):
+            raise ValueError(f"bytes that are not a job can be buried or released; not {self.verb}")
+
+    @property
+    def outcome(self) -> str:
+        """The word for this attempt in the job's history."""
+        if self.died:
+            return "died"
+        if self.superseded:
+            return "superseded"
+        return _OUTCOMES[self.verb]
+
+
+_OUTCOMES = {
+    Verb.COMPLETE: "completed",
+    Verb.RETRY: "failed",
+    Verb.BURY: "failed",
+    Verb.RELEASE: "released",
+    Verb.CANCEL: "cancelled",
+}
+
+
+def complete(
+    claim: Claim, *, result: bytes = b"", duration_ms: int = 0, superseded: bool = False, leaves: Version | None = None
+) -> Settlement:
+    """The job is done. `leaves` is the version its handler left behind, which the ledger then knows."""
+    return Settlement(
+        Verb.COMPLETE, claim, claim.raw, result=result, duration_ms=duration_ms, superseded=superseded, leaves=leaves
+    )
+
+
+def retry(
+    claim: Claim, raw: bytes, *, delay_ms: int, error: str, kind: str = "", duration_ms: int = 0, died: bool = False
+) -> Settlement:
+    """The attempt failed; `raw` waits out its delay and goes back to the queue it came from."""
+    return Settlement(
+        Verb.RETRY, claim, raw, error, kind, delay_ms=max(0, delay_ms), duration_ms=duration_ms, died=died
+    )
+
+
+def bury(
+    claim: Claim, raw: bytes, *, error: str, kind: str = "", duration_ms: int = 0, died: bool = False
+) -> Settlement:
+    """No further attempt; `raw` goes to the dead-letter list."""
+    return Settlement(Verb.BURY, claim, raw, error, kind, duration_ms=duration_ms, died=died)
+
+
+def release(claim: Claim, raw: bytes | None = None, *, error: str = "", died: bool = False) -> Settlement:
+    """Back to the front of its queue, nothing counted against the job but, if its worker died, a recovery."""
+    return Settlement(Verb.RELEASE, claim, claim.raw if raw is None else raw, error, died=died)
+
+
+def cancel(claim: Claim, *, error: str = "cancelled", duration_ms: int = 0) -> Settlement:
+    return Settlement(Verb.CANCEL, claim, claim.raw, error, duration_ms=duration_ms)
+
+
+class Settled(enum.StrEnum):
+    """What a broker says to a settlement."""
+
+    DONE = "done"
+    DONE_ALREADY = "done already"  # a repeat after a lost reply; no second effect
+    FENCED = "fenced"  # this slot no longer holds the job; nothing changed
+
+
+class Turn(Struct, frozen=True):
+    """The answer to one turn of the pump."""
+
+    settled: tuple[Settled, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    gone: tuple[str, ...] = ()  # slots that asked and are not registered (any more)
+    paused: frozenset[str] = frozenset()
+
+
+class Hold(enum.StrEnum):
+    """What renew says of one slot."""
+
+    HELD = "held"
+    IDLE = "idle"  # holds nothing, and should not
+    LOST = "lost"  # the job it believes to hold is no longer its own
+    CANCEL = "cancel"  # still its own, and somebody wants it cancelled
+    UNEXPECTED = "unexpected"  # holds a job it does not know of: run it when free
+    GONE = "gone"  # the slot is not registered (any more)
+
+
+class Renewal(Struct, frozen=True):
+    slot: str
+    hold: Hold
+    claim: Claim | None = None  # with UNEXPECTED
+
+
+class Promoted(Struct, frozen=True):
+    count: int
+    next_due_ms: int | None = None  # of the earliest job still waiting, by the broker's clock
+    now_ms: int = 0
+
+
+class Suspect(Struct, frozen=True):
+    """A slot without a heartbeat, and what its processing list holds."""
+
+    slot: str
+    claims: tuple[Claim, ...] = ()
+
+
+class WorkerInfo(Struct, frozen=True, omit_defaults=True):
+    """What the registry says of a slot."""
+
+    host: str
+    pid: int
+    started_ms: int
+    version: str
+    queues: tuple[str, ...]
+    breaker: str = "closed"
+
+
+class WorkerView(Struct, frozen=True):
+    """A registered slot as an operator sees it."""
+
+    slot: str
+    info: WorkerInfo
+    is_alive: bool
+    raw: bytes = b""  # the job it is on
+
+
+class Attempt(Struct, frozen=True, omit_defaults=True):
+    started_ms: int
+    ended_ms: int
+    worker: str
+    outcome: str
+    error: str = ""
+
+
+class Record(Struct, frozen=True):
+    """All that is known of one job."""
+
+    id: str
+    state: State
+    raw: bytes
+    queue: str
+    worker: str = ""
+    created_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    due_ms: int = 0
+    error: str = ""
+    result: bytes = b""
+    attempts: tuple[Attempt, ...] = ()
+    attempt_count: int = 0
+    is_cancel_requested: bool = False
+
+
+class LedgerEntry(Struct, frozen=True):
+    """What the ledger holds of one path: versions with their job ids, newest first; the device on which the file
+    was last seen; and, once a producer has missed it there, since when."""
+
+    versions: tuple[tuple[str, str], ...] = ()
+    missing_since_ms: int = 0
+    device: str = ""
+
+    def knows(self, signature: str) -> bool:
+        return any(known == signature for known, _ in self.versions)
+
+    def with_version(self, version: Version, job_id: str) -> LedgerEntry:
+        """The file is there: its newest version leads, and it is missing no longer."""
+        others = tuple(v for v in self.versions if v[0] != version.signature)
+        newest_first = ((version.signature, job_id), *others)[:LEDGER_DEPTH]
+        return LedgerEntry(newest_first, device=version.device or self.device)
+
+
+class Census(Struct, frozen=True):
+    """Every place a job can be in and every counter, read in one consistent look."""
+
+    pending: Mapping[str, int]
+    scheduled: int  # delayed and retrying together
+    running: int
+    dead: int
+    completed: int  # still listed; the counter counts them all
+    cancelled: int
+    heartbeats: int
+    counters: Mapping[str, int]
+    paused: frozenset[str] = frozenset()
+    now_ms: int = 0
+
+    @property
+    def drift(self) -> int:
+        """Jobs taken in minus jobs accounted for: positive when some are lost, negative when queues hold
+        elements nobody enqueued here: pushed by another program and not claimed yet, or doubled."""
+        count = self.counters.get
+        taken_in = count("produced", 0) + count("adopted", 0)
+        waiting = sum(self.pending.values()) + self.scheduled + self.running + self.dead
+        return taken_in - waiting - count("completed", 0) - count("cancelled", 0) - count("deleted", 0)
+
+
+class Revival(Struct, frozen=True):
+    """A dead element, exactly as it lies in the list, and the job it becomes."""
+
+    raw: bytes
+    id: str
+    revived: bytes
+    queue: str  # used when the record does not tell
+
+
+class Cancelled(enum.StrEnum):
+    """What cancel by id did."""
+
+    CANCELLED = "cancelled"
+    REQUESTED = "requested"  # it is running; its worker will be told
+    ENDED = "ended"
+    UNKNOWN = "unknown"
+
+
+class Event(Struct, frozen=True):
+    """One transition, as published on the events channel; the field order is the wire's."""
+
+    event: str
+    job_id: str
+    type: str | None
+    priority: str
+    worker_id: str
+    duration_ms: int
+    error: str
+    retry_count: int

@@ -1,0 +1,112 @@
+"""bury: no further attempt; the job waits in the dead-letter list for an operator."""
+
+from fileq.brokers.types import bury, complete
+from fileq.job import State, decode, encode, rfc3339_ms
+from tests.conformance.builders import (
+    ERROR,
+    claim_one,
+    counter,
+    dead,
+    drift,
+    elements,
+    enqueue,
+    failed,
+    foreign,
+    has_record,
+    hopeless,
+    ids_in,
+    record_of,
+    running,
+    settle,
+    whereabouts,
+)
+
+
+def test_a_buried_job_lies_in_the_dead_letter_list_as_given(harness):
+    settlement = hopeless(running(harness, "a"), now_ms=harness.clock.ms)
+    settle(harness, settlement)
+    assert elements(harness, "dead_letter") == [settlement.raw]
+    job = decode(settlement.raw)
+    assert (job.error, job.failed_at) == (ERROR, rfc3339_ms(harness.clock.ms))
+    record = record_of(harness, "a")
+    assert (record.state, record.ended_ms, record.error) == (State.DEAD, harness.clock.ms, ERROR)
+    assert record.raw == settlement.raw
+
+
+def test_a_burial_is_a_failed_attempt(harness):
+    settle(harness, hopeless(running(harness, "a"), kind="OSError"))
+    assert (counter(harness, "failed"), counter(harness, "dead"), counter(harness, "error:OSError")) == (1, 1, 1)
+    assert (counter(harness, "retried"), counter(harness, "recovered")) == (0, 0)
+    assert record_of(harness, "a").attempts[0].outcome == "failed"
+
+
+def test_a_job_that_killed_its_workers_is_dead_but_did_not_fail(harness):
+    claim = running(harness, "a")
+    raw = encode(claim.job.but(recoveries=4, error="killed by signal 11"))
+    settle(harness, bury(claim, raw, error="killed by signal 11", died=True))
+    assert (counter(harness, "dead"), counter(harness, "recovered"), counter(harness, "failed")) == (1, 1, 0)
+    assert record_of(harness, "a").attempts[0].outcome == "died"
+    assert drift(harness) == 0
+
+
+def test_the_record_lives_as_long_as_the_job_is_dead(harness):
+    dead(harness, "a")
+    harness.advance(100 * harness.config.worker.history_ttl)
+    assert record_of(harness, "a").state is State.DEAD
+
+
+def test_the_dead_letter_list_is_never_trimmed(make_harness):
+    harness = make_harness(**{"worker.completed_max": 2})
+    for id in "abcd":
+        dead(harness, id)
+    assert ids_in(harness, "dead_letter") == ["a", "b", "c", "d"]
+    assert all(has_record(harness, id) for id in "abcd")
+
+
+def test_the_newest_dead_is_seen_first(harness):
+    first, second, third = (dead(harness, id) for id in "abc")
+    assert harness.broker.peek("dead_letter", 2) == [third, second]
+    assert elements(harness, "dead_letter") == [first, second, third]
+
+
+def test_a_job_that_dies_after_retries_keeps_its_history(harness):
+    settle(harness, failed(running(harness, "a"), delay_ms=0, error="first"))
+    harness.broker.promote()
+    settle(harness, hopeless(claim_one(harness), error="second"))
+    assert [attempt.error for attempt in record_of(harness, "a").attempts] == ["first", "second"]
+
+
+def test_a_foreign_job_is_buried_like_our_own(harness):
+    harness.push_raw("low", foreign("a", x_note="kept"))
+    settle(harness, hopeless(claim_one(harness)))
+    [raw] = elements(harness, "dead_letter")
+    assert decode(raw).error == ERROR
+    assert b"x_note" in raw
+    assert drift(harness) == 0
+
+
+def test_copies_of_one_job_can_all_be_dead(harness):
+    for _ in range(2):
+        harness.push_raw("low", foreign("a"))
+    for slot in ("w1", "w2"):
+        settle(harness, hopeless(claim_one(harness, slot)))
+    assert whereabouts(harness, "a") == ["dead_letter"] * 2
+    assert record_of(harness, "a").attempt_count == 2
+    assert drift(harness) == 0
+
+
+def test_a_dead_copy_keeps_the_record_when_another_completes(harness):
+    """A dead job's record lives as long as it is dead, whatever became of its copies."""
+    for _ in range(2):
+        harness.push_raw("low", foreign("a"))
+    first, second = claim_one(harness, "w1"), claim_one(harness, "w2")
+    settle(harness, complete(first))
+    settle(harness, hopeless(second))
+    harness.advance(2 * harness.config.worker.history_ttl)
+    assert record_of(harness, "a").state is State.DEAD
+
+
+def test_a_dead_job_is_not_claimed(harness):
+    dead(harness, "a")
+    enqueue(harness, "b")
+    assert claim_one(harness).id == "b"

@@ -1,0 +1,210 @@
+"""cancel: by id, whatever the job is doing; and the end of a claim whose worker was told."""
+
+import pytest
+
+from fileq.brokers.types import Cancelled, Hold, Settled, cancel, complete
+from fileq.job import State
+from tests.conformance.builders import (
+    at_once,
+    claim_one,
+    claims_of,
+    completed,
+    counter,
+    dead,
+    drift,
+    elements,
+    enqueue,
+    failed,
+    foreign,
+    has_record,
+    ids_in,
+    let_leases_run_out,
+    names,
+    reap_all,
+    record_of,
+    register,
+    running,
+    settle,
+    snapshot,
+    whereabouts,
+)
+
+
+def test_cancelling_nothing_answers_nothing(harness):
+    assert harness.broker.cancel([]) == []
+
+
+def test_an_unknown_id_is_unknown(harness):
+    before = snapshot(harness)
+    assert harness.broker.cancel(["nobody"]) == [Cancelled.UNKNOWN]
+    assert snapshot(harness) == before
+
+
+@pytest.mark.parametrize("where", ["pending", "scheduled", "retrying"])
+def test_a_waiting_job_leaves_its_place(harness, where):
+    if where == "retrying":
+        settle(harness, failed(running(harness, "a")))
+    else:
+        enqueue(harness, "a", delay_ms=5000 if where == "scheduled" else 0)
+    waiting = record_of(harness, "a")
+    assert waiting.state == where
+    assert harness.broker.cancel(["a"]) == [Cancelled.CANCELLED]
+    assert whereabouts(harness, "a") == ["cancelled"]
+    assert elements(harness, "cancelled") == [waiting.raw]
+    record = record_of(harness, "a")
+    assert (record.state, record.ended_ms, record.error) == (State.CANCELLED, harness.clock.ms, "cancelled")
+    assert counter(harness, "cancelled") == 1
+    assert drift(harness) == 0
+
+
+def test_the_others_keep_their_order(harness):
+    enqueue(harness, "a", "b", "c")
+    harness.broker.cancel(["b"])
+    assert ids_in(harness, "low") == ["a", "c"]
+    assert [claim.id for claim in claims_of(harness, "w1", "w2")] == ["a", "c"]
+
+
+def test_a_running_jobs_worker_is_told_at_its_next_renewal(harness):
+    claim = running(harness, "a")
+    assert harness.broker.cancel(["a"]) == [Cancelled.REQUESTED]
+    assert record_of(harness, "a").is_cancel_requested
+    assert whereabouts(harness, "a") == ["processing:w1"]
+    [renewal] = harness.broker.renew([("w1", claim.raw)])
+    assert renewal.hold is Hold.CANCEL
+    assert settle(harness, cancel(claim)) is Settled.DONE
+    assert whereabouts(harness, "a") == ["cancelled"]
+    assert record_of(harness, "a").state is State.CANCELLED
+    assert drift(harness) == 0
+
+
+def test_a_running_job_that_completes_before_it_hears_is_completed(harness):
+    claim = running(harness, "a")
+    harness.broker.cancel(["a"])
+    assert settle(harness, complete(claim)) is Settled.DONE
+    assert record_of(harness, "a").state is State.COMPLETED
+
+
+def test_the_wish_outlives_the_worker(harness):
+    """Its worker died before it was told: the next one hears of it."""
+    running(harness, "a", "w1")
+    harness.broker.cancel(["a"])
+    let_leases_run_out(harness)
+    reap_all(harness)
+    claim = claim_one(harness, "w2")
+    [renewal] = harness.broker.renew([("w2", claim.raw)])
+    assert renewal.hold is Hold.CANCEL
+
+
+@pytest.mark.parametrize("end", ["completed", "dead", "cancelled"])
+def test_an_ended_job_has_ended(harness, end):
+    if end == "completed":
+        completed(harness, "a")
+    elif end == "dead":
+        dead(harness, "a")
+    else:
+        enqueue(harness, "a")
+        harness.broker.cancel(["a"])
+    before = snapshot(harness, "a")
+    assert harness.broker.cancel(["a"]) == [Cancelled.ENDED]
+    assert snapshot(harness, "a") == before
+
+
+def test_the_same_call_twice_has_no_second_effect(harness):
+    enqueue(harness, "a")
+    running(harness, "b", "w1", queue="high")
+    harness.broker.cancel(["a", "b"])
+    before = snapshot(harness, "a", "b")
+    assert harness.broker.cancel(["a", "b"]) == [Cancelled.ENDED, Cancelled.REQUESTED]
+    assert snapshot(harness, "a", "b") == before
+
+
+def test_an_id_twice_in_one_call_is_cancelled_once(harness):
+    enqueue(harness, "a")
+    assert harness.broker.cancel(["a", "a"]) == [Cancelled.CANCELLED, Cancelled.ENDED]
+    assert whereabouts(harness, "a") == ["cancelled"]
+    assert drift(harness) == 0
+
+
+def test_each_id_has_its_own_answer(harness):
+    claim = running(harness, "running")
+    enqueue(harness, "waiting")
+    enqueue(harness, "later", delay_ms=1000)
+    assert harness.broker.cancel(["running", "nobody", "waiting", "later"]) == [
+        Cancelled.REQUESTED,
+        Cancelled.UNKNOWN,
+        Cancelled.CANCELLED,
+        Cancelled.CANCELLED,
+    ]
+    assert ids_in(harness, "cancelled") == ["waiting", "later"]
+    settle(harness, cancel(claim))
+    assert ids_in(harness, "cancelled") == ["waiting", "later", "running"]
+
+
+def test_a_thousand_in_one_call(harness):
+    enqueue(harness, *names(1000))
+    assert harness.broker.cancel(names(1000)) == [Cancelled.CANCELLED] * 1000
+    assert ids_in(harness, "cancelled") == names(1000)
+    assert ids_in(harness, "low") == []
+    assert counter(harness, "cancelled") == 1000
+    assert drift(harness) == 0
+
+
+def test_the_list_is_trimmed_and_what_falls_off_takes_its_record_along(make_harness):
+    harness = make_harness(**{"worker.completed_max": 3})
+    enqueue(harness, *names(5))
+    for id in names(5):
+        harness.broker.cancel([id])
+    assert ids_in(harness, "cancelled") == names(5)[2:]
+    assert [has_record(harness, id) for id in names(5)] == [False, False, True, True, True]
+    assert drift(harness) == 0
+
+
+def test_the_record_lives_for_the_history_ttl(harness):
+    enqueue(harness, "a")
+    harness.broker.cancel(["a"])
+    harness.advance(harness.config.worker.history_ttl - 0.001)
+    assert has_record(harness, "a")
+    harness.advance(0.001)
+    assert not has_record(harness, "a")
+
+
+def test_a_job_in_a_paused_queue_can_be_cancelled(harness):
+    enqueue(harness, "a")
+    harness.broker.pause("low")
+    assert harness.broker.cancel(["a"]) == [Cancelled.CANCELLED]
+    assert whereabouts(harness, "a") == ["cancelled"]
+
+
+def test_a_job_that_another_program_pushed_is_unknown_until_it_is_claimed(harness):
+    harness.push_raw("low", foreign("a"))
+    assert harness.broker.cancel(["a"]) == [Cancelled.UNKNOWN]
+    claim_one(harness)
+    assert harness.broker.cancel(["a"]) == [Cancelled.REQUESTED]
+
+
+def test_of_two_copies_one_is_cancelled_at_a_time(harness):
+    for _ in range(2):
+        harness.push_raw("low", foreign("a"))
+    for claim in claims_of(harness, "w1", "w2"):
+        settle(harness, failed(claim))
+    harness.advance(1)
+    harness.broker.promote()
+    assert whereabouts(harness, "a") == ["low", "low"]
+    assert harness.broker.cancel(["a"]) == [Cancelled.CANCELLED]
+    assert whereabouts(harness, "a") == ["low", "cancelled"]
+    assert drift(harness) == 0
+    settle(harness, complete(claim_one(harness)))
+    assert drift(harness) == 0
+
+
+def test_a_cancel_and_a_claim_at_once_leave_the_job_in_one_place(harness):
+    other = harness.another()
+    register(harness, "w1")
+    for id in names(20):
+        enqueue(harness, id)
+        turn, [answer] = at_once(lambda: harness.broker.turn([], ["w1"]), lambda id=id: other.cancel([id]))
+        assert (len(turn.claims), answer) in [(0, Cancelled.CANCELLED), (1, Cancelled.REQUESTED)]
+        for claim in turn.claims:
+            settle(harness, cancel(claim))
+        assert whereabouts(harness, id) == ["cancelled"]
+    assert drift(harness) == 0

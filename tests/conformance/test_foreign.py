@@ -1,0 +1,233 @@
+"""Jobs that another program pushed with nothing but a list command: processed like our own."""
+
+import json
+
+import pytest
+
+from fileq.brokers.types import Cancelled, Fate, Settled, complete, release
+from fileq.job import State, Version
+from tests.conformance.builders import (
+    EVERY_SETTLEMENT,
+    an_entry,
+    claim_one,
+    claims_of,
+    counter,
+    drift,
+    elements,
+    enqueue,
+    failed,
+    foreign,
+    has_record,
+    hopeless,
+    ids_in,
+    let_leases_run_out,
+    names,
+    reap_all,
+    record_of,
+    running,
+    settle,
+    whereabouts,
+)
+
+ODD_IDS = {
+    "a quote": 'say "a"',
+    "a backslash": "a\\b",
+    "a newline": "a\nb",
+    "a control character": "a\x01b",
+    "unicode": "ünï-日本-🗂",
+    "a line separator": "a\u2028b",
+    "colons": "a:b:c",
+    "glob characters": "a*?[b]",
+    "a percent sign": "100%s",
+    "braces": "{a}",
+    "a blank": "a b",
+    "an apostrophe": "o'clock",
+    "a thousand characters": "x" * 1000,
+    "what looks like JSON": '","filepath":"',
+}
+each_odd_id = pytest.mark.parametrize("id", ODD_IDS.values(), ids=ODD_IDS.keys())
+
+SPELLINGS = {
+    "compact": lambda job: json.dumps(job, separators=(",", ":")).encode(),
+    "spaced": lambda job: json.dumps(job).encode(),
+    "indented": lambda job: json.dumps(job, indent=2).encode(),
+    "in reverse order": lambda job: json.dumps(dict(reversed(job.items()))).encode(),
+    "sorted": lambda job: json.dumps(job, sort_keys=True).encode(),
+    "with a newline at its end": lambda job: json.dumps(job).encode() + b"\n",
+    "with blanks around it": lambda job: b" \t" + json.dumps(job).encode() + b"  ",
+    "in plain UTF-8": lambda job: json.dumps({**job, "filepath": "/d/ü"}, ensure_ascii=False).encode(),
+    "with an id in another object before its own": lambda job: json.dumps({"x_nested": {"id": "no"}, **job}).encode(),
+}
+each_spelling = pytest.mark.parametrize("spell", SPELLINGS.values(), ids=SPELLINGS.keys())
+
+
+@each_spelling
+def test_any_spelling_of_the_eight_fields_is_a_job(harness, spell):
+    raw = spell(json.loads(foreign("a")))
+    harness.push_raw("high", raw)
+    claim = claim_one(harness)
+    assert claim.raw == raw
+    assert claim.job is not None, claim.defect
+    assert (claim.id, claim.job.filesize, claim.queue, claim.claimed_ms) == ("a", 4096, "high", harness.clock.ms)
+    record = record_of(harness, "a")
+    assert (record.state, record.raw, record.queue, record.worker) == (State.RUNNING, raw, "high", "w1")
+    assert record.created_ms == harness.clock.ms
+    settle(harness, complete(claim))
+    assert elements(harness, "completed") == [raw]
+    assert record_of(harness, "a").state is State.COMPLETED
+    assert drift(harness) == 0
+
+
+@each_odd_id
+def test_any_id_is_carried_through_a_life(harness, id):
+    harness.push_raw("low", foreign(id))
+    claim = claim_one(harness)
+    assert claim.id == claim.record_id == id
+    settle(harness, failed(claim))
+    harness.advance(1)
+    harness.broker.promote()
+    claim = claim_one(harness)
+    assert (claim.id, claim.job.retries) == (id, 1)
+    assert settle(harness, complete(claim)) is Settled.DONE
+    record = record_of(harness, id)
+    assert (record.id, record.state, record.attempt_count) == (id, State.COMPLETED, 2)
+    assert whereabouts(harness, id) == ["completed"]
+    assert counter(harness, "adopted") == 1
+    assert drift(harness) == 0
+
+
+@each_odd_id
+def test_any_id_can_be_enqueued_and_cancelled(harness, id):
+    assert enqueue(harness, id).fates == (Fate.ENQUEUED,)
+    assert enqueue(harness, id).fates == (Fate.DUPLICATE,)
+    assert harness.broker.cancel([id]) == [Cancelled.CANCELLED]
+    assert whereabouts(harness, id) == ["cancelled"]
+    assert drift(harness) == 0
+
+
+@each_odd_id
+def test_any_id_is_kept_by_the_ledger(harness, id):
+    """A foreign job whose handler works in place: the version it leaves is known under its id."""
+    harness.push_raw("low", foreign(id))
+    settle(harness, complete(claim_one(harness), leaves=Version(b"/data/a", "v2")))
+    [entry] = harness.broker.lookup([b"/data/a"])
+    assert entry.versions == (("v2", id),)
+    assert harness.broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))]).fates == (Fate.KNOWN,)
+    assert harness.broker.enqueue([an_entry("c", version=Version(b"/data/a", "v3"))]).fates == (Fate.ENQUEUED,)
+    [entry] = harness.broker.lookup([b"/data/a"])
+    assert entry.versions == (("v3", "c"), ("v2", id))
+
+
+def test_it_has_no_record_before_it_is_claimed(harness):
+    harness.push_raw("low", foreign("a"))
+    assert not has_record(harness, "a")
+    assert ids_in(harness, "low") == ["a"]
+
+
+def test_it_lines_up_with_our_own(harness):
+    enqueue(harness, "a")
+    harness.push_raw("low", foreign("b"))
+    enqueue(harness, "c")
+    assert [claim.id for claim in claims_of(harness, "w1", "w2", "w3")] == ["a", "b", "c"]
+
+
+def test_unknown_fields_survive_retry_release_reaping_and_death(harness):
+    raw = foreign("a", x_one={"deep": [1, 2.50, None]}, **{"x two": "ü"})
+    harness.push_raw("low", raw)
+    settle(harness, failed(claim_one(harness), delay_ms=0))
+    harness.broker.promote()
+    settle(harness, release(claim_one(harness)))
+    claim_one(harness)
+    let_leases_run_out(harness)
+    reap_all(harness)
+    settle(harness, hopeless(claim_one(harness)))
+    [dead] = elements(harness, "dead_letter")
+    job = json.loads(dead)
+    assert (job["x_one"], job["x two"]) == ({"deep": [1, 2.50, None]}, "ü")
+    assert (job["retries"], job["recoveries"]) == (1, 1)
+    assert drift(harness) == 0
+
+
+@pytest.mark.parametrize("verb", EVERY_SETTLEMENT)
+def test_copies_each_run_and_are_each_accounted_for(harness, verb):
+    for _ in range(3):
+        harness.push_raw("low", foreign("a"))
+    assert drift(harness) == -3
+    claims = claims_of(harness, "w1", "w2", "w3")
+    assert [claim.id for claim in claims] == ["a"] * 3
+    assert counter(harness, "adopted") == 3
+    assert drift(harness) == 0
+    for claim in claims:
+        assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is Settled.DONE
+    assert len(whereabouts(harness, "a")) == 3
+    assert drift(harness) == 0
+
+
+@pytest.mark.parametrize("verb", EVERY_SETTLEMENT)
+def test_copies_settled_in_one_turn_are_each_accounted_for(harness, verb):
+    for i in range(3):
+        harness.push_raw("low", foreign("a", x_copy=i))
+    claims = claims_of(harness, "w1", "w2", "w3")
+    harness.broker.turn([EVERY_SETTLEMENT[verb](claim) for claim in claims], [])
+    assert len(whereabouts(harness, "a")) == 3
+    assert record_of(harness, "a").attempt_count == 3
+    assert drift(harness) == 0
+
+
+def test_a_copy_of_our_own_job_runs_beside_it(harness):
+    claim = running(harness, "a", "w1")
+    harness.push_raw("low", claim.raw)
+    copy = claim_one(harness, "w2")
+    assert copy.raw == claim.raw
+    assert whereabouts(harness, "a") == ["processing:w1", "processing:w2"]
+    assert [settle(harness, complete(c)) for c in (claim, copy)] == [Settled.DONE] * 2
+    assert (counter(harness, "produced"), counter(harness, "adopted"), counter(harness, "completed")) == (1, 1, 2)
+    assert drift(harness) == 0
+
+
+def test_one_slot_settling_its_copy_leaves_the_others_alone(harness):
+    for _ in range(2):
+        harness.push_raw("low", foreign("a"))
+    first, second = claims_of(harness, "w1", "w2")
+    settle(harness, complete(first))
+    assert whereabouts(harness, "a") == ["completed", "processing:w2"]
+    let_leases_run_out(harness)
+    reap_all(harness)
+    assert settle(harness, complete(second)) is Settled.FENCED
+    assert sorted(whereabouts(harness, "a")) == ["completed", "low"]
+    assert drift(harness) == 0
+
+
+def test_a_copy_of_a_job_that_waits_is_counted_whichever_is_taken_first(harness):
+    enqueue(harness, "a", queue="low")
+    harness.push_raw("high", foreign("a"))
+    assert drift(harness) == -1
+    claims = claims_of(harness, "w1", "w2")
+    assert [claim.queue for claim in claims] == ["high", "low"]
+    assert drift(harness) == 0
+    for claim in claims:
+        settle(harness, complete(claim))
+    assert drift(harness) == 0
+
+
+def test_an_id_that_another_program_used_is_a_duplicate_once_it_was_claimed(harness):
+    harness.push_raw("low", foreign("a"))
+    claim_one(harness)
+    assert enqueue(harness, "a").fates == (Fate.DUPLICATE,)
+
+
+def test_a_thousand_pushed_by_another_program(harness):
+    for id in names(1000):
+        harness.push_raw("low", foreign(id))
+    claims = claims_of(harness, *names(1000, "slot"))
+    assert [claim.id for claim in claims] == names(1000)
+    assert set(harness.broker.turn([complete(claim) for claim in claims], []).settled) == {Settled.DONE}
+    assert counter(harness, "adopted") == 1000
+    assert drift(harness) == 0
+
+
+def test_optional_fields_are_understood(harness):
+    harness.push_raw("low", foreign("a", type="resize", payload={"w": 3}, max_retries=7, timeout=1.5, recoveries=2))
+    job = claim_one(harness).job
+    assert (job.type, job.payload_value) == ("resize", {"w": 3})
+    assert (job.max_retries, job.timeout, job.recoveries) == (7, 1.5, 2)

@@ -1,0 +1,274 @@
+"""reap: what a dead slot held goes back, once, however many reapers there are."""
+
+from fileq.brokers.types import Settled, Suspect, bury, complete, retry
+from fileq.job import Claim, State, encode
+from tests.conformance.builders import (
+    a_job,
+    at_once,
+    claim_one,
+    claims_of,
+    counter,
+    drift,
+    elements,
+    enqueue,
+    foreign,
+    hopeless,
+    ids_in,
+    let_leases_run_out,
+    names,
+    reap_all,
+    record_of,
+    recovered,
+    register,
+    running,
+    settle,
+    snapshot,
+    whereabouts,
+)
+
+
+def slots_of(harness) -> list[str]:
+    return [view.slot for view in harness.broker.workers()]
+
+
+def test_a_live_slot_is_no_suspect(harness):
+    running(harness, "a")
+    harness.advance(29.999)
+    assert harness.broker.suspects() == []
+    assert harness.broker.suspects(sweep=True) == []
+
+
+def test_exactly_at_the_ttl_the_lease_has_run_out(harness):
+    running(harness, "a")
+    harness.advance(30)
+    [suspect] = harness.broker.suspects()
+    assert suspect.slot == "w1"
+    [claim] = suspect.claims
+    assert (claim.slot, claim.queue, claim.raw, claim.job) == ("w1", "low", encode(a_job("a")), a_job("a"))
+
+
+def test_looking_changes_nothing(harness):
+    running(harness, "a")
+    let_leases_run_out(harness)
+    before = snapshot(harness, "a")
+    harness.broker.suspects()
+    harness.broker.suspects(sweep=True)
+    assert snapshot(harness, "a") == before
+
+
+def test_only_the_silent_slots_are_suspects(harness):
+    enqueue(harness, "a", "b", "c")
+    first, second, _ = claims_of(harness, "w1", "w2", "w3")
+    harness.advance(20)
+    harness.broker.renew([("w1", first.raw), ("w2", second.raw)])
+    harness.advance(20)
+    assert [suspect.slot for suspect in harness.broker.suspects()] == ["w3"]
+
+
+def test_a_dead_slots_job_goes_to_the_front_of_its_queue(harness):
+    enqueue(harness, "a", "b")
+    claim = claim_one(harness)
+    let_leases_run_out(harness)
+    [suspect] = harness.broker.suspects()
+    assert harness.broker.reap("w1", [recovered(suspect.claims[0])]) == (Settled.DONE,)
+    assert ids_in(harness, "low") == ["a", "b"]
+    assert elements(harness, "low")[0] == encode(claim.job.but(recoveries=1))
+    record = record_of(harness, "a")
+    assert (record.state, record.error, record.attempts[0].outcome) == (State.PENDING, "worker died", "died")
+    assert counter(harness, "recovered") == 1
+    assert slots_of(harness) == []
+    assert drift(harness) == 0
+
+
+def test_a_second_death_waits_out_a_backoff(harness):
+    running(harness, "a", queue="high")
+    let_leases_run_out(harness)
+    [suspect] = harness.broker.suspects()
+    raw = encode(suspect.claims[0].job.but(recoveries=2))
+    settlement = retry(suspect.claims[0], raw, delay_ms=700, error="worker died", died=True)
+    assert harness.broker.reap("w1", [settlement]) == (Settled.DONE,)
+    assert whereabouts(harness, "a") == ["scheduled"]
+    assert record_of(harness, "a").due_ms == harness.clock.ms + 700
+    harness.advance(0.7)
+    harness.broker.promote()
+    assert whereabouts(harness, "a") == ["high"]
+    assert drift(harness) == 0
+
+
+def test_a_death_too_many_is_buried(harness):
+    running(harness, "a")
+    let_leases_run_out(harness)
+    [suspect] = harness.broker.suspects()
+    raw = encode(suspect.claims[0].job.but(recoveries=4, error="worker died"))
+    assert harness.broker.reap("w1", [bury(suspect.claims[0], raw, error="worker died", died=True)]) == (Settled.DONE,)
+    assert elements(harness, "dead_letter") == [raw]
+    assert (counter(harness, "dead"), counter(harness, "recovered"), counter(harness, "failed")) == (1, 1, 0)
+    assert drift(harness) == 0
+
+
+def test_a_live_slot_is_not_reaped(harness):
+    claim = running(harness, "a")
+    harness.advance(29.999)
+    before = snapshot(harness, "a")
+    assert harness.broker.reap("w1", [recovered(claim)]) == (Settled.FENCED,)
+    assert snapshot(harness, "a") == before
+
+
+def test_a_slot_that_came_back_between_look_and_reap_is_left_alone(harness):
+    claim = running(harness, "a")
+    let_leases_run_out(harness)
+    [suspect] = harness.broker.suspects()
+    harness.broker.renew([("w1", claim.raw)])
+    before = snapshot(harness, "a")
+    assert harness.broker.reap("w1", [recovered(suspect.claims[0])]) == (Settled.FENCED,)
+    assert snapshot(harness, "a") == before
+
+
+def test_an_idle_slot_that_died_is_forgotten(harness):
+    register(harness, "w1")
+    let_leases_run_out(harness)
+    assert harness.broker.suspects() == [Suspect("w1")]
+    assert harness.broker.reap("w1", []) == ()
+    assert slots_of(harness) == []
+    assert harness.broker.suspects(sweep=True) == []
+
+
+def test_an_idle_slot_that_lives_is_not_forgotten(harness):
+    register(harness, "w1")
+    assert harness.broker.reap("w1", []) == ()
+    assert slots_of(harness) == ["w1"]
+
+
+def test_a_slot_that_still_holds_a_job_is_not_forgotten(harness):
+    """The reaper looked before the job was there: only the job's own settlement frees the slot."""
+    running(harness, "a")
+    let_leases_run_out(harness)
+    assert harness.broker.reap("w1", []) == ()
+    assert slots_of(harness) == ["w1"]
+    assert whereabouts(harness, "a") == ["processing:w1"]
+    assert drift(harness) == 0
+
+
+def test_a_settlement_for_a_job_the_slot_no_longer_holds_is_fenced(harness):
+    enqueue(harness, "a", "b")
+    first = claim_one(harness)
+    harness.broker.turn([complete(first)], ["w1"])
+    let_leases_run_out(harness)
+    assert harness.broker.reap("w1", [recovered(first)]) == (Settled.FENCED,)
+    assert whereabouts(harness, "a") == ["completed"]
+    assert whereabouts(harness, "b") == ["processing:w1"]
+    assert slots_of(harness) == ["w1"]
+
+
+def test_reaping_a_slot_nobody_knows_changes_nothing(harness):
+    claim = running(harness, "a", "w1")
+    before = snapshot(harness, "a")
+    assert harness.broker.reap("w9", []) == ()
+    forged = recovered(Claim("w9", 0, claim.queue, claim.raw, claim.job, claim.record_id))
+    assert harness.broker.reap("w9", [forged]) == (Settled.FENCED,)
+    assert snapshot(harness, "a") == before
+
+
+def test_the_same_call_twice_reaps_once(harness):
+    running(harness, "a")
+    let_leases_run_out(harness)
+    [suspect] = harness.broker.suspects()
+    settlement = recovered(suspect.claims[0])
+    harness.broker.reap("w1", [settlement])
+    before = snapshot(harness, "a")
+    assert harness.broker.reap("w1", [settlement]) == (Settled.FENCED,)
+    assert snapshot(harness, "a") == before
+
+
+def test_two_reapers_at_once_move_each_job_once(harness):
+    slots = names(30, "slot")
+    enqueue(harness, *names(30))
+    claims_of(harness, *slots)
+    let_leases_run_out(harness)
+    other = harness.another()
+    first, second = at_once(lambda: reap_all(harness), lambda: reap_all(harness, broker=other))
+    assert (first + second).count(Settled.DONE) == 30
+    assert sorted(ids_in(harness, "low")) == names(30)
+    assert counter(harness, "recovered") == 30
+    assert slots_of(harness) == []
+    assert drift(harness) == 0
+
+
+def test_a_reaped_slot_is_told_at_its_next_turn(harness):
+    stale = running(harness, "a")
+    let_leases_run_out(harness)
+    reap_all(harness)
+    answer = harness.broker.turn([hopeless(stale)], ["w1"])
+    assert (answer.settled, answer.gone, answer.claims) == ((Settled.FENCED,), ("w1",), ())
+
+
+def test_a_foreign_job_is_reaped_like_our_own(harness):
+    harness.push_raw("high", foreign("a", x_note="kept"))
+    claim_one(harness)
+    let_leases_run_out(harness)
+    assert reap_all(harness) == [Settled.DONE]
+    [raw] = elements(harness, "high")
+    assert b"x_note" in raw
+    assert drift(harness) == 0
+
+
+def test_bytes_that_are_not_a_job_are_reaped_byte_for_byte(harness):
+    harness.push_raw("low", b"\xff not a job")
+    claim_one(harness)
+    let_leases_run_out(harness)
+    [suspect] = harness.broker.suspects()
+    assert (suspect.claims[0].job, suspect.claims[0].raw) == (None, b"\xff not a job")
+    assert suspect.claims[0].defect
+    assert harness.broker.reap("w1", [hopeless(suspect.claims[0])]) == (Settled.DONE,)
+    assert elements(harness, "dead_letter") == [b"\xff not a job"]
+    assert drift(harness) == 0
+
+
+def test_a_list_without_a_slot_is_found_by_a_sweep(harness):
+    """A failover lost the registration; the job in the list must not be lost with it."""
+    running(harness, "a")
+    harness.lose_registration("w1")
+    let_leases_run_out(harness)
+    assert harness.broker.suspects() == []
+    [suspect] = harness.broker.suspects(sweep=True)
+    assert suspect.slot == "w1"
+    assert harness.broker.reap("w1", [recovered(suspect.claims[0])]) == (Settled.DONE,)
+    assert whereabouts(harness, "a") == ["low"]
+    assert harness.broker.suspects(sweep=True) == []
+    assert drift(harness) == 0
+
+
+def test_a_sweep_leaves_a_list_alone_whose_slot_has_a_heartbeat(harness):
+    running(harness, "a")
+    harness.lose_registration("w1")
+    assert harness.broker.suspects(sweep=True) == []
+
+
+def test_a_sweep_also_finds_the_registered(harness):
+    running(harness, "a", "w1")
+    register(harness, "w2")
+    let_leases_run_out(harness)
+    assert [(s.slot, len(s.claims)) for s in harness.broker.suspects(sweep=True)] == [("w1", 1), ("w2", 0)]
+
+
+def test_a_thousand_dead_slots(harness):
+    enqueue(harness, *names(1000))
+    claims_of(harness, *names(1000, "slot"))
+    let_leases_run_out(harness)
+    suspects = harness.broker.suspects()
+    assert [suspect.slot for suspect in suspects] == names(1000, "slot")
+    assert reap_all(harness) == [Settled.DONE] * 1000
+    assert sorted(ids_in(harness, "low")) == names(1000)
+    assert slots_of(harness) == []
+    assert drift(harness) == 0
+
+
+def test_a_job_that_was_reaped_can_be_finished_by_another(harness):
+    running(harness, "a", "w1")
+    let_leases_run_out(harness)
+    reap_all(harness)
+    claim = claim_one(harness, "w2")
+    assert claim.job.recoveries == 1
+    assert settle(harness, complete(claim)) is Settled.DONE
+    assert [a.outcome for a in record_of(harness, "a").attempts] == ["died", "completed"]
+    assert drift(harness) == 0

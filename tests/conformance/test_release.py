@@ -1,0 +1,103 @@
+"""release: back to the front of its queue, nothing counted against the job."""
+
+from fileq.brokers.types import Settled, complete, release
+from fileq.job import State, encode
+from tests.conformance.builders import (
+    UNDECODABLE,
+    claim_one,
+    claims_of,
+    counter,
+    drift,
+    elements,
+    enqueue,
+    foreign,
+    ids_in,
+    record_of,
+    recovered,
+    running,
+    settle,
+    whereabouts,
+)
+
+
+def test_a_released_job_goes_to_the_front(harness):
+    enqueue(harness, "a", "b", "c")
+    settle(harness, release(claim_one(harness)))
+    assert ids_in(harness, "low") == ["a", "b", "c"]
+    assert claim_one(harness).id == "a"
+
+
+def test_it_goes_to_the_front_of_the_queue_it_came_from(harness):
+    enqueue(harness, "a", "b", queue="high")
+    enqueue(harness, "c", queue="low")
+    settle(harness, release(claim_one(harness)))
+    assert (ids_in(harness, "high"), ids_in(harness, "low")) == (["a", "b"], ["c"])
+
+
+def test_released_together_they_keep_their_order_from_last_to_first(harness):
+    """Each goes to the very front, so a batch is released in reverse to keep its order."""
+    enqueue(harness, "a", "b", "c", "d")
+    claims = claims_of(harness, "w1", "w2", "w3")
+    harness.broker.turn([release(claim) for claim in reversed(claims)], [])
+    assert ids_in(harness, "low") == ["a", "b", "c", "d"]
+
+
+def test_the_element_is_as_it_was(harness):
+    claim = running(harness, "a")
+    settle(harness, release(claim))
+    assert elements(harness, "low") == [claim.raw]
+
+
+def test_nothing_is_counted_but_the_release(harness):
+    settle(harness, release(running(harness, "a")))
+    assert counter(harness, "released") == 1
+    assert [counter(harness, name) for name in ("failed", "retried", "recovered", "dead", "completed")] == [0] * 5
+    assert drift(harness) == 0
+
+
+def test_the_record_is_pending_and_tells_of_the_attempt(harness):
+    settle(harness, release(running(harness, "a")))
+    record = record_of(harness, "a")
+    assert (record.state, record.queue, record.error) == (State.PENDING, "low", "")
+    assert [attempt.outcome for attempt in record.attempts] == ["released"]
+
+
+def test_a_death_counts_as_a_recovery(harness):
+    claim = running(harness, "a")
+    settle(harness, recovered(claim))
+    assert (counter(harness, "recovered"), counter(harness, "released"), counter(harness, "failed")) == (1, 0, 0)
+    record = record_of(harness, "a")
+    assert (record.error, record.attempts[0].outcome) == ("worker died", "died")
+    assert elements(harness, "low") == [encode(claim.job.but(recoveries=1))]
+    assert claim_one(harness).job.recoveries == 1
+
+
+def test_a_released_job_completes_later(harness):
+    settle(harness, release(running(harness, "a")))
+    assert settle(harness, complete(claim_one(harness))) is Settled.DONE
+    assert record_of(harness, "a").attempt_count == 2
+    assert drift(harness) == 0
+
+
+def test_bytes_that_are_not_a_job_can_be_released(harness):
+    raw = UNDECODABLE["text"]
+    harness.push_raw("low", raw)
+    settle(harness, release(claim_one(harness)))
+    assert elements(harness, "low") == [raw]
+    assert drift(harness) == -1  # a stranger's again, until somebody claims it
+    assert claim_one(harness).raw == raw
+    assert drift(harness) == 0
+
+
+def test_a_copy_goes_back_to_the_queue_it_was_taken_from(harness):
+    """Two elements of one id, each from its own queue; the record knows only one of them."""
+    harness.push_raw("high", foreign("a"))
+    harness.push_raw("low", foreign("a", x_copy=2))
+    from_high, from_low = claims_of(harness, "w1", "w2")
+    assert (from_high.queue, from_low.queue) == ("high", "low")
+    settle(harness, release(from_high))
+    settle(harness, release(from_low))
+    assert elements(harness, "high") == [from_high.raw]
+    assert elements(harness, "low") == [from_low.raw]
+    assert sorted(whereabouts(harness, "a")) == ["high", "low"]
+    assert drift(harness) == 0

@@ -1,0 +1,161 @@
+"""renew: the heartbeat goes on, and each slot hears what it really holds."""
+
+from fileq.brokers.types import Hold, Renewal, Settled, complete
+from tests.conformance.builders import (
+    claim_one,
+    claims_of,
+    enqueue,
+    foreign,
+    let_leases_run_out,
+    names,
+    reap_all,
+    register,
+    running,
+    settle,
+    snapshot,
+    whereabouts,
+)
+
+
+def test_renewing_nothing_answers_nothing(harness):
+    assert harness.broker.renew([]) == []
+
+
+def test_a_slot_that_holds_its_job_goes_on_holding_it(harness):
+    claim = running(harness, "a")
+    for _ in range(5):
+        harness.advance(20)
+        assert harness.broker.renew([("w1", claim.raw)]) == [Renewal("w1", Hold.HELD)]
+        assert harness.broker.suspects() == []
+    assert settle(harness, complete(claim)) is Settled.DONE
+
+
+def test_an_idle_slot_goes_on_being_alive(harness):
+    register(harness, "w1")
+    for _ in range(3):
+        harness.advance(20)
+        assert harness.broker.renew([("w1", b"")]) == [Renewal("w1", Hold.IDLE)]
+        assert harness.broker.suspects() == []
+
+
+def test_a_renewal_lasts_exactly_one_ttl(harness):
+    claim = running(harness, "a")
+    harness.advance(17)
+    harness.broker.renew([("w1", claim.raw)])
+    harness.advance(29.999)
+    assert harness.broker.suspects() == []
+    harness.advance(0.001)
+    assert [suspect.slot for suspect in harness.broker.suspects()] == ["w1"]
+
+
+def test_a_lease_that_ran_out_unnoticed_is_taken_up_again(harness):
+    claim = running(harness, "a")
+    let_leases_run_out(harness)
+    assert len(harness.broker.suspects()) == 1
+    assert harness.broker.renew([("w1", claim.raw)]) == [Renewal("w1", Hold.HELD)]
+    assert harness.broker.suspects() == []
+
+
+def test_after_losing_the_lease_it_changes_nothing_and_says_so(harness):
+    claim = running(harness, "a", "w1")
+    let_leases_run_out(harness)
+    reap_all(harness)
+    claim_one(harness, "w2")
+    before = snapshot(harness, "a")
+    assert harness.broker.renew([("w1", claim.raw)]) == [Renewal("w1", Hold.GONE)]
+    assert snapshot(harness, "a") == before
+    assert whereabouts(harness, "a") == ["processing:w2"]
+
+
+def test_a_slot_that_was_never_registered_is_gone(harness):
+    before = snapshot(harness)
+    assert harness.broker.renew([("w1", b"")]) == [Renewal("w1", Hold.GONE)]
+    assert snapshot(harness) == before
+    assert harness.broker.census().heartbeats == 0
+
+
+def test_a_job_that_is_no_longer_the_slots_own_is_lost(harness):
+    claim = running(harness, "a", "w1")
+    harness.broker.deregister(["w1"])
+    register(harness, "w1")
+    assert harness.broker.renew([("w1", claim.raw)]) == [Renewal("w1", Hold.LOST)]
+
+
+def test_a_slot_that_holds_another_job_than_it_believes_has_lost_its_own(harness):
+    enqueue(harness, "a", "b")
+    first = claim_one(harness)
+    harness.broker.turn([complete(first)], ["w1"])
+    assert harness.broker.renew([("w1", first.raw)]) == [Renewal("w1", Hold.LOST)]
+    assert whereabouts(harness, "b") == ["processing:w1"]
+
+
+def test_a_slot_that_knows_of_no_job_is_given_the_one_it_holds(harness):
+    """The reply to its claim was lost and it did not ask again."""
+    running(harness, "a")
+    harness.advance(5)
+    [renewal] = harness.broker.renew([("w1", b"")])
+    assert (renewal.slot, renewal.hold) == ("w1", Hold.UNEXPECTED)
+    claim = renewal.claim
+    assert (claim.slot, claim.queue, claim.id) == ("w1", "low", "a")
+    assert claim.claimed_ms == harness.clock.ms - 5000
+    assert settle(harness, complete(claim)) is Settled.DONE
+    assert settle(harness, complete(claim)) is Settled.DONE_ALREADY
+
+
+def test_an_unexpected_foreign_job_is_given_too(harness):
+    harness.push_raw("high", foreign("a", x_note=1))
+    claim_one(harness)
+    [renewal] = harness.broker.renew([("w1", b"")])
+    assert (renewal.claim.raw, renewal.claim.queue) == (foreign("a", x_note=1), "high")
+
+
+def test_an_unexpected_element_that_is_no_job_is_given_too(harness):
+    harness.push_raw("low", b"hello")
+    claim_one(harness)
+    [renewal] = harness.broker.renew([("w1", b"")])
+    assert renewal.hold is Hold.UNEXPECTED
+    assert (renewal.claim.raw, renewal.claim.job) == (b"hello", None)
+
+
+def test_an_element_that_is_no_job_is_held(harness):
+    harness.push_raw("low", b"hello")
+    claim_one(harness)
+    assert harness.broker.renew([("w1", b"hello")]) == [Renewal("w1", Hold.HELD)]
+
+
+def test_only_the_cancelled_job_is_cancelled(harness):
+    enqueue(harness, "a", "b")
+    first, second = claims_of(harness, "w1", "w2")
+    harness.broker.cancel(["b"])
+    assert harness.broker.renew([("w1", first.raw), ("w2", second.raw)]) == [
+        Renewal("w1", Hold.HELD),
+        Renewal("w2", Hold.CANCEL),
+    ]
+
+
+def test_each_slot_has_its_own_answer(harness):
+    enqueue(harness, "a", "b")
+    first, _ = claims_of(harness, "w1", "w2")
+    register(harness, "w3", "w4")
+    answers = harness.broker.renew([("w1", first.raw), ("w2", b""), ("w3", b""), ("w4", first.raw), ("w5", b"")])
+    assert [answer.slot for answer in answers] == ["w1", "w2", "w3", "w4", "w5"]
+    assert [answer.hold for answer in answers] == [Hold.HELD, Hold.UNEXPECTED, Hold.IDLE, Hold.LOST, Hold.GONE]
+
+
+def test_a_thousand_in_one_call(harness):
+    slots = names(1000, "slot")
+    enqueue(harness, *names(500))
+    claims = claims_of(harness, *slots)
+    held = {claim.slot: claim.raw for claim in claims}
+    harness.advance(20)
+    answers = harness.broker.renew([(slot, held.get(slot, b"")) for slot in slots])
+    assert [answer.hold for answer in answers] == [Hold.HELD] * 500 + [Hold.IDLE] * 500
+    harness.advance(20)
+    assert harness.broker.suspects() == []
+
+
+def test_renewing_does_not_count_as_an_attempt(harness):
+    claim = running(harness, "a")
+    before = snapshot(harness, "a")
+    harness.broker.renew([("w1", claim.raw)])
+    assert snapshot(harness, "a") == before

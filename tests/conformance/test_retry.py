@@ -1,0 +1,159 @@
+"""retry: a failed attempt waits out its backoff and goes back to the queue it came from."""
+
+from fileq.brokers.types import ATTEMPTS_KEPT, Settled, complete, retry
+from fileq.job import State, decode, encode
+from tests.conformance.builders import (
+    ERROR,
+    claim_one,
+    claims_of,
+    counter,
+    drift,
+    elements,
+    enqueue,
+    failed,
+    foreign,
+    has_record,
+    ids_in,
+    record_of,
+    running,
+    settle,
+    whereabouts,
+)
+
+
+def promoted(harness, seconds: float = 1.0) -> None:
+    harness.advance(seconds)
+    harness.broker.promote()
+
+
+def test_a_failed_job_waits_in_scheduled(harness):
+    settlement = failed(running(harness, "a"), delay_ms=2500)
+    settle(harness, settlement)
+    assert elements(harness, "scheduled") == [settlement.raw]
+    assert decode(settlement.raw).retries == 1
+    record = record_of(harness, "a")
+    assert (record.state, record.due_ms, record.error) == (State.RETRYING, harness.clock.ms + 2500, ERROR)
+    assert (record.raw, record.ended_ms) == (settlement.raw, 0)
+
+
+def test_a_failed_attempt_is_counted(harness):
+    settle(harness, failed(running(harness, "a"), kind="ValueError"))
+    assert (counter(harness, "failed"), counter(harness, "retried")) == (1, 1)
+    assert counter(harness, "error:ValueError") == 1
+    assert (counter(harness, "dead"), counter(harness, "recovered"), counter(harness, "released")) == (0, 0, 0)
+
+
+def test_a_death_counts_as_a_recovery_and_not_as_a_failure(harness):
+    claim = running(harness, "a")
+    again = encode(claim.job.but(recoveries=1))
+    settle(harness, retry(claim, again, delay_ms=1000, error="killed by signal 9", died=True))
+    assert (counter(harness, "recovered"), counter(harness, "failed"), counter(harness, "retried")) == (1, 0, 0)
+    assert record_of(harness, "a").attempts[0].outcome == "died"
+    assert whereabouts(harness, "a") == ["scheduled"]
+
+
+def test_it_goes_back_to_the_queue_it_was_taken_from(harness):
+    settle(harness, failed(running(harness, "a", queue="high")))
+    settle(harness, failed(running(harness, "b", queue="low")))
+    promoted(harness)
+    assert (ids_in(harness, "high"), ids_in(harness, "low")) == (["a"], ["b"])
+
+
+def test_it_goes_to_the_back_of_its_queue(harness):
+    settle(harness, failed(running(harness, "a")))
+    enqueue(harness, "b")
+    promoted(harness)
+    assert ids_in(harness, "low") == ["b", "a"]
+
+
+def test_without_a_delay_it_is_due_at_once(harness):
+    settle(harness, failed(running(harness, "a"), delay_ms=0))
+    assert whereabouts(harness, "a") == ["scheduled"]
+    assert harness.broker.promote().count == 1
+    assert whereabouts(harness, "a") == ["low"]
+
+
+def test_the_next_attempt_gets_what_the_last_one_left(harness):
+    settle(harness, failed(running(harness, "a")))
+    promoted(harness)
+    claim = claim_one(harness)
+    assert claim.job.retries == 1
+    assert record_of(harness, "a").state is State.RUNNING
+    settle(harness, complete(claim))
+    assert [attempt.outcome for attempt in record_of(harness, "a").attempts] == ["failed", "completed"]
+    assert drift(harness) == 0
+
+
+def test_a_completed_record_no_longer_shows_the_error_of_an_earlier_attempt(harness):
+    settle(harness, failed(running(harness, "a")))
+    promoted(harness)
+    settle(harness, complete(claim_one(harness)))
+    record = record_of(harness, "a")
+    assert record.error == ""
+    assert record.attempts[0].error == ERROR
+
+
+def test_the_history_keeps_the_newest_attempts_and_counts_them_all(harness):
+    enqueue(harness, "a")
+    for i in range(ATTEMPTS_KEPT + 5):
+        settle(harness, failed(claim_one(harness), error=f"failure {i}", delay_ms=0))
+        harness.broker.promote()
+    record = record_of(harness, "a")
+    assert record.attempt_count == ATTEMPTS_KEPT + 5
+    assert [attempt.error for attempt in record.attempts] == [f"failure {i}" for i in range(5, ATTEMPTS_KEPT + 5)]
+
+
+def test_an_error_is_text_and_nothing_in_it_is_special(harness):
+    error = 'ValueError: "quotes" \\ back\nnew\tline ünïcode 日本 \x00 {"json": [1,2]} %s'
+    settle(harness, failed(running(harness, "a"), error=error))
+    record = record_of(harness, "a")
+    assert (record.error, record.attempts[0].error) == (error, error)
+
+
+def test_unknown_fields_are_carried_through_a_retry(harness):
+    unknown = {"x_big": 12345678901234567890123, "x_empty": [], "x_map": {}, "x_text": "ü\u0000"}
+    harness.push_raw("low", foreign("a", **unknown))
+    settle(harness, failed(claim_one(harness)))
+    promoted(harness)
+    claim = claim_one(harness)
+    assert claim.job.retries == 1
+    assert {name: bytes(value) for name, value in claim.job.unknown.items()} == {
+        "x_big": b"12345678901234567890123",
+        "x_empty": b"[]",
+        "x_map": b"{}",
+        "x_text": b'"\\u00fc\\u0000"',
+    }
+
+
+def test_identical_bytes_that_are_both_retried_both_survive(harness):
+    """The schedule is a set of elements: a second copy must not vanish into the first."""
+    harness.push_raw("low", foreign("a"))
+    harness.push_raw("low", foreign("a"))
+    claims = claims_of(harness, "w1", "w2")
+    assert [settle(harness, failed(claim)) for claim in claims] == [Settled.DONE] * 2
+    assert whereabouts(harness, "a") == ["scheduled", "scheduled"]
+    assert drift(harness) == 0
+    promoted(harness)
+    claims = claims_of(harness, "w1", "w2")
+    assert [claim.job.retries for claim in claims] == [1, 1]
+    for claim in claims:
+        settle(harness, complete(claim))
+    assert counter(harness, "completed") == 2
+    assert drift(harness) == 0
+
+
+def test_identical_bytes_retried_in_one_turn_both_survive(harness):
+    for _ in range(3):
+        harness.push_raw("low", foreign("a"))
+    claims = claims_of(harness, "w1", "w2", "w3")
+    assert set(harness.broker.turn([failed(claim) for claim in claims], []).settled) == {Settled.DONE}
+    assert whereabouts(harness, "a") == ["scheduled"] * 3
+    promoted(harness)
+    assert whereabouts(harness, "a") == ["low"] * 3
+    assert drift(harness) == 0
+
+
+def test_a_retrying_record_does_not_expire(harness):
+    settle(harness, failed(running(harness, "a"), delay_ms=10**9))
+    harness.advance(10 * harness.config.worker.history_ttl)
+    assert has_record(harness, "a")

@@ -1,0 +1,203 @@
+"""What holds for every way a claim ends: once, by its holder only, and with all that belongs to it."""
+
+import pytest
+
+from fileq.brokers.types import Settled, Verb, complete, release
+from fileq.job import Claim
+from tests.conformance.builders import (
+    DESTINATION,
+    EVERY_SETTLEMENT,
+    at_once,
+    claim_one,
+    claims_of,
+    counter,
+    drift,
+    elements,
+    enqueue,
+    failed,
+    holding,
+    let_leases_run_out,
+    names,
+    reap_all,
+    record_of,
+    recovered,
+    register,
+    running,
+    settle,
+    snapshot,
+    whereabouts,
+)
+
+pytestmark = pytest.mark.parametrize("verb", Verb)
+
+
+def lost_to_a_reaper(harness) -> Claim:
+    """A job that was reaped from w1; w2 has it now."""
+    claim = running(harness, "a", "w1")
+    let_leases_run_out(harness)
+    assert reap_all(harness) == [Settled.DONE]
+    assert claim_one(harness, "w2").id == "a"
+    return claim
+
+
+def test_a_settled_job_is_in_one_place_and_its_slot_is_free(harness, verb):
+    claim = running(harness, "a")
+    assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is Settled.DONE
+    assert whereabouts(harness, "a") == [DESTINATION[verb]]
+    assert holding(harness, "w1") == b""
+    assert drift(harness) == 0
+
+
+def test_the_same_call_twice_is_done_already(harness, verb):
+    settlement = EVERY_SETTLEMENT[verb](running(harness, "a"))
+    settle(harness, settlement)
+    before = snapshot(harness, "a")
+    assert settle(harness, settlement) is Settled.DONE_ALREADY
+    assert settle(harness, settlement) is Settled.DONE_ALREADY
+    assert snapshot(harness, "a") == before
+    assert counter(harness, "fenced") == 0
+
+
+def test_a_repeat_is_done_already_even_when_the_slot_holds_the_next_job(harness, verb):
+    enqueue(harness, "b", queue="high")
+    settlement = EVERY_SETTLEMENT[verb](claim_one(harness))
+    enqueue(harness, "c", queue="high")
+    [following] = harness.broker.turn([settlement], ["w1"]).claims
+    before = snapshot(harness, "b", "c")
+    assert settle(harness, settlement) is Settled.DONE_ALREADY
+    assert snapshot(harness, "b", "c") == before
+    assert settle(harness, complete(following)) is Settled.DONE
+
+
+def test_after_losing_the_lease_it_changes_nothing_and_says_so(harness, verb):
+    stale = lost_to_a_reaper(harness)
+    before = snapshot(harness, "a")
+    assert settle(harness, EVERY_SETTLEMENT[verb](stale)) is Settled.FENCED
+    assert snapshot(harness, "a") == before
+    assert whereabouts(harness, "a") == ["processing:w2"]
+    assert counter(harness, "fenced") == 1
+
+
+def test_after_losing_the_lease_it_changes_nothing_even_if_the_slot_is_registered_again(harness, verb):
+    stale = lost_to_a_reaper(harness)
+    register(harness, "w1")
+    before = snapshot(harness, "a")
+    assert settle(harness, EVERY_SETTLEMENT[verb](stale)) is Settled.FENCED
+    assert snapshot(harness, "a") == before
+
+
+def test_a_job_that_nobody_took_over_is_fenced_too(harness, verb):
+    """Reaped and back in its queue: the old holder's outcome comes too late."""
+    stale = running(harness, "a")
+    let_leases_run_out(harness)
+    reap_all(harness)
+    before = snapshot(harness, "a")
+    assert settle(harness, EVERY_SETTLEMENT[verb](stale)) is Settled.FENCED
+    assert snapshot(harness, "a") == before
+    assert whereabouts(harness, "a") == ["low"]
+
+
+def test_after_deregistering_it_changes_nothing(harness, verb):
+    stale = running(harness, "a")
+    harness.broker.deregister(["w1"])
+    before = snapshot(harness, "a")
+    assert settle(harness, EVERY_SETTLEMENT[verb](stale)) is Settled.FENCED
+    assert snapshot(harness, "a") == before
+
+
+def test_a_lease_that_ran_out_unnoticed_still_holds(harness, verb):
+    claim = running(harness, "a")
+    let_leases_run_out(harness)
+    assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is Settled.DONE
+    assert whereabouts(harness, "a") == [DESTINATION[verb]]
+    assert drift(harness) == 0
+
+
+def test_one_slot_cannot_settle_for_another(harness, verb):
+    enqueue(harness, "a", "b")
+    mine, theirs = claims_of(harness, "w1", "w2")
+    forged = Claim("w1", mine.token + 17, theirs.queue, theirs.raw, theirs.job, theirs.record_id)
+    before = snapshot(harness, "a", "b")
+    assert settle(harness, EVERY_SETTLEMENT[verb](forged)) is Settled.FENCED
+    assert snapshot(harness, "a", "b") == before
+
+
+def test_settling_is_a_heartbeat(harness, verb):
+    claim = running(harness, "a")
+    harness.advance(20)
+    settle(harness, EVERY_SETTLEMENT[verb](claim))
+    harness.advance(20)
+    assert harness.broker.suspects() == []
+    harness.advance(10)
+    assert [suspect.slot for suspect in harness.broker.suspects()] == ["w1"]
+
+
+def test_a_thousand_in_one_turn(harness, verb):
+    ids, slots = names(1000), names(1000, "slot")
+    enqueue(harness, *ids)
+    claims = claims_of(harness, *slots)
+    settlements = [EVERY_SETTLEMENT[verb](claim) for claim in claims]
+    assert harness.broker.turn(settlements, []).settled == (Settled.DONE,) * 1000
+    census = harness.broker.census()
+    assert census.running == 0
+    assert census.drift == 0
+    assert len(elements(harness, DESTINATION[verb])) == 1000
+    assert harness.broker.turn(settlements, []).settled == (Settled.DONE_ALREADY,) * 1000
+    assert harness.broker.census() == census
+
+
+def test_one_stale_settlement_does_not_hold_up_the_others(harness, verb):
+    stale = lost_to_a_reaper(harness)
+    enqueue(harness, "b")
+    fresh = claim_one(harness, "w3")
+    settlements = [EVERY_SETTLEMENT[verb](stale), EVERY_SETTLEMENT[verb](fresh)]
+    assert harness.broker.turn(settlements, []).settled == (Settled.FENCED, Settled.DONE)
+    assert whereabouts(harness, "b") == [DESTINATION[verb]]
+
+
+def test_the_attempt_is_written_into_the_record(harness, verb):
+    claim = running(harness, "a")
+    started_ms = harness.clock.ms
+    harness.advance(3)
+    settlement = EVERY_SETTLEMENT[verb](claim)
+    settle(harness, settlement)
+    record = record_of(harness, "a")
+    [attempt] = record.attempts
+    assert (attempt.started_ms, attempt.ended_ms, attempt.worker) == (started_ms, harness.clock.ms, "w1")
+    assert (attempt.outcome, attempt.error) == (settlement.outcome, settlement.error)
+    assert record.attempt_count == 1
+    assert (record.raw, record.error, record.worker) == (settlement.raw, settlement.error, "w1")
+
+
+def test_holder_and_reaper_at_once_move_the_job_once(harness, verb):
+    """The lease has run out and both act: one of them is told that it came too late."""
+    claim = running(harness, "a")
+    let_leases_run_out(harness)
+    other = harness.another()
+    [suspect] = other.suspects()
+    settlement = EVERY_SETTLEMENT[verb](claim)
+    mine, [theirs] = at_once(
+        lambda: settle(harness, settlement), lambda: other.reap("w1", [recovered(c) for c in suspect.claims])
+    )
+    assert sorted([mine, theirs]) == [Settled.DONE, Settled.FENCED]
+    assert len(whereabouts(harness, "a")) == 1
+    assert drift(harness) == 0
+
+
+def test_the_same_bytes_claimed_again_can_be_settled_again(harness, verb):
+    """Released and taken again by the same slot: the token tells the second claim from a repeat of the first."""
+    first = running(harness, "a")
+    [second] = harness.broker.turn([release(first)], ["w1"]).claims
+    assert second.raw == first.raw
+    assert settle(harness, EVERY_SETTLEMENT[verb](second)) is Settled.DONE
+    assert whereabouts(harness, "a") == [DESTINATION[verb]]
+
+
+def test_a_job_can_be_settled_by_every_verb_after_a_retry(harness, verb):
+    settle(harness, failed(running(harness, "a")))
+    harness.advance(1)
+    harness.broker.promote()
+    claim = claim_one(harness)
+    assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is Settled.DONE
+    assert record_of(harness, "a").attempt_count == 2
+    assert drift(harness) == 0

@@ -1,0 +1,349 @@
+"""Random interleavings of all verbs, run against a broker and the memory broker side by side.
+
+Both live on one clock and are told the same; every answer and, after every step, all that can be seen must be equal.
+Besides, whatever happens, nothing is lost: what came in is somewhere or was counted out.
+
+A failure prints the steps that lead to it, shrunk, ready to be pasted. FILEQ_TEST_EXAMPLES=2000 looks longer.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from fileq.brokers.types import Entry, Fate, Hold, LedgerEntry, Settled, Settlement, Suspect, complete, release
+from fileq.job import Claim, State, Version
+from tests.conformance.builders import elements, hopeless, id_of, places, recovered, worker_info
+from tests.conformance.draws import (
+    ALL_IDS,
+    DEATHS,
+    ENDS,
+    FOREIGN_IDS,
+    GARBAGE,
+    OUR_IDS,
+    PATHS,
+    QUEUES,
+    SHARED_IDS,
+    SLOTS,
+    SPELLINGS,
+    all_ends,
+    as_batch,
+    ends,
+    entries,
+    queues,
+    revival,
+    settlement,
+    slots,
+    which,
+)
+from tests.conformance.harness import FakeClock, Harness, MemoryHarness, open_harness
+
+EXAMPLES = int(os.environ.get("FILEQ_TEST_EXAMPLES", "40"))
+STEPS = 40
+# Short lives and short lists, so that records expire and fall off within an example.
+SETTINGS = {"worker.history_ttl": "120s", "worker.completed_max": 3, "worker.starvation_share": 0.34}
+LIVE = (*QUEUES, "scheduled", "dead_letter")
+
+
+def comparable(claim: Claim) -> tuple[Any, ...]:
+    """A claim without its token, which numbers the claims of one client."""
+    when = claim.claimed_ms if claim.job is not None else 0
+    return claim.slot, claim.queue, claim.raw, claim.job is None, claim.id, claim.record_id, when, bool(claim.defect)
+
+
+class Pair(msgspec.Struct):
+    """A claim as the model and as the broker under test gave it."""
+
+    model: Claim
+    real: Claim
+
+
+class BrokerMachine(RuleBasedStateMachine):
+    """The rules. `open_real` is set by the test, which knows the kind of broker."""
+
+    open_real: Callable[[FakeClock], Harness]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = FakeClock()
+        self.real = type(self).open_real(self.clock)
+        self.model = MemoryHarness(self.real.config, self.clock)
+        self.claims: list[Pair] = []
+        self.suspected: list[tuple[Suspect, Suspect]] = []
+        self.once_dead: list[bytes] = []
+        self.came_in = 0
+
+    def teardown(self) -> None:
+        try:
+            if sys.exc_info()[0] is None:  # else a step has failed, and that is what must be told
+                self.drain()
+        finally:
+            self.real.close()
+
+    def same(self, ask: Callable[[Any], Any]) -> Any:
+        """The answer, which must be one."""
+        expected, got = ask(self.model.broker), ask(self.real.broker)
+        assert got == expected
+        return got
+
+    # coming in
+
+    @initialize()
+    def start(self) -> None:
+        self.register()
+
+    @rule(entries=entries)
+    def enqueue(self, entries: list[Entry]) -> None:
+        answer = self.same(lambda broker: broker.enqueue(entries))
+        self.came_in += answer.fates.count(Fate.ENQUEUED)
+
+    @rule(queue=queues, id=st.sampled_from((*SHARED_IDS, *FOREIGN_IDS)), spelling=st.sampled_from(SPELLINGS))
+    def another_program_pushes(self, queue: str, id: str, spelling: Callable[[str], bytes]) -> None:
+        self.push(queue, spelling(id))
+
+    @rule(queue=queues, raw=st.sampled_from(GARBAGE))
+    def another_program_pushes_garbage(self, queue: str, raw: bytes) -> None:
+        self.push(queue, raw)
+
+    def push(self, queue: str, raw: bytes) -> None:
+        for harness in (self.model, self.real):
+            harness.push_raw(queue, raw)
+        self.came_in += 1
+
+    # working
+
+    @rule(chosen=all_ends)
+    def work(self, chosen: list[int]) -> None:
+        """Every slot settles what it holds and claims again: what a pump does all day."""
+        newest = {pair.model.slot: pair for pair in self.claims}
+        held = {view.slot: view.raw for view in self.model.broker.workers() if view.raw}
+        mine = [newest[slot] for slot in SLOTS if slot in newest and newest[slot].model.raw == held.get(slot)]
+        self.take_turn(list(zip(mine, chosen, strict=False)), list(SLOTS))
+
+    # As likely as three rules.
+    work_on = rule(chosen=all_ends)(lambda self, chosen: self.work(chosen))
+    work_still = rule(chosen=all_ends)(lambda self, chosen: self.work(chosen))
+
+    @rule(settling=st.lists(st.tuples(which, ends), max_size=4, unique_by=lambda one: one[0]), slots=slots)
+    def turn(self, settling: list[tuple[int, int]], slots: list[str]) -> None:
+        """With claims old and new: held, lost, settled long ago."""
+        self.take_turn([(self.claims[-1 - i], end) for i, end in settling if i < len(self.claims)], slots)
+
+    def take_turn(self, settling: list[tuple[Pair, int]], slots: list[str]) -> None:
+        chosen = [(pair, ENDS[end]) for pair, end in settling]
+        by_model = as_batch(settlement(end, pair.model) for pair, end in chosen)
+        by_real = as_batch(settlement(end, pair.real) for pair, end in chosen)
+        expected, got = self.model.broker.turn(by_model, slots), self.real.broker.turn(by_real, slots)
+        assert got.settled == expected.settled
+        assert got.gone == expected.gone
+        assert not slots or got.paused == expected.paused
+        self.remember(expected.claims, got.claims)
+
+    @rule(slots=slots)
+    def turn_twice(self, slots: list[str]) -> None:
+        """The replies to a whole turn are lost and everything is sent again."""
+        held = [pair for pair in self.claims if pair.model.slot in slots][-3:]
+        for _ in range(2):
+            expected = self.model.broker.turn([settlement(release, pair.model) for pair in held], slots)
+            got = self.real.broker.turn([settlement(release, pair.real) for pair in held], slots)
+            assert got.settled == expected.settled
+            self.remember(expected.claims, got.claims)
+
+    def remember(self, expected: Any, got: Any) -> None:
+        assert [comparable(claim) for claim in got] == [comparable(claim) for claim in expected]
+        self.claims += [Pair(*pair) for pair in zip(expected, got, strict=True)]
+
+    @rule(holdings=st.lists(st.tuples(st.sampled_from(SLOTS), st.none() | which), max_size=4, unique_by=lambda h: h[0]))
+    def renew(self, holdings: list[tuple[str, int | None]]) -> None:
+        """What some slots believe to hold, rightly or not, and then all that is really held."""
+        believed = [
+            (slot, self.claims[-1 - i].model.raw if i is not None and i < len(self.claims) else b"")
+            for slot, i in holdings
+        ]
+        expected, got = self.model.broker.renew(believed), self.real.broker.renew(believed)
+        assert [(one.slot, one.hold) for one in got] == [(one.slot, one.hold) for one in expected]
+        self.remember(*([one.claim for one in side if one.hold is Hold.UNEXPECTED] for side in (expected, got)))
+        held = [(view.slot, view.raw) for view in self.model.broker.workers() if view.raw]
+        self.same(lambda broker: broker.renew(held))
+
+    @rule()
+    def register(self) -> None:
+        for harness in (self.model, self.real):
+            harness.broker.register(dict.fromkeys(SLOTS, worker_info()))
+
+    @rule(slot=st.sampled_from(SLOTS))
+    def deregister(self, slot: str) -> None:
+        for harness in (self.model, self.real):
+            harness.broker.deregister([slot])
+
+    # time, the scheduler and the reaper
+
+    @rule(seconds=st.sampled_from([0.001, 0.999, 1, 10, 29.999, 30, 30, 120, 3600]))
+    def time_passes(self, seconds: float) -> None:
+        self.real.advance(seconds)  # their clock is one
+
+    @rule(limit=st.sampled_from([1, 2, 500]))
+    def promote(self, limit: int) -> None:
+        self.same(lambda broker: broker.promote(limit))
+
+    @rule(sweep=st.booleans())
+    def look_for_suspects(self, sweep: bool) -> None:
+        expected, got = (harness.broker.suspects(sweep=sweep) for harness in (self.model, self.real))
+        self.suspected = list(zip(expected, got, strict=True))
+        assert list(map(suspicion, got)) == list(map(suspicion, expected))
+
+    @precondition(lambda self: self.suspected)
+    @rule(i=which, death=st.sampled_from(DEATHS), forget=st.booleans())
+    def reap(self, i: int, death: Callable[[Claim], Settlement], forget: bool) -> None:
+        """Of the last look, however long ago it was; sometimes by a second reaper with the same idea."""
+        expected, got = self.suspected[i % len(self.suspected)]
+        if forget:
+            self.suspected.remove((expected, got))
+        by_model = [settlement(death, claim) for claim in expected.claims]
+        by_real = [settlement(death, claim) for claim in got.claims]
+        assert self.real.broker.reap(got.slot, by_real) == self.model.broker.reap(expected.slot, by_model)
+
+    # the operator
+
+    @rule(id=st.sampled_from(ALL_IDS))
+    def cancel(self, id: str) -> None:
+        self.same(lambda broker: broker.cancel([id]))
+
+    @rule(queue=queues)
+    def pause_and_look(self, queue: str) -> None:
+        self.same(lambda broker: broker.pause(queue))
+        self.take_turn([], list(SLOTS))
+
+    @rule(queue=queues)
+    def resume(self, queue: str) -> None:
+        self.same(lambda broker: broker.resume(queue))
+
+    @precondition(lambda self: self.once_dead)
+    @rule(chosen=st.lists(which, min_size=1, max_size=3), queue=queues)
+    def revive(self, chosen: list[int], queue: str) -> None:
+        raws = [self.once_dead[i % len(self.once_dead)] for i in chosen]
+        self.same(lambda broker: broker.revive([revival(raw, queue) for raw in raws]))
+
+    @precondition(lambda self: self.once_dead)
+    @rule(chosen=st.lists(which, min_size=1, max_size=3))
+    def discard(self, chosen: list[int]) -> None:
+        raws = [self.once_dead[i % len(self.once_dead)] for i in chosen]
+        self.same(lambda broker: broker.discard([(id_of(raw), raw) for raw in raws]))
+
+    @rule(path=st.sampled_from(PATHS), change=st.sampled_from(["forget", "missing", "stale"]))
+    def revise(self, path: bytes, change: str) -> None:
+        [was] = self.same(lambda broker: broker.lookup([path]))
+        was = was or LedgerEntry()
+        if change == "stale":
+            was = was.with_version(Version(path, "elsewhere"), "nobody")
+        becomes = None if change == "forget" else LedgerEntry(was.versions, self.clock.ms, "8:1")
+        self.same(lambda broker: broker.revise([(path, was, becomes)]))
+
+    # what must be true after every step
+
+    @invariant()
+    def all_is_well(self) -> None:
+        self.all_that_can_be_seen_is_equal()
+        self.nothing_is_lost_and_nothing_doubled()
+        self.our_own_jobs_are_in_one_place()
+        self.once_dead += [raw for raw in elements(self.model, "dead_letter") if raw not in self.once_dead]
+
+    def all_that_can_be_seen_is_equal(self) -> None:
+        assert list(places(self.real)) == list(places(self.model))
+        ids = [*ALL_IDS, *map(id_of, GARBAGE)]
+        for one, other in zip(self.real.broker.records(ids), self.model.broker.records(ids), strict=True):
+            assert one == other
+        self.same(lambda broker: census_of(broker))
+        self.same(lambda broker: broker.workers())
+        self.same(lambda broker: sorted(broker.ledger(b"")))
+        self.same(lambda broker: {hour: nonzero(counts) for hour, counts in broker.hourly(3).items()})
+
+    def nothing_is_lost_and_nothing_doubled(self) -> None:
+        census = self.real.broker.census()
+        counters = census.counters
+        here = sum(census.pending.values()) + census.scheduled + census.running + census.dead
+        gone = sum(counters.get(name, 0) for name in ("completed", "cancelled", "deleted"))
+        assert here + gone == self.came_in
+        # What drifts is what others pushed and nobody has claimed yet, and that lies in a queue.
+        assert -sum(census.pending.values()) <= census.drift <= 0
+
+    def our_own_jobs_are_in_one_place(self) -> None:
+        for id in OUR_IDS:
+            lies_in = [place for place, raw in places(self.model) if id_of(raw) == id]
+            alive = [place for place in lies_in if place in LIVE or place.startswith("processing:")]
+            [record] = self.model.broker.records([id])
+            is_alive = record is not None and record.state not in (State.COMPLETED, State.CANCELLED)
+            assert len(alive) == int(is_alive)
+
+    def drain(self) -> None:
+        """In the end every job can be finished, and then the books balance to the last one."""
+        for queue in QUEUES:
+            self.resume(queue)
+        for _ in range(60):
+            self.real.advance(60)
+            self.look_for_suspects(sweep=True)
+            while self.suspected:
+                self.reap(0, recovered, forget=True)
+            self.promote(500)
+            self.register()
+            expected, got = (harness.broker.turn([], ["s1"]) for harness in (self.model, self.real))
+            self.remember(expected.claims, got.claims)
+            if not got.claims:
+                break
+            self.finish(self.claims[-1])
+        self.all_that_can_be_seen_is_equal()
+        self.nothing_is_lost_and_nothing_doubled()
+        census = self.real.broker.census()
+        assert (sum(census.pending.values()), census.scheduled, census.running, census.drift) == (0, 0, 0, 0)
+
+    def finish(self, pair: Pair) -> None:
+        for harness, claim in ((self.model, pair.model), (self.real, pair.real)):
+            end = complete if claim.job is not None else hopeless
+            assert harness.broker.turn([end(claim)], []).settled == (Settled.DONE,)
+
+
+def suspicion(suspect: Suspect) -> tuple[Any, ...]:
+    return suspect.slot, [comparable(claim) for claim in suspect.claims]
+
+
+def nonzero(counts: Any) -> dict[str, int]:
+    return {name: n for name, n in counts.items() if n}
+
+
+def census_of(broker: Any) -> Any:
+    census = broker.census()
+    return msgspec.structs.replace(census, counters=nonzero(census.counters), pending=dict(census.pending))
+
+
+@pytest.mark.timeout(600)  # of which only a failure takes more than a few seconds, to find its shortest form
+def test_every_interleaving_is_answered_as_the_model_answers(kind, server, database_directory: Path):
+    def open_real(clock: FakeClock) -> Harness:
+        return open_harness(kind, SETTINGS, directory=database_directory, server=server, clock=clock)
+
+    machine = type(f"{kind.capitalize()}Machine", (BrokerMachine,), {"open_real": staticmethod(open_real)})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            print_blob=True,
+            report_multiple_bugs=False,
+            phases=[phase for phase in Phase if phase is not Phase.explain],
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        ),
+    )
