@@ -128,8 +128,10 @@ class Broker(Protocol):
 class Inspector(Protocol):
     """What operators need. Never on the hot path."""
 
-    def census(self) -> Census:
-        """Every place and every counter in one consistent look, however long the queues are."""
+    def census(self, *, sweep: bool = False) -> Census:
+        """Every place and every counter in one consistent look, however long the queues are.
+
+        `sweep` also finds processing lists that have no registry entry, which takes longer."""
         ...
 
     def peek(self, place: str, limit: int) -> list[bytes]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
+from fileq.errors import BrokerError
 from fileq.job import Claim, Job, State, Version
 
 LEDGER_DEPTH = 8  # versions remembered of one path
@@ -24,6 +25,13 @@ class Entry(Struct, frozen=True):
     always: bool = False
     delay_ms: int = 0
     at_ms: int = 0
+
+
+def check_queues(wanted: Iterable[str], known: Sequence[str]) -> None:
+    """Nothing is enqueued where nobody would ever look for it."""
+    for name in wanted:
+        if name not in known:
+            raise BrokerError(f"no queue is called {name!r}; there are {', '.join(known)}")
 
 
 class Fate(enum.StrEnum):

@@ -6,6 +6,7 @@ import contextlib
 import os
 import queue
 import select
+import threading
 from collections.abc import Callable
 
 
@@ -20,6 +21,7 @@ class LocalWaiter:
         self._longest_s = longest_s
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._forget = forget
+        self._lock = threading.Lock()
         self._closed = False
 
     def fileno(self) -> int:
@@ -34,17 +36,21 @@ class LocalWaiter:
         return self._longest_s
 
     def wait(self, timeout_s: float) -> bool:
-        return bool(select.select([self._fd], [], [], max(0.0, timeout_s))[0])
+        poll = select.poll()  # select() fails for descriptors beyond 1023
+        poll.register(self._fd, select.POLLIN)
+        return bool(poll.poll(max(0.0, timeout_s) * 1000))
 
     def wake(self) -> None:
-        if not self._closed:
-            os.eventfd_write(self._fd, 1)
+        with self._lock:  # else a push could write to whatever the number stands for after close()
+            if not self._closed:
+                os.eventfd_write(self._fd, 1)
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._forget(self)
-            os.close(self._fd)
+        self._forget(self)
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                os.close(self._fd)
 
 
 class LocalSubscription:

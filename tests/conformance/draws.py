@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import TypeAlias
 
 from hypothesis import strategies as st
 
@@ -11,7 +12,7 @@ from tests.conformance.builders import UNDECODABLE, a_job, failed, foreign, hope
 
 QUEUES = ("high", "low")
 SLOTS = ("s1", "s2", "s3", "s4")
-OUR_IDS = ("ours-1", "ours-2")  # never used by another program, so never in two places
+OUR_IDS = ("ours-1", "ours-2", "ours-3", "ours-4", "ours-5")  # never used by another program, so never in two places
 SHARED_IDS = ("shared-1", 'shared "2" \\ ü')
 FOREIGN_IDS = ("foreign-1",)
 ALL_IDS = (*OUR_IDS, *SHARED_IDS, *FOREIGN_IDS)
@@ -19,6 +20,9 @@ PATHS = (b"/data/a", b"/data/\xff b")
 SIGNATURES = ("v1", "v2", "v3")
 DEVICES = ("", "8:1", "8:2")
 GARBAGE = (UNDECODABLE["text"], UNDECODABLE["not UTF-8"], UNDECODABLE["an empty object"])
+
+Death: TypeAlias = Callable[[Claim], Settlement]
+Arrival: TypeAlias = Entry | tuple[str, bytes]  # enqueued, or pushed by another program
 
 # Pushed again, a job is a copy with the same bytes or with others.
 SPELLINGS: tuple[Callable[[str], bytes], ...] = (
@@ -28,22 +32,22 @@ SPELLINGS: tuple[Callable[[str], bytes], ...] = (
     lambda id: foreign(id) + b"\n",
 )
 
-# How a claim ends that is chosen later.
+# How a claim ends that is chosen later; what keeps a job alive comes first, being drawn more often.
 ENDS: tuple[Callable[[Claim], Settlement], ...] = (
+    failed,
+    release,
+    partial(failed, delay_ms=0, kind=""),
+    hopeless,
+    recovered,
+    partial(failed, delay_ms=40_000, error='odd "error" \\ ü\n'),
     complete,
     partial(complete, result=b'{"pages": 3}', duration_ms=5, leaves=Version(PATHS[0], "v3", "8:1")),
     partial(complete, superseded=True),
-    failed,
-    partial(failed, delay_ms=0, kind=""),
-    partial(failed, delay_ms=40_000, error='odd "error" \\ ü\n'),
-    lambda claim: retry(claim, claim.raw, delay_ms=500, error="killed", died=True),
-    hopeless,
-    lambda claim: bury(claim, claim.raw, error="killed", died=True),
-    release,
-    recovered,
     cancel,
+    lambda claim: bury(claim, claim.raw, error="killed", died=True),
+    lambda claim: retry(claim, claim.raw, delay_ms=500, error="killed", died=True),
 )
-DEATHS: tuple[Callable[[Claim], Settlement], ...] = (
+DEATHS: tuple[Death, ...] = (
     recovered,
     lambda claim: retry(claim, claim.raw, delay_ms=1000, error="worker died", died=True),
     lambda claim: bury(claim, claim.raw, error="worker died", died=True),
@@ -55,18 +59,22 @@ which = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8, 13])  # of those remembered,
 ends = st.integers(0, len(ENDS) - 1)
 all_ends = st.lists(ends, min_size=len(SLOTS), max_size=len(SLOTS))
 versions = st.builds(Version, st.sampled_from(PATHS), st.sampled_from(SIGNATURES), st.sampled_from(DEVICES))
-entries = st.lists(
-    st.builds(
-        lambda id, queue, version, always, delay_ms: Entry(a_job(id), queue, version, always, delay_ms),
-        st.sampled_from((*OUR_IDS, *SHARED_IDS)),
-        queues,
-        st.none() | versions,
-        st.booleans(),
-        st.sampled_from([0, 0, 1, 1000, 40_000]),
-    ),
-    min_size=1,
-    max_size=4,
+an_entry = st.builds(
+    lambda id, queue, version, always, delay_ms: Entry(a_job(id), queue, version, always, delay_ms),
+    st.sampled_from((*OUR_IDS, *SHARED_IDS)),
+    queues,
+    st.none() | versions | versions,
+    st.sampled_from([False, False, True]),
+    st.sampled_from([0, 0, 0, 1, 1000, 40_000]),
 )
+pushed_job = st.builds(
+    lambda queue, id, spell: (queue, spell(id)),
+    queues,
+    st.sampled_from((*SHARED_IDS, *FOREIGN_IDS)),
+    st.sampled_from(SPELLINGS),
+)
+pushed_garbage = st.tuples(queues, st.sampled_from(GARBAGE))
+arrivals = st.lists(st.one_of(*[an_entry, pushed_job] * 4, pushed_garbage), min_size=1, max_size=3)
 
 
 def settlement(end: Callable[[Claim], Settlement], claim: Claim) -> Settlement:

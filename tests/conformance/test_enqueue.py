@@ -5,6 +5,7 @@ import json
 import pytest
 
 from fileq.brokers.types import Enqueued, Entry, Fate, complete
+from fileq.errors import BrokerError
 from fileq.job import State, encode
 from tests.conformance.builders import (
     CREATED,
@@ -174,4 +175,11 @@ def test_two_producers_of_one_id_enqueue_it_once(harness):
     )
     assert all({one, two} == {Fate.ENQUEUED, Fate.DUPLICATE} for one, two in zip(first, second, strict=True))
     assert sorted(ids_in(harness, "low")) == ids
+    assert drift(harness) == 0
+
+
+def test_a_queue_that_nobody_serves_is_refused_by_name(harness):
+    with pytest.raises(BrokerError, match="'urgent'; there are high, low"):
+        harness.broker.enqueue([an_entry("a"), an_entry("b", queue="urgent")])
+    assert elements(harness, "low") == []
     assert drift(harness) == 0

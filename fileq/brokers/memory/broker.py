@@ -25,6 +25,7 @@ from fileq.brokers.types import (
     Turn,
     Verb,
     WorkerInfo,
+    check_queues,
 )
 from fileq.brokers.wake import LocalSubscription, LocalWaiter
 from fileq.errors import Undecodable
@@ -40,6 +41,7 @@ class MemoryBroker(MemoryInspector):
     # enqueue
 
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
+        check_queues((entry.queue for entry in entries), self.queue_names)
         with self.lock:
             now = self.now()
             permits = 0
@@ -231,7 +233,10 @@ class MemoryBroker(MemoryInspector):
             due = [raw for raw, due_ms in waiting[:limit] if due_ms <= now]
             for raw in due:
                 del self.scheduled[raw]
-                job = decode(raw)
+                job = job_in(raw)
+                if job is None:
+                    self.disown(self.queue_names[-1], raw, front=False, now_ms=now)
+                    continue
                 row = self.row_for(job.id, self.queue_names[-1], raw, now)
                 row.raw = raw
                 self.push(row, front=False)

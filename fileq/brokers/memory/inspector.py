@@ -14,7 +14,7 @@ from fileq.job import State
 
 
 class MemoryInspector(Memory):
-    def census(self) -> Census:
+    def census(self, *, sweep: bool = False) -> Census:
         with self.lock:
             now = self.now()
             return Census(

@@ -153,11 +153,11 @@ class Memory:
 
     def publish(self, event: bytes) -> None:
         if event:
-            for subscription in self.subscriptions:
+            for subscription in tuple(self.subscriptions):
                 subscription.put(event)
 
     def wake(self) -> None:
-        for waiter in self.waiters:
+        for waiter in tuple(self.waiters):
             waiter.wake()
 
     def has_work(self, paused: frozenset[str]) -> bool:

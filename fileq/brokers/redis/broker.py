@@ -30,6 +30,7 @@ from fileq.brokers.types import (
     Suspect,
     Turn,
     WorkerInfo,
+    check_queues,
 )
 from fileq.config import Config
 from fileq.job import Claim, Version, encode
@@ -53,6 +54,7 @@ class RedisBroker(RedisInspector):
     # enqueue
 
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
+        check_queues((entry.queue for entry in entries), self.names.queue_names)
         fates: list[Fate] = []
         permits = wait_ms = 0
         for start in range(0, len(entries), BATCH):

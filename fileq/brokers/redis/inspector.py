@@ -26,10 +26,9 @@ class RedisInspector:
     names: Names
     scripts: Scripts
 
-    def census(self) -> Census:
-        reply = self.scripts.one(
-            "census", [self.names.processing(slot) for slot in self.orphans()], self.names.pattern_halves()
-        )
+    def census(self, *, sweep: bool = False) -> Census:
+        lists = [self.names.processing(slot) for slot in self.orphans()] if sweep else []
+        reply = self.scripts.one("census", lists, self.names.pattern_halves())
         now, pending, scheduled, running, dead, completed, cancelled, heartbeats, paused, counters = reply
         return Census(
             pending=dict(zip(self.names.queue_names, pending, strict=True)),

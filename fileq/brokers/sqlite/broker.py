@@ -39,6 +39,7 @@ from fileq.brokers.types import (
     Suspect,
     Turn,
     WorkerInfo,
+    check_queues,
 )
 from fileq.brokers.wake import LocalWaiter
 from fileq.job import Claim, State, encode
@@ -55,6 +56,7 @@ class SqliteBroker(SqliteInspector):
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
         if not entries:
             return Enqueued(())
+        check_queues((entry.queue for entry in entries), self.queue_names)
         with self.writing() as books:
             window = Window(books, limit)
             books.expect(entry.job.id for entry in entries)

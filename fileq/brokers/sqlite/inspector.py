@@ -20,7 +20,7 @@ _ENDED = ("dead_letter", "completed", "cancelled")
 
 
 class SqliteInspector(SqliteState):
-    def census(self) -> Census:
+    def census(self, *, sweep: bool = False) -> Census:
         with self.reading() as (db, now):
             return Census(
                 pending={

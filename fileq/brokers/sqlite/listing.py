@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from itertools import islice
 
 from fileq.brokers.sqlite.rows import Element, job_in
 from fileq.job import Job, State
@@ -47,10 +46,7 @@ class Listing:
                 yield job_in(self._new[position - self._new_from])
 
     def write(self) -> None:
-        new = enumerate(self._new, self._new_from)
-        kept = [
-            (self._state.value, position, raw)
-            for position, raw in islice(new, max(0, self._first - self._new_from), None)
-        ]
+        name, new = self._state.value, enumerate(self._new, self._new_from)
+        kept = [(name, position, raw) for position, raw in new if position >= self._first]
         self._db.executemany("INSERT INTO ended VALUES (?, ?, ?)", kept)
-        self._db.execute("DELETE FROM ended WHERE state = ? AND position < ?", (self._state.value, self._first))
+        self._db.execute("DELETE FROM ended WHERE state = ? AND position < ?", (name, self._first))

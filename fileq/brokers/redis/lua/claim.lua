@@ -91,8 +91,8 @@ local function held(slot, raw)
   return { slot, queue_number[was[1] or ''] or 0, raw, id or '', was[2] or '0' }
 end
 
--- Of each slot that is registered: the element it holds, or false.
-local holds = {}
+-- Of each slot that is registered: the element it holds, or false. And what slots take now: one may be named twice.
+local holds, taken = {}, {}
 for i = 1, total do
   if read('HEXISTS', WORKERS, ARGV[own_args + 2 + i]) == 1 then
     must_be(KEYS[own_keys + 2 * i], 'string')
@@ -106,12 +106,15 @@ local function serve(i)
     gone[#gone + 1] = slot
     return
   end
-  if holds[i] then
-    claims[#claims + 1] = held(slot, holds[i])
+  local raw = holds[i] or taken[slot]
+  if raw then
+    claims[#claims + 1] = held(slot, raw)
     return
   end
   local number = next_queue()
-  if number then claims[#claims + 1] = claim(slot, processing, heartbeat, number) end
+  if not number then return end
+  local claimed = claim(slot, processing, heartbeat, number)
+  claims[#claims + 1], taken[slot] = claimed, claimed[3]
 end
 
 local failure

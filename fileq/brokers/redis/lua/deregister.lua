@@ -6,7 +6,7 @@
 -- own ARGV   the slots
 -- returns    how many jobs went back
 local total = #ARGV - own_args
-local jobs = {}
+local jobs, seen = {}, {}
 must_take(WORKERS, 'hash', 'HDEL')
 must_take(SETTLED, 'hash', 'HDEL')
 must_keep_records()
@@ -16,11 +16,12 @@ for i = 1, total do
   local processing, heartbeat = KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
   must_take(processing, 'list', 'DEL')
   must_take(heartbeat, 'string', 'DEL')
-  for _, raw in ipairs(read('LRANGE', processing, 0, -1)) do
+  for _, raw in ipairs(seen[processing] and {} or read('LRANGE', processing, 0, -1)) do
     local id = id_in(raw)
     local queue = id and read('HMGET', RECORDS .. id, 'queue')[1]
     jobs[#jobs + 1] = { raw = raw, record = id and RECORDS .. id, queue = queue_number[queue or ''] or QUEUES }
   end
+  seen[processing] = true -- a slot may be named twice, its jobs go back once
 end
 
 for _, job in ipairs(jobs) do

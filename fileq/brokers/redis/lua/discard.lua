@@ -7,7 +7,7 @@
 local total, gone = #ARGV - own_args, 0
 must_take(DEAD, 'list', 'LREM')
 must_count()
-for i = 1, total do must_take(KEYS[own_keys + i], 'hash', 'HGET', 'DEL') end
+for i = 1, total do must_take(KEYS[own_keys + i], 'hash', 'HMGET', 'DEL') end
 for i = 1, total do
   if redis.call('LREM', DEAD, -1, ARGV[own_args + i]) == 1 then
     local was = redis.call('HMGET', KEYS[own_keys + i], 'state', 'queued')

@@ -6,7 +6,9 @@
 must_take(SCHEDULED, 'zset', 'ZREM')
 for i = 1, QUEUES do must_take(queue_key[i], 'list', 'LPUSH') end
 must_keep_records()
+must_count()
 local due = read('ZRANGEBYSCORE', SCHEDULED, '-inf', NOW, 'LIMIT', 0, tonumber(ARGV[own_args + 1]))
+write_counts()
 local next_due = read('ZRANGE', SCHEDULED, #due, #due, 'WITHSCORES')
 local ids, records = {}, {}
 for i, raw in ipairs(due) do
@@ -20,7 +22,7 @@ for i, raw in ipairs(due) do
     if not was[2] then redis.call('HSET', record, 'created', NOW) end
     push(record, raw, queue_number[was[1] or ''] or QUEUES, 'LPUSH')
   else
-    redis.call('LPUSH', queue_key[QUEUES], raw)
+    disown(raw, QUEUES, 'LPUSH')
   end
   redis.call('ZREM', SCHEDULED, raw)
 end

@@ -1,0 +1,261 @@
+"""Several processes on one database file, some of them killed: nothing acknowledged is lost, nothing waits in vain."""
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from fileq.brokers.sqlite import SqliteBroker, books, store
+from fileq.brokers.sqlite.state import monotonic_ms
+from fileq.brokers.types import Event, complete, release
+from fileq.errors import BrokerUnavailable
+from fileq.job import decode
+from tests.integration.sqlite_process import a_config, a_worker, an_entry, said, started, tell
+from tests.waiting import wait_until
+
+PLACES = ("high", "low", "scheduled", "dead_letter", "completed", "cancelled")
+ROUNDS = 4
+LONG_S = 30.0  # no test waits so long unless it fails
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "fileq.db"
+
+
+@pytest.fixture
+def broker(path: Path) -> Iterator[SqliteBroker]:
+    with closing(SqliteBroker(a_config(path))) as broker:
+        yield broker
+
+
+def ids_in(broker: SqliteBroker, place: str) -> list[str]:
+    return [decode(raw).id for page in broker.pages(place) for raw in page]
+
+
+# killed at random
+
+
+def killed_after(process: subprocess.Popen[str], lines: int) -> list[str]:
+    """All that a process said until it was killed, in the middle of whatever came next."""
+    heard = [said(process) for _ in range(lines)]
+    process.kill()
+    assert process.stdout is not None
+    return heard + process.stdout.read().split("\n")[:-1]  # the last line may be cut off
+
+
+def hammer(path: Path, chance: random.Random) -> list[str]:
+    """Rounds of two producers and two workers on one file, killed one after the other while the rest goes on."""
+    heard: list[str] = []
+    for number in range(ROUNDS):
+        with ExitStack() as stack:
+            processes = [
+                stack.enter_context(started(call, path, f"{call}-{number}-{i}"))
+                for call in ("produce", "work")
+                for i in range(2)
+            ]
+            chance.shuffle(processes)
+            for process in processes:
+                heard += killed_after(process, chance.randint(1, 40))
+    return heard
+
+
+def reap_everything(path: Path) -> None:
+    """A reaper that looks a ttl later: every slot of the dead gives its job back."""
+    config = a_config(path)
+    later = int(config.worker.heartbeat_ttl * 1000)
+    with closing(SqliteBroker(config, monotonic=lambda: monotonic_ms() + later)) as reaper:
+        for suspect in reaper.suspects(sweep=True):
+            reaper.reap(suspect.slot, [release(claim, died=True) for claim in suspect.claims])
+
+
+def test_processes_killed_at_random_lose_nothing_and_double_nothing(path: Path):
+    seed = random.SystemRandom().randrange(10**9)
+    print(f"seed {seed}")
+    with closing(SqliteBroker(a_config(path))):
+        acknowledged = hammer(path, random.Random(seed))
+        reap_everything(path)
+    with closing(SqliteBroker(a_config(path))) as broker:
+        places = {place: ids_in(broker, place) for place in PLACES}
+        census = broker.census()
+    everywhere = Counter(id for ids in places.values() for id in ids)
+    words = [line.split() for line in acknowledged]
+    enqueued = {id for verb, *ids in words if verb == "enqueued" for id in ids}
+    completed = {id for verb, *ids in words if verb == "completed" for id in ids}
+    assert enqueued
+    assert completed
+    assert set(everywhere.values()) == {1}
+    assert enqueued <= set(everywhere)
+    assert completed <= set(places["completed"])
+    assert census.counters["produced"] == len(everywhere)
+    assert (census.drift, census.running, census.heartbeats) == (0, 0, 0)
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_a_turn_killed_at_any_of_its_statements_happened_wholly_or_not_at_all(path: Path):
+    looks = []
+    with started("die_in_a_turn", path) as process:
+        while line := said(process):
+            looks.append(json.loads(line))
+    assert len(looks) > 20
+    assert {(is_whole, drift) for is_whole, _, drift in looks} == {(True, 0)}
+    answers = [set(answers) for _, answers, _ in looks]
+    # Killed before the commit it never happened and happens now; what survived is known to be done.
+    assert answers[0] == {"done"}
+    assert answers[-1] == {"done already"}
+    assert all(answer in ({"done"}, {"done already"}) for answer in answers)
+
+
+# the write lock
+
+
+def test_a_process_killed_while_it_writes_holds_up_nobody(path: Path, broker: SqliteBroker):
+    with started("write_for_ever", path) as process:
+        process.kill()
+        process.wait()
+        broker.enqueue([an_entry("a")])
+    assert ids_in(broker, "low") == ["a"]
+
+
+def test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent(path: Path, broker: SqliteBroker):
+    with started("fork_in_a_transaction", path) as process:
+        child = int(said(process))
+        try:
+            process.kill()
+            process.wait()
+            broker.enqueue([an_entry("a")])
+        finally:
+            os.kill(child, signal.SIGKILL)
+    assert ids_in(broker, "low") == ["a"]
+
+
+def test_a_writer_that_never_ends_makes_the_broker_unavailable_and_not_stuck(path: Path, broker, monkeypatch):
+    monkeypatch.setattr(store, "LOCK_TIMEOUT_S", 0.05)
+    with started("write_for_ever", path) as process:
+        for _ in range(3):
+            with pytest.raises(BrokerUnavailable, match="another process has been writing"):
+                broker.enqueue([an_entry("a")])
+        assert broker.census().pending == {"high": 0, "low": 0}, "looking needs no lock"
+        monkeypatch.setattr(store, "LOCK_TIMEOUT_S", LONG_S)
+        tell(process)
+        broker.enqueue([an_entry("a")])
+    assert ids_in(broker, "low") == ["a"]
+
+
+def test_closing_while_another_process_writes_leaves_the_lock_free(path: Path, broker, monkeypatch):
+    with started("write_for_ever", path) as process:
+        with monkeypatch.context() as patch, closing(SqliteBroker(a_config(path))) as impatient:
+            patch.setattr(store, "LOCK_TIMEOUT_S", 0.05)
+            with pytest.raises(BrokerUnavailable):
+                impatient.enqueue([an_entry("a")])
+        tell(process)
+        assert said(process) == "written"
+    broker.enqueue([an_entry("b")])
+    assert ids_in(broker, "low") == ["b"]
+
+
+# forks
+
+
+def test_a_broker_is_of_no_use_after_a_fork_and_says_so(path: Path):
+    with started("use_after_fork", path) as process:
+        for _ in range(2):
+            assert "after a fork open it again" in said(process)
+        assert json.loads(said(process)) == {"high": 0, "low": 1}
+
+
+# waking and telling
+
+
+def test_a_push_by_another_process_wakes_a_waiter(path: Path, broker: SqliteBroker):
+    with started("enqueue", path, "a") as process, closing(broker.waiter()) as waiter:
+        waiter.arm()
+        assert not waiter.wait(0), "nothing is there yet"
+        tell(process)
+        assert waiter.wait(LONG_S)
+    broker.register({"w": a_worker()})
+    assert [claim.id for claim in broker.turn([], ["w"]).claims] == ["a"]
+
+
+def test_a_push_by_another_process_to_a_queue_paused_for_the_waiter_does_not_wake_it(path: Path, broker):
+    with (
+        started("enqueue", path, "a") as process,
+        closing(broker.waiter()) as waiter,
+        closing(broker.waiter()) as paused,
+    ):
+        paused.arm(frozenset({"low"}))
+        waiter.arm()
+        tell(process)
+        assert waiter.wait(LONG_S)
+        assert not paused.wait(0.1)
+
+
+def test_a_waiter_is_woken_by_every_push_it_is_armed_for(path: Path, broker: SqliteBroker):
+    broker.register({"w": a_worker()})
+    with closing(SqliteBroker(a_config(path))) as other, closing(broker.waiter()) as waiter:
+        for number in range(20):
+            waiter.arm()
+            other.enqueue([an_entry(f"job-{number}")])
+            assert waiter.wait(LONG_S)
+            [claim] = broker.turn([], ["w"]).claims
+            broker.turn([complete(claim)], [])
+
+
+def test_events_of_another_process_are_heard(path: Path, broker: SqliteBroker):
+    with started("enqueue", path, "a", "b") as process, closing(broker.subscribe()) as subscription:
+        tell(process)
+        heard = [msgspec.json.decode(subscription.get(LONG_S) or b"", type=Event) for _ in range(2)]
+    assert [(event.event, event.job_id) for event in heard] == [("job:created", "a"), ("job:created", "b")]
+
+
+def test_events_are_written_only_while_somebody_lives_to_hear_them(path: Path, broker: SqliteBroker):
+    def written() -> int:
+        with broker.store.snapshot() as db:
+            return db.execute("SELECT count(*) FROM events").fetchone()[0]
+
+    broker.enqueue([an_entry("a")])
+    assert written() == 0
+    with started("listen", path) as listener:
+        broker.enqueue([an_entry("b")])
+        assert written() == 1
+        listener.kill()
+        listener.wait()
+        broker.enqueue([an_entry("c")])
+    assert written() == 1
+
+
+def test_only_the_newest_events_are_kept(broker: SqliteBroker, monkeypatch):
+    monkeypatch.setattr(books, "EVENTS_KEPT", 3)
+    with closing(broker.subscribe()) as late:
+        for number in range(10):
+            broker.enqueue([an_entry(f"job-{number}")])
+        heard = iter(lambda: late.get(0), None)
+        assert [msgspec.json.decode(event, type=Event).job_id for event in heard] == ["job-7", "job-8", "job-9"]
+
+
+def test_closing_leaves_no_thread_and_no_descriptor(path: Path):
+    def open_files() -> list[str]:
+        links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+        return sorted(os.readlink(link) for link in links if os.path.islink(link))
+
+    files, threads = open_files(), set(threading.enumerate())
+    broker = SqliteBroker(a_config(path))
+    waiter, _ = broker.waiter(), broker.subscribe()
+    waiter.arm()
+    assert wait_until(lambda: len(open_files()) > len(files) + 5 and set(threading.enumerate()) - threads)
+    broker.close()
+    assert set(threading.enumerate()) == threads
+    assert open_files() == files
+    broker.close()
+    waiter.close()

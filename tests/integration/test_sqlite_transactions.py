@@ -1,0 +1,222 @@
+"""What one call costs and covers: one transaction, whole or not at all; and the clocks behind its leases."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from fileq.brokers.sqlite import SqliteBroker, books, store
+from fileq.brokers.sqlite import broker as broker_module
+from fileq.brokers.types import Entry, Fate, Settled, complete
+from fileq.job import Version
+from tests.integration.sqlite_process import a_config, a_job, a_worker, an_entry
+
+YEAR_MS = 365 * 24 * 3600 * 1000
+
+
+class Clock:
+    def __init__(self, ms: int) -> None:
+        self.ms = ms
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+@pytest.fixture
+def wall() -> Clock:
+    return Clock(1_800_000_000_000)
+
+
+@pytest.fixture
+def monotonic() -> Clock:
+    return Clock(123_456)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "fileq.db"
+
+
+@pytest.fixture
+def broker(path: Path, wall: Clock, monotonic: Clock) -> Iterator[SqliteBroker]:
+    config = a_config(path, starvation_share=0.5, heartbeat_ttl="30s", history_ttl="60s")
+    with closing(SqliteBroker(config, clock=wall, monotonic=monotonic)) as broker:
+        yield broker
+
+
+@contextmanager
+def transactions_of(broker: SqliteBroker) -> Iterator[list[str]]:
+    """Every BEGIN, COMMIT and ROLLBACK of the connection that writes."""
+    seen: list[str] = []
+
+    def note(statement: str) -> None:
+        if statement.split()[0] in ("BEGIN", "COMMIT", "ROLLBACK"):
+            seen.append(statement)
+
+    broker.store.connection.set_trace_callback(note)
+    yield seen
+    broker.store.connection.set_trace_callback(None)
+
+
+# one call, one transaction
+
+
+def test_a_turn_that_settles_and_claims_64_jobs_is_one_transaction(broker: SqliteBroker):
+    slots = [f"w{i}" for i in range(64)]
+    broker.register(dict.fromkeys(slots, a_worker()))
+    broker.enqueue([an_entry(f"job-{i}") for i in range(128)])
+    claims = broker.turn([], slots).claims
+    with transactions_of(broker) as seen:
+        turn = broker.turn([complete(claim) for claim in claims], slots)
+    assert set(turn.settled) == {Settled.DONE}
+    assert len(turn.claims) == 64
+    assert seen == ["BEGIN IMMEDIATE", "COMMIT"]
+
+
+def test_a_batch_of_1000_is_enqueued_in_one_transaction(broker: SqliteBroker):
+    with transactions_of(broker) as seen:
+        broker.enqueue([an_entry(f"job-{i}") for i in range(1000)], limit=5)
+    assert seen == ["BEGIN IMMEDIATE", "COMMIT"]
+    assert broker.census().pending["low"] == 1000
+
+
+def test_looking_opens_no_transaction_that_writes(broker: SqliteBroker):
+    broker.enqueue([an_entry("a")])
+    with transactions_of(broker) as seen:
+        broker.census()
+        broker.records(["a"])
+        broker.suspects(sweep=True)
+        broker.peek("low", 5)
+        list(broker.pages("scheduled"))
+        broker.workers()
+        broker.lookup([b"/data/a.pdf"])
+        list(broker.ledger(b""))
+        broker.hourly(3)
+    assert seen == []
+
+
+def test_a_turn_that_fails_changes_nothing_not_even_whose_turn_it_is(broker: SqliteBroker, monkeypatch):
+    broker.register({"w": a_worker()})
+    broker.enqueue([Entry(a_job(f"{queue}-{i}"), queue) for queue in ("high", "low") for i in range(2)])
+    with monkeypatch.context() as patch:
+        patch.setattr(books.Books, "write", lambda self: self.db.execute("SELECT 1 FROM nowhere"))
+        with pytest.raises(Exception, match="nowhere"):
+            broker.turn([], ["w"])
+    assert broker.census().running == 0
+    order = []
+    for _ in range(4):
+        [claim] = broker.turn([], ["w"]).claims
+        order.append(claim.id)
+        broker.turn([complete(claim)], [])
+    # Every other claim starts low; had the failed one been counted, it would be the first.
+    assert order == ["high-0", "low-0", "high-1", "low-1"]
+
+
+# clocks
+
+
+def test_a_step_of_the_wall_clock_ends_no_lease(broker: SqliteBroker, wall: Clock, monotonic: Clock):
+    broker.register({"w": a_worker()})
+    for step in (YEAR_MS, -2 * YEAR_MS):
+        wall.ms += step
+        assert broker.suspects() == []
+        assert broker.census().heartbeats == 1
+    monotonic.ms += 29_999
+    assert broker.suspects() == []
+    monotonic.ms += 1
+    assert [suspect.slot for suspect in broker.suspects()] == ["w"]
+
+
+def test_a_lease_ends_with_the_boot_it_was_given_in(path: Path, broker: SqliteBroker, wall, monkeypatch):
+    broker.register({"w": a_worker()})
+    broker.enqueue([an_entry("a")])
+    [claim] = broker.turn([], ["w"]).claims
+    monkeypatch.setattr(store, "boot_id", lambda: "another boot")
+    # After a reboot the monotonic clock starts again, far below the old lease's end.
+    with closing(SqliteBroker(broker.config, clock=wall, monotonic=Clock(5))) as rebooted:
+        [suspect] = rebooted.suspects()
+        assert [held.id for held in suspect.claims] == ["a"]
+        assert rebooted.reap("w", [complete(claim)]) == (Settled.DONE,)
+
+
+def test_a_rate_limit_is_not_stuck_when_the_wall_clock_is_set_back(broker: SqliteBroker, wall: Clock, monotonic: Clock):
+    def enqueue(id: str) -> tuple[Fate, int]:
+        answer = broker.enqueue([Entry(a_job(id), "low", version=Version(id.encode(), "1"))], limit=1)
+        return answer.fates[0], answer.wait_ms
+
+    assert enqueue("a") == (Fate.ENQUEUED, 0)
+    wall.ms -= YEAR_MS
+    monotonic.ms += 400
+    assert enqueue("b") == (Fate.THROTTLED, 600)
+    monotonic.ms += 600
+    assert enqueue("b") == (Fate.ENQUEUED, 0)
+
+
+# what is kept, and for how long
+
+
+def test_records_whose_time_has_come_are_deleted_a_few_at_a_time(broker: SqliteBroker, wall: Clock, monkeypatch):
+    monkeypatch.setattr(books, "EXPIRED_AT_ONCE", 2)
+    slots = [f"w{i}" for i in range(5)]
+    broker.register(dict.fromkeys(slots, a_worker()))
+    ids = [f"job-{i}" for i in range(5)]
+    broker.enqueue([an_entry(id) for id in ids])
+    broker.turn([complete(claim) for claim in broker.turn([], slots).claims], [])
+
+    def stored() -> int:
+        with broker.store.snapshot() as db:
+            return db.execute("SELECT count(*) FROM records").fetchone()[0]
+
+    wall.ms += 60_000
+    assert broker.records(ids) == [None] * 5
+    assert stored() == 5, "a look deletes nothing"
+    for left in (3, 1, 0):
+        broker.pause("high")
+        assert stored() == left
+
+
+def test_an_id_may_be_used_again_before_its_expired_record_was_deleted(broker: SqliteBroker, wall, monkeypatch):
+    monkeypatch.setattr(books, "EXPIRED_AT_ONCE", 0)
+    broker.register({"w": a_worker()})
+    broker.enqueue([an_entry("a")])
+    broker.turn([complete(claim) for claim in broker.turn([], ["w"]).claims], [])
+    assert broker.enqueue([an_entry("a")]).fates == (Fate.DUPLICATE,)
+    wall.ms += 60_000
+    assert broker.enqueue([an_entry("a")]).fates == (Fate.ENQUEUED,)
+    [record] = broker.records(["a"])
+    assert record is not None
+    assert record.attempts == ()
+
+
+def test_a_settlement_from_a_former_life_of_a_slot_is_not_taken_for_a_repeat(broker: SqliteBroker):
+    """The tokens of a slot go on counting although it was deregistered, and in another process too."""
+    broker.enqueue([an_entry("a"), an_entry("b")])
+    broker.register({"w": a_worker()})
+    [old] = broker.turn([], ["w"]).claims
+    broker.deregister(["w"])
+    with closing(SqliteBroker(broker.config, clock=broker.clock, monotonic=broker.monotonic)) as other:
+        other.register({"w": a_worker()})
+        [new] = other.turn([], ["w"]).claims
+        assert (old.id, new.id) == ("a", "a")
+        assert new.token > old.token
+        assert other.turn([complete(new)], []).settled == (Settled.DONE,)
+        assert other.turn([complete(old)], []).settled == (Settled.FENCED,)
+
+
+def test_slots_that_went_are_forgotten_in_the_end(broker: SqliteBroker, wall: Clock, monkeypatch):
+    monkeypatch.setattr(broker_module, "GONE_SLOTS_KEPT", 3)
+    for number in range(10):
+        wall.ms += 1
+        broker.register({f"w{number}": a_worker()})
+        broker.deregister([f"w{number}"])
+    broker.register({"last": a_worker()})
+    with broker.store.snapshot() as db:
+        assert [slot for (slot,) in db.execute("SELECT slot FROM slots ORDER BY slot")] == ["last", "w7", "w8", "w9"]
+
+
+def test_a_queue_of_another_configuration_is_counted_and_not_lost(path: Path, broker: SqliteBroker):
+    """Two processes may know different priorities; the census of either must balance."""
+    broker.enqueue([Entry(a_job("a"), "express")])
+    assert broker.census().pending == {"high": 0, "low": 0, "express": 1}
+    assert broker.census().drift == 0
