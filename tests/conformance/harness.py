@@ -37,7 +37,6 @@ class FakeClock:
 class Harness(ABC):
     """What a test may do. `config` is the broker's own; `broker` is the client of this process."""
 
-    kind: str
     broker: FullBroker
     # Whether leases and windows run on the fake clock to the millisecond. On a server they are expiries of
     # keys, so that what is left of them is known to the second only.
@@ -77,7 +76,6 @@ class Harness(ABC):
 
 
 class MemoryHarness(Harness):
-    kind = "memory"
     broker: MemoryBroker
 
     def __init__(self, config: Config, clock: FakeClock | None = None) -> None:
@@ -96,8 +94,6 @@ class MemoryHarness(Harness):
 
 
 class SqliteHarness(Harness):
-    kind = "sqlite"
-
     def __init__(self, config: Config, clock: FakeClock | None = None) -> None:
         super().__init__(config, clock)
         self.broker = self.open()
@@ -124,7 +120,6 @@ class ServerHarness(Harness):
 
     def __init__(self, config: Config, server: Server, clock: FakeClock | None = None) -> None:
         super().__init__(config, clock)
-        self.kind = Path(server.binary).name
         self.client = plain_client(server)
         self.expiries: dict[bytes, tuple[int, int]] = {}  # key → (as set on the server, in the test's time)
         self.broker = self.open()

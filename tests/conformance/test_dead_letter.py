@@ -127,6 +127,16 @@ def test_identical_dead_elements_are_revived_one_at_a_time(harness):
     assert drift(harness) == 0
 
 
+def test_of_identical_dead_elements_the_oldest_goes_first(harness):
+    for raw in (b"same", b"other", b"same", b"third", b"same"):
+        harness.push_raw("low", raw)
+        settle(harness, hopeless(claim_one(harness)))
+    harness.broker.revive([Revival(b"same", raw_id(b"same"), b"same", "low")])
+    assert elements(harness, "dead_letter") == [b"other", b"same", b"third", b"same"]
+    harness.broker.discard([(raw_id(b"same"), b"same")])
+    assert elements(harness, "dead_letter") == [b"other", b"third", b"same"]
+
+
 def test_two_operators_at_once_revive_each_job_once(harness):
     raws = [dead(harness, id) for id in names(30)]
     other = harness.another()

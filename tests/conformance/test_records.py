@@ -2,15 +2,19 @@
 
 import pytest
 
-from fileq.brokers.types import complete, release
+from fileq.brokers.types import Revival, complete, release
 from fileq.errors import BrokerError
 from fileq.job import State
 from tests.conformance.builders import (
     claim_one,
+    claims_of,
     completed,
+    counter,
+    drift,
     elements,
     enqueue,
     failed,
+    foreign,
     has_record,
     hopeless,
     names,
@@ -111,6 +115,28 @@ def test_a_copy_that_runs_again_takes_the_expiry_away(harness):
     assert record_of(harness, "a").attempt_count == 2
     harness.advance(harness.config.worker.history_ttl)
     assert not has_record(harness, "a")
+
+
+@pytest.mark.parametrize("back", ["released", "given back", "revived"])
+def test_a_copy_that_goes_back_to_its_queue_takes_the_expiry_away(harness, back):
+    """One copy completed and set the expiry; the other waits again, and is known when it is taken."""
+    for _ in range(2):
+        harness.push_raw("low", foreign("a"))
+    first, second = claims_of(harness, "w1", "w2")
+    if back == "revived":
+        settle(harness, hopeless(second))
+    settle(harness, complete(first))
+    if back == "released":
+        settle(harness, release(second))
+    elif back == "given back":
+        harness.broker.deregister(["w2"])
+    else:
+        harness.broker.revive([Revival(hopeless(second).raw, "a", foreign("a"), "low")])
+    harness.advance(2 * harness.config.worker.history_ttl)
+    assert record_of(harness, "a").state is State.PENDING
+    claim_one(harness, "w3")
+    assert counter(harness, "adopted") == 2
+    assert drift(harness) == 0
 
 
 def test_history_ttl_is_a_setting(make_harness):

@@ -193,6 +193,19 @@ def test_the_same_bytes_claimed_again_can_be_settled_again(harness, verb):
     assert whereabouts(harness, "a") == [DESTINATION[verb]]
 
 
+def test_a_late_call_about_an_earlier_claim_of_the_same_bytes_is_fenced(harness, verb):
+    """A server executes what a dead socket brought: by then the slot has settled that claim and a second one, and
+    holds the same job for the third time. What became of the first is not what became of this."""
+    first = running(harness, "a")
+    [second] = harness.broker.turn([release(first)], ["w1"]).claims
+    [third] = harness.broker.turn([release(second)], ["w1"]).claims
+    assert third.raw == first.raw
+    before = snapshot(harness, "a")
+    assert settle(harness, EVERY_SETTLEMENT[verb](first)) is Settled.FENCED
+    assert snapshot(harness, "a") == before
+    assert settle(harness, EVERY_SETTLEMENT[verb](third)) is Settled.DONE
+
+
 def test_a_job_can_be_settled_by_every_verb_after_a_retry(harness, verb):
     settle(harness, failed(running(harness, "a")))
     harness.advance(1)

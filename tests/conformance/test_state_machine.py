@@ -126,8 +126,8 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(rounds=st.lists(st.tuples(arrivals, all_ends), min_size=1, max_size=4), pause_s=st.sampled_from([0, 1, 0.5]))
     def work(self, rounds: list[tuple[list[Arrival], list[int]]], pause_s: float) -> None:
         """What goes on all day: something comes in, every slot settles what it holds and claims again."""
-        for arrivals, chosen in rounds:
-            self.come_in(arrivals)
+        for coming, chosen in rounds:
+            self.come_in(coming)
             newest = {pair.model.slot: pair for pair in self.claims}
             held = {view.slot: view.raw for view in self.model.broker.workers() if view.raw}
             mine = [newest[slot] for slot in SLOTS if slot in newest and newest[slot].model.raw == held.get(slot)]
@@ -297,13 +297,11 @@ class BrokerMachine(RuleBasedStateMachine):
         """In the end every job can be finished, and then the books balance to the last one."""
         for queue in QUEUES:
             self.resume(queue)
-        for _ in range(60):
-            self.real.advance(60)
-            self.look_for_suspects(sweep=True)
-            for i in range(len(self.suspected)):
-                self.reap(i, recovered)
-            self.promote(500)
-            self.register()
+        self.everybody_dies([recovered] * len(SLOTS))
+        self.time_passes(60)
+        self.promote(500)
+        self.register()
+        for _ in range(self.came_in):
             expected, got = (harness.broker.turn([], ["s1"]) for harness in (self.model, self.real))
             self.remember(expected.claims, got.claims)
             if not got.claims:

@@ -97,7 +97,8 @@ class RedisBroker(RedisInspector):
         by_verb: dict[str, list[int]] = defaultdict(list)
         for i, s in enumerate(settlements):
             by_verb[s.verb.value].append(i)
-        calls = [self._settle_call(verb, [settlements[i] for i in which]) for verb, which in by_verb.items()]
+        asking = frozenset(slots)
+        calls = [self._settle_call(verb, [settlements[i] for i in which], asking) for verb, which in by_verb.items()]
         if slots:
             calls.append(self._claim_call(slots))
         if not calls:
@@ -109,9 +110,11 @@ class RedisBroker(RedisInspector):
                 settled[i] = Settled(word.decode())
         return self._claimed(tuple(settled), self.link.value(replies[-1])) if slots else Turn(tuple(settled))
 
-    def _settle_call(self, verb: str, settlements: Sequence[Settlement]) -> Call:
+    def _settle_call(self, verb: str, settlements: Sequence[Settlement], asking: frozenset[str]) -> Call:
         keys = chain.from_iterable(settlement_keys(s, self.names) for s in settlements)
-        args = chain.from_iterable(settlement_args(s, self.names) for s in settlements)
+        args = chain.from_iterable(
+            settlement_args(s, self.names, asks_next=s.claim.slot in asking) for s in settlements
+        )
         return Call(verb, tuple(keys), tuple(args))
 
     def _claim_call(self, slots: Sequence[str]) -> Call:

@@ -162,5 +162,3 @@ def _translated(where: str) -> Iterator[None]:
         yield
     except (exceptions.RedisError, exceptions.RedisClusterException, OSError) as error:
         raise translate(error, where) from error
-
-

@@ -12,7 +12,7 @@ local total = #ARGV - own_args - 2
 local paused, is_paused, gone, claims = {}, {}, {}, {}
 
 for i = 1, QUEUES do
-  must_take(queue_key[i], 'list', 'RPOPLPUSH', 'LINDEX', 'EXISTS')
+  must_take(queue_key[i], 'list', 'RPOPLPUSH', 'LINDEX')
   if read('SISMEMBER', PAUSED, queue_name[i]) == 1 then
     paused[#paused + 1] = i
     is_paused[i] = true
@@ -28,11 +28,22 @@ local function first_queue()
   return 2 + ((made + 1) / every - 1) % (QUEUES - 1)
 end
 
-local function next_queue()
+-- Nobody pushes while a script runs: a queue found empty stays so.
+local is_over = {}
+local function front(i)
+  if is_paused[i] or is_over[i] then return nil end
+  local raw = redis.call('LINDEX', queue_key[i], -1)
+  is_over[i] = not raw
+  return raw
+end
+
+local function next_job()
   local first = first_queue()
-  if not is_paused[first] and redis.call('EXISTS', queue_key[first]) == 1 then return first end
+  local raw = front(first)
+  if raw then return first, raw end
   for i = 1, QUEUES do
-    if i ~= first and not is_paused[i] and redis.call('EXISTS', queue_key[i]) == 1 then return i end
+    raw = i ~= first and front(i)
+    if raw then return i, raw end
   end
   return nil
 end
@@ -45,8 +56,8 @@ local function started_event(slot, number, raw, id, job)
   else
     kind, retries = string.match(raw, '"span_id":"%x*","type":("[^"\\]*")'), string.match(raw, '"retries":(%d+)')
   end
-  return '{"event":"job:started","job_id":' .. shown .. ',"type":' .. (kind or 'null') .. ',"priority":"' .. queue_name[number]
-    .. '","worker_id":"' .. slot .. '","duration_ms":0,"error":"","retry_count":'
+  return '{"event":"job:started","job_id":' .. shown .. ',"type":' .. (kind or 'null') .. ',"priority":"'
+    .. queue_name[number] .. '","worker_id":"' .. slot .. '","duration_ms":0,"error":"","retry_count":'
     .. (retries or '0') .. '}'
 end
 
@@ -68,8 +79,7 @@ local function mark_running(slot, number, raw, record, was)
   end
 end
 
-local function claim(slot, processing, heartbeat, number)
-  local raw = redis.call('LINDEX', queue_key[number], -1)
+local function claim(slot, processing, heartbeat, number, raw)
   local id, job = id_in(raw)
   local was = id and read('HMGET', RECORDS .. id, 'queued', 'state') -- read before anything moves
   redis.call('RPOPLPUSH', queue_key[number], processing)
@@ -93,12 +103,13 @@ end
 
 -- Of each slot that is registered: the element it holds, or false. And what slots take now: one may be named twice.
 local holds, taken = {}, {}
+local registered, heartbeats = read('HMGET', WORKERS, unpack(ARGV, own_args + 3)), {}
 for i = 1, total do
-  if read('HEXISTS', WORKERS, ARGV[own_args + 2 + i]) == 1 then
-    must_be(KEYS[own_keys + 2 * i], 'string')
-    holds[i] = read('LINDEX', KEYS[own_keys + 2 * i - 1], -1)
-  end
+  heartbeats[i] = KEYS[own_keys + 2 * i]
+  if registered[i] then holds[i] = read('LINDEX', KEYS[own_keys + 2 * i - 1], -1) end
 end
+
+must_be_strings(heartbeats)
 
 local function serve(i)
   local slot, processing, heartbeat = ARGV[own_args + 2 + i], KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
@@ -111,9 +122,12 @@ local function serve(i)
     claims[#claims + 1] = held(slot, raw)
     return
   end
-  local number = next_queue()
-  if not number then return end
-  local claimed = claim(slot, processing, heartbeat, number)
+  local number, front_raw = next_job()
+  if not number then
+    redis.call('SET', heartbeat, '', 'PX', HEARTBEAT_TTL) -- its settlement, if it had one, left this to us
+    return
+  end
+  local claimed = claim(slot, processing, heartbeat, number, front_raw)
   claims[#claims + 1], taken[slot] = claimed, claimed[3]
 end
 

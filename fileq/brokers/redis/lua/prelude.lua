@@ -81,6 +81,15 @@ local function must_keep_records()
   must_may(RECORDS .. 'any', 'HMGET', 'HSET', 'HINCRBY', 'HDEL', 'PEXPIRE', 'PERSIST', 'DEL')
 end
 
+-- Many keys at the price of one: only where nothing could be read is there a reason to ask for the type.
+local function must_be_strings(keys)
+  if #keys == 0 then return end
+  must_may(keys[1], 'MGET')
+  for i, value in ipairs(redis.call('MGET', unpack(keys))) do
+    if not value then must_be(keys[i], 'string') end
+  end
+end
+
 -- Counters are gathered and written once a batch.
 local counts = {}
 local function count(name, by)
@@ -185,7 +194,8 @@ end
 
 -- Settlements, for the verbs that end a claim. Keys of each: processing list, heartbeat, record. Arguments of each:
 -- 1 slot, 2 token, 3 raw, 4 raw as it travels on ('' = unchanged), 5 id, 6 queue's number, 7 error, 8 kind of error,
--- 9 delay in ms, 10 result, 11 flags (d = its worker died, s = superseded, u = no id anybody can read),
+-- 9 delay in ms, 10 result, 11 flags (d = its worker died, s = superseded, u = no id anybody can read, n = its slot
+-- asks for the next job in the same breath, and the claim sees to the heartbeat),
 -- 12 the attempt's JSON from its worker on, 13 event, 14 id of the record that the claim made for bytes that turned
 -- out to be no job ('' = none), 15 path, 16 signature and 17 device of the version its handler leaves behind ('' = none)
 local SETTLEMENT_KEYS, SETTLEMENT_ARGS = 3, 17
@@ -200,7 +210,9 @@ local function settlement(i, skip_keys, skip_args)
     id = ARGV[a + 5], queue = tonumber(ARGV[a + 6]), error = ARGV[a + 7], kind = ARGV[a + 8], delay = tonumber(ARGV[a + 9]),
     result = ARGV[a + 10], died = flags ~= '' and string.find(flags, 'd', 1, true),
     superseded = flags ~= '' and string.find(flags, 's', 1, true),
-    unreadable = flags ~= '' and string.find(flags, 'u', 1, true), attempt = ARGV[a + 12], event = ARGV[a + 13], shadow = ARGV[a + 14],
+    unreadable = flags ~= '' and string.find(flags, 'u', 1, true),
+    asks = flags ~= '' and string.find(flags, 'n', 1, true),
+    attempt = ARGV[a + 12], event = ARGV[a + 13], shadow = ARGV[a + 14],
     path = ARGV[a + 15], signature = ARGV[a + 16], device = ARGV[a + 17],
   }
 end
@@ -302,20 +314,23 @@ end
 -- the sources are emptied. One answer each: done, done already (a repeat), fenced (the slot lost it; nothing changed).
 local function settle(move, finish)
   local total = (#ARGV - own_args) / SETTLEMENT_ARGS
-  must_take(SETTLED, 'hash', 'HGET', 'HSET')
+  must_take(SETTLED, 'hash', 'HMGET', 'HSET')
   must_count()
   must_keep_records()
-  local answers, held, settled_here = {}, {}, {}
+  local answers, held, settled_here, jobs, slots = {}, {}, {}, {}, {}
   for i = 1, total do
-    local job = settlement(i)
-    local last = settled_here[job.slot] or redis.call('HGET', SETTLED, job.slot)
+    jobs[i] = settlement(i)
+    slots[i] = jobs[i].slot
+  end
+  local settled_last = total > 0 and redis.call('HMGET', SETTLED, unpack(slots)) or {}
+  for i, job in ipairs(jobs) do
+    local last = settled_here[job.slot] or settled_last[i]
     if last == job.token then
       answers[i] = 'done already'
     elseif settled_here[job.slot] or is_older(job.token, last) or not read('LPOS', job.processing, job.raw) then
       answers[i] = 'fenced'
       count('fenced')
     else
-      must_be(job.heartbeat, 'string')
       look_up(job)
       answers[i] = 'done'
       settled_here[job.slot] = job.token
@@ -325,17 +340,25 @@ local function settle(move, finish)
   if #held > 0 then
     must_may(held[1].processing, 'LREM')
     must_may(held[1].heartbeat, 'SET')
+    local heartbeats = {}
+    for _, job in ipairs(held) do
+      if not job.asks then heartbeats[#heartbeats + 1] = job.heartbeat end
+    end
+    must_be_strings(heartbeats)
   end
   for _, job in ipairs(held) do
     move(job)
     tell(job.event)
   end
   if finish then finish() end
+  local settled_now = {}
   for _, job in ipairs(held) do
-    redis.call('HSET', SETTLED, job.slot, job.token)
-    redis.call('SET', job.heartbeat, '', 'PX', HEARTBEAT_TTL)
+    settled_now[#settled_now + 1] = job.slot
+    settled_now[#settled_now + 1] = job.token
+    if not job.asks then redis.call('SET', job.heartbeat, '', 'PX', HEARTBEAT_TTL) end
     redis.call('LREM', job.processing, 1, job.raw)
   end
+  if #held > 0 then redis.call('HSET', SETTLED, unpack(settled_now)) end
   write_counts()
   return answers
 end
