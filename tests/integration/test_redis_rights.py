@@ -4,6 +4,7 @@ byte has changed. Lua does not roll back, so this holds only if every script loo
 from collections.abc import Iterator
 from contextlib import closing
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 import pytest
 
@@ -262,3 +263,9 @@ def test_a_waiter_without_the_right_to_wait_says_so(store, limited):
         waiter.arm()
         with pytest.raises(BrokerError, match=r"forbids BLMOVE jobqueue:high_priority"):
             waiter.wait(10)
+
+
+def test_the_readme_lists_exactly_these_rights() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    block = readme.split("ACL SETUSER", 1)[1].split("```", 1)[0]
+    assert {word.removeprefix("+") for word in block.split() if word.startswith("+")} == set(COMMANDS)

@@ -1,0 +1,286 @@
+"""What an idle pump costs a server, and what can happen to the connections it waits on. That a waiter wakes at all, on
+every broker, is in the conformance suite."""
+
+import contextlib
+import select
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from fileq.brokers.redis import RedisBroker, wake
+from fileq.brokers.redis.wake import RedisWaiter
+from fileq.errors import BrokerUnavailable
+from tests.conformance.builders import elements, enqueue, foreign, register
+from tests.fault_proxy import FaultProxy
+from tests.integration.redis_store import QUICK, Store, dump
+from tests.servers import Server
+from tests.waiting import wait_until
+
+HIGH, LOW = "jobqueue:high_priority", "jobqueue:low_priority"
+LONG_S = 20.0
+SHORT_S = 0.05
+
+
+@pytest.fixture
+def store(redis_server) -> Iterator[Store]:
+    """Waits of a minute: nothing here is woken by the end of one."""
+    with Store(redis_server, **{"worker.brpoplpush_timeout": "1m"}) as store:
+        yield store
+
+
+@contextlib.contextmanager
+def waiting(broker: RedisBroker) -> Iterator[RedisWaiter]:
+    with contextlib.closing(broker.waiter()) as waiter:
+        yield waiter
+
+
+def blocked(store: Store) -> int:
+    return int(store.client.info("clients")["blocked_clients"])
+
+
+def blmoves(store: Store) -> int:
+    return int(store.client.info("commandstats").get("cmdstat_blmove", {"calls": 0})["calls"])
+
+
+# waking
+
+
+@pytest.mark.parametrize("queue", [HIGH, LOW])
+def test_a_push_by_another_program_to_either_queue_wakes_and_moves_nothing(store, queue):
+    with waiting(store.broker) as waiter:
+        waiter.arm()
+        wait_until(lambda: blocked(store) == 2)
+        store.client.lpush(queue, foreign("a"), foreign("b"), foreign("c"))
+        before = dump(store.client)
+        assert waiter.wait(LONG_S) is True
+        assert dump(store.client) == before, "still there, in the same order"
+
+
+def test_a_wake_takes_nothing_from_a_long_queue(store):
+    enqueue(store, *(f"job{n}" for n in range(50)))
+    before = elements(store, "low")
+    with waiting(store.broker) as waiter:
+        for _ in range(10):
+            waiter.arm()
+            assert waiter.wait(LONG_S) is True
+    assert elements(store, "low") == before
+
+
+def test_many_waiters_on_one_queue_all_wake_and_one_claims(store):
+    """A crowd does not lose a job between them, nor leave anybody blocked on what came."""
+    others = [store.another() for _ in range(8)]
+    with contextlib.ExitStack() as stack:
+        waiters = [stack.enter_context(waiting(broker)) for broker in others]
+        for waiter in waiters:
+            waiter.arm()
+        wait_until(lambda: blocked(store) == 2 * len(waiters))
+        store.client.lpush(LOW, foreign("a"))
+        assert [waiter.wait(LONG_S) for waiter in waiters] == [True] * len(waiters)
+        assert store.client.llen(LOW) == 1
+        for n, broker in enumerate(others):
+            register(store, f"w{n}", broker=broker)
+        claims = [broker.turn([], [f"w{n}"]).claims for n, broker in enumerate(others)]
+        assert sorted(map(len, claims)) == [0] * 7 + [1]
+
+
+def test_its_descriptor_works_in_select_together_with_another(store):
+    ours, theirs = socket.socketpair()
+    with ours, theirs, waiting(store.broker) as waiter:
+        waiter.arm()
+        wait_until(lambda: blocked(store) == 2)
+        assert select.select([waiter, ours], [], [], 0)[0] == []
+        theirs.send(b"x")
+        assert select.select([waiter, ours], [], [], LONG_S)[0] == [ours]
+        ours.recv(1)
+        store.client.lpush(LOW, foreign("a"))
+        assert select.select([waiter, ours], [], [], LONG_S)[0] == [waiter]
+        assert waiter.wait(0) is True
+
+
+def test_its_descriptor_works_in_epoll(store):
+    with waiting(store.broker) as waiter, select.epoll() as poller:
+        poller.register(waiter, select.EPOLLIN)
+        waiter.arm()
+        assert poller.poll(0) == []
+        store.client.lpush(HIGH, foreign("a"))
+        assert poller.poll(LONG_S) == [(waiter.fileno(), select.EPOLLIN)]
+
+
+# what it costs
+
+
+def test_an_idle_waiter_sends_nothing_but_one_wait_a_queue_and_timeout(store):
+    with FaultProxy(store.server.port) as proxy:
+        broker = store.through(proxy.port, **{"worker.brpoplpush_timeout": "200ms"})
+        proxy.reset_counts()
+        with waiting(broker) as waiter:
+            waiter.arm()
+            began = time.monotonic()
+            assert waiter.wait(1.0) is False
+            rounds = (time.monotonic() - began) / 0.2
+        commands = [request.split(b"\r\n")[2::2] for request in proxy.requests]
+    high, low = ([b"BLMOVE", key, key, b"RIGHT", b"RIGHT", b"0.2"] for key in (HIGH.encode(), LOW.encode()))
+    assert set(map(tuple, commands)) == {tuple(high), tuple(low)}
+    assert 4 <= len(commands) <= 2 * (rounds + 1)
+
+
+def test_arming_again_while_a_wait_is_under_way_sends_nothing(store):
+    with waiting(store.broker) as waiter:
+        waiter.arm()
+        wait_until(lambda: blocked(store) == 2)
+        before = blmoves(store)
+        for _ in range(100):
+            waiter.arm()
+        assert waiter.wait(SHORT_S) is False
+        assert blmoves(store) == before
+        assert blocked(store) == 2
+
+
+def test_a_closed_waiter_leaves_no_connection_behind(store):
+    before = store.client.info("clients")["connected_clients"]
+    for _ in range(5):
+        with waiting(store.broker) as waiter:
+            waiter.arm()
+    wait_until(lambda: store.client.info("clients")["connected_clients"] == before)
+
+
+def test_the_longest_wait_is_the_configured_one(redis_server):
+    with Store(redis_server, **{"worker.brpoplpush_timeout": "3s"}) as store, waiting(store.broker) as waiter:
+        assert waiter.arm() == 3.0
+
+
+# paused queues
+
+
+def test_a_paused_queue_is_not_watched(store):
+    with waiting(store.broker) as waiter:
+        waiter.arm(frozenset({"low"}))
+        wait_until(lambda: blocked(store) == 1)
+        store.client.lpush(LOW, foreign("a"))
+        assert waiter.wait(SHORT_S) is False
+        store.client.lpush(HIGH, foreign("b"))
+        assert waiter.wait(LONG_S) is True
+
+
+def test_a_queue_paused_while_it_is_watched_is_let_go_and_watched_again_when_resumed(store):
+    with waiting(store.broker) as waiter:
+        waiter.arm()
+        wait_until(lambda: blocked(store) == 2)
+        waiter.arm(frozenset({"high", "low"}))
+        wait_until(lambda: blocked(store) == 0)
+        store.client.lpush(LOW, foreign("a"))
+        assert waiter.wait(SHORT_S) is False
+        waiter.arm()
+        assert waiter.wait(LONG_S) is True
+
+
+# broken connections
+
+
+def test_a_waiter_survives_a_restart_of_its_server(redis_server):
+    with (
+        Server(redis_server.binary) as server,
+        Store(server, **{"worker.brpoplpush_timeout": "1m"}) as store,
+        waiting(store.broker) as waiter,
+    ):
+        waiter.arm()
+        wait_until(lambda: blocked(store) == 2)
+        server.kill()
+        assert waiter.wait(LONG_S) is True, "the turn that follows meets the outage"
+        with pytest.raises(BrokerUnavailable, match="is away"):
+            waiter.arm()
+        server.start()
+        waiter.arm()
+        wait_until(lambda: blocked(store) == 2)
+        server.client().lpush(LOW, foreign("a"))
+        assert waiter.wait(LONG_S) is True
+
+
+@pytest.mark.parametrize("how", ["TIMEOUT", "ERROR"])
+def test_a_wait_that_somebody_ends_is_asked_again(store, how):
+    with waiting(store.broker) as waiter:
+        waiter.arm()
+        wait_until(lambda: blocked(store) == 2)
+        for client in store.client.client_list():
+            if client["cmd"] == "blmove":
+                store.client.execute_command("CLIENT", "UNBLOCK", client["id"], how)
+        wait_until(lambda: waiter.arm() and blocked(store) == 2)
+        store.client.lpush(LOW, foreign("a"))
+        assert waiter.wait(LONG_S) is True
+
+
+def test_a_wait_whose_connection_is_killed_is_asked_again(store):
+    with waiting(store.broker) as waiter:
+        waiter.arm()
+        wait_until(lambda: blocked(store) == 2)
+        store.client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        assert waiter.wait(LONG_S) is True
+        waiter.arm()
+        store.client.lpush(LOW, foreign("a"))
+        assert waiter.wait(LONG_S) is True
+
+
+def test_a_wait_whose_answer_is_lost_for_good_is_asked_again(redis_server, monkeypatch):
+    """Something in between forgot the connection and told nobody: no end, no reset, only silence."""
+    monkeypatch.setattr(wake, "OVERDUE_S", 0.2)
+    with FaultProxy(redis_server.port) as proxy, Store(redis_server) as store:
+        broker = store.through(proxy.port, **{"worker.brpoplpush_timeout": "100ms"})
+        with waiting(broker) as waiter:
+            waiter.arm()
+            proxy.delay_replies(600, b"BLMOVE", times=2)
+            assert waiter.wait(0.15) is False
+            assert waiter.wait(0.5) is False
+            proxy.clear()
+            store.client.lpush(LOW, foreign("a"))
+            assert waiter.wait(LONG_S) is True
+
+
+def test_half_an_answer_does_not_hold_up_the_other_queue(store):
+    """Nor does what TLS sends of its own accord: a readable connection is no promise of a whole answer."""
+    with FaultProxy(store.server.port) as proxy:
+        broker = store.through(proxy.port)
+        with waiting(broker) as waiter:
+            stalled = proxy.stall_reply_when(HIGH.encode(), after=3)
+            waiter.arm()
+            wait_until(lambda: blocked(store) == 2)
+            store.client.lpush(HIGH, foreign("a"))
+            wait_until(lambda: stalled.fired == 1)
+            began = time.monotonic()
+            waiter.wait(SHORT_S)
+            assert time.monotonic() - began < 2
+            store.client.lpush(LOW, foreign("b"))
+            assert waiter.wait(LONG_S) is True
+
+
+def test_a_server_that_hangs_does_not_hang_who_arms(redis_server):
+    """The greeting of a new connection has a time limit like everything else."""
+    redis_server.add_user("app", "pass", "+@all", "~*", "&*")
+    with Store(redis_server, **QUICK, **{"redis.username": "app", "redis.password": "pass"}) as store:
+        redis_server.pause()
+        try:
+            with waiting(store.broker) as waiter, pytest.raises(BrokerUnavailable, match="Timeout"):
+                waiter.arm()
+            with pytest.raises(BrokerUnavailable, match="Timeout"):
+                store.broker.subscribe()
+        finally:
+            redis_server.resume()
+
+
+# listening
+
+
+def test_a_subscription_whose_connection_ends_says_so(store):
+    with contextlib.closing(store.broker.subscribe()) as subscription:
+        assert subscription.get(0) is None
+        store.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        with pytest.raises(BrokerUnavailable, match="is away"):
+            subscription.get(LONG_S)
+
+
+def test_a_subscription_may_be_silent_for_longer_than_any_reply_may_take(redis_server):
+    with Store(redis_server, **QUICK) as store, contextlib.closing(store.broker.subscribe()) as subscription:
+        assert subscription.get(0.4) is None
+        enqueue(store, "a")
+        assert subscription.get(LONG_S) is not None
