@@ -7,11 +7,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "") -> T:
-    """The first true value of `condition`, asked every 5 ms; TimeoutError, naming `what`, after `timeout_s`."""
+def wait_until(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "", *, every_s: float = 0.005) -> T:
+    """The first true value of `condition`, asked every 5 ms; TimeoutError, naming `what`, after `timeout_s`.
+
+    Ask less often where the question itself costs something."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline:
             raise TimeoutError(f"not within {timeout_s} s: {what or condition}")
-        time.sleep(0.005)
+        time.sleep(every_s)
     return value

@@ -85,6 +85,17 @@ def test_a_claim_is_a_heartbeat(harness):
     assert [suspect.slot for suspect in harness.broker.suspects()] == ["w1"]
 
 
+def test_asking_in_vain_changes_nothing(harness):
+    """Not even the heartbeat: that is renew's, and an idle turn must cost no write."""
+    register(harness, "w1")
+    harness.advance(20)
+    assert harness.broker.turn([], ["w1"]).claims == ()
+    harness.advance(10)
+    assert [suspect.slot for suspect in harness.broker.suspects()] == ["w1"]
+    assert harness.broker.turn([], ["w1"]).claims == ()
+    assert [suspect.slot for suspect in harness.broker.suspects()] == ["w1"]
+
+
 def test_first_in_first_out(harness):
     ids = names(20)
     enqueue(harness, *ids)

@@ -14,6 +14,7 @@ from tests.conformance.builders import (
     enqueue,
     hopeless,
     let_leases_run_out,
+    listening,
     names,
     reap_all,
     record_of,
@@ -49,6 +50,19 @@ def test_it_is_buried_byte_for_byte_with_the_reason_in_its_record(harness, raw):
     assert record.attempt_count == 1
     assert (counter(harness, "dead"), counter(harness, "error:Undecodable")) == (1, 1)
     assert drift(harness) == 0
+
+
+@pytest.mark.parametrize("raw", UNDECODABLE.values(), ids=UNDECODABLE.keys())
+def test_its_burial_is_told_under_its_own_id_and_nothing_before(harness, raw):
+    """No handler ever starts on it. (Where an id can be read, a broker may say `job:started` too early to know.)"""
+    harness.push_raw("low", raw)
+    with listening(harness) as heard:
+        settle(harness, hopeless(claim_one(harness)))
+        enqueue(harness, "last")
+        assert [(event.event, event.job_id) for event in heard(2)] == [
+            ("job:dead", raw_id(raw)),
+            ("job:created", "last"),
+        ]
 
 
 @each_element

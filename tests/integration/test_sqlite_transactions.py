@@ -217,6 +217,8 @@ def test_slots_that_went_are_forgotten_in_the_end(broker: SqliteBroker, wall: Cl
 
 def test_a_queue_of_another_configuration_is_counted_and_not_lost(path: Path, broker: SqliteBroker):
     """Two processes may know different priorities; the census of either must balance."""
-    broker.enqueue([Entry(a_job("a"), "express")])
+    theirs = a_config(path, priorities=["express"])
+    with closing(SqliteBroker(theirs)) as other:
+        other.enqueue([Entry(a_job("a"), "express")])
     assert broker.census().pending == {"high": 0, "low": 0, "express": 1}
     assert broker.census().drift == 0

@@ -63,5 +63,5 @@ def test_an_installed_broker_is_opened_by_its_name(site: Path) -> None:
 
 
 def test_a_broker_that_is_not_installed_is_named_with_those_that_are() -> None:
-    with pytest.raises(ConfigError, match="'shelf'.*redis.*sqlite.*memory"):
+    with pytest.raises(ConfigError, match=r"'shelf'.*redis.*sqlite.*memory"):
         open_broker(config_from({"broker": "shelf"}))

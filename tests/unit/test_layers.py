@@ -13,13 +13,25 @@ PACKAGE = Path(__file__).parents[2] / "fileq"
 # From the bottom up. A module may import what stands in its own row or in a row before it.
 LAYERS = [
     {"fileq.errors", "fileq"},
-    {"fileq.job", "fileq.config", "fileq.filesystems"},
-    {"fileq.brokers"},
+    {"fileq.job", "fileq.config", "fileq.filesystems", "fileq.globs", "fileq.service"},
+    {"fileq.outage", "fileq.brokers"},
+    {"fileq.loop"},
+    {"fileq.producer", "fileq.observe"},
+    {"fileq.roles"},
     {"fileq.cli"},
     {"fileq.__main__"},
 ]
 # Heavy or optional libraries, and the only part that may import each.
-OWNERS = {"redis": "fileq.brokers.redis", "hiredis": "fileq.brokers.redis", "sqlite3": "fileq.brokers.sqlite", "yaml": "fileq.config"}
+OWNERS = {
+    "redis": "fileq.brokers.redis",
+    "hiredis": "fileq.brokers.redis",
+    "sqlite3": "fileq.brokers.sqlite",
+    "yaml": "fileq.config",
+    "wcmatch": "fileq.globs",
+    "watchdog": "fileq.producer.watch",
+    "structlog": "fileq.observe.logs",
+    "prometheus_client": "fileq.observe.metrics",
+}
 
 
 def modules() -> Iterator[tuple[str, Path]]:

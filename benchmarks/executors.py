@@ -1,0 +1,93 @@
+"""How many no-op tasks a second the executors run, without any broker: python benchmarks/executors.py
+
+The handler makes one os.write. `bare` skips everything a run of a handler needs (decoding the job, its context, its
+result), so that what remains is the executor's own cost; `handler` is what a worker does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fileq.config import config_from
+from fileq.handlers.routes import Routes
+from fileq.handlers.task import Ran, Task
+from fileq.job import Job, encode
+from fileq.outcome import Done
+from fileq.worker.executors.base import Executor
+from fileq.worker.executors.mixed import MixedExecutor
+from fileq.worker.executors.process import ProcessExecutor
+from fileq.worker.executors.thread import ThreadExecutor
+from fileq.worker.program import Program, Run
+
+RAW = encode(Job("0b1c2d3e", "", 0, "low", 0, "2026-01-02T03:04:05.678Z", "", "", type="noop"))
+SINK = os.open(os.devnull, os.O_WRONLY | os.O_APPEND)
+
+
+def noop(_job: Any, _context: Any) -> None:
+    os.write(SINK, b"x")
+
+
+def load_bare(_argument: bytes) -> Run:
+    return run_bare
+
+
+def run_bare(_task: Task, _cancelled: threading.Event) -> Ran:
+    os.write(SINK, b"x")
+    return Done()
+
+
+def with_handlers(count: int, isolation: str) -> Executor:
+    config = config_from(
+        {"worker": {"count": count, "isolation": isolation}, "handlers": [{"type": "noop", "use": "executors:noop"}]}
+    )
+    routes = Routes.load(config, handlers_are_set=True, app_dir=".")
+    return MixedExecutor(config, routes, handlers_are_set=True, app_dir=".")
+
+
+def rate(executor: Executor, count: int, total: int) -> float:
+    """Tasks a second, all places kept busy by one thread."""
+    poll = select.poll()
+    poll.register(executor.fileno(), select.POLLIN)
+    started = ended = 0
+    began_s = time.perf_counter()
+    while ended < total:
+        while started < total and started - ended < count:
+            executor.submit(Task(str(started), RAW, 0, b"", (), 1, 300.0))
+            started += 1
+        poll.poll(1000)
+        ended += len(executor.collect())
+    return total / (time.perf_counter() - began_s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=16)
+    parser.add_argument("--tasks", type=int, default=40_000)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    count = options.count
+    kinds: dict[str, Callable[[], Executor]] = {
+        "process, bare": lambda: ProcessExecutor(count, Program("executors:load_bare")),
+        "process, handler": lambda: with_handlers(count, "process"),
+        "thread, bare": lambda: ThreadExecutor(count, run_bare),
+        "thread, handler": lambda: with_handlers(count, "thread"),
+    }
+    for name, make in kinds.items():
+        if options.only not in name:
+            continue
+        executor = make()
+        try:
+            rate(executor, count, options.tasks // 10)
+            print(f"{name:18} {rate(executor, count, options.tasks):9,.0f} tasks/s")
+        finally:
+            executor.close()
+
+
+if __name__ == "__main__":
+    main()

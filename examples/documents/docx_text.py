@@ -1,0 +1,43 @@
+"""docx_text.py FILE DIRECTORY: writes the text of a .docx to DIRECTORY/NAME.txt. Exit 65: it is no such document.
+
+Any program will do in its place: `command: ["pdftotext", "{filepath}", "-"]`.
+"""
+
+import os
+import sys
+import zipfile
+from xml.etree import ElementTree
+
+NOT_A_DOCUMENT = 65  # EX_DATAERR of sysexits.h
+LONGEST = 64 << 20  # a small archive can hold a very large file
+WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+
+
+def text_of(path: str) -> str:
+    with zipfile.ZipFile(path) as archive:
+        document = archive.getinfo("word/document.xml")
+        if document.file_size > LONGEST:
+            raise ValueError(f"its text has {document.file_size} bytes")
+        root = ElementTree.fromstring(archive.read(document))
+    paragraphs = ("".join(run.text or "" for run in part.iter(f"{WORD}t")) for part in root.iter(f"{WORD}p"))
+    return "\n".join(paragraphs) + "\n"
+
+
+def main() -> int:
+    path, directory = sys.argv[1:]
+    try:
+        text = text_of(path)
+    except (zipfile.BadZipFile, KeyError, ElementTree.ParseError, ValueError) as error:
+        print(f"not a document: {error}", file=sys.stderr)
+        return NOT_A_DOCUMENT
+    os.makedirs(directory, exist_ok=True)
+    target = os.path.join(directory, os.path.basename(path) + ".txt")
+    with open(f"{target}.tmp", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(f"{target}.tmp", target)
+    print(f"{len(text.split())} words")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""The handlers that come along: `checksum`, which files get by default, and `simulate`, for trials.
+
+The third, `command`, is not a function that a route could use: see commands.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from fileq.errors import Permanent
+from fileq.handlers.context import Context, JobView
+
+BLOCK = 1 << 20
+SECONDS_A_MEGABYTE = 0.01
+_ASKED = re.compile(r"(?:^|[^a-z0-9])(fail|permanent|hang)(?:-(\d+))?(?:[^a-z0-9]|$)")
+
+
+def checksum(job: JobView, context: Context) -> dict[str, Any]:
+    """The SHA-256 and the size of a file, read block by block."""
+    digest, size = hashlib.sha256(), 0
+    with open(job.path, "rb", buffering=0) as file:
+        while block := file.read(BLOCK):
+            if context.cancelled.is_set():
+                raise InterruptedError("cancelled")
+            digest.update(block)
+            size += len(block)
+    return {"sha256": digest.hexdigest(), "bytes": size}
+
+
+def simulate(job: JobView, context: Context) -> dict[str, Any]:
+    """Work without any: 10 ms a megabyte, or the payload's `sleep` in seconds. Then it does as it is told, by a word
+    in the file's name or a key of the payload: `fail` fails always, `fail-2` (`{"fail": 2}`) the first two times,
+    `permanent` for good, `hang` goes on until it is stopped."""
+    order, times, sleep_s = _order(job)
+    if context.cancelled.wait(None if order == "hang" else sleep_s):
+        raise InterruptedError("cancelled")
+    if order == "permanent":
+        raise Permanent("asked to fail for good")
+    if order == "fail" and (times is None or context.attempt <= times):
+        raise RuntimeError(f"asked to fail, attempt {context.attempt}{f' of {times}' if times else ''}")
+    return {"slept": sleep_s, "attempt": context.attempt}
+
+
+def _order(job: JobView) -> tuple[str, int | None, float]:
+    """What to do, how often, and how long to take for it."""
+    sleep_s = job.filesize / 1e6 * SECONDS_A_MEGABYTE
+    if job.payload is None:
+        found = _ASKED.search(job.path.rpartition("/")[2].lower())
+        return (found[1], int(found[2]) if found[2] else None, sleep_s) if found else ("", None, sleep_s)
+    if not isinstance(job.payload, dict):
+        raise Permanent(f"the payload is {job.payload!r}; it must be an object such as {{'fail': 2}}")
+    sleep_s = job.payload.get("sleep", sleep_s)
+    if isinstance(sleep_s, bool) or not isinstance(sleep_s, int | float) or sleep_s < 0:
+        raise Permanent(f"the payload's sleep is {sleep_s!r}; it must be a number of seconds")
+    for order in ("hang", "permanent", "fail"):
+        if wanted := job.payload.get(order):
+            return order, wanted if type(wanted) is int else None, sleep_s
+    return "", None, sleep_s

@@ -1,0 +1,89 @@
+"""What a handler is given: the job as it needs it, and the context of this one attempt."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+from operator import attrgetter
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from fileq.handlers.log import Log
+from fileq.job import Job
+
+
+class Cancelled(Protocol):
+    """The part of threading.Event that a handler needs."""
+
+    def is_set(self) -> bool: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class JobView(Struct, frozen=True):
+    """A job for its handler. `path` is the file on this machine, fit for open() whatever its name, "" without a file;
+    `payload` is decoded. The other fields are those of the job's JSON."""
+
+    path: str
+    payload: Any
+    id: str
+    filepath: str
+    filesize: int
+    priority: str
+    retries: int
+    creation_time: str
+    trace_id: str
+    span_id: str
+    type: str | None
+    max_retries: int | None
+    timeout: float | None
+    process_at: str | None
+    deadline: str | None
+    recoveries: int
+    signature: str | None
+    filepath_b64: str | None
+    batch_id: str | None
+    error: str | None
+    failed_at: str | None
+
+
+_LONGEST_S = 36_500 * 86_400.0  # as in the configuration: beyond any use, within what datetime bears
+_shared = attrgetter(*JobView.__struct_fields__[2:])  # all but path and payload
+
+
+def view_of(job: Job, path: bytes) -> JobView:
+    """The job for its handler; raises msgspec.DecodeError or ValueError if its payload can't be decoded."""
+    return JobView(os.fsdecode(path), job.payload_value, *_shared(job))
+
+
+class Context:
+    """One attempt. `cancelled` is set when it should stop; `attempt` counts from 1."""
+
+    def __init__(self, job: JobView, *, cancelled: Cancelled, attempt: int, timeout_s: float) -> None:
+        # Another program may have put any number into a job.
+        self.timeout_s = min(max(0.0, timeout_s), _LONGEST_S)
+        self.cancelled = cancelled
+        self.attempt = attempt
+        self._ends_at_s = time.time() + self.timeout_s
+        self._ends_s = time.monotonic() + self.timeout_s
+        self._job = job
+
+    @property
+    def deadline(self) -> datetime:
+        """When this attempt will be ended, as an aware datetime in UTC."""
+        return datetime.fromtimestamp(self._ends_at_s, UTC)
+
+    @property
+    def time_left(self) -> float:
+        """Seconds until the deadline, never negative; no step of the clock changes it."""
+        return max(0.0, self._ends_s - time.monotonic())
+
+    @property
+    def log(self) -> Log:
+        """A logger with this job's ids: context.log.info("page.read", page=3)."""
+        fields: dict[str, Any] = {"job_id": self._job.id, "attempt": self.attempt}
+        if self._job.trace_id:
+            fields |= {"trace_id": self._job.trace_id, "span_id": self._job.span_id}
+        return Log(fields)

@@ -1,0 +1,219 @@
+"""Which handler gets which job, and under which options. Loaded once; all that is wrong is found then, all at once.
+
+Parent and children load the same table from the same configuration, so that a number names a route in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from fileq.config import Backoff, Config, Route, format_duration
+from fileq.config.read import Reader
+from fileq.config.tree import Node, Origin, from_python
+from fileq.errors import ConfigError
+from fileq.globs import Globs
+from fileq.handlers import registry
+from fileq.handlers.commands import command_problems, command_warnings
+from fileq.handlers.loop import EventLoop
+from fileq.handlers.registry import Registration
+from fileq.handlers.targets import Importer, Wrong, is_async, unfitness
+from fileq.job import Job
+
+COMMAND_TYPE = "command"
+_LONGEST_TYPE = 100  # of what an error shows
+
+
+class BoundRoute(Struct, frozen=True):
+    """A route with its handler found and its options complete: what the route leaves open is as the worker has it.
+
+    A command has no function; one with neither function nor command runs what its jobs bring along."""
+
+    where: str
+    name: str
+    match: str | None
+    type: str | None
+    function: Callable[..., Any] | None
+    command: tuple[str, ...]
+    isolation: Literal["process", "thread"]
+    timeout: float
+    max_retries: int
+    backoff: Backoff
+    in_place: bool
+    give_up_on: tuple[int | str, ...]
+    is_async: bool
+
+    @property
+    def is_command(self) -> bool:
+        return self.function is None
+
+    def __str__(self) -> str:
+        takes = f"type {self.type}" if self.type is not None else f"{self.match}"
+        return f"{self.where}: {takes} → {self.name}"
+
+
+class Routes:
+    """The table, first match first. `loop` is where its async handlers run."""
+
+    def __init__(self, routes: Sequence[BoundRoute], *, warnings: Sequence[str] = (), allows_commands: bool) -> None:
+        self._routes = tuple(routes)
+        self._files = [(i, Globs([route.match])) for i, route in enumerate(routes) if route.match is not None]
+        self._types: dict[str, int] = {}
+        for i, route in enumerate(routes):
+            if route.type is not None:
+                self._types.setdefault(route.type, i)
+        self._allows_commands = allows_commands
+        self.warnings = tuple(warnings)
+        self.loop = EventLoop()
+
+    @classmethod
+    def load(cls, config: Config, *, handlers_are_set: bool, app_dir: str) -> Routes:
+        """The configured handlers, then the decorated ones; the default comes last, and only if none was set."""
+        loading = _Loading(config, app_dir)
+        loading.import_modules()
+        name = "handlers[{}]" if handlers_are_set else "the default"
+        configured = [loading.configured(name.format(i), route) for i, route in enumerate(config.handlers)]
+        decorated = [loading.decorated(registration) for registration in registry.REGISTRY]
+        routes = [*configured, *decorated] if handlers_are_set else [*decorated, *configured]
+        if config.worker.allow_commands:
+            routes.append(loading.shell())
+        if loading.problems:
+            raise ConfigError(loading.problems)
+        found = [route for route in routes if route is not None]
+        return cls(found, warnings=loading.warnings, allows_commands=config.worker.allow_commands)
+
+    def __getitem__(self, number: int) -> BoundRoute:
+        return self._routes[number]
+
+    def __iter__(self) -> Iterator[BoundRoute]:
+        return iter(self._routes)
+
+    def __len__(self) -> int:
+        return len(self._routes)
+
+    def find(self, job: Job, relative_path: str) -> int | None:
+        """The number of the first route for this job: by its type if it has one, else by its file."""
+        if job.type is not None:
+            return self._types.get(job.type)
+        if not relative_path:
+            return None
+        cut = relative_path.rfind("/") + 1
+        prefix, name = relative_path[:cut], relative_path[cut:]
+        return next((number for number, globs in self._files if globs.match(prefix, name)), None)
+
+    def refusal(self, job: Job) -> str:
+        """Why there is no handler for this job, and what to do about it."""
+        if job.type is None:
+            if not job.filepath:
+                return "the job names neither a file nor a type"
+            return f"no handler for {job.filepath!r}; add a route that matches it"
+        if job.type == COMMAND_TYPE and not self._allows_commands:
+            return "commands that jobs bring along are disabled; worker.allow_commands: true enables them"
+        type = job.type[:_LONGEST_TYPE]  # anybody can push a job with a type of a megabyte
+        near = get_close_matches(type, self._types, n=1)
+        known = ", ".join(self._types) or "none"
+        advice = f"did you mean {near[0]!r}?" if near else f"known types: {known}"
+        return f"no handler for type {type!r}; {advice}"
+
+
+class _Loading:
+    """One load: what was found, and everything that is wrong."""
+
+    def __init__(self, config: Config, app_dir: str) -> None:
+        self._config = config
+        self._importer = Importer(app_dir)
+        self.problems: list[str] = []
+        self.warnings: list[str] = []
+
+    def import_modules(self) -> None:
+        for i, name in enumerate(self._config.imports):
+            try:
+                self._importer.module(name)
+            except Wrong as wrong:
+                self.problems.append(f"imports[{i}] {wrong}")
+
+    def configured(self, where: str, route: Route) -> BoundRoute | None:
+        place = f"{where} ({f'type {route.type}' if route.match is None else route.match})"
+        if route.command is not None:
+            self.warnings += [f"{place} {line}" for line in command_warnings(route.command)]
+            problems = [f"{place} {line}" for line in command_problems(route.command)]
+            self.problems += problems
+            return None if problems else self._bound(where, route.command[0], route, None)
+        try:
+            assert route.use is not None
+            return self._bound(where, route.use, route, self._importer.function(route.use))
+        except Wrong as wrong:
+            self.problems.append(f"{place} {wrong}")
+            return None
+
+    def decorated(self, registration: Registration) -> BoundRoute | None:
+        where, function = registration.where, registration.function
+        if fault := unfitness(function):
+            self.problems.append(f"{where}, which {fault}")
+            return None
+        if (registration.match is None) == (registration.type is None):
+            self.problems.append(f"{where} needs a glob or a type, one of them")
+            return None
+        route = self._read(registration)
+        return self._bound(where, registration.target, route, function) if route is not None else None
+
+    def shell(self) -> BoundRoute:
+        return self._bound("worker.allow_commands", "shell", Route(type=COMMAND_TYPE, command=()), None)
+
+    def _read(self, registration: Registration) -> Route | None:
+        """The options as the configuration would read them: the same limits, the same words for what is wrong."""
+        origin = Origin("file", registration.where)
+        reader = Reader()
+        # What a route's backoff leaves open is the worker's.
+        reader.section(Backoff, Node({}, origin), "", self._config.worker.backoff)
+        options = {name: _spelled(name, value) for name, value in registration.options.items()}
+        takes = {"match": registration.match} if registration.match is not None else {"type": registration.type}
+        route = reader.section(Route, from_python({**takes, "command": ["-"], **options}, origin), "")
+        self.problems += reader.problems
+        return None if reader.problems else route
+
+    def _bound(self, where: str, name: str, route: Route, function: Callable[..., Any] | None) -> BoundRoute:
+        worker = self._config.worker
+        # A command is a process anyway; below a child it dies with the worker, whatever becomes of that.
+        isolation = worker.isolation if function is not None else "process"
+        return BoundRoute(
+            where=where,
+            name=name,
+            match=route.match,
+            type=route.type,
+            function=function,
+            command=route.command or () if function is None else (),
+            isolation=route.isolation or isolation,
+            timeout=worker.timeout if route.timeout is None else route.timeout,
+            max_retries=worker.max_retries if route.max_retries is None else route.max_retries,
+            backoff=worker.backoff if route.backoff is None else route.backoff,
+            in_place=route.in_place,
+            give_up_on=route.give_up_on,
+            is_async=function is not None and is_async(function),
+        )
+
+
+def _spelled(name: str, value: Any) -> Any:
+    """An option given in code, spelled as in a configuration file: seconds with their unit, classes by their names."""
+    if name == "timeout":
+        return _duration(value)
+    if name == "backoff" and isinstance(value, Mapping):
+        return {key: _duration(item) if key in ("base", "max") else item for key, item in value.items()}
+    if name == "backoff" and isinstance(value, list | tuple):
+        return [_duration(item) for item in value]
+    if name == "give_up_on":
+        return [_class_name(item) if isinstance(item, type) else item for item in value]
+    return value
+
+
+def _class_name(cls: type) -> str:
+    """With its module, unless it was made inside a function, which no dotted name leads to."""
+    return cls.__name__ if "<" in cls.__qualname__ else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _duration(value: Any) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return format_duration(value) if is_number and value >= 0 else value

@@ -1,0 +1,110 @@
+"""From `package.module:function` to the function, with one plain line for whatever is wrong on the way."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from difflib import get_close_matches
+from types import ModuleType
+from typing import Any
+
+from fileq.errors import ConfigError
+from fileq.handlers.endings import one_line
+
+_LONGEST = 300
+
+
+class Wrong(Exception):
+    """A target that is none; the message continues the name of whoever asked for it."""
+
+
+class Importer:
+    """Imports each module once, with the application's directory first on the path; a failure is remembered."""
+
+    def __init__(self, app_dir: str) -> None:
+        self._app_dir = os.path.abspath(app_dir or os.curdir)
+        self._failures: dict[str, str] = {}
+        if sys.path[:1] != [self._app_dir]:
+            sys.path.insert(0, self._app_dir)
+        importlib.invalidate_caches()
+
+    def module(self, name: str) -> ModuleType:
+        if name not in self._failures:
+            try:
+                return importlib.import_module(name)
+            except (Exception, SystemExit) as error:
+                self._failures[name] = self._explain(name, error)
+        raise Wrong(self._failures[name])
+
+    def function(self, target: str) -> Callable[..., Any]:
+        """The callable that `package.module:function` names, fit to be called with (job, context)."""
+        module_name, _, path = target.partition(":")
+        found: Any = self.module(module_name)
+        for part in path.split("."):
+            try:
+                found = getattr(found, part)
+            except AttributeError:
+                near = get_close_matches(part, [name for name in dir(found) if not name.startswith("__")], n=1)
+                advice = f"did you mean {near[0]!r}?" if near else "is it spelled like this there?"
+                raise Wrong(f"uses {target}, but {module_name} has no {part!r}; {advice}") from None
+        if fault := unfitness(found):
+            raise Wrong(f"uses {target}, which {fault}")
+        function: Callable[..., Any] = found
+        return function
+
+    def _explain(self, name: str, error: BaseException) -> str:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            return f"names the module {name}, but there is no {error.name} in {self._app_dir} or on Python's path"
+        if isinstance(error, ConfigError):
+            return f"names the module {name}, in which {one_line(str(error))}"
+        place = _place(error)
+        said = one_line(f"{type(error).__name__}: {error}")[:_LONGEST]
+        return f"names the module {name}, which can't be imported: {said}{place}"
+
+
+def unfitness(found: Any) -> str:
+    """Why this can't be a handler, as the rest of a sentence; "" if it can."""
+    if inspect.isclass(found):
+        return "is a class; a handler is a function"
+    if not callable(found):
+        return f"is {_article(type(found).__name__)}; a handler is a function"
+    if _is(found, inspect.isgeneratorfunction) or _is(found, inspect.isasyncgenfunction):
+        return "is a generator, so calling it would do nothing; a handler must not yield"
+    try:
+        signature = inspect.signature(found)
+    except (ValueError, TypeError):
+        return ""  # written in C, and it does not tell
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        return f"takes {signature}; a handler is called with (job, context)"
+    return ""
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    return _is(function, inspect.iscoroutinefunction)
+
+
+def _is(found: Any, asks: Callable[[Any], bool]) -> bool:
+    """Of a function, or of an object that is called like one."""
+    while isinstance(found, functools.partial):
+        found = found.func
+    return asks(found) or asks(getattr(found, "__call__", None))  # noqa: B004
+
+
+def _article(name: str) -> str:
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+
+def _place(error: BaseException) -> str:
+    """The line of the user's own code on which it went wrong."""
+    if isinstance(error, SyntaxError):
+        return ""  # its message has it
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+    return f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""

@@ -1,0 +1,104 @@
+"""/metrics, /healthz and /readyz of one process, on a port of its own. Answers at once, whatever the broker does."""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import socketserver
+import threading
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from fileq.errors import ConfigError
+from fileq.service import Emit, Service
+
+
+class Endpoints:
+    """Serves until closed."""
+
+    def __init__(self, bind: str, port: int, services: Sequence[Service], metrics: Callable[[], bytes]) -> None:
+        self._server = _Server((bind, port), _handler(services, metrics))
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="http", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        # Not HTTPServer's, which asks the DNS for our own name and may wait for it.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = "fileq", self.server_address[1]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Somebody hung up before the answer was out: no event either."""
+
+
+def open_endpoints(
+    bind: str,
+    port: int,
+    services: Sequence[Service],
+    metrics: Callable[[], bytes],
+    *,
+    is_port_chosen: bool,
+    emit: Emit,
+) -> Endpoints:
+    """A taken port that somebody chose is an error; the default one gives way to a free one."""
+    try:
+        endpoints = Endpoints(bind, port, services, metrics)
+    except OSError as error:
+        if is_port_chosen or error.errno != errno.EADDRINUSE:
+            raise ConfigError(
+                f"observability.metrics_port is {port} on {bind}: {error.strerror}; choose another, or 0 for any"
+            ) from error
+        endpoints = Endpoints(bind, 0, services, metrics)
+        emit("http.port_taken", level="warning", wanted=port, port=endpoints.port)
+    emit("http.opened", bind=bind, port=endpoints.port)
+    return endpoints
+
+
+def _handler(services: Sequence[Service], metrics: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        server_version = "fileq"
+        sys_version = ""
+        timeout = 10  # for a request that never comes
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == "/metrics":
+                self._answer(200, metrics(), "text/plain; version=0.0.4; charset=utf-8")
+            elif path == "/healthz":
+                stuck = [service.name for service in services if not service.is_turning()]
+                self._tell(503 if stuck else 200, {"stuck": stuck} if stuck else {"status": "ok"})
+            elif path == "/readyz":
+                reasons = {service.name: problem for service in services if (problem := service.problem())}
+                self._tell(503 if reasons else 200, {"reasons": reasons} if reasons else {"status": "ok"})
+            else:
+                self._tell(404, {"error": f"no {path!r}; there are /metrics, /healthz and /readyz"})
+
+        def _tell(self, code: int, body: dict[str, object]) -> None:
+            self._answer(code, json.dumps(body).encode() + b"\n", "application/json")
+
+        def _answer(self, code: int, body: bytes, kind: str) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Scrapes are not events."""
+
+    return Handler

@@ -1,0 +1,126 @@
+"""What becomes of a job after an attempt: (claim, outcome, policy) → settlement. Pure; time and chance are given.
+
+Two budgets, kept apart. Failures count `retries`: the handler had its say. Deaths count `recoveries`: the process was
+gone, and nobody knows whether this job killed it or merely stood beside the one that did. So the first death costs a
+job nothing, and the following ones make it wait, until culprit and bystanders no longer die together.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from fileq.brokers import types
+from fileq.brokers.types import Settlement
+from fileq.config import Backoff
+from fileq.job import Claim, Job, Version, encode, rfc3339_ms
+from fileq.outcome import Cancelled, Died, Done, Failed, Outcome, Released
+
+Chance = Callable[[float, float], float]
+ERROR_MAX = 4_000  # characters of an error that travel with a job
+
+
+class Policy(Struct, frozen=True):
+    """How often and how soon: the worker's, or the route's where it has its own; a job's own max_retries goes first."""
+
+    max_retries: int
+    max_recoveries: int
+    backoff: Backoff
+
+
+def delay_s(backoff: Backoff, failures: int, chance: Chance = random.uniform) -> float:
+    """The pause after this many failures: by formula, times 1 ± jitter, then capped; or from the list, as it stands."""
+    n = max(1, failures)
+    if backoff.delays:
+        return backoff.delays[min(n, len(backoff.delays)) - 1]
+    base = backoff.base
+    # Beyond this no real cap leaves a difference, and a float does not overflow.
+    exponent = min(n, 64)
+    grown = {
+        "exponential": base * 2.0 ** (exponent - 1),
+        "linear": base * n,
+        "fixed": base,
+        "power": min(base, 1e4) ** exponent,
+    }[backoff.strategy]
+    return min(backoff.max, grown * chance(1 - backoff.jitter, 1 + backoff.jitter))
+
+
+def decide(
+    claim: Claim,
+    outcome: Outcome,
+    policy: Policy,
+    *,
+    now_ms: int,
+    duration_ms: int = 0,
+    leaves: Version | None = None,
+    spread_s: float = 0.0,
+    chance: Chance = random.uniform,
+) -> Settlement:
+    """The settlement of a claim. Bytes that are no job can only be buried or released.
+
+    `spread_s` draws apart, by chance, jobs that died together: a jitter of a few per cent would have them start, and
+    die, together again."""
+    match outcome:
+        case Released():
+            return types.release(claim)
+        case Cancelled():
+            return types.cancel(claim, duration_ms=duration_ms)
+        case Done():
+            return types.complete(
+                claim,
+                result=outcome.result,
+                duration_ms=duration_ms,
+                superseded=outcome.is_superseded,
+                leaves=leaves,
+            )
+        case Failed():
+            return _after_failure(claim, outcome, policy, now_ms, duration_ms, chance)
+        case Died():
+            return _after_death(claim, outcome, policy, now_ms, duration_ms, spread_s, chance)
+
+
+def _after_failure(
+    claim: Claim, failed: Failed, policy: Policy, now_ms: int, duration_ms: int, chance: Chance
+) -> Settlement:
+    error = _as_text(failed.error)
+    if claim.job is None:
+        return types.bury(claim, claim.raw, error=error, kind=failed.kind, duration_ms=duration_ms)
+    retries = claim.job.retries + 1
+    allowed = claim.job.max_retries if claim.job.max_retries is not None else policy.max_retries
+    job = claim.job.but(retries=retries)
+    if failed.is_permanent or retries > allowed:
+        return types.bury(claim, dead(job, error, now_ms), error=error, kind=failed.kind, duration_ms=duration_ms)
+    pause_s = failed.after_s if failed.after_s is not None else delay_s(policy.backoff, retries, chance)
+    return types.retry(
+        claim, encode(job), delay_ms=round(pause_s * 1000), error=error, kind=failed.kind, duration_ms=duration_ms
+    )
+
+
+def _after_death(
+    claim: Claim, died: Died, policy: Policy, now_ms: int, duration_ms: int, spread_s: float, chance: Chance
+) -> Settlement:
+    error = _as_text(died.cause)
+    if claim.job is None:
+        return types.bury(claim, claim.raw, error=claim.defect or error, died=True)
+    recoveries = claim.job.recoveries + 1
+    job = claim.job.but(recoveries=recoveries)
+    if recoveries > policy.max_recoveries:
+        return types.bury(claim, dead(job, error, now_ms), error=error, duration_ms=duration_ms, died=True)
+    if recoveries == 1:
+        return types.release(claim, encode(job), error=error, died=True)
+    pause_s = delay_s(policy.backoff, recoveries - 1, chance) + (chance(0.0, spread_s) if spread_s else 0.0)
+    return types.retry(
+        claim, encode(job), delay_ms=round(pause_s * 1000), error=error, duration_ms=duration_ms, died=True
+    )
+
+
+def _as_text(error: str) -> str:
+    """Bounded, and fit for JSON: an error may quote a file name that is not UTF-8."""
+    return error[:ERROR_MAX].encode("utf-8", "backslashreplace").decode()
+
+
+def dead(job: Job, error: str, now_ms: int) -> bytes:
+    """The element that goes to the dead-letter list."""
+    return encode(job.but(error=error, failed_at=rfc3339_ms(now_ms)))

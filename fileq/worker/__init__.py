@@ -1,0 +1,1 @@
+"""Claims jobs, has them run, settles them, and survives what they do."""

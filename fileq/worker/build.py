@@ -1,0 +1,73 @@
+"""Puts a worker together: the pump with all it needs, and the reaper and the scheduler that run beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from fileq.breaker import Breaker
+from fileq.brokers.base import FullBroker
+from fileq.config import Loaded
+from fileq.handlers.routes import Routes
+from fileq.loop import Loop
+from fileq.reaper import Reaper
+from fileq.scheduler import Scheduler
+from fileq.service import Emit, Service
+from fileq.worker.executors.mixed import MixedExecutor
+from fileq.worker.paths import Paths, RootsWatch
+from fileq.worker.pump import Pump
+from fileq.worker.service import WorkerService
+
+
+class Worker(Struct, frozen=True):
+    """Stop the worker before the others: heartbeats and recoveries outlive running work."""
+
+    service: WorkerService
+    services: list[Service]
+    breaker: Breaker
+    roots: RootsWatch
+
+
+def without_outages(emit: Emit) -> Emit:
+    """All loops of a process meet the same outage; one of them tells of it."""
+
+    def emit_rest(event: str, *, level: str = "info", **fields: Any) -> None:
+        if event not in ("broker.lost", "broker.found"):
+            emit(event, level=level, **fields)
+
+    return emit_rest
+
+
+def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir: str, emit: Emit) -> Worker:
+    config = loaded.config
+    worker = config.worker
+    longest_pause_s = worker.heartbeat_ttl / 6
+
+    def tell_change(old: str, new: str) -> None:
+        emit("breaker.changed", level="warning" if new == "open" else "info", was=old, state=new)
+
+    breaker = Breaker(config.circuit_breaker, on_change=tell_change)
+    paths = Paths(config)
+    roots = RootsWatch(paths.roots)
+    executor = MixedExecutor(config, routes, handlers_are_set=loaded.is_set("handlers"), app_dir=app_dir, emit=emit)
+    pump = Pump(config, broker, executor, routes, paths, breaker, emit=emit)
+    service = WorkerService(
+        pump,
+        executor,
+        broker,
+        breaker,
+        roots_problem=roots.problem,
+        emit=emit,
+        idle_s=worker.brpoplpush_timeout,
+        longest_pause_s=longest_pause_s,
+        stuck_s=worker.heartbeat_ttl,
+    )
+    reaper = Reaper(config, broker, emit=emit)
+    scheduler = Scheduler(broker)
+    loops: list[Service] = [
+        Loop("scheduler", scheduler.turn, emit=without_outages(emit), longest_pause_s=longest_pause_s),
+        Loop("reaper", reaper.turn, emit=without_outages(emit), longest_pause_s=longest_pause_s),
+    ]
+    roots.start()
+    return Worker(service, [service, *loops], breaker, roots)

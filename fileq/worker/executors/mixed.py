@@ -1,0 +1,88 @@
+"""Each task where its route wants it: in a child process or in a thread. The places are shared, so is the descriptor.
+
+What no route needs is not started: no fork server without process isolation, no threads without thread isolation.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+
+from fileq.config import Config
+from fileq.handlers.routes import Routes
+from fileq.handlers.run import run_task
+from fileq.handlers.task import Ran, Task
+from fileq.outcome import Cancelled, Released
+from fileq.service import Emit
+from fileq.worker.executors.base import Executor
+from fileq.worker.executors.process import ProcessExecutor
+from fileq.worker.executors.thread import ThreadExecutor
+from fileq.worker.program import handlers_program
+
+
+class MixedExecutor:
+    """The executor of a worker. Raises ConfigError if its children can't import the handlers."""
+
+    def __init__(
+        self,
+        config: Config,
+        routes: Routes,
+        *,
+        handlers_are_set: bool,
+        app_dir: str,
+        emit: Emit = lambda event, **fields: None,
+    ) -> None:
+        self._routes = routes
+        self._executors: dict[str, Executor] = {}
+        self._is_closed = False
+        self._epoll = select.epoll()
+        worker = config.worker
+        needed = {route.isolation for route in routes}
+        try:
+            if "process" in needed:
+                program = handlers_program(config, handlers_are_set=handlers_are_set, app_dir=app_dir)
+                self._add("process", ProcessExecutor(worker.count, program, max_memory=worker.max_memory, emit=emit))
+            if "thread" in needed:
+                self._add("thread", ThreadExecutor(worker.count, self._run, close_run=routes.loop.close, emit=emit))
+        except BaseException:
+            self.close()
+            raise
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def submit(self, task: Task) -> None:
+        self._executors[self._routes[task.route].isolation].submit(task)
+
+    def collect(self) -> list[tuple[Task, Ran | Cancelled | Released]]:
+        return [ended for executor in self._executors.values() for ended in executor.collect()]
+
+    def next_deadline_s(self) -> float | None:
+        deadlines_s = [executor.next_deadline_s() for executor in self._executors.values()]
+        return min((deadline_s for deadline_s in deadlines_s if deadline_s is not None), default=None)
+
+    def cancel(self, key: str) -> None:
+        for executor in self._executors.values():
+            executor.cancel(key)
+
+    def abandon(self, key: str) -> None:
+        for executor in self._executors.values():
+            executor.abandon(key)
+
+    def quit(self, grace_s: float) -> None:
+        for executor in self._executors.values():
+            executor.quit(grace_s)
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            for executor in self._executors.values():
+                executor.close()
+            self._epoll.close()
+
+    def _add(self, isolation: str, executor: Executor) -> None:
+        self._executors[isolation] = executor
+        self._epoll.register(executor.fileno(), select.EPOLLIN)
+
+    def _run(self, task: Task, cancelled: threading.Event) -> Ran:
+        return run_task(task, self._routes, cancelled)

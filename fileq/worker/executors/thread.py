@@ -1,0 +1,181 @@
+"""Runs tasks in threads of this process: for handlers that share memory, or are tiny.
+
+A thread can't be ended from outside. One that ignores context.cancelled when its time is up is left behind, with a
+warning, and another takes its place; what it brings later is dropped. Who was faster, the thread that finished or the
+pump that gave up, is decided by taking the task's token: a list's pop is atomic.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+
+from fileq.handlers.endings import failed
+from fileq.handlers.task import Ran, Task
+from fileq.outcome import Cancelled, Released
+from fileq.service import Emit
+from fileq.worker.executors.asked import CANCEL_GRACE_S, Asked, ending, timed_out
+from fileq.worker.program import Run
+
+NEVER_S = float("inf")
+CLOSE_PATIENCE_S = 1.0
+
+
+class _Running:
+    __slots__ = ("asked", "cancelled", "ends_s", "ran", "task", "token")
+
+    def __init__(self, task: Task, ends_s: float) -> None:
+        self.task = task
+        self.ends_s = ends_s
+        self.cancelled = threading.Event()
+        self.asked = Asked.NOTHING
+        self.token = [True]
+        self.ran: Ran | None = None
+
+
+class ThreadExecutor:
+    """`run` may be called from any number of threads at once; `close_run` ends what it keeps, such as an event loop."""
+
+    def __init__(
+        self,
+        count: int,
+        run: Run,
+        *,
+        close_run: Callable[[], None] = lambda: None,
+        emit: Emit = lambda event, **fields: None,
+        cancel_grace_s: float = CANCEL_GRACE_S,
+    ) -> None:
+        self._run = run
+        self._close_run = close_run
+        self._emit = emit
+        self._cancel_grace_s = cancel_grace_s
+        self._inbox: SimpleQueue[_Running | None] = SimpleQueue()
+        self._finished: deque[_Running] = deque()
+        self._running: dict[str, _Running] = {}
+        self._ended: list[tuple[Task, Ran | Cancelled | Released]] = []
+        self._looks_s = NEVER_S
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_woken = False
+        self._is_closed = False
+        self._threads: set[threading.Thread] = set()
+        for _ in range(count):
+            self._add_thread()
+
+    def fileno(self) -> int:
+        return self._wake
+
+    def submit(self, task: Task) -> None:
+        running = _Running(task, time.monotonic() + task.timeout_s)
+        if running.ends_s < self._looks_s:
+            self._looks_s = running.ends_s
+        self._running[task.key] = running
+        self._inbox.put(running)
+
+    def collect(self) -> list[tuple[Task, Ran | Cancelled | Released]]:
+        # Read even if it seems that nobody wrote: a thread may stand between its note and its write.
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        self._is_woken = False  # before the look: what finishes after it wakes us again
+        while self._finished:
+            running = self._finished.popleft()
+            if running.ran is not None and self._running.get(running.task.key) is running:
+                self._finish(running, running.ran)
+        if self._looks_s <= (now_s := time.monotonic()):
+            self._look(now_s)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def next_deadline_s(self) -> float | None:
+        return None if self._looks_s == NEVER_S else self._looks_s
+
+    def cancel(self, key: str) -> None:
+        if running := self._running.get(key):
+            self._ask(running, Asked.TO_STOP, self._cancel_grace_s)
+
+    def abandon(self, key: str) -> None:
+        if running := self._running.pop(key, None):
+            running.cancelled.set()
+            self._leave_behind(running, "its job was lost")
+        self._ended = [(task, ran) for task, ran in self._ended if task.key != key]
+
+    def quit(self, grace_s: float) -> None:
+        for running in self._running.values():
+            self._ask(running, Asked.TO_QUIT if running.asked is Asked.NOTHING else running.asked, grace_s)
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for running in self._running.values():
+            running.cancelled.set()
+            if running.token:
+                running.token.pop()
+        self._running.clear()
+        closer = threading.Thread(target=self._close_run, name="closer", daemon=True)
+        closer.start()
+        threads = list(self._threads)
+        for _ in threads:
+            self._inbox.put(None)
+        deadline_s = time.monotonic() + CLOSE_PATIENCE_S
+        for thread in (closer, *threads):
+            thread.join(max(0.0, deadline_s - time.monotonic()))
+        os.close(self._wake)
+
+    # a task
+
+    def _ask(self, running: _Running, asked: Asked, grace_s: float) -> None:
+        running.asked = asked
+        running.cancelled.set()
+        running.ends_s = min(running.ends_s, time.monotonic() + grace_s)
+        self._looks_s = min(self._looks_s, running.ends_s)
+
+    def _finish(self, running: _Running, ran: Ran) -> None:
+        del self._running[running.task.key]
+        self._ended.append((running.task, ending(running.asked, ran)))
+
+    def _look(self, now_s: float) -> None:
+        """Give up what has run out of time, and find out when to look again."""
+        for running in [running for running in self._running.values() if running.ends_s <= now_s]:
+            running.cancelled.set()
+            if self._leave_behind(running, "it did not stop in time"):
+                self._finish(running, timed_out(running.task.timeout_s))
+        self._looks_s = min((running.ends_s for running in self._running.values()), default=NEVER_S)
+
+    # threads
+
+    def _leave_behind(self, running: _Running, reason: str) -> bool:
+        """False if it has just finished: then there is nothing to leave."""
+        try:
+            running.token.pop()
+        except IndexError:
+            return False
+        self._emit("thread.left_behind", level="warning", key=running.task.key, reason=reason)
+        self._add_thread()
+        return True
+
+    def _add_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name="handler", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        while (running := self._inbox.get()) is not None:
+            try:
+                ran = self._run(running.task, running.cancelled)
+            except BaseException as error:
+                ran = failed(error)
+            try:
+                running.token.pop()
+            except IndexError:
+                break  # given up: another thread is in this one's place
+            running.ran = ran
+            self._finished.append(running)
+            if not self._is_woken:
+                self._is_woken = True
+                os.eventfd_write(self._wake, 1)
+        self._threads.discard(threading.current_thread())

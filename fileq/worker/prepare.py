@@ -1,0 +1,44 @@
+"""From a claim to a task, or to the reason why there will be none. Asks neither the broker nor the file system."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from fileq.handlers.routes import Routes
+from fileq.handlers.task import Task
+from fileq.job import Claim, parse_time
+from fileq.outcome import Failed
+from fileq.worker.paths import Paths
+
+
+def task_key(claim: Claim) -> str:
+    return f"{claim.slot}#{claim.token}"
+
+
+def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = False) -> Task | Failed:
+    """What to run; or Failed, for good, when these bytes, this type or this hour do not allow it."""
+    job = claim.job
+    if job is None:
+        return _hopeless(claim.defect, "Undecodable")
+    if job.deadline is not None:
+        deadline = parse_time(job.deadline)
+        if deadline is not None and deadline <= datetime.now(UTC):
+            return _hopeless("deadline passed", "DeadlinePassed")
+    path = paths.here(job.path) if job.filepath else b""
+    number = routes.find(job, paths.relative(path) if path else "")
+    if number is None:
+        return _hopeless(routes.refusal(job), "NoHandler")
+    return Task(
+        key=task_key(claim),
+        raw=claim.raw,
+        route=number,
+        path=path,
+        roots=paths.roots,
+        attempt=job.retries + job.recoveries + 1,
+        timeout_s=job.timeout if job.timeout is not None else routes[number].timeout,
+        runs_changed=runs_changed,
+    )
+
+
+def _hopeless(error: str, kind: str) -> Failed:
+    return Failed(error, kind, is_permanent=True, is_sample=False)

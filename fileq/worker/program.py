@@ -1,0 +1,78 @@
+"""What children run, as data that crosses processes: the name of a function and its argument.
+
+The fork server loads it once, for all children it forks; children that are spawned load it themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, TypeAlias, cast
+
+import msgspec
+from msgspec import Struct
+
+from fileq.config import Config
+from fileq.errors import ConfigError
+from fileq.handlers.task import Ran, Task
+
+Run: TypeAlias = Callable[[Task, threading.Event], Ran]
+
+
+class Program(Struct, frozen=True):
+    """`loader`, a "package.module:function", is called with `argument` and returns the function that runs tasks."""
+
+    loader: str
+    argument: bytes = b""
+
+    def load(self) -> Run:
+        """Raises ConfigError, one line a problem, whatever the imported code does."""
+        module, _, function = self.loader.partition(":")
+        try:
+            return cast(Run, getattr(importlib.import_module(module), function)(self.argument))
+        except ConfigError:
+            raise
+        except BaseException as error:
+            raise ConfigError(f"the handlers can't be loaded: {one_line(error)}") from error
+
+
+class _Handlers(Struct, frozen=True):
+    config: Config
+    handlers_are_set: bool
+    app_dir: str
+
+
+def handlers_program(config: Config, *, handlers_are_set: bool, app_dir: str) -> Program:
+    """The program of a worker: the handlers of its configuration."""
+    argument = msgspec.msgpack.encode(_Handlers(config, handlers_are_set, app_dir))
+    return Program(f"{__name__}:load_handlers", argument)
+
+
+def load_handlers(argument: bytes) -> Run:
+    from fileq.handlers.routes import Routes
+    from fileq.handlers.run import run_task
+
+    given = msgspec.msgpack.decode(argument, type=_Handlers)
+    routes = Routes.load(given.config, handlers_are_set=given.handlers_are_set, app_dir=given.app_dir)
+
+    def run(task: Task, cancelled: threading.Event) -> Ran:
+        return run_task(task, routes, cancelled)
+
+    return run
+
+
+def python_command(module: str, *arguments: object) -> list[str]:
+    """A fresh interpreter that imports from where this one does, with the same switches, and calls module.main().
+
+    Not `-m`, which would look into the working directory first: a file `queue.py` there is none of our business."""
+    code = f"import sys; sys.path[:] = {sys.path!r}; from {module} import main; main()"
+    switches: list[str] = cast(Any, subprocess)._args_from_interpreter_flags()
+    return [sys.executable, *switches, "-c", code, *map(str, arguments)]
+
+
+def one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,273 @@
+"""The loop of a worker: poll what ended, settle it and claim for the free slots in one round trip, submit.
+
+One thread owns it. However many jobs ended since the last turn go in one batch: under load batches grow by
+themselves, idle they are one job. What a kill -9 leaves: before the round trip, claims in processing lists, which a
+reaper gives back; in it, whatever the broker made of it, each job in one place; after it, settled jobs and new claims,
+which a reaper gives back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from fileq.breaker import Breaker
+from fileq.brokers.base import Broker
+from fileq.brokers.types import Hold, Renewal, Settled, Settlement, Turn, Verb
+from fileq.config import Config
+from fileq.errors import BrokerError
+from fileq.handlers.routes import Routes
+from fileq.handlers.task import Changed, Ran, Task
+from fileq.job import Claim, Version
+from fileq.outcome import Cancelled, Died, Done, Failed, Outcome, Released
+from fileq.retry import Policy, decide
+from fileq.service import Emit
+from fileq.worker.aftermath import Aftermath
+from fileq.worker.executors.base import Executor
+from fileq.worker.paths import Paths
+from fileq.worker.prepare import prepare, task_key
+from fileq.worker.slots import Running, Slots
+
+KILL_GRACE_S = 5.0
+
+
+class Pump:
+    """One worker's turn, testable by itself. Raises BrokerUnavailable; nothing is lost by it."""
+
+    def __init__(
+        self,
+        config: Config,
+        broker: Broker,
+        executor: Executor,
+        routes: Routes,
+        paths: Paths,
+        breaker: Breaker,
+        *,
+        emit: Emit = lambda event, **fields: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._broker = broker
+        self._executor = executor
+        self._routes = routes
+        self._paths = paths
+        self._breaker = breaker
+        self._emit = emit
+        self._monotonic = monotonic
+        self._renew_every_s = config.worker.heartbeat_ttl / 3
+        self._policy = Policy(config.worker.max_retries, config.worker.max_recoveries, config.worker.backoff)
+        self._aftermath = Aftermath(config.worker.after, emit)
+        self.slots = Slots(config.worker.count, tuple(config.worker.priorities))
+        self.is_quiet = False
+        self.is_hungry = True  # a free slot found nothing: it is worth being woken
+        self.paused: frozenset[str] = frozenset()
+        self._tasks: dict[str, str] = {}  # key → slot
+        self._orders: list[tuple[Claim, str]] = []  # changed files, and their signature now
+        self._next_renewal_s = 0.0
+        self._shown_breaker = ""
+
+    # one turn
+
+    def start(self) -> None:
+        self._register()
+        self._next_renewal_s = self._monotonic() + self._renew_every_s
+
+    def turn(self, may_claim: bool = True) -> int:
+        """One round trip at most, but for what is rare; how many jobs were claimed."""
+        self._collect()
+        self._judge_changed()
+        if self._monotonic() >= self._next_renewal_s:
+            self._renew()
+        if self._breaker.state != self._shown_breaker:
+            self._register()
+        settlements = list(self.slots.settling.values())
+        slots = self._askers() if may_claim and not self.is_quiet else []
+        if not settlements and not slots:
+            self.is_hungry = False
+            return 0
+        try:
+            answer = self._broker.turn(settlements, slots)
+        except BrokerError:
+            self._breaker.took([])  # a probe that may not have been claimed is asked for again
+            raise
+        self._breaker.took([task_key(claim) for claim in answer.claims])
+        self._take_settled(settlements, answer)
+        for claim in answer.claims:
+            self._begin(claim)
+        for slot in answer.gone:
+            self._replace(slot)
+        self.paused = answer.paused
+        self.is_hungry = len(answer.claims) < len(slots)
+        return len(answer.claims)
+
+    @property
+    def has_news(self) -> bool:
+        """Something waits to be told to the broker: turn at once."""
+        return bool(self.slots.settling or self._orders)
+
+    def next_due_s(self) -> float:
+        """By the monotonic clock: when to turn at the latest."""
+        deadline_s = self._executor.next_deadline_s()
+        return self._next_renewal_s if deadline_s is None else min(self._next_renewal_s, deadline_s)
+
+    def cancel_all(self, grace_s: float) -> None:
+        self._executor.quit(grace_s)
+
+    def finish(self) -> None:
+        """Everything is settled: nothing of this worker stays behind in the broker."""
+        self._broker.deregister(self.slots.names)
+        self._aftermath.close(KILL_GRACE_S)
+
+    def _askers(self) -> list[str]:
+        free = self.slots.free()
+        return free[: self._breaker.permits(len(free))] if free else []
+
+    # claims
+
+    def _begin(self, claim: Claim, *, runs_changed: bool = False) -> None:
+        """A claim starts to run, or is refused at once. One whose outcome is known already is only settled again."""
+        if claim.slot in self.slots.settling:
+            return
+        task = prepare(claim, self._routes, self._paths, runs_changed=runs_changed)
+        if isinstance(task, Failed):
+            self._settle(claim, task, self._policy, 0)
+            return
+        self.slots.running[claim.slot] = Running(claim, task.route, self._monotonic())
+        self._tasks[task.key] = claim.slot
+        self._executor.submit(task)
+        if not runs_changed:
+            self._emit("job.claimed", level="debug", job_id=claim.id, queue=claim.queue, worker_id=claim.slot)
+
+    def _collect(self) -> None:
+        for task, ran in self._executor.collect():
+            slot = self._tasks.pop(task.key, None)
+            running = self.slots.running.pop(slot, None) if slot is not None else None
+            if running is not None:
+                self._end(running, task, ran)
+
+    def _end(self, running: Running, task: Task, ran: Ran | Cancelled | Released) -> None:
+        if isinstance(ran, Changed):
+            self._orders.append((running.claim, ran.signature))
+            self.slots.running[running.claim.slot] = running
+            return
+        duration_ms = round((self._monotonic() - running.started_s) * 1000)
+        route = self._routes[running.route]
+        policy = Policy(route.max_retries, self._policy.max_recoveries, route.backoff)
+        if isinstance(ran, Done) and ran.warning:
+            self._emit("job.result_dropped", level="warning", job_id=running.claim.id, reason=ran.warning)
+        leaves = self._aftermath.version_left(task.path, running.claim) if route.in_place else None
+        self._settle(running.claim, ran, policy, duration_ms, leaves)
+
+    def _settle(
+        self, claim: Claim, outcome: Outcome, policy: Policy, duration_ms: int, leaves: Version | None = None
+    ) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        settlement = decide(claim, outcome, policy, now_ms=now_ms, duration_ms=duration_ms, leaves=leaves)
+        self.slots.settling[claim.slot] = settlement
+        self._breaker.ended(task_key(claim), _as_sample(outcome))
+
+    def _judge_changed(self) -> None:
+        """A file that is another version now: done with, if that version has a job of its own; else run as it is."""
+        if not self._orders:
+            return
+        paths = [claim.job.path if claim.job else b"" for claim, _ in self._orders]
+        entries = self._broker.lookup(paths)
+        orders, self._orders = self._orders, []
+        for (claim, signature), entry in zip(orders, entries, strict=True):
+            self.slots.running.pop(claim.slot, None)
+            newer = dict(entry.versions).get(signature) if entry is not None else None
+            if newer is not None and newer != claim.id:
+                self._settle(claim, Done(is_superseded=True), self._policy, 0)
+            else:
+                self._begin(claim, runs_changed=True)
+
+    def _take_settled(self, settlements: list[Settlement], answer: Turn) -> None:
+        for settlement, said in zip(settlements, answer.settled, strict=True):
+            self.slots.settling.pop(settlement.claim.slot, None)
+            if said is Settled.FENCED:
+                self._tell_fenced(settlement.claim)
+            else:
+                self._tell(settlement)
+                self._aftermath.follow(settlement, self._paths)
+
+    def _tell(self, s: Settlement) -> None:
+        event, level = _EVENTS[s.verb]
+        fields = {"job_id": s.claim.id, "queue": s.claim.queue, "worker_id": s.claim.slot, "duration_ms": s.duration_ms}
+        if s.claim.job is not None and s.claim.job.trace_id:
+            fields |= {"trace_id": s.claim.job.trace_id, "span_id": s.claim.job.span_id}
+        if s.error:
+            fields["error"] = s.error
+        if s.verb is Verb.RETRY:
+            fields["delay_ms"] = s.delay_ms
+        self._emit("job.recovered" if s.died and s.verb is not Verb.BURY else event, level=level, **fields)
+
+    # heartbeats
+
+    def _renew(self) -> None:
+        """Prolong what is held, and learn what is not."""
+        renewals = self._broker.renew(self.slots.believed())
+        self._next_renewal_s = self._monotonic() + self._renew_every_s
+        for renewal in renewals:
+            self._heed(renewal)
+
+    def _heed(self, renewal: Renewal) -> None:
+        slot = renewal.slot
+        running = self.slots.running.get(slot)
+        if renewal.hold is Hold.GONE:
+            self._replace(slot)
+        elif renewal.hold is Hold.LOST and running is not None:
+            self._lose(running)
+        elif renewal.hold is Hold.CANCEL and running is not None and not running.is_cancelling:
+            running.is_cancelling = True
+            self._executor.cancel(task_key(running.claim))
+        elif renewal.hold is Hold.UNEXPECTED and renewal.claim is not None and running is None and not self.is_quiet:
+            self._begin(renewal.claim)  # a quiet pump leaves it: deregistering gives it back
+
+    def _lose(self, running: Running) -> None:
+        """Somebody else has the job now: end ours, and say nothing of it."""
+        key = task_key(running.claim)
+        self._executor.abandon(key)
+        self._tasks.pop(key, None)
+        self.slots.running.pop(running.claim.slot, None)
+        self._breaker.ended(key, None)
+        self._tell_fenced(running.claim)
+
+    def _tell_fenced(self, claim: Claim) -> None:
+        self._emit("job.fenced", level="warning", job_id=claim.id, worker_id=claim.slot)
+
+    def _replace(self, slot: str) -> None:
+        running = self.slots.running.get(slot)
+        settlement = self.slots.settling.get(slot)
+        if running is not None:
+            self._lose(running)
+        elif settlement is not None:
+            # It ended, and too late: a slot that is gone can't tell, so it is fenced without being asked.
+            self._tell_fenced(settlement.claim)
+        name = self.slots.replace(slot)
+        self._broker.register({name: self.slots.info(self._breaker.state)})
+        self._emit("slot.replaced", level="warning", lost=slot, worker_id=name)
+
+    def _register(self) -> None:
+        """All slots, with the breaker's state as it is now."""
+        state = self._breaker.state
+        self._broker.register({name: self.slots.info(state) for name in self.slots.names})
+        self._shown_breaker = state
+
+
+_EVENTS = {
+    Verb.COMPLETE: ("job.completed", "info"),
+    Verb.RETRY: ("job.failed", "warning"),
+    Verb.BURY: ("job.dead", "error"),
+    Verb.RELEASE: ("job.released", "info"),
+    Verb.CANCEL: ("job.cancelled", "info"),
+}
+
+
+def _as_sample(outcome: Outcome) -> bool | None:
+    """What the breaker hears: completions and failed attempts, nothing else."""
+    if isinstance(outcome, Done):
+        return None if outcome.is_superseded else True
+    if isinstance(outcome, Failed):
+        return False if outcome.is_sample else None
+    if isinstance(outcome, Died):
+        return False
+    return None

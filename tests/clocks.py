@@ -1,0 +1,39 @@
+"""Clocks that tests turn by hand."""
+
+
+class Hands:
+    """A monotonic clock and a wall clock that run together until one of them is moved."""
+
+    def __init__(self, seconds: float = 1000.0, wall_ns: int = 1_800_000_000 * 10**9) -> None:
+        self.seconds = seconds
+        self.wall = wall_ns
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+    def wall_ns(self) -> int:
+        return self.wall
+
+    def advance(self, seconds: float) -> None:
+        self.seconds += seconds
+        self.wall += round(seconds * 1e9)
+
+    def step(self, seconds: float) -> None:
+        """Somebody sets the wall clock."""
+        self.wall += round(seconds * 1e9)
+
+
+class Told:
+    """Everything that was told on the channel."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, object]]] = []
+
+    def __call__(self, event: str, *, level: str = "info", **fields: object) -> None:
+        self.events.append((event, {"level": level, **fields}))
+
+    def count(self, name: str) -> int:
+        return sum(event == name for event, _ in self.events)
+
+    def fields(self, name: str) -> dict[str, object]:
+        return next(fields for event, fields in self.events if event == name)

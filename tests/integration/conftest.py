@@ -1,0 +1,65 @@
+"""Brokers for the real program."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ServerPool
+from tests.integration.producing import Place
+from tests.integration.working import Farm, farm_on
+from tests.servers import Server, available_servers
+
+
+def sqlite_place(directory: Path) -> Place:
+    return Place("sqlite", directory, {"sqlite.path": str(directory / "fileq.db")})
+
+
+def redis_place(directory: Path, server: Server) -> Place:
+    return Place("redis", directory, {"redis.addr": server.address})
+
+
+@pytest.fixture
+def on_sqlite(tmp_path: Path) -> Place:
+    """For what does not depend on the broker."""
+    return sqlite_place(tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, server_pool: ServerPool) -> Iterator[Place]:
+    """An empty broker of each kind; Valkey stands for Redis, which the conformance tests have compared."""
+    if request.param == "sqlite":
+        yield sqlite_place(tmp_path)
+        return
+    binary = available_servers()["valkey"]
+    assert binary is not None
+    for server in server_pool.lend("valkey", lambda: Server(binary)):
+        yield redis_place(tmp_path, server)
+
+
+@pytest.fixture
+def valkey(server_pool: ServerPool) -> Iterator[Server]:
+    """An empty server, where it does not matter which."""
+    binary = available_servers()["valkey"]
+    assert binary is not None
+    yield from server_pool.lend("valkey", lambda: Server(binary))
+
+
+@pytest.fixture
+def farm(tmp_path: Path, valkey: Server) -> Iterator[Farm]:
+    """A broker on a real server, with handlers that tell what they do."""
+    with farm_on(tmp_path, {"redis.addr": valkey.address}) as farm:
+        yield farm
+
+
+@pytest.fixture
+def sqlite_farm(tmp_path: Path) -> Iterator[Farm]:
+    with farm_on(tmp_path, {"sqlite.path": str(tmp_path / "fileq.db")}) as farm:
+        yield farm
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def each_farm(request: pytest.FixtureRequest, tmp_path: Path) -> Farm:
+    """Once on each kind of broker."""
+    farm: Farm = request.getfixturevalue("farm" if request.param == "redis" else "sqlite_farm")
+    return farm

@@ -1,0 +1,155 @@
+"""The real program under test: started as people start it, watched through its logs and endpoints, ended by signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from tests.waiting import wait_until
+
+REPOSITORY = Path(__file__).parents[2]
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+
+
+def command(*arguments: str, settings: Mapping[str, object] | None = None) -> list[str]:
+    """The command line; settings are dotted keys, given as --set."""
+    sets = [word for key, value in (settings or {}).items() for word in ("--set", f"{key}={value}")]
+    return [sys.executable, "-W", "error", "-m", "fileq", *arguments, *sets]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's own, without what would configure fileq behind the test's back."""
+    prefixes = ("FILEQ_", "REDIS_", "WORKER_", "PRODUCER_", "OBSERVABILITY_", "SQLITE_")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+    return {**clean, "PYTHONPATH": str(REPOSITORY), **more}
+
+
+def run(
+    *arguments: str, cwd: Path, settings: Mapping[str, object] | None = None, timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Runs it to its end."""
+    return subprocess.run(
+        command(*arguments, settings=settings),
+        cwd=cwd,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+class Program:
+    """One process of the program. Logs are JSON; anything else on stderr fails the test that reads them.
+
+    Unless the settings say otherwise its endpoints are on any free port; a setting that is None is not given."""
+
+    def __init__(
+        self, *arguments: str, cwd: Path, settings: Mapping[str, object] | None = None, wait: bool = True
+    ) -> None:
+        self.arguments = arguments
+        self.cwd = cwd
+        quiet = {"observability.metrics_port": 0, "observability.metrics_bind": "127.0.0.1"}
+        self.settings = {key: value for key, value in (quiet | dict(settings or {})).items() if value is not None}
+        self.log_file = cwd / f"program-{os.urandom(4).hex()}.log"
+        self._port: int | None = None
+        with self.log_file.open("wb") as log:
+            self.process = subprocess.Popen(
+                command(*arguments, settings=self.settings),
+                cwd=cwd,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        if wait:
+            self.wait_for("role.started", START_TIMEOUT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.kill()
+        print(f"--- log of {' '.join(self.arguments)}\n{self.text()[-4000:]}")  # shown by pytest if the test failed
+
+    # what it says
+
+    def text(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+    def logs(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [line for line in self.logs() if line["event"] == name]
+
+    def wait_for(self, name: str, timeout_s: float = 20.0, count: int = 1) -> dict[str, Any]:
+        """The count-th event of that name."""
+
+        def arrived() -> dict[str, Any] | None:
+            events = self.events(name) if name in self.text() else []
+            if len(events) < count and self.process.poll() is not None:
+                raise AssertionError(f"it ended with {self.process.returncode} before {name!r}:\n{self.text()}")
+            return events[count - 1] if len(events) >= count else None
+
+        try:
+            found = wait_until(arrived, timeout_s, f"{name!r} in its log")
+        except TimeoutError as error:
+            raise TimeoutError(f"{error}\n{self.text()[-4000:]}") from None
+        assert found is not None
+        return found
+
+    @property
+    def port(self) -> int:
+        if self._port is None:
+            self._port = int(self.wait_for("http.opened")["port"])
+        return self._port
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Status and body."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def readiness(self) -> tuple[int, Any]:
+        code, body = self.get("/readyz")
+        return code, json.loads(body)
+
+    def metric(self, name: str) -> float:
+        """The value of one series, such as `producer_files_skipped_total{reason="excluded"}`; 0 if there is none."""
+        for line in self.get("/metrics")[1].splitlines():
+            series, _, value = line.rpartition(" ")
+            if series == name:
+                return float(value)
+        return 0.0
+
+    # what is done to it
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        return self.process.wait(timeout_s)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """SIGTERM, and the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait(timeout_s)
+
+    def kill(self) -> None:
+        """SIGKILL to it and to whatever it started; may be called twice."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(STOP_TIMEOUT_S)

@@ -1,0 +1,99 @@
+"""The program as people start it: exit codes, one line an error, and nothing imported before it is needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fileq import __version__
+from fileq.config import example_yaml
+
+HEAVY = ("redis", "sqlite3", "yaml", "opentelemetry", "rich", "starlette", "uvicorn", "watchdog", "structlog")
+
+
+def fileq(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fileq", *arguments],
+        cwd=cwd,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[2]), **environ},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_version_is_told_without_importing_anything_heavy(tmp_path: Path) -> None:
+    code = (
+        "import sys\n"
+        "from fileq.cli import main\n"
+        "try:\n    main(['--version'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout == f"fileq {__version__}\n[]\n"
+
+
+def test_a_wrong_value_and_two_misspelt_keys_are_three_lines_and_exit_2(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("worker: {cuont: 3}\nproducer: {scandir: /data}\n")
+    ended = fileq("config", "check", cwd=tmp_path, WORKER_COUNT="abc")
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    lines = ended.stderr.splitlines()
+    assert len(lines) == 3, ended.stderr
+    assert any("'worker.cuont'" in line and "'worker.count'" in line for line in lines)
+    assert any("'producer.scandir'" in line and "'producer.scan_dir'" in line for line in lines)
+    assert any("WORKER_COUNT is 'abc'" in line for line in lines)
+
+
+@pytest.mark.parametrize("role", [["--role=worker"], ["--role", "worker"], ["worker"]])
+def test_every_spelling_of_a_role_reads_the_configuration(role: list[str], tmp_path: Path) -> None:
+    ended = fileq(*role, "--config", "missing.yaml", cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "missing.yaml" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("arguments", [["wrker"], ["--frobnicate"], ["config"], ["config", "get"], []])
+def test_a_bad_command_line_is_one_line_and_exit_2(arguments: list[str], tmp_path: Path) -> None:
+    ended = fileq(*arguments, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
+    assert "--help" in ended.stderr
+
+
+def test_config_list_tells_each_value_and_its_origin_and_no_secret(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("redis: {addr: 'r:6379', password: hunter2}\n")
+    ended = fileq("config", "list", cwd=tmp_path, FILEQ_WORKER_COUNT="3")
+    assert ended.returncode == 0, ended.stderr
+    shown = {line.split()[0]: line for line in ended.stdout.splitlines()}
+    assert "3  (FILEQ_WORKER_COUNT)" in shown["worker.count"]
+    assert "config.yaml:1" in shown["redis.addr"]
+    assert "hunter2" not in ended.stdout + ended.stderr
+
+
+def test_config_get_knows_keys_and_sections_and_suggests(tmp_path: Path) -> None:
+    assert fileq("config", "get", "worker.count", cwd=tmp_path).stdout.split() == ["worker.count", "16", "(default)"]
+    assert len(fileq("config", "get", "redis.tls", cwd=tmp_path).stdout.splitlines()) == 4
+    wrong = fileq("config", "get", "worker.cout", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "did you mean 'worker.count'" in wrong.stderr
+
+
+def test_config_init_writes_the_example_once(tmp_path: Path) -> None:
+    assert fileq("config", "init", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "config.yaml").read_text() == example_yaml()
+    again = fileq("config", "init", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "is there already" in again.stderr
+
+
+def test_config_check_names_what_the_environment_says_in_vain(tmp_path: Path) -> None:
+    ended = fileq("config", "check", cwd=tmp_path, FILEQ_SERVICE_HOST="10.0.0.1")
+    assert ended.returncode == 0
+    assert "FILEQ_SERVICE_HOST" in ended.stdout

@@ -1,0 +1,337 @@
+"""The thread executor, and the one that has both kinds."""
+
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fileq.config import config_from
+from fileq.errors import ConfigError
+from fileq.handlers.routes import Routes
+from fileq.handlers.task import Ran, Task
+from fileq.job import Job, encode
+from fileq.outcome import Cancelled, Done, Failed, Released
+from fileq.worker.executors.base import Executor
+from fileq.worker.executors.mixed import MixedExecutor
+from fileq.worker.executors.thread import ThreadExecutor
+from tests.waiting import wait_until
+
+Outcome = Ran | Cancelled | Released
+
+
+class Script:
+    """What the handlers do: `hang` until the test lets them go, `wait` until cancelled, or as the word says."""
+
+    def __init__(self) -> None:
+        self.lets_go = threading.Event()
+        self.begun: list[str] = []
+
+    def run(self, task: Task, cancelled: threading.Event) -> Ran:
+        self.begun.append(task.key)
+        match task.raw:
+            case b"hang":
+                self.lets_go.wait()
+            case b"wait":
+                cancelled.wait()
+            case b"fail when told":
+                cancelled.wait()
+                return Failed("cancelled", "InterruptedError")
+            case b"raise":
+                raise SystemExit(3)
+            case b"thread":
+                return Done(threading.current_thread().name.encode())
+        return Done(b"cancelled" if cancelled.is_set() else b"")
+
+
+class Driver:
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        self.ended: dict[str, Outcome] = {}
+
+    def submit(self, key: str, raw: bytes = b"", *, route: int = 0, timeout_s: float = 300.0) -> str:
+        self.executor.submit(Task(key, raw, route, b"", (), 1, timeout_s))
+        return key
+
+    def turn(self) -> None:
+        deadline_s = self.executor.next_deadline_s()
+        left_s = 0.02 if deadline_s is None else max(0.0, min(0.02, deadline_s - time.monotonic()))
+        select.select([self.executor], [], [], left_s)
+        for task, ran in self.executor.collect():
+            assert task.key not in self.ended, f"{task.key} ended twice"
+            self.ended[task.key] = ran
+
+    def until(self, condition: Callable[[], object]) -> None:
+        def is_so() -> object:
+            self.turn()
+            return condition()
+
+        wait_until(is_so)
+
+    def outcome(self, key: str) -> Outcome:
+        self.until(lambda: key in self.ended)
+        return self.ended.pop(key)
+
+
+class Threads(Driver):
+    def __init__(self, count: int, grace_s: float = 5.0) -> None:
+        self.script = Script()
+        self.events: list[tuple[str, dict[str, Any]]] = []
+        self.closed: list[bool] = []
+        super().__init__(
+            ThreadExecutor(
+                count,
+                self.script.run,
+                close_run=lambda: self.closed.append(True),
+                emit=lambda event, *, level="info", **fields: self.events.append((event, {"level": level, **fields})),
+                cancel_grace_s=grace_s,
+            )
+        )
+
+
+Start = Callable[..., Threads]
+
+
+def handler_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "handler"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    made: list[Threads] = []
+
+    def started(count: int = 2, grace_s: float = 5.0) -> Threads:
+        made.append(Threads(count, grace_s))
+        return made[-1]
+
+    yield started
+    for driver in made:
+        driver.script.lets_go.set()
+        driver.executor.close()
+    wait_until(lambda: not handler_threads())
+
+
+def test_a_task_comes_back_with_the_outcome_of_its_handler(start: Start) -> None:
+    driver = start()
+    assert driver.outcome(driver.submit("a")) == Done()
+
+
+def test_tasks_run_in_threads_of_their_own_at_the_same_time(start: Start) -> None:
+    driver = start(4)
+    keys = [driver.submit(f"{i}", b"hang") for i in range(4)]
+    driver.until(lambda: len(driver.script.begun) == 4)
+    driver.script.lets_go.set()
+    assert [driver.outcome(key) for key in keys] == [Done()] * 4
+
+
+def test_thousands_of_tasks_each_come_back_once(start: Start) -> None:
+    driver = start(8)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for batch in range(500):
+            keys = [driver.submit(f"{batch}-{i}") for i in range(8)]
+            driver.until(lambda: len(driver.ended) == 8)
+            assert sorted(driver.ended) == sorted(keys)
+            driver.ended.clear()
+    finally:
+        sys.setswitchinterval(interval_s)
+
+
+def test_whatever_a_handler_raises_is_a_failure_and_its_thread_goes_on(start: Start) -> None:
+    driver = start(1)
+    for i in range(3):
+        ran = driver.outcome(driver.submit(f"{i}", b"raise"))
+        assert isinstance(ran, Failed)
+        assert ran.kind == "SystemExit"
+    assert len(handler_threads()) == 1
+
+
+def test_at_its_timeout_a_task_is_told_and_failed_and_its_thread_left_behind(start: Start) -> None:
+    driver = start(1)
+    assert driver.outcome(driver.submit("slow", b"hang", timeout_s=0.1)) == Failed("timed out after 100ms", "Timeout")
+    assert driver.events == [
+        ("thread.left_behind", {"level": "warning", "key": "slow", "reason": "it did not stop in time"})
+    ]
+    assert driver.outcome(driver.submit("next")) == Done()
+    assert len(handler_threads()) == 2
+
+
+def test_what_a_thread_brings_after_it_was_left_behind_is_dropped_and_the_thread_ends(start: Start) -> None:
+    driver = start(1)
+    driver.outcome(driver.submit("slow", b"wait", timeout_s=0.1))
+    driver.until(lambda: len(handler_threads()) == 1)
+    assert driver.outcome(driver.submit("slow", b"thread")) == Done(b"handler")
+    assert driver.ended == {}
+
+
+def test_threads_are_neither_lost_nor_multiplied_when_tasks_end_just_at_their_timeout(start: Start) -> None:
+    driver = start(4)
+    for batch in range(50):
+        keys = [driver.submit(f"{batch}-{i}", timeout_s=i * 2e-5) for i in range(4)]
+        driver.until(lambda: len(driver.ended) == 4)
+        assert sorted(driver.ended) == sorted(keys)
+        driver.ended.clear()
+    driver.until(lambda: len(handler_threads()) == 4)
+
+
+def test_a_cancelled_task_that_stops_ends_as_cancelled(start: Start) -> None:
+    driver = start(1)
+    key = driver.submit("a", b"wait")
+    driver.executor.cancel(key)
+    assert driver.outcome(key) == Cancelled()
+    assert driver.events == []
+
+
+def test_a_cancelled_task_that_does_not_stop_is_left_behind_as_cancelled(start: Start) -> None:
+    driver = start(1, grace_s=0.1)
+    key = driver.submit("a", b"hang")
+    driver.executor.cancel(key)
+    assert driver.outcome(key) == Cancelled()
+    assert [event for event, _ in driver.events] == ["thread.left_behind"]
+    assert driver.outcome(driver.submit("next")) == Done()
+
+
+def test_an_abandoned_task_is_never_spoken_of_again(start: Start) -> None:
+    driver = start(1)
+    key = driver.submit("a", b"hang")
+    driver.until(lambda: driver.script.begun)
+    driver.executor.abandon(key)
+    assert driver.outcome(driver.submit("a")) == Done()
+    driver.script.lets_go.set()
+    driver.until(lambda: len(handler_threads()) == 1)
+    assert driver.ended == {}
+
+
+def test_an_abandoned_task_that_has_just_ended_is_not_spoken_of_either(start: Start) -> None:
+    driver = start(1)
+    key = driver.submit("a")
+    wait_until(lambda: select.select([driver.executor], [], [], 0)[0])
+    driver.executor.abandon(key)
+    assert driver.outcome(driver.submit("b")) == Done()
+    assert driver.ended == {}
+    assert len(handler_threads()) == 1
+
+
+def test_quitting_releases_what_does_not_finish_and_keeps_what_does(start: Start) -> None:
+    driver = start(3)
+    hanging, stopping = driver.submit("hanging", b"hang"), driver.submit("stopping", b"wait")
+    failing = driver.submit("failing", b"fail when told")
+    driver.until(lambda: len(driver.script.begun) == 3)
+    driver.executor.quit(0.3)
+    assert driver.outcome(stopping) == Done(b"cancelled")
+    assert driver.outcome(failing) == Released()
+    assert driver.outcome(hanging) == Released()
+
+
+def test_closing_ends_every_thread_it_can_and_may_be_done_twice(start: Start) -> None:
+    driver = start(3)
+    driver.submit("a", b"hang")
+    driver.submit("b", b"wait")
+    driver.until(lambda: len(driver.script.begun) == 2)
+    driver.executor.close()
+    driver.executor.close()
+    wait_until(lambda: len(handler_threads()) == 1)
+    assert driver.closed == [True]
+
+
+# both kinds
+
+
+def where(_job: Any, _context: Any) -> list[int]:
+    return [os.getpid(), threading.get_ident()]
+
+
+async def on_a_loop(_job: Any, _context: Any) -> list[str]:
+    return [threading.current_thread().name, str(os.getpid())]
+
+
+def raw(type: str) -> bytes:
+    return encode(Job("1", "", 0, "low", 0, "2026-01-02T03:04:05.678Z", "", "", type=type))
+
+
+@pytest.fixture
+def mixed() -> Iterator[Callable[..., Driver]]:
+    made: list[MixedExecutor] = []
+
+    def started(*isolations: str, use: str = f"{__name__}:where") -> Driver:
+        routes = [{"type": f"t{i}", "use": use, "isolation": isolation} for i, isolation in enumerate(isolations)]
+        config = config_from({"worker": {"count": 2}, "handlers": routes})
+        table = Routes.load(config, handlers_are_set=True, app_dir=str(Path(__file__).parents[2]))
+        options: dict[str, Any] = {"handlers_are_set": True, "app_dir": str(Path(__file__).parents[2])}
+        made.append(MixedExecutor(config, table, **options))
+        return Driver(made[-1])
+
+    yield started
+    for executor in made:
+        executor.close()
+        executor.close()
+
+
+def answer(driver: Driver, number: int) -> list[Any]:
+    ran = driver.outcome(driver.submit(f"{number}", raw(f"t{number}"), route=number))
+    assert isinstance(ran, Done), ran
+    found: list[Any] = eval(ran.result)
+    return found
+
+
+def test_each_task_runs_where_its_route_wants_it(mixed: Callable[..., Driver]) -> None:
+    driver = mixed("process", "thread", "process")
+    pids = [answer(driver, number)[0] for number in range(3)]
+    assert [pid == os.getpid() for pid in pids] == [False, True, False]
+
+
+def test_without_process_isolation_there_is_no_fork_server(mixed: Callable[..., Driver]) -> None:
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    before = children.read_text()
+    driver = mixed("thread")
+    assert answer(driver, 0)[0] == os.getpid()
+    assert children.read_text() == before
+
+
+def test_without_thread_isolation_there_are_no_threads(mixed: Callable[..., Driver]) -> None:
+    driver = mixed("process")
+    assert answer(driver, 0)[0] != os.getpid()
+    assert handler_threads() == []
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_async_handlers_run_on_a_loop_of_their_own(mixed: Callable[..., Driver], isolation: str) -> None:
+    driver = mixed(isolation, isolation, use=f"{__name__}:on_a_loop")
+    thread, pid = answer(driver, 0)
+    assert thread == "async"
+    assert (int(pid) == os.getpid()) == (isolation == "thread")
+
+
+def test_tasks_of_both_kinds_are_cancelled_abandoned_and_released(mixed: Callable[..., Driver]) -> None:
+    driver = mixed("process", "thread", use="fileq.handlers:simulate")
+    endless = [
+        encode(Job("1", "", 0, "low", 0, "2026-01-02T03:04:05.678Z", "", "", type=f"t{i}", payload=b'{"hang": 1}'))  # type: ignore[arg-type]
+        for i in range(2)
+    ]
+    for i in range(2):
+        driver.executor.cancel(driver.submit(f"cancelled-{i}", endless[i], route=i))
+        assert driver.outcome(f"cancelled-{i}") == Cancelled()
+        driver.executor.abandon(driver.submit(f"abandoned-{i}", endless[i], route=i))
+        driver.submit(f"released-{i}", endless[i], route=i)
+    deadline_s = driver.executor.next_deadline_s()
+    assert deadline_s is not None
+    driver.executor.quit(5.0)
+    assert [driver.outcome(f"released-{i}") for i in range(2)] == [Released(), Released()]
+    assert driver.ended == {}
+
+
+def test_handlers_that_only_children_cannot_import_are_a_configuration_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "fickle.py").write_text("def handle(job, context):\n    pass\n")
+    config = config_from({"handlers": [{"match": "**/*", "use": "fickle:handle"}]})
+    routes = Routes.load(config, handlers_are_set=True, app_dir=str(tmp_path))
+    (tmp_path / "fickle.py").write_text("import nowhere\n")
+    with pytest.raises(ConfigError, match="nowhere"):
+        MixedExecutor(config, routes, handlers_are_set=True, app_dir=str(tmp_path))

@@ -1,0 +1,204 @@
+"""Coroutines as handlers: one loop for all, which goes on between jobs and outlives whatever they do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fileq.errors import Permanent
+from fileq.handlers.routes import Routes
+from fileq.handlers.run import run_task
+from fileq.handlers.task import Ran
+from fileq.outcome import Done, Failed
+from tests.integration.handler_runs import routes_of, run, typed_task
+from tests.waiting import wait_until
+
+
+async def answering(job: Any, context: Any) -> str:
+    await asyncio.sleep(0)
+    return f"{job.type} {context.attempt}"
+
+
+def failure(ended: Ran) -> Failed:
+    assert isinstance(ended, Failed), ended
+    return ended
+
+
+@pytest.fixture
+def opened() -> Iterator[list[Routes]]:
+    routes: list[Routes] = []
+    yield routes
+    for one in routes:
+        one.loop.close()
+
+
+def test_a_coroutine_is_awaited() -> None:
+    assert run(typed_task("t"), answering) == Done(b'"t 1"')
+
+
+def test_a_coroutine_that_a_plain_function_returns_is_awaited_too() -> None:
+    assert run(typed_task("t"), lambda job, context: answering(job, context)) == Done(b'"t 1"')
+
+
+def test_what_a_coroutine_raises_names_its_own_lines() -> None:
+    async def handler(job: Any, context: Any) -> None:
+        await asyncio.sleep(0)
+        raise ValueError("x")
+
+    ended = failure(run(typed_task("t"), handler))
+    assert ended.error.startswith("ValueError: x (at test_handlers_async.py:")
+    assert ended.error.endswith(" in handler)")
+
+
+def test_permanent_out_of_a_task_group_is_for_good() -> None:
+    async def fails() -> None:
+        raise Permanent("bad input")
+
+    async def handler(job: Any, context: Any) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fails())
+
+    assert failure(run(typed_task("t"), handler)).is_permanent
+
+
+def test_one_loop_serves_all_jobs_and_goes_on_between_them(opened: list[Routes]) -> None:
+    seen: list[asyncio.AbstractEventLoop] = []
+    ticked = threading.Event()
+
+    async def handler(job: Any, context: Any) -> None:
+        seen.append(asyncio.get_running_loop())
+        if len(seen) == 1:
+            asyncio.get_running_loop().call_later(0.05, ticked.set)
+
+    routes = routes_of(handler)
+    opened.append(routes)
+    assert run_task(typed_task("t"), routes, threading.Event()) == Done()
+    assert ticked.wait(10), "nothing turns it after the job"
+    assert run_task(typed_task("t"), routes, threading.Event()) == Done()
+    assert seen[0] is seen[1]
+
+
+def test_coroutines_of_many_threads_run_at_the_same_time(opened: list[Routes]) -> None:
+    present: list[int] = []
+
+    async def handler(job: Any, context: Any) -> int:
+        present.append(1)
+        while len(present) < 16:
+            await asyncio.sleep(0.001)
+        return len(present)
+
+    routes = routes_of(handler)
+    opened.append(routes)
+    outcomes: list[Ran] = []
+    threads = [
+        threading.Thread(target=lambda: outcomes.append(run_task(typed_task("t"), routes, threading.Event())))
+        for _ in range(16)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert outcomes == [Done(b"16")] * 16
+
+
+def test_a_coroutine_past_its_timeout_is_ended() -> None:
+    cleaned = threading.Event()
+
+    async def handler(job: Any, context: Any) -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            cleaned.set()
+
+    assert run(typed_task("t", timeout_s=0.1), handler) == Failed("timed out after 100ms", "Timeout")
+    assert cleaned.is_set()
+
+
+def test_a_timeout_error_of_its_own_is_not_the_attempts() -> None:
+    async def handler(job: Any, context: Any) -> None:
+        async with asyncio.timeout(0.01):
+            await asyncio.sleep(600)
+
+    assert failure(run(typed_task("t"), handler)).kind == "TimeoutError"
+
+
+def test_a_cancelled_coroutine_gets_the_cancellation_and_may_clean_up() -> None:
+    cancelled, cleaned = threading.Event(), threading.Event()
+
+    async def handler(job: Any, context: Any) -> None:
+        context.cancelled.set()
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)
+            cleaned.set()
+            raise
+
+    started_s = time.monotonic()
+    assert failure(run(typed_task("t"), handler, cancelled=cancelled)).kind == "CancelledError"
+    assert cleaned.is_set()
+    assert time.monotonic() - started_s < 5
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit(), RecursionError()])
+def test_whatever_a_coroutine_raises_the_loop_goes_on(error: BaseException, opened: list[Routes]) -> None:
+    async def handler(job: Any, context: Any) -> int:
+        if context.attempt == 1:
+            raise error
+        return 2
+
+    routes = routes_of(handler)
+    opened.append(routes)
+    ended = failure(run_task(typed_task("t"), routes, threading.Event()))
+    assert ended.kind == type(error).__name__
+    assert run_task(typed_task("t", attempt=2), routes, threading.Event()) == Done(b"2")
+
+
+def test_a_task_left_on_the_loop_that_exits_takes_nobody_along(opened: list[Routes]) -> None:
+    left: list[asyncio.Task[None]] = []
+
+    async def exits() -> None:
+        sys.exit(1)
+
+    async def handler(job: Any, context: Any) -> int:
+        if context.attempt == 1:
+            left.append(asyncio.get_running_loop().create_task(exits()))
+        return context.attempt  # type: ignore[no-any-return]
+
+    routes = routes_of(handler)
+    opened.append(routes)
+    assert run_task(typed_task("t"), routes, threading.Event()) == Done(b"1")
+    wait_until(lambda: left[0].done())
+    assert run_task(typed_task("t", attempt=2), routes, threading.Event()) == Done(b"2")
+    with pytest.raises(SystemExit):
+        left[0].result()
+
+
+def test_closing_ends_what_is_left_on_the_loop_and_can_be_done_twice() -> None:
+    ended = threading.Event()
+
+    async def lingering() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.set()
+
+    kept: list[asyncio.Task[None]] = []
+
+    async def handler(job: Any, context: Any) -> None:
+        kept.append(asyncio.get_running_loop().create_task(lingering()))
+        await asyncio.sleep(0)
+
+    routes = routes_of(handler)
+    routes.loop.close()
+    assert run_task(typed_task("t"), routes, threading.Event()) == Done()
+    routes.loop.close()
+    assert ended.is_set()
+    routes.loop.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "async"]

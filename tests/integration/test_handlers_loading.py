@@ -1,0 +1,152 @@
+"""Handlers found in the user's own modules, and one line for everything that is wrong with them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fileq.config import config_from
+from fileq.errors import ConfigError
+from fileq.handlers import registry
+from fileq.handlers.routes import Routes
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory of modules, forgotten afterwards."""
+    before = set(sys.modules)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(registry, "REGISTRY", registry.Registry())
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def load(app_dir: Path | str, *handlers: dict[str, Any], imports: tuple[str, ...] = ()) -> Routes:
+    config = config_from({"handlers": list(handlers), "imports": list(imports)})
+    return Routes.load(config, handlers_are_set=True, app_dir=str(app_dir))
+
+
+def problems(app: Path, *handlers: dict[str, Any], imports: tuple[str, ...] = ()) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        load(app, *handlers, imports=imports)
+    return caught.value.problems
+
+
+def using(target: str) -> dict[str, str]:
+    return {"match": "**/*", "use": target}
+
+
+def test_a_function_is_found_in_the_application_directory(app: Path) -> None:
+    (app / "app_pkg").mkdir()
+    tool = "class Tool:\n    @staticmethod\n    def extract(job, context): return 'x'\n"
+    (app / "app_pkg" / "pdf.py").write_text(tool)
+    routes = load(app, using("app_pkg.pdf:Tool.extract"))
+    assert routes[0].function is not None
+    assert routes[0].function(None, None) == "x"
+
+
+def test_without_one_the_working_directory_is_the_application_directory(
+    app: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (app / "here.py").write_text("async def handle(job, context): pass\n")
+    monkeypatch.chdir(app)
+    assert load("", using("here:handle"))[0].is_async
+
+
+def test_the_application_directory_goes_first_and_is_put_there_once(app: Path) -> None:
+    (app / "once.py").write_text("def handle(job, context): pass\n")
+    load(app, using("once:handle"))
+    load(app, using("once:handle"))
+    assert sys.path[0] == os.fspath(app)
+    assert sys.path.count(os.fspath(app)) == 1
+
+
+def test_imports_bring_decorated_handlers_also_of_modules_they_import(app: Path) -> None:
+    (app / "main_mod.py").write_text(
+        'import fileq, other_mod\n@fileq.handler("*.a", timeout=5)\ndef a(job, context): pass\n'
+    )
+    (app / "other_mod.py").write_text('import fileq\n@fileq.handler(type="b")\ndef b(job, context): pass\n')
+    routes = load(app, using("fileq.handlers:checksum"), imports=("main_mod",))
+    assert [str(route) for route in routes] == [
+        "handlers[0]: **/* → fileq.handlers:checksum",
+        "@fileq.handler on other_mod:b: type b → other_mod:b",
+        "@fileq.handler on main_mod:a: *.a → main_mod:a",
+    ]
+
+
+def test_a_module_that_is_used_brings_its_decorated_handlers_too(app: Path) -> None:
+    (app / "both.py").write_text(
+        'import fileq\ndef plain(job, context): pass\n@fileq.handler("*.a")\ndef a(job, context): pass\n'
+    )
+    assert [route.name for route in load(app, using("both:plain"))] == ["both:plain", "both:a"]
+
+
+def test_everything_wrong_is_told_at_once_one_line_each(app: Path) -> None:
+    (app / "broken.py").write_text("x = 1\ny = 1 / 0\n")
+    (app / "syntax.py").write_text("1 +\n")
+    (app / "needy.py").write_text("import no_such_library.part\n")
+    (app / "leaving.py").write_text("import sys; sys.exit('bye')\n")
+    (app / "fine.py").write_text("def extract(job, context): pass\ndef short(path): pass\nnumber = 3\n")
+    lines = problems(
+        app,
+        using("broken:handle"),
+        using("syntax:handle"),
+        using("needy:handle"),
+        using("missing.module:handle"),
+        using("fine:extrct"),
+        using("fine:short"),
+        using("fine:number"),
+        {"type": "mail", "use": "leaving:handle"},
+        using("fine:extract"),
+        imports=("broken", "missing"),
+    )
+    assert lines == (
+        f"imports[0] names the module broken, which can't be imported: ZeroDivisionError: division by zero "
+        f"({app}/broken.py:2)",
+        f"imports[1] names the module missing, but there is no missing in {app} or on Python's path",
+        f"handlers[0] (**/*) names the module broken, which can't be imported: ZeroDivisionError: division by zero "
+        f"({app}/broken.py:2)",
+        "handlers[1] (**/*) names the module syntax, which can't be imported: SyntaxError: "
+        "invalid syntax (syntax.py, line 1)",
+        f"handlers[2] (**/*) names the module needy, which can't be imported: ModuleNotFoundError: No module named "
+        f"'no_such_library' ({app}/needy.py:1)",
+        f"handlers[3] (**/*) names the module missing.module, but there is no missing in {app} or on Python's path",
+        "handlers[4] (**/*) uses fine:extrct, but fine has no 'extrct'; did you mean 'extract'?",
+        "handlers[5] (**/*) uses fine:short, which takes (path); a handler is called with (job, context)",
+        "handlers[6] (**/*) uses fine:number, which is an int; a handler is a function",
+        f"handlers[7] (type mail) names the module leaving, which can't be imported: SystemExit: bye "
+        f"({app}/leaving.py:1)",
+    )
+
+
+def test_a_module_is_executed_once_though_it_fails_and_is_asked_for_often(app: Path) -> None:
+    counts = f"with open({str(app / 'count')!r}, 'a') as file: file.write('x')\n"
+    (app / "counting.py").write_text(counts + "raise ValueError('no\\nway')\n")
+    lines = problems(app, using("counting:a"), using("counting:b"), imports=("counting",))
+    assert len(lines) == 3
+    assert all("ValueError: no | way" in line for line in lines)
+    assert (app / "count").read_text() == "x"
+
+
+def test_a_decorator_used_wrongly_is_a_line_that_names_its_module(app: Path) -> None:
+    (app / "bare.py").write_text("import fileq\n@fileq.handler\ndef a(job, context): pass\n")
+    (line,) = problems(app, imports=("bare",))
+    assert line.startswith("imports[0] names the module bare, in which @fileq.handler needs a glob or a type")
+
+
+def test_an_application_module_goes_before_an_installed_one(app: Path) -> None:
+    (app / "wcmatch_like.py").write_text("def handle(job, context): return 'ours'\n")
+    elsewhere = app / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "wcmatch_like.py").write_text("def handle(job, context): return 'theirs'\n")
+    sys.path.insert(0, str(elsewhere))
+    function = load(app, using("wcmatch_like:handle"))[0].function
+    assert function is not None
+    assert function(None, None) == "ours"

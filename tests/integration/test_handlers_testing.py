@@ -1,0 +1,111 @@
+"""fileq.testing.run, and the names that handlers get from `import fileq`."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fileq
+import fileq.testing
+from fileq.errors import ConfigError
+from fileq.handlers import checksum
+
+
+def test_a_handler_is_run_on_a_file_as_a_worker_would(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"abc")
+
+    def handler(job: fileq.JobView, context: fileq.Context) -> dict[str, Any]:
+        with open(job.path, "rb") as opened:
+            assert opened.read() == b"abc"
+        context.log.info("file.read", size=job.filesize)
+        assert not context.cancelled.is_set()
+        assert 290 < context.time_left <= 300
+        return {"size": job.filesize, "path": job.path, "attempt": context.attempt, "retries": job.retries}
+
+    assert fileq.testing.run(handler, file, attempt=2) == {
+        "size": 3,
+        "path": str(file),
+        "attempt": 2,
+        "retries": 1,
+    }
+    assert fileq.testing.run(checksum, str(file))["bytes"] == 3
+    assert fileq.testing.run(checksum, bytes(file))["bytes"] == 3
+
+
+def test_a_handler_is_run_on_a_payload() -> None:
+    def handler(job: fileq.JobView, context: fileq.Context) -> list[Any]:
+        return [job.type, job.payload, job.path, job.id]
+
+    assert fileq.testing.run(handler, type="mail", payload={"to": [1]}, id="m1") == ["mail", {"to": [1]}, "", "m1"]
+
+
+def test_what_a_handler_raises_is_raised(tmp_path: Path) -> None:
+    def handler(job: fileq.JobView, context: fileq.Context) -> None:
+        raise fileq.Retry("busy", after=5)
+
+    with pytest.raises(fileq.Retry, match="busy") as caught:
+        fileq.testing.run(handler, payload=1)
+    assert caught.value.after_s == 5
+    with pytest.raises(FileNotFoundError):
+        fileq.testing.run(checksum, tmp_path / "none")
+
+
+async def asynchronous(job: fileq.JobView, context: fileq.Context) -> int:
+    await asyncio.sleep(0)
+    return 7
+
+
+def test_a_coroutine_is_awaited_also_where_a_loop_is_running() -> None:
+    async def test() -> int:
+        result: int = fileq.testing.run(asynchronous)
+        return result
+
+    assert fileq.testing.run(asynchronous) == 7
+    assert asyncio.run(test()) == 7
+
+
+def test_a_cancellation_can_be_tried() -> None:
+    cancelled = threading.Event()
+    cancelled.set()
+
+    def handler(job: fileq.JobView, context: fileq.Context) -> str:
+        return "stopped" if context.cancelled.is_set() else "went on"
+
+    assert fileq.testing.run(handler, cancelled=cancelled) == "stopped"
+
+
+def test_a_result_that_a_worker_would_drop_is_a_warning() -> None:
+    with pytest.warns(UserWarning, match="not JSON"):
+        fileq.testing.run(lambda job, context: object())
+
+
+def test_what_cannot_be_a_handler_is_told_before_it_is_called(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"takes \(path\); a handler is called with \(job, context\)"):
+        fileq.testing.run(lambda path: None)
+    with pytest.raises(TypeError, match="a job about a file has neither"):
+        fileq.testing.run(checksum, tmp_path, payload=1)
+
+
+def test_importing_fileq_imports_nothing_else_until_a_name_is_asked_for() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import fileq\n"
+        "print(sorted(set(sys.modules) - before))\n"
+        "assert {'handler', 'Retry', 'Permanent', 'Context', 'JobView'} <= set(dir(fileq))\n"
+        "print(sorted(name for name in set(sys.modules) - before if name.startswith('fileq')))\n"
+        "fileq.handler('*')(lambda job, context: None)\n"
+        "print(fileq.Retry.__name__, fileq.Permanent.__name__, 'fileq.handlers.registry' in sys.modules)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    assert ended.stdout.splitlines() == ["['fileq']", "['fileq']", "Retry Permanent True"]
+
+
+def test_a_name_that_fileq_does_not_have_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'fileq' has no attribute 'handlr'"):
+        fileq.handlr  # type: ignore[attr-defined]  # noqa: B018

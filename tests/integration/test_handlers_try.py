@@ -1,0 +1,184 @@
+"""`fileq try`: the handler that would get this file, in the foreground; its result on stdout, the rest on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from fileq.config import load
+from fileq.errors import ConfigError
+from fileq.handlers import registry
+from fileq.trying import try_path
+
+MODULE = """
+import asyncio
+import fileq
+
+def fine(job, context):
+    context.log.warning("page.odd", page=3)
+    return {"name": job.path.rpartition("/")[2], "attempt": context.attempt}
+
+def failing(job, context):
+    inner()
+
+def inner():
+    raise ValueError("bad header")
+
+async def failing_later(job, context):
+    await asyncio.sleep(0)
+    inner()
+
+def hopeless(job, context):
+    raise fileq.Permanent("no such customer")
+
+def busy(job, context):
+    raise fileq.Retry("busy", after=90)
+
+def unkept(job, context):
+    return object()
+
+@fileq.handler("**/*.deco")
+def decorated(job, context):
+    return "decorated"
+
+def interrupted(job, context):
+    raise KeyboardInterrupt
+"""
+CONFIG = """
+producer: {scan_dir: ./inbox}
+observability: {log_format: json}
+imports: [tried]
+handlers:
+  - {match: "**/*.ok", use: "tried:fine"}
+  - {match: "**/*.bad", use: "tried:failing"}
+  - {match: "**/*.later", use: "tried:failing_later"}
+  - {match: "**/*.permanent", use: "tried:hopeless", timeout: 7s}
+  - {match: "**/*.busy", use: "tried:busy"}
+  - {match: "**/*.unkept", use: "tried:unkept"}
+  - {match: "**/*.sh", command: ["sh", "-c", "echo oops >&2; exit 3"], give_up_on: [3]}
+  - {match: "sub/*.cat", command: ["cat", "{filepath}"]}
+  - {match: "**/*.int", use: "tried:interrupted"}
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(registry, "REGISTRY", registry.Registry())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tried.py").write_text(MODULE)
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    (tmp_path / "inbox" / "sub").mkdir(parents=True)
+    yield tmp_path
+    sys.modules.pop("tried", None)
+    structlog.reset_defaults()
+
+
+def tried(name: str, content: bytes = b"abc") -> int:
+    if name.startswith("inbox/"):
+        Path(name).write_bytes(content)
+    return try_path(load(environ={}), name)
+
+
+def test_the_result_is_on_stdout_and_the_route_and_the_logs_on_stderr(
+    app: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tried("inbox/a.ok") == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out) == {"name": "a.ok", "attempt": 1}
+    assert len(out.splitlines()) == 4, "for people to read"
+    first, log, last = err.splitlines()
+    assert first == "handlers[0]: **/*.ok → tried:fine (timeout 5m)"
+    assert json.loads(log)["page"] == 3
+    assert last.startswith("done in ")
+
+
+@pytest.mark.parametrize("name", ["inbox/a.bad", "inbox/a.later"])
+def test_an_error_comes_with_the_handlers_own_traceback(
+    name: str, app: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tried(name) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "Traceback (most recent call last)" in err
+    places = [line for line in err.splitlines() if line.startswith("  File ")]
+    assert len(places) == 2
+    assert all(str(app / "tried.py") in place for place in places), "none of ours"
+    last = err.splitlines()[-1]
+    assert last.startswith("failed after ")
+    assert ", to be retried: ValueError: bad header" in last
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("inbox/a.permanent", "not worth a retry: Permanent: no such customer"),
+        ("inbox/a.busy", "to be retried after 1m30s: Retry: busy"),
+        ("inbox/a.sh", "not worth a retry: sh exited with 3: oops"),
+    ],
+)
+def test_what_a_worker_would_do_next_is_told(
+    name: str, word: str, app: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tried(name) == 1
+    err = capfd.readouterr().err
+    assert err.splitlines()[-1].endswith(word)
+    assert ("Traceback" in err) == (not name.endswith(".sh"))
+
+
+def test_a_command_is_tried_like_a_function(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tried("inbox/sub/a.cat", "ü".encode()) == 0
+    assert json.loads(capfd.readouterr().out) == {"exit": 0, "stdout": "ü", "stderr": ""}
+
+
+def test_a_dropped_result_is_told(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tried("inbox/a.unkept") == 0
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "the result is not JSON and was dropped" in err
+
+
+def test_a_decorated_handler_is_found_too(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tried("inbox/a.deco") == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out) == "decorated"
+    assert "@fileq.handler on tried:decorated" in err
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("config.yaml", "leads outside the allowed roots"),
+        ("inbox/none.ok", "can't be read: No such file or directory"),
+        ("inbox/a.other", "add a route that matches it"),
+        ("inbox/a.cat", "add a route that matches it"),
+        ("inbox", "leads outside the allowed roots"),
+        ("inbox/sub", "not a regular file"),
+    ],
+)
+def test_a_file_that_no_handler_would_get_is_one_line(path: str, line: str, app: Path) -> None:
+    for name in ("a.other", "a.cat"):
+        (app / "inbox" / name).touch()
+    with pytest.raises(ConfigError) as caught:
+        try_path(load(environ={}), path)
+    assert len(caught.value.problems) == 1
+    assert line in caught.value.problems[0]
+
+
+def test_without_handlers_a_file_is_checksummed(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (app / "config.yaml").write_text("producer: {scan_dir: ./inbox}\n")
+    assert tried("inbox/a.txt") == 0
+    out, err = capfd.readouterr()
+    assert json.loads(out)["bytes"] == 3
+    assert err.startswith("the default: **/* → fileq.handlers:checksum")
+
+
+def test_ctrl_c_ends_the_try_and_is_no_failure(app: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        tried("inbox/a.int")

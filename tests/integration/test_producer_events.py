@@ -1,0 +1,141 @@
+"""What happens in the directory while the producer runs: heard at once, and found again where it was not heard."""
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.producing import Place, jobs_of, pending, scanned, wait_pending
+from tests.waiting import wait_until
+
+NEVER = {"rescan_interval": "1h"}  # what is found is found by events
+
+
+def test_a_closed_file_is_a_job_well_before_the_next_scan(place: Place) -> None:
+    with place.producer(**NEVER) as program:
+        scanned(program)
+        place.write("a")
+        place.wait_for_names("a", timeout_s=5)
+        assert program.metric("producer_scan_duration_seconds_count") == 1
+
+
+@pytest.mark.parametrize("how", ["file", "directory"])
+def test_what_is_moved_in_is_a_job_well_before_the_next_scan(on_sqlite: Place, how: str) -> None:
+    place = on_sqlite
+    aside = place.directory / "aside"
+    (aside / "deep/er").mkdir(parents=True)
+    (aside / "deep/er/a").write_bytes(b"x")
+    with place.producer(**NEVER) as program:
+        scanned(program)
+        source = aside / ("deep/er/a" if how == "file" else "deep")
+        source.rename(place.inbox / source.name)
+        place.wait_for_names("a" if how == "file" else "deep/er/a", timeout_s=5)
+
+
+def test_a_tree_made_in_one_go_is_found_to_its_last_leaf(on_sqlite: Place) -> None:
+    place = on_sqlite
+    with place.producer(**NEVER) as program:
+        scanned(program)
+        names = [f"{a}/{b}/{c}" for a in "xyz" for b in "uvw" for c in range(5)]
+        for name in names:
+            place.write(name)
+        place.wait_for_names(*names, timeout_s=10)
+        place.write("x/u/new/later")
+        place.wait_for_names(*names, "x/u/new/later", timeout_s=5)
+
+
+def test_a_hard_link_is_a_file_of_its_own(on_sqlite: Place) -> None:
+    place = on_sqlite
+    (place.directory / "aside").write_bytes(b"x")
+    with place.producer(**NEVER) as program:
+        scanned(program)
+        os.link(place.directory / "aside", place.inbox / "a")
+        os.link(place.directory / "aside", place.inbox / "b")
+        place.wait_for_names("a", "b", timeout_s=5)
+
+
+def test_a_directory_renamed_within_the_tree_is_still_heard(on_sqlite: Place) -> None:
+    place = on_sqlite
+    place.write("old/sub/a")
+    with place.producer(**NEVER) as program:
+        place.wait_for_names("old/sub/a")
+        scanned(program)
+        (place.inbox / "old").rename(place.inbox / "new")
+        place.wait_for_names("new/sub/a", "old/sub/a", timeout_s=5)
+        place.write("new/sub/b")
+        place.wait_for_names("new/sub/a", "new/sub/b", "old/sub/a", timeout_s=5)
+
+
+def test_polling_finds_what_no_event_tells_of(on_sqlite: Place) -> None:
+    place = on_sqlite
+    with place.producer(**NEVER, watch="poll", poll_interval="100ms") as program:
+        scanned(program)
+        place.write("deep/a")
+        place.wait_for_names("deep/a", timeout_s=5)
+
+
+def test_a_burst_while_it_stood_still_is_found_whole_although_events_were_lost(place: Place) -> None:
+    """Twice 20,000 events are more than the kernel keeps."""
+    with place.producer(**NEVER) as program, place.open() as broker:
+        scanned(program)
+        program.signal(signal.SIGSTOP)
+        for n in range(20_000):
+            os.close(os.open(place.inbox / f"{n}.txt", os.O_CREAT | os.O_WRONLY))
+        program.signal(signal.SIGCONT)
+        wait_pending(broker, 20_000)
+        assert len(program.events("producer.events_lost")) == 1
+        scanned(program, 2)
+        assert program.metric("producer_scan_duration_seconds_count") == 2
+        assert pending(broker) == 20_000
+        assert broker.census().drift == 0
+
+
+def test_no_job_speaks_of_an_unfinished_file(place: Place) -> None:
+    """A writer appends to 50 files with pauses of up to 2 s; the settle times are 3 s."""
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    writer = SlowWriter(place.inbox, 50, random.Random(seed))
+    with place.producer(settle="3s", settle_unclosed="3s", rescan_interval="1s") as program, place.open() as broker:
+        writer.write_everything()
+        wait_pending(broker, 50)
+        scanned(program, 8)
+        found = {job.path: job.filesize for job in jobs_of(broker)}
+        assert found == writer.finished
+        assert pending(broker) == 50
+
+
+class SlowWriter:
+    """Half of the files stay open while they are written, the others are closed after each piece."""
+
+    def __init__(self, inbox: Path, count: int, dice: random.Random) -> None:
+        self._dice = dice
+        self._open = {bytes(inbox / f"{n}.txt"): self._opened(bytes(inbox / f"{n}.txt")) for n in range(count)}
+        self._closing = set(list(self._open)[::2])
+        self._pieces = {path: dice.randint(2, 4) for path in self._open}
+        self.finished: dict[bytes, int] = {}
+
+    def _opened(self, path: bytes) -> int:
+        return os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+
+    def write_everything(self) -> None:
+        due = dict.fromkeys(self._open, 0.0)
+        while due:
+            path = min(due, key=due.__getitem__)
+            wait_until(lambda path=path: time.monotonic() >= due[path])
+            self._write(path)
+            self._pieces[path] -= 1
+            if self._pieces[path]:
+                due[path] = time.monotonic() + self._dice.uniform(0.0, 2.0)
+            else:
+                os.close(self._open.pop(path))
+                del due[path]
+                self.finished[path] = os.path.getsize(path)
+
+    def _write(self, path: bytes) -> None:
+        os.write(self._open[path], b"x" * self._dice.randint(1, 1000))
+        if path in self._closing:
+            os.close(self._open[path])
+            self._open[path] = self._opened(path)

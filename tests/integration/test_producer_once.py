@@ -1,0 +1,130 @@
+"""`fileq producer --once`: one scan, a summary, and a line that moves on a terminal."""
+
+import os
+import pty
+import re
+import subprocess
+import threading
+import time
+
+from tests.integration.producing import Place
+from tests.integration.program import command, environment, run
+
+
+def once(place: Place, **settings: object) -> subprocess.CompletedProcess[str]:
+    return run("producer", str(place.inbox), "--once", cwd=place.directory, settings=place.all_settings(**settings))
+
+
+def test_it_enqueues_what_there_is_and_sums_up(place: Place) -> None:
+    for name in ("a.pdf", "x/b", "x.tmp", "x/y.tmp"):
+        place.write(name)
+    os.mkfifo(place.inbox / "pipe")
+    first = once(place)
+    assert first.returncode == 0, first.stderr
+    assert re.fullmatch(
+        r"found 2, enqueued 2, already known 0, skipped 2 \(excluded\), skipped 1 \(special\) in \d+\.\d s\n",
+        first.stdout,
+    )
+    assert "\x1b" not in first.stderr, "no terminal, no progress"
+    assert place.names() == ["a.pdf", "x/b"]
+    again = once(place)
+    assert again.stdout.startswith("found 2, enqueued 0, already known 2,")
+    assert place.names() == ["a.pdf", "x/b"]
+
+
+def test_it_serves_no_endpoints(place: Place) -> None:
+    place.write("a")
+    ended = once(place, observability__metrics_port=1)
+    assert ended.returncode == 0, ended.stderr
+    assert "http." not in ended.stderr
+
+
+def test_an_empty_directory_is_soon_done(on_sqlite: Place) -> None:
+    assert once(on_sqlite).stdout.startswith("found 0, enqueued 0, already known 0 in 0.")
+
+
+def test_it_waits_for_a_file_that_is_still_being_written(on_sqlite: Place) -> None:
+    place = on_sqlite
+    writing = threading.Event()
+
+    def write() -> None:
+        with open(place.inbox / "a", "wb", buffering=0) as file:
+            for _ in range(40):
+                file.write(b"x")
+                writing.set()
+                threading.Event().wait(0.05)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    writing.wait()
+    ended = once(place, settle_unclosed="500ms")
+    writer.join()
+    assert ended.returncode == 0
+    assert "enqueued 1" in ended.stdout
+    assert [job.filesize for job in place.jobs()] == [40]
+
+
+class Terminal:
+    """Runs a command with a terminal for its stderr, and reads what it shows."""
+
+    def __init__(self, arguments: list[str], cwd: os.PathLike[str]) -> None:
+        ours, theirs = pty.openpty()
+        env = environment(TERM="xterm-256color", COLUMNS="200", LINES="50")
+        self.process = subprocess.Popen(
+            arguments, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, text=True
+        )
+        os.close(theirs)
+        self._shown = b""
+        self._reader = threading.Thread(target=self._read, args=(ours,))
+        self._reader.start()
+
+    def _read(self, fd: int) -> None:
+        while True:
+            try:
+                some = os.read(fd, 65536)
+            except OSError:  # the other side is closed
+                break
+            if not some:
+                break
+            self._shown += some
+        os.close(fd)
+
+    def finish(self) -> tuple[str, str]:
+        """What it wrote to stdout and what its terminal showed."""
+        out, _ = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, self._shown
+        self._reader.join()
+        return out, self._shown.decode()
+
+
+def show(place: Place, **settings: object) -> tuple[str, str]:
+    arguments = command("producer", str(place.inbox), "--once", settings=place.all_settings(**settings))
+    return Terminal(arguments, place.directory).finish()
+
+
+def test_on_a_terminal_a_line_moves_and_names_the_rate_limit_that_holds_it_back(place: Place) -> None:
+    for n in range(30):
+        place.write(str(n))
+    out, shown = show(place, rate_limit_per_sec=15)
+    assert out.startswith("found 30, enqueued 30,")
+    assert "\x1b" in shown
+    assert "held back by producer.rate_limit_per_sec (shared: jobqueue:rate_limit:producer)" in shown
+    assert "job.produced" not in shown, "the line says it already"
+    assert "broker.opened" in shown
+
+
+def test_what_does_not_hold_it_back_is_not_mentioned(on_sqlite: Place) -> None:
+    # Stamps from the future: it has to settle, however long the start takes.
+    (on_sqlite.inbox / "a").touch()
+    os.utime(on_sqlite.inbox / "a", (time.time() + 60, time.time() + 60))
+    out, shown = show(on_sqlite, settle_unclosed="500ms", max_pending=1000)
+    assert out.startswith("found 1, enqueued 1,")
+    assert "settling 1" in shown
+    assert "held back" not in shown
+
+
+def test_a_warning_does_not_break_the_line(on_sqlite: Place) -> None:
+    on_sqlite.write("a")
+    (on_sqlite.inbox / "out").symlink_to("/etc/passwd")
+    _, shown = show(on_sqlite, follow_symlinks="true", settle_unclosed="300ms")
+    assert "file.passed_over" in shown

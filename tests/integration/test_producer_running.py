@@ -1,0 +1,261 @@
+"""The producer as operators meet it: start, endpoints, outages, a directory that goes, signals."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fileq.job import decode
+from tests.integration.conftest import redis_place
+from tests.integration.producing import Place, jobs_of, pending, scanned, wait_pending
+from tests.integration.program import run
+from tests.servers import Server, available_servers
+from tests.waiting import wait_until
+
+# start
+
+
+@pytest.mark.parametrize("once", [[], ["--once"]])
+@pytest.mark.parametrize(("make", "what"), [(lambda path: None, "does not exist"), (Path.touch, "is not a directory")])
+def test_a_scan_dir_that_is_none_is_one_line_and_exit_2_and_leaves_no_trace(
+    tmp_path: Path, make, what: str, once: list[str]
+) -> None:
+    make(tmp_path / "in")
+    before = sorted(tmp_path.iterdir())
+    ended = run("producer", "in", *once, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    [line] = ended.stderr.splitlines()
+    assert "producer.scan_dir is 'in'" in line
+    assert what in line
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_every_start_says_which_broker_it_is_on_and_why(place: Place) -> None:
+    with place.producer() as program:
+        [line] = program.events("broker.opened")
+        assert line["broker"] == place.kind
+        assert "redis.addr" in line["chosen"]
+
+
+def test_an_unreachable_broker_at_start_is_one_line_and_exit_4(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    ended = run("producer", "in", cwd=tmp_path, settings={"redis.addr": "127.0.0.1:1"})
+    assert ended.returncode == 4
+    assert len(ended.stderr.splitlines()) == 1
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_metrics_port_that_was_chosen_and_is_taken_is_exit_2(on_sqlite: Place) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with on_sqlite.producer(observability__metrics_port=port, wait=False) as program:
+            assert program.wait() == 2
+            last = program.text().splitlines()[-1]
+            assert f"observability.metrics_port is {port}" in last
+            assert "Traceback" not in program.text()
+
+
+def test_the_default_metrics_port_gives_way_when_it_is_taken(on_sqlite: Place) -> None:
+    with socket.socket() as taken:
+        with contextlib.suppress(OSError):  # then somebody else has it
+            taken.bind(("127.0.0.1", 9090))
+            taken.listen()
+        with on_sqlite.producer(observability__metrics_port=None) as program:
+            [line] = program.events("http.port_taken")
+            assert (line["level"], line["wanted"]) == ("warning", 9090)
+            assert program.readiness()[0] == 200
+
+
+# endpoints
+
+
+def test_metrics_count_what_was_produced_skipped_and_scanned(place: Place) -> None:
+    for name in ("a", "b", "x.tmp"):
+        place.write(name)
+    with place.producer() as program:
+        wait_until(lambda: program.metric("jobs_produced_total") == 2)
+        scanned(program)
+        text = program.get("/metrics")[1]
+        assert program.metric('producer_files_skipped_total{reason="excluded"}') == 1
+        assert program.metric('producer_files_skipped_total{reason="changing"}') == 0
+        assert "# TYPE producer_scan_duration_seconds histogram" in text
+        assert str(place.directory) not in text
+        assert program.get("/healthz")[0] == 200
+        assert program.readiness() == (200, {"status": "ok"})
+        assert program.get("/nothing")[0] == 404
+
+
+def test_a_file_that_keeps_changing_is_seen_in_the_metrics_and_enqueued_in_the_end(on_sqlite: Place) -> None:
+    place = on_sqlite
+    done = threading.Event()
+
+    def write() -> None:
+        with open(place.inbox / "log", "wb", buffering=0) as file:
+            while not done.wait(0.03):
+                file.write(b"x")
+
+    writer = threading.Thread(target=write)
+    with place.producer() as program:
+        writer.start()
+        try:
+            changing = 'producer_files_skipped_total{reason="changing"}'
+            wait_until(lambda: program.metric(changing) >= 2, what="it is reported")
+            assert place.jobs() == []
+        finally:
+            done.set()
+            writer.join()
+        place.wait_for_names("log")
+        assert place.jobs()[0].filesize == os.path.getsize(place.inbox / "log")
+
+
+# a directory that goes
+
+
+def test_while_scan_dir_is_gone_it_is_not_ready_and_says_why_and_then_finds_what_is_new(place: Place) -> None:
+    place.write("a")
+    aside = place.directory / "aside"
+    with place.producer(rescan_interval="1h") as program:
+        place.wait_for_names("a")
+        place.inbox.rename(aside)
+        wait_until(lambda: program.readiness()[0] == 503)
+        reasons = program.readiness()[1]["reasons"]
+        assert str(place.inbox) in reasons["producer"]
+        assert "No such file" in reasons["producer"]
+        assert program.get("/healthz")[0] == 200
+        (aside / "b").write_bytes(b"x")
+        aside.rename(place.inbox)
+        wait_until(lambda: program.readiness()[0] == 200)
+        place.wait_for_names("a", "b")
+        place.write("c")
+        place.wait_for_names("a", "b", "c")
+        assert len(program.events("scan_dir.lost")) == len(program.events("scan_dir.found")) == 1
+
+
+# backpressure
+
+
+def test_no_more_jobs_wait_than_max_pending(place: Place) -> None:
+    for n in range(30):
+        place.write(str(n))
+    with place.producer(max_pending=10, rescan_interval="200ms") as program, place.open() as broker:
+        wait_pending(broker, 10)
+        scanned(program, 1)
+        for total in (15, 20):
+            oldest = [decode(raw).id for raw in broker.peek("low", 5)]
+            broker.cancel(oldest)
+            wait_until(lambda total=total: broker.census().counters["produced"] == total, what=f"{total} produced")
+            assert pending(broker) == 10
+
+
+# outages
+
+
+def test_a_redis_that_stops_and_comes_back_costs_two_lines_and_no_job(tmp_path: Path) -> None:
+    binary = available_servers()["valkey"]
+    assert binary is not None
+    with Server(binary, aof=True) as server:
+        place = redis_place(tmp_path, server)
+        done = threading.Event()
+        names: list[str] = []
+
+        def write() -> None:
+            while not done.wait(0.01):
+                names.append(f"{len(names) % 7}/{len(names)}")
+                place.write(names[-1])
+
+        writer = threading.Thread(target=write)
+        with place.producer(settle="20ms", rescan_interval="1s") as program:
+            writer.start()
+            try:
+                wait_until(lambda: program.metric("jobs_produced_total") >= 20)
+                server.kill()
+                program.wait_for("broker.lost")
+                wait_until(lambda: program.readiness()[0] == 503)
+                assert "away" in program.readiness()[1]["reasons"]["producer"]
+                assert program.get("/healthz")[0] == 200
+                seen = len(names)
+                wait_until(lambda: len(names) >= seen + 50)
+                server.start()
+                program.wait_for("broker.found")
+                wait_until(lambda: program.readiness()[0] == 200)
+            finally:
+                done.set()
+                writer.join()
+            place.wait_for_names(*names, timeout_s=20)
+            lines = [line for line in program.logs() if line["event"] != "job.produced"]
+            assert [line["event"] for line in lines[-2:]] == ["broker.lost", "broker.found"]
+            assert lines[-1]["seconds"] > 0
+            with place.open() as broker:
+                assert broker.census().drift == 0
+                assert len(jobs_of(broker)) == len(names)
+        server.close_clients()
+
+
+def test_a_database_that_is_locked_for_long_is_an_outage_too(on_sqlite: Place) -> None:
+    """Another process that hangs with the write lock."""
+    import fcntl
+
+    place = on_sqlite
+    with place.producer(rescan_interval="1h") as program:
+        scanned(program)
+        fd = os.open(place.directory / "fileq.db-lock", os.O_RDONLY)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        place.write("a")
+        program.wait_for("broker.lost", 20)
+        assert program.readiness()[0] == 503
+        os.close(fd)
+        program.wait_for("broker.found", 20)
+        place.wait_for_names("a")
+
+
+# the end
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_soon_also_in_the_middle_of_its_work(place: Place, number: signal.Signals) -> None:
+    for n in range(600):
+        place.write(str(n))
+    with place.producer(rate_limit_per_sec=50) as program, place.open() as broker:
+        wait_pending(broker, 50)
+        started_s = time.monotonic()
+        program.signal(number)
+        assert program.wait() == 0
+        assert time.monotonic() - started_s < 5
+        assert program.logs()[-1]["event"] == "role.stopped"
+        assert broker.census().drift == 0
+
+
+def test_it_ends_in_time_while_its_broker_is_away(tmp_path: Path) -> None:
+    binary = available_servers()["valkey"]
+    assert binary is not None
+    with Server(binary) as server:
+        place = redis_place(tmp_path, server)
+        with place.producer() as program:
+            server.kill()
+            place.write("a")
+            program.wait_for("broker.lost")
+            assert program.stop(10) == 0
+
+
+def test_logs_hold_no_control_characters_and_stay_one_line_an_event(on_sqlite: Place) -> None:
+    place = on_sqlite
+    place.write(b"a\nb\x1b[2J\xff")
+    with place.producer() as program:
+        line = program.wait_for("job.produced")
+        assert line["filepath"].endswith("a\nb\x1b[2J\\xff")
+        assert all(json.loads(text) for text in program.text().splitlines())
+        assert "\x1b" not in program.text()
+    with place.producer(observability__log_format="console", wait=False, settle_unclosed="0s") as program:
+        place.write(b"c\nd\x1b[2J\xff")
+        wait_until(lambda: "job.produced" in program.text(), 20)
+        [line] = [line for line in program.text().splitlines() if "job.produced" in line]
+        assert "c\\nd\\x1b[2J" in line
+        assert "\x1b" not in program.text()

@@ -1,0 +1,186 @@
+"""Files that vanish, change, move and have names nobody should have; and jobs that nobody can run. The real program."""
+
+from __future__ import annotations
+
+import os
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fileq.brokers.types import Entry
+from fileq.job import State, file_job, raw_id
+from tests.integration.producing import scanned_again
+from tests.integration.working import Farm, ids, on_files, pass_s
+from tests.servers import Server
+from tests.waiting import wait_until
+
+
+def test_what_nobody_can_run_is_dead_with_the_reason_and_its_bytes_intact(farm: Farm, valkey: Server) -> None:
+    client = valkey.client()
+    garbage = [b"\xff\xfe not a job {", b"{}", b'{"id": "x"}', b"", b"[1, 2]"]
+    client.lpush("jobqueue:low_priority", *garbage)
+    unknown = (
+        '{"id":"unknown","filepath":"","filesize":0,"priority":"low","retries":0,"creation_time":"",'
+        '"trace_id":"","span_id":"","type":"nobody-knows",'
+        '"payload":{"big": 12345678901234567890123, "empty": []},"theirs":[1.50]}'
+    )
+    client.lpush("jobqueue:low_priority", unknown)
+    pwned = farm.directory / "pwned"
+    farm.enqueue("command", "disabled", payload={"command": f"touch {pwned}"})
+    farm.enqueue("note", "good")
+    farm.worker(count=4)
+    raws = [raw_id(raw) for raw in garbage]
+    assert farm.wait_ended([*raws, "unknown", "disabled", "good"]) == {"dead": 7, "completed": 1}
+    dead = farm.broker.peek("dead_letter", 100)
+    assert len(dead) == 7
+    assert set(garbage) < set(dead), "byte for byte"
+    assert all("not a job" in farm.record(id).error for id in raws)
+    assert "nobody-knows" in (farm.job("unknown").error or "")
+    kept = farm.record("unknown").raw
+    assert b'"payload":{"big": 12345678901234567890123, "empty": []}' in kept
+    assert b'"theirs":[1.50]' in kept
+    assert "allow_commands" in (farm.job("disabled").error or "")
+    assert not pwned.exists()
+    assert farm.census().drift == 0
+
+
+def test_a_missing_file_is_a_failed_attempt(farm: Farm) -> None:
+    path = farm.inbox / "file"
+    path.write_bytes(b"x")
+    farm.enqueue_file(path, "vanished")
+    path.unlink()
+    farm.worker(count=1, max_retries=1, handlers=on_files("on_file"))
+    farm.wait_for(State.DEAD, ["vanished"])
+    assert "file vanished" in (farm.job("vanished").error or "")
+    assert farm.job("vanished").retries == 2
+    assert farm.record("vanished").attempt_count == 2
+    assert farm.told("file") == []
+
+
+def test_a_changed_file_is_left_to_the_job_of_its_new_version_or_run_as_it_is(each_farm: Farm) -> None:
+    farm = each_farm
+    superseded, alone = farm.inbox / "superseded", farm.inbox / "alone"
+    superseded.write_bytes(b"1")
+    farm.enqueue_file(superseded, "old")
+    superseded.write_bytes(b"22")
+    farm.enqueue_file(superseded, "new")
+    alone.write_bytes(b"1")
+    farm.enqueue_file(alone, "alone")
+    alone.write_bytes(b"333")
+    farm.worker(count=2, handlers=on_files("on_file"))
+    farm.wait_for(State.COMPLETED, ["old", "new", "alone"])
+    # The handler tells the size of what it found.
+    assert sorted((line.id, line.pid) for line in farm.diary("file")) == [("alone", 3), ("new", 2)]
+    assert [attempt.outcome for attempt in farm.record("old").attempts] == ["superseded"]
+    assert farm.census().counters["superseded"] == 1
+
+
+def test_after_its_job_a_file_is_moved_or_deleted_and_never_over_another(farm: Farm) -> None:
+    done = farm.directory / "done"
+    for folder in ("a", "b"):
+        (farm.inbox / folder).mkdir()
+        (farm.inbox / folder / "same.txt").write_text(folder)
+        farm.enqueue_file(farm.inbox / folder / "same.txt", folder)
+    (farm.inbox / "bad.txt").write_text("bad")
+    farm.enqueue_file(farm.inbox / "bad.txt", "bad")
+    handlers = on_files("on_file").replace("[", '[{match: "bad.txt", use: "worker_handlers:permanent"}, ')
+    after = {"worker__after__completed": f"move:{done}", "worker__after__dead": "delete"}
+    worker = farm.worker(count=2, handlers=handlers, **after)
+    assert farm.wait_ended(["a", "b", "bad"]) == {"completed": 2, "dead": 1}
+    assert worker.stop() == 0  # which waits for what has to be done with files
+    assert sorted(path.read_text() for path in done.iterdir()) == ["a", "b"]
+    assert [path for path in farm.inbox.rglob("*") if path.is_file()] == []
+
+
+def test_the_version_that_a_handler_leaves_in_place_is_not_enqueued_again(each_farm: Farm) -> None:
+    farm = each_farm
+    (farm.inbox / "file").write_bytes(b"text")
+    program = farm.worker(
+        role="all", count=1, handlers=on_files("in_place", in_place=True), producer__rescan_interval="1s"
+    )
+    farm.wait_told("changed", 1)
+    scanned_again(program, 2)
+    (farm.inbox / "other").write_bytes(b"text")  # proof that it still looks
+    farm.wait_told("changed", 2)
+    scanned_again(program, 1)
+    assert len(farm.told("changed")) == len(set(farm.told("changed"))) == 2
+    assert (farm.inbox / "file").read_bytes() == b"text was here"
+    assert farm.census().counters["produced"] == 2
+
+
+def test_a_path_of_the_producer_is_mapped_to_this_workers(farm: Farm) -> None:
+    (farm.inbox / "file").write_bytes(b"12345")
+    (farm.directory / "secret").write_bytes(b"1")
+    for id, name in (("mapped", b"file"), ("outside", b"../secret")):
+        job = file_job(b"/srv/theirs/" + name, size=5, priority="low", now=datetime.now(UTC), id=id)
+        farm.broker.enqueue([Entry(job, "low")])
+    farm.worker(
+        "/srv/theirs",
+        count=1,
+        max_retries=0,
+        path_map=f"{{/srv: /nowhere, /srv/theirs: {farm.inbox}}}",
+        handlers=on_files("on_file"),
+    )
+    assert farm.wait_ended(["mapped", "outside"]) == {"completed": 1, "dead": 1}
+    assert [(line.id, line.pid) for line in farm.diary("file")] == [("mapped", 5)]
+    assert "allowed" in (farm.job("outside").error or "")
+
+
+def test_while_a_root_is_missing_nothing_is_claimed(farm: Farm) -> None:
+    worker = farm.worker(count=1, handlers=on_files("on_file"))
+    wait_until(lambda: worker.readiness()[0] == 200, 10)
+    away = farm.inbox.rename(farm.directory / "unmounted")
+    wait_until(lambda: worker.readiness()[0] == 503, 10)
+    assert str(farm.inbox) in str(worker.readiness()[1])
+    jobs = farm.enqueue("note", *ids("stays", 3))
+    pass_s(1.5)  # it looks several times a second, and would have found them
+    assert farm.states(jobs) == {"pending": 3}
+    away.rename(farm.inbox)
+    farm.wait_for(State.COMPLETED, jobs)
+    assert worker.readiness()[0] == 200
+
+
+NASTY = [
+    b"; touch pwned",
+    b"$(touch pwned)",
+    b"`touch pwned`",
+    b"| touch pwned",
+    b"&& touch pwned",
+    b"a\ntouch pwned\n",
+    b"'quote'",
+    b'"double"',
+    b"-rf",
+    b"--help",
+    b"*",
+    b"?[a]{b,c}",
+    b" blanks ",
+    b"tab\there",
+    b"back\\slash",
+    b"{filepath}",
+    b"{id}",
+    b"%s%n",
+    b"$HOME",
+    b"~",
+    b"#",
+    b"!x",
+    b"\xff\xfe not text",
+    b"\x1b[31mred",
+    "ünïcödé 🦊".encode(),
+]
+
+
+def test_a_file_name_reaches_a_command_as_one_argument_and_nothing_is_executed(sqlite_farm: Farm) -> None:
+    farm = sqlite_farm
+    script = farm.directory / "script.sh"
+    script.write_text('#!/bin/sh\nprintf "%s %s %s\\0" "$#" "$1" "$FILEQ_JOB_FILEPATH" >> "$0.told"\n')
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    paths = [os.path.join(os.fsencode(farm.inbox), name) for name in NASTY]
+    for path in paths:
+        Path(os.fsdecode(path)).touch()
+    handlers = f'[{{match: "**/*", command: ["{script}", "{{filepath}}"]}}]'
+    program = farm.worker(str(farm.inbox), "--once", role="all", wait=False, handlers=handlers)
+    assert program.wait(60) == 0, program.text()
+    told = (farm.directory / "script.sh.told").read_bytes().split(b"\0")[:-1]
+    assert sorted(told) == sorted(b"1 %s %s" % (path, path) for path in paths)
+    assert list(farm.directory.rglob("pwned")) == []
+    assert {path.name for path in farm.inbox.iterdir()} == {os.fsdecode(name) for name in NASTY}

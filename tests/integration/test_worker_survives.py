@@ -1,0 +1,270 @@
+"""Deaths, outages and ends of whole workers: no job is lost, none is given away while its worker lives.
+
+The real program on a real server, and on SQLite where a server is not what matters."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fileq.job import State
+from tests.integration.together import together, under_way
+from tests.integration.working import REAP_S, TTL_S, Farm, farm_on, ids, is_running, pass_s
+from tests.servers import Server, available_servers
+from tests.waiting import wait_until
+
+__all__ = ["under_way"]
+RECOVERY_S = TTL_S + 2 * TTL_S / 3 + REAP_S  # heartbeat, two renewals, one interval of the reaper
+
+
+def assert_jobs_of_a_killed_worker_start_again_in_time(farm: Farm) -> None:
+    jobs = farm.enqueue("gated", *ids("job", 16))
+    victim = farm.worker(count=16)
+    farm.wait_told("start", 16)
+    farm.worker(count=16)
+    pass_s(TTL_S)  # a reaper trusts its looks once it has been connected for a heartbeat
+    killed_s = time.time()
+    victim.process.kill()
+    farm.wait_told("start", 32)
+    assert max(line.at_s for line in farm.diary("start")[16:]) - killed_s < RECOVERY_S
+    assert sorted(farm.told("start")[16:]) == sorted(jobs)
+    wait_until(lambda: not any(is_running(line.pid) for line in farm.diary("start")[:16]), 5, "its children are gone")
+    farm.open_gate()
+    farm.wait_for(State.COMPLETED, jobs)
+    assert [(farm.job(job).recoveries, farm.job(job).retries) for job in jobs] == [(1, 0)] * 16
+    assert {tuple(a.outcome for a in farm.record(job).attempts) for job in jobs} == {("died", "completed")}
+    assert farm.census().drift == 0
+
+
+@together("redis")
+def test_all_jobs_of_a_killed_worker_start_again_in_time_on_redis(farm: Farm) -> None:
+    assert_jobs_of_a_killed_worker_start_again_in_time(farm)
+
+
+@together("sqlite")
+def test_all_jobs_of_a_killed_worker_start_again_in_time_on_sqlite(farm: Farm) -> None:
+    assert_jobs_of_a_killed_worker_start_again_in_time(farm)
+
+
+@together("redis")
+def test_of_sixteen_jobs_that_die_together_the_culprit_is_dead_in_the_end_and_the_others_completed(farm: Farm) -> None:
+    bystanders = ids("bystander", 15)
+    farm.enqueue("work", *bystanders[:7], payload=0.02)
+    farm.enqueue("kills_worker", "culprit")
+    farm.enqueue("work", *bystanders[7:], payload=0.02)
+    jobs = [*bystanders, "culprit"]
+    deaths = 0
+
+    def have_ended() -> bool:
+        return set(farm.states(jobs)) <= {"completed", "dead"}
+
+    while not have_ended() and deaths < 10:
+        # As an orchestrator does: what ended is started again.
+        worker = farm.worker(wait=False, count=16, worker__backoff__max="3s")
+        Path(farm.directory, "victim").write_text(str(worker.process.pid))
+        wait_until(lambda w=worker: w.process.poll() is not None or have_ended(), 40)  # type: ignore[misc]
+        deaths += worker.process.poll() is not None
+    assert farm.states(bystanders) == {"completed": 15}
+    culprit = farm.job("culprit")
+    assert (farm.record("culprit").state, culprit.recoveries, culprit.retries) == (State.DEAD, 4, 0)
+    assert "worker died" in (culprit.error or "")
+    assert deaths == 4
+    assert farm.census().drift == 0
+
+
+@together("redis")
+def test_a_job_of_three_heartbeats_runs_once_even_if_it_holds_the_interpreter(farm: Farm) -> None:
+    """A second worker waits for its chance all the time."""
+    farm.worker(count=3)
+    jobs = [
+        *farm.enqueue("work", "sleeps", payload=3 * TTL_S),
+        *farm.enqueue("work_in_thread", "sleeps-in-thread", payload=3 * TTL_S),
+        *farm.enqueue("holds_gil", "holds", payload=3 * TTL_S),
+    ]
+    farm.wait_told("start", 3)
+    farm.worker(count=3)
+    farm.wait_for(State.COMPLETED, jobs)
+    assert sorted(farm.told("start")) == sorted(farm.told("end")) == sorted(jobs)
+    assert {(farm.record(job).attempt_count, farm.job(job).recoveries) for job in jobs} == {(1, 0)}
+
+
+@together("redis")
+def test_a_worker_that_stood_still_changes_nothing_when_it_wakes(farm: Farm) -> None:
+    """Stopped for three heartbeats; a second worker takes over. Two of its jobs end meanwhile, two still run."""
+    sleeper = farm.worker(count=4)
+    ended = farm.enqueue("gated", "ends-1", "ends-2", payload="gate")
+    running = farm.enqueue("gated", "runs-1", "runs-2", payload="other-gate")
+    farm.wait_told("start", 4)
+    second = farm.worker(count=4)
+    sleeper.signal(signal.SIGSTOP)
+    stopped_s = time.monotonic()
+    farm.wait_told("start", 8)
+    farm.open_gate("gate")
+    farm.wait_told("end", 4)
+    farm.wait_for(State.COMPLETED, ended)
+    pass_s(max(0.0, stopped_s + 3 * TTL_S - time.monotonic()))
+    sleeper.signal(signal.SIGCONT)
+    sleeper.wait_for("job.fenced", count=4)
+    assert {line["job_id"] for line in sleeper.events("job.fenced")} == {*ended, *running}
+    farm.open_gate("other-gate")
+    farm.wait_for(State.COMPLETED, running)
+    assert sorted(farm.told("end")) == sorted([*ended, *ended, *running]), "what was lost is ended, not finished"
+    census = farm.census()
+    assert (census.counters["completed"], census.completed, census.drift) == (4, 4, 0)
+    assert {tuple(a.outcome for a in farm.record(job).attempts) for job in [*ended, *running]} == {
+        ("died", "completed")
+    }
+    assert second.stop() == 0
+    farm.enqueue("note", "afterwards")
+    farm.wait_for(State.COMPLETED, ["afterwards"])  # under new names it works on
+    assert sleeper.stop() == 0
+    assert farm.broker.workers() == []
+
+
+def outage(farm: Farm, begin: Callable[[Server], object], end: Callable[[Server], object]) -> None:
+    """Two workers under load, whose server is away for longer than their heartbeats last."""
+    with Server(valkey_binary(), aof=True) as server, farm_beside(farm, server) as farm:
+        jobs = farm.enqueue("work", *ids("job", 90), payload=0.5)
+        workers = [farm.worker(count=4), farm.worker(count=4)]
+        farm.wait_told("end", 12)
+        begin(server)
+        pass_s(2 * TTL_S)
+        end(server)
+        farm.wait_for(State.COMPLETED, jobs)
+        assert sorted(farm.told("start")) == sorted(jobs), "each ran once"
+        assert {(farm.job(job).retries, farm.job(job).recoveries) for job in jobs} == {(0, 0)}
+        assert {farm.record(job).attempt_count for job in jobs} == {1}
+        counters = farm.census().counters
+        assert [counters.get(name, 0) for name in ("failed", "recovered", "fenced", "dead")] == [0, 0, 0, 0]
+        for worker in workers:
+            told = [line["event"] for line in worker.logs() if line["level"] != "info" or "broker." in line["event"]]
+            assert told == ["broker.opened", "broker.lost", "broker.found"]
+            assert worker.stop() == 0
+        assert farm.census().drift == 0
+
+
+@together("redis")
+def test_an_outage_longer_than_a_heartbeat_fails_no_job_and_gives_none_away(farm: Farm) -> None:
+    outage(farm, Server.kill, Server.start)
+
+
+@together("redis")
+def test_a_server_that_hangs_longer_than_a_heartbeat_fails_no_job_and_gives_none_away(farm: Farm) -> None:
+    """What it was sent while it hung it executes afterwards, for sockets that were given up long ago."""
+    outage(farm, Server.pause, Server.resume)
+
+
+@together("redis")
+def test_a_worker_told_to_stop_while_its_broker_is_away_ends_in_time(farm: Farm) -> None:
+    with Server(valkey_binary(), aof=True) as server, farm_beside(farm, server) as farm:
+        farm.enqueue("stubborn", "job")
+        worker = farm.worker(count=1, shutdown_timeout="1s")
+        farm.wait_told("start", 1)
+        server.kill()
+        worker.wait_for("broker.lost")
+        signalled_s = time.monotonic()
+        worker.signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+        assert time.monotonic() - signalled_s < 15, "a second, five for the job, three for the broker, and some"
+        assert not is_running(farm.diary("start")[0].pid)
+
+
+def valkey_binary() -> str:
+    binary = available_servers()["valkey"]
+    assert binary is not None
+    return binary
+
+
+@contextlib.contextmanager
+def farm_beside(farm: Farm, server: Server) -> Iterator[Farm]:
+    """For a scenario that needs a server of its own."""
+    directory = farm.directory / "beside"
+    directory.mkdir()
+    with farm_on(directory, {"redis.addr": server.address}) as other:
+        yield other
+
+
+# the end of a worker
+
+
+@together("redis")
+def test_sigterm_under_load_lets_jobs_finish_and_leaves_nothing_behind_on_redis(farm: Farm) -> None:
+    assert_sigterm_under_load_lets_jobs_finish_and_leaves_nothing_behind(farm)
+
+
+@together("sqlite")
+def test_sigterm_under_load_lets_jobs_finish_and_leaves_nothing_behind_on_sqlite(farm: Farm) -> None:
+    assert_sigterm_under_load_lets_jobs_finish_and_leaves_nothing_behind(farm)
+
+
+def assert_sigterm_under_load_lets_jobs_finish_and_leaves_nothing_behind(farm: Farm) -> None:
+    jobs = farm.enqueue("work", *ids("job", 200), payload=0.5)
+    worker = farm.worker(count=8, shutdown_timeout="20s")
+    farm.wait_told("end", 8)
+    assert worker.stop(20) == 0
+    started, ended = farm.told("start"), farm.told("end")
+    assert sorted(started) == sorted(ended), "what had begun was finished"
+    assert len(started) < 200, "claims went on after the signal"
+    assert_nothing_left_behind(farm)
+    assert farm.states(jobs) == {"completed": len(ended), "pending": 200 - len(ended)}
+    assert {farm.job(job).retries for job in jobs} == {0}
+
+
+@together("redis")
+def test_a_second_signal_ends_it_at_once_and_jobs_are_back_in_their_queues(farm: Farm) -> None:
+    high = farm.enqueue("stubborn", "high-1", queue="high")
+    low = farm.enqueue("stubborn", "low-1", "low-2")
+    worker = farm.worker(count=3, shutdown_timeout="60s")
+    farm.wait_told("start", 3)
+    farm.enqueue("note", "behind-them")
+    worker.signal(signal.SIGTERM)
+    worker.wait_for("role.stopping")
+    signalled_s = time.monotonic()
+    worker.signal(signal.SIGTERM)
+    assert worker.wait(20) == 0
+    assert time.monotonic() - signalled_s < 10, "far from the minute it could have taken"
+    assert farm.states([*high, *low]) == {"pending": 3}
+    assert farm.census().pending == {"high": 1, "low": 3}
+    assert {(farm.job(job).retries, farm.job(job).recoveries) for job in [*high, *low]} == {(0, 0)}
+    assert not any(is_running(line.pid) for line in farm.diary("start"))
+    assert_nothing_left_behind(farm)
+    assert farm.broker.peek("low", 3)[2] == farm.record("behind-them").raw, "they went to the front"
+
+
+@together("redis")
+def test_what_does_not_finish_in_time_is_cancelled_then_killed_and_given_back(farm: Farm) -> None:
+    jobs = [*farm.enqueue("obedient", "obedient"), *farm.enqueue("stubborn", "stubborn")]
+    worker = farm.worker(count=2, shutdown_timeout="1s")
+    farm.wait_told("start", 2)
+    signalled_s = time.monotonic()
+    worker.signal(signal.SIGTERM)
+    wait_until(lambda: worker.readiness()[0] == 503, 5, "not ready while it stops")
+    farm.wait_told("cancelled", 1)
+    assert worker.wait(20) == 0
+    assert time.monotonic() - signalled_s > 5, "the stubborn one had its five seconds"
+    assert farm.states(jobs) == {"pending": 2}
+    assert {(farm.job(job).retries, farm.job(job).recoveries) for job in jobs} == {(0, 0)}
+    assert {tuple(a.outcome for a in farm.record(job).attempts) for job in jobs} == {("released",)}
+    assert_nothing_left_behind(farm)
+
+
+def assert_nothing_left_behind(farm: Farm) -> None:
+    census = farm.census()
+    assert (census.running, census.heartbeats, census.drift) == (0, 0, 0)
+    assert farm.broker.workers() == []
+    assert farm.broker.suspects(sweep=True) == []
+    assert [census.counters.get(name, 0) for name in ("failed", "recovered")] == [0, 0]
+
+
+def test_a_second_worker_of_the_same_machine_has_names_of_its_own(farm: Farm) -> None:
+    """A container restarts with the same host name and process number; it must not inherit a list."""
+    farm.worker(count=1)
+    farm.worker(count=1)
+    wait_until(lambda: len(farm.broker.workers()) == 2, 10)
+    names = {view.slot for view in farm.broker.workers()}
+    assert len({name.rpartition("-")[2] for name in names}) == 2, names
+    assert all(name.startswith(os.uname().nodename) for name in names)

@@ -1,0 +1,190 @@
+"""Handlers of worker tests. Copied beside the files of a test; whatever they do they tell in `diary` there."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import fileq
+
+LEFT = []  # kept, or Python complains about them
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def tell(word, id, pid=0):
+    diary = os.open(os.path.join(HERE, "diary"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(diary, f"{word} {id} {pid or os.getpid()} {time.time():.6f}\n".encode())
+    os.close(diary)
+
+
+def count(id):
+    """How often this was called for the job, in whatever process."""
+    tally = os.open(os.path.join(HERE, f"tally-{id}"), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(tally, b".")
+    size = os.fstat(tally).st_size
+    os.close(tally)
+    return size
+
+
+@fileq.handler(type="note")
+def note(job, context):
+    tell("note", job.id)
+
+
+@fileq.handler(type="work")
+def work(job, context):
+    """Works for a while and tells both ends."""
+    tell("start", job.id)
+    time.sleep(job.payload or 0)
+    tell("end", job.id)
+
+
+@fileq.handler(type="work_in_thread", isolation="thread")
+def work_in_thread(job, context):
+    work(job, context)
+
+
+@fileq.handler(type="gated")
+def gated(job, context):
+    """Works until its gate opens."""
+    tell("start", job.id)
+    while not os.path.exists(os.path.join(HERE, job.payload or "gate")):
+        time.sleep(0.01)
+    tell("end", job.id)
+
+
+@fileq.handler(type="stubborn")
+def stubborn(job, context):
+    tell("start", job.id)
+    while True:
+        time.sleep(60)
+
+
+@fileq.handler(type="obedient")
+def obedient(job, context):
+    tell("start", job.id)
+    context.cancelled.wait(60)
+    tell("cancelled", job.id)
+    raise RuntimeError("stopped when told to")
+
+
+@fileq.handler(type="holds_gil")
+def holds_gil(job, context):
+    """A C call that never lets go of the interpreter."""
+    tell("start", job.id)
+    ctypes.PyDLL(None).usleep(int(job.payload * 1_000_000))
+    tell("end", job.id)
+
+
+@fileq.handler(type="segfaults")
+def segfaults(job, context):
+    tell("start", job.id)
+    ctypes.string_at(0)
+
+
+@fileq.handler(type="exits")
+def exits(job, context):
+    tell("start", job.id)
+    os._exit(7)
+
+
+@fileq.handler(type="loops", timeout=1.0)
+def loops(job, context):
+    tell("start", job.id)
+    while True:
+        pass
+
+
+@fileq.handler(type="eats")
+def eats(job, context):
+    tell("start", job.id)
+    eaten = []
+    while True:
+        eaten.append(bytearray(os.urandom(1)) * 4_000_000)
+        time.sleep(0.005)
+
+
+@fileq.handler(type="leaves")
+def leaves(job, context):
+    """Grandchildren, one of them in a session of its own."""
+    for is_apart in (False, True):
+        LEFT.append(subprocess.Popen(["sleep", "300"], start_new_session=is_apart))
+        tell("left", job.id, LEFT[-1].pid)
+
+
+@fileq.handler(type="unpicklable")
+def unpicklable(job, context):
+    class Local(Exception):
+        def __reduce__(self):
+            raise TypeError("not to be pickled")
+
+    raise Local("of no fixed abode")
+
+
+@fileq.handler(type="not_json")
+def not_json(job, context):
+    return object()
+
+
+@fileq.handler(type="kills_worker")
+def kills_worker(job, context):
+    """Takes its worker along, as a container's end does: the program whose number is in the file."""
+    tell("start", job.id)
+    with open(os.path.join(HERE, "victim")) as file:
+        victim = int(file.read())
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(victim, signal.SIGKILL)
+    time.sleep(60)
+
+
+@fileq.handler(type="fails_twice")
+def fails_twice(job, context):
+    tell("start", job.id)
+    if count(job.id) <= 2:
+        raise ValueError("not yet")
+
+
+@fileq.handler(type="fails")
+def fails(job, context):
+    tell("start", job.id)
+    if not os.path.exists(os.path.join(HERE, "mended")):
+        raise ValueError("broken")
+
+
+@fileq.handler(type="permanent")
+def permanent(job, context):
+    tell("start", job.id)
+    raise fileq.Permanent("never")
+
+
+@fileq.handler(type="later")
+def later(job, context):
+    tell("start", job.id)
+    if count(job.id) == 1:
+        raise fileq.Retry("busy", after=job.payload)
+
+
+def on_file(job, context):
+    """What it finds in the file is told in place of a number."""
+    with open(job.path, "rb") as file:
+        tell("file", job.id, len(file.read()))
+
+
+def on_file_after_gate(job, context):
+    tell("start", job.id)
+    while not os.path.exists(os.path.join(HERE, "gate")):
+        time.sleep(0.01)
+
+
+def in_place(job, context):
+    """Changes its own file."""
+    with open(job.path, "ab") as file:
+        file.write(b" was here")
+    tell("changed", job.id)
+
+
+if __name__ == "__main__":
+    sys.exit("handlers of tests; nothing to run")

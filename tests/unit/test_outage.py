@@ -1,0 +1,58 @@
+"""An outage of the broker: told twice, tried again in between."""
+
+import pytest
+
+from fileq.errors import BrokerError, BrokerUnavailable
+from fileq.outage import FIRST_PAUSE_S, Outage
+from tests.clocks import Hands, Told
+
+LONGEST_S = 5.0
+
+
+def test_an_outage_is_told_at_its_start_and_at_its_end_with_its_length():
+    told, hands = Told(), Hands()
+    outage = Outage(told, LONGEST_S, hands.monotonic)
+    outage.over()
+    assert told.events == []
+    for _ in range(50):
+        outage.met(BrokerUnavailable("Redis is away"))
+        hands.advance(1.0)
+    assert [event for event, _ in told.events] == ["broker.lost"]
+    assert outage.reason == "Redis is away"
+    outage.over()
+    outage.over()
+    assert [event for event, _ in told.events] == ["broker.lost", "broker.found"]
+    assert told.fields("broker.found")["seconds"] == 50.0
+    assert outage.reason == ""
+
+
+def test_each_outage_has_its_own_two_lines():
+    told = Told()
+    outage = Outage(told, LONGEST_S, Hands().monotonic)
+    for _ in range(3):
+        outage.met(BrokerUnavailable("away"))
+        outage.over()
+    assert (told.count("broker.lost"), told.count("broker.found")) == (3, 3)
+
+
+def test_the_pauses_grow_to_the_longest_and_never_beyond():
+    outage = Outage(Told(), LONGEST_S, Hands().monotonic)
+    pauses = [outage.met(BrokerUnavailable("away")) for _ in range(200)]
+    assert FIRST_PAUSE_S / 2 <= pauses[0] <= FIRST_PAUSE_S
+    assert all(LONGEST_S / 2 <= pause <= LONGEST_S for pause in pauses[10:])
+    assert len(set(pauses[10:])) > 50, "everybody comes at the same moment"
+
+
+def test_after_an_outage_the_first_pause_is_short_again():
+    outage = Outage(Told(), LONGEST_S, Hands().monotonic)
+    for _ in range(20):
+        outage.met(BrokerUnavailable("away"))
+    outage.over()
+    assert outage.met(BrokerUnavailable("away")) <= FIRST_PAUSE_S
+
+
+@pytest.mark.parametrize("error", [BrokerUnavailable("away"), BrokerError("forbidden")])
+def test_a_broker_that_refuses_is_an_outage_too(error):
+    told = Told()
+    Outage(told, LONGEST_S).met(error)
+    assert told.fields("broker.lost")["error"] == str(error)

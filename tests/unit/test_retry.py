@@ -1,0 +1,138 @@
+"""What becomes of a job after an attempt: two budgets, four backoffs, nothing by chance."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fileq.brokers.types import Verb
+from fileq.config import Backoff
+from fileq.job import Claim, Job, decode, encode, file_job
+from fileq.outcome import Cancelled, Died, Done, Failed, Released
+from fileq.retry import ERROR_MAX, Policy, decide, delay_s
+
+NOW_MS = 1_800_000_000_000
+POLICY = Policy(max_retries=3, max_recoveries=3, backoff=Backoff(base=0.5, max=10.0, jitter=0.0))
+
+
+def claim_of(**fields: object) -> Claim:
+    job = file_job(b"/data/a", size=1, priority="low", now=datetime.now(UTC), id="a").but(**fields)
+    return Claim("w", 1, "low", encode(job), job, job.id)
+
+
+def onward(raw: bytes) -> Job:
+    return decode(raw)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "base", "delays"),
+    [
+        ("exponential", 0.5, [0.5, 1, 2, 4, 8, 10, 10]),
+        ("linear", 0.5, [0.5, 1, 1.5, 2, 2.5]),
+        ("fixed", 0.5, [0.5, 0.5, 0.5]),
+        ("power", 2.0, [2, 4, 8, 10]),
+    ],
+)
+def test_each_strategy_grows_as_the_contract_says(strategy: str, base: float, delays: list[float]) -> None:
+    backoff = Backoff(strategy=strategy, base=base, max=10.0, jitter=0.0)
+    assert [delay_s(backoff, n) for n in range(1, len(delays) + 1)] == delays
+
+
+def test_a_list_of_delays_is_taken_as_it_is_and_its_last_is_reused() -> None:
+    backoff = Backoff.from_list((1.0, 5.0, 30.0))
+    assert [delay_s(backoff, n) for n in (1, 2, 3, 4, 99)] == [1.0, 5.0, 30.0, 30.0, 30.0]
+
+
+def test_jitter_comes_before_the_cap() -> None:
+    backoff = Backoff(base=9.0, max=10.0, jitter=0.2)
+    assert delay_s(backoff, 1, chance=lambda low, high: high) == 10.0
+    assert delay_s(backoff, 1, chance=lambda low, high: low) == pytest.approx(7.2)
+
+
+@given(st.sampled_from(["exponential", "linear", "fixed", "power"]), st.integers(0, 10**6), st.floats(0, 1))
+def test_no_number_of_failures_gives_a_delay_beyond_the_cap(strategy: str, failures: int, jitter: float) -> None:
+    backoff = Backoff(strategy=strategy, base=1.5, max=10.0, jitter=jitter)
+    assert 0 <= delay_s(backoff, failures) <= 10.0
+
+
+def test_a_failure_counts_one_retry_and_waits() -> None:
+    settled = decide(claim_of(retries=1), Failed("ValueError: no", "ValueError"), POLICY, now_ms=NOW_MS, duration_ms=7)
+    assert (settled.verb, settled.delay_ms) == (Verb.RETRY, 1000)
+    assert (settled.error, settled.kind) == ("ValueError: no", "ValueError")
+    assert onward(settled.raw).retries == 2
+    assert settled.duration_ms == 7
+    assert not settled.died
+
+
+def test_so_there_are_at_most_four_runs_by_default() -> None:
+    verbs = [decide(claim_of(retries=n), Failed("x", "X"), POLICY, now_ms=NOW_MS).verb for n in range(4)]
+    assert verbs == [Verb.RETRY, Verb.RETRY, Verb.RETRY, Verb.BURY]
+
+
+def test_a_dead_job_carries_its_error_and_when_it_failed() -> None:
+    settled = decide(claim_of(retries=3), Failed("ValueError: no", "ValueError"), POLICY, now_ms=NOW_MS)
+    fields = json.loads(settled.raw)
+    assert (fields["retries"], fields["error"]) == (4, "ValueError: no")
+    assert fields["failed_at"] == "2027-01-15T08:00:00.000Z"
+
+
+def test_a_jobs_own_limit_goes_before_the_policy() -> None:
+    assert decide(claim_of(max_retries=0), Failed("x", "X"), POLICY, now_ms=NOW_MS).verb is Verb.BURY
+    assert decide(claim_of(retries=8, max_retries=9), Failed("x", "X"), POLICY, now_ms=NOW_MS).verb is Verb.RETRY
+
+
+def test_a_permanent_failure_is_not_tried_again() -> None:
+    assert decide(claim_of(), Failed("x", "X", is_permanent=True), POLICY, now_ms=NOW_MS).verb is Verb.BURY
+
+
+def test_a_handler_may_choose_the_delay_even_beyond_the_cap() -> None:
+    assert decide(claim_of(), Failed("x", "X", after_s=90.0), POLICY, now_ms=NOW_MS).delay_ms == 90_000
+
+
+def test_the_first_death_costs_a_job_nothing_but_a_mark() -> None:
+    settled = decide(claim_of(retries=2), Died("killed by SIGKILL"), POLICY, now_ms=NOW_MS)
+    assert (settled.verb, settled.died) == (Verb.RELEASE, True)
+    assert (onward(settled.raw).recoveries, onward(settled.raw).retries) == (1, 2)
+
+
+def test_later_deaths_wait_so_that_bystanders_part_from_the_culprit() -> None:
+    settled = [decide(claim_of(recoveries=n), Died("x"), POLICY, now_ms=NOW_MS) for n in (1, 2)]
+    assert [(s.verb, s.delay_ms, s.died) for s in settled] == [(Verb.RETRY, 500, True), (Verb.RETRY, 1000, True)]
+
+
+def test_past_max_recoveries_a_job_is_dead_with_what_killed_it() -> None:
+    settled = decide(claim_of(recoveries=3, retries=1), Died("killed by SIGSEGV"), POLICY, now_ms=NOW_MS)
+    job = onward(settled.raw)
+    assert (settled.verb, job.error, job.recoveries, job.retries) == (Verb.BURY, "killed by SIGSEGV", 4, 1)
+
+
+def test_a_release_changes_nothing_about_the_job() -> None:
+    claim = claim_of(retries=1)
+    assert decide(claim, Released(), POLICY, now_ms=NOW_MS).raw == claim.raw
+
+
+def test_cancelled_and_done_are_what_they_say() -> None:
+    assert decide(claim_of(), Cancelled(), POLICY, now_ms=NOW_MS).verb is Verb.CANCEL
+    done = decide(claim_of(), Done(b"{}", is_superseded=True), POLICY, now_ms=NOW_MS)
+    assert (done.verb, done.result, done.superseded) == (Verb.COMPLETE, b"{}", True)
+
+
+@pytest.mark.parametrize("outcome", [Failed("not a job: x", "Undecodable"), Died("its worker died")])
+def test_bytes_that_are_no_job_are_buried_as_they_are(outcome: Failed | Died) -> None:
+    claim = Claim("w", 1, "low", b"\xff", None, defect="not a job: x")
+    settled = decide(claim, outcome, POLICY, now_ms=NOW_MS)
+    assert (settled.verb, settled.raw, settled.error) == (Verb.BURY, b"\xff", "not a job: x")
+
+
+def test_an_endless_error_is_cut() -> None:
+    assert len(decide(claim_of(), Failed("x" * 10**6, "X"), POLICY, now_ms=NOW_MS).error) == ERROR_MAX
+
+
+def test_what_another_version_knows_of_a_job_survives_its_retry() -> None:
+    raw = encode(claim_of().job)[:-1] + b',"later":[1.10]}'  # type: ignore[arg-type]
+    claim = Claim("w", 1, "low", raw, decode(raw), "a")
+    assert decide(claim, Failed("x", "X"), POLICY, now_ms=NOW_MS).raw.endswith(b'"later":[1.10]}')

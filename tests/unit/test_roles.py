@@ -1,0 +1,84 @@
+"""How services are stopped: all within one time, and at once at the second signal."""
+
+import threading
+
+from fileq.roles import _stop
+from tests.waiting import wait_until
+
+
+class Stubborn:
+    """A service that ends when the time it was given is over, when it must hurry, or when the test lets it."""
+
+    name = "stubborn"
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.deadlines: list[float] = []
+        self.may_end = threading.Event()
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def quiet(self) -> None:
+        self.calls.append("quiet")
+
+    def stop(self, deadline_s: float) -> None:
+        self.calls.append("stop")
+        self.deadlines.append(deadline_s)
+        self.may_end.wait(deadline_s)
+
+    def hurry(self) -> None:
+        self.calls.append("hurry")
+        self.may_end.set()
+
+    def problem(self) -> str:
+        return ""
+
+    def is_turning(self) -> bool:
+        return True
+
+
+def stopping(services: list[Stubborn], timeout_s: float) -> tuple[threading.Thread, threading.Event]:
+    hurry = threading.Event()
+    thread = threading.Thread(target=_stop, args=(services, timeout_s, hurry))
+    thread.start()
+    return thread, hurry
+
+
+def test_all_are_quiet_before_the_first_is_stopped():
+    order: list[str] = []
+    services = [Stubborn(), Stubborn()]
+    for n, service in enumerate(services):
+        service.may_end.set()
+        service.quiet = lambda n=n: order.append(f"quiet {n}")  # type: ignore[method-assign]
+        service.stop = lambda deadline_s, n=n: order.append(f"stop {n}")  # type: ignore[method-assign]
+    stopping(services, 30.0)[0].join(10)
+    assert order == ["quiet 0", "quiet 1", "stop 0", "stop 1"]
+
+
+def test_it_is_over_as_soon_as_all_have_stopped():
+    services = [Stubborn(), Stubborn()]
+    thread, _ = stopping(services, 30.0)
+    for service in services:
+        service.may_end.set()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def test_services_share_one_deadline():
+    services = [Stubborn(), Stubborn()]
+    thread, _ = stopping(services, 0.05)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert services[0].deadlines[0] <= 0.05
+    assert services[1].deadlines[0] < 0.01
+
+
+def test_the_second_signal_waits_for_nobody():
+    service = Stubborn()
+    thread, hurry = stopping([service], 30.0)
+    wait_until(lambda: "stop" in service.calls)
+    hurry.set()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert service.calls == ["quiet", "stop", "hurry"]
