@@ -100,7 +100,7 @@ class RedisBroker(RedisInspector):
         asking = frozenset(slots)
         calls = [self._settle_call(verb, [settlements[i] for i in which], asking) for verb, which in by_verb.items()]
         if slots:
-            calls.append(self._claim_call(slots))
+            calls.append(self._claim_call(slots, frozenset(s.claim.slot for s in settlements)))
         if not calls:
             return Turn()
         replies = self.scripts.run(*calls)
@@ -117,8 +117,9 @@ class RedisBroker(RedisInspector):
         )
         return Call(verb, tuple(keys), tuple(args))
 
-    def _claim_call(self, slots: Sequence[str]) -> Call:
-        return Call("claim", self._slot_keys(slots), (self.order.claims, self.order.every, *slots))
+    def _claim_call(self, slots: Sequence[str], settling: frozenset[str]) -> Call:
+        digits = "".join("1" if slot in settling else "0" for slot in slots)
+        return Call("claim", self._slot_keys(slots), (self.order.claims, self.order.every, digits, *slots))
 
     def _slot_keys(self, slots: Sequence[str]) -> tuple[str, ...]:
         return tuple(key for slot in slots for key in (self.names.processing(slot), self.names.heartbeat(slot)))

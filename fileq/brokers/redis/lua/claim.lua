@@ -3,12 +3,13 @@
 --
 -- own KEYS   of each slot: processing list, heartbeat
 -- own ARGV   1 claims this process has made so far, 2 every how many claims one starts lower (0 = never),
---            then the slots
+--            3 a digit a slot: 1 = it settles a job in the same breath; then the slots
 -- returns    the paused queues' numbers; the slots that are not registered; of each claim five values: slot, queue's
 --            number (0 = held before, and its record does not tell), raw, id ('' = none can be read), started at;
 --            claims made so far (a job given again is none)
 local made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
-local total = #ARGV - own_args - 2
+local settles = ARGV[own_args + 3]
+local total = #ARGV - own_args - 3
 local paused, is_paused, gone, claims = {}, {}, {}, {}
 
 for i = 1, QUEUES do
@@ -103,7 +104,7 @@ end
 
 -- Of each slot that is registered: the element it holds, or false. And what slots take now: one may be named twice.
 local holds, taken = {}, {}
-local registered, heartbeats = read('HMGET', WORKERS, unpack(ARGV, own_args + 3)), {}
+local registered, heartbeats = read('HMGET', WORKERS, unpack(ARGV, own_args + 4)), {}
 for i = 1, total do
   heartbeats[i] = KEYS[own_keys + 2 * i]
   if registered[i] then holds[i] = read('LINDEX', KEYS[own_keys + 2 * i - 1], -1) end
@@ -112,7 +113,7 @@ end
 must_be_strings(heartbeats)
 
 local function serve(i)
-  local slot, processing, heartbeat = ARGV[own_args + 2 + i], KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
+  local slot, processing, heartbeat = ARGV[own_args + 3 + i], KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
   if holds[i] == nil then
     gone[#gone + 1] = slot
     return
@@ -124,7 +125,8 @@ local function serve(i)
   end
   local number, front_raw = next_job()
   if not number then
-    redis.call('SET', heartbeat, '', 'PX', HEARTBEAT_TTL) -- its settlement, if it had one, left this to us
+    -- Its settlement has left this to us. Whoever asks in vain without one must not revive a lease that has run out.
+    if string.sub(settles, i, i) == '1' then redis.call('SET', heartbeat, '', 'PX', HEARTBEAT_TTL) end
     return
   end
   local claimed = claim(slot, processing, heartbeat, number, front_raw)
