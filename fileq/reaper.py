@@ -65,7 +65,7 @@ class Reaper:
             self._next_sweep_s = now_s + SWEEP_EVERY_S
         if self._connected_s is None:
             self._connected_s = now_s
-        if now_s - self._connected_s >= self._ttl_s:
+        if now_s >= self._connected_s + self._ttl_s:
             self._judge(suspects, now_s)
         return self._pause_s(now_s)
 
@@ -82,7 +82,7 @@ class Reaper:
         silent = {suspect.slot: self._silent_since_s.get(suspect.slot, now_s) for suspect in suspects}
         self._silent_since_s = silent
         for suspect in suspects:
-            if now_s - silent[suspect.slot] >= self._ttl_s / 3:
+            if now_s >= silent[suspect.slot] + self._ttl_s / 3:
                 self._reap(suspect)
 
     def _reap(self, suspect: Suspect) -> None:

@@ -52,8 +52,7 @@ class Patrol:
         self._wake = wake
         self._monotonic = monotonic
         self._is_once = is_once
-        rescan_s = NEVER if is_once else producer.rescan_interval
-        self._agenda = Agenda(self.root, rescan_s=rescan_s, poll_s=producer.poll_interval)
+        self._agenda = Agenda(self.root, rescan_s=producer.rescan_interval, poll_s=producer.poll_interval)
         self._whole: Walk | None = None
         self._part: Walk | None = None
         self._has_walked_part = False
@@ -69,7 +68,7 @@ class Patrol:
 
     @property
     def next_due_s(self) -> float:
-        return self._agenda.next_due_s if self._ground is not None else NEVER
+        return NEVER if self._is_once or self._ground is None else self._agenda.next_due_s
 
     def want(self, directory: bytes) -> None:
         """A directory has appeared: scan it soon."""

@@ -7,6 +7,8 @@ import queue
 import shutil
 import threading
 
+from msgspec import Struct
+
 from fileq.brokers.types import Settlement, Verb
 from fileq.config import AfterEnd
 from fileq.job import Claim, Version
@@ -22,7 +24,7 @@ class Aftermath:
     def __init__(self, rules: AfterEnd, emit: Emit = lambda event, **fields: None) -> None:
         self._rules = {Verb.COMPLETE: rules.completed, Verb.BURY: rules.dead}
         self._emit = emit
-        self._orders: queue.SimpleQueue[tuple[str, bytes] | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def version_left(self, path: bytes, claim: Claim) -> Version | None:
@@ -30,13 +32,13 @@ class Aftermath:
         if claim.job is None or not path:
             return None
         try:
-            status = os.stat(path)
+            return Version(claim.job.path, _signature(path))
         except OSError:
             return None
-        return Version(claim.job.path, f"{status.st_size}-{status.st_mtime_ns}")
 
-    def follow(self, settlement: Settlement, paths: Paths) -> None:
-        """A superseded job's file belongs to the job of its newer version."""
+    def follow(self, settlement: Settlement, paths: Paths, processed: str | None) -> None:
+        """A superseded job's file belongs to the job of its newer version; so does one that is no longer the version
+        that was processed. Without a signature there is nothing to compare."""
         rule = self._rules.get(settlement.verb, "keep")
         job = settlement.claim.job
         if rule == "keep" or job is None or not job.filepath or settlement.superseded:
@@ -44,7 +46,7 @@ class Aftermath:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="aftermath", daemon=True)
             self._thread.start()
-        self._orders.put((rule, paths.here(job.path)))
+        self._orders.put(_Order(rule, paths.here(job.path), paths.roots, processed))
 
     def close(self, timeout_s: float) -> None:
         if self._thread is not None:
@@ -53,16 +55,43 @@ class Aftermath:
 
     def _run(self) -> None:
         while (order := self._orders.get()) is not None:
-            rule, path = order
             try:
-                if rule == "delete":
-                    os.unlink(path)
-                else:
-                    _move(path, os.fsencode(rule.removeprefix(MOVE)))
+                reason = _do(order)
             except FileNotFoundError:
                 continue
-            except OSError as error:
-                self._emit("file.kept", level="warning", path=os.fsdecode(path), wanted=rule, error=str(error))
+            except (OSError, ValueError) as error:
+                reason = str(error)
+            if reason:
+                path = os.fsdecode(order.path)
+                self._emit("file.kept", level="warning", path=path, wanted=order.rule, reason=reason)
+
+
+class _Order(Struct, frozen=True):
+    rule: str
+    path: bytes
+    roots: tuple[bytes, ...]
+    processed: str | None
+
+
+def _do(order: _Order) -> str:
+    """Why it was not done; "" if it was."""
+    # Anybody who can push a job can name any path, and a job that is refused for it is a dead job like others.
+    folder = os.path.realpath(os.path.dirname(order.path)) + b"/"
+    if not any(folder.startswith(os.path.realpath(root).rstrip(b"/") + b"/") for root in order.roots):
+        return "it is outside the allowed roots"
+    if order.processed is not None and _signature(order.path) != order.processed:
+        return "it is another version now"
+    if order.rule == "delete":
+        os.unlink(order.path)
+    else:
+        _move(order.path, os.fsencode(order.rule.removeprefix(MOVE)))
+    return ""
+
+
+def _signature(path: bytes) -> str:
+    """As producers make it."""
+    status = os.stat(path)
+    return f"{status.st_size}-{status.st_mtime_ns}"
 
 
 def _move(path: bytes, folder: bytes) -> None:

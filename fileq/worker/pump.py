@@ -61,6 +61,7 @@ class Pump:
         self.is_hungry = True  # a free slot found nothing: it is worth being woken
         self.paused: frozenset[str] = frozenset()
         self._tasks: dict[str, str] = {}  # key → slot
+        self._processed: dict[str, str | None] = {}  # slot → version of the file that its settlement is about
         self._orders: list[tuple[Claim, str]] = []  # changed files, and their signature now
         self._next_renewal_s = 0.0
         self._shown_breaker = ""
@@ -123,18 +124,19 @@ class Pump:
 
     # claims
 
-    def _begin(self, claim: Claim, *, runs_changed: bool = False) -> None:
+    def _begin(self, claim: Claim, *, changed_to: str | None = None) -> None:
         """A claim starts to run, or is refused at once. One whose outcome is known already is only settled again."""
         if claim.slot in self.slots.settling:
             return
-        task = prepare(claim, self._routes, self._paths, runs_changed=runs_changed)
+        task = prepare(claim, self._routes, self._paths, runs_changed=changed_to is not None)
         if isinstance(task, Failed):
             self._settle(claim, task, self._policy, 0)
             return
-        self.slots.running[claim.slot] = Running(claim, task.route, self._monotonic())
+        signature = changed_to or (claim.job.signature if claim.job is not None else None)
+        self.slots.running[claim.slot] = Running(claim, task.route, self._monotonic(), signature)
         self._tasks[task.key] = claim.slot
         self._executor.submit(task)
-        if not runs_changed:
+        if changed_to is None:
             self._emit("job.claimed", level="debug", job_id=claim.id, queue=claim.queue, worker_id=claim.slot)
 
     def _collect(self) -> None:
@@ -155,6 +157,7 @@ class Pump:
         if isinstance(ran, Done) and ran.warning:
             self._emit("job.result_dropped", level="warning", job_id=running.claim.id, reason=ran.warning)
         leaves = self._aftermath.version_left(task.path, running.claim) if route.in_place else None
+        self._processed[running.claim.slot] = leaves.signature if leaves is not None else running.signature
         self._settle(running.claim, ran, policy, duration_ms, leaves)
 
     def _settle(
@@ -178,16 +181,18 @@ class Pump:
             if newer is not None and newer != claim.id:
                 self._settle(claim, Done(is_superseded=True), self._policy, 0)
             else:
-                self._begin(claim, runs_changed=True)
+                self._begin(claim, changed_to=signature)
 
     def _take_settled(self, settlements: list[Settlement], answer: Turn) -> None:
         for settlement, said in zip(settlements, answer.settled, strict=True):
-            self.slots.settling.pop(settlement.claim.slot, None)
+            slot, job = settlement.claim.slot, settlement.claim.job
+            self.slots.settling.pop(slot, None)
+            processed = self._processed.pop(slot, job.signature if job is not None else None)
             if said is Settled.FENCED:
                 self._tell_fenced(settlement.claim)
             else:
                 self._tell(settlement)
-                self._aftermath.follow(settlement, self._paths)
+                self._aftermath.follow(settlement, self._paths, processed)
 
     def _tell(self, s: Settlement) -> None:
         event, level = _EVENTS[s.verb]

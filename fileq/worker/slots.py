@@ -24,6 +24,7 @@ class Running(Struct):
     claim: Claim
     route: int
     started_s: float
+    signature: str | None  # of the version it was given, if that is known
     is_cancelling: bool = False
 
 

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -345,8 +346,25 @@ def test_a_child_that_is_killed_from_outside_is_noticed_and_replaced(start: Star
     assert driver.run("echo again") == Done(b"again")
 
 
-def test_an_outcome_that_was_sent_counts_though_its_child_died_before_it_was_read(start: Start) -> None:
+class LatestFirst:
+    """An epoll that tells what happened last before what happened first."""
+
+    def __init__(self, epoll: select.epoll) -> None:
+        self._epoll = epoll
+
+    def poll(self, timeout_s: float, most: int) -> list[tuple[int, int]]:
+        return self._epoll.poll(timeout_s, most)[::-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._epoll, name)
+
+
+@pytest.mark.parametrize("order", [lambda epoll: epoll, LatestFirst])
+def test_an_outcome_that_was_sent_counts_though_its_child_died_before_it_was_read(
+    start: Start, order: Callable[[select.epoll], Any]
+) -> None:
     driver = start(1)
+    driver.executor._children.epoll = order(driver.executor._children.epoll)
     child = int(driver_result(driver.run("pid")))
     key = driver.submit("echo in time")
     wait_until(lambda: select.select([driver.executor], [], [], 0)[0])
@@ -587,6 +605,24 @@ def test_an_abandoned_task_that_has_just_ended_is_not_spoken_of_either(start: St
     driver.executor.abandon(key)
     assert driver.run("echo again") == Done(b"again")
     assert key not in driver.ended
+
+
+def test_a_task_that_was_cancelled_before_it_began_is_not_spoken_of_after_it_is_abandoned(start: Start) -> None:
+    driver = start(1)
+    key = driver.submit("echo")  # its child is not there yet
+    driver.executor.cancel(key)
+    driver.executor.abandon(key)
+    assert driver.run("echo again") == Done(b"again")
+    assert key not in driver.ended
+
+
+def test_a_task_that_is_cancelled_before_it_began_never_begins(start: Start, tmp_path: Path) -> None:
+    driver = start(1)
+    key = driver.submit(f"hang {tmp_path}/begun")
+    driver.executor.cancel(key)
+    assert driver.outcome(key) == Cancelled()
+    assert driver.run("echo again") == Done(b"again")
+    assert not (tmp_path / "begun").exists()
 
 
 def test_the_same_key_can_be_submitted_again(start: Start) -> None:

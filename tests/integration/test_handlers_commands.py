@@ -117,7 +117,8 @@ def test_the_rest_of_the_environment_is_the_workers(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_command_reads_nothing_from_the_workers_stdin() -> None:
-    code = "from tests.integration.handler_runs import *; print(run(typed_task('t'), {'type': 't', 'command': ['cat']}))"
+    route = {"type": "t", "command": ["cat"]}
+    code = f"from tests.integration.handler_runs import *; print(run(typed_task('t'), {route}))"
     ended = subprocess.run(
         [sys.executable, "-c", code], input="secret", capture_output=True, text=True, timeout=30, check=True
     )

@@ -1,5 +1,6 @@
 """What the kernel tells of directories, on a real inotify."""
 
+import contextlib
 import errno
 import os
 import threading
@@ -38,6 +39,15 @@ def ear() -> Iterator[Ear]:
     ear = Ear()
     yield ear
     ear.watcher.close()
+
+
+def kernel_watches() -> int:
+    """How many the kernel keeps for this process: they are scarce."""
+    count = 0
+    for fd in Path("/proc/self/fdinfo").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            count += fd.read_text().count("inotify wd:")
+    return count
 
 
 def test_a_written_file_is_created_and_closed(ear, tmp_path):
@@ -104,6 +114,7 @@ def test_a_directory_that_moves_out_is_watched_no_more(ear, tmp_path):
         ear.watcher.watch(bytes(tmp_path / directory))
     (tmp_path / "in/x").rename(tmp_path / "x")
     wait_until(lambda: len(ear.watcher) == 1)
+    assert kernel_watches() == 1
     (tmp_path / "x/y/a").write_bytes(b"x")
     (tmp_path / "in/b").write_bytes(b"x")
     ear.wait_closed(tmp_path / "in/b")

@@ -92,8 +92,54 @@ def test_after_its_job_a_file_is_moved_or_deleted_and_never_over_another(farm: F
     assert [path for path in farm.inbox.rglob("*") if path.is_file()] == []
 
 
-def test_the_version_that_a_handler_leaves_in_place_is_not_enqueued_again(each_farm: Farm) -> None:
-    farm = each_farm
+def test_a_version_that_came_while_its_predecessor_was_processed_is_neither_deleted_nor_moved(farm: Farm) -> None:
+    path = farm.inbox / "file"
+    path.write_bytes(b"1")
+    farm.enqueue_file(path, "old")
+    worker = farm.worker(count=1, worker__after__completed="delete", handlers=on_files("on_file_after_gate"))
+    farm.wait_told("start", 1)
+    path.write_bytes(b"22")
+    farm.open_gate()
+    farm.wait_for(State.COMPLETED, ["old"])
+    assert worker.wait_for("file.kept")["path"] == str(path)
+    assert path.read_bytes() == b"22"
+    farm.enqueue_file(path, "new")
+    farm.wait_for(State.COMPLETED, ["new"])
+    wait_until(lambda: not path.exists(), 10, "now it goes")
+
+
+def test_a_file_outside_the_roots_is_neither_read_nor_deleted_nor_moved(farm: Farm) -> None:
+    """Whoever can push a job can name any path, by dots and by links too; the job is dead, and its file stays."""
+    outside = farm.directory / "outside"
+    outside.mkdir()
+    (farm.inbox / "link").symlink_to(outside)
+    names = {"plain": outside / "plain", "dots": farm.inbox / ".." / "outside" / "dots", "link": farm.inbox / "link/x"}
+    for id, path in names.items():
+        path.write_bytes(b"precious")
+        farm.enqueue_file(path, id)
+    worker = farm.worker(count=1, worker__after__dead="delete", handlers=on_files("on_file"))
+    farm.wait_for(State.DEAD, list(names))
+    worker.wait_for("file.kept", count=3)
+    assert sorted(path.name for path in outside.iterdir()) == ["dots", "plain", "x"]
+    assert farm.told("file") == []
+
+
+def test_a_file_changed_in_place_or_before_it_was_run_is_deleted_like_any(farm: Farm) -> None:
+    """What counts is the version that was processed."""
+    in_place, changed = farm.inbox / "in-place", farm.inbox / "changed"
+    for path in (in_place, changed):
+        path.write_bytes(b"1")
+        farm.enqueue_file(path, path.name)
+    changed.write_bytes(b"22")
+    first = '[{match: "in-place", use: "worker_handlers:in_place", in_place: true}, '
+    handlers = on_files("on_file").replace("[", first)
+    farm.worker(count=2, worker__after__completed="delete", handlers=handlers)
+    farm.wait_for(State.COMPLETED, ["in-place", "changed"])
+    wait_until(lambda: list(farm.inbox.iterdir()) == [], 10)
+
+
+def test_the_version_that_a_handler_leaves_in_place_is_not_enqueued_again(sqlite_farm: Farm) -> None:
+    farm = sqlite_farm
     (farm.inbox / "file").write_bytes(b"text")
     program = farm.worker(
         role="all", count=1, handlers=on_files("in_place", in_place=True), producer__rescan_interval="1s"

@@ -125,10 +125,3 @@ def test_when_there_was_nothing_to_scan_it_is_tried_again_soon(scanned):
     assert scanned.next_due_s == 201.0
     scanned.plan(201.0, [])
     assert scanned.take_whole()
-
-
-def test_scanning_once_means_once():
-    once = Agenda(ROOT, rescan_s=NEVER, poll_s=1.0)
-    once.take_whole()
-    once.finished(ROOT, 100.0, 1.0, [])
-    assert once.next_due_s == NEVER

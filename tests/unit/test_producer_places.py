@@ -164,3 +164,4 @@ def test_a_link_as_scan_dir_stands_for_where_it_leads(make, tmp_path):
     places = make(f"36 27 0:44 / {far} rw - nfs nas:/ rw", f"37 36 0:45 / {far}/deep rw - ext4 /dev/sdb rw", root=root)
     assert places.polled() == [root]
     assert not places.is_polled(root + b"/deep/x")
+    assert places.is_polled(root + b"/shallow")

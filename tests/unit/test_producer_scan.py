@@ -134,8 +134,9 @@ def test_the_database_is_recognised_through_a_link_to_its_directory(tmp_path):
 
 def test_on_another_broker_a_file_of_that_name_is_a_file(tmp_path):
     (tmp_path / "fileq.db").touch()
-    config = config_from({"broker": "memory", "producer": {"scan_dir": str(tmp_path)}})
-    assert len(Scanner(config).walk().step()) == 1
+    values = {"sqlite": {"path": str(tmp_path / "fileq.db")}, "producer": {"scan_dir": str(tmp_path)}}
+    assert len(Scanner(config_from({"broker": "memory", **values})).walk().step()) == 1
+    assert len(Scanner(config_from({"broker": "sqlite", **values})).walk().step()) == 0
 
 
 def test_pipes_and_sockets_are_counted_and_passed_over(tree):

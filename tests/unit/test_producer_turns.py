@@ -416,8 +416,8 @@ def test_a_missing_scan_dir_is_a_problem_and_its_return_the_end_of_it(stage, tmp
     assert stage.turn(0.1) > 0
     assert "No such file" in stage.producer.problem
     assert stage.watcher.is_closed
-    for _ in range(5):
-        assert 0 < stage.turn(1.0) <= 1.0, "it must neither spin nor sleep too long"
+    for seconds in (1.0, 1.0, 1.0, RESCAN, 1.0):
+        assert 0 < stage.turn(seconds) <= 1.0, "it must neither spin nor sleep too long"
     (tmp_path / "away").rename(stage.root)
     stage.add("a")
     stage.settle_down(0.1)
@@ -426,6 +426,12 @@ def test_a_missing_scan_dir_is_a_problem_and_its_return_the_end_of_it(stage, tmp
     stage.settle_down(UNCLOSED)
     assert stage.names() == ["a"]
     assert (stage.told.count("scan_dir.lost"), stage.told.count("scan_dir.found")) == (1, 1)
+
+
+def test_a_scan_dir_that_goes_before_the_first_scan_is_waited_for_too(stage, tmp_path):
+    stage.root.rename(tmp_path / "away")
+    assert stage.turn() > 0
+    assert stage.turn() > 0
 
 
 def test_a_scan_dir_that_was_replaced_is_scanned_and_watched_anew(stage, tmp_path):
@@ -511,6 +517,20 @@ def test_while_the_outbox_is_full_nothing_more_is_brought(tmp_path, monkeypatch)
         assert len(stage.producer._outbox) <= 5 + 3
     assert len(stage.jobs()) <= 2
     assert not stage.producer.is_idle
+
+
+def test_while_the_outbox_is_full_what_has_settled_stays_where_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(outbox, "MOST", 5)
+    stage = Stage(tmp_path / "in", rate_limit_per_sec=1)
+    stage.settle_down()
+    for batch in range(4):
+        for n in range(5):
+            stage.add(f"{batch}-{n}")
+            stage.hear(closed=f"{batch}-{n}")
+        stage.turn()
+        stage.turn(SETTLE)
+        assert len(stage.producer._outbox) <= 10
+    assert stage.producer.unsettled >= 9
 
 
 def test_only_so_many_files_get_a_line_of_their_own_and_each_one_only(tmp_path, monkeypatch):
@@ -674,6 +694,9 @@ def test_an_outage_during_a_sweep_ends_it_and_another_follows(stage):
     stage.hands.advance(HOUR)
     with pytest.raises(BrokerUnavailable):
         stage.settle_down()
+    stage.broker.is_away = lambda verb: True
+    with pytest.raises(BrokerUnavailable):
+        stage.turn()  # nothing is to be done, and still only an answer ends the outage
     stage.broker.is_away = lambda verb: False
     stage.settle_down(HOUR)
     assert stage.broker.real.lookup([stage.path("a")])[0].missing_since_ms
@@ -705,6 +728,17 @@ def test_once_scans_once_and_needs_no_watches(stage):
     stage.hands.advance(10 * RESCAN)
     producer.turn()
     assert producer.tally["found"] == 1
+
+
+def test_once_neither_polls_nor_spins_where_it_would_poll(tmp_path):
+    stage = Stage(tmp_path / "in", watch="poll", poll_interval="100ms", rate_limit_per_sec=1)
+    stage.add("a", "b", "c", "d")
+    stage.hands.advance(UNCLOSED + 1)
+    producer = stage.start(is_once=True)
+    producer.turn()
+    stage.hands.advance(0.5)
+    assert producer.turn() > 0
+    assert producer.tally["found"] == 4
 
 
 def test_once_waits_for_writers_and_not_for_ever(stage):

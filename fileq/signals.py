@@ -1,0 +1,38 @@
+"""The signals that stop a program, as something to wait for that misses none.
+
+Not an Event set by their handler: a signal that comes while the main thread is on its way into wait() is seen only
+when another one comes, or its handler meets the Event's lock, held by the very thread it interrupted. Here the
+interpreter writes a byte for each, at once, in whichever thread the system has chosen.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from types import FrameType
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ENOUGH = b"\0"  # no signal has this number
+
+
+class StopSignals:
+    """Made in the main thread. Signals stay with it to the end of the program: a late one changes nothing."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in STOP_SIGNALS:
+            signal.signal(number, _leave_it_to_the_byte)
+
+    def wait(self) -> bool:
+        """Until the next one comes (True), or nobody needs it any more (False)."""
+        return self._reader.recv(1) != _ENOUGH
+
+    def enough(self) -> None:
+        """Ends the wait; from any thread."""
+        self._writer.send(_ENOUGH)
+
+
+def _leave_it_to_the_byte(_number: int, _frame: FrameType | None) -> None:
+    pass
