@@ -101,7 +101,7 @@ def _theirs(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _since(started_s: float) -> str:
-    return format_duration(round(time.perf_counter() - started_s, 3))
+    return format_duration(max(0.001, round(time.perf_counter() - started_s, 3)))
 
 
 def _say(text: str) -> None:

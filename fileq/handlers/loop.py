@@ -78,7 +78,8 @@ class EventLoop:
 async def _watched(
     start: Callable[[], Awaitable[Any]], context: Context, tasks: list[asyncio.Task[Any]]
 ) -> tuple[Any, BaseException | None]:
-    """Value or exception as a value: SystemExit raised out of a task would stop the loop and answer nobody."""
+    """Value or exception as a value: raised, a TimeoutError of the handler's own would be taken for that of our wait,
+    and SystemExit would stop the loop."""
     own = asyncio.current_task()
     if own is not None:
         tasks.append(own)

@@ -116,7 +116,7 @@ class Child:
             self._cancelled = None
 
     def _end_leftovers(self) -> None:
-        if not end_children(self._spared, patience_s=LEFTOVERS_PATIENCE_S):
+        if not end_children(self._spared | _resource_tracker(), patience_s=LEFTOVERS_PATIENCE_S):
             # Asleep in the kernel, killed when they wake up; or another user's. The next task does not wait for them.
             self._spared = frozenset(children_of(self._pid))
 
@@ -175,6 +175,13 @@ class Child:
         return whole > 0
 
 
+def _resource_tracker() -> set[int]:
+    """multiprocessing's, which belongs to the process and not to a task; killed, it would come back with a warning."""
+    tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
+    pid = getattr(tracker, "_pid", None)
+    return set() if pid is None else {pid}
+
+
 def _message(number: int, ran: Ran) -> bytearray:
     """The outcome as a message. One that can't be sent becomes a failure that says so."""
     try:
@@ -203,10 +210,9 @@ def show_output_by_line() -> None:
 
 
 def flush_output() -> None:
-    """What a handler printed is seen now, not when the buffer is full; its stdout may be anything."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):
-            stream.flush()
+    """What a handler printed is seen now, not with its next line; its stdout may be anything. stderr keeps nothing."""
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
 
 
 def main() -> NoReturn:

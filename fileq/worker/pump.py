@@ -203,6 +203,10 @@ class Pump:
             fields["error"] = s.error
         if s.verb is Verb.RETRY:
             fields["delay_ms"] = s.delay_ms
+        if s.superseded:
+            fields["is_superseded"] = True
+        if s.verb is Verb.BURY and not s.died:
+            fields["is_failure"] = True
         self._emit("job.recovered" if s.died and s.verb is not Verb.BURY else event, level=level, **fields)
 
     # heartbeats

@@ -111,6 +111,9 @@ class WorkerService:
             while not (self._pump.is_quiet and self._pump.slots.is_idle) and not self._has_given_up():
                 self._turn()
             self._keep_trying(self._pump.finish)
+        except Exception as error:
+            # The jobs are safe with the reapers; the loop is not, and /healthz says so from now on.
+            self._emit("worker.failed", level="error", error=repr(error), exc_info=True)
         finally:
             self._drop_waiter()
             self._executor.close()

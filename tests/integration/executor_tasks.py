@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker, shared_memory
 
 from fileq.errors import ConfigError
 from fileq.handlers.endings import failed
@@ -40,6 +41,8 @@ def load(argument: bytes) -> Run:
             raise ConfigError(["handlers[0] is wrong", "handlers[1] is wrong"])
         case ["raises"]:
             raise ValueError("two\nlines")
+        case ["hangs"]:
+            threading.Event().wait()
         case ["exits"]:
             os._exit(5)
         case ["segfaults"]:
@@ -153,6 +156,14 @@ def leave_zombie(*_: object) -> None:
     kept.append(subprocess.Popen(["true"]))
 
 
+def share_memory(*_: object) -> Ran:
+    """As multiprocessing does it, with a process that watches over what is shared."""
+    memory = shared_memory.SharedMemory(create=True, size=10)
+    memory.close()
+    memory.unlink()
+    return Done(str(resource_tracker._resource_tracker._pid).encode())  # type: ignore[attr-defined]
+
+
 class Unpicklable(Exception):
     def __reduce__(self) -> str:
         raise TypeError("not this one")
@@ -251,6 +262,7 @@ WORDS: dict[str, Callable[..., Ran | None]] = {
         eat_below,
         leave,
         leave_zombie,
+        share_memory,
         raise_unpicklable,
         raise_undecodable,
         close_everything,

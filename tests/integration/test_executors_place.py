@@ -140,6 +140,16 @@ def test_a_cancellation_comes_after_its_task_and_the_bell_rings_when_it_is_there
     assert received.endswith(HEADER.pack(0, 1))
 
 
+def test_the_bell_rings_when_the_pid_comes_later_than_the_cancellation(stage: Stage) -> None:
+    pidfd, stage.place.pidfd = stage.place.pidfd, -1
+    stage.get_ready()
+    stage.place.start(1, TASK, 1.0)
+    stage.place.ask(Asked.TO_STOP, 1.0)
+    assert stage.rings == 0
+    stage.place.spawned(os.getpid(), pidfd)
+    assert stage.rings == 1
+
+
 def test_asking_never_gives_a_task_more_time(stage: Stage) -> None:
     stage.get_ready()
     stage.place.start(1, TASK, 10.0)
@@ -149,6 +159,26 @@ def test_asking_never_gives_a_task_more_time(stage: Stage) -> None:
 
 def test_talking_to_a_child_that_is_gone_is_no_error(stage: Stage) -> None:
     stage.get_ready()
+    assert not stage.place.start(1, BIG, 1.0)
     stage.child.close()
-    assert stage.place.start(1, TASK, 1.0)
+    assert stage.place.flush()
     assert stage.place.ask(Asked.TO_QUIT, 1.0)
+
+
+def test_a_task_for_a_child_that_is_gone_is_refused(stage: Stage) -> None:
+    stage.get_ready()
+    stage.child.close()
+    with pytest.raises(BrokenPipeError):
+        stage.place.start(1, TASK, 1.0)
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_whether_a_child_that_is_gone_had_read_its_task_is_known(stage: Stage, is_read: bool) -> None:
+    stage.get_ready()
+    stage.place.start(1, TASK, 1.0)
+    if is_read:
+        stage.received(len(framed(1, TASK)))
+    stage.child.close()
+    with pytest.raises(EOFError):
+        stage.place.hear()
+    assert stage.place.was_task_read is is_read

@@ -3,6 +3,7 @@
 Every test ends with the same look: of all processes that began in it, none is left.
 """
 
+import errno
 import os
 import select
 import signal
@@ -20,7 +21,9 @@ import pytest
 from fileq.errors import ConfigError
 from fileq.handlers.task import Ran, Task
 from fileq.outcome import Cancelled, Died, Done, Failed, Released
+from fileq.worker.executors import children, forkserver
 from fileq.worker.executors.children import ASKED_AT_ONCE
+from fileq.worker.executors.forkserver import ForkServer
 from fileq.worker.executors.process import ProcessExecutor
 from fileq.worker.program import Program
 from tests.integration.executor_tasks import LOADER
@@ -274,6 +277,14 @@ def test_handlers_that_cannot_be_imported_are_a_configuration_error(
     assert caught.value.problems == problems
 
 
+def test_handlers_that_take_too_long_to_import_are_a_configuration_error(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forkserver, "LOAD_TIMEOUT_S", 0.5)
+    with pytest.raises(ConfigError, match=r"^importing the handlers took more than 500ms$"):
+        start(1, "hangs")
+
+
 def test_a_loader_that_does_not_exist_is_a_configuration_error() -> None:
     with pytest.raises(ConfigError, match=r"the handlers can't be loaded: ModuleNotFoundError: .* 'nowhere'"):
         ProcessExecutor(1, Program("nowhere:load"))
@@ -359,6 +370,33 @@ class LatestFirst:
         return getattr(self._epoll, name)
 
 
+class DeafTo:
+    """An epoll that does not tell of one descriptor until it is told to."""
+
+    def __init__(self, epoll: select.epoll, fd: int) -> None:
+        self._epoll = epoll
+        self.fd = fd
+
+    def poll(self, timeout_s: float, most: int) -> list[tuple[int, int]]:
+        return [(fd, event) for fd, event in self._epoll.poll(timeout_s, most) if fd != self.fd]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._epoll, name)
+
+
+def test_a_child_that_was_given_up_before_the_fork_server_told_of_it_is_killed(start: Start, tmp_path: Path) -> None:
+    driver = start(1)
+    its: Any = driver.executor._children
+    its.epoll = DeafTo(its.epoll, its.server_fd)
+    key = driver.submit(f"hang {tmp_path}/begun")
+    driver.until((tmp_path / "begun").exists)
+    given_up = driver.pids("fileq-child")
+    driver.executor.abandon(key)
+    its.epoll.fd = -1
+    assert driver.run("echo again") == Done(b"again")
+    driver.until(lambda: not set(given_up) & marked(driver.mark).keys())
+
+
 @pytest.mark.parametrize("order", [lambda epoll: epoll, LatestFirst])
 def test_an_outcome_that_was_sent_counts_though_its_child_died_before_it_was_read(
     start: Start, order: Callable[[select.epoll], Any]
@@ -372,6 +410,27 @@ def test_an_outcome_that_was_sent_counts_though_its_child_died_before_it_was_rea
     wait_until(lambda: child not in marked(driver.mark))
     assert driver.outcome(key) == Done(b"in time")
     assert driver.run("echo again") == Done(b"again")
+
+
+def test_a_task_whose_child_was_killed_before_it_read_it_is_given_to_the_next(start: Start) -> None:
+    driver = start(1)
+    child = int(driver_result(driver.run("pid")))
+    os.kill(child, signal.SIGSTOP)
+    key = driver.submit("echo unharmed")
+    os.kill(child, signal.SIGKILL)
+    assert driver.outcome(key) == Done(b"unharmed")
+
+
+def test_a_task_for_a_child_of_whose_death_we_have_not_heard_yet_is_given_to_the_next(start: Start) -> None:
+    driver = start(1)
+    child = int(driver_result(driver.run("pid")))
+    its: Any = driver.executor._children
+    its.epoll = DeafTo(its.epoll, its.server_fd)
+    os.kill(child, signal.SIGKILL)
+    wait_until(lambda: child not in marked(driver.mark))
+    key = driver.submit("echo unharmed")
+    its.epoll.fd = -1
+    assert driver.outcome(key) == Done(b"unharmed")
 
 
 def test_a_child_that_is_killed_while_idle_harms_nobody(start: Start) -> None:
@@ -512,6 +571,14 @@ def test_zombies_that_a_handler_leaves_are_reaped(start: Start) -> None:
     assert driver.run("pid") == Done(str(child).encode())
 
 
+def test_the_resource_tracker_of_multiprocessing_stays_with_its_child(start: Start) -> None:
+    driver = start(1)
+    trackers = {driver.run(raw) for raw in ("share_memory", "share_memory")}
+    assert len(trackers) == 1
+    driver.run("leave plain")
+    assert driver.pids("sleep") == []
+
+
 # cancel, abandon, quit, close
 
 
@@ -564,6 +631,20 @@ def test_cancelling_a_task_that_has_not_been_read_yet_reaches_it(start: Start, t
     os.kill(child, signal.SIGCONT)
     assert driver.outcome(key) == Cancelled()
     assert driver.run("pid") == Done(str(child).encode())
+
+
+def test_cancelling_a_task_of_whose_child_we_only_know_that_it_hung_up_is_no_error(start: Start) -> None:
+    driver = start(1)
+    child = int(driver_result(driver.run("pid")))
+    its: Any = driver.executor._children
+    its.epoll = DeafTo(its.epoll, its.server_fd)
+    os.kill(child, signal.SIGSTOP)
+    key = driver.submit(b"echo " + b"x" * (1 << 20))
+    os.kill(child, signal.SIGKILL)
+    driver.until(lambda: its.by_fd == {})
+    driver.executor.cancel(key)
+    its.epoll.fd = -1
+    assert driver.outcome(key) == Cancelled()
 
 
 def test_a_late_cancellation_does_not_stop_the_next_task(start: Start, tmp_path: Path) -> None:
@@ -648,6 +729,15 @@ def test_quitting_releases_what_does_not_finish_and_keeps_what_does(start: Start
     assert driver.outcome(hanging) == Released()
 
 
+def test_what_had_failed_before_the_worker_stops_stays_failed(start: Start) -> None:
+    driver = start(1)
+    driver.run("echo")
+    key = driver.submit("raise_unpicklable")
+    wait_until(lambda: select.select([driver.executor], [], [], 0)[0])
+    driver.executor.quit(5.0)
+    assert isinstance(driver.outcome(key), Failed)
+
+
 def test_quitting_without_grace_releases_at_once(start: Start) -> None:
     driver = start(2)
     keys = [driver.submit("loop"), driver.submit("hold_the_gil")]
@@ -703,6 +793,23 @@ def test_a_fork_server_that_does_not_start_again_is_tried_again_while_tasks_wait
     key = driver.submit("echo at last")
     (tmp_path / "obstacle").unlink()
     assert driver.outcome(key) == Done(b"at last")
+
+
+def test_a_fork_server_that_cannot_even_be_started_is_tried_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = start(1)
+    refusals = iter([OSError(errno.EMFILE, "Too many open files")])
+
+    def fork_server(program: Program) -> ForkServer:
+        for refusal in refusals:
+            raise refusal
+        return ForkServer(program)
+
+    monkeypatch.setattr(children, "ForkServer", fork_server)
+    os.kill(driver.server(), signal.SIGKILL)
+    driver.until(lambda: driver.told("forkserver.failed"))
+    assert driver.run("echo again") == Done(b"again")
 
 
 def test_when_the_guard_is_killed_nothing_is_left_behind_either(start: Start) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fileq.config import config_from
@@ -240,6 +241,19 @@ def test_closing_ends_every_thread_it_can_and_may_be_done_twice(start: Start) ->
     assert driver.closed == [True]
 
 
+def test_a_thread_that_outlives_the_executor_touches_no_descriptor_of_others(start: Start) -> None:
+    driver = start(1)
+    driver.submit("a", b"hang")
+    driver.until(lambda: driver.script.begun)
+    driver.executor.close()
+    fd = os.eventfd(0, os.EFD_NONBLOCK)  # most likely the number that was the executor's
+    driver.script.lets_go.set()
+    wait_until(lambda: not handler_threads())
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(fd)
+    os.close(fd)
+
+
 # both kinds
 
 
@@ -251,8 +265,9 @@ async def on_a_loop(_job: Any, _context: Any) -> list[str]:
     return [threading.current_thread().name, str(os.getpid())]
 
 
-def raw(type: str) -> bytes:
-    return encode(Job("1", "", 0, "low", 0, "2026-01-02T03:04:05.678Z", "", "", type=type))
+def raw(type: str, payload: bytes = b"{}") -> bytes:
+    created = "2026-01-02T03:04:05.678Z"
+    return encode(Job("1", "", 0, "low", 0, created, "", "", type=type, payload=msgspec.Raw(payload)))
 
 
 @pytest.fixture
@@ -310,10 +325,7 @@ def test_async_handlers_run_on_a_loop_of_their_own(mixed: Callable[..., Driver],
 
 def test_tasks_of_both_kinds_are_cancelled_abandoned_and_released(mixed: Callable[..., Driver]) -> None:
     driver = mixed("process", "thread", use="fileq.handlers:simulate")
-    endless = [
-        encode(Job("1", "", 0, "low", 0, "2026-01-02T03:04:05.678Z", "", "", type=f"t{i}", payload=b'{"hang": 1}'))  # type: ignore[arg-type]
-        for i in range(2)
-    ]
+    endless = [raw(f"t{i}", b'{"hang": true}') for i in range(2)]
     for i in range(2):
         driver.executor.cancel(driver.submit(f"cancelled-{i}", endless[i], route=i))
         assert driver.outcome(f"cancelled-{i}") == Cancelled()

@@ -88,12 +88,12 @@ def test_a_file_name_is_one_argument_and_nothing_is_executed(name: bytes, tmp_pa
 
 def test_every_placeholder_is_a_whole_argument_and_anything_else_is_literal() -> None:
     task = typed_task("t", {"to": "ü"}, attempt=3)
-    arguments = [f"{{{name}}}" for name in NAMES] + ["{}", "x{job_id}", "{ job_id }", "{print $1}"]
+    arguments = [f"{{{name}}}" for name in NAMES] + ["{}", "x{job_id}", "{job_id}x", "{ job_id }", "{print $1}"]
     ended = result(run(task, python(ARGUMENTS, *arguments)))
     job = decode(task.raw)
     assert [bytes.fromhex(argument).decode() for argument in json.loads(ended["stdout"])] == [
         "", "j1", "t", '{"to":"ü"}', "3", "0", "low", "0", job.creation_time, "", "",
-        "{}", "x{job_id}", "{ job_id }", "{print $1}",
+        "{}", "x{job_id}", "{job_id}x", "{ job_id }", "{print $1}",
     ]  # fmt: skip
 
 

@@ -18,7 +18,6 @@ GUIDE = (ROOT / "docs" / "handlers.md").read_text()
 BLOCKS = re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", GUIDE, re.DOTALL)
 MODULES = {name: text for name, text in BLOCKS if name.endswith(".py")}
 CONFIGS = [text for name, text in BLOCKS if name == "config.yaml"]
-TRY = "import sys, fileq.config, fileq.trying; sys.exit(fileq.trying.try_path(fileq.config.load(), sys.argv[1]))"
 
 
 @pytest.fixture
@@ -61,7 +60,7 @@ def test_each_configuration_of_the_guide_runs_its_handler(
 ) -> None:
     (app / "config.yaml").write_text(CONFIGS[number])
     (app / "data" / file).write_text(content)
-    ended = in_app(app, "-c", TRY, f"data/{file}")
+    ended = in_app(app, "-m", "fileq", "try", f"data/{file}")
     assert ended.returncode == 0, ended.stderr
     assert shown in ended.stdout
 
@@ -69,7 +68,7 @@ def test_each_configuration_of_the_guide_runs_its_handler(
 def test_what_fileq_try_shows_is_what_the_guide_shows(app: Path) -> None:
     (app / "config.yaml").write_text(CONFIGS[0])
     (app / "data" / "letter.txt").write_text("x" * 38 + "\n" + "y" * 39 + "\n" + "z" * 40 + "\n")
-    ended = in_app(app, "-c", TRY, "data/letter.txt")
+    ended = in_app(app, "-m", "fileq", "try", "data/letter.txt")
     session = GUIDE.split("$ fileq try data/letter.txt\n")[1].split("\n\n")[0]
     lines = [line.removeprefix("    ") for line in session.splitlines()]
     assert lines[0] == ended.stderr.splitlines()[0]

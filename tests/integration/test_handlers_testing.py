@@ -69,6 +69,7 @@ def test_a_coroutine_is_awaited_also_where_a_loop_is_running() -> None:
 
     assert fileq.testing.run(asynchronous) == 7
     assert asyncio.run(test()) == 7
+    assert not [thread for thread in threading.enumerate() if thread.name == "async"], "nothing is left behind"
 
 
 def test_a_cancellation_can_be_tried() -> None:

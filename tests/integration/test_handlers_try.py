@@ -132,6 +132,11 @@ def test_what_a_worker_would_do_next_is_told(
     assert ("Traceback" in err) == (not name.endswith(".sh"))
 
 
+def test_the_failure_of_a_command_needs_no_traceback(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tried("inbox/a.sh") == 1
+    assert len(capfd.readouterr().err.splitlines()) == 2
+
+
 def test_a_command_is_tried_like_a_function(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert tried("inbox/sub/a.cat", "ü".encode()) == 0
     assert json.loads(capfd.readouterr().out) == {"exit": 0, "stdout": "ü", "stderr": ""}

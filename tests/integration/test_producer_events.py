@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.producing import Place, jobs_of, pending, scanned, wait_pending
+from tests.integration.producing import Place, jobs_of, pending, scanned, scanned_again, wait_pending
 from tests.waiting import wait_until
 
 NEVER = {"rescan_interval": "1h"}  # what is found is found by events
@@ -94,16 +94,21 @@ def test_a_burst_while_it_stood_still_is_found_whole_although_events_were_lost(p
 
 
 def test_no_job_speaks_of_an_unfinished_file(place: Place) -> None:
-    """A writer appends to 50 files with pauses of up to 2 s; the settle times are 3 s."""
+    """A writer appends to 50 files with pauses of up to 2 s; the settle times are 3 s. One producer scans all the
+    time, the other relies on events and its own second look."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     writer = SlowWriter(place.inbox, 50, random.Random(seed))
-    with place.producer(settle="3s", settle_unclosed="3s", rescan_interval="1s") as program, place.open() as broker:
+    settings = {"settle": "3s", "settle_unclosed": "3s"}
+    with (
+        place.producer(**settings, rescan_interval="500ms") as scanning,
+        place.producer(**settings, **NEVER),
+        place.open() as broker,
+    ):
         writer.write_everything()
         wait_pending(broker, 50)
-        scanned(program, 8)
-        found = {job.path: job.filesize for job in jobs_of(broker)}
-        assert found == writer.finished
+        scanned_again(scanning)
+        assert {job.path: job.filesize for job in jobs_of(broker)} == writer.finished
         assert pending(broker) == 50
 
 

@@ -26,6 +26,7 @@ def test_it_enqueues_what_there_is_and_sums_up(place: Place) -> None:
         first.stdout,
     )
     assert "\x1b" not in first.stderr, "no terminal, no progress"
+    assert first.stderr.count("job.produced") == 2
     assert place.names() == ["a.pdf", "x/b"]
     again = once(place)
     assert again.stdout.startswith("found 2, enqueued 0, already known 2,")

@@ -13,11 +13,14 @@ PACKAGE = Path(__file__).parents[2] / "fileq"
 # From the bottom up. A module may import what stands in its own row or in a row before it.
 LAYERS = [
     {"fileq.errors", "fileq"},
-    {"fileq.job", "fileq.config", "fileq.filesystems", "fileq.globs", "fileq.service"},
-    {"fileq.outage", "fileq.brokers"},
-    {"fileq.loop"},
-    {"fileq.producer", "fileq.observe"},
+    {"fileq.job", "fileq.outcome", "fileq.config", "fileq.filesystems", "fileq.globs"},
+    {"fileq.service", "fileq.signals"},
+    {"fileq.outage", "fileq.breaker", "fileq.brokers"},
+    {"fileq.retry", "fileq.loop"},
+    {"fileq.handlers", "fileq.reaper", "fileq.scheduler"},
+    {"fileq.producer", "fileq.worker", "fileq.observe", "fileq.testing", "fileq.trying"},
     {"fileq.roles"},
+    {"fileq.once"},
     {"fileq.cli"},
     {"fileq.__main__"},
 ]
@@ -41,7 +44,18 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    """But for those that only type checkers see: they bind nothing when the program runs."""
+    tree = ast.parse(path.read_text())
+    unseen = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for statement in node.body
+        for inner in ast.walk(statement)
+    }
+    for node in ast.walk(tree):
+        if id(node) in unseen:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -1,6 +1,7 @@
 """How services are stopped: all within one time, and at once at the second signal."""
 
 import threading
+from queue import SimpleQueue
 
 from fileq.roles import _stop
 from tests.waiting import wait_until
@@ -38,11 +39,27 @@ class Stubborn:
         return True
 
 
-def stopping(services: list[Stubborn], timeout_s: float) -> tuple[threading.Thread, threading.Event]:
-    hurry = threading.Event()
-    thread = threading.Thread(target=_stop, args=(services, timeout_s, hurry))
+class Signals:
+    """Stands in for StopSignals: a signal comes when the test says so."""
+
+    def __init__(self) -> None:
+        self._said: SimpleQueue[bool] = SimpleQueue()
+
+    def come(self) -> None:
+        self._said.put(True)
+
+    def enough(self) -> None:
+        self._said.put(False)
+
+    def wait(self) -> bool:
+        return self._said.get()
+
+
+def stopping(services: list[Stubborn], timeout_s: float) -> tuple[threading.Thread, Signals]:
+    signals = Signals()
+    thread = threading.Thread(target=_stop, args=(services, timeout_s, signals), daemon=True)
     thread.start()
-    return thread, hurry
+    return thread, signals
 
 
 def test_all_are_quiet_before_the_first_is_stopped():
@@ -76,9 +93,9 @@ def test_services_share_one_deadline():
 
 def test_the_second_signal_waits_for_nobody():
     service = Stubborn()
-    thread, hurry = stopping([service], 30.0)
+    thread, signals = stopping([service], 30.0)
     wait_until(lambda: "stop" in service.calls)
-    hurry.set()
+    signals.come()
     thread.join(10)
     assert not thread.is_alive()
     assert service.calls == ["quiet", "stop", "hurry"]

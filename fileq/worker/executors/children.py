@@ -80,7 +80,9 @@ class Children:
 
     def look(self, now_s: float) -> float:
         """Do what is due; returns when to look again."""
-        if self._restarts_s <= now_s and not self._is_stopped:
+        if self._is_stopped:
+            self._restarts_s = NEVER_S
+        elif self._restarts_s <= now_s:
             self._restart()
         self._former = [server for server in self._former if not server.has_ended()]
         self._fill(now_s)
@@ -91,8 +93,9 @@ class Children:
         )
 
     def listen(self, place: Place, is_writing: bool = False) -> None:
-        """Watch its stream, also for room to write if asked to."""
-        self.epoll.modify(place.fd, select.EPOLLIN | (select.EPOLLOUT if is_writing else 0))
+        """Watch its stream, also for room to write if asked to; not if it has been deafened."""
+        if place.fd in self.by_fd:
+            self.epoll.modify(place.fd, select.EPOLLIN | (select.EPOLLOUT if is_writing else 0))
 
     def deafen(self, place: Place) -> None:
         """Watch its stream no longer. May be called twice."""

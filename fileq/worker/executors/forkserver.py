@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from fileq.config import format_duration
 from fileq.errors import ConfigError
 from fileq.worker.program import Program, python_command
 from fileq.worker.wire import (
@@ -67,7 +68,7 @@ class ForkServer:
         poll.register(self._control, select.POLLIN)
         while not self.is_gone:
             if not poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
-                raise ConfigError(f"importing the handlers took more than {LOAD_TIMEOUT_S:g}s")
+                raise ConfigError(f"importing the handlers took more than {format_duration(LOAD_TIMEOUT_S)}")
             for message, _ in self.receive():
                 if isinstance(message, Loaded) and message.problems:
                     raise ConfigError(message.problems)

@@ -42,6 +42,7 @@ class Place:
         "starts_s",
         "stream",
         "task",
+        "was_task_read",
     )
 
     def __init__(self) -> None:
@@ -81,10 +82,14 @@ class Place:
         return theirs
 
     def spawned(self, pid: int, pidfd: int) -> None:
+        """The child may have been faster than this news of it, and be at work."""
         self.pid, self.pidfd = pid, pidfd
+        if self.asked is not Asked.NOTHING:
+            self._ring()
 
     def start(self, number: int, task: Task, ends_s: float) -> bool:
-        """Give the child its task; False if part of it must wait until the child reads."""
+        """Give the child its task; False if part of it must wait until the child reads.
+        Raises BrokenPipeError if there is nobody to read it."""
         self.task = task
         self.number = number
         self.asked = Asked.NOTHING
@@ -95,14 +100,20 @@ class Place:
         """Set context.cancelled in the child; False as for start()."""
         self.asked = asked
         self.ends_s = min(self.ends_s, ends_s)
-        is_said = self._say(HEADER.pack(0, self.number))
-        self._ring()
-        return is_said
+        try:
+            return self._say(HEADER.pack(0, self.number))
+        except BrokenPipeError:
+            return True  # what became of the child, the fork server tells
+        finally:
+            self._ring()
 
     def flush(self) -> bool:
         """Go on with what could not be said at once; False while there is more."""
         outbox, self.outbox = self.outbox, b""
-        is_said = self._say(outbox)
+        try:
+            is_said = self._say(outbox)
+        except BrokenPipeError:
+            return True
         if is_said and self.asked is not Asked.NOTHING:
             self._ring()  # the doorbell rang before there was anything to read
         return is_said
@@ -111,7 +122,9 @@ class Place:
         """Read once. The outcome, if it is whole by now; ready is noted. Raises Garbage, EOFError, BlockingIOError."""
         try:
             block = os.read(self.fd, BLOCK)
-        except ConnectionError:
+        except ConnectionResetError:
+            # The kernel's word for an end that came before everything was read.
+            self.was_task_read = False
             block = b""
         if not block:
             raise EOFError
@@ -150,6 +163,7 @@ class Place:
         self.child = self.number = 0
         self.fd = self.pidfd = self.pid = -1
         self.is_ready = False
+        self.was_task_read = True
         self.inbox = bytearray()
         self.outbox = b""
 
@@ -159,12 +173,8 @@ class Place:
             return False
         sent = 0
         if self.stream is not None:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 sent = self.stream.send(message, socket.MSG_NOSIGNAL)
-            except BlockingIOError:
-                pass
-            except OSError:
-                return True  # nobody is there to read it; what became of the child we hear otherwise
         if sent == len(message):
             return True
         self.outbox = memoryview(message)[sent:]

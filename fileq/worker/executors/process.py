@@ -121,7 +121,11 @@ class ProcessExecutor:
     def _start(self, place: Place, task: Task) -> None:
         self._last_number = self._last_number % (NUMBERS - 1) + 1
         now_s = time.monotonic()
-        is_said = place.start(self._last_number, task, now_s + task.timeout_s)
+        try:
+            is_said = place.start(self._last_number, task, now_s + task.timeout_s)
+        except BrokenPipeError:
+            self._try_again(place)
+            return
         if place.ends_s < self._looks_s:
             self._looks_s = place.ends_s
         if self._max_memory is not None and self._samples_s == NEVER_S:
@@ -187,8 +191,18 @@ class ProcessExecutor:
         child = place.child
         while place.is_running and place.fd in self._children.by_fd and place.has_word:
             self._hear(place)
-        if place.child == child:
+        if place.child != child:
+            return
+        if place.was_task_read or place.asked is not Asked.NOTHING:
             self._end_by_force(place, Died(cause))
+        else:
+            self._try_again(place)
+
+    def _try_again(self, place: Place) -> None:
+        """Its child ended before it began the task: nothing is held against that, the next child gets it."""
+        place.number = 0
+        place.ends_s = NEVER_S
+        self._replace(place)
 
     def _replace(self, place: Place) -> None:
         if place in self._idle:
