@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 from fileq.brokers import open_broker
@@ -104,29 +105,28 @@ def longest_pause_s(config: Config) -> float:
 
 def run_until_signal(services: Sequence[Service], loaded: Loaded, metrics: Metrics, emit: Emit) -> None:
     """First signal: quiet, then stop in time. Second: at once."""
-    config = loaded.config
-    signals = StopSignals()
-    observability = config.observability
-    endpoints = open_endpoints(
-        observability.metrics_bind,
-        observability.metrics_port,
-        services,
-        metrics.text,
-        is_port_chosen=loaded.is_set("observability.metrics_port"),
-        emit=emit,
-    )
-    try:
-        for service in services:
-            service.start()
-        emit("role.started", services=[service.name for service in services])
-        signals.wait()
-        emit("role.stopping")
-        _stop(services, config.worker.shutdown_timeout, signals)
-        emit("role.stopped")
-    finally:
-        for service in services:
-            service.stop(0.0)
-        endpoints.close()
+    observability = loaded.config.observability
+    with closing(StopSignals()) as signals:
+        endpoints = open_endpoints(
+            observability.metrics_bind,
+            observability.metrics_port,
+            services,
+            metrics.text,
+            is_port_chosen=loaded.is_set("observability.metrics_port"),
+            emit=emit,
+        )
+        try:
+            for service in services:
+                service.start()
+            emit("role.started", services=[service.name for service in services])
+            signals.wait()
+            emit("role.stopping")
+            _stop(services, loaded.config.worker.shutdown_timeout, signals)
+            emit("role.stopped")
+        finally:
+            for service in services:
+                service.stop(0.0)
+            endpoints.close()
 
 
 def _stop(services: Sequence[Service], timeout_s: float, signals: StopSignals) -> None:

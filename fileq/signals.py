@@ -7,6 +7,7 @@ interpreter writes a byte for each, at once, in whichever thread the system has 
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 from types import FrameType
@@ -16,7 +17,7 @@ _ENOUGH = b"\0"  # no signal has this number
 
 
 class StopSignals:
-    """Made in the main thread. Signals stay with it to the end of the program: a late one changes nothing."""
+    """Made and closed in the main thread. A signal that comes after the end changes nothing."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -31,7 +32,14 @@ class StopSignals:
 
     def enough(self) -> None:
         """Ends the wait; from any thread."""
-        self._writer.send(_ENOUGH)
+        with contextlib.suppress(OSError):  # closed: whoever waited has stopped waiting
+            self._writer.send(_ENOUGH)
+
+    def close(self) -> None:
+        """The handlers stay, and do nothing."""
+        signal.set_wakeup_fd(-1)
+        self._reader.close()
+        self._writer.close()
 
 
 def _leave_it_to_the_byte(_number: int, _frame: FrameType | None) -> None:
