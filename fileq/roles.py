@@ -86,6 +86,8 @@ def run_worker(loaded: Loaded, app_dir: str, *, is_producing: bool = False) -> i
 def load_routes(loaded: Loaded, app_dir: str, emit: Emit) -> Routes:
     """Every handler imported and checked, before anything is claimed."""
     routes = Routes.load(loaded.config, handlers_are_set=loaded.is_set("handlers"), app_dir=app_dir)
+    for warning in routes.warnings:
+        emit("handlers.doubtful", level="warning", reason=warning)
     if not loaded.is_set("handlers") and len(routes) <= 1:
         emit("handlers.unset", level="warning", action="files are only checksummed; set 'handlers' to process them")
     return routes
