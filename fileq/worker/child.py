@@ -82,7 +82,6 @@ class Child:
         self._pid = os.getpid()
         self._identity = _identity(stream)
         self._inbox = bytearray()
-        self._number = 0
         self._cancelled: threading.Event | None = None  # of the task that runs
         self._was_rung = False
         self._is_looking = False
@@ -90,18 +89,24 @@ class Child:
         self._signals[DOORBELL] = self._on_doorbell
 
     def serve(self) -> NoReturn:
-        self._listen()
-        os.write(self._stream, READY)
-        while True:
-            self._number, task = self._receive()
-            ran = self._ran(task)
-            if os.getpid() != self._pid:
-                os._exit(0)
-            if has_children():
-                self._end_leftovers()
+        try:
             self._listen()
-            flush_output()
-            self._send(_message(self._number, ran))
+            os.write(self._stream, READY)
+            while True:
+                self._turn()
+        except ConnectionError:
+            os._exit(0)  # the worker gave this child up
+
+    def _turn(self) -> None:
+        number, task = self._receive()
+        ran = self._ran(task)
+        if os.getpid() != self._pid:
+            os._exit(0)
+        if has_children():
+            self._end_leftovers()
+        self._listen()
+        flush_output()
+        self._send(_message(number, ran))
 
     def _ran(self, task: Task) -> Ran:
         cancelled = self._cancelled = threading.Event()

@@ -72,7 +72,11 @@ class Program:
                 start_new_session=True,
             )
         if wait:
-            self.wait_for("role.started", START_TIMEOUT_S)
+            try:
+                self.wait_for("role.started", START_TIMEOUT_S)
+            except BaseException:
+                self.kill()
+                raise
 
     def __enter__(self) -> Self:
         return self
