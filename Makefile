@@ -19,9 +19,19 @@ run: $(STAMP)  ## set up, then process the files dropped into ./data
 	@mkdir -p data
 	@$(BIN)/fileq all ./data
 
+# Two runs side by side: the integration tests mostly wait, the others mostly compute.
+TESTS = $(BIN)/python -X dev -W error -m coverage run -m pytest
 test: $(STAMP)  ## all tests with coverage, warnings as errors
 	@rm -f .coverage .coverage.*
-	$(BIN)/python -X dev -W error -m coverage run -m pytest $(PYTEST_ARGS)
+ifeq ($(strip $(PYTEST_ARGS)),)
+	@log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	$(TESTS) tests/unit tests/conformance >"$$log" 2>&1 & computing=$$!; \
+	$(TESTS) tests/integration; waiting=$$?; \
+	wait $$computing; computing=$$?; cat "$$log"; \
+	test $$computing -eq 0 && test $$waiting -eq 0
+else
+	$(TESTS) $(PYTEST_ARGS)
+endif
 	@$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 

@@ -21,7 +21,7 @@ def set_up_logs(level: str, form: str) -> Emit:
     renderer: Any = (
         structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
         if is_console
-        else structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
+        else structlog.processors.JSONRenderer(default=str)  # ASCII: U+2028 and the like end lines for some
     )
     structlog.configure(
         processors=[
@@ -36,8 +36,6 @@ def set_up_logs(level: str, form: str) -> Emit:
         cache_logger_on_first_use=True,
     )
     logger = structlog.get_logger()
-    # watchdog tells of overflows by itself; so do we, once and with what follows from it.
-    logging.getLogger("watchdog").addHandler(logging.NullHandler())
 
     def emit(event: str, *, level: str = "info", **fields: Any) -> None:
         if level != "none":

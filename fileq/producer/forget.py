@@ -38,8 +38,8 @@ def sweep(
         changes = [
             change
             for path, entry in page
-            if counts(path)
             for change in _verdict(path, entry, places.device(os.path.dirname(path)), now_ms, after_ms)
+            if counts(path)
         ]
         # A volume that went while we looked makes files seem missing.
         yield 0 if places.refresh() else _carry_out(broker, changes)

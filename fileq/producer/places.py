@@ -17,7 +17,7 @@ class Places:
         self._real_root = b""
         self._mounts: list[Mount] = []
         self._below: list[Mount] = []  # those below scan_dir that no other mount hides
-        self._last: tuple[bytes, Mount | None] = (b"", None)  # files come directory by directory
+        self._last = (b"", "", "")  # directory, kind and device: files come directory by directory
         self.refresh()
 
     def refresh(self) -> bool:
@@ -29,7 +29,7 @@ class Places:
             return False
         self._real_root, self._mounts = real_root, now
         self._below = [m for m in now if m.point.startswith(below) and mount_of(m.point, now) == m]
-        self._last = self._root, mount_of(real_root, now)
+        self._last = _described(self._root, mount_of(real_root, now))
         return True
 
     @property
@@ -61,15 +61,17 @@ class Places:
         self._has_watches = False
 
     def is_remote(self, directory: bytes) -> bool:
-        mount = self._mount_of(directory)
-        return mount is not None and is_network(mount.kind)
+        return is_network(self._ground_of(directory)[1])
 
     def device(self, directory: bytes) -> str:
         """What is mounted there; "?" where the kernel does not tell."""
-        mount = self._mount_of(directory)
-        return mount.device if mount is not None else "?"
+        return self._ground_of(directory)[2]
 
-    def _mount_of(self, directory: bytes) -> Mount | None:
+    def _ground_of(self, directory: bytes) -> tuple[bytes, str, str]:
         if self._below and self._last[0] != directory:
-            self._last = directory, mount_of(os.path.realpath(directory), self._mounts)
-        return self._last[1]
+            self._last = _described(directory, mount_of(os.path.realpath(directory), self._mounts))
+        return self._last
+
+
+def _described(directory: bytes, mount: Mount | None) -> tuple[bytes, str, str]:
+    return (directory, mount.kind, mount.device) if mount is not None else (directory, "", "?")

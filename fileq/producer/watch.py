@@ -17,17 +17,21 @@ import select
 import struct
 import threading
 from collections.abc import Iterator
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from msgspec import Struct
 from watchdog.observers.inotify_c import InotifyConstants as In
-from watchdog.observers.inotify_c import Mask, WatchDescriptor, inotify_add_watch, inotify_init, inotify_rm_watch
+from watchdog.observers.inotify_c import inotify_add_watch, inotify_init, inotify_rm_watch
+
+if TYPE_CHECKING:  # watchdog 7 has them, and before that they were plain integers
+    from watchdog.observers.inotify_c import Mask, WatchDescriptor
 
 MOST_HEARD = 50_000  # paths kept between two looks; beyond, a scan is cheaper and memory is not
 EXHAUSTED = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # the kernel has no more watches to give
 _READ_BYTES = 256 * 1024
 _HEADER = struct.Struct("iIII")  # watch descriptor, mask, cookie, length of the name
-_MASK = Mask(
+_MASK = cast(
+    "Mask",
     In.IN_CLOSE_WRITE
     | In.IN_CREATE
     | In.IN_MOVED_TO
@@ -35,7 +39,7 @@ _MASK = Mask(
     | In.IN_DELETE_SELF
     | In.IN_MOVE_SELF
     | In.IN_ONLYDIR
-    | In.IN_EXCL_UNLINK
+    | In.IN_EXCL_UNLINK,
 )
 _Event: TypeAlias = tuple[int, int, bytes]  # watch descriptor, mask, name within the directory
 
@@ -156,7 +160,7 @@ class Watcher:
         names.discard(directory)
         if not names:
             self._paths.pop(descriptor, None)
-            inotify_rm_watch(self._fd, WatchDescriptor(descriptor))  # an error: it has gone by itself
+            inotify_rm_watch(self._fd, cast("WatchDescriptor", descriptor))  # an error: it has gone by itself
 
 
 def _parsed(buffer: bytes) -> Iterator[_Event]:

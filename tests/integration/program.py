@@ -91,7 +91,7 @@ class Program:
         return self.log_file.read_text(errors="replace")
 
     def logs(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.text().splitlines(keepends=True) if line.endswith("\n")]
+        return [json.loads(line) for line in self.text().split("\n")[:-1]]  # the last may not be whole yet
 
     def events(self, name: str) -> list[dict[str, Any]]:
         return [line for line in self.logs() if line["event"] == name]
