@@ -85,7 +85,7 @@ class Place:
         """The child may have been faster than this news of it, and be at work."""
         self.pid, self.pidfd = pid, pidfd
         if self.asked is not Asked.NOTHING:
-            self._ring()
+            self.ring()
 
     def start(self, number: int, task: Task, ends_s: float) -> bool:
         """Give the child its task; False if part of it must wait until the child reads.
@@ -105,7 +105,7 @@ class Place:
         except BrokenPipeError:
             return True  # what became of the child, the fork server tells
         finally:
-            self._ring()
+            self.ring()
 
     def flush(self) -> bool:
         """Go on with what could not be said at once; False while there is more."""
@@ -115,7 +115,7 @@ class Place:
         except BrokenPipeError:
             return True
         if is_said and self.asked is not Asked.NOTHING:
-            self._ring()  # the doorbell rang before there was anything to read
+            self.ring()  # the doorbell rang before there was anything to read
         return is_said
 
     def hear(self) -> Ran | None:
@@ -195,7 +195,9 @@ class Place:
             self.inbox = bytearray()
         return ran
 
-    def _ring(self) -> None:
+    def ring(self) -> None:
+        """Have the child look at its stream. One ring can go unheard: a signal that comes while the interpreter is on
+        its way into a wait is handled only when another ends that wait. So whoever asks rings until he is heard."""
         self._signal(DOORBELL)
 
     def _signal(self, number: int) -> None:

@@ -28,6 +28,7 @@ from fileq.worker.executors.place import NEVER_S, Garbage, Place
 from fileq.worker.program import Program
 from fileq.worker.wire import NUMBERS
 
+RING_EVERY_S = 0.1  # while a child has been asked to stop and has not
 SAMPLE_EVERY_S = 0.2
 
 
@@ -141,7 +142,7 @@ class ProcessExecutor:
             return
         if not place.ask(asked, time.monotonic() + grace_s):
             self._children.listen(place, is_writing=True)
-        self._looks_s = min(self._looks_s, place.ends_s)
+        self._looks_s = min(self._looks_s, place.ends_s, time.monotonic() + RING_EVERY_S)
 
     def _hear(self, place: Place) -> None:
         was_ready = place.is_ready
@@ -214,13 +215,17 @@ class ProcessExecutor:
 
     def _look(self, now_s: float) -> None:
         """End what has run out of time or memory, and find out when to look again."""
+        rings_s = NEVER_S
         for place in self._places:
             if place.ends_s <= now_s and place.task is not None:
                 self._end_by_force(place, timed_out(place.task.timeout_s))
+            elif place.is_running and place.asked is not Asked.NOTHING:
+                place.ring()
+                rings_s = now_s + RING_EVERY_S
         if self._samples_s <= now_s:
             self._sample(now_s)
         ends_s = min((place.ends_s for place in self._places), default=NEVER_S)
-        self._looks_s = min(self._children.look(now_s), self._samples_s, ends_s)
+        self._looks_s = min(self._children.look(now_s), self._samples_s, ends_s, rings_s)
 
     def _sample(self, now_s: float) -> None:
         running = [place for place in self._places if place.is_running and place.pid > 0]
