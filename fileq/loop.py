@@ -74,7 +74,7 @@ class Loop:
         try:
             pause_s = self._turn()
         except BrokerError as error:
-            # Not until woken: whoever wakes it would have it hammer at a broker that is away.
+            # `wake` does not cut this short: it would have us hammer at a broker that is away.
             self._stopping.wait(self._outage.met(error))
         except Exception as error:
             # A loop that dies takes its role down without a word; one that goes on is seen, once for each failure.
