@@ -8,6 +8,7 @@ import os
 import selectors
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -20,6 +21,8 @@ TERM_GRACE_S = 3.0  # between asking a cancelled program to stop and killing it;
 _LOOK_EVERY_S = 0.05  # how soon a cancellation is seen
 _CHUNK = 64 * 1024
 _RUNNING: set[int] = set()  # for the last moment of this process, when threads no longer get to their ends
+_SPAWNING = threading.Lock()
+_SPAWN_PATIENCE_S = 5.0
 _LAST_CHUNKS = 32  # read after the end, at most: somebody who left the group may hold the pipe and go on writing
 
 
@@ -64,16 +67,18 @@ def run_process(
 ) -> Ended:
     """Start it, wait for its end or bring it about. Raises OSError or ValueError if it can't be started."""
     ends_s = time.monotonic() + timeout_s
-    with subprocess.Popen(
-        arguments,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-        env=environment,
-        start_new_session=True,
-    ) as process:
-        _RUNNING.add(process.pid)
+    with _SPAWNING:  # so that the last moment knows every program that was started before it
+        spawned = subprocess.Popen(
+            arguments,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env=environment,
+            start_new_session=True,
+        )
+        _RUNNING.add(spawned.pid)
+    with spawned as process:
         try:
             with contextlib.closing(_Watch(process, tail)) as watch:
                 return watch.until_end(cancelled, ends_s)
@@ -86,8 +91,11 @@ def run_process(
 @atexit.register
 def _kill_running() -> None:
     """A worker that ends leaves no program behind, though its threads were left behind."""
+    is_ours = _SPAWNING.acquire(timeout=_SPAWN_PATIENCE_S)
     for pid in tuple(_RUNNING):
         _signal_group(pid, signal.SIGKILL)
+    if is_ours:
+        _SPAWNING.release()
 
 
 class _Watch:
