@@ -3,8 +3,8 @@
 Every test ends with the same look: of all processes that began in it, none is left.
 """
 
-import errno
 import contextlib
+import errno
 import os
 import select
 import signal
