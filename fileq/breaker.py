@@ -68,6 +68,10 @@ class Breaker:
         """closed, half-open or open; an open one whose time is up is half-open from its next question on."""
         return self._state
 
+    @property
+    def is_closed(self) -> bool:
+        return self._state == STATE_CLOSED
+
     def permits(self, wanted: int) -> int:
         """How many of the wanted claims may be made now; in half-open one, for one caller."""
         with self._lock:
@@ -121,12 +125,15 @@ class Breaker:
             self._open()
 
     def _add(self, success: bool) -> None:
-        now_s = self._clock()
-        self._samples.append((now_s, success))
+        now_s, samples = self._clock(), self._samples
+        samples.append((now_s, success))
         self._failures += not success
-        while self._samples and self._samples[0][0] <= now_s - self._settings.window:
-            self._failures -= not self._samples.popleft()[1]
-        total = len(self._samples)
+        oldest_s = now_s - self._settings.window
+        while samples and samples[0][0] <= oldest_s:
+            self._failures -= not samples.popleft()[1]
+        if not self._failures:
+            return
+        total = len(samples)
         if total >= self._settings.min_samples and self._failures / total >= self._settings.failure_threshold:
             self._open()
 

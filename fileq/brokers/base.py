@@ -58,6 +58,35 @@ class Subscription(Protocol):
     def close(self) -> None: ...
 
 
+class TurnUnderway(Protocol):
+    """A turn that was begun. One thread uses it."""
+
+    is_answered: bool  # there is nothing to wait for
+
+    def take(self) -> Turn:
+        """The answer, once; waits for it, and raises what turn() raises."""
+        ...
+
+    def drop(self) -> None:
+        """Nobody will take the answer; what the broker made of the turn stands."""
+        ...
+
+
+class AnsweredTurn:
+    """The turn of a broker that answers at once."""
+
+    is_answered = True
+
+    def __init__(self, answer: Turn) -> None:
+        self._answer = answer
+
+    def take(self) -> Turn:
+        return self._answer
+
+    def drop(self) -> None:
+        pass
+
+
 class Broker(Protocol):
     """The hot path. Safe to share between threads, but for the waiters it gives out."""
 
@@ -78,6 +107,11 @@ class Broker(Protocol):
         and only if the slot still holds it. A claim moves a job, its heartbeat and its record in one; a
         slot that already holds a job is given that one again, a slot that is not registered nothing.
         A crash leaves each job in a queue, in a processing list, or settled."""
+        ...
+
+    def begin_turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnUnderway:
+        """turn() in two steps, so that its caller can work while the broker does. What turn() promises holds from
+        here on, whether or not the answer is ever taken."""
         ...
 
     def renew(self, holdings: Sequence[tuple[str, bytes]]) -> list[Renewal]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from datetime import UTC, datetime
 from operator import attrgetter
@@ -20,6 +21,34 @@ class Cancelled(Protocol):
     def is_set(self) -> bool: ...
 
     def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Flag:
+    """An event for one attempt that costs next to nothing until somebody waits for it, which few handlers do."""
+
+    __slots__ = ("_event", "_is_set")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._event: threading.Event | None = None
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        self._is_set = True
+        if self._event is not None:
+            self._event.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        with _making:
+            event = self._event = self._event or threading.Event()
+        if self._is_set:  # perhaps before there was an event to be told
+            event.set()
+        return event.wait(timeout)
+
+
+_making = threading.Lock()
 
 
 class JobView(Struct, frozen=True):

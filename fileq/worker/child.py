@@ -16,6 +16,7 @@ skipped there.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # no stub
 import _thread
 import contextlib
 import io
@@ -23,7 +24,6 @@ import os
 import select
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Collection
 from types import FrameType
@@ -32,6 +32,7 @@ from typing import NoReturn
 import msgspec
 
 from fileq.errors import ConfigError
+from fileq.handlers.context import Flag
 from fileq.handlers.endings import failed
 from fileq.handlers.task import Ran, Task
 from fileq.outcome import Failed
@@ -82,7 +83,7 @@ class Child:
         self._pid = os.getpid()
         self._identity = _identity(stream)
         self._inbox = bytearray()
-        self._cancelled: threading.Event | None = None  # of the task that runs
+        self._cancelled: Flag | None = None  # of the task that runs
         self._was_rung = False
         self._is_looking = False
         self._signals: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(NOT_FOR_US, do_nothing)
@@ -109,7 +110,7 @@ class Child:
         self._send(_message(number, ran))
 
     def _ran(self, task: Task) -> Ran:
-        cancelled = self._cancelled = threading.Event()
+        cancelled = self._cancelled = Flag()
         try:
             if self._was_rung or self._inbox:
                 self._was_rung = True
@@ -150,7 +151,8 @@ class Child:
 
     def _listen(self) -> None:
         for number, handler in self._signals.items():
-            if signal.getsignal(number) is not handler:
+            # Not signal.getsignal, which makes an enumeration's member of it, for more than all the rest of a turn.
+            if _signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
 
     def _on_doorbell(self, _number: int, _frame: FrameType | None) -> None:

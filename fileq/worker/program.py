@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
@@ -17,9 +16,10 @@ from msgspec import Struct
 
 from fileq.config import Config
 from fileq.errors import ConfigError
+from fileq.handlers.context import Cancelled
 from fileq.handlers.task import Ran, Task
 
-Run: TypeAlias = Callable[[Task, threading.Event], Ran]
+Run: TypeAlias = Callable[[Task, Cancelled], Ran]
 
 
 class Program(Struct, frozen=True):
@@ -58,7 +58,7 @@ def load_handlers(argument: bytes) -> Run:
     given = msgspec.msgpack.decode(argument, type=_Handlers)
     routes = Routes.load(given.config, handlers_are_set=given.handlers_are_set, app_dir=given.app_dir)
 
-    def run(task: Task, cancelled: threading.Event) -> Ran:
+    def run(task: Task, cancelled: Cancelled) -> Ran:
         return run_task(task, routes, cancelled)
 
     return run

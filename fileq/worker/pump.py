@@ -1,18 +1,22 @@
 """The loop of a worker: poll what ended, settle it and claim for the free slots in one round trip, submit.
 
 One thread owns it. However many jobs ended since the last turn go in one batch: under load batches grow by
-themselves, idle they are one job. What a kill -9 leaves: before the round trip, claims in processing lists, which a
-reaper gives back; in it, whatever the broker made of it, each job in one place; after it, settled jobs and new claims,
-which a reaper gives back.
+themselves, idle they are one job. While the broker is at work on one turn the pump prepares another, about other slots:
+under load there are two underway, each about half of the slots, and neither side waits for the other.
+
+What a kill -9 leaves: before the round trip, claims in processing lists, which a reaper gives back; in it, whatever the
+broker made of it, each job in one place; after it, settled jobs and new claims, which a reaper gives back.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from fileq.breaker import Breaker
-from fileq.brokers.base import Broker
+from fileq.brokers.base import Broker, TurnUnderway
 from fileq.brokers.types import Hold, Renewal, Settled, Settlement, Turn, Verb
 from fileq.config import Config
 from fileq.errors import BrokerError
@@ -29,6 +33,21 @@ from fileq.worker.prepare import prepare, task_key
 from fileq.worker.slots import Running, Slots
 
 KILL_GRACE_S = 5.0
+UNDERWAY_MAX = 2  # turns: while the broker is at work on one, the pump is on the other
+
+
+class _Underway(NamedTuple):
+    """A turn that the broker is at work on, and what it is about."""
+
+    settlements: list[Settlement]
+    slots: list[str]
+    turn: TurnUnderway
+
+    @property
+    def told(self) -> Iterator[str]:
+        """Slots it is about."""
+        yield from self.slots
+        yield from (settlement.claim.slot for settlement in self.settlements)
 
 
 class Pump:
@@ -54,15 +73,20 @@ class Pump:
         self._emit = emit
         self._monotonic = monotonic
         self._renew_every_s = config.worker.heartbeat_ttl / 3
-        self._policy = Policy(config.worker.max_retries, config.worker.max_recoveries, config.worker.backoff)
+        max_recoveries = config.worker.max_recoveries
+        self._policy = Policy(config.worker.max_retries, max_recoveries, config.worker.backoff)
+        self._policies = [Policy(route.max_retries, max_recoveries, route.backoff) for route in routes]
         self._aftermath = Aftermath(config.worker.after, emit)
         self.slots = Slots(config.worker.count, tuple(config.worker.priorities))
         self.is_quiet = False
         self.is_hungry = True  # a free slot found nothing: it is worth being woken
         self.paused: frozenset[str] = frozenset()
+        self.answers = 0  # of the broker, so far: as long as they come it is not away
         self._tasks: dict[str, str] = {}  # key → slot
         self._processed: dict[str, str | None] = {}  # slot → version of the file that its settlement is about
         self._orders: list[tuple[Claim, str]] = []  # changed files, and their signature now
+        self._underway: deque[_Underway] = deque()  # turns whose answers are awaited, no slot in two of them
+        self._share = config.worker.count  # most slots of one turn
         self._next_renewal_s = 0.0
         self._shown_breaker = ""
 
@@ -73,37 +97,99 @@ class Pump:
         self._next_renewal_s = self._monotonic() + self._renew_every_s
 
     def turn(self, may_claim: bool = True) -> int:
-        """One round trip at most, but for what is rare; how many jobs were claimed."""
+        """Collect what ended, take an answer that is awaited, begin the next turn; how many jobs were claimed. But for
+        what is rare, one round trip at most."""
         self._collect()
-        self._judge_changed()
-        if self._monotonic() >= self._next_renewal_s:
-            self._renew()
-        if self._breaker.state != self._shown_breaker:
-            self._register()
-        settlements = list(self.slots.settling.values())
-        slots = self._askers() if may_claim and not self.is_quiet else []
+        claims = 0
+        if self._is_more_due():
+            # With nothing underway: what these say of a slot must not be crossed by a turn about the same slot.
+            while self._underway:
+                claims += self._take()
+            self._do_more()
+        is_in_vain = False
+        if self._underway and not self._may_begin_another():
+            claims += self._take()
+            is_in_vain = self.is_hungry
+            self._collect()  # what ended while the answer was awaited
+        self._ask(may_claim, is_worth_asking=not is_in_vain)
+        if self._underway and self._underway[-1].turn.is_answered:
+            claims += self._take()
+        return claims
+
+    def _may_begin_another(self) -> bool:
+        """While the broker is busy a turn is worth its price only with a full share of settlements. And with a breaker
+        that lets one probe through, which of two turns found it would be anybody's guess."""
+        telling = sum(len(underway.settlements) for underway in self._underway)
+        is_full = len(self.slots.settling) - telling >= self._share
+        return is_full and len(self._underway) < UNDERWAY_MAX and self._breaker.is_closed
+
+    def _ask(self, may_claim: bool, *, is_worth_asking: bool) -> None:
+        """Begin a turn if there is something to say, or a slot to be filled that did not just ask in vain."""
+        if self._underway and not self._breaker.is_closed:
+            return
+        told = {slot for underway in self._underway for slot in underway.told}
+        settlements = [s for slot, s in self.slots.settling.items() if slot not in told][: self._share]
+        slots: list[str] = []
+        if may_claim and not self.is_quiet and (is_worth_asking or settlements):
+            ending = {s.claim.slot for s in settlements}
+            free = [s for s in self.slots.free() if s in ending or not (s in told or s in self.slots.settling)]
+            slots = free[: self._breaker.permits(min(len(free), self._share))]
         if not settlements and not slots:
-            self.is_hungry = False
-            return 0
+            self.is_hungry = self.is_hungry and not is_worth_asking
+            return
         try:
-            answer = self._broker.turn(settlements, slots)
+            turn = self._broker.begin_turn(settlements, slots)
+        except BrokerError:
+            self._breaker.took([])
+            raise
+        if not turn.is_answered:
+            self._share = -(-len(self.slots.names) // UNDERWAY_MAX)
+        self._underway.append(_Underway(settlements, slots, turn))
+
+    def _take(self) -> int:
+        """The answer to the turn that was begun first: what it settled is settled, what it claimed begins."""
+        underway = self._underway.popleft()
+        try:
+            answer = underway.turn.take()
         except BrokerError:
             self._breaker.took([])  # a probe that may not have been claimed is asked for again
             raise
-        self._breaker.took([task_key(claim) for claim in answer.claims])
-        self._take_settled(settlements, answer)
+        self.answers += 1
+        if not self._breaker.is_closed:
+            self._breaker.took([task_key(claim) for claim in answer.claims])
+        self._take_settled(underway.settlements, answer)
         for claim in answer.claims:
             self._begin(claim)
         for slot in answer.gone:
             self._replace(slot)
         self.paused = answer.paused
-        self.is_hungry = len(answer.claims) < len(slots)
+        self.is_hungry = len(answer.claims) < len(underway.slots)
         return len(answer.claims)
+
+    def _is_more_due(self) -> bool:
+        return (
+            bool(self._orders)
+            or self._monotonic() >= self._next_renewal_s
+            or self._breaker.state != self._shown_breaker
+        )
+
+    def _do_more(self) -> None:
+        """What needs a round trip of its own now and then."""
+        self._judge_changed()
+        if self._monotonic() >= self._next_renewal_s:
+            self._renew()
+        if self._breaker.state != self._shown_breaker:
+            self._register()
+        self.answers += 1
 
     @property
     def has_news(self) -> bool:
-        """Something waits to be told to the broker: turn at once."""
-        return bool(self.slots.settling or self._orders)
+        """Something waits to be told to the broker, or an answer to be taken: turn at once."""
+        return bool(self._underway or self.slots.settling or self._orders)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._underway and self.slots.is_idle
 
     def next_due_s(self) -> float:
         """By the monotonic clock: when to turn at the latest."""
@@ -115,12 +201,10 @@ class Pump:
 
     def finish(self) -> None:
         """Everything is settled: nothing of this worker stays behind in the broker."""
+        while self._underway:
+            self._underway.pop().turn.drop()
         self._broker.deregister(self.slots.names)
         self._aftermath.close(KILL_GRACE_S)
-
-    def _askers(self) -> list[str]:
-        free = self.slots.free()
-        return free[: self._breaker.permits(len(free))] if free else []
 
     # claims
 
@@ -151,22 +235,28 @@ class Pump:
             self._orders.append((running.claim, ran.signature))
             self.slots.running[running.claim.slot] = running
             return
+        claim = running.claim
         duration_ms = round((self._monotonic() - running.started_s) * 1000)
-        route = self._routes[running.route]
-        policy = Policy(route.max_retries, self._policy.max_recoveries, route.backoff)
         if isinstance(ran, Done) and ran.warning:
-            self._emit("job.result_dropped", level="warning", job_id=running.claim.id, reason=ran.warning)
-        leaves = self._aftermath.version_left(task.path, running.claim) if route.in_place else None
-        self._processed[running.claim.slot] = leaves.signature if leaves is not None else running.signature
-        self._settle(running.claim, ran, policy, duration_ms, leaves)
+            self._emit("job.result_dropped", level="warning", job_id=claim.id, reason=ran.warning)
+        leaves = self._aftermath.version_left(task.path, claim) if self._routes[running.route].in_place else None
+        self._processed[claim.slot] = leaves.signature if leaves is not None else running.signature
+        self._settle(claim, ran, self._policies[running.route], duration_ms, leaves, key=task.key)
 
     def _settle(
-        self, claim: Claim, outcome: Outcome, policy: Policy, duration_ms: int, leaves: Version | None = None
+        self,
+        claim: Claim,
+        outcome: Outcome,
+        policy: Policy,
+        duration_ms: int,
+        leaves: Version | None = None,
+        *,
+        key: str = "",
     ) -> None:
         now_ms = time.time_ns() // 1_000_000
         settlement = decide(claim, outcome, policy, now_ms=now_ms, duration_ms=duration_ms, leaves=leaves)
         self.slots.settling[claim.slot] = settlement
-        self._breaker.ended(task_key(claim), _as_sample(outcome))
+        self._breaker.ended(key or task_key(claim), _as_sample(outcome))
 
     def _judge_changed(self) -> None:
         """A file that is another version now: done with, if that version has a job of its own; else run as it is."""

@@ -98,7 +98,7 @@ class WorkerService:
 
     @property
     def is_idle(self) -> bool:
-        return self._pump.slots.is_idle
+        return self._pump.is_idle
 
     def _wake(self) -> None:
         os.eventfd_write(self._wake_fd, 1)
@@ -108,7 +108,7 @@ class WorkerService:
     def _run(self) -> None:
         try:
             self._keep_trying(self._pump.start)
-            while not (self._pump.is_quiet and self._pump.slots.is_idle) and not self._has_given_up():
+            while not (self._pump.is_quiet and self._pump.is_idle) and not self._has_given_up():
                 self._turn()
             self._keep_trying(self._pump.finish)
         except Exception as error:
@@ -123,9 +123,11 @@ class WorkerService:
         self._turned_s = time.monotonic()
         self._quit_if_told()
         may_claim = not self._roots_problem()
+        answers = self._pump.answers
         try:
             claimed = self._pump.turn(may_claim)
-            self._outage.over()
+            if self._pump.answers > answers:
+                self._outage.over()
         except BrokerUnavailable as error:
             self._drop_waiter()
             self._rest(self._outage.met(error), is_listening=False)

@@ -214,3 +214,17 @@ def test_a_job_can_be_settled_by_every_verb_after_a_retry(harness, verb):
     assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is Settled.DONE
     assert record_of(harness, "a").attempt_count == 2
     assert drift(harness) == 0
+
+
+def test_a_fenced_settlement_does_not_revive_the_heartbeat_of_the_slot_that_asks_with_it(harness, verb):
+    """Its lease ran out and its job was given away: only a claim or a renewal lets the slot count as alive again."""
+    claim = running(harness, "a", "w1")
+    let_leases_run_out(harness)
+    register(harness, "w2")
+    assert harness.broker.reap("w1", [recovered(claim)]) == (Settled.DONE,)
+    assert claim_one(harness, "w2").id == "a"
+    register(harness, "w1")
+    let_leases_run_out(harness)
+    turn = harness.broker.turn([EVERY_SETTLEMENT[verb](claim)], ["w1"])
+    assert (turn.settled, turn.claims, turn.gone) == ((Settled.FENCED,), (), ())
+    assert harness.broker.census().heartbeats == 0

@@ -117,19 +117,22 @@ class SlowWriter:
 
     def __init__(self, inbox: Path, count: int, dice: random.Random) -> None:
         self._dice = dice
-        self._open = {bytes(inbox / f"{n}.txt"): self._opened(bytes(inbox / f"{n}.txt")) for n in range(count)}
-        self._closing = set(list(self._open)[::2])
-        self._pieces = {path: dice.randint(2, 4) for path in self._open}
+        paths = [bytes(inbox / f"{n}.txt") for n in range(count)]
+        self._open: dict[bytes, int] = {}
+        self._closing = set(paths[::2])
+        self._pieces = {path: dice.randint(2, 4) for path in paths}
         self.finished: dict[bytes, int] = {}
 
     def _opened(self, path: bytes) -> int:
         return os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
 
     def write_everything(self) -> None:
-        due = dict.fromkeys(self._open, 0.0)
+        due = dict.fromkeys(self._pieces, 0.0)
         while due:
             path = min(due, key=due.__getitem__)
             wait_until(lambda path=path: time.monotonic() >= due[path])
+            if path not in self._open:
+                self._open[path] = self._opened(path)
             self._write(path)
             self._pieces[path] -= 1
             if self._pieces[path]:

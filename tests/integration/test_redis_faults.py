@@ -43,7 +43,7 @@ def each(*verbs: Verb) -> pytest.MarkDecorator:
 
 
 every_verb = each(*VERBS)
-# Where only the connection matters: a call that adds, one that moves, one of several scripts.
+# Where only the connection matters: a call that adds, one that moves, one that does both.
 some_verbs = each(*(verb for verb in VERBS if verb.name in ("enqueue", "claim", "turn")))
 
 
@@ -79,9 +79,7 @@ def sent_as(script: str):
 
 
 def request_of(verb: Verb):
-    """The request that changes something, one a call: the first of a turn's; `cancel by id` looks at records before."""
-    if verb.name == "turn":
-        return sent_as("complete")
+    """The request that changes something, one a call; `cancel by id` looks at records before."""
     return lambda request: any(word in request for word in (b"EVALSHA", b"SADD", b"SREM"))
 
 
@@ -261,7 +259,7 @@ def held_back(store: Store, proxy: FaultProxy, script: str, call):
 def test_a_claim_executed_after_its_slot_was_deregistered_takes_nothing(store, proxy):
     enqueue(store, "a", "b")
     register(store, "w1")
-    zombie = held_back(store, proxy, "claim", lambda broker: broker.turn([], ["w1"]))
+    zombie = held_back(store, proxy, "turn", lambda broker: broker.turn([], ["w1"]))
     store.broker.deregister(["w1"])
     before = dump(store.client)
 
@@ -275,7 +273,7 @@ def test_a_claim_executed_after_its_slot_was_deregistered_takes_nothing(store, p
 def test_a_claim_executed_after_its_slot_was_reaped_takes_nothing(store, proxy):
     enqueue(store, "a", "b")
     register(store, "w1")
-    zombie = held_back(store, proxy, "claim", lambda broker: broker.turn([], ["w1"]))
+    zombie = held_back(store, proxy, "turn", lambda broker: broker.turn([], ["w1"]))
     store.client.delete("jobqueue:processing:worker:w1")
     reap_all(store)
     before = dump(store.client)
@@ -288,7 +286,7 @@ def test_a_claim_executed_after_its_slot_was_reaped_takes_nothing(store, proxy):
 def test_a_claim_executed_while_its_slot_lives_is_found_at_the_next_one(store, proxy):
     enqueue(store, "a", "b")
     register(store, "w1")
-    zombie = held_back(store, proxy, "claim", lambda broker: broker.turn([], ["w1"]))
+    zombie = held_back(store, proxy, "turn", lambda broker: broker.turn([], ["w1"]))
     zombie.release()
     assert [claim.id for claim in store.broker.turn([], ["w1"]).claims] == ["a"]
     assert whereabouts(store, "b") == ["low"]
@@ -297,8 +295,7 @@ def test_a_claim_executed_while_its_slot_lives_is_found_at_the_next_one(store, p
 @pytest.mark.parametrize("make", EVERY_WAY)
 def test_a_settle_executed_after_its_job_went_to_another_slot_changes_nothing(store, proxy, make):
     [claim] = claimed(store, "w1")
-    script = make(claim).verb.value
-    zombie = held_back(store, proxy, script, lambda broker: broker.turn([make(claim)], []))
+    zombie = held_back(store, proxy, "turn", lambda broker: broker.turn([make(claim)], []))
     store.client.delete("jobqueue:processing:worker:w1")
     reap_all(store)
     [now] = claims_of(store, "w2")
@@ -314,8 +311,7 @@ def test_a_settle_executed_after_its_job_went_to_another_slot_changes_nothing(st
 @pytest.mark.parametrize("make", EVERY_WAY)
 def test_a_settle_executed_after_its_own_repetition_changes_nothing(store, proxy, make):
     [claim] = claimed(store, "w1")
-    script = make(claim).verb.value
-    zombie = held_back(store, proxy, script, lambda broker: broker.turn([make(claim)], []))
+    zombie = held_back(store, proxy, "turn", lambda broker: broker.turn([make(claim)], []))
     assert store.broker.turn([make(claim)], []).settled == (Settled.DONE,)
     before = dump(store.client)
 
@@ -327,7 +323,7 @@ def test_a_settle_executed_after_its_own_repetition_changes_nothing(store, proxy
 def test_a_settle_executed_after_its_slot_got_the_same_bytes_again_changes_nothing(store, proxy):
     """Released, another job done in between, claimed again: the old release must not take it from a running handler."""
     [claim] = claimed(store, "w1")
-    zombie = held_back(store, proxy, "release", lambda broker: broker.turn([release(claim)], []))
+    zombie = held_back(store, proxy, "turn", lambda broker: broker.turn([release(claim)], []))
     store.broker.turn([release(claim)], [])
     enqueue(store, "urgent", queue="high")
     [other] = store.broker.turn([], ["w1"]).claims
@@ -372,9 +368,8 @@ def test_a_turn_is_one_round_trip_however_many_jobs_it_settles_and_claims(store,
     assert set(turn.settled) == {Settled.DONE}
     assert len(turn.claims) == count
     assert proxy.round_trips == 1
-    verbs = min(len(ways), count)
-    assert [request.split(b"\r\n")[2] for request in proxy.requests] == [b"EVALSHA"] * (verbs + 1)
-    assert store.client.info("commandstats")["cmdstat_evalsha"]["calls"] - scripts_run == verbs + 1
+    assert [request.split(b"\r\n")[2] for request in proxy.requests] == [b"EVALSHA"]
+    assert store.client.info("commandstats")["cmdstat_evalsha"]["calls"] - scripts_run == 1
 
 
 def test_every_call_is_one_round_trip(store, proxy):

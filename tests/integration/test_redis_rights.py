@@ -12,7 +12,7 @@ from fileq.errors import BrokerError, BrokerUnavailable
 from tests.conformance.builders import an_entry, completed, enqueue, ids_in, register, whereabouts
 from tests.integration.redis_store import VERBS, Store, claimed, contents, dump, opened, spoil, whole_life
 
-# All but the turn of several scripts: each of them is here by itself, and one's refusal does not undo another.
+# All but the turn of several verbs: each of them is here by itself, and one's refusal does not undo another.
 SINGLE = [verb for verb in VERBS if verb.name != "turn"]
 every_verb = pytest.mark.parametrize("verb", SINGLE, ids=[verb.name.replace(" ", "_") for verb in SINGLE])
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
-from fileq.handlers.context import Context, JobView, view_of
+from fileq.handlers.context import Context, Flag, JobView, view_of
 from fileq.job import Job, decode, encode, file_job, typed_job
 
 NOW = datetime(2026, 11, 16, 3, 25, tzinfo=UTC)
@@ -120,3 +120,30 @@ def test_time_left_is_asked_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> N
     context = context_of(file_view(), timeout_s=10.0)
     now_s = 104.0
     assert context.time_left == 6.0
+
+
+def test_a_flag_is_an_event_to_whoever_looks_or_waits() -> None:
+    flag = Flag()
+    assert not flag.is_set()
+    assert not flag.wait(0)
+    flag.set()
+    assert flag.is_set()
+    assert flag.wait()
+
+
+def test_a_flag_set_before_anybody_waits_does_not_let_him_wait() -> None:
+    flag = Flag()
+    flag.set()
+    assert flag.wait()
+
+
+def test_a_flag_wakes_those_who_wait() -> None:
+    flag = Flag()
+    heard: list[bool] = []
+    waiting = [threading.Thread(target=lambda: heard.append(flag.wait(30))) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+    flag.set()
+    for thread in waiting:
+        thread.join()
+    assert heard == [True] * 3

@@ -90,6 +90,8 @@ class Shaky(MemoryBroker):
 class Bench:
     """One pump and all it talks to."""
 
+    broker_class: type[Shaky] = Shaky
+
     def __init__(self, *, count: int = 2, **breaker: Any) -> None:
         self.hands = Hands()
         self.told = Told()
@@ -102,7 +104,7 @@ class Bench:
                 "circuit_breaker": breaker,
             }
         )
-        self.broker = Shaky(self.config, clock=lambda: self.hands.wall_ns() // 1_000_000)
+        self.broker = self.broker_class(self.config, clock=lambda: self.hands.wall_ns() // 1_000_000)
         self.places = Places()
         self.breaker = Breaker(self.config.circuit_breaker, clock=self.hands.monotonic)
         routes = Routes.load(self.config, handlers_are_set=True, app_dir="")

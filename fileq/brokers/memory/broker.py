@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fileq.brokers import events
+from fileq.brokers.base import AnsweredTurn, TurnUnderway
 from fileq.brokers.memory.inspector import MemoryInspector
 from fileq.brokers.memory.state import Row, job_in
 from fileq.brokers.types import (
@@ -94,6 +95,9 @@ class MemoryBroker(MemoryInspector):
         self.versions[version.path] = known.with_version(version, job_id)
 
     # turn: settle, then claim
+
+    def begin_turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnUnderway:
+        return AnsweredTurn(self.turn(settlements, slots))
 
     def turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> Turn:
         with self.lock:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from fileq.brokers import events
+from fileq.brokers.base import AnsweredTurn, TurnUnderway
 from fileq.brokers.order import ClaimOrder
 from fileq.brokers.redis.inspector import RedisInspector
 from fileq.brokers.redis.link import Link
 from fileq.brokers.redis.names import Names
-from fileq.brokers.redis.scripts import Call, Scripts
+from fileq.brokers.redis.scripts import Call, Part, PostedCalls, Scripts, turn_call
 from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
 from fileq.brokers.redis.wire import as_claim, pack_ledger, settlement_args, settlement_keys, unpack_ledger
 from fileq.brokers.types import (
@@ -29,6 +30,7 @@ from fileq.brokers.types import (
     Settlement,
     Suspect,
     Turn,
+    Verb,
     WorkerInfo,
     check_queues,
 )
@@ -93,39 +95,38 @@ class RedisBroker(RedisInspector):
     # turn: settle, then claim
 
     def turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> Turn:
-        """One script a verb and one for the claims, all in one write and one read."""
-        by_verb: dict[str, list[int]] = defaultdict(list)
+        return self.begin_turn(settlements, slots).take()
+
+    def begin_turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnUnderway:
+        """One script, so one write and one read; the parts of it are the verbs."""
+        if not settlements and not slots:
+            return AnsweredTurn(Turn())
+        by_verb: dict[Verb, list[int]] = {}
         for i, s in enumerate(settlements):
-            by_verb[s.verb.value].append(i)
+            by_verb.setdefault(s.verb, []).append(i)
         asking = frozenset(slots)
-        calls = [self._settle_call(verb, [settlements[i] for i in which], asking) for verb, which in by_verb.items()]
+        parts = [self._settle_part(verb, [settlements[i] for i in which], asking) for verb, which in by_verb.items()]
+        start = self.order.claims
         if slots:
-            calls.append(self._claim_call(slots, frozenset(s.claim.slot for s in settlements)))
-        if not calls:
-            return Turn()
-        replies = self.scripts.run(*calls)
-        settled = [Settled.FENCED] * len(settlements)
-        for which, reply in zip(by_verb.values(), replies, strict=False):
-            for i, word in zip(which, self.link.value(reply), strict=True):
-                settled[i] = Settled(word.decode())
-        return self._claimed(tuple(settled), self.link.value(replies[-1])) if slots else Turn(tuple(settled))
+            parts.append(Part("claim", len(slots), self._slot_keys(slots), (start, self.order.every, *slots)))
+            self.order.claims += len(slots)  # as if all found a job; the answer tells, and until then others count on
+        posted = self.scripts.post(turn_call(parts))
+        return RedisTurn(self, posted, list(by_verb.values()), len(settlements), asked=len(slots), start=start)
 
-    def _settle_call(self, verb: str, settlements: Sequence[Settlement], asking: frozenset[str]) -> Call:
-        keys = chain.from_iterable(settlement_keys(s, self.names) for s in settlements)
-        args = chain.from_iterable(
-            settlement_args(s, self.names, asks_next=s.claim.slot in asking) for s in settlements
-        )
-        return Call(verb, tuple(keys), tuple(args))
-
-    def _claim_call(self, slots: Sequence[str], settling: frozenset[str]) -> Call:
-        digits = "".join("1" if slot in settling else "0" for slot in slots)
-        return Call("claim", self._slot_keys(slots), (self.order.claims, self.order.every, digits, *slots))
+    def _settle_part(self, verb: Verb, settlements: Sequence[Settlement], asking: frozenset[str]) -> Part:
+        keys: list[str] = []
+        args: list[bytes | str | int] = []
+        for s in settlements:
+            keys += settlement_keys(s, self.names)
+            args += settlement_args(s, self.names, asks_next=s.claim.slot in asking)
+        return Part(verb.value, len(settlements), keys, args)
 
     def _slot_keys(self, slots: Sequence[str]) -> tuple[str, ...]:
-        return tuple(key for slot in slots for key in (self.names.processing(slot), self.names.heartbeat(slot)))
+        return tuple(chain.from_iterable(map(self.names.of_slot, slots)))
 
-    def _claimed(self, settled: tuple[Settled, ...], reply: Any) -> Turn:
-        paused, gone, rows, self.order.claims = reply
+    def claimed(
+        self, settled: tuple[Settled, ...], paused: Sequence[int], gone: Sequence[bytes], rows: Sequence[Any]
+    ) -> Turn:
         claims = tuple(self._as_claim(row) for row in rows)
         names = frozenset(self.names.queue_names[number - 1] for number in paused)
         return Turn(settled, claims, tuple(slot.decode() for slot in gone), names)
@@ -213,3 +214,42 @@ class RedisBroker(RedisInspector):
 
     def close(self) -> None:
         self.link.close()
+
+
+class RedisTurn:
+    """A turn on its way to the server."""
+
+    is_answered = False
+
+    def __init__(
+        self, broker: RedisBroker, posted: PostedCalls, which: list[list[int]], total: int, *, asked: int, start: int
+    ) -> None:
+        self._broker = broker
+        self._posted = posted
+        self._which = which  # settlements of each verb, by their places
+        self._total = total
+        self._asked = asked
+        self._start = start
+
+    def take(self) -> Turn:
+        value, order = self._broker.link.value, self._broker.order
+        made = 0
+        try:
+            answers = value(self._posted.take()[0])
+            settled = [Settled.FENCED] * self._total
+            for which, answer in zip(self._which, answers, strict=False):
+                for i, word in zip(which, value(answer), strict=True):
+                    settled[i] = _SETTLED[word]
+            if not self._asked:
+                return Turn(tuple(settled))
+            paused, gone, rows, so_far = value(answers[-1])
+            made = so_far - self._start
+        finally:
+            order.claims -= self._asked - made
+        return self._broker.claimed(tuple(settled), paused, gone, rows)
+
+    def drop(self) -> None:
+        self._posted.drop()
+
+
+_SETTLED = {word.value.encode(): word for word in Settled}

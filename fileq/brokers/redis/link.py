@@ -10,12 +10,13 @@ import contextlib
 import random
 import re
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from hiredis import pack_command
 from redis import exceptions
-from redis.connection import AbstractConnection, Connection
+from redis.connection import AbstractConnection, Connection, ConnectionPool
 
 from fileq.brokers.redis.topology import Topology
 from fileq.config import Config
@@ -42,6 +43,7 @@ _AWAY_TYPES = (
 )
 _IN_SCRIPT = re.compile(r" script: ([0-9a-f]{40}, )?on @user_script:\d+\.$")  # of no use to an operator
 _FIRST_PAUSE_S = 0.01
+HOT_S, HOT_MAX = 0.25, 4
 
 
 def translate(error: Exception, where: str, command: str = "") -> BrokerError:
@@ -68,7 +70,8 @@ class Link:
     def __init__(self, config: Config) -> None:
         self.topology = Topology(config)
         self.where = self.topology.where
-        self._max_retries = config.redis.max_retries
+        self.max_retries = config.redis.max_retries
+        self._hot: deque[tuple[ConnectionPool, Connection, float]] = deque()
 
     def warm(self, count: int) -> None:
         """Open this many connections, so that the first calls find them."""
@@ -86,23 +89,11 @@ class Link:
 
         Only for commands that can be repeated: a broken connection is tried again `redis.max_retries` times,
         then it is BrokerUnavailable. A time-out is so at once, for the caller has waited long enough."""
-        for attempt in range(self._max_retries + 1):
-            try:
-                replies = self._exchange(commands)
-            except exceptions.TimeoutError as error:
-                raise translate(error, self.where) from error
-            except (exceptions.ConnectionError, OSError) as error:
-                if attempt == self._max_retries or isinstance(error, exceptions.AuthenticationError):
-                    raise translate(error, self.where) from error
-                time.sleep(_FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
-                self.topology.refresh()
-                continue
-            if any(isinstance(reply, exceptions.AskError) for reply in replies) and attempt < self._max_retries:
-                self.topology.refresh()
-                continue
-            replies.repeated = attempt > 0
-            return replies
-        raise BrokerUnavailable(f"Redis at {self.where} is away: its slots keep moving")
+        return self.post(commands).take()
+
+    def post(self, commands: Sequence[Command]) -> Posted:
+        """As send(), in two steps: these are on their way now, the replies are taken later."""
+        return Posted(self, commands)
 
     def calls(self, commands: Sequence[Command]) -> list[Any]:
         """What commands that only read, or can be repeated without harm, give; the first error is raised as ours."""
@@ -120,27 +111,6 @@ class Link:
             raise translate(reply, self.where, command) from reply
         return reply
 
-    def _exchange(self, commands: Sequence[Command]) -> Replies:
-        pool = self.topology.pool()
-        connection = pool.get_connection()
-        is_whole = False
-        try:
-            # Packed here: the library's own packing looks at every argument in Python first.
-            connection.send_packed_command([_packed(commands)], check_health=False)
-            replies = Replies()
-            for _ in commands:
-                try:
-                    replies.append(connection.read_response(disable_decoding=True))
-                except exceptions.ResponseError as error:
-                    replies.append(error)
-            is_whole = True
-            return replies
-        finally:
-            # A connection with replies still to come must never serve another call.
-            if not is_whole:
-                connection.disconnect()
-            pool.release(connection)
-
     def dedicated(self) -> AbstractConnection:
         """A connection of one's own, for calls that block; connected, never in the pool."""
         with _translated(self.where):
@@ -148,8 +118,106 @@ class Link:
             connection.connect()
             return connection
 
+    def connection(self) -> tuple[ConnectionPool, Connection]:
+        """One to use and give back. The pool looks at each that it gives out whether it still stands; one that served
+        a moment ago is taken as it is."""
+        pool = self.topology.pool()
+        with contextlib.suppress(IndexError):
+            from_pool, connection, used_s = self._hot.pop()
+            if from_pool is pool and time.monotonic() - used_s < HOT_S:
+                return pool, connection
+            from_pool.release(connection)
+        return pool, pool.get_connection()
+
+    def give_back(self, pool: ConnectionPool, connection: Connection) -> None:
+        if len(self._hot) < HOT_MAX:
+            self._hot.append((pool, connection, time.monotonic()))
+        else:
+            pool.release(connection)
+
     def close(self) -> None:
         self.topology.close()
+
+
+class Posted:
+    """A batch on its way. Its connection serves nobody else until the replies are taken, or it is dropped."""
+
+    def __init__(self, link: Link, commands: Sequence[Command]) -> None:
+        self._link = link
+        self._commands = commands
+        self._exchange: _Exchange | None = None
+        self._failure: Exception | None = None  # of the first try, told when the replies are asked for
+        try:
+            self._exchange = _Exchange(link, commands)
+        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
+            self._failure = error
+
+    def take(self) -> Replies:
+        """The replies, once; waits for them. Raises as Link.send()."""
+        link = self._link
+        for attempt in range(link.max_retries + 1):
+            try:
+                replies = self._replies()
+            except exceptions.TimeoutError as error:
+                raise translate(error, link.where) from error
+            except (exceptions.ConnectionError, OSError) as error:
+                if attempt == link.max_retries or isinstance(error, exceptions.AuthenticationError):
+                    raise translate(error, link.where) from error
+                time.sleep(_FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
+                link.topology.refresh()
+                continue
+            if any(isinstance(reply, exceptions.AskError) for reply in replies) and attempt < link.max_retries:
+                link.topology.refresh()
+                continue
+            replies.repeated = attempt > 0
+            return replies
+        raise BrokerUnavailable(f"Redis at {link.where} is away: its slots keep moving")
+
+    def drop(self) -> None:
+        """Nobody will ask for the replies."""
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.give_up()
+
+    def _replies(self) -> Replies:
+        exchange, self._exchange = self._exchange, None
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+        return (exchange or _Exchange(self._link, self._commands)).finish(len(self._commands))
+
+
+class _Exchange:
+    """One try: a connection out of the pool, with a request sent on it and replies to come."""
+
+    def __init__(self, link: Link, commands: Sequence[Command]) -> None:
+        self._link = link
+        self._pool, self._connection = link.connection()
+        try:
+            # Packed here: the library's own packing looks at every argument in Python first.
+            self._connection.send_packed_command([_packed(commands)], check_health=False)
+        except BaseException:
+            self.give_up()
+            raise
+
+    def finish(self, count: int) -> Replies:
+        replies = Replies()
+        try:
+            for _ in range(count):
+                try:
+                    replies.append(self._connection.read_response(disable_decoding=True))
+                except exceptions.ResponseError as error:
+                    replies.append(error)
+        except BaseException:
+            self.give_up()
+            raise
+        self._link.give_back(self._pool, self._connection)
+        return replies
+
+    def give_up(self) -> None:
+        """A connection with replies still to come must never serve another call."""
+        self._connection.disconnect()
+        self._pool.release(self._connection)
 
 
 def _packed(commands: Sequence[Command]) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from fileq.config import Config
 from fileq.errors import ConfigError
 
@@ -28,11 +30,16 @@ class Names:
         self.records = f"{prefix}:job:"
         self._processing = worker.processing_list_pattern
         self._heartbeat = worker.heartbeat_key_pattern
+        self.of_slot = lru_cache(maxsize=1024)(self._of_slot)  # a few slots, named again in every turn
         self.fixed = (
             *(self.workers, self.settled, self.stats, self.scheduled, self.completed, self.dead, self.cancelled),
             *(self.ledger, self.paused, self.rate_limit),
             *self.queues,
         )
+
+    def _of_slot(self, slot: str) -> tuple[str, str]:
+        """The processing list and the heartbeat of a slot."""
+        return self.processing(slot), self.heartbeat(slot)
 
     def processing(self, slot: str) -> str:
         return self._processing.replace("%s", slot)

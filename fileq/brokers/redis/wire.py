@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -19,48 +20,52 @@ _encoder = msgspec.json.Encoder()
 
 
 def settlement_keys(s: Settlement, names: Names) -> tuple[str, str, str]:
-    slot = s.claim.slot
-    return names.processing(slot), names.heartbeat(slot), names.record(record_id(s))
+    claim = s.claim
+    processing, heartbeat = names.of_slot(claim.slot)
+    return processing, heartbeat, names.records + (claim.job.id if claim.job is not None else _odd_id(s))
 
 
-def record_id(s: Settlement) -> str:
+def _odd_id(s: Settlement) -> str:
     """Bytes that are no job are released under the id the claim saw in them, and buried under their own."""
-    if s.claim.job is None and s.verb is Verb.RELEASE and s.claim.record_id is not None:
+    if s.verb is Verb.RELEASE and s.claim.record_id is not None:
         return s.claim.record_id
     return s.claim.id
 
 
 def settlement_args(s: Settlement, names: Names, *, asks_next: bool = False) -> tuple[bytes | str | int, ...]:
+    """In the order of the prelude. Most settlements of a busy day are plain completions, and say no more than that."""
     claim = s.claim
-    is_stranger = claim.job is None and claim.record_id is None
-    flags = ("d" if s.died else "") + ("s" if s.superseded else "")
-    flags += ("u" if is_stranger else "") + ("n" if asks_next else "")
-    is_shadowed = claim.job is None and s.verb is Verb.BURY
-    return (
-        claim.slot,
-        claim.token,
-        claim.raw,
-        b"" if s.raw == claim.raw else s.raw,
-        claim.id,
-        names.number[claim.queue],
-        s.error.encode(errors="backslashreplace"),
-        s.kind,
-        s.delay_ms,
-        s.result,
-        flags,
-        _attempt_tail(s),
-        events.settled(s),
-        (claim.record_id or "") if is_shadowed else "",
-        s.leaves.path if s.leaves else b"",
-        s.leaves.signature if s.leaves else "",
-        s.leaves.device if s.leaves else "",
-    )
+    flags = "n" if asks_next else ""
+    is_odd = claim.job is None or s.verb is Verb.RETRY or s.error or s.died or s.superseded or s.leaves is not None
+    is_odd = is_odd or s.raw != claim.raw
+    if is_odd:
+        flags += _odd_flags(s)
+    number, tail, event = names.number[claim.queue], _attempt_tail(s), events.settled(s)
+    common = (claim.slot, claim.token, claim.raw, claim.id, number, flags, s.result, tail, event)
+    return (*common, *_more(s)) if is_odd else common
+
+
+def _odd_flags(s: Settlement) -> str:
+    is_stranger = s.claim.job is None and s.claim.record_id is None
+    return "x" + ("d" if s.died else "") + ("s" if s.superseded else "") + ("u" if is_stranger else "")
+
+
+def _more(s: Settlement) -> tuple[bytes | str | int, ...]:
+    is_shadowed = s.claim.job is None and s.verb is Verb.BURY
+    file = (s.leaves.path, s.leaves.signature, s.leaves.device) if s.leaves else (b"", "", "")
+    error = s.error.encode(errors="backslashreplace")
+    return s.raw, error, s.kind, s.delay_ms, (s.claim.record_id or "") if is_shadowed else "", *file
 
 
 def _attempt_tail(s: Settlement) -> bytes:
     """The attempt as JSON from its worker on: the script puts the server's times before it."""
-    whole = _encoder.encode({"worker": s.claim.slot, "outcome": s.outcome, **({"error": s.error} if s.error else {})})
-    return whole[1:-1]
+    plain = _plain_tail(s.claim.slot, s.outcome)
+    return plain + b',"error":' + _encoder.encode(s.error) if s.error else plain
+
+
+@lru_cache(maxsize=1024)
+def _plain_tail(slot: str, outcome: str) -> bytes:
+    return _encoder.encode({"worker": slot, "outcome": outcome})[1:-1]
 
 
 def as_claim(row: Sequence[bytes], token: int, names: Names) -> Claim:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from fileq.brokers import events
+from fileq.brokers.base import AnsweredTurn, TurnUnderway
 from fileq.brokers.sqlite.books import Books
 from fileq.brokers.sqlite.inspector import SqliteInspector
 from fileq.brokers.sqlite.rate import Window
@@ -87,6 +88,9 @@ class SqliteBroker(SqliteInspector):
         return Fate.ENQUEUED
 
     # turn: settle, then claim
+
+    def begin_turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnUnderway:
+        return AnsweredTurn(self.turn(settlements, slots))
 
     def turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> Turn:
         with self.writing() as books:

@@ -6,9 +6,9 @@ What no route needs is not started: no fork server without process isolation, no
 from __future__ import annotations
 
 import select
-import threading
 
 from fileq.config import Config
+from fileq.handlers import context
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran, Task
@@ -84,5 +84,5 @@ class MixedExecutor:
         self._executors[isolation] = executor
         self._epoll.register(executor.fileno(), select.EPOLLIN)
 
-    def _run(self, task: Task, cancelled: threading.Event) -> Ran:
+    def _run(self, task: Task, cancelled: context.Cancelled) -> Ran:
         return run_task(task, self._routes, cancelled)

@@ -3,6 +3,10 @@
 A thread can't be ended from outside. One that ignores context.cancelled when its time is up is left behind, with a
 warning, and another takes its place; what it brings later is dropped. Who was faster, the thread that finished or the
 pump that gave up, is decided by taking the task's token: a list's pop is atomic.
+
+Waking a thread costs more than a tiny task does, and sixteen of them quarrel over the interpreter with the pump. So
+while tasks are tiny a thread that is awake runs what has come in meanwhile, and no other is called; if one of them
+turns out to take its time, the next look, a millisecond later, calls the others.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 
+from fileq.handlers.context import Flag
 from fileq.handlers.endings import failed
 from fileq.handlers.task import Ran, Task
 from fileq.outcome import Cancelled, Released
@@ -23,6 +28,8 @@ from fileq.worker.executors.asked import CANCEL_GRACE_S, Asked, ending, timed_ou
 from fileq.worker.program import Run
 
 NEVER_S = float("inf")
+TINY_S = 0.001
+CALL_AFTER_S = 0.001  # a task that nobody was called for waits at most this long
 CLOSE_PATIENCE_S = 1.0
 
 
@@ -32,7 +39,7 @@ class _Running:
     def __init__(self, task: Task, ends_s: float) -> None:
         self.task = task
         self.ends_s = ends_s
-        self.cancelled = threading.Event()
+        self.cancelled = Flag()
         self.asked = Asked.NOTHING
         self.token = [True]
         self.ran: Ran | None = None
@@ -54,7 +61,11 @@ class ThreadExecutor:
         self._close_run = close_run
         self._emit = emit
         self._cancel_grace_s = cancel_grace_s
-        self._inbox: SimpleQueue[_Running | None] = SimpleQueue()
+        self._inbox: deque[_Running] = deque()
+        self._calls: SimpleQueue[bool] = SimpleQueue()  # one a thread that should look into the inbox, or end
+        self._asleep: deque[None] = deque()  # one a thread that waits to be called
+        self._usual_s = 1.0  # how long tasks take, the last ones counting most
+        self._calls_s = NEVER_S  # when to call for what is still in the inbox
         self._finished: deque[_Running] = deque()
         self._running: dict[str, _Running] = {}
         self._ended: list[tuple[Task, Ran | Cancelled | Released]] = []
@@ -74,7 +85,13 @@ class ThreadExecutor:
         if running.ends_s < self._looks_s:
             self._looks_s = running.ends_s
         self._running[task.key] = running
-        self._inbox.put(running)
+        self._inbox.append(running)
+        awake = len(self._threads) - len(self._asleep) + self._calls.qsize()
+        if self._usual_s < TINY_S and awake > 0:
+            if self._calls_s == NEVER_S:
+                self._calls_s = time.monotonic() + CALL_AFTER_S
+        else:
+            self._calls.put(True)
 
     def collect(self) -> list[tuple[Task, Ran | Cancelled | Released]]:
         # Read even if it seems that nobody wrote: a thread may stand between its note and its write.
@@ -85,13 +102,19 @@ class ThreadExecutor:
             running = self._finished.popleft()
             if running.ran is not None and self._running.get(running.task.key) is running:
                 self._finish(running, running.ran)
-        if self._looks_s <= (now_s := time.monotonic()):
+        now_s = time.monotonic()
+        if self._looks_s <= now_s:
             self._look(now_s)
+        if self._calls_s <= now_s or not self._inbox:
+            self._calls_s = NEVER_S
+            for _ in range(len(self._inbox)):
+                self._calls.put(True)
         ended, self._ended = self._ended, []
         return ended
 
     def next_deadline_s(self) -> float | None:
-        return None if self._looks_s == NEVER_S else self._looks_s
+        due_s = min(self._looks_s, self._calls_s)
+        return None if due_s == NEVER_S else due_s
 
     def cancel(self, key: str) -> None:
         if running := self._running.get(key):
@@ -119,8 +142,9 @@ class ThreadExecutor:
         closer = threading.Thread(target=self._close_run, name="closer", daemon=True)
         closer.start()
         threads = list(self._threads)
+        self._inbox.clear()
         for _ in threads:
-            self._inbox.put(None)
+            self._calls.put(False)
         deadline_s = time.monotonic() + CLOSE_PATIENCE_S
         for thread in (closer, *threads):
             thread.join(max(0.0, deadline_s - time.monotonic()))
@@ -163,12 +187,26 @@ class ThreadExecutor:
         self._threads.add(thread)
         thread.start()
 
+    def _next(self) -> _Running | None:
+        """The next task; waits for it. None when the executor is closed."""
+        while True:
+            try:
+                return self._inbox.popleft()
+            except IndexError:
+                self._asleep.append(None)
+                is_called = self._calls.get()
+                self._asleep.pop()
+            if not is_called:
+                return None
+
     def _work(self) -> None:
-        while (running := self._inbox.get()) is not None:
+        while (running := self._next()) is not None:
+            started_s = time.monotonic()
             try:
                 ran = self._run(running.task, running.cancelled)
             except BaseException as error:
                 ran = failed(error)
+            self._usual_s += (time.monotonic() - started_s - self._usual_s) / 4
             try:
                 running.token.pop()
             except IndexError:

@@ -1,9 +1,6 @@
-#!lua flags=allow-oom
 -- Bury jobs: each leaves its slot's list for the dead-letter list, byte for byte as given.
 --
--- own KEYS, own ARGV   settlements, see the prelude
--- returns              done, done already or fenced for each
+-- Part of a turn. own KEYS, own ARGV: settlements, see the prelude
+-- returns   done, done already or fenced for each
 must_take(DEAD, 'list', 'LPUSH')
-local answers = settle(to_dead)
-publish()
-return answers
+return settle(to_dead)

@@ -1,19 +1,17 @@
-#!lua flags=allow-oom
 -- Claim a job for each free slot: move, heartbeat and record in one step.
 --
+-- Part of a turn.
 -- own KEYS   of each slot: processing list, heartbeat
--- own ARGV   1 claims this process has made so far, 2 every how many claims one starts lower (0 = never),
---            3 a digit a slot: 1 = it settles a job in the same breath; then the slots
+-- own ARGV   1 claims this process has made so far, 2 every how many claims one starts lower (0 = never); then the slots
 -- returns    the paused queues' numbers; the slots that are not registered; of each claim five values: slot, queue's
 --            number (0 = held before, and its record does not tell), raw, id ('' = none can be read), started at;
 --            claims made so far (a job given again is none)
 local made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
-local settles = ARGV[own_args + 3]
-local total = #ARGV - own_args - 3
+local total = own_size
 local paused, is_paused, gone, claims = {}, {}, {}, {}
 
 for i = 1, QUEUES do
-  must_take(queue_key[i], 'list', 'RPOPLPUSH', 'LINDEX')
+  must_take(queue_key[i], 'list', 'RPOPLPUSH', 'LRANGE')
   if read('SISMEMBER', PAUSED, queue_name[i]) == 1 then
     paused[#paused + 1] = i
     is_paused[i] = true
@@ -21,21 +19,22 @@ for i = 1, QUEUES do
 end
 must_may(KEYS[own_keys + 1], 'RPOPLPUSH')
 must_may(KEYS[own_keys + 2], 'SET')
-must_keep_records()
-must_count()
 
 local function first_queue()
   if every == 0 or (made + 1) % every ~= 0 then return 1 end
   return 2 + ((made + 1) / every - 1) % (QUEUES - 1)
 end
 
--- Nobody pushes while a script runs: a queue found empty stays so.
-local is_over = {}
+-- Nobody pushes while a script runs: the elements at a queue's end are read once, and taken in that order.
+local ahead = {}
 local function front(i)
-  if is_paused[i] or is_over[i] then return nil end
-  local raw = redis.call('LINDEX', queue_key[i], -1)
-  is_over[i] = not raw
-  return raw
+  if is_paused[i] then return nil end
+  local raws = ahead[i]
+  if not raws then
+    raws = redis.call('LRANGE', queue_key[i], -total, -1)
+    ahead[i] = raws
+  end
+  return raws[#raws]
 end
 
 local function next_job()
@@ -49,13 +48,23 @@ local function next_job()
   return nil
 end
 
+-- What a job of ours says of itself, in one pass from its first byte; anything unusual is looked for.
+local FIRST_FIELDS = '^{"id":"[^"\\%c]+","filepath":"[^"\\]*","filesize":%d+,"priority":"[^"\\]*","retries":(%d+),'
+  .. '"creation_time":"[^"\\]*","trace_id":"%x*","span_id":"%x*"()'
+
 local function started_event(slot, number, raw, id, job)
-  local shown = string.find(id, '["\\%c]') and cjson.encode(id) or '"' .. id .. '"'
-  local kind, retries
+  local shown, kind, retries, rest
   if job then
+    shown = string.find(id, '["\\%c]') and cjson.encode(id) or '"' .. id .. '"'
     kind, retries = type(job.type) == 'string' and cjson.encode(job.type), tonumber(job.retries)
   else
-    kind, retries = string.match(raw, '"span_id":"%x*","type":("[^"\\]*")'), string.match(raw, '"retries":(%d+)')
+    shown = '"' .. id .. '"'
+    retries, rest = string.match(raw, FIRST_FIELDS)
+    if retries then
+      kind = string.match(raw, '^,"type":("[^"\\]*")', rest)
+    else
+      retries, kind = string.match(raw, '"retries":(%d+)'), string.match(raw, '"span_id":"%x*","type":("[^"\\]*")')
+    end
   end
   return '{"event":"job:started","job_id":' .. shown .. ',"type":' .. (kind or 'null') .. ',"priority":"'
     .. queue_name[number] .. '","worker_id":"' .. slot .. '","duration_ms":0,"error":"","retry_count":'
@@ -84,6 +93,7 @@ local function claim(slot, processing, heartbeat, number, raw)
   local id, job = id_in(raw)
   local was = id and read('HMGET', RECORDS .. id, 'queued', 'state') -- read before anything moves
   redis.call('RPOPLPUSH', queue_key[number], processing)
+  table.remove(ahead[number])
   redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)
   if id then
     mark_running(slot, number, raw, RECORDS .. id, was)
@@ -104,16 +114,17 @@ end
 
 -- Of each slot that is registered: the element it holds, or false. And what slots take now: one may be named twice.
 local holds, taken = {}, {}
-local registered, heartbeats = read('HMGET', WORKERS, unpack(ARGV, own_args + 4)), {}
+local registered, lists, heartbeats = read('HMGET', WORKERS, unpack(ARGV, own_args + 3, own_args + 2 + total)), {}, {}
+for i = 1, total do lists[i], heartbeats[i] = KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i] end
+local is_any_held = read('EXISTS', unpack(lists)) > 0
 for i = 1, total do
-  heartbeats[i] = KEYS[own_keys + 2 * i]
-  if registered[i] then holds[i] = read('LINDEX', KEYS[own_keys + 2 * i - 1], -1) end
+  if registered[i] then holds[i] = is_any_held and read('LINDEX', lists[i], -1) end
 end
 
 must_be_strings(heartbeats)
 
 local function serve(i)
-  local slot, processing, heartbeat = ARGV[own_args + 3 + i], KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
+  local slot = ARGV[own_args + 2 + i]
   if holds[i] == nil then
     gone[#gone + 1] = slot
     return
@@ -126,10 +137,10 @@ local function serve(i)
   local number, front_raw = next_job()
   if not number then
     -- Its settlement has left this to us. Whoever asks in vain without one must not revive a lease that has run out.
-    if string.sub(settles, i, i) == '1' then redis.call('SET', heartbeat, '', 'PX', HEARTBEAT_TTL) end
+    if freed[slot] then redis.call('SET', heartbeats[i], '', 'PX', HEARTBEAT_TTL) end
     return
   end
-  local claimed = claim(slot, processing, heartbeat, number, front_raw)
+  local claimed = claim(slot, lists[i], heartbeats[i], number, front_raw)
   claims[#claims + 1], taken[slot] = claimed, claimed[3]
 end
 
@@ -143,6 +154,4 @@ for i = 1, total do
 end
 -- What was claimed before a job that can't be claimed must reach its slots; the next call meets that job first.
 if failure and #claims == 0 then error(failure) end
-write_counts()
-publish()
 return { paused, gone, claims, made }

@@ -1,12 +1,11 @@
-#!lua flags=allow-oom
 -- Complete jobs: each leaves its slot's list for the completed list, with its record and the counters.
 --
--- own KEYS, own ARGV   settlements, see the prelude
--- returns              done, done already or fenced for each
+-- Part of a turn. own KEYS, own ARGV: settlements, see the prelude
+-- returns   done, done already or fenced for each
 must_list_ended(COMPLETED)
 must_take(LEDGER, 'hash', 'HGET', 'HSET')
 local raws = {}
-local answers = settle(function(job)
+return settle(function(job)
   local has_copies = close_attempt(job, 'completed', 'ended', NOW, 'result', job.result)
   expire_record(job, has_copies)
   raws[#raws + 1] = job.onward
@@ -14,5 +13,3 @@ local answers = settle(function(job)
   if job.superseded then count('superseded') end
   if job.path ~= '' then learn(job.path, job.signature, job.device, job.id) end
 end, function() list_ended(COMPLETED, 'completed', raws) end)
-publish()
-return answers

@@ -18,7 +18,7 @@ local RECORDS, CHANNEL = ARGV[2], ARGV[3]
 local HEARTBEAT_TTL, HISTORY_TTL, COMPLETED_MAX, RETENTION = ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[7]
 local QUEUES = tonumber(ARGV[8])
 local ATTEMPTS_KEPT, LEDGER_DEPTH = 20, 8
-local own_keys, own_args = 10 + QUEUES, 8 + QUEUES
+local own_keys, own_args, own_size = 10 + QUEUES, 8 + QUEUES, 0 -- a turn moves them on from verb to verb
 
 local queue_key, queue_name, queue_number = {}, {}, {}
 for i = 1, QUEUES do
@@ -160,14 +160,16 @@ local function list_ended(list, state, raws)
   end
   local surplus = redis.call('LLEN', list) - COMPLETED_MAX
   if surplus <= 0 then return end
+  local stale = {}
   for _, raw in ipairs(redis.call('RPOP', list, math.min(surplus, 2 * #raws + 100))) do
     local id = id_in(raw)
     if id then
       -- By pcall: what a stranger keeps under that name is no record, and it is too late to refuse.
-      local stale = redis.pcall('HMGET', RECORDS .. id, 'state', 'queued')
-      if stale[1] == state and (stale[2] or '0') == '0' then redis.call('DEL', RECORDS .. id) end
+      local was = redis.pcall('HMGET', RECORDS .. id, 'state', 'queued')
+      if was[1] == state and (was[2] or '0') == '0' then stale[#stale + 1] = RECORDS .. id end
     end
   end
+  for i = 1, #stale, 500 do redis.call('DEL', unpack(stale, i, math.min(i + 499, #stale))) end
 end
 
 -- The ledger's value: a line "signature id" a version, newest first; then "on device" if it is known where the file
@@ -193,32 +195,35 @@ local function learn(path, signature, device, id)
 end
 
 -- Settlements, for the verbs that end a claim. Keys of each: processing list, heartbeat, record. Arguments of each:
--- 1 slot, 2 token, 3 raw, 4 raw as it travels on ('' = unchanged), 5 id, 6 queue's number, 7 error, 8 kind of error,
--- 9 delay in ms, 10 result, 11 flags (d = its worker died, s = superseded, u = no id anybody can read, n = its slot
--- asks for the next job in the same breath, and the claim sees to the heartbeat),
--- 12 the attempt's JSON from its worker on, 13 event, 14 id of the record that the claim made for bytes that turned
--- out to be no job ('' = none), 15 path, 16 signature and 17 device of the version its handler leaves behind ('' = none)
-local SETTLEMENT_KEYS, SETTLEMENT_ARGS = 3, 17
+-- 1 slot, 2 token, 3 raw, 4 id, 5 queue's number, 6 flags (d = its worker died, s = superseded, u = no id anybody can
+-- read, n = its slot asks for the next job in the same turn, and the claim sees to the heartbeat, x = more follow),
+-- 7 result, 8 the attempt's JSON from its worker on, 9 event. After an x: 10 raw as it travels on, 11 error, 12 kind of
+-- error, 13 delay in ms, 14 id of the record that the claim made for bytes that turned out to be no job ('' = none),
+-- 15 path, 16 signature and 17 device of the version its handler leaves behind ('' = none)
+local SETTLEMENT_KEYS, SETTLEMENT_ARGS, MORE_ARGS = 3, 9, 8
 
-local function settlement(i, skip_keys, skip_args)
-  local k = own_keys + (skip_keys or 0) + (i - 1) * SETTLEMENT_KEYS
-  local a = own_args + (skip_args or 0) + (i - 1) * SETTLEMENT_ARGS
-  local raw, flags = ARGV[a + 3], ARGV[a + 11]
-  return {
-    processing = KEYS[k + 1], heartbeat = KEYS[k + 2], record = KEYS[k + 3],
-    slot = ARGV[a + 1], token = ARGV[a + 2], raw = raw, onward = ARGV[a + 4] ~= '' and ARGV[a + 4] or raw,
-    id = ARGV[a + 5], queue = tonumber(ARGV[a + 6]), error = ARGV[a + 7], kind = ARGV[a + 8], delay = tonumber(ARGV[a + 9]),
-    result = ARGV[a + 10], died = flags ~= '' and string.find(flags, 'd', 1, true),
-    superseded = flags ~= '' and string.find(flags, 's', 1, true),
-    unreadable = flags ~= '' and string.find(flags, 'u', 1, true),
-    asks = flags ~= '' and string.find(flags, 'n', 1, true),
-    attempt = ARGV[a + 12], event = ARGV[a + 13], shadow = ARGV[a + 14],
-    path = ARGV[a + 15], signature = ARGV[a + 16], device = ARGV[a + 17],
+-- The next settlement; own_keys and own_args move on.
+local function next_settlement()
+  local k, a = own_keys, own_args
+  own_keys, own_args = k + SETTLEMENT_KEYS, a + SETTLEMENT_ARGS
+  local raw, flags = ARGV[a + 3], ARGV[a + 6]
+  local job = {
+    processing = KEYS[k + 1], heartbeat = KEYS[k + 2], record = KEYS[k + 3], slot = ARGV[a + 1], token = ARGV[a + 2],
+    raw = raw, onward = raw, id = ARGV[a + 4], queue = tonumber(ARGV[a + 5]), result = ARGV[a + 7],
+    attempt = ARGV[a + 8], event = ARGV[a + 9], asks = string.find(flags, 'n', 1, true),
+    error = '', kind = '', shadow = '', path = '',
   }
+  if not string.find(flags, 'x', 1, true) then return job end
+  own_args = own_args + MORE_ARGS
+  job.died, job.superseded = string.find(flags, 'd', 1, true), string.find(flags, 's', 1, true)
+  job.unreadable = string.find(flags, 'u', 1, true)
+  job.onward, job.error, job.kind, job.delay = ARGV[a + 10], ARGV[a + 11], ARGV[a + 12], tonumber(ARGV[a + 13])
+  job.shadow, job.path, job.signature, job.device = ARGV[a + 14], ARGV[a + 15], ARGV[a + 16], ARGV[a + 17]
+  return job
 end
 
 local function read_record(job)
-  return read('HMGET', job.record, 'started', 'attempts', 'queued', 'created')
+  return read('HMGET', job.record, 'started', 'attempts', 'queued', 'created', 'worker', 'state')
 end
 
 -- All that moving it will ask, before anything is written.
@@ -234,9 +239,11 @@ local function close_attempt(job, state, ...)
   closed[job.record] = true
   local n = (tonumber(was[2]) or 0) + 1
   if not was[4] then redis.call('HSET', job.record, 'created', NOW) end
-  redis.call('HSET', job.record, 'state', state, 'json', job.onward, 'queue', queue_name[job.queue], 'error', job.error,
-    'worker', job.slot,
-    'attempts', n, 'attempt:' .. n,
+  -- What the claim wrote is there already, unless a copy of the job was claimed or settled after it.
+  if was[5] ~= job.slot or was[6] ~= 'running' or job.onward ~= job.raw then
+    redis.call('HSET', job.record, 'json', job.onward, 'queue', queue_name[job.queue], 'worker', job.slot)
+  end
+  redis.call('HSET', job.record, 'state', state, 'error', job.error, 'attempts', n, 'attempt:' .. n,
     '{"started_ms":' .. (was[1] or '0') .. ',"ended_ms":' .. NOW .. ',' .. job.attempt .. '}', ...)
   if n > ATTEMPTS_KEPT then redis.call('HDEL', job.record, 'attempt:' .. (n - ATTEMPTS_KEPT)) end
   return (was[3] or '0') ~= '0'
@@ -310,19 +317,19 @@ local function is_older(token, last)
   return tonumber(token) < (tonumber(last or '') or 0)
 end
 
+-- The slots whose claim ended in this very call: they are free, and the claim may give them the next job.
+local freed = {}
+
 -- Every claim of the batch that its slot still holds is moved by `move`, all of them are rounded off by `finish`; then
 -- the sources are emptied. One answer each: done, done already (a repeat), fenced (the slot lost it; nothing changed).
 local function settle(move, finish)
-  local total = (#ARGV - own_args) / SETTLEMENT_ARGS
   must_take(SETTLED, 'hash', 'HMGET', 'HSET')
-  must_count()
-  must_keep_records()
   local answers, held, settled_here, jobs, slots = {}, {}, {}, {}, {}
-  for i = 1, total do
-    jobs[i] = settlement(i)
+  for i = 1, own_size do
+    jobs[i] = next_settlement()
     slots[i] = jobs[i].slot
   end
-  local settled_last = total > 0 and redis.call('HMGET', SETTLED, unpack(slots)) or {}
+  local settled_last = redis.call('HMGET', SETTLED, unpack(slots))
   for i, job in ipairs(jobs) do
     local last = settled_here[job.slot] or settled_last[i]
     if last == job.token then
@@ -337,28 +344,29 @@ local function settle(move, finish)
       held[#held + 1] = job
     end
   end
-  if #held > 0 then
-    must_may(held[1].processing, 'LREM')
-    must_may(held[1].heartbeat, 'SET')
-    local heartbeats = {}
-    for _, job in ipairs(held) do
-      if not job.asks then heartbeats[#heartbeats + 1] = job.heartbeat end
-    end
-    must_be_strings(heartbeats)
+  if #held == 0 then return answers end
+  must_may(held[1].processing, 'LREM')
+  must_may(held[1].heartbeat, 'SET')
+  local heartbeats = {}
+  for _, job in ipairs(held) do
+    if not job.asks then heartbeats[#heartbeats + 1] = job.heartbeat end
   end
+  must_be_strings(heartbeats)
   for _, job in ipairs(held) do
     move(job)
     tell(job.event)
   end
   if finish then finish() end
   local settled_now = {}
-  for _, job in ipairs(held) do
-    settled_now[#settled_now + 1] = job.slot
-    settled_now[#settled_now + 1] = job.token
-    if not job.asks then redis.call('SET', job.heartbeat, '', 'PX', HEARTBEAT_TTL) end
+  for i, job in ipairs(held) do
+    settled_now[2 * i - 1], settled_now[2 * i] = job.slot, job.token
+    if job.asks then
+      freed[job.slot] = true
+    else
+      redis.call('SET', job.heartbeat, '', 'PX', HEARTBEAT_TTL)
+    end
     redis.call('LREM', job.processing, 1, job.raw)
   end
-  if #held > 0 then redis.call('HSET', SETTLED, unpack(settled_now)) end
-  write_counts()
+  redis.call('HSET', SETTLED, unpack(settled_now))
   return answers
 end

@@ -20,15 +20,17 @@ must_keep_records()
 must_count()
 
 local is_alive = read('EXISTS', heartbeat) == 1
+local verbs = own_args + 2
+own_keys, own_args = own_keys + 2, own_args + 2 + total
 for i = 1, total do
-  local job = settlement(i, 2, 2 + total)
+  local job = next_settlement()
   if is_alive or seen[job.raw] or not redis.call('LPOS', processing, job.raw) then
     answers[i] = 'fenced'
   else
     look_up(job)
     seen[job.raw] = true
     answers[i] = 'done'
-    job.move = moves[ARGV[own_args + 2 + i]]
+    job.move = moves[ARGV[verbs + i]]
     held[#held + 1] = job
   end
 end
