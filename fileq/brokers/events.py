@@ -24,7 +24,7 @@ def settled(s: Settlement) -> bytes:
     if not name:
         return b""
     retry_count = s.claim.job.retries if s.claim.job else 0
-    if not s.died and s.verb in (Verb.RETRY, Verb.BURY):
+    if s.is_failure:
         retry_count += s.claim.job is not None
     return _event(
         name,

@@ -33,7 +33,7 @@ def record_id(s: Settlement) -> str:
 def settlement_args(s: Settlement, names: Names, *, asks_next: bool = False) -> tuple[bytes | str | int, ...]:
     claim = s.claim
     is_stranger = claim.job is None and claim.record_id is None
-    flags = ("d" if s.died else "") + ("s" if s.superseded else "")
+    flags = ("d" if s.died else "") + ("r" if s.refused else "") + ("s" if s.superseded else "")
     flags += ("u" if is_stranger else "") + ("n" if asks_next else "")
     is_shadowed = claim.job is None and s.verb is Verb.BURY
     return (

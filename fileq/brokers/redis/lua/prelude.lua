@@ -194,8 +194,8 @@ end
 
 -- Settlements, for the verbs that end a claim. Keys of each: processing list, heartbeat, record. Arguments of each:
 -- 1 slot, 2 token, 3 raw, 4 raw as it travels on ('' = unchanged), 5 id, 6 queue's number, 7 error, 8 kind of error,
--- 9 delay in ms, 10 result, 11 flags (d = its worker died, s = superseded, u = no id anybody can read, n = its slot
--- asks for the next job in the same breath, and the claim sees to the heartbeat),
+-- 9 delay in ms, 10 result, 11 flags (d = its worker died, r = refused, nobody tried it, s = superseded, u = no id
+-- anybody can read, n = its slot asks for the next job in the same breath, and the claim sees to the heartbeat),
 -- 12 the attempt's JSON from its worker on, 13 event, 14 id of the record that the claim made for bytes that turned
 -- out to be no job ('' = none), 15 path, 16 signature and 17 device of the version its handler leaves behind ('' = none)
 local SETTLEMENT_KEYS, SETTLEMENT_ARGS = 3, 17
@@ -209,6 +209,7 @@ local function settlement(i, skip_keys, skip_args)
     slot = ARGV[a + 1], token = ARGV[a + 2], raw = raw, onward = ARGV[a + 4] ~= '' and ARGV[a + 4] or raw,
     id = ARGV[a + 5], queue = tonumber(ARGV[a + 6]), error = ARGV[a + 7], kind = ARGV[a + 8], delay = tonumber(ARGV[a + 9]),
     result = ARGV[a + 10], died = flags ~= '' and string.find(flags, 'd', 1, true),
+    refused = flags ~= '' and string.find(flags, 'r', 1, true),
     superseded = flags ~= '' and string.find(flags, 's', 1, true),
     unreadable = flags ~= '' and string.find(flags, 'u', 1, true),
     asks = flags ~= '' and string.find(flags, 'n', 1, true),
@@ -253,7 +254,7 @@ end
 local function blame(job)
   if job.died then
     count('recovered')
-  else
+  elseif not job.refused then
     count('failed')
   end
   if job.kind ~= '' then count('error:' .. job.kind) end
