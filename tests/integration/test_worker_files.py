@@ -219,6 +219,7 @@ NASTY = [
     b"\xff\xfe not text",
     b"\x1b[31mred",
     "ünïcödé 🦊".encode(),
+    bytes(byte for byte in range(1, 256) if byte != ord("/")),  # every byte that a name can hold
 ]
 
 

@@ -16,21 +16,21 @@ def all_once(farm: Farm, **settings: object) -> subprocess.CompletedProcess[str]
     return program.run(*arguments, cwd=farm.directory, settings=farm.all_settings(**settings), timeout_s=100)
 
 
-def test_two_thousand_files_are_processed_once_each(sqlite_farm: Farm) -> None:
+def test_ten_thousand_files_are_processed_once_each(sqlite_farm: Farm) -> None:
     farm = sqlite_farm
-    for n in range(2000):
-        (farm.inbox / f"{n:04}.{'pdf' if n % 10 == 0 else 'txt'}").write_bytes(b"x" * (n % 7))
+    for n in range(10_000):
+        (farm.inbox / f"{n:05}.{'pdf' if n % 10 == 0 else 'txt'}").write_bytes(b"x" * (n % 7))
     ended = all_once(farm, handlers=on_files("on_file"))
     assert ended.returncode == 0, ended.stderr
-    assert "completed 2000, retried 0, dead 0" in ended.stdout
+    assert "completed 10000, retried 0, dead 0" in ended.stdout
     told = farm.told("file")
-    assert len(told) == len(set(told)) == 2000
+    assert len(told) == len(set(told)) == 10_000
     census = farm.census()
     assert (census.drift, census.running, census.heartbeats, census.scheduled) == (0, 0, 0, 0)
-    assert (census.counters["produced"], census.counters["completed"]) == (2000, 2000)
+    assert (census.counters["produced"], census.counters["completed"]) == (10_000, 10_000)
     assert farm.broker.workers() == []
     again = all_once(farm, handlers=on_files("on_file"))
-    assert (again.returncode, len(farm.told("file"))) == (0, 2000)
+    assert (again.returncode, len(farm.told("file"))) == (0, 10_000)
 
 
 def test_a_job_that_died_in_this_run_is_exit_3_and_one_that_was_dead_before_is_not(sqlite_farm: Farm) -> None:
