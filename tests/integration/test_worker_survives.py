@@ -102,6 +102,7 @@ def test_a_worker_that_stood_still_changes_nothing_when_it_wakes(farm: Farm) -> 
     sleeper.signal(signal.SIGCONT)
     sleeper.wait_for("job.fenced", count=4)
     assert {line["job_id"] for line in sleeper.events("job.fenced")} == {*ended, *running}
+    assert sleeper.metric("jobs_fenced_total") == 4
     farm.open_gate("other-gate")
     farm.wait_for(State.COMPLETED, running)
     assert sorted(farm.told("end")) == sorted([*ended, *ended, *running]), "what was lost is ended, not finished"
@@ -231,7 +232,7 @@ def test_sigterm_under_load_lets_jobs_finish_and_leaves_nothing_behind(farm: Far
     assert {farm.job(job).retries for job in jobs} == {0}
 
 
-@together("valkey")
+@together("valkey", "sqlite")
 def test_a_second_signal_ends_it_at_once_and_jobs_are_back_in_their_queues(farm: Farm) -> None:
     high = farm.enqueue("stubborn", "high-1", queue="high")
     low = farm.enqueue("stubborn", "low-1", "low-2")
