@@ -1,147 +1,279 @@
-"""`fileq all --once`: scan once, process until nothing is left that could be, exit. For cron and CI."""
+"""`fileq all --once`: scan once, process until nothing is left that could be, exit. For cron and CI.
+
+The work is done in a thread; the main one waits for signals. The first: nothing new is taken, what runs may finish in
+its time. The second: what runs goes back to its queue at once. Either way nothing is left to be recovered.
+"""
 
 from __future__ import annotations
 
-import signal
-import sys
+import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from typing import Any
 
 from fileq.brokers.base import FullBroker
+from fileq.brokers.types import Census
 from fileq.config import Loaded
-from fileq.errors import BrokerUnavailable
-from fileq.job import State
+from fileq.errors import BrokerUnavailable, FileqError, Undecodable
+from fileq.handlers.routes import Routes
+from fileq.job import Job, State, decode
 from fileq.observe.logs import set_up_logs
-from fileq.producer.once import produce_once
+from fileq.producer.once import Summary, describe, produce_once
 from fileq.producer.producer import Producer, check_scan_dir
-from fileq.roles import both, load_routes, start_broker, without_info
-from fileq.service import Service
+from fileq.roles import both, load_routes, start_broker, stop_in_time
+from fileq.service import Emit
+from fileq.signals import StopSignals
+from fileq.terminal import Show, live_line, printable
 from fileq.worker.build import build_worker
 
-OK, LEFT_DEAD = 0, 3
+OK, LEFT_DEAD, INTERRUPTED = 0, 3, 130
 LOOK_EVERY_S = 0.1
-Show = Callable[[str], None]
+RATE_OVER_S = 5.0
+DEAD_SHOWN = 10
+_OVER = ("job.completed", "job.failed", "job.dead", "job.cancelled", "job.released", "job.recovered", "job.fenced")
 
 
 def run_all_once(loaded: Loaded, app_dir: str) -> int:
     """0, or 3 if a job died in this run. Jobs for later and paused queues are left, and reported."""
     config = loaded.config
     check_scan_dir(config)
-    counts: Counter[str] = Counter()
     log = set_up_logs(config.observability.log_level, config.observability.log_format)
-    with _line() as (show, is_shown):
-        emit = both(without_info(log) if is_shown else log, _counting(counts))
-        routes = load_routes(loaded, app_dir, emit)
-        broker = start_broker(loaded, emit)
-        started_s = time.monotonic()
+    with live_line("starting") as (show, is_shown):
+        routes = load_routes(loaded, app_dir, log)
+        broker = start_broker(loaded, log)
         try:
-            producer = Producer(config, broker, broker, emit=emit, is_once=True)
-            worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit)
-            with _running(worker.services, config.worker.shutdown_timeout):
-                summary = produce_once(producer, lambda _: show(_progress(counts, started_s)))
-                left = _drain(broker, lambda: show(_progress(counts, started_s)))
-            producer.close()
+            run = _Run(loaded, broker, routes, app_dir, _without_counted(log) if is_shown else log, show)
+            run.go()
+            report = list(run.report())
         finally:
             broker.close()
-    print(summary)
-    print(_outcome(counts, time.monotonic() - started_s))
-    for line in left:
+    for line in report:
         print(line)
-    return LEFT_DEAD if counts["job.dead"] else OK
+    if run.problem:
+        raise FileqError(f"{run.problem}; what it holds was not all seen")
+    if run.is_interrupted:
+        return INTERRUPTED
+    return LEFT_DEAD if run.died else OK
 
 
-def _counting(counts: Counter[str]) -> Any:
-    def emit(event: str, *, level: str = "info", **fields: Any) -> None:
-        if event.startswith("job."):
-            counts[event] += 1
+def _without_counted(emit: Emit) -> Emit:
+    """Beside a line that counts them, and with the dead named at the end, attempts need no lines of their own."""
 
-    return emit
+    def emit_rest(event: str, *, level: str = "info", **fields: Any) -> None:
+        is_counted = level == "info" or event in ("job.failed", "job.dead")
+        emit(event, level="debug" if is_counted else level, **fields)
 
-
-@contextmanager
-def _running(services: list[Service], timeout_s: float) -> Iterator[None]:
-    """Started, and stopped whatever happens; SIGTERM ends it like Ctrl-C."""
-
-    def interrupt(_number: int, _frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    for service in services:
-        service.start()
-    try:
-        yield
-    finally:
-        for service in services:
-            service.quiet()
-        for service in services:
-            service.stop(timeout_s)
+    return emit_rest
 
 
-def _drain(broker: FullBroker, tick: Callable[[], None]) -> list[str]:
-    """Wait until nothing is pending, running or retrying; what is left then, in words."""
-    while True:
-        tick()
+class _Stopped(Exception):
+    """Somebody has had enough: out of whatever is being waited for."""
+
+
+class _Run:
+    """One scan and all that follows from it."""
+
+    def __init__(
+        self, loaded: Loaded, broker: FullBroker, routes: Routes, app_dir: str, emit: Emit, show: Show
+    ) -> None:
+        self._broker = broker
+        self._emit = emit
+        self._show = show
+        self._counts: Counter[str] = Counter()
+        self._dead: list[tuple[str, str]] = []  # the first of them, with their errors
+        told = both(emit, self._count)
+        self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=told)
+        self._producer = Producer(loaded.config, broker, broker, emit=told, is_once=True)
+        self._rate_limit_key = loaded.config.producer.rate_limit_key
+        self._timeout_s = loaded.config.worker.shutdown_timeout
+        self._census: Census | None = None
+        self._looked_s = float("-inf")
+        self._pace = _Pace()
+        self._is_stopping = threading.Event()
+        self._is_over = threading.Event()
+        self._error: BaseException | None = None
+        self._summary: Summary | None = None
+        self._left: list[str] = []
+        self._started_s = time.monotonic()
+        self.is_interrupted = False
+
+    @property
+    def died(self) -> int:
+        return self._counts["job.dead"]
+
+    @property
+    def problem(self) -> str:
+        return self._producer.problem
+
+    def go(self) -> None:
+        """Returns when it is over, one way or another, and nothing of it runs any more."""
+        services = self._worker.services
+        with closing(StopSignals()) as signals:
+            thread = threading.Thread(target=self._work, args=(signals.enough,), name="once", daemon=True)
+            try:
+                for service in services:
+                    service.start()
+                thread.start()
+                self.is_interrupted = signals.wait()
+                if self.is_interrupted:
+                    self._emit("role.stopping")
+                self._is_stopping.set()
+                self._producer.wake.set()
+                stop_in_time(services, self._timeout_s, signals)
+            finally:
+                for service in services:
+                    service.stop(0.0)
+                self._is_over.set()
+            thread.join()
+        self._producer.close()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self, ended: Callable[[], None]) -> None:
         try:
-            left = _what_is_left(broker)
+            self._summary = produce_once(self._producer, lambda _: self._tick())
+            self._left = self._drain()
+        except _Stopped:
+            while not self._is_over.wait(LOOK_EVERY_S):
+                self._show(f"stopping: {self._running():,} running may finish; Ctrl-C again gives them back at once")
+            return
+        except BaseException as error:
+            self._error = error
+        ended()
+
+    def _drain(self) -> list[str]:
+        """Wait until nothing is pending, running or retrying; what is left then, in words."""
+        while True:
+            self._looked_s = float("-inf")  # a look from before the last enqueue would find nothing to do
+            self._tick()
+            if self._census is not None and (left := self._what_is_left(self._census)) is not None:
+                return left
+            self._is_stopping.wait(LOOK_EVERY_S)
+
+    def _what_is_left(self, census: Census) -> list[str] | None:
+        """None while there is work; else a line for each thing that waits for somebody or for later."""
+        if census.running or any(n for queue, n in census.pending.items() if queue not in census.paused):
+            return None
+        try:
+            if census.scheduled and self._is_retrying():
+                return None
         except BrokerUnavailable:
-            left = None  # the worker tells of it, and goes on when it is over
-        if left is not None:
-            return left
-        time.sleep(LOOK_EVERY_S)
+            return None
+        lines = [f"left {n} in {queue}, which is paused" for queue, n in census.pending.items() if n]
+        return [*lines, *([f"left {census.scheduled} scheduled for later"] if census.scheduled else [])]
+
+    def _is_retrying(self) -> bool:
+        for page in self._broker.pages("scheduled"):
+            records = self._broker.records([job.id for job in map(_job_in, page) if job is not None])
+            if any(record is not None and record.state is State.RETRYING for record in records):
+                return True
+        return False
+
+    # what is seen of it
+
+    def _count(self, event: str, *, level: str = "info", **fields: Any) -> None:
+        if event.startswith("job."):
+            self._counts[event] += 1
+        if event == "job.dead" and len(self._dead) < DEAD_SHOWN:
+            self._dead.append((fields["job_id"], fields.get("error", "")))
+
+    def _tick(self) -> None:
+        if self._is_stopping.is_set():
+            raise _Stopped
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= LOOK_EVERY_S:
+            self._looked_s = now_s
+            try:
+                self._census = self._broker.census()
+            except BrokerUnavailable:
+                self._census = None  # the worker tells of it, and goes on when it is over
+            self._show(self._line(now_s))
+
+    def _running(self) -> int:
+        return max(0, self._counts["job.claimed"] - sum(self._counts[event] for event in _OVER))
+
+    def _line(self, now_s: float) -> str:
+        counts, census, producer = self._counts, self._census, self._producer
+        left = producer.ahead
+        if census is not None:
+            left += sum(census.pending.values()) + census.scheduled + census.running
+        rate = self._pace.of(counts["job.completed"], now_s)
+        parts = [
+            f"done {counts['job.completed']:,}",
+            f"running {census.running if census is not None else self._running():,}",
+            f"failed {counts['job.failed'] + counts['job.dead']:,}",
+            f"dead {counts['job.dead']:,}",
+            f"{rate:,.0f}/s",
+            f"left {left:,}",
+            *describe(producer, self._rate_limit_key),
+        ]
+        if self._worker.breaker.state != "closed":
+            parts.append(f"breaker {self._worker.breaker.state}")
+        if problem := self._worker.service.problem():
+            parts.append(printable(problem))
+        return "  ".join(parts)
+
+    def report(self) -> Iterator[str]:
+        """What there is to say at the end; first what was found, last what needs somebody."""
+        counts = self._counts
+        if self._summary is not None:
+            yield str(self._summary)
+        yield (
+            f"{'interrupted: ' if self.is_interrupted else ''}completed {counts['job.completed']},"
+            f" retried {counts['job.failed']}, dead {counts['job.dead']}"
+            f" in {time.monotonic() - self._started_s:.1f} s"
+        )
+        yield from self._left
+        if self.is_interrupted:
+            yield from self._left_behind()
+        yield from self._name_dead()
+
+    def _left_behind(self) -> Iterator[str]:
+        try:
+            census = self._broker.census()
+        except BrokerUnavailable:
+            return
+        if waiting := sum(census.pending.values()) + census.scheduled + self._producer.ahead:
+            yield f"left {waiting} for another time"
+
+    def _name_dead(self) -> Iterator[str]:
+        try:
+            records = self._broker.records([id for id, _ in self._dead])
+        except BrokerUnavailable:
+            records = []
+        raws = {record.id: record.raw for record in records if record is not None}
+        for id, error in self._dead:
+            yield f"dead: {printable(_name(id, raws.get(id, b'')))}: {printable(error)}"
+        if (more := self.died - len(self._dead)) > 0:
+            yield f"and {more} more; see 'fileq admin dlq list'"
 
 
-def _what_is_left(broker: FullBroker) -> list[str] | None:
-    """None while there is work; else a line for each thing that waits for somebody or for later."""
-    census = broker.census()
-    if census.running or any(n for queue, n in census.pending.items() if queue not in census.paused):
+class _Pace:
+    """How many a second, lately."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def of(self, done: int, now_s: float) -> float:
+        self._seen.append((now_s, done))
+        while self._seen[0][0] < now_s - RATE_OVER_S:
+            self._seen.popleft()
+        since_s, before = self._seen[0]
+        return (done - before) / max(LOOK_EVERY_S, now_s - since_s)
+
+
+def _name(id: str, raw: bytes) -> str:
+    """What people call it: its file, or its type and its id."""
+    job = _job_in(raw)
+    if job is None:
+        return id
+    return job.filepath or f"{job.type or 'job'} {id}"
+
+
+def _job_in(raw: bytes) -> Job | None:
+    try:
+        return decode(raw)
+    except Undecodable:
         return None
-    if census.scheduled and _is_retrying(broker):
-        return None
-    lines = [f"left {n} in {queue}, which is paused" for queue, n in census.pending.items() if n]
-    return [*lines, *([f"left {census.scheduled} scheduled for later"] if census.scheduled else [])]
-
-
-def _is_retrying(broker: FullBroker) -> bool:
-    from fileq.job import decode
-
-    for page in broker.pages("scheduled"):
-        records = broker.records([decode(raw).id for raw in page])
-        if any(record is not None and record.state is State.RETRYING for record in records):
-            return True
-    return False
-
-
-def _progress(counts: Counter[str], started_s: float) -> str:
-    seconds = max(0.001, time.monotonic() - started_s)
-    done = counts["job.completed"]
-    running = counts["job.claimed"] - done - counts["job.failed"] - counts["job.dead"] - counts["job.cancelled"]
-    left = max(0, counts["job.produced"] - done - counts["job.dead"])
-    return (
-        f"done {done:,}  running {max(0, running):,}  failed {counts['job.failed']:,}  dead {counts['job.dead']:,}"
-        f"  {done / seconds:,.0f}/s  left {left:,}"
-    )
-
-
-def _outcome(counts: Counter[str], seconds: float) -> str:
-    return (
-        f"completed {counts['job.completed']}, retried {counts['job.failed']}, dead {counts['job.dead']}"
-        f" in {seconds:.1f} s"
-    )
-
-
-@contextmanager
-def _line() -> Iterator[tuple[Show, bool]]:
-    """A line that moves, on a terminal only."""
-    if not sys.stderr.isatty():
-        yield lambda text: None, False
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting")
-        yield lambda text: bar.update(task, description=text), True

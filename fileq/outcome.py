@@ -30,6 +30,13 @@ class Failed(Struct, frozen=True, tag=True):
     is_sample: bool = True
 
 
+class Refused(Struct, frozen=True, tag=True):
+    """Nobody tried: these bytes, this type or this hour do not allow it. It is dead, and no attempt has failed."""
+
+    error: str
+    kind: str
+
+
 class Died(Struct, frozen=True, tag=True):
     """The process that ran it ended by a signal or an exit that we did not cause."""
 
@@ -44,4 +51,4 @@ class Released(Struct, frozen=True, tag=True):
     """It was stopped because the worker stops; nothing is held against it."""
 
 
-Outcome: TypeAlias = Done | Failed | Died | Cancelled | Released
+Outcome: TypeAlias = Done | Failed | Refused | Died | Cancelled | Released

@@ -16,7 +16,7 @@ from fileq.brokers import types
 from fileq.brokers.types import Settlement
 from fileq.config import Backoff
 from fileq.job import Claim, Job, Version, encode, rfc3339_ms
-from fileq.outcome import Cancelled, Died, Done, Failed, Outcome, Released
+from fileq.outcome import Cancelled, Died, Done, Failed, Outcome, Refused, Released
 
 Chance = Callable[[float, float], float]
 ERROR_MAX = 4_000  # characters of an error that travel with a job
@@ -77,6 +77,8 @@ def decide(
             )
         case Failed():
             return _after_failure(claim, outcome, policy, now_ms, duration_ms, chance)
+        case Refused():
+            return _after_refusal(claim, outcome, now_ms)
         case Died():
             return _after_death(claim, outcome, policy, now_ms, duration_ms, spread_s, chance)
 
@@ -84,9 +86,9 @@ def decide(
 def _after_failure(
     claim: Claim, failed: Failed, policy: Policy, now_ms: int, duration_ms: int, chance: Chance
 ) -> Settlement:
-    error = _as_text(failed.error)
     if claim.job is None:
-        return types.bury(claim, claim.raw, error=error, kind=failed.kind, duration_ms=duration_ms)
+        return _after_refusal(claim, Refused(failed.error, failed.kind), now_ms)
+    error = _as_text(failed.error)
     retries = claim.job.retries + 1
     allowed = claim.job.max_retries if claim.job.max_retries is not None else policy.max_retries
     job = claim.job.but(retries=retries)
@@ -96,6 +98,13 @@ def _after_failure(
     return types.retry(
         claim, encode(job), delay_ms=round(pause_s * 1000), error=error, kind=failed.kind, duration_ms=duration_ms
     )
+
+
+def _after_refusal(claim: Claim, refused: Refused, now_ms: int) -> Settlement:
+    """Nothing ran, so nothing counts against the job; what is no job goes as it came."""
+    error = _as_text(refused.error)
+    raw = claim.raw if claim.job is None else dead(claim.job, error, now_ms)
+    return types.bury(claim, raw, error=error, kind=refused.kind, refused=True)
 
 
 def _after_death(

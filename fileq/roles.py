@@ -123,7 +123,7 @@ def run_until_signal(services: Sequence[Service], loaded: Loaded, metrics: Metri
             emit("role.started", services=[service.name for service in services])
             signals.wait()
             emit("role.stopping")
-            _stop(services, loaded.config.worker.shutdown_timeout, signals)
+            stop_in_time(services, loaded.config.worker.shutdown_timeout, signals)
             emit("role.stopped")
         finally:
             for service in services:
@@ -131,7 +131,7 @@ def run_until_signal(services: Sequence[Service], loaded: Loaded, metrics: Metri
             endpoints.close()
 
 
-def _stop(services: Sequence[Service], timeout_s: float, signals: StopSignals) -> None:
+def stop_in_time(services: Sequence[Service], timeout_s: float, signals: StopSignals) -> None:
     """All of them within the time, or as far as they are at the second signal."""
     deadline_s = time.monotonic() + timeout_s
 

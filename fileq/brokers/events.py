@@ -30,7 +30,7 @@ def settled(s: Settlement) -> bytes:
     if not name:
         return b""
     retry_count = job.retries if job else 0
-    if not s.died and s.verb in (Verb.RETRY, Verb.BURY):
+    if s.is_failure:
         retry_count += job is not None
     return _event(
         name,

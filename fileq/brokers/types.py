@@ -61,7 +61,8 @@ class Verb(enum.StrEnum):
 
 class Settlement(Struct, frozen=True):
     """How one claim ends. `raw` is the element as it travels on; `died` marks the death of a worker,
-    which counts as a recovery and never as a failure. Make one with the functions below."""
+    which counts as a recovery and never as a failure; `refused` marks a job that nobody tried to run, which counts as
+    neither. Make one with the functions below."""
 
     verb: Verb
     claim: Claim
@@ -72,6 +73,7 @@ class Settlement(Struct, frozen=True):
     duration_ms: int = 0
     result: bytes = b""
     died: bool = False
+    refused: bool = False
     superseded: bool = False
     leaves: Version | None = None
 
@@ -80,10 +82,17 @@ class Settlement(Struct, frozen=True):
             raise ValueError(f"bytes that are not a job can be buried or released; not {self.verb}")
 
     @property
+    def is_failure(self) -> bool:
+        """Whether an attempt was made, and failed."""
+        return self.verb in (Verb.RETRY, Verb.BURY) and not self.died and not self.refused
+
+    @property
     def outcome(self) -> str:
         """The word for this attempt in the job's history."""
         if self.died:
             return "died"
+        if self.refused:
+            return "refused"
         if self.superseded:
             return "superseded"
         return _OUTCOMES[self.verb]
@@ -117,10 +126,17 @@ def retry(
 
 
 def bury(
-    claim: Claim, raw: bytes, *, error: str, kind: str = "", duration_ms: int = 0, died: bool = False
+    claim: Claim,
+    raw: bytes,
+    *,
+    error: str,
+    kind: str = "",
+    duration_ms: int = 0,
+    died: bool = False,
+    refused: bool = False,
 ) -> Settlement:
     """No further attempt; `raw` goes to the dead-letter list."""
-    return Settlement(Verb.BURY, claim, raw, error, kind, duration_ms=duration_ms, died=died)
+    return Settlement(Verb.BURY, claim, raw, error, kind, duration_ms=duration_ms, died=died, refused=refused)
 
 
 def release(claim: Claim, raw: bytes | None = None, *, error: str = "", died: bool = False) -> Settlement:

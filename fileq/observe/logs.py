@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from fileq.service import Emit
+from fileq.terminal import printable
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
@@ -72,12 +73,6 @@ def _encodable(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> 
 def _one_line(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> Mapping[str, Any]:
     """A file name may hold whole lines, or words that a terminal obeys: none of them may reach it."""
     return {
-        key: _escaped(value) if isinstance(value, str) and key != "exception" else value
+        key: printable(value) if isinstance(value, str) and key != "exception" else value
         for key, value in fields.items()
     }
-
-
-def _escaped(text: str) -> str:
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)

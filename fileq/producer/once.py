@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from msgspec import Struct
 
 from fileq.producer.limit import RATE_LIMIT
 from fileq.producer.producer import SKIPPED, Producer
+from fileq.terminal import live_line
 
 PATIENCE_S = 60.0  # for files that are still being written
 LONGEST_PAUSE_S = 0.2  # the line on the terminal moves
@@ -60,26 +60,21 @@ def _summary(producer: Producer, seconds: float) -> Summary:
 
 @contextmanager
 def progress(rate_limit_key: str) -> Iterator[tuple[Tick, bool]]:
-    """A line that moves, and whether it is shown, which it is on a terminal only; where a setting is what holds
-    the producer back, the line says so."""
-    if not sys.stderr.isatty():
-        yield lambda producer: None, False
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("scanning")
-        yield lambda producer: bar.update(task, description=_line(producer, rate_limit_key)), True
+    """A line that moves, and whether it is shown, which it is on a terminal only."""
+    with live_line("scanning") as (show, is_shown):
+        yield lambda producer: show(_line(producer, rate_limit_key)), is_shown
 
 
 def _line(producer: Producer, rate_limit_key: str) -> str:
     tally = producer.tally
     parts = [f"found {tally['found']:,}", f"enqueued {tally['enqueued']:,}", f"known {tally['known']:,}"]
+    return "  ".join([*parts, *describe(producer, rate_limit_key)])
+
+
+def describe(producer: Producer, rate_limit_key: str) -> Iterator[str]:
+    """What a producer waits for, in words; where a setting is what holds it back, its name."""
     if producer.unsettled:
-        parts.append(f"settling {producer.unsettled:,}")
+        yield f"settling {producer.unsettled:,}"
     if producer.held_by:
         shared = f" (shared: {rate_limit_key})" if producer.held_by == RATE_LIMIT else ""
-        parts.append(f"held back by {producer.held_by}{shared}")
-    return "  ".join(parts)
+        yield f"held back by {producer.held_by}{shared}"

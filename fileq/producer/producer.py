@@ -127,6 +127,11 @@ class Producer:
         return len(self._settling)
 
     @property
+    def ahead(self) -> int:
+        """Files seen and not enqueued yet."""
+        return len(self._settling) + len(self._held_back) + len(self._outbox)
+
+    @property
     def held_by(self) -> str:
         """The setting that holds enqueueing back at the moment; "" when none does."""
         return self._outbox.throttle.reason

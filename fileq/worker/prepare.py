@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
 from fileq.job import Claim, parse_time
-from fileq.outcome import Failed
+from fileq.outcome import Refused
 from fileq.worker.paths import Paths
 
 
@@ -15,19 +15,19 @@ def task_key(claim: Claim) -> str:
     return f"{claim.slot}#{claim.token}"
 
 
-def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = False) -> Task | Failed:
-    """What to run; or Failed, for good, when these bytes, this type or this hour do not allow it."""
+def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = False) -> Task | Refused:
+    """What to run; or Refused, for good, when these bytes, this type or this hour do not allow it."""
     job = claim.job
     if job is None:
-        return _hopeless(claim.defect, "Undecodable")
+        return Refused(claim.defect, "Undecodable")
     if job.deadline is not None:
         deadline = parse_time(job.deadline)
         if deadline is not None and deadline <= datetime.now(UTC):
-            return _hopeless("deadline passed", "DeadlinePassed")
+            return Refused("deadline passed", "DeadlinePassed")
     path = paths.here(job.path) if job.filepath else b""
     number = routes.find(job, paths.relative(path) if path else "")
     if number is None:
-        return _hopeless(routes.refusal(job), "NoHandler")
+        return Refused(routes.refusal(job), "NoHandler")
     return Task(
         key=task_key(claim),
         raw=claim.raw,
@@ -38,7 +38,3 @@ def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = 
         timeout_s=job.timeout if job.timeout is not None else routes[number].timeout,
         runs_changed=runs_changed,
     )
-
-
-def _hopeless(error: str, kind: str) -> Failed:
-    return Failed(error, kind, is_permanent=True, is_sample=False)

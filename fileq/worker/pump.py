@@ -23,7 +23,7 @@ from fileq.errors import BrokerError
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Changed, Ran, Task
 from fileq.job import Claim, Version
-from fileq.outcome import Cancelled, Died, Done, Failed, Outcome, Released
+from fileq.outcome import Cancelled, Died, Done, Failed, Outcome, Refused, Released
 from fileq.retry import Policy, decide
 from fileq.service import Emit
 from fileq.worker.aftermath import Aftermath
@@ -213,7 +213,7 @@ class Pump:
         if claim.slot in self.slots.settling:
             return
         task = prepare(claim, self._routes, self._paths, runs_changed=changed_to is not None)
-        if isinstance(task, Failed):
+        if isinstance(task, Refused):
             self._settle(claim, task, self._policy, 0)
             return
         signature = changed_to or (claim.job.signature if claim.job is not None else None)
@@ -295,7 +295,7 @@ class Pump:
             fields["delay_ms"] = s.delay_ms
         if s.superseded:
             fields["is_superseded"] = True
-        if s.verb is Verb.BURY and not s.died:
+        if s.verb is Verb.BURY and s.is_failure:
             fields["is_failure"] = True
         self._emit("job.recovered" if s.died and s.verb is not Verb.BURY else event, level=level, **fields)
 

@@ -15,6 +15,7 @@ from tests.conformance.builders import (
     has_record,
     hopeless,
     ids_in,
+    listening,
     record_of,
     running,
     settle,
@@ -46,6 +47,21 @@ def test_a_job_that_killed_its_workers_is_dead_but_did_not_fail(harness):
     settle(harness, bury(claim, raw, error="killed by signal 11", died=True))
     assert (counter(harness, "dead"), counter(harness, "recovered"), counter(harness, "failed")) == (1, 1, 0)
     assert record_of(harness, "a").attempts[0].outcome == "died"
+    assert drift(harness) == 0
+
+
+def test_a_job_that_nobody_tried_to_run_is_dead_but_did_not_fail(harness):
+    claim = running(harness, "a")
+    raw = encode(claim.job.but(error="no handler", failed_at=rfc3339_ms(harness.clock.ms)))
+    with listening(harness) as heard:
+        settle(harness, bury(claim, raw, error="no handler", kind="NoHandler", refused=True))
+        [told] = heard(1)
+    assert (told.event, told.error, told.retry_count) == ("job:dead", "no handler", claim.job.retries)
+    assert elements(harness, "dead_letter") == [raw]
+    counted = [counter(harness, name) for name in ("dead", "error:NoHandler", "failed", "retried", "recovered")]
+    assert counted == [1, 1, 0, 0, 0]
+    record = record_of(harness, "a")
+    assert (record.state, record.error, record.attempts[0].outcome) == (State.DEAD, "no handler", "refused")
     assert drift(harness) == 0
 
 

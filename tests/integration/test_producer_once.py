@@ -1,14 +1,14 @@
 """`fileq producer --once`: one scan, a summary, and a line that moves on a terminal."""
 
 import os
-import pty
 import re
 import subprocess
 import threading
 import time
 
 from tests.integration.producing import Place
-from tests.integration.program import command, environment, run
+from tests.integration.program import command, run
+from tests.integration.terminal import Terminal
 
 
 def once(place: Place, **settings: object) -> subprocess.CompletedProcess[str]:
@@ -63,39 +63,6 @@ def test_it_waits_for_a_file_that_is_still_being_written(on_sqlite: Place) -> No
     assert ended.returncode == 0
     assert "enqueued 1" in ended.stdout
     assert [job.filesize for job in place.jobs()] == [40]
-
-
-class Terminal:
-    """Runs a command with a terminal for its stderr, and reads what it shows."""
-
-    def __init__(self, arguments: list[str], cwd: os.PathLike[str]) -> None:
-        ours, theirs = pty.openpty()
-        env = environment(TERM="xterm-256color", COLUMNS="200", LINES="50")
-        self.process = subprocess.Popen(
-            arguments, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, text=True
-        )
-        os.close(theirs)
-        self._shown = b""
-        self._reader = threading.Thread(target=self._read, args=(ours,))
-        self._reader.start()
-
-    def _read(self, fd: int) -> None:
-        while True:
-            try:
-                some = os.read(fd, 65536)
-            except OSError:  # the other side is closed
-                break
-            if not some:
-                break
-            self._shown += some
-        os.close(fd)
-
-    def finish(self) -> tuple[str, str]:
-        """What it wrote to stdout and what its terminal showed."""
-        out, _ = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0, self._shown
-        self._reader.join()
-        return out, self._shown.decode()
 
 
 def show(place: Place, **settings: object) -> tuple[str, str]:

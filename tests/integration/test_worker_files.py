@@ -28,7 +28,7 @@ def test_what_nobody_can_run_is_dead_with_the_reason_and_its_bytes_intact(farm: 
     pwned = farm.directory / "pwned"
     farm.enqueue("command", "disabled", payload={"command": f"touch {pwned}"})
     farm.enqueue("note", "good")
-    farm.worker(count=4)
+    worker = farm.worker(count=4)
     raws = [raw_id(raw) for raw in garbage]
     assert farm.wait_ended([*raws, "unknown", "disabled", "good"]) == {"dead": 7, "completed": 1}
     dead = farm.broker.peek("dead_letter", 100)
@@ -41,7 +41,14 @@ def test_what_nobody_can_run_is_dead_with_the_reason_and_its_bytes_intact(farm: 
     assert b'"theirs":[1.50]' in kept
     assert "allow_commands" in (farm.job("disabled").error or "")
     assert not pwned.exists()
-    assert farm.census().drift == 0
+    # Nothing ran, so nothing failed: neither the jobs nor the counters say otherwise.
+    assert {(farm.job(id).retries, farm.job(id).recoveries) for id in ("unknown", "disabled")} == {(0, 0)}
+    assert all(farm.job(id).failed_at for id in ("unknown", "disabled"))
+    assert {a.outcome for id in [*raws, "unknown", "disabled"] for a in farm.record(id).attempts} == {"refused"}
+    census = farm.census()
+    assert (census.counters["dead"], census.counters.get("failed", 0), census.drift) == (7, 0, 0)
+    wait_until(lambda: worker.metric("jobs_dead_letter_total") == 7, 10)
+    assert worker.metric("jobs_failed_total") == 0
 
 
 def test_a_missing_file_is_a_failed_attempt(farm: Farm) -> None:
@@ -212,6 +219,7 @@ NASTY = [
     b"\xff\xfe not text",
     b"\x1b[31mred",
     "ünïcödé 🦊".encode(),
+    bytes(byte for byte in range(1, 256) if byte != ord("/")),  # every byte that a name can hold
 ]
 
 

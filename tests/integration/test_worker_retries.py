@@ -56,7 +56,10 @@ def test_a_job_past_its_deadline_is_dead_and_not_run(farm: Farm) -> None:
     farm.enqueue("note", "in-time", deadline=future)
     farm.worker(count=2)
     assert farm.wait_ended(["late", "in-time"]) == {"dead": 1, "completed": 1}
-    assert farm.job("late").error == "deadline passed"
+    late = farm.job("late")
+    assert (late.error, late.retries) == ("deadline passed", 0)
+    assert late.failed_at is not None
+    assert farm.census().counters.get("failed", 0) == 0, "nothing ran, so nothing failed"
     assert farm.told("note") == ["in-time"]
 
 

@@ -8,20 +8,22 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from fileq.job import State
-from tests.integration.together import together, under_way
+from tests.integration.program import Program
+from tests.integration.together import server_binary, together, under_way
 from tests.integration.working import REAP_S, TTL_S, Farm, farm_on, ids, is_running, pass_s
-from tests.servers import Server, available_servers
+from tests.servers import Server
 from tests.waiting import wait_until
 
 __all__ = ["under_way"]
 RECOVERY_S = TTL_S + 2 * TTL_S / 3 + REAP_S  # heartbeat, two renewals, one interval of the reaper
 
 
-def assert_jobs_of_a_killed_worker_start_again_in_time(farm: Farm) -> None:
+@together("valkey", "redis", "sqlite")
+def test_all_jobs_of_a_killed_worker_start_again_in_time(farm: Farm) -> None:
     jobs = farm.enqueue("gated", *ids("job", 16))
     victim = farm.worker(count=16)
     farm.wait_told("start", 16)
@@ -40,17 +42,7 @@ def assert_jobs_of_a_killed_worker_start_again_in_time(farm: Farm) -> None:
     assert farm.census().drift == 0
 
 
-@together("redis")
-def test_all_jobs_of_a_killed_worker_start_again_in_time_on_redis(farm: Farm) -> None:
-    assert_jobs_of_a_killed_worker_start_again_in_time(farm)
-
-
-@together("sqlite")
-def test_all_jobs_of_a_killed_worker_start_again_in_time_on_sqlite(farm: Farm) -> None:
-    assert_jobs_of_a_killed_worker_start_again_in_time(farm)
-
-
-@together("redis")
+@together("valkey")
 def test_of_sixteen_jobs_that_die_together_the_culprit_is_dead_in_the_end_and_the_others_completed(farm: Farm) -> None:
     bystanders = ids("bystander", 15)
     farm.enqueue("work", *bystanders[:7], payload=0.02)
@@ -76,7 +68,7 @@ def test_of_sixteen_jobs_that_die_together_the_culprit_is_dead_in_the_end_and_th
     assert farm.census().drift == 0
 
 
-@together("redis")
+@together("valkey", "sqlite")
 def test_a_job_of_three_heartbeats_runs_once_even_if_it_holds_the_interpreter(farm: Farm) -> None:
     """A second worker waits for its chance all the time."""
     farm.worker(count=3)
@@ -92,7 +84,7 @@ def test_a_job_of_three_heartbeats_runs_once_even_if_it_holds_the_interpreter(fa
     assert {(farm.record(job).attempt_count, farm.job(job).recoveries) for job in jobs} == {(1, 0)}
 
 
-@together("redis")
+@together("valkey", "redis", "sqlite")
 def test_a_worker_that_stood_still_changes_nothing_when_it_wakes(farm: Farm) -> None:
     """Stopped for three heartbeats; a second worker takes over. Two of its jobs end meanwhile, two still run."""
     sleeper = farm.worker(count=4)
@@ -100,7 +92,7 @@ def test_a_worker_that_stood_still_changes_nothing_when_it_wakes(farm: Farm) -> 
     running = farm.enqueue("gated", "runs-1", "runs-2", payload="other-gate")
     farm.wait_told("start", 4)
     second = farm.worker(count=4)
-    sleeper.signal(signal.SIGSTOP)
+    farm.freeze(sleeper)
     stopped_s = time.monotonic()
     farm.wait_told("start", 8)
     farm.open_gate("gate")
@@ -110,6 +102,7 @@ def test_a_worker_that_stood_still_changes_nothing_when_it_wakes(farm: Farm) -> 
     sleeper.signal(signal.SIGCONT)
     sleeper.wait_for("job.fenced", count=4)
     assert {line["job_id"] for line in sleeper.events("job.fenced")} == {*ended, *running}
+    assert sleeper.metric("jobs_fenced_total") == 4
     farm.open_gate("other-gate")
     farm.wait_for(State.COMPLETED, running)
     assert sorted(farm.told("end")) == sorted([*ended, *ended, *running]), "what was lost is ended, not finished"
@@ -125,42 +118,79 @@ def test_a_worker_that_stood_still_changes_nothing_when_it_wakes(farm: Farm) -> 
     assert farm.broker.workers() == []
 
 
-def outage(farm: Farm, begin: Callable[[Server], object], end: Callable[[Server], object]) -> None:
-    """Two workers under load, whose server is away for longer than their heartbeats last."""
-    with Server(valkey_binary(), aof=True) as server, farm_beside(farm, server) as farm:
-        jobs = farm.enqueue("work", *ids("job", 90), payload=0.5)
-        workers = [farm.worker(count=4), farm.worker(count=4)]
-        farm.wait_told("end", 12)
-        begin(server)
-        pass_s(2 * TTL_S)
-        end(server)
-        farm.wait_for(State.COMPLETED, jobs)
-        assert sorted(farm.told("start")) == sorted(jobs), "each ran once"
-        assert {(farm.job(job).retries, farm.job(job).recoveries) for job in jobs} == {(0, 0)}
-        assert {farm.record(job).attempt_count for job in jobs} == {1}
-        counters = farm.census().counters
-        assert [counters.get(name, 0) for name in ("failed", "recovered", "fenced", "dead")] == [0, 0, 0, 0]
+# the broker is away
+
+OUTAGE_S = 20.0  # many heartbeats long
+
+
+@contextlib.contextmanager
+def loaded_workers(farm: Farm) -> Iterator[tuple[list[str], list[Program]]]:
+    """Two workers busy with jobs that end while the server is away, jobs that run through, jobs that go on and on, and
+    more that wait. In the end all of them are completed, none has failed, none was run or given away twice."""
+    jobs = [
+        *farm.enqueue("gated", *ids("ends-meanwhile", 3), payload="meanwhile"),
+        *farm.enqueue("gated", *ids("runs-through", 3), payload="afterwards"),
+        *farm.enqueue("work", *ids("short", 60), payload=0.2),
+    ]
+    workers = [farm.worker(count=4), farm.worker(count=4)]
+    farm.wait_told("start", 6 + 12)
+    yield jobs, workers
+    farm.wait_for(State.COMPLETED, jobs)
+    assert sorted(farm.told("start")) == sorted(farm.told("end")) == sorted(jobs), "each ran once"
+    assert {(farm.job(job).retries, farm.job(job).recoveries) for job in jobs} == {(0, 0)}
+    assert {tuple(a.outcome for a in farm.record(job).attempts) for job in jobs} == {("completed",)}
+    counters = farm.census().counters
+    assert [counters.get(name, 0) for name in ("failed", "recovered", "fenced", "dead", "released")] == [0] * 5
+    for worker in workers:
+        told = [line["event"] for line in worker.logs() if line["level"] != "info" or "broker." in line["event"]]
+        assert told == ["broker.opened", "broker.lost", "broker.found"]
+        assert worker.stop() == 0
+    assert_nothing_left_behind(farm)
+
+
+@together("valkey", "redis")
+def test_an_outage_of_many_heartbeats_fails_no_job_and_gives_none_away(farm: Farm) -> None:
+    with server_beside(farm) as (server, farm), loaded_workers(farm) as (jobs, workers):
+        server.kill()
+        killed_s = time.monotonic()
         for worker in workers:
-            told = [line["event"] for line in worker.logs() if line["level"] != "info" or "broker." in line["event"]]
-            assert told == ["broker.opened", "broker.lost", "broker.found"]
-            assert worker.stop() == 0
-        assert farm.census().drift == 0
+            worker.wait_for("broker.lost")
+        ended = len(farm.told("end"))
+        farm.open_gate("meanwhile")
+        farm.wait_told("end", ended + 3)
+        assert sorted(id for id in farm.told("end") if "meanwhile" in id) == ids("ends-meanwhile", 3)
+        waiting = len(jobs) - len(farm.told("start"))
+        assert waiting > 20, "plenty is left for afterwards"
+        for worker in workers:
+            assert (worker.get("/healthz")[0], worker.readiness()[0]) == (200, 503)
+        pass_s(killed_s + OUTAGE_S - time.monotonic())
+        assert len(jobs) - len(farm.told("start")) == waiting
+        farm.freeze(workers[1])  # alive, and slow to come back: the other one's reaper must wait for it
+        server.start()
+        workers[0].wait_for("broker.found")
+        pass_s(2 * TTL_S / 3)
+        workers[1].signal(signal.SIGCONT)
+        found = [worker.wait_for("broker.found") for worker in workers]
+        assert all(OUTAGE_S - 5 < line["seconds"] < OUTAGE_S + 10 for line in found), "and how long it was"
+        pass_s(RECOVERY_S)  # the reapers' chance to take what is not theirs
+        assert farm.states(ids("runs-through", 3)) == {"running": 3}
+        farm.open_gate("afterwards")
 
 
-@together("redis")
-def test_an_outage_longer_than_a_heartbeat_fails_no_job_and_gives_none_away(farm: Farm) -> None:
-    outage(farm, Server.kill, Server.start)
-
-
-@together("redis")
+@together("valkey")
 def test_a_server_that_hangs_longer_than_a_heartbeat_fails_no_job_and_gives_none_away(farm: Farm) -> None:
     """What it was sent while it hung it executes afterwards, for sockets that were given up long ago."""
-    outage(farm, Server.pause, Server.resume)
+    with server_beside(farm) as (server, farm), loaded_workers(farm):
+        server.pause()
+        farm.open_gate("meanwhile")
+        pass_s(2 * TTL_S)
+        server.resume()
+        farm.open_gate("afterwards")
 
 
-@together("redis")
+@together("valkey")
 def test_a_worker_told_to_stop_while_its_broker_is_away_ends_in_time(farm: Farm) -> None:
-    with Server(valkey_binary(), aof=True) as server, farm_beside(farm, server) as farm:
+    with server_beside(farm) as (server, farm):
         farm.enqueue("stubborn", "job")
         worker = farm.worker(count=1, shutdown_timeout="1s")
         farm.wait_told("start", 1)
@@ -173,35 +203,23 @@ def test_a_worker_told_to_stop_while_its_broker_is_away_ends_in_time(farm: Farm)
         assert not is_running(farm.diary("start")[0].pid)
 
 
-def valkey_binary() -> str:
-    binary = available_servers()["valkey"]
-    assert binary is not None
-    return binary
-
-
 @contextlib.contextmanager
-def farm_beside(farm: Farm, server: Server) -> Iterator[Farm]:
-    """For a scenario that needs a server of its own."""
+def server_beside(farm: Farm) -> Iterator[tuple[Server, Farm]]:
+    """For a scenario that needs a server of its own, with all it was told on disk."""
     directory = farm.directory / "beside"
     directory.mkdir()
-    with farm_on(directory, {"redis.addr": server.address}) as other:
-        yield other
+    with (
+        Server(server_binary(farm.kind), aof=True) as server,
+        farm_on(directory, {"redis.addr": server.address}, kind=farm.kind) as other,
+    ):
+        yield server, other
 
 
 # the end of a worker
 
 
-@together("redis")
-def test_sigterm_under_load_lets_jobs_finish_and_leaves_nothing_behind_on_redis(farm: Farm) -> None:
-    assert_sigterm_under_load_lets_jobs_finish_and_leaves_nothing_behind(farm)
-
-
-@together("sqlite")
-def test_sigterm_under_load_lets_jobs_finish_and_leaves_nothing_behind_on_sqlite(farm: Farm) -> None:
-    assert_sigterm_under_load_lets_jobs_finish_and_leaves_nothing_behind(farm)
-
-
-def assert_sigterm_under_load_lets_jobs_finish_and_leaves_nothing_behind(farm: Farm) -> None:
+@together("valkey", "sqlite")
+def test_sigterm_under_load_lets_jobs_finish_and_leaves_nothing_behind(farm: Farm) -> None:
     jobs = farm.enqueue("work", *ids("job", 200), payload=0.5)
     worker = farm.worker(count=8, shutdown_timeout="20s")
     farm.wait_told("end", 8)
@@ -214,7 +232,7 @@ def assert_sigterm_under_load_lets_jobs_finish_and_leaves_nothing_behind(farm: F
     assert {farm.job(job).retries for job in jobs} == {0}
 
 
-@together("redis")
+@together("valkey", "sqlite")
 def test_a_second_signal_ends_it_at_once_and_jobs_are_back_in_their_queues(farm: Farm) -> None:
     high = farm.enqueue("stubborn", "high-1", queue="high")
     low = farm.enqueue("stubborn", "low-1", "low-2")
@@ -235,7 +253,7 @@ def test_a_second_signal_ends_it_at_once_and_jobs_are_back_in_their_queues(farm:
     assert farm.broker.peek("low", 3)[2] == farm.record("behind-them").raw, "they went to the front"
 
 
-@together("redis")
+@together("valkey")
 def test_what_does_not_finish_in_time_is_cancelled_then_killed_and_given_back(farm: Farm) -> None:
     jobs = [*farm.enqueue("obedient", "obedient"), *farm.enqueue("stubborn", "stubborn")]
     worker = farm.worker(count=2, shutdown_timeout="1s")

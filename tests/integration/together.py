@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,67 +10,71 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import require
 from tests.integration.working import Farm, farm_on
 from tests.servers import Server, available_servers
 
 SCENARIO_TIMEOUT_S = 110.0
-
-
-class Grounds:
-    """Where one scenario happens: farms of its own, on the module's server or on a file."""
-
-    def __init__(self, directory: Path, server: Server, databases: Iterator[int]) -> None:
-        self.directory = directory
-        self._server = server
-        self._databases = databases
-
-    def redis(self) -> dict[str, object]:
-        """The module's server, a database that nobody else uses."""
-        return {"redis.addr": self._server.address, "redis.db": next(self._databases)}
-
-    def sqlite(self) -> dict[str, object]:
-        return {"sqlite.path": str(self.directory / "fileq.db")}
-
+SQLITE = "sqlite"
 
 Scenario = Callable[[Farm], None]
 _SCENARIOS: dict[str, tuple[str, Scenario]] = {}
 
 
-def together(kind: str) -> Callable[[Scenario], Callable[..., None]]:
-    """A test on a farm of that kind, under way together with the others of its module."""
+def together(*kinds: str) -> Callable[[Scenario], Callable[..., None]]:
+    """A test on a farm of each kind (valkey, redis, sqlite), under way together with the others of its module."""
 
     def make(scenario: Scenario) -> Callable[..., None]:
-        _SCENARIOS[scenario.__name__] = kind, scenario
+        name = scenario.__name__
+        _SCENARIOS.update({f"{name}[{kind}]": (kind, scenario) for kind in kinds})
 
-        def test(under_way: Mapping[str, Future[None]]) -> None:
-            under_way[scenario.__name__].result(SCENARIO_TIMEOUT_S)
+        def test(kind: str, under_way: Mapping[str, Future[None]]) -> None:
+            if kind != SQLITE:
+                server_binary(kind)
+            under_way[f"{name}[{kind}]"].result(SCENARIO_TIMEOUT_S)
 
-        test.__name__, test.__doc__ = scenario.__name__, scenario.__doc__
-        return test
+        test.__name__, test.__doc__ = name, scenario.__doc__
+        decorated: Callable[..., None] = pytest.mark.parametrize("kind", kinds)(test)
+        return decorated
 
     return make
+
+
+def server_binary(kind: str) -> str:
+    """Where it is missing the test is skipped, or failed in CI."""
+    return require(f"{kind}-server", available_servers()[kind])
 
 
 @pytest.fixture(scope="module")
 def under_way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """Every scenario of this module that was asked for, started."""
     names = [item.name for item in request.session.items if item.path == request.path and item.name in _SCENARIOS]
-    binary = available_servers()["valkey"]
-    assert binary is not None
-    with Server(binary) as server, ThreadPoolExecutor(len(names)) as pool:
-        databases = itertools.count()
+    binaries = {kind: binary for kind, binary in available_servers().items() if binary is not None}
+    with contextlib.ExitStack() as stack:
+        servers = {
+            kind: stack.enter_context(Server(binary))
+            for kind, binary in binaries.items()
+            if any(_SCENARIOS[name][0] == kind for name in names)
+        }
+        pool = stack.enter_context(ThreadPoolExecutor(len(names)))
+        databases = {kind: itertools.count() for kind in servers}  # one that nobody else uses, for each
         futures: dict[str, Future[None]] = {}
         for name in names:
             kind, scenario = _SCENARIOS[name]
-            grounds = Grounds(tmp_path_factory.mktemp(name[:40]), server, databases)
-            settings = grounds.sqlite() if kind == "sqlite" else grounds.redis()
-            futures[name] = pool.submit(_play, scenario, grounds.directory, settings)
+            directory = tmp_path_factory.mktemp("scenario")
+            if kind == SQLITE:
+                settings: dict[str, object] = {"sqlite.path": str(directory / "fileq.db")}
+            elif kind in servers:
+                settings = {"redis.addr": servers[kind].address, "redis.db": next(databases[kind])}
+            else:
+                continue  # the test says what is missing
+            futures[name] = pool.submit(_play, scenario, kind, directory, settings)
         yield futures
 
 
-def _play(scenario: Scenario, directory: Path, settings: dict[str, object]) -> None:
+def _play(scenario: Scenario, kind: str, directory: Path, settings: dict[str, object]) -> None:
     try:
-        with farm_on(directory, settings) as farm:
+        with farm_on(directory, settings, kind=kind) as farm:
             scenario(farm)
     except BaseException as error:
         # Whatever is printed in a thread is shown with some other test.

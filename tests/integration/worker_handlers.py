@@ -63,6 +63,16 @@ def stubborn(job, context):
         time.sleep(60)
 
 
+@fileq.handler(type="stubborn_in_thread", isolation="thread")
+def stubborn_in_thread(job, context):
+    stubborn(job, context)
+
+
+@fileq.handler(type="obedient_in_thread", isolation="thread")
+def obedient_in_thread(job, context):
+    obedient(job, context)
+
+
 @fileq.handler(type="obedient")
 def obedient(job, context):
     tell("start", job.id)

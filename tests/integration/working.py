@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -49,9 +51,10 @@ class Line(Struct, frozen=True):
 class Farm:
     """A broker that workers and the test share; a directory for files, handlers and what these tell."""
 
-    def __init__(self, directory: Path, settings: Mapping[str, object]) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, object], kind: str = "valkey") -> None:
         self.directory = directory
         self.settings = settings
+        self.kind = kind
         self.inbox = directory / "in"
         self.inbox.mkdir()
         (directory / f"{MODULE}.py").write_text(HANDLERS.read_text())
@@ -91,6 +94,15 @@ class Farm:
             for key, value in settings.items()
         }
         return {**QUICK, **self.settings, **named}
+
+    def freeze(self, program: Program) -> None:
+        """SIGSTOP; on SQLite never in the midst of a transaction, for which everybody would have to wait."""
+        with contextlib.ExitStack() as stack:
+            if "sqlite.path" in self.settings:
+                lock = stack.enter_context(open(f"{self.settings['sqlite.path']}-lock", "rb"))
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            program.signal(signal.SIGSTOP)
+            wait_until(lambda: _state(program.process.pid) == "T", 10, "it stands still")
 
     # jobs
 
@@ -166,8 +178,8 @@ class Farm:
 
 
 @contextlib.contextmanager
-def farm_on(directory: Path, settings: Mapping[str, object]) -> Iterator[Farm]:
-    farm = Farm(directory, settings)
+def farm_on(directory: Path, settings: Mapping[str, object], *, kind: str = "valkey") -> Iterator[Farm]:
+    farm = Farm(directory, settings, kind)
     try:
         yield farm
     finally:
@@ -186,11 +198,15 @@ def ids(prefix: str, count: int) -> list[str]:
 
 def is_running(pid: int) -> bool:
     """Whether there is such a process; a zombie is not running."""
+    return _state(pid) not in ("", "Z")
+
+
+def _state(pid: int) -> str:
+    """As the kernel has it, in a letter; "" if there is no such process."""
     try:
-        status = Path(f"/proc/{pid}/stat").read_text()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return False
-    return status.rpartition(")")[2].split()[0] != "Z"
+        return ""
 
 
 def pass_s(seconds: float) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
 from fileq.breaker import Breaker
 from fileq.config import CircuitBreaker
+
+SETTINGS = CircuitBreaker(failure_threshold=0.5, window=60.0, cooldown_period=30.0, min_samples=4)
 
 
 class Clock:
@@ -30,8 +33,7 @@ def changes() -> list[tuple[str, str]]:
 
 @pytest.fixture
 def breaker(clock: Clock, changes: list[tuple[str, str]]) -> Breaker:
-    settings = CircuitBreaker(failure_threshold=0.5, window=60.0, cooldown_period=30.0, min_samples=4)
-    return Breaker(settings, clock=clock, on_change=lambda old, new: changes.append((old, new)))
+    return Breaker(SETTINGS, clock=clock, on_change=lambda old, new: changes.append((old, new)))
 
 
 def fail(breaker: Breaker, times: int) -> None:
@@ -92,9 +94,32 @@ def test_an_open_breaker_permits_nothing_until_its_cooldown_is_over(breaker: Bre
     assert breaker.state == "half-open"
 
 
-def test_only_one_of_a_hundred_concurrent_callers_gets_the_probe(breaker: Breaker, clock: Clock) -> None:
-    opened(breaker)
+class Hesitant(Breaker):
+    """Whoever looks for the probe lets all others go first: a gate that is not locked lets several through."""
+
+    looks = 0
+    _there: object = None
+
+    @property
+    def _probe(self) -> object:
+        there = self._there
+        self.looks += 1
+        time.sleep(0.001)
+        return there
+
+    @_probe.setter
+    def _probe(self, probe: object) -> None:
+        self._there = probe
+
+
+@pytest.mark.parametrize("is_half_open", [False, True])
+def test_only_one_of_a_hundred_concurrent_callers_gets_the_probe(clock: Clock, is_half_open: bool) -> None:
+    """Whether they come when the cooldown is just over, or when a probe is available again."""
+    breaker = opened(Hesitant(SETTINGS, clock=clock))
     clock.now_s += 30
+    if is_half_open:
+        assert breaker.permits(16) == 1
+        breaker.took([])
     barrier = threading.Barrier(100)
     got: list[int] = []
 
@@ -108,6 +133,9 @@ def test_only_one_of_a_hundred_concurrent_callers_gets_the_probe(breaker: Breake
     for thread in threads:
         thread.join()
     assert sorted(got) == [0] * 99 + [1]
+    assert breaker.state == "half-open"
+    assert isinstance(breaker, Hesitant)
+    assert breaker.looks >= 100, "it was the gate that they stood at"
 
 
 def test_a_probe_that_succeeds_closes_it_with_a_clean_window(breaker: Breaker, clock: Clock) -> None:

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[2] / "fileq"
 LAYERS = [
     {"fileq.errors", "fileq"},
     {"fileq.job", "fileq.outcome", "fileq.config", "fileq.filesystems", "fileq.globs"},
-    {"fileq.service", "fileq.signals"},
+    {"fileq.service", "fileq.signals", "fileq.terminal"},
     {"fileq.outage", "fileq.breaker", "fileq.brokers"},
     {"fileq.retry", "fileq.loop"},
     {"fileq.handlers", "fileq.reaper", "fileq.scheduler"},

@@ -63,9 +63,9 @@ class Places:
 
     def close(self) -> None: ...
 
-    def end(self, ran: Any) -> None:
-        """Every task that runs ends so."""
-        for key in list(self.running):
+    def end(self, ran: Any, *ids: str) -> None:
+        """Every task that runs ends so, or those of these jobs."""
+        for key in [key for key, task in self.running.items() if not ids or _id_of(task) in ids]:
             self.ended.append((self.running.pop(key), ran))
 
 
@@ -274,6 +274,27 @@ def test_a_probe_whose_reply_was_lost_is_asked_for_again() -> None:
     assert {view.info.breaker for view in bench.broker.workers()} == {"closed"}
 
 
+def test_a_probe_without_a_job_a_stale_result_and_a_shutdown_do_not_decide_the_breaker() -> None:
+    bench = Bench(count=2, min_samples=1, cooldown_period="10s")
+    bench.enqueue("fails", "stale")
+    bench.pump.turn()
+    bench.places.end(Failed("no", "ValueError", is_permanent=True), "fails")
+    bench.pump.turn()
+    bench.hands.advance(10)
+    assert [bench.pump.turn(), bench.pump.turn()] == [0, 0], "there is nothing to probe with"
+    assert bench.breaker.state == "half-open"
+    bench.enqueue("probe", "waits")
+    assert bench.pump.turn() == 1
+    bench.places.end(Failed("no", "ValueError", is_permanent=True), "stale")
+    assert bench.pump.turn() == 0, "one probe at a time"
+    assert bench.breaker.state == "half-open"
+    bench.pump.cancel_all(0.0)  # a shutdown
+    bench.pump.is_quiet = True
+    bench.pump.turn()
+    assert bench.breaker.state == "half-open"
+    assert [bench.state(id) for id in ("probe", "waits")] == ["pending", "pending"]
+
+
 # heartbeats
 
 
@@ -415,6 +436,7 @@ def test_what_nobody_can_run_is_buried_without_being_run_and_is_no_sample() -> N
     assert bench.broker.peek("dead_letter", 9)[1] == b"no job"
     assert bench.state("typed") == "dead"
     assert bench.breaker.state == "closed"
+    assert ["is_failure" in fields for event, fields in bench.told.events if event == "job.dead"] == [False, False]
 
 
 def test_renewals_name_what_each_slot_believes_to_hold(bench: Bench) -> None:

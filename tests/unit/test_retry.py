@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fileq.brokers.types import Verb
 from fileq.config import Backoff
 from fileq.job import Claim, Job, decode, encode, file_job
-from fileq.outcome import Cancelled, Died, Done, Failed, Released
+from fileq.outcome import Cancelled, Died, Done, Failed, Refused, Released
 from fileq.retry import ERROR_MAX, Policy, decide, delay_s
 
 NOW_MS = 1_800_000_000_000
@@ -121,11 +121,25 @@ def test_cancelled_and_done_are_what_they_say() -> None:
     assert (done.verb, done.result, done.superseded) == (Verb.COMPLETE, b"{}", True)
 
 
-@pytest.mark.parametrize("outcome", [Failed("not a job: x", "Undecodable"), Died("its worker died")])
-def test_bytes_that_are_no_job_are_buried_as_they_are(outcome: Failed | Died) -> None:
+def test_a_job_that_nobody_tried_to_run_is_dead_with_the_reason_and_no_attempt_counted() -> None:
+    settled = decide(claim_of(retries=2), Refused("no handler", "NoHandler"), POLICY, now_ms=NOW_MS)
+    assert (settled.verb, settled.refused, settled.is_failure) == (Verb.BURY, True, False)
+    assert (settled.error, settled.kind, settled.outcome) == ("no handler", "NoHandler", "refused")
+    fields = json.loads(settled.raw)
+    assert (fields["retries"], fields["error"]) == (2, "no handler")
+    assert fields["failed_at"] == "2027-01-15T08:00:00.000Z"
+    assert "recoveries" not in fields
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [Refused("not a job: x", "Undecodable"), Failed("not a job: x", "Undecodable"), Died("its worker died")],
+)
+def test_bytes_that_are_no_job_are_buried_as_they_are(outcome: Refused | Failed | Died) -> None:
     claim = Claim("w", 1, "low", b"\xff", None, defect="not a job: x")
     settled = decide(claim, outcome, POLICY, now_ms=NOW_MS)
     assert (settled.verb, settled.raw, settled.error) == (Verb.BURY, b"\xff", "not a job: x")
+    assert not settled.is_failure
 
 
 def test_an_endless_error_is_cut() -> None:

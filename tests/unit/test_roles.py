@@ -3,7 +3,7 @@
 import threading
 from queue import SimpleQueue
 
-from fileq.roles import _stop
+from fileq.roles import stop_in_time
 from tests.waiting import wait_until
 
 
@@ -57,7 +57,7 @@ class Signals:
 
 def stopping(services: list[Stubborn], timeout_s: float) -> tuple[threading.Thread, Signals]:
     signals = Signals()
-    thread = threading.Thread(target=_stop, args=(services, timeout_s, signals), daemon=True)
+    thread = threading.Thread(target=stop_in_time, args=(services, timeout_s, signals), daemon=True)
     thread.start()
     return thread, signals
 

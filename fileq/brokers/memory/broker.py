@@ -199,7 +199,7 @@ class MemoryBroker(MemoryInspector):
             self.count(now, "recovered")
         elif s.verb is Verb.RELEASE:
             self.count(now, "released")
-        elif s.verb in (Verb.RETRY, Verb.BURY):
+        elif s.is_failure:
             self.count(now, "failed")
             self.count(now, "retried", int(s.verb is Verb.RETRY))
         if s.kind:

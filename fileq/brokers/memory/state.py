@@ -27,7 +27,6 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-
 class Row(msgspec.Struct):
     """A record while it lives. `queued` counts the elements in queues that were accounted for: a claim
     that finds it at zero has met an element nobody enqueued here, and adopts it."""

@@ -20,7 +20,7 @@ from fileq.brokers.sqlite.rows import (
     Slot,
     all_slots,
     as_claim,
-    find_ledger_entry,
+    find_ledger_entries,
     find_row,
     job_in,
     to_ledger_entry,
@@ -230,7 +230,8 @@ class SqliteBroker(SqliteInspector):
 
     def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]:
         with self.reading() as (db, _):
-            return [find_ledger_entry(db, path) for path in paths]
+            found = find_ledger_entries(db, paths)
+        return [found.get(path) for path in paths]
 
     def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
         first, comparison = under, ">="

@@ -125,7 +125,15 @@ def find_slots(db: sqlite3.Connection, names: Sequence[str]) -> dict[str, Slot |
     return found
 
 
-def _find_all(db: sqlite3.Connection, select: str, key: str, values: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+def find_ledger_entries(db: sqlite3.Connection, paths: Sequence[bytes]) -> dict[bytes, LedgerEntry]:
+    """find_ledger_entry() of each, at half the price; those that are not there are missing."""
+    rows = _find_all(db, "SELECT path, entry FROM ledger", "path", paths)
+    return {path: to_ledger_entry(entry) for path, entry in rows}
+
+
+def _find_all(
+    db: sqlite3.Connection, select: str, key: str, values: Sequence[str] | Sequence[bytes]
+) -> Iterator[tuple[Any, ...]]:
     for start in range(0, len(values), _AT_ONCE):
         some = values[start : start + _AT_ONCE]
         yield from db.execute(f"{select} WHERE {key} IN ({', '.join('?' * len(some))})", some)

@@ -67,7 +67,7 @@ def _count_blame(books: Books, s: Settlement) -> None:
         books.count("recovered")
     elif s.verb is Verb.RELEASE:
         books.count("released")
-    elif s.verb in (Verb.RETRY, Verb.BURY):
+    elif s.is_failure:
         books.count("failed")
         books.count("retried", int(s.verb is Verb.RETRY))
     if s.kind:

@@ -195,8 +195,9 @@ local function learn(path, signature, device, id)
 end
 
 -- Settlements, for the verbs that end a claim. Keys of each: processing list, heartbeat, record. Arguments of each:
--- 1 slot, 2 token, 3 raw, 4 id, 5 queue's number, 6 flags (d = its worker died, s = superseded, u = no id anybody can
--- read, n = its slot asks for the next job in the same turn, and the claim sees to the heartbeat, x = more follow),
+-- 1 slot, 2 token, 3 raw, 4 id, 5 queue's number, 6 flags (d = its worker died, r = refused, nobody tried it,
+-- s = superseded, u = no id anybody can read, n = its slot asks for the next job in the same turn, and the claim sees to
+-- the heartbeat, x = more follow),
 -- 7 result, 8 the attempt's JSON from its worker on, 9 event. After an x: 10 raw as it travels on, 11 error, 12 kind of
 -- error, 13 delay in ms, 14 id of the record that the claim made for bytes that turned out to be no job ('' = none),
 -- 15 path, 16 signature and 17 device of the version its handler leaves behind ('' = none)
@@ -216,7 +217,7 @@ local function next_settlement()
   if not string.find(flags, 'x', 1, true) then return job end
   own_args = own_args + MORE_ARGS
   job.died, job.superseded = string.find(flags, 'd', 1, true), string.find(flags, 's', 1, true)
-  job.unreadable = string.find(flags, 'u', 1, true)
+  job.unreadable, job.refused = string.find(flags, 'u', 1, true), string.find(flags, 'r', 1, true)
   job.onward, job.error, job.kind, job.delay = ARGV[a + 10], ARGV[a + 11], ARGV[a + 12], tonumber(ARGV[a + 13])
   job.shadow, job.path, job.signature, job.device = ARGV[a + 14], ARGV[a + 15], ARGV[a + 16], ARGV[a + 17]
   return job
@@ -260,7 +261,7 @@ end
 local function blame(job)
   if job.died then
     count('recovered')
-  else
+  elseif not job.refused then
     count('failed')
   end
   if job.kind ~= '' then count('error:' .. job.kind) end

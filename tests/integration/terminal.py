@@ -1,0 +1,73 @@
+"""The program on a terminal, as people see it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import termios
+import threading
+
+from tests.integration.program import environment
+from tests.waiting import wait_until
+
+
+class Terminal:
+    """Runs a command with a terminal for its stderr, and reads what it shows."""
+
+    def __init__(self, arguments: list[str], cwd: os.PathLike[str], columns: int = 200) -> None:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+        env = environment(TERM="xterm-256color")
+        for name in ("COLUMNS", "LINES", "NO_COLOR"):
+            env.pop(name, None)
+        self.process = subprocess.Popen(
+            arguments, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, text=True
+        )
+        os.close(theirs)
+        self._shown = b""
+        self._reader = threading.Thread(target=self._read, args=(ours,))
+        self._reader.start()
+
+    def _read(self, fd: int) -> None:
+        while True:
+            try:
+                some = os.read(fd, 65536)
+            except OSError:  # the other side is closed
+                break
+            if not some:
+                break
+            self._shown += some
+        os.close(fd)
+
+    def shown(self) -> str:
+        """All that it has shown so far."""
+        return self._shown.decode(errors="replace")
+
+    def wait_shown(self, pattern: str, timeout_s: float = 20.0) -> None:
+        try:
+            wait_until(lambda: re.search(pattern, self.shown()), timeout_s)
+        except TimeoutError:
+            raise AssertionError(f"{pattern!r} was not shown:\n{self.shown()[-3000:]}") from None
+
+    def interrupt(self) -> None:
+        """Ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+
+    def finish(self, code: int = 0) -> tuple[str, str]:
+        """What it wrote to stdout and what its terminal showed; it must end with this code."""
+        out, _ = self.process.communicate(timeout=60)
+        self._reader.join()
+        assert self.process.returncode == code, self.shown()
+        return out, self.shown()
+
+    def close(self) -> None:
+        """Whatever became of the test, nothing goes on."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate(timeout=60)
+        self._reader.join()
