@@ -47,7 +47,8 @@ def settlement_args(s: Settlement, names: Names, *, asks_next: bool = False) -> 
 
 def _odd_flags(s: Settlement) -> str:
     is_stranger = s.claim.job is None and s.claim.record_id is None
-    return "x" + ("d" if s.died else "") + ("r" if s.refused else "") + ("s" if s.superseded else "") + ("u" if is_stranger else "")
+    facts = {"d": s.died, "r": s.refused, "s": s.superseded, "u": is_stranger}
+    return "x" + "".join(letter for letter, is_so in facts.items() if is_so)
 
 
 def _more(s: Settlement) -> tuple[bytes | str | int, ...]:
