@@ -7,17 +7,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from fileq.brokers.base import FullBroker
 from fileq.config import Loaded
 from fileq.errors import BrokerUnavailable
 from fileq.job import State
-from fileq.observe.logs import set_up_logs
 from fileq.producer.once import produce_once
 from fileq.producer.producer import Producer, check_scan_dir
-from fileq.roles import both, load_routes, start_broker, without_info
+from fileq.roles import Observers, both, load_routes, start_broker, without_info
 from fileq.service import Service
 from fileq.worker.build import build_worker
 
@@ -31,9 +30,9 @@ def run_all_once(loaded: Loaded, app_dir: str) -> int:
     config = loaded.config
     check_scan_dir(config)
     counts: Counter[str] = Counter()
-    log = set_up_logs(config.observability.log_level, config.observability.log_format)
-    with _line() as (show, is_shown):
-        emit = both(without_info(log) if is_shown else log, _counting(counts))
+    with closing(Observers(config)) as observers, _line() as (show, is_shown):
+        told = without_info(observers.emit) if is_shown else observers.emit
+        emit = both(told, _counting(counts))
         routes = load_routes(loaded, app_dir, emit)
         broker = start_broker(loaded, emit)
         started_s = time.monotonic()

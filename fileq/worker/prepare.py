@@ -40,5 +40,15 @@ def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = 
     )
 
 
+def waited_ms(claim: Claim) -> int | None:
+    """From the moment the job was ready to its claim, by the clocks of those who wrote them down; None where the job
+    does not tell: after a failure it was ready when its backoff was over, which only its record knows."""
+    job = claim.job
+    if job is None or job.retries or job.recoveries or not claim.claimed_ms:
+        return None
+    ready = parse_time(job.process_at or job.creation_time)
+    return None if ready is None else max(0, claim.claimed_ms - round(ready.timestamp() * 1000))
+
+
 def _hopeless(error: str, kind: str) -> Failed:
     return Failed(error, kind, is_permanent=True, is_sample=False)

@@ -25,7 +25,7 @@ from fileq.service import Emit
 from fileq.worker.aftermath import Aftermath
 from fileq.worker.executors.base import Executor
 from fileq.worker.paths import Paths
-from fileq.worker.prepare import prepare, task_key
+from fileq.worker.prepare import prepare, task_key, waited_ms
 from fileq.worker.slots import Running, Slots
 
 KILL_GRACE_S = 5.0
@@ -128,6 +128,9 @@ class Pump:
         """A claim starts to run, or is refused at once. One whose outcome is known already is only settled again."""
         if claim.slot in self.slots.settling:
             return
+        if changed_to is None:
+            fields = {"queue": claim.queue, "worker_id": claim.slot, "waited_ms": waited_ms(claim)}
+            self._emit("job.claimed", level="debug", job_id=claim.id, job=claim.job, **fields)
         task = prepare(claim, self._routes, self._paths, runs_changed=changed_to is not None)
         if isinstance(task, Failed):
             self._settle(claim, task, self._policy, 0)
@@ -136,8 +139,6 @@ class Pump:
         self.slots.running[claim.slot] = Running(claim, task.route, self._monotonic(), signature)
         self._tasks[task.key] = claim.slot
         self._executor.submit(task)
-        if changed_to is None:
-            self._emit("job.claimed", level="debug", job_id=claim.id, queue=claim.queue, worker_id=claim.slot)
 
     def _collect(self) -> None:
         for task, ran in self._executor.collect():
@@ -155,7 +156,8 @@ class Pump:
         route = self._routes[running.route]
         policy = Policy(route.max_retries, self._policy.max_recoveries, route.backoff)
         if isinstance(ran, Done) and ran.warning:
-            self._emit("job.result_dropped", level="warning", job_id=running.claim.id, reason=ran.warning)
+            claim = running.claim
+            self._emit("job.result_dropped", level="warning", job_id=claim.id, job=claim.job, reason=ran.warning)
         leaves = self._aftermath.version_left(task.path, running.claim) if route.in_place else None
         self._processed[running.claim.slot] = leaves.signature if leaves is not None else running.signature
         self._settle(running.claim, ran, policy, duration_ms, leaves)
@@ -197,7 +199,7 @@ class Pump:
     def _tell(self, s: Settlement) -> None:
         event, level = _EVENTS[s.verb]
         fields = {"job_id": s.claim.id, "queue": s.claim.queue, "worker_id": s.claim.slot, "duration_ms": s.duration_ms}
-        if s.claim.job is not None and s.claim.job.trace_id:
+        if s.claim.job is not None:
             fields |= {"trace_id": s.claim.job.trace_id, "span_id": s.claim.job.span_id}
         if s.error:
             fields["error"] = s.error
@@ -241,7 +243,7 @@ class Pump:
         self._tell_fenced(running.claim)
 
     def _tell_fenced(self, claim: Claim) -> None:
-        self._emit("job.fenced", level="warning", job_id=claim.id, worker_id=claim.slot)
+        self._emit("job.fenced", level="warning", job_id=claim.id, job=claim.job, worker_id=claim.slot)
 
     def _replace(self, slot: str) -> None:
         running = self.slots.running.get(slot)
