@@ -38,7 +38,13 @@ class Observers:
         log = set_up_logs(settings.log_level, settings.log_format)
         self.metrics = Metrics(self._queues)
         self.broker_problem: Callable[[], str] = lambda: ""
+        self._tracing = None
         self.emit = both(log, self.metrics.emit)
+        if settings.tracing.enabled:
+            from fileq.observe.tracing import open_tracing
+
+            self._tracing = open_tracing(config, log)
+            self.emit = self._tracing.around(self.emit)
 
     def watch_broker(self, broker: Inspector) -> None:
         gauge = DepthGauge(broker, self._queues)
@@ -50,7 +56,8 @@ class Observers:
         self.metrics.breaker = lambda: STATE_NUMBERS[worker.breaker.state]
 
     def close(self) -> None:
-        """Nothing is kept back."""
+        if self._tracing is not None:
+            self._tracing.close()
 
 
 def run_producer(loaded: Loaded) -> int:
