@@ -16,7 +16,7 @@ from fileq.errors import FileqError
 from fileq.handlers.routes import Routes
 from fileq.observe.depths import DepthGauge
 from fileq.observe.http import open_endpoints
-from fileq.observe.logs import set_up_logs
+from fileq.observe.logs import set_up_logs, written_levels
 from fileq.observe.metrics import Metrics
 from fileq.outage import longest_pause_s
 from fileq.producer.once import produce_once, progress
@@ -40,7 +40,7 @@ class Observers:
         self.broker_problem: Callable[[], str] = lambda: ""
         self.is_hurried = False
         self._tracing = None
-        self.emit = both(log, self.metrics.emit)
+        self.emit = _to_logs_and_metrics(log, written_levels(settings.log_level), self.metrics)
         if settings.tracing.enabled:
             from fileq.observe.tracing import open_tracing
 
@@ -59,6 +59,18 @@ class Observers:
     def close(self) -> None:
         if self._tracing is not None:
             self._tracing.close(is_hurried=self.is_hurried)
+
+
+def _to_logs_and_metrics(log: Emit, written: frozenset[str], metrics: Metrics) -> Emit:
+    """Like both(), for the path that every job takes: what is not written is not handed over either."""
+    hear = metrics.hear
+
+    def emit(event: str, *, level: str = "info", **fields: Any) -> None:
+        if level in written:
+            log(event, level=level, **fields)
+        hear(event, fields)
+
+    return emit
 
 
 def run_producer(loaded: Loaded) -> int:

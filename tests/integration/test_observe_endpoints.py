@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -245,3 +246,11 @@ def test_a_producer_scans_are_timed(on_sqlite: Place) -> None:
     with on_sqlite.producer() as program:
         scanned(program)
         assert program.metric('producer_scan_duration_seconds_bucket{le="+Inf"}') >= 1
+
+
+def test_a_probe_may_ask_for_the_head_only(on_sqlite: Place) -> None:
+    with on_sqlite.producer() as program:
+        for path in ("/healthz", "/readyz", "/metrics"):
+            asked = urllib.request.Request(f"http://127.0.0.1:{program.port}{path}", method="HEAD")
+            with urllib.request.urlopen(asked, timeout=10) as answer:
+                assert (answer.status, answer.read()) == (200, b"")
