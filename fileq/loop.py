@@ -63,7 +63,9 @@ class Loop:
         return "stopping" if self._stopping.is_set() else self._outage.reason or self._failure
 
     def is_turning(self) -> bool:
-        return self._thread.is_alive() and time.monotonic() - self._turned_s < STUCK_S
+        """One that was told to stop is not stuck, though others may go on for a while."""
+        is_moving = self._thread.is_alive() and time.monotonic() - self._turned_s < STUCK_S
+        return is_moving or self._stopping.is_set()
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -19,10 +19,9 @@ from fileq.config import Loaded
 from fileq.errors import BrokerUnavailable, FileqError, Undecodable
 from fileq.handlers.routes import Routes
 from fileq.job import Job, State, decode
-from fileq.observe.logs import set_up_logs
 from fileq.producer.once import Summary, describe, produce_once
 from fileq.producer.producer import Producer, check_scan_dir
-from fileq.roles import both, load_routes, start_broker, stop_in_time
+from fileq.roles import Observers, both, load_routes, start_broker, stop_in_time
 from fileq.service import Emit
 from fileq.signals import StopSignals
 from fileq.terminal import Show, live_line, printable
@@ -39,13 +38,14 @@ def run_all_once(loaded: Loaded, app_dir: str) -> int:
     """0, or 3 if a job died in this run. Jobs for later and paused queues are left, and reported."""
     config = loaded.config
     check_scan_dir(config)
-    log = set_up_logs(config.observability.log_level, config.observability.log_format)
-    with live_line("starting") as (show, is_shown):
+    with closing(Observers(config)) as observers, live_line("starting") as (show, is_shown):
+        log = observers.emit
         routes = load_routes(loaded, app_dir, log)
         broker = start_broker(loaded, log)
         try:
             run = _Run(loaded, broker, routes, app_dir, _without_counted(log) if is_shown else log, show)
             run.go()
+            observers.is_hurried = run.is_hurried
             report = list(run.report())
         finally:
             broker.close()
@@ -97,7 +97,7 @@ class _Run:
         self._summary: Summary | None = None
         self._left: list[str] = []
         self._started_s = time.monotonic()
-        self.is_interrupted = False
+        self.is_interrupted = self.is_hurried = False
 
     @property
     def died(self) -> int:
@@ -121,7 +121,7 @@ class _Run:
                     self._emit("role.stopping")
                 self._is_stopping.set()
                 self._producer.wake.set()
-                stop_in_time(services, self._timeout_s, signals)
+                self.is_hurried = stop_in_time(services, self._timeout_s, signals)
             finally:
                 for service in services:
                     service.stop(0.0)

@@ -10,6 +10,12 @@ from fileq.errors import BrokerError
 from fileq.service import Emit
 
 FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 2.0  # whoever watches a broker come back expects its workers to be back within three
+
+
+def longest_pause_s(heartbeat_ttl_s: float) -> float:
+    """Between two tries of a lost broker: short enough that a heartbeat survives a short outage."""
+    return min(LONGEST_PAUSE_S, heartbeat_ttl_s / 6)
 
 
 class Outage:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from fileq.brokers.base import Broker
-from fileq.brokers.types import Settled, Suspect
+from fileq.brokers.types import Settled, Suspect, Verb
 from fileq.config import Config
 from fileq.errors import BrokerUnavailable
 from fileq.outcome import Died
@@ -95,5 +95,9 @@ class Reaper:
         self._silent_since_s.pop(suspect.slot, None)
         for verdict, answer in zip(verdicts, answers, strict=True):
             if answer is Settled.DONE:
-                fields = {"job_id": verdict.claim.id, "lost_by": suspect.slot, "verb": verdict.verb.value}
-                self._emit("job.recovered", level="warning", **fields)
+                claim = verdict.claim
+                fields = {"job_id": claim.id, "job": claim.job, "lost_by": suspect.slot, "error": verdict.error}
+                if verdict.verb is Verb.BURY:
+                    self._emit("job.dead", level="error", **fields)
+                else:
+                    self._emit("job.recovered", level="warning", verb=verdict.verb.value, **fields)

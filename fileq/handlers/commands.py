@@ -88,6 +88,8 @@ def run_shell(job: Job, path: bytes, context: Context) -> dict[str, Any]:
 
 def _run(arguments: list[bytes], name: str, values: dict[str, bytes], context: Context) -> dict[str, Any]:
     environment = {**os.environb, **{NAMES[place].encode(): value for place, value in values.items()}}
+    if context.traceparent:
+        environment[b"TRACEPARENT"] = context.traceparent.encode()
     try:
         ended = run_process(
             arguments, environment, cancelled=context.cancelled, timeout_s=context.time_left, tail=TAIL

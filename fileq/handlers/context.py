@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from fileq.handlers.log import Log
 from fileq.job import Job
+from fileq.traceparent import traceparent
 
 
 class Cancelled(Protocol):
@@ -90,7 +91,15 @@ def view_of(job: Job, path: bytes) -> JobView:
 class Context:
     """One attempt. `cancelled` is set when it should stop; `attempt` counts from 1."""
 
-    def __init__(self, job: JobView, *, cancelled: Cancelled, attempt: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        job: JobView,
+        *,
+        cancelled: Cancelled,
+        attempt: int,
+        timeout_s: float,
+        span: tuple[str, str] | None = None,
+    ) -> None:
         # Another program may have put any number into a job.
         self.timeout_s = min(max(0.0, timeout_s), _LONGEST_S)
         self.cancelled = cancelled
@@ -98,6 +107,7 @@ class Context:
         self._ends_at_s = time.time() + self.timeout_s
         self._ends_s = time.monotonic() + self.timeout_s
         self._job = job
+        self._span = span or (job.trace_id, job.span_id)
 
     @property
     def deadline(self) -> datetime:
@@ -113,6 +123,12 @@ class Context:
     def log(self) -> Log:
         """A logger with this job's ids: context.log.info("page.read", page=3)."""
         fields: dict[str, Any] = {"job_id": self._job.id, "attempt": self.attempt}
-        if self._job.trace_id:
-            fields |= {"trace_id": self._job.trace_id, "span_id": self._job.span_id}
+        trace_id, span_id = self._span
+        if trace_id:
+            fields |= {"trace_id": trace_id, "span_id": span_id}
         return Log(fields)
+
+    @property
+    def traceparent(self) -> str:
+        """The trace this attempt belongs to, as W3C's header has it, for calls to others; "" when there is none."""
+        return traceparent(*self._span)

@@ -58,8 +58,16 @@ class BoundRoute(Struct, frozen=True):
 class Routes:
     """The table, first match first. `loop` is where its async handlers run."""
 
-    def __init__(self, routes: Sequence[BoundRoute], *, warnings: Sequence[str] = (), allows_commands: bool) -> None:
+    def __init__(
+        self,
+        routes: Sequence[BoundRoute],
+        *,
+        warnings: Sequence[str] = (),
+        allows_commands: bool,
+        is_traced: bool = False,
+    ) -> None:
         self._routes = tuple(routes)
+        self.is_traced = is_traced
         self._files = [(i, Globs([route.match])) for i, route in enumerate(routes) if route.match is not None]
         self._types: dict[str, int] = {}
         for i, route in enumerate(routes):
@@ -83,7 +91,12 @@ class Routes:
         if loading.problems:
             raise ConfigError(loading.problems)
         found = [route for route in routes if route is not None]
-        return cls(found, warnings=loading.warnings, allows_commands=config.worker.allow_commands)
+        return cls(
+            found,
+            warnings=loading.warnings,
+            allows_commands=config.worker.allow_commands,
+            is_traced=config.observability.tracing.enabled,
+        )
 
     def __getitem__(self, number: int) -> BoundRoute:
         return self._routes[number]

@@ -22,6 +22,7 @@ from fileq.handlers.loop import EventLoop
 from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.task import Ran, Task
 from fileq.job import Job, decode
+from fileq.traceparent import attempt_span_id, parent_of
 
 
 def run_task(task: Task, routes: Routes, cancelled: Cancelled, *, loop: EventLoop | None = None) -> Ran:
@@ -34,18 +35,27 @@ def run_task(task: Task, routes: Routes, cancelled: Cancelled, *, loop: EventLoo
     if task.path and (found := objection(task, job.signature)) is not None:
         return found
     try:
-        return done(invoke(route, job, task, cancelled, loop or routes.loop))
+        span = (parent_of(job)[0], attempt_span_id(job, task.slot)) if routes.is_traced else None
+        return done(invoke(route, job, task, cancelled, loop or routes.loop, span))
     except BaseException as error:
         return failed(error, route.give_up_on)
 
 
-def invoke(route: BoundRoute, job: Job, task: Task, cancelled: Cancelled, loop: EventLoop) -> Any:
-    """What the handler returns, or raises."""
+def invoke(
+    route: BoundRoute,
+    job: Job,
+    task: Task,
+    cancelled: Cancelled,
+    loop: EventLoop,
+    span: tuple[str, str] | None = None,
+) -> Any:
+    """What the handler returns, or raises. `span` has the ids of its trace and of the span it runs in, if there is
+    one."""
     try:
         view = view_of(job, task.path)
     except (msgspec.DecodeError, ValueError) as error:
         raise Permanent(f"the payload is not JSON: {error}") from error
-    context = Context(view, cancelled=cancelled, attempt=task.attempt, timeout_s=task.timeout_s)
+    context = Context(view, cancelled=cancelled, attempt=task.attempt, timeout_s=task.timeout_s, span=span)
     if route.function is None:
         run = run_shell if not route.command else lambda *rest: run_command(route.command, *rest)
         return run(job, task.path, context)

@@ -24,6 +24,10 @@ class Task(Struct, frozen=True):
     timeout_s: float
     runs_changed: bool = False
 
+    @property
+    def slot(self) -> str:
+        return self.key.rpartition("#")[0]
+
 
 class Changed(Struct, frozen=True, tag=True):
     """The file is another version now; nothing was run."""

@@ -11,14 +11,22 @@ from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from fileq.errors import ConfigError
+from fileq.observe.metrics import CONTENT_TYPE
 from fileq.service import Emit, Service
 
 
 class Endpoints:
     """Serves until closed."""
 
-    def __init__(self, bind: str, port: int, services: Sequence[Service], metrics: Callable[[], bytes]) -> None:
-        self._server = _Server((bind, port), _handler(services, metrics))
+    def __init__(
+        self,
+        bind: str,
+        port: int,
+        services: Sequence[Service],
+        metrics: Callable[[], bytes],
+        broker_problem: Callable[[], str] = lambda: "",
+    ) -> None:
+        self._server = _Server((bind, port), _handler(services, metrics, broker_problem))
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="http", daemon=True)
         self._thread.start()
@@ -52,24 +60,32 @@ def open_endpoints(
     services: Sequence[Service],
     metrics: Callable[[], bytes],
     *,
+    broker_problem: Callable[[], str] = lambda: "",
     is_port_chosen: bool,
     emit: Emit,
 ) -> Endpoints:
     """A taken port that somebody chose is an error; the default one gives way to a free one."""
     try:
-        endpoints = Endpoints(bind, port, services, metrics)
+        endpoints = Endpoints(bind, port, services, metrics, broker_problem)
     except OSError as error:
         if is_port_chosen or error.errno != errno.EADDRINUSE:
             raise ConfigError(
                 f"observability.metrics_port is {port} on {bind}: {error.strerror}; choose another, or 0 for any"
             ) from error
-        endpoints = Endpoints(bind, 0, services, metrics)
+        endpoints = Endpoints(bind, 0, services, metrics, broker_problem)
         emit("http.port_taken", level="warning", wanted=port, port=endpoints.port)
     emit("http.opened", bind=bind, port=endpoints.port)
     return endpoints
 
 
-def _handler(services: Sequence[Service], metrics: Callable[[], bytes]) -> type[BaseHTTPRequestHandler]:
+def _handler(
+    services: Sequence[Service], metrics: Callable[[], bytes], broker_problem: Callable[[], str]
+) -> type[BaseHTTPRequestHandler]:
+    def reasons() -> dict[str, str]:
+        """Who can't do its work, and why. A service learns of a silent broker when its call is over; we don't wait."""
+        found = {service.name: service.problem() for service in services} | {"broker": broker_problem()}
+        return {name: problem for name, problem in found.items() if problem}
+
     class Handler(BaseHTTPRequestHandler):
         server_version = "fileq"
         sys_version = ""
@@ -78,15 +94,17 @@ def _handler(services: Sequence[Service], metrics: Callable[[], bytes]) -> type[
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
             if path == "/metrics":
-                self._answer(200, metrics(), "text/plain; version=0.0.4; charset=utf-8")
+                self._answer(200, metrics(), CONTENT_TYPE)
             elif path == "/healthz":
                 stuck = [service.name for service in services if not service.is_turning()]
                 self._tell(503 if stuck else 200, {"stuck": stuck} if stuck else {"status": "ok"})
             elif path == "/readyz":
-                reasons = {service.name: problem for service in services if (problem := service.problem())}
-                self._tell(503 if reasons else 200, {"reasons": reasons} if reasons else {"status": "ok"})
+                problems = reasons()
+                self._tell(503 if problems else 200, {"reasons": problems} if problems else {"status": "ok"})
             else:
                 self._tell(404, {"error": f"no {path!r}; there are /metrics, /healthz and /readyz"})
+
+        do_HEAD = do_GET  # some probes ask so
 
         def _tell(self, code: int, body: dict[str, object]) -> None:
             self._answer(code, json.dumps(body).encode() + b"\n", "application/json")
@@ -96,7 +114,8 @@ def _handler(services: Sequence[Service], metrics: Callable[[], bytes]) -> type[
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             """Scrapes are not events."""

@@ -18,6 +18,7 @@ from fileq.producer.limit import Throttle, permits_per_window
 from fileq.producer.scan import Found
 from fileq.producer.settle import Look
 from fileq.service import Emit
+from fileq.traceparent import new_ids
 
 BATCH = 500  # files of one broker call
 CALLS_A_TURN = 4
@@ -57,6 +58,7 @@ class Outbox:
         self._tally = tally
         self._emit = emit
         self._monotonic = monotonic
+        self._is_traced = config.observability.tracing.enabled
         self._limit = permits_per_window(config)
         # One more than a window has: the refused one brings the time to wait for, without another call.
         self._batch = min(BATCH, self._limit + 1) if self._limit else BATCH
@@ -77,6 +79,9 @@ class Outbox:
             return
         queue = self._queue_of(found.path)
         job = file_job(found.path, size=found.size, priority=queue, now=datetime.now(UTC), signature=found.signature)
+        if self._is_traced:
+            trace_id, span_id = new_ids()
+            job = job.but(trace_id=trace_id, span_id=span_id)
         entry = Entry(job, queue, Version(found.path, found.signature, device))
         self._ready[found.path] = _Ready(entry, found, self._monotonic())
 
@@ -107,7 +112,8 @@ class Outbox:
             else:  # a duplicate is our own, repeated after a lost reply
                 self._tally["enqueued"] += 1
                 job = ready.entry.job
-                self._emit("job.produced", job_id=job.id, filepath=job.filepath, queue=ready.entry.queue)
+                fields = {"filepath": job.filepath, "queue": ready.entry.queue}
+                self._emit("job.produced", job_id=job.id, job=job, **fields)
 
     def _room(self) -> int:
         """How many may be sent at once; the broker is asked only where there is a limit to what may wait."""

@@ -8,9 +8,10 @@ from msgspec import Struct
 
 from fileq.breaker import Breaker
 from fileq.brokers.base import FullBroker
-from fileq.config import Loaded
+from fileq.config import Config, Loaded
 from fileq.handlers.routes import Routes
 from fileq.loop import Loop
+from fileq.outage import longest_pause_s
 from fileq.reaper import Reaper
 from fileq.scheduler import Scheduler
 from fileq.service import Emit, Service
@@ -18,6 +19,8 @@ from fileq.worker.executors.mixed import MixedExecutor
 from fileq.worker.paths import Paths, RootsWatch
 from fileq.worker.pump import Pump
 from fileq.worker.service import WorkerService
+
+STUCK_MARGIN_S = 5.0
 
 
 class Worker(Struct, frozen=True):
@@ -39,10 +42,18 @@ def without_outages(emit: Emit) -> Emit:
     return emit_rest
 
 
+def _stuck_s(config: Config) -> float:
+    """A loop that has not turned for so long will not turn again: the broker may hold it up for one call, but not for
+    longer, and restarting a worker because its broker is silent would help nobody."""
+    redis = config.redis
+    call_s = redis.dial_timeout + max(redis.read_timeout, redis.write_timeout)
+    return max(config.worker.heartbeat_ttl, call_s + STUCK_MARGIN_S)
+
+
 def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir: str, emit: Emit) -> Worker:
     config = loaded.config
     worker = config.worker
-    longest_pause_s = worker.heartbeat_ttl / 6
+    pause_s = longest_pause_s(worker.heartbeat_ttl)
 
     def tell_change(old: str, new: str) -> None:
         emit("breaker.changed", level="warning" if new == "open" else "info", was=old, state=new)
@@ -60,14 +71,14 @@ def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir:
         roots_problem=roots.problem,
         emit=emit,
         idle_s=worker.brpoplpush_timeout,
-        longest_pause_s=longest_pause_s,
-        stuck_s=worker.heartbeat_ttl,
+        longest_pause_s=pause_s,
+        stuck_s=_stuck_s(config),
     )
     reaper = Reaper(config, broker, emit=emit)
     scheduler = Scheduler(broker)
     loops: list[Service] = [
-        Loop("scheduler", scheduler.turn, emit=without_outages(emit), longest_pause_s=longest_pause_s),
-        Loop("reaper", reaper.turn, emit=without_outages(emit), longest_pause_s=longest_pause_s),
+        Loop("scheduler", scheduler.turn, emit=without_outages(emit), longest_pause_s=pause_s),
+        Loop("reaper", reaper.turn, emit=without_outages(emit), longest_pause_s=pause_s),
     ]
     roots.start()
     return Worker(service, [service, *loops], breaker, roots)

@@ -152,7 +152,10 @@ class Server:
         return {*self._children, *self._spared}
 
     def _spawn(self, run: Run) -> None:
-        message, fds, _, _ = socket.recv_fds(self._control, LONGEST_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
+        try:
+            message, fds, _, _ = socket.recv_fds(self._control, LONGEST_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionError:  # it ended without having heard all we had to say
+            message = b""
         if not message:
             os._exit(0)  # the worker hung up: PDEATHSIG ends the children, the guard what they leave
         child, stream = decode_spawn(message).child, fds[0]

@@ -29,7 +29,7 @@ from fileq.service import Emit
 from fileq.worker.aftermath import Aftermath
 from fileq.worker.executors.base import Executor
 from fileq.worker.paths import Paths
-from fileq.worker.prepare import prepare, task_key
+from fileq.worker.prepare import prepare, task_key, waited_ms
 from fileq.worker.slots import Running, Slots
 
 KILL_GRACE_S = 5.0
@@ -212,6 +212,9 @@ class Pump:
         """A claim starts to run, or is refused at once. One whose outcome is known already is only settled again."""
         if claim.slot in self.slots.settling:
             return
+        if changed_to is None:
+            fields = {"queue": claim.queue, "worker_id": claim.slot, "waited_ms": waited_ms(claim)}
+            self._emit("job.claimed", level="debug", job_id=claim.id, job=claim.job, **fields)
         task = prepare(claim, self._routes, self._paths, runs_changed=changed_to is not None)
         if isinstance(task, Refused):
             self._settle(claim, task, self._policy, 0)
@@ -220,8 +223,6 @@ class Pump:
         self.slots.running[claim.slot] = Running(claim, task.route, self._monotonic(), signature)
         self._tasks[task.key] = claim.slot
         self._executor.submit(task)
-        if changed_to is None:
-            self._emit("job.claimed", level="debug", job_id=claim.id, queue=claim.queue, worker_id=claim.slot)
 
     def _collect(self) -> None:
         for task, ran in self._executor.collect():
@@ -238,7 +239,7 @@ class Pump:
         claim = running.claim
         duration_ms = round((self._monotonic() - running.started_s) * 1000)
         if isinstance(ran, Done) and ran.warning:
-            self._emit("job.result_dropped", level="warning", job_id=claim.id, reason=ran.warning)
+            self._emit("job.result_dropped", level="warning", job_id=claim.id, job=claim.job, reason=ran.warning)
         leaves = self._aftermath.version_left(task.path, claim) if self._routes[running.route].in_place else None
         self._processed[claim.slot] = leaves.signature if leaves is not None else running.signature
         self._settle(claim, ran, self._policies[running.route], duration_ms, leaves, key=task.key)
@@ -287,7 +288,7 @@ class Pump:
     def _tell(self, s: Settlement) -> None:
         event, level = _EVENTS[s.verb]
         fields = {"job_id": s.claim.id, "queue": s.claim.queue, "worker_id": s.claim.slot, "duration_ms": s.duration_ms}
-        if s.claim.job is not None and s.claim.job.trace_id:
+        if s.claim.job is not None:
             fields |= {"trace_id": s.claim.job.trace_id, "span_id": s.claim.job.span_id}
         if s.error:
             fields["error"] = s.error
@@ -331,7 +332,7 @@ class Pump:
         self._tell_fenced(running.claim)
 
     def _tell_fenced(self, claim: Claim) -> None:
-        self._emit("job.fenced", level="warning", job_id=claim.id, worker_id=claim.slot)
+        self._emit("job.fenced", level="warning", job_id=claim.id, job=claim.job, worker_id=claim.slot)
 
     def _replace(self, slot: str) -> None:
         running = self.slots.running.get(slot)

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "fileq"
 # From the bottom up. A module may import what stands in its own row or in a row before it.
 LAYERS = [
     {"fileq.errors", "fileq"},
-    {"fileq.job", "fileq.outcome", "fileq.config", "fileq.filesystems", "fileq.globs"},
+    {"fileq.job", "fileq.outcome", "fileq.config", "fileq.filesystems", "fileq.globs", "fileq.traceparent"},
     {"fileq.service", "fileq.signals", "fileq.terminal"},
     {"fileq.outage", "fileq.breaker", "fileq.brokers"},
     {"fileq.retry", "fileq.loop"},
@@ -35,6 +35,8 @@ OWNERS = {
     "watchdog": "fileq.producer.watch",
     "structlog": "fileq.observe.logs",
     "prometheus_client": "fileq.observe.metrics",
+    "opentelemetry": "fileq.observe.tracing",
+    "grpc": "fileq.observe.tracing",
 }
 
 

@@ -104,7 +104,7 @@ def test_a_stop_ends_a_long_pause_and_may_be_repeated(turns):
     turns.loop.stop(10)
     assert turns.loop.has_stopped
     assert turns.loop.problem() == "stopping"
-    assert not turns.loop.is_turning()
+    assert turns.loop.is_turning(), "it was told to stop: it is not stuck"
 
 
 def test_one_that_never_started_can_be_stopped():

@@ -3,7 +3,7 @@
 import pytest
 
 from fileq.errors import BrokerError, BrokerUnavailable
-from fileq.outage import FIRST_PAUSE_S, Outage
+from fileq.outage import FIRST_PAUSE_S, Outage, longest_pause_s
 from tests.clocks import Hands, Told
 
 LONGEST_S = 5.0
@@ -56,3 +56,8 @@ def test_a_broker_that_refuses_is_an_outage_too(error):
     told = Told()
     Outage(told, LONGEST_S).met(error)
     assert told.fields("broker.lost")["error"] == str(error)
+
+
+@pytest.mark.parametrize(("ttl_s", "pause_s"), [(3.0, 0.5), (6.0, 1.0), (30.0, 2.0), (600.0, 2.0)])
+def test_no_pause_is_longer_than_a_sixth_of_a_heartbeat_nor_than_two_seconds(ttl_s: float, pause_s: float) -> None:
+    assert longest_pause_s(ttl_s) == pause_s

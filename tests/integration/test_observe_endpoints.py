@@ -1,0 +1,256 @@
+"""/metrics, /healthz and /readyz of the real program, with brokers that stop, die and come back."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fileq.brokers.types import WorkerInfo
+from fileq.job import State
+from tests.conftest import require
+from tests.integration.producing import Place, scanned
+from tests.integration.program import Program, run
+from tests.integration.working import Farm, farm_on, ids, on_files
+from tests.servers import Server, available_servers
+from tests.unit.test_observe_documented import documented
+from tests.waiting import wait_until
+
+BACK_S = 3.0  # within which it is ready again
+NOOP = '[{match: "**/*", use: "fileq.handlers:simulate", isolation: thread}]'
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """To be stopped and killed."""
+    binary = available_servers()["valkey"]
+    assert binary is not None
+    with Server(binary, aof=True) as server:
+        yield server
+
+
+@pytest.fixture
+def shaken(own_server: Server, tmp_path: Path) -> Iterator[Farm]:
+    with farm_on(tmp_path, {"redis.addr": own_server.address}) as farm:
+        yield farm
+
+
+def values(text: str) -> dict[str, float]:
+    return {
+        f"{sample.name}{sorted(sample.labels.items())}": sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def scrape(program: Program) -> dict[str, float]:
+    return values(program.get("/metrics")[1])
+
+
+def only_documented(program: Program) -> None:
+    """Each line it wrote has the fields of its row in docs/events.md."""
+    table = documented()
+    for line in program.logs():
+        fields = {"exc_info" if name == "exception" else name for name in line} - {"event", "level", "timestamp"}
+        assert fields <= table[line["event"]].fields, line
+        assert line["level"] in table[line["event"]].levels
+
+
+# metrics
+
+
+def test_a_scrape_of_each_role_passes_promtool(each_farm: Farm) -> None:
+    promtool = require("prometheus", shutil.which("promtool"))
+    (each_farm.inbox / "a").write_bytes(b"x")
+    (each_farm.inbox / "b.tmp").write_bytes(b"x")
+    with each_farm.worker(role="all", handlers=on_files("on_file")) as program:
+        wait_until(lambda: program.metric("jobs_completed_total") == 1)
+        text = program.get("/metrics")[1]
+    checked = subprocess.run([promtool, "check", "metrics"], input=text, text=True, capture_output=True, check=False)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_ten_thousand_files_and_a_hundred_restarts_add_no_series(sqlite_farm: Farm) -> None:
+    """Of workers elsewhere, which come and go in the registry, and of the children of this one."""
+    farm = sqlite_farm
+    program = farm.worker(role="all", count=8, handlers=NOOP, max_recoveries=0)
+    wait_until(lambda: scrape(program))
+    before = set(scrape(program))
+    for n in range(10_000):
+        (farm.inbox / f"{n}.txt").touch()
+    for n in range(100):
+        slot = f"elsewhere-{n}-0-{n:08x}"
+        farm.broker.register({slot: WorkerInfo("elsewhere", n, 0, "0", ("high", "low"))})
+        farm.broker.deregister([slot])
+    deaths = farm.enqueue("exits", *ids("death", 100))
+    farm.wait_for(State.DEAD, deaths, 60)
+    wait_until(lambda: program.metric("jobs_completed_total") == 10_000, 60, every_s=0.1)
+    assert program.metric("jobs_produced_total") == 10_000
+    assert program.metric("jobs_dead_letter_total") == 100
+    assert set(scrape(program)) == before
+    assert program.stop() == 0
+    again = farm.worker(role="all", handlers=NOOP)
+    assert set(scrape(again)) == before
+
+
+def test_every_process_shows_the_same_depths(each_farm: Farm) -> None:
+    farm = each_farm
+    farm.broker.pause("high")
+    farm.enqueue("gated", "runs-1", "runs-2")
+    farm.enqueue("note", "waits", queue="high")
+    farm.enqueue("permanent", "dies")
+    worker = farm.worker(count=3)
+    farm.wait_told("start", 3)
+    farm.wait_for(State.DEAD, ["dies"])
+    farm.enqueue("fails", "again", payload=None)
+    producer = Program("producer", str(farm.inbox), cwd=farm.directory, settings=farm.all_settings())
+    with producer:
+        wait_until(lambda: farm.census().running == 2 and farm.states(["again"])["dead"] == 1, 20)
+        expected = {"high": 1, "low": 0, "scheduled": 0, "dead_letter": 2, "processing": 2}
+        for program in (worker, producer):
+            names = {place: f'queue_length{{queue="{place}"}}' for place in expected}
+            wait_until(lambda p=program, n=names: {k: p.metric(v) for k, v in n.items()} == expected)  # type: ignore[misc]
+            assert program.metric("fileq_broker_up") == 1
+            wait_until(lambda p=program: p.metric('queue_oldest_age_seconds{queue="high"}') > 1)  # type: ignore[misc]
+            assert program.metric('queue_oldest_age_seconds{queue="low"}') == 0
+        assert worker.metric("worker_active") == 3
+        assert producer.metric("worker_active") == 0
+        assert worker.metric("jobs_consumed_total") == 3 + 4  # and each attempt of the one that fails
+        assert worker.metric("job_pickup_latency_seconds_count") == 4  # of first attempts
+        assert worker.metric("jobs_retried_total") == 3
+        farm.open_gate()
+        assert worker.stop() == 0
+        only_documented(worker)
+        only_documented(producer)
+
+
+def test_while_the_broker_is_silent_scrapes_are_quick_and_whole(own_server: Server, shaken: Farm) -> None:
+    program = shaken.worker(count=2, redis__read_timeout="20s")
+    shaken.enqueue("note", "a")
+    wait_until(lambda: program.metric("jobs_completed_total") == 1)
+    before = scrape(program)
+    own_server.pause()
+    try:
+        wait_until(lambda: program.metric("fileq_broker_up") == 0)
+        with ThreadPoolExecutor(8) as pool:
+            started_s = time.monotonic()
+            found = [f.result() for f in [pool.submit(scrape, program) for _ in range(40)]]
+            assert time.monotonic() - started_s < 3  # forty of them; the broker's time-out alone is twenty seconds
+        for one in found:
+            assert one.keys() == before.keys()
+            assert one["jobs_completed_total[]"] == 1
+            assert math.isnan(one["queue_length[('queue', 'low')]"])
+    finally:
+        own_server.resume()
+    wait_until(lambda: program.metric("fileq_broker_up") == 1, BACK_S)
+    assert program.metric('queue_length{queue="low"}') == 0
+
+
+# health
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_while_redis_is_away_it_is_healthy_and_not_ready_and_soon_after_it_is_ready(
+    own_server: Server, shaken: Farm, how: str
+) -> None:
+    """With the shortest heartbeat, so that a call that hangs lasts longer than it."""
+    patient = {"redis__read_timeout": "5s"}
+    programs = [shaken.worker(count=2, role="all", **patient), shaken.worker(count=2, **patient)]
+    settings = shaken.all_settings(**patient)
+    with Program("producer", str(shaken.inbox), cwd=shaken.directory, settings=settings) as producer:
+        programs.append(producer)
+        for program in programs:
+            assert program.readiness() == (200, {"status": "ok"})
+        own_server.kill() if how == "killed" else own_server.pause()
+        away_s = time.monotonic()
+        for program in programs:
+            wait_until(lambda p=program: p.readiness()[0] == 503, 4)  # type: ignore[misc]
+            assert {type(reason) for reason in program.readiness()[1]["reasons"].values()} == {str}
+        while time.monotonic() - away_s < (2 if how == "killed" else 6.5):  # into the second time-out of each loop
+            for program in programs:
+                assert program.readiness()[0] == 503
+                assert program.get("/healthz") == (200, '{"status": "ok"}\n')
+        own_server.start() if how == "killed" else own_server.resume()
+        back_s = time.monotonic()
+        for program in programs:
+            wait_until(lambda p=program: p.readiness()[0] == 200, BACK_S)  # type: ignore[misc]
+        assert time.monotonic() - back_s < BACK_S
+        for program in programs:
+            assert len(program.events("broker.lost")) <= 1
+            only_documented(program)
+
+
+def test_an_open_breaker_leaves_it_ready_and_is_seen(farm: Farm) -> None:
+    settings = {"circuit_breaker__min_samples": 3, "circuit_breaker__cooldown_period": "1h"}
+    program = farm.worker(count=2, max_retries=0, **settings)
+    farm.enqueue("fails", *ids("f", 4))
+    wait_until(lambda: program.metric("circuit_breaker_state") == 2)
+    assert program.metric("circuit_breaker_trips_total") == 1
+    assert program.readiness() == (200, {"status": "ok"})
+
+
+def test_while_it_drains_it_is_healthy_and_not_ready(farm: Farm) -> None:
+    program = farm.worker(count=2)
+    farm.enqueue("gated", "slow")
+    farm.wait_told("start", 1)
+    program.signal(signal.SIGTERM)
+    wait_until(lambda: program.readiness()[0] == 503)
+    assert program.readiness()[1]["reasons"]["worker"] == "shutting down"
+    assert program.get("/healthz") == (200, '{"status": "ok"}\n')
+    assert program.metric("worker_active") == 2
+    farm.open_gate()
+    assert program.wait() == 0
+
+
+def test_while_a_root_is_missing_a_worker_is_healthy_and_not_ready(farm: Farm) -> None:
+    program = farm.worker(count=2)
+    aside = farm.directory / "aside"
+    farm.inbox.rename(aside)
+    wait_until(lambda: program.readiness()[0] == 503)
+    assert str(farm.inbox) in program.readiness()[1]["reasons"]["worker"]
+    assert program.get("/healthz")[0] == 200
+    aside.rename(farm.inbox)
+    wait_until(lambda: program.readiness()[0] == 200)
+
+
+# the port
+
+
+def test_a_taken_port_that_was_chosen_ends_a_worker_with_2(sqlite_farm: Farm) -> None:
+    first = sqlite_farm.worker(count=1)
+    second = sqlite_farm.worker(wait=False, count=1, observability__metrics_port=first.port)
+    assert second.wait() == 2
+    assert f"observability.metrics_port is {first.port}" in second.text().splitlines()[-1]
+    assert "Traceback" not in second.text()
+
+
+def test_once_serves_nothing(on_sqlite: Place) -> None:
+    on_sqlite.write("a")
+    for role in ("producer", "all"):
+        ended = run(role, str(on_sqlite.inbox), "--once", cwd=on_sqlite.directory, settings=on_sqlite.all_settings())
+        assert ended.returncode == 0
+        assert "role.started" not in ended.stderr
+        assert "http." not in ended.stderr
+
+
+def test_a_producer_scans_are_timed(on_sqlite: Place) -> None:
+    with on_sqlite.producer() as program:
+        scanned(program)
+        assert program.metric('producer_scan_duration_seconds_bucket{le="+Inf"}') >= 1
+
+
+def test_a_probe_may_ask_for_the_head_only(on_sqlite: Place) -> None:
+    with on_sqlite.producer() as program:
+        for path in ("/healthz", "/readyz", "/metrics"):
+            asked = urllib.request.Request(f"http://127.0.0.1:{program.port}{path}", method="HEAD")
+            with urllib.request.urlopen(asked, timeout=10) as answer:
+                assert (answer.status, answer.read()) == (200, b"")
