@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="for programs: JSON in place of tables")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def add_app_dir(parser: argparse.ArgumentParser) -> None:

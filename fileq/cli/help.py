@@ -13,6 +13,7 @@ _SECTIONS = (
     ("Commands", lambda words: words[0] not in ("producer", "worker", "all", "admin")),
     ("Operations", lambda words: words[0] == "admin"),
 )
+_DEEP = " " * 6
 _TAIL = """\
 'fileq COMMAND --help' tells more and gives examples. --role=worker is the same as
 the word worker, --role=admin stats as admin stats; --version tells the version.
@@ -37,7 +38,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         text = action.help or ""
-        if action.default in (None, False, argparse.SUPPRESS) or action.default == [] or "default" in text:
+        if not action.default or action.default == argparse.SUPPRESS or "default" in text:
             return text
         return f"{text} (default: %(default)s)"
 
@@ -48,10 +49,17 @@ def _is_laid_out(paragraph: str) -> bool:
 
 
 def epilog(command: Command) -> str:
+    parts = []
+    if command.json_fields:
+        lines = ["fields of --json:"]
+        for name, meaning in command.json_fields:
+            lines += [f"  {name}", textwrap.fill(meaning, WIDTH, initial_indent=_DEEP, subsequent_indent=_DEEP)]
+        parts.append("\n".join(lines))
     lines = ["examples:"]
     for line, meaning in command.examples:
-        lines += [f"  {line}", textwrap.fill(meaning, WIDTH, initial_indent="      ", subsequent_indent="      ")]
-    return "\n".join(lines)
+        lines += [f"  {line}", textwrap.fill(meaning, WIDTH, initial_indent=_DEEP, subsequent_indent=_DEEP)]
+    parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def overview(words: tuple[str, ...], known: Sequence[Command]) -> str:

@@ -12,7 +12,7 @@ from fileq.config import Config
 from fileq.errors import BrokerUnavailable, ConfigError
 
 # With the program's own start this stays under two seconds.
-OPEN_TIMEOUT_S = 1.4
+OPEN_TIMEOUT_S = 1.2
 
 
 def open_for_operator(config: Config, *, create: bool = False) -> FullBroker:

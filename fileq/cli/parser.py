@@ -204,8 +204,10 @@ def parser_of(command: Command) -> Parser:
         epilog=epilog(command),
         formatter_class=HelpFormatter,
         allow_abbrev=False,
+        add_help=False,
     )
     command.arguments(parser)
+    parser.add_argument("-h", "--help", action="store_true", help="print this page")
     if command.is_configured:
         common = parser.add_argument_group("configuration")
         add_common(common)

@@ -19,7 +19,7 @@ LAYERS = [
     {"fileq.retry", "fileq.loop"},
     {"fileq.handlers", "fileq.reaper", "fileq.scheduler"},
     {"fileq.producer", "fileq.worker", "fileq.observe", "fileq.testing", "fileq.trying"},
-    {"fileq.roles"},
+    {"fileq.roles", "fileq.enqueueing"},
     {"fileq.once"},
     {"fileq.cli"},
     {"fileq.__main__"},

@@ -11,6 +11,7 @@ from fileq.cli.command import Command
 MODULES = (
     "roles",
     "attempt",
+    "enqueue",
     "config",
 )
 
