@@ -13,6 +13,10 @@ MODULES = (
     "attempt",
     "enqueue",
     "config",
+    "admin_stats",
+    "admin_jobs",
+    "admin_dlq",
+    "admin_care",
 )
 
 
