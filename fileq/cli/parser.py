@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -24,6 +25,7 @@ ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("admin", "status"): ("admin", "stats"),
     ("admin", "dlq", "clear"): ("admin", "purge-dlq"),
 }
+_CHOICE = re.compile(r"invalid choice: (.*) \(choose from (.*)\)$")
 _TAKE_A_VALUE = ("--config", "--set")
 
 
@@ -191,6 +193,9 @@ class Parser(argparse.ArgumentParser):
         if message.startswith("argument "):
             name, _, said = message.removeprefix("argument ").partition(": ")
             message = f"{name} {said}"
+        if found := _CHOICE.search(message):
+            known = found[2].replace("'", "")
+            message = f"{message[: found.start()]}is {found[1]}; it must be one of {known}"
         separator = " " if message.endswith("?") else "; "
         raise ConfigError(f"{message}{separator}see '{self.prog} --help'")
 

@@ -13,6 +13,7 @@ MODULES = (
     "attempt",
     "enqueue",
     "config",
+    "doctor",
 )
 
 
