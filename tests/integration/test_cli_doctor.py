@@ -283,9 +283,7 @@ def test_how_files_will_be_found_is_told(mode: str, words: str, here: Path, doct
     assert bool(doctor.find("inotify")) == (words == "by events")
 
 
-def test_more_directories_than_watches_is_wrong(
-    here: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_directories_than_watches_is_wrong(here: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "data" / "more").mkdir()
     monkeypatch.setattr(files_checks, "most_watches", lambda: 1)
     assert doctor().wrong == ["inotify"]

@@ -30,9 +30,7 @@ def examine_place(path: str) -> Iterator[Finding]:
         yield sound("database directory", f"{directory} is writable")
     filesystem = filesystem_type(path)
     if is_network(filesystem):
-        yield wrong(
-            "file system", f"{filesystem}, where locks can't be trusted", "set sqlite.path to a local disk"
-        )
+        yield wrong("file system", f"{filesystem}, where locks can't be trusted", "set sqlite.path to a local disk")
     else:
         yield sound("file system", f"{filesystem or 'unknown'}, local")
     yield _space(directory)

@@ -14,6 +14,7 @@ MODULES = (
     "enqueue",
     "config",
     "doctor",
+    "completion",
 )
 
 

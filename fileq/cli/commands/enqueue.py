@@ -11,7 +11,7 @@ from fileq.errors import ConfigError
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subjects", nargs="*", metavar="PATH", help="files; or commands, as '{\"command\": \"…\"}'")
+    parser.add_argument("subjects", nargs="*", metavar="PATH", help='files; or commands, as \'{"command": "…"}\'')
     parser.add_argument("--type", metavar="T", help="a job of this type, about no file")
     parser.add_argument("--payload", metavar="JSON", help="what the handler of that type gets as job.payload")
     parser.add_argument("--priority", metavar="P", help="its queue (default: as the producer would choose)")
@@ -103,7 +103,7 @@ there already is not queued twice, its id is printed, and the exit code is 0."""
                 "fileq enqueue --type report --payload '{\"month\": 1}' --id report-2026-01",
                 "a job about no file, at most once under this id",
             ),
-            ("fileq enqueue '{\"command\": \"df -h\"}' --timeout 30s", "a command for the shell of a worker"),
+            ('fileq enqueue \'{"command": "df -h"}\' --timeout 30s', "a command for the shell of a worker"),
         ),
         arguments=_arguments,
         run=_run,
