@@ -15,8 +15,8 @@ _SECTIONS = (
 )
 _DEEP = " " * 6
 _TAIL = """\
-'fileq COMMAND --help' tells more and gives examples. --role=worker is the same as
-the word worker, --role=admin stats as admin stats; --version tells the version.
+'fileq COMMAND --help' tells more and gives examples. --role=worker means the word
+worker, --role=admin stats means admin stats; --version tells the version.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 work left dead,
 4 broker unreachable.
@@ -69,7 +69,7 @@ def overview(words: tuple[str, ...], known: Sequence[Command]) -> str:
     head = f"usage: {called} COMMAND [options]\n\n"
     if words:
         return head + _rows(below) + f"\n'{called} COMMAND --help' tells more and gives examples.\n"
-    head += "Drop a file into a directory: it is queued once, processed, retried and never lost.\n\n"
+    head += "Drop a file into a directory: queued once, processed, retried, never lost.\n\n"
     parts = [
         f"{title}:\n{_rows(chosen)}\n"
         for title, belongs in _SECTIONS
