@@ -21,6 +21,7 @@ LAYERS = [
     {"fileq.producer", "fileq.worker", "fileq.observe", "fileq.testing", "fileq.trying"},
     {"fileq.roles", "fileq.enqueueing"},
     {"fileq.once", "fileq.doctor"},
+    {"fileq.admin"},
     {"fileq.cli"},
     {"fileq.__main__"},
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fileq.brokers import events
-from fileq.brokers.memory.inspector import MemoryInspector
+from fileq.brokers.memory.mending import MemoryMending
 from fileq.brokers.memory.state import Row, job_in
 from fileq.brokers.types import (
     Attempt,
@@ -34,7 +34,7 @@ from fileq.job import Claim, State, Version, decode, encode
 RATE_WINDOW_MS = 1000
 
 
-class MemoryBroker(MemoryInspector):
+class MemoryBroker(MemoryMending):
     kind = "memory"
     where = "this process"
 

@@ -12,7 +12,7 @@ import msgspec
 
 from fileq.brokers import events
 from fileq.brokers.sqlite.books import Books
-from fileq.brokers.sqlite.inspector import SqliteInspector
+from fileq.brokers.sqlite.mending import SqliteMending
 from fileq.brokers.sqlite.rate import Window
 from fileq.brokers.sqlite.rows import (
     Element,
@@ -49,7 +49,7 @@ GONE_SLOTS_KEPT = 1000  # of which the last token is remembered
 _LEDGER_PAGE = 500
 
 
-class SqliteBroker(SqliteInspector):
+class SqliteBroker(SqliteMending):
     kind = "sqlite"
 
     def examine(self, *, rights: bool = False) -> list[Finding]:

@@ -15,6 +15,10 @@ MODULES = (
     "config",
     "doctor",
     "completion",
+    "admin_stats",
+    "admin_jobs",
+    "admin_dlq",
+    "admin_care",
 )
 
 
