@@ -7,7 +7,6 @@ Config and returns an object with the methods of base.FullBroker.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import entry_points
 
 from fileq.brokers.base import FullBroker
 from fileq.config import Config
@@ -45,6 +44,8 @@ def examine(broker: FullBroker, *, rights: bool = False) -> list[Finding]:
 
 
 def _third_party(kind: str, config: Config) -> FullBroker:
+    from importlib.metadata import entry_points  # reads every installed package; nobody else needs it
+
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if kind not in found:
         known = ", ".join((*BUILT_IN, *sorted(found)))

@@ -7,7 +7,6 @@ too; admin words also work without `admin`.
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -136,6 +135,8 @@ def _missing(found: Found, known: Sequence[Command]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
+    import difflib
+
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}? " if close else ""
 

@@ -10,8 +10,16 @@ import pytest
 
 from fileq import __version__
 from fileq.config import example_yaml
+from tests.integration.producing import Place
 
 HEAVY = ("redis", "sqlite3", "yaml", "opentelemetry", "rich", "starlette", "uvicorn", "watchdog", "structlog")
+
+
+# What only those need who find, run or watch.
+OTHERS = (
+    *("prometheus_client", "wcmatch", "pybreaker", "cronsim", "importlib.metadata"),
+    *("fileq.producer", "fileq.worker", "fileq.handlers", "fileq.observe", "fileq.doctor"),
+)
 
 
 def fileq(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -38,6 +46,24 @@ def test_version_is_told_without_importing_anything_heavy(tmp_path: Path) -> Non
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
     )
     assert shown.stdout == f"fileq {__version__}\n[]\n"
+
+
+def test_stats_import_their_own_broker_and_nothing_else_that_is_heavy(place: Place) -> None:
+    with place.open():
+        pass
+    sets = [f"--set={key}={value}" for key, value in place.settings.items()]
+    own = {"redis": "redis", "sqlite": "sqlite3"}[place.kind]
+    code = (
+        f"import sys, {own}\n"  # with whatever that brings along
+        "before = set(sys.modules)\n"
+        "from fileq.cli import main\n"
+        f"assert main(['admin', 'stats', *{sets!r}]) == 0\n"
+        f"print([name for name in {HEAVY + OTHERS!r} if name in set(sys.modules) - before])"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.splitlines()[-1] == "[]"
 
 
 def test_a_wrong_value_and_two_misspelt_keys_are_three_lines_and_exit_2(tmp_path: Path) -> None:
