@@ -50,6 +50,8 @@ class Found(Struct, frozen=True):
 
 def parse(arguments: Sequence[str], commands: Iterable[Command] | None = None) -> Parsed:
     known = all_commands() if commands is None else tuple(commands)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     found = find_words(arguments, known)
     command = next((command for command in known if command.words == found.words), None)
     if command is None:

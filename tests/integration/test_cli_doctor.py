@@ -96,6 +96,14 @@ def test_nothing_is_made_and_what_is_wrong_has_an_advice_and_exit_1(here: Path, 
     assert list(here.iterdir()) == []
 
 
+def test_a_directory_whose_name_is_no_text_is_shown_all_the_same(here: Path, doctor: Doctor) -> None:
+    name = os.fsdecode(b"in-\xff")
+    (here / name).mkdir()
+    (here / "config.yaml").touch()
+    assert doctor(worker__allowed_roots=f"[{here}]", producer__scan_dir=name).code == 0
+    assert doctor.find("scan_dir")[0]["detail"].startswith("in-\\udcff")
+
+
 def test_only_what_a_role_needs_is_looked_at(here: Path, doctor: Doctor) -> None:
     names = {role: {check["name"] for check in doctor(role).checks} for role in ("producer", "worker", "all")}
     assert names["producer"] - names["worker"] == {"scan_dir", "watching", "inotify"}
