@@ -1,4 +1,7 @@
-"""`fileq all --once`: scan once, process until nothing is left that could be, exit. For cron and CI."""
+"""`fileq all --once`: scan once, process until nothing is left that could be, exit. For cron and CI.
+
+`fileq worker --once` is the same without the scan.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,11 @@ LOOK_EVERY_S = 0.1
 Show = Callable[[str], None]
 
 
-def run_all_once(loaded: Loaded, app_dir: str) -> int:
+def run_all_once(loaded: Loaded, app_dir: str, *, is_producing: bool = True) -> int:
     """0, or 3 if a job died in this run. Jobs for later and paused queues are left, and reported."""
     config = loaded.config
-    check_scan_dir(config)
+    if is_producing:
+        check_scan_dir(config)
     counts: Counter[str] = Counter()
     log = set_up_logs(config.observability.log_level, config.observability.log_format)
     with _line() as (show, is_shown):
@@ -38,15 +42,18 @@ def run_all_once(loaded: Loaded, app_dir: str) -> int:
         broker = start_broker(loaded, emit)
         started_s = time.monotonic()
         try:
-            producer = Producer(config, broker, broker, emit=emit, is_once=True)
+            producer = Producer(config, broker, broker, emit=emit, is_once=True) if is_producing else None
             worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit)
             with _running(worker.services, config.worker.shutdown_timeout):
-                summary = produce_once(producer, lambda _: show(_progress(counts, started_s)))
+                if producer is not None:
+                    summary = produce_once(producer, lambda _: show(_progress(counts, started_s)))
                 left = _drain(broker, lambda: show(_progress(counts, started_s)))
-            producer.close()
+            if producer is not None:
+                producer.close()
         finally:
             broker.close()
-    print(summary)
+    if producer is not None:
+        print(summary)
     print(_outcome(counts, time.monotonic() - started_s))
     for line in left:
         print(line)

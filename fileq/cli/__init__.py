@@ -20,10 +20,8 @@ INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0 done, 1 failed, 2 usage or configuration, 3 work left dead, 4 broker unreachable."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _prepare_output()
     try:
-        # A name on disk may be no text in any encoding; showing it must not be what fails.
-        if reconfigure := getattr(sys.stdout, "reconfigure", None):
-            reconfigure(errors="backslashreplace")
         code = OK if _is_told_the_version(arguments) else _run(arguments)
         sys.stdout.flush()
         return code
@@ -40,6 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_output()
         return OK
+    except OSError as error:  # the disk is full that our output goes to, the working directory is gone
+        _complain(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+        _drop_output()
+        return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
 
@@ -58,10 +60,20 @@ def _run(arguments: list[str]) -> int:
 
 
 def _is_told_the_version(arguments: list[str]) -> bool:
-    if arguments[:1] != ["--version"]:
+    if "--version" not in arguments[: arguments.index("--") if "--" in arguments else None]:
         return False
     print(f"fileq {__version__}")
     return True
+
+
+def _prepare_output() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # Closed by whoever started us. Its number must not be given to a database, into which somebody may print.
+            setattr(sys, name, open(os.open(os.devnull, os.O_WRONLY), "w", closefd=False))  # noqa: SIM115
+    # A name on disk may be no text in any encoding; showing it must not be what fails.
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):
+        reconfigure(errors="backslashreplace")
 
 
 def _complain(text: str) -> None:
@@ -70,4 +82,5 @@ def _complain(text: str) -> None:
 
 def _drop_output() -> None:
     """Whoever read our output has gone, as `head` does; what is still in the buffer must not fail at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())

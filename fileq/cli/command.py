@@ -67,7 +67,10 @@ class Context:
         """One JSON document on stdout, for programs on one line, for people on many."""
         import msgspec
 
-        text = msgspec.json.encode(value)
+        try:
+            text = msgspec.json.encode(value)
+        except UnicodeEncodeError:  # a name that is no text in UTF-8
+            text = msgspec.json.encode(_escaped(msgspec.to_builtins(value)))
         if sys.stdout.isatty():
             text = msgspec.json.format(text, indent=2)
         print(text.decode())
@@ -86,3 +89,11 @@ class Context:
     def __exit__(self, *exc_info: object) -> None:
         if self._broker is not None:
             self._broker.close()
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_escaped(key): _escaped(item) for key, item in value.items()}
+    return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value

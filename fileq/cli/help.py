@@ -14,9 +14,10 @@ _SECTIONS = (
     ("Operations", lambda words: words[0] == "admin"),
 )
 _DEEP = " " * 6
+_MEANING_COLUMN = 24
 _TAIL = """\
-'fileq COMMAND --help' tells more and gives examples. --role=worker is the same as
-the word worker, --role=admin stats as admin stats; --version tells the version.
+'fileq COMMAND --help' tells more and gives examples. --role=worker means the
+word worker, --role=admin stats means admin stats; --version tells the version.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 work left dead,
 4 broker unreachable.
@@ -53,7 +54,12 @@ def epilog(command: Command) -> str:
     if command.json_fields:
         lines = ["fields of --json:"]
         for name, meaning in command.json_fields:
-            lines += [f"  {name}", textwrap.fill(meaning, WIDTH, initial_indent=_DEEP, subsequent_indent=_DEEP)]
+            head, below = f"  {name}", " " * _MEANING_COLUMN
+            if len(head) > _MEANING_COLUMN - 2:
+                lines.append(head)
+                head = ""
+            text = textwrap.fill(meaning, WIDTH, initial_indent=below, subsequent_indent=below)
+            lines.append(head + text[len(head) :])
         parts.append("\n".join(lines))
     lines = ["examples:"]
     for line, meaning in command.examples:
@@ -69,7 +75,7 @@ def overview(words: tuple[str, ...], known: Sequence[Command]) -> str:
     head = f"usage: {called} COMMAND [options]\n\n"
     if words:
         return head + _rows(below) + f"\n'{called} COMMAND --help' tells more and gives examples.\n"
-    head += "Drop a file into a directory: it is queued once, processed, retried and never lost.\n\n"
+    head += "Drop a file into a directory: queued once, processed, retried, never lost.\n\n"
     parts = [
         f"{title}:\n{_rows(chosen)}\n"
         for title, belongs in _SECTIONS

@@ -7,7 +7,7 @@ too; admin words also work without `admin`.
 from __future__ import annotations
 
 import argparse
-import difflib
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
@@ -24,6 +24,7 @@ ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("admin", "status"): ("admin", "stats"),
     ("admin", "dlq", "clear"): ("admin", "purge-dlq"),
 }
+_CHOICE = re.compile(r"invalid choice: (.*) \(choose from (.*)\)$")
 _TAKE_A_VALUE = ("--config", "--set")
 
 
@@ -49,6 +50,8 @@ class Found(Struct, frozen=True):
 
 def parse(arguments: Sequence[str], commands: Iterable[Command] | None = None) -> Parsed:
     known = all_commands() if commands is None else tuple(commands)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     found = find_words(arguments, known)
     command = next((command for command in known if command.words == found.words), None)
     if command is None:
@@ -134,6 +137,8 @@ def _missing(found: Found, known: Sequence[Command]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
+    import difflib
+
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}? " if close else ""
 
@@ -191,6 +196,9 @@ class Parser(argparse.ArgumentParser):
         if message.startswith("argument "):
             name, _, said = message.removeprefix("argument ").partition(": ")
             message = f"{name} {said}"
+        if found := _CHOICE.search(message):
+            known = found[2].replace("'", "")
+            message = f"{message[: found.start()]}is {found[1]}; it must be one of {known}"
         separator = " " if message.endswith("?") else "; "
         raise ConfigError(f"{message}{separator}see '{self.prog} --help'")
 

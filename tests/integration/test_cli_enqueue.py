@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from fileq.brokers.sqlite import SqliteBroker
+from fileq.brokers.types import Enqueued, Entry
 from fileq.cli import main
+from fileq.cli.commands import enqueue as enqueue_command
 from fileq.job import Job, decode
 from tests.integration.producing import Place
 from tests.integration.program import command, environment, run
@@ -204,6 +208,28 @@ def test_a_file_of_the_workers_side_gets_the_producers_name(on_sqlite: Place) ->
     assert job_of(on_sqlite, id).filepath == "/far/inbox/a"
 
 
+def test_what_was_enqueued_before_an_outage_is_told(
+    on_sqlite: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The database is removed between two portions."""
+    for n in range(4):
+        on_sqlite.write(f"{n}")
+    monkeypatch.chdir(on_sqlite.directory)
+    monkeypatch.setattr(enqueue_command, "PORTION", 2)
+    real = SqliteBroker.enqueue
+
+    def once(broker: SqliteBroker, entries: Sequence[Entry]) -> Enqueued:
+        done = real(broker, entries)
+        (on_sqlite.directory / "fileq.db").unlink()
+        return done
+
+    monkeypatch.setattr(SqliteBroker, "enqueue", once)
+    assert main(["enqueue", *(f"in/{n}" for n in range(4)), "--set", "producer.scan_dir=in"]) == 1
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 2
+    assert "was removed or replaced while in use" in shown.err
+
+
 def test_a_broker_that_refuses_is_exit_4_and_one_line(on_sqlite: Place) -> None:
     on_sqlite.write("a")
     ended = enqueue(on_sqlite, "in/a", code=4, redis__addr="127.0.0.1:1")
@@ -216,7 +242,7 @@ def test_a_broker_of_one_process_gets_no_jobs_from_another(on_sqlite: Place) -> 
 
 
 def test_whoever_reads_our_output_may_leave_early(on_sqlite: Place) -> None:
-    files = [os.fsdecode(on_sqlite.write(f"{n}")) for n in range(300)]
+    files = [os.fsdecode(on_sqlite.write(f"{n}")) for n in range(600)]
     settings = {"producer.scan_dir": on_sqlite.inbox, **on_sqlite.settings}
     reading, writing = os.pipe()
     os.close(reading)
@@ -232,4 +258,4 @@ def test_whoever_reads_our_output_may_leave_early(on_sqlite: Place) -> None:
     )
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert len(on_sqlite.jobs()) == 300
+    assert len(on_sqlite.jobs()) == 600

@@ -42,6 +42,7 @@ from fileq.brokers.types import (
     check_queues,
 )
 from fileq.brokers.wake import LocalWaiter
+from fileq.finding import Finding, sound
 from fileq.job import Claim, State, encode
 
 GONE_SLOTS_KEPT = 1000  # of which the last token is remembered
@@ -50,6 +51,13 @@ _LEDGER_PAGE = 500
 
 class SqliteBroker(SqliteMending):
     kind = "sqlite"
+
+    def examine(self, *, rights: bool = False) -> list[Finding]:
+        """Whether the database's place is a good one; rights are part of that."""
+        from fileq.brokers.sqlite.examine import examine_place
+        from fileq.brokers.sqlite.schema import VERSION
+
+        return [*examine_place(self.where), sound("schema", f"version {VERSION}")]
 
     # enqueue
 

@@ -13,6 +13,8 @@ MODULES = (
     "attempt",
     "enqueue",
     "config",
+    "doctor",
+    "completion",
     "admin_stats",
     "admin_jobs",
     "admin_dlq",

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import add_json, duration, moment, whole
 from fileq.cli.command import Command, Context
 from fileq.errors import ConfigError
 
+if TYPE_CHECKING:
+    from fileq.brokers.types import Entry
+
+PORTION = 500  # jobs of one call
+
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subjects", nargs="*", metavar="PATH", help="files; or commands, as '{\"command\": \"…\"}'")
+    parser.add_argument("subjects", nargs="*", metavar="PATH", help='files; or commands, as \'{"command": "…"}\'')
     parser.add_argument("--type", metavar="T", help="a job of this type, about no file")
     parser.add_argument("--payload", metavar="JSON", help="what the handler of that type gets as job.payload")
     parser.add_argument("--priority", metavar="P", help="its queue (default: as the producer would choose)")
@@ -25,7 +31,6 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(context: Context) -> int:
-    from fileq.brokers.types import Fate
     from fileq.enqueueing import COMMAND_TYPE, Wish, entries_for, entry_of_type
 
     options = context.options
@@ -45,26 +50,44 @@ def _run(context: Context) -> int:
         entries = entries_for(config, options.subjects, wish)
     if any(entry.job.type == COMMAND_TYPE for entry in entries) and not config.worker.allow_commands:
         _remark("worker.allow_commands is false here; a worker with this setting will not run the command")
-    fates = context.broker(create=True).enqueue(entries).fates
-    jobs = [
-        {
-            "id": entry.job.id,
-            "fate": fate,
-            "filepath": entry.job.filepath,
-            "type": entry.job.type,
-            "priority": entry.job.priority,
-            "process_at": entry.job.process_at,
-        }
-        for entry, fate in zip(entries, fates, strict=True)
-    ]
-    if options.json:
-        context.print_json({"jobs": jobs, "batch_id": entries[0].job.batch_id})
-        return 0
+    return _enqueue(context, entries)
+
+
+def _enqueue(context: Context, entries: list[Entry]) -> int:
+    """In portions; after an outage in the middle, what went before it is told. Printed last, because whoever reads it
+    may leave early."""
+    broker = context.broker(create=True)
+    jobs: list[dict[str, str | None]] = []
+    try:
+        for start in range(0, len(entries), PORTION):
+            part = entries[start : start + PORTION]
+            jobs += map(_as_json, part, broker.enqueue(part).fates)
+    finally:
+        _tell(context, jobs, entries[0].job.batch_id)
+    return 0
+
+
+def _tell(context: Context, jobs: list[dict[str, str | None]], batch_id: str | None) -> None:
+    if context.options.json:
+        if jobs:
+            context.print_json({"jobs": jobs, "batch_id": batch_id})
+        return
     for job in jobs:
         print(job["id"])
-        if job["fate"] == Fate.DUPLICATE:
+        if job["fate"] == "duplicate":
             _remark(f"there is a job {job['id']} already; nothing was enqueued")
-    return 0
+
+
+def _as_json(entry: Entry, fate: str) -> dict[str, str | None]:
+    job = entry.job
+    return {
+        "id": job.id,
+        "fate": fate,
+        "filepath": job.filepath,
+        "type": job.type,
+        "priority": job.priority,
+        "process_at": job.process_at,
+    }
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -103,7 +126,7 @@ there already is not queued twice, its id is printed, and the exit code is 0."""
                 "fileq enqueue --type report --payload '{\"month\": 1}' --id report-2026-01",
                 "a job about no file, at most once under this id",
             ),
-            ("fileq enqueue '{\"command\": \"df -h\"}' --timeout 30s", "a command for the shell of a worker"),
+            ('fileq enqueue \'{"command": "df -h"}\' --timeout 30s', "a command for the shell of a worker"),
         ),
         arguments=_arguments,
         run=_run,

@@ -8,14 +8,14 @@ from fileq.cli.arguments import add_app_dir, whole
 from fileq.cli.command import Command, Context
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scan_dir", nargs="?", metavar="DIR", help="the directory to process (producer.scan_dir)")
+def _scanning(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scan_dir", nargs="?", metavar="DIR", help="the directory of the files (producer.scan_dir)")
     add_app_dir(parser)
     parser.add_argument("--once", action="store_true", help="do what there is to do, then exit")
 
 
-def _with_count(parser: argparse.ArgumentParser) -> None:
-    _arguments(parser)
+def _working(parser: argparse.ArgumentParser) -> None:
+    _scanning(parser)
     parser.add_argument("--count", type=whole(1), metavar="N", help="jobs that run at the same time (worker.count)")
 
 
@@ -27,10 +27,10 @@ def _run(context: Context, role: str) -> int:
         from fileq.roles import run_producer, run_producer_once
 
         return run_producer_once(loaded) if options.once else run_producer(loaded)
-    if role == "all" and options.once:
+    if options.once:
         from fileq.once import run_all_once
 
-        return run_all_once(loaded, options.app_dir)
+        return run_all_once(loaded, options.app_dir, is_producing=role == "all")
     from fileq.roles import run_worker
 
     return run_worker(loaded, options.app_dir, is_producing=role == "all")
@@ -49,7 +49,7 @@ With --once: one scan, a summary on stdout, and the end.""",
             ("fileq producer /srv/inbox", "watch /srv/inbox until SIGTERM or Ctrl-C"),
             ("fileq producer --once --set producer.rate_limit_per_sec=0", "one scan, as fast as it goes"),
         ),
-        arguments=_arguments,
+        arguments=_scanning,
         run=lambda context: _run(context, "producer"),
     ),
     Command(
@@ -58,12 +58,15 @@ With --once: one scan, a summary on stdout, and the end.""",
         description="""\
 Claims jobs by priority, runs their handlers, settles them, until a signal comes. Also gives back the jobs of workers
 that died and moves jobs whose time has come. The first SIGINT or SIGTERM lets running jobs finish, up to
-worker.shutdown_timeout; the second ends them and gives them back.""",
+worker.shutdown_timeout; the second ends them and gives them back.
+
+With --once: process until nothing is pending, running or retrying, and exit with 0, or with 3 if a job died in this
+run.""",
         examples=(
             ("fileq worker --count 8", "eight jobs at a time"),
             ("fileq worker --app-dir /opt/handlers --set redis.addr=redis:6379", "handlers from elsewhere"),
         ),
-        arguments=_with_count,
+        arguments=_working,
         run=lambda context: _run(context, "worker"),
     ),
     Command(
@@ -79,7 +82,7 @@ for up to a minute. For cron and CI.""",
             ("fileq all ./inbox", "process what is dropped into ./inbox, on an SQLite file and nothing else"),
             ("fileq all ./inbox --once", "process what is there now, then exit"),
         ),
-        arguments=_with_count,
+        arguments=_working,
         run=lambda context: _run(context, "all"),
     ),
 )
