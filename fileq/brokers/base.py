@@ -187,7 +187,7 @@ class Mender(Protocol):
 
     def astray(self, ids: Sequence[str]) -> list[bool]:
         """Whether a job's record says that it waits, runs or is dead, and what it speaks of is not there; each in one
-        consistent look. False where there is no record."""
+        consistent look. False where there is no record, or its queue is not one of this configuration."""
         ...
 
     def reinstate(self, ids: Sequence[str]) -> list[bool]:

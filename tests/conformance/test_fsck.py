@@ -1,11 +1,16 @@
 """fsck on every broker: each kind of damage is named, put right and gone at the next look; and nothing else is."""
 
+from contextlib import closing
 from threading import Event
 
 import pytest
+from msgspec.structs import replace
 
 from fileq.admin.fsck import fsck
+from fileq.brokers.redis import open_redis
+from fileq.brokers.sqlite import SqliteBroker
 from fileq.brokers.types import cancel, complete
+from fileq.errors import ConfigError
 from tests.conformance.builders import (
     a_version,
     an_entry,
@@ -20,6 +25,7 @@ from tests.conformance.builders import (
     failed,
     foreign,
     hopeless,
+    id_of,
     let_leases_run_out,
     names,
     record_of,
@@ -230,14 +236,34 @@ def test_much_damage_is_repaired_in_one_go(harness):
     repairs = assert_repaired(harness, *names(60))
     assert {id for action, id in repairs if action == "reinstated"} == {*names(60)[:30], "d1"}
     assert drift(harness) == 0
-    ids = {id for queue in ("high", "low") for page in harness.broker.pages(queue) for id in map(id_in, page)}
+    ids = {id for queue in ("high", "low") for page in harness.broker.pages(queue) for id in map(id_of, page)}
     assert set(names(60)) <= ids
 
 
-def id_in(raw):
-    from fileq.job import decode
+def test_jobs_of_a_queue_that_only_others_know_are_not_called_lost(make_harness):
+    """Whoever looks with another configuration must not put a second copy into his own queue."""
+    harness = make_harness(**{"worker.priorities": ["express", "high", "low"]})
+    enqueue(harness, "a", queue="express")
+    enqueue(harness, "b")
+    theirs = config_of(harness, ["high", "low"])
+    if harness.broker.kind != "memory":  # which nobody else can open
+        with closing(other_broker(harness, theirs)) as broker:
+            assert broker.astray(["a", "b"]) == broker.reinstate(["a", "b"]) == [False, False]
+            with pytest.raises(ConfigError, match="the queue 'express', which is not in"):
+                fsck(broker, theirs, is_repairing=True, sleep=lambda seconds: None)
+    assert check(harness).is_clean
+    assert whereabouts(harness, "a") == ["express"]
 
-    return decode(raw).id
+
+def config_of(harness, priorities):
+    config = harness.config
+    return replace(config, worker=replace(config.worker, priorities=tuple(priorities)))
+
+
+def other_broker(harness, config):
+    if config.broker_kind == "sqlite":
+        return SqliteBroker(config, clock=harness.clock, monotonic=harness.clock)
+    return open_redis(config, clock=harness.clock)
 
 
 # beside a busy worker

@@ -14,6 +14,7 @@ from fileq.admin.jobs import job_in
 from fileq.brokers.base import FullBroker
 from fileq.brokers.types import Census, Record, Stray, Suspect
 from fileq.config import Config
+from fileq.errors import ConfigError
 from fileq.job import State
 
 PAUSE_S = 1.0  # between two looks at a job
@@ -73,6 +74,10 @@ def look_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Found:
     before = broker.census(sweep=True)
     walk = Walk(broker, queues, expected=_size_of(before))
     walk.everything()
+    if walk.unknown_queues:
+        # Nobody can count what lies in lists he does not know.
+        names = ", ".join(sorted(map(repr, walk.unknown_queues)))
+        raise ConfigError(f"there are jobs of the queue {names}, which is not in worker.priorities; add it to look")
     found = Found(walk, measured(before, broker.census(sweep=True), walk))
     is_doubtful = not found.first.is_exact or bool(found.first.excess)
     if is_doubtful or walk.astray or walk.strays or walk.silent or walk.copies:

@@ -60,6 +60,7 @@ class Walk:
         self.copies: dict[str, int] = {}
         self.astray: dict[str, Record] = {}
         self.silent: dict[str, Suspect] = {}
+        self.unknown_queues: set[str] = set()  # of jobs that have not ended
 
     def everything(self) -> None:
         self.queues()
@@ -158,6 +159,8 @@ class Walk:
         for page in self._broker.ids():
             self.records += len(page)
             found = [record for record in self._broker.records(page) if record is not None]
+            alive = (record for record in found if record.state not in (State.COMPLETED, State.CANCELLED, State.DEAD))
+            self.unknown_queues.update(record.queue for record in alive if record.queue not in self._queues)
             # What the lists showed is there; the others may have come or moved meanwhile.
             searched = [
                 record

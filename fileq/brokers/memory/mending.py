@@ -25,21 +25,19 @@ class MemoryMending(MemoryInspector):
             return [row is not None and self._is_astray(row) for row in rows]
 
     def _is_astray(self, row: Row) -> bool:
+        """Never one of a queue that only another configuration knows: it may well lie there."""
         place = self._place_of(row)
-        return place is not None and row.raw not in place
+        return place is not None and row.queue in self.queues and row.raw not in place
 
     def _place_of(self, row: Row) -> Collection[bytes] | None:
         """Where the element lies that the record speaks of; None when it has ended, and lies nowhere for ever."""
         return {
-            State.PENDING: self.queues[self._queue_of(row)],
+            State.PENDING: self.queues.get(row.queue, ()),
             State.SCHEDULED: self.scheduled,
             State.RETRYING: self.scheduled,
             State.RUNNING: self.processing.get(row.worker, ()),
             State.DEAD: self.dead,
         }.get(row.state)
-
-    def _queue_of(self, row: Row) -> str:
-        return row.queue if row.queue in self.queues else self.queue_names[-1]
 
     def reinstate(self, ids: Sequence[str]) -> list[bool]:
         with self.lock:
@@ -56,7 +54,7 @@ class MemoryMending(MemoryInspector):
             self.scheduled[row.raw] = row.due_ms
         else:
             row.queued = max(row.queued, 1) if row.state is State.PENDING else row.queued + 1
-            row.state, row.queue = State.PENDING, self._queue_of(row)
+            row.state = State.PENDING
             self.push_raw(row.queue, row.raw, front=True)
         return True
 

@@ -11,6 +11,7 @@ from msgspec.json import encode
 from fileq.brokers.sqlite.books import Books
 from fileq.brokers.sqlite.inspector import SqliteInspector
 from fileq.brokers.sqlite.rows import Row, find_rows
+from fileq.brokers.sqlite.schema import find_holes
 from fileq.brokers.types import Record, Stray
 from fileq.job import State
 
@@ -33,15 +34,15 @@ class SqliteMending(SqliteInspector):
             return [(row := rows[id]) is not None and self._is_astray(db, row) for id in ids]
 
     def _is_astray(self, db: sqlite3.Connection, row: Row) -> bool:
-        """False when it has ended, and lies nowhere for ever."""
+        """False when it has ended, and lies nowhere for ever; and for a queue that only another configuration knows."""
         place = {
-            State.PENDING: self._queue_of(row),
+            State.PENDING: row.queue,
             State.SCHEDULED: "scheduled",
             State.RETRYING: "scheduled",
             State.RUNNING: "processing",
             State.DEAD: "dead_letter",
         }.get(State(row.state))
-        return place is not None and not self._lies(db, place, row)
+        return place is not None and row.queue in self.queue_names and not self._lies(db, place, row)
 
     def _lies(self, db: sqlite3.Connection, place: str, row: Row | Record) -> bool:
         sql, values = {
@@ -51,12 +52,12 @@ class SqliteMending(SqliteInspector):
         }.get(place, ("queued WHERE queue = ? AND raw = ?", (place, row.raw)))
         return db.execute(f"SELECT 1 FROM {sql} LIMIT 1", values).fetchone() is not None
 
-    def _queue_of(self, row: Row) -> str:
-        return row.queue if row.queue in self.queue_names else self.queue_names[-1]
-
     def reinstate(self, ids: Sequence[str]) -> list[bool]:
         with self.writing() as books:
-            return [self._reinstate(books, books.row(id)) for id in ids]
+            answers = [self._reinstate(books, books.row(id)) for id in ids]
+            if any(answers):
+                find_holes(books.db)  # whoever took them out has left some
+            return answers
 
     def _reinstate(self, books: Books, row: Row | None) -> bool:
         if row is None or not self._is_astray(books.db, row):
@@ -68,7 +69,7 @@ class SqliteMending(SqliteInspector):
             books.db.execute("INSERT INTO scheduled VALUES (?, ?)", (row.due_ms, row.raw))
         else:
             row.queued = max(row.queued, 1) if row.state == State.PENDING else row.queued + 1
-            row.state, row.queue = State.PENDING, self._queue_of(row)
+            row.state = State.PENDING
             books.push_raw(row.queue, row.raw, front=True)
         return True
 
@@ -96,8 +97,9 @@ class SqliteMending(SqliteInspector):
 
     def balance(self, drift: int, becomes: int = 0) -> bool:
         with self.writing() as books:
-            if self.census_in(books.db, books.now_ms).drift != drift:
+            if self.census_in(books.db, books.now_ms, is_counted=True).drift != drift:
                 return False
+            find_holes(books.db)
             # The hour's counters stay: nothing happened in this hour.
             name = "deleted" if drift > becomes else "adopted"
             sql = "INSERT INTO stats VALUES (?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value"

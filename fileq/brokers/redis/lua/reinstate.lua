@@ -1,6 +1,7 @@
 #!lua
 -- Reinstate jobs that are astray: the record says where the element lies, and it does not lie there. One that nobody
--- runs any more goes to the front of its queue. Asked only to look, it changes nothing.
+-- runs any more goes to the front of its queue. One of a queue that only another configuration knows is left alone. Asked
+-- only to look, it changes nothing.
 --
 -- own KEYS   a record a job
 -- own ARGV   1 'look' or 'mend', 2 and 3 processing list pattern, cut at its %s
@@ -26,10 +27,10 @@ end
 for i = 1, #KEYS - own_keys do
   local was = read('HMGET', KEYS[own_keys + i], 'state', 'json', 'queue', 'worker', 'due', 'queued')
   local job = {
-    record = KEYS[own_keys + i], state = was[1], json = was[2], number = queue_number[was[3] or ''] or QUEUES,
+    record = KEYS[own_keys + i], state = was[1], json = was[2], number = queue_number[was[3] or ''],
     worker = was[4], due = was[5] or '0', queued = tonumber(was[6]) or 0,
   }
-  local is_astray = job.state and job.json and not astray[job.record] and not lies(job)
+  local is_astray = job.state and job.json and job.number and not astray[job.record] and not lies(job)
   answers[i] = is_astray and 1 or 0
   if is_astray then astray[job.record] = job end -- a job may be named twice, it is put back once
 end
@@ -41,7 +42,7 @@ local function put_back(job)
     redis.call('ZADD', SCHEDULED, job.due, job.json)
   else
     local queued = job.state == 'pending' and math.max(job.queued, 1) or job.queued + 1
-    redis.call('HSET', job.record, 'state', 'pending', 'queue', queue_name[job.number], 'queued', queued)
+    redis.call('HSET', job.record, 'state', 'pending', 'queued', queued)
     redis.call('RPUSH', queue_key[job.number], job.json)
   end
   redis.call('PERSIST', job.record)
