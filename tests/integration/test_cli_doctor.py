@@ -157,11 +157,19 @@ def test_what_a_user_may_not_ask_is_unknown_and_not_wrong(here: Path, valkey: Se
     assert [doctor.status(name) for name in ("broker", "clock", "rights")] == ["ok"] * 3
 
 
-def test_a_right_that_is_missing_is_named(here: Path, valkey: Server, doctor: Doctor) -> None:
-    valkey.add_user("fileq", "pass", *RIGHTS, "-lpush")
+@pytest.mark.parametrize(
+    ("right", "verb"),
+    [("llen", "read"), ("hget", "enqueue"), ("rpoplpush", "claim"), ("rpop", "complete"), ("rpush", "release")],
+)
+def test_a_right_that_is_missing_is_named_with_what_it_is_for(
+    right: str, verb: str, here: Path, valkey: Server, doctor: Doctor
+) -> None:
+    valkey.add_user("fileq", "pass", *RIGHTS, f"-{right}")
     doctor(redis__addr=valkey.address, redis__username="fileq", redis__password="pass")
     assert doctor.wrong == ["rights"]
-    assert "LPUSH" in doctor.find("rights")[0]["detail"]
+    detail = doctor.find("rights")[0]["detail"]
+    assert detail.startswith(f"can't {verb}: ")
+    assert right.upper() in detail.upper()
 
 
 @pytest.mark.parametrize(("ahead_s", "words"), [(-60.0, "ahead of"), (60.0, "behind")])
