@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from fileq.admin.stats import Process, processes
+from fileq.admin.text import stamp
 from fileq.brokers.base import FullBroker
 from fileq.brokers.types import Cancelled
 from fileq.errors import ConfigError
@@ -37,6 +38,7 @@ class Pausing(Struct, frozen=True):
 
 
 class Workers(Struct, frozen=True):
+    at: str
     workers: tuple[Process, ...]
     slots: int
     busy: int
@@ -76,4 +78,4 @@ def set_paused(broker: FullBroker, queue: str, queues: Sequence[str], *, paused:
 def workers(broker: FullBroker) -> Workers:
     overview = broker.overview(1)
     found = processes(overview.workers, overview.census.now_ms)
-    return Workers(found, sum(p.slots for p in found), sum(p.busy for p in found))
+    return Workers(stamp(overview.census.now_ms) or "", found, sum(p.slots for p in found), sum(p.busy for p in found))

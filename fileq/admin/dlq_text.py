@@ -23,7 +23,7 @@ def render_dead(dead: DeadJobs, page: Page, at_ms: int) -> list[str]:
 
 def _job_lines(job: JobView, page: Page, at_ms: int) -> list[str]:
     facts = f"{ago(job.ended, at_ms)} ago, {plural(job.attempts, 'attempt')}, {printable(job.queue)}"
-    name = name_of(job.filepath, job.type, "") if job.is_job else f"{number(job.filesize)} bytes that are no job"
+    name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')} that are no job"
     error = cut(error_lines(job.error)[0], min(page.width - 2, ERROR_SHOWN))
     return [
         f"{page.paint(printable(job.id), 'bold')}  {facts}",

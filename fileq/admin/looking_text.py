@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from fileq.admin.jobs import AttemptView, JobHistory, JobView
 from fileq.admin.looking import FileTrace, VersionTrace
 from fileq.admin.stats_text import name_of
-from fileq.admin.text import Cell, Page, age, moment, number, printable, table
+from fileq.admin.text import ENDLESS, Cell, Page, age, moment, plural, printable, table
 from fileq.job import parse_time
 
 _OUTCOMES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
@@ -31,7 +31,7 @@ def job_table(jobs: Sequence[JobView], page: Page, at_ms: int, *, with_state: bo
     rows: list[list[str | Cell]] = [[*header]]
     for job in jobs:
         state = [Cell(job.state, STATE_STYLES.get(job.state, ""))] if with_state else []
-        name = name_of(job.filepath, job.type, "") if job.is_job else f"{number(job.filesize)} bytes, no job"
+        name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, no job"
         rows.append([printable(job.id), *state, ago(job.created, at_ms), name])
     return table(rows, page, right=(2,) if with_state else (1,))
 
@@ -45,7 +45,7 @@ def render_history(told: JobHistory, page: Page, at_ms: int) -> list[str]:
         else ("state", Cell("running, to be cancelled", "yellow")),
         ("file", printable(job.filepath)),
         ("type", printable(job.type or "")),
-        ("size", f"{number(job.filesize)} bytes" if job.filepath or not job.is_job else ""),
+        ("size", plural(job.filesize, "byte") if job.filepath or not job.is_job else ""),
         ("version", printable(told.signature or "")),
         ("queue", printable(job.queue)),
         ("retries", str(job.retries) if job.is_job else ""),
@@ -58,7 +58,8 @@ def render_history(told: JobHistory, page: Page, at_ms: int) -> list[str]:
         ("result", _json(told.result)),
     ]
     rows = [(Cell(name, "dim"), value) for name, value in facts if value not in ("", Cell(""))]
-    lines = table(rows, page, has_header=False, from_left=False)
+    # Nothing is cut here: this is where people copy from.
+    lines = table(rows, page._replace(width=ENDLESS), has_header=False)
     if job.error and job.state != "completed":
         lines += [page.paint("error", "dim"), *(f"  {page.paint(line, 'red')}" for line in error_lines(job.error))]
     return [*lines, *_attempts(told, page)]
@@ -139,4 +140,4 @@ def _version_lines(version: VersionTrace, page: Page, at_ms: int) -> list[str]:
 def _facts(version: VersionTrace) -> str:
     if version.size is None or version.modified_ns is None:
         return ""
-    return f": {number(version.size)} bytes, modified {moment(version.modified_ns // 1_000_000)}"
+    return f": {plural(version.size, 'byte')}, modified {moment(version.modified_ns // 1_000_000)}"

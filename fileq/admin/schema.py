@@ -20,6 +20,7 @@ STATS_FIELDS = (
     ("errors[]", "kind, this_hour, last_hour: failed attempts by kind of error"),
 )
 WORKERS_FIELDS = (
+    ("at", "string (RFC 3339): when, by the broker's clock"),
     ("workers[]", "host, pid, version, started, queues, breaker, is_alive, slots, busy, jobs"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
     ("slots, busy", "number: of all processes"),

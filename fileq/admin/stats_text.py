@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fileq.admin.stats import Flow, Process, Slot, Stats
-from fileq.admin.text import Cell, Page, age, cut, number, plural, printable, rate, table
+from fileq.admin.text import ENDLESS, Cell, Page, age, cut, number, plural, printable, rate, table
+from fileq.job import parse_time
 
 _JOBS_SHOWN = 20  # of what workers are on; `fileq workers` has them all
 _ERRORS_SHOWN = 8
@@ -11,11 +12,13 @@ _BREAKERS = {"open": "red", "half-open": "yellow"}
 
 
 def render(stats: Stats, page: Page) -> list[str]:
-    """The whole page; where its height is limited, as many running jobs as fit."""
-    head = [*_title(stats, page), "", *_places(stats, page), "", *_rates(stats, page)]
-    tail = ["", *_errors(stats, page)] if stats.errors else []
-    most_jobs = max(0, min(_JOBS_SHOWN, page.height - len(head) - len(tail) - len(stats.workers) - 3))
-    return [*head, "", *_workers(stats, page, most_jobs), *tail]
+    """The whole page; where its height is limited, dense, and with as many running jobs as fit."""
+    is_high = page.height == ENDLESS
+    gap = [""] if is_high else []
+    head = [*_title(stats, page), *gap, *_places(stats, page), *gap, *_rates(stats, page), *gap]
+    tail = [] if not stats.errors else [*gap, *_errors(stats, page)] if is_high else _errors_in_short(stats, page)
+    room = page.height - len(head) - len(tail) - len(stats.workers) - 2
+    return [*head, *_workers(stats, page, max(0, min(_JOBS_SHOWN, room))), *tail]
 
 
 def _title(stats: Stats, page: Page) -> list[str]:
@@ -32,7 +35,8 @@ def _places(stats: Stats, page: Page) -> list[str]:
     rows.append(("scheduled", number(stats.scheduled), "", "delayed or to be retried" if stats.scheduled else ""))
     rows.append(("processing", number(stats.processing), "", _alive(stats)))
     total = stats.totals.get("completed", 0)
-    rows.append(("completed", number(stats.completed), "", f"listed, of {number(total)} in all" if total else ""))
+    in_all = f"listed, of {number(total)} in all" if total != stats.completed else ""
+    rows.append(("completed", number(stats.completed), "", in_all))
     if stats.cancelled:
         rows.append(("cancelled", number(stats.cancelled), "", ""))
     is_bad = stats.dead > 0
@@ -52,7 +56,7 @@ def _alive(stats: Stats) -> Cell:
     if not slots:
         return Cell("no worker is running", "red" if stats.waiting or stats.processing else "")
     style = "red" if not stats.heartbeats else ""
-    return Cell(f"on {plural(slots, 'slot')}, {plural(stats.heartbeats, 'heartbeat')}", style)
+    return Cell(f"of {plural(slots, 'slot')}, {plural(stats.heartbeats, 'heartbeat')}", style)
 
 
 def _rates(stats: Stats, page: Page) -> list[str]:
@@ -62,13 +66,17 @@ def _rates(stats: Stats, page: Page) -> list[str]:
     rows: list[list[str | Cell]] = [["rate", *(title for title, _ in flows)]]
     for name, title in (("produced", "enqueued"), ("completed", "completed"), ("failed", "failed"), ("dead", "died")):
         style = "red" if name == "dead" and any(flow.dead for _, flow in flows) else ""
-        rows.append([Cell(title, style), *(Cell(_amount(flow, name), style) for _, flow in flows)])
+        rows.append([Cell(title, style), *(Cell(_amount(flow, name, flow is stats.now), style) for _, flow in flows)])
     return [*table(rows, page, right=(1, 2, 3)), _eta(stats, page)]
 
 
-def _amount(flow: Flow, name: str) -> str:
+def _amount(flow: Flow, name: str, is_now: bool) -> str:
+    """How many and how fast; of now only how fast."""
     count = getattr(flow, name)
-    return f"{number(count)}  {rate(flow.a_second(name)):>8}" if count else "0" + " " * 10
+    fast = rate(flow.a_second(name))
+    if is_now:
+        return fast
+    return f"{number(count):>7}  {fast if count else '':>8}"
 
 
 def _eta(stats: Stats, page: Page) -> str:
@@ -87,7 +95,7 @@ def _workers(stats: Stats, page: Page, most_jobs: int) -> list[str]:
         return ["no workers"]
     lines = []
     left = most_jobs
-    heads = process_table(stats.workers, page)
+    heads = process_table(stats.workers, page, stats.at)
     lines.append(heads[0])
     for process, head in zip(stats.workers, heads[1:], strict=True):
         lines.append(head)
@@ -99,9 +107,9 @@ def _workers(stats: Stats, page: Page, most_jobs: int) -> list[str]:
     return lines
 
 
-def process_table(workers: tuple[Process, ...], page: Page) -> list[str]:
+def process_table(workers: tuple[Process, ...], page: Page, at: str) -> list[str]:
     """A header and a line a process."""
-    rows: list[tuple[str | Cell, ...]] = [("worker", "busy", "breaker", "state", "since", "version")]
+    rows: list[tuple[str | Cell, ...]] = [("worker", "busy", "breaker", "state", "up", "version")]
     for process in workers:
         is_ok = process.is_alive
         rows.append(
@@ -110,11 +118,16 @@ def process_table(workers: tuple[Process, ...], page: Page) -> list[str]:
                 f"{process.busy} of {process.slots}",
                 Cell(process.breaker, _BREAKERS.get(process.breaker, "")),
                 Cell("alive" if is_ok else "silent", "" if is_ok else "red"),
-                (process.started or "")[:19].replace("T", " "),
+                age(_seconds_between(process.started, at)),
                 printable(process.version),
             )
         )
     return table(rows, page, flexible=0, from_left=False)
+
+
+def _seconds_between(then: str | None, at: str) -> float | None:
+    start, end = parse_time(then or ""), parse_time(at)
+    return (end - start).total_seconds() if start is not None and end is not None else None
 
 
 def slot_table(slots: tuple[Slot, ...], page: Page, *, with_slots: bool = False) -> list[str]:
@@ -135,6 +148,13 @@ def name_of(filepath: str, type: str | None, id: str) -> str:
     if filepath:
         return printable(filepath)
     return f"{printable(type)} {printable(id)}" if type else printable(id) or "bytes that are no job"
+
+
+def _errors_in_short(stats: Stats, page: Page) -> list[str]:
+    kinds = ", ".join(
+        f"{printable(error.kind)} {number(error.this_hour)} ({number(error.last_hour)})" for error in stats.errors
+    )
+    return [cut(f"errors this hour (and last): {kinds}", page.width)]
 
 
 def _errors(stats: Stats, page: Page) -> list[str]:

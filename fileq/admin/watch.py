@@ -31,7 +31,7 @@ def watch(
         except BrokerUnavailable as error:
             now_s = time.monotonic()
             away_since_s = away_since_s or now_s
-            show(stats, f"{error}; for {age(now_s - away_since_s)}, trying again")
+            show(stats, f"away for {age(now_s - away_since_s)}, trying again: {error}")
         done += 1
         if done == looks:
             return

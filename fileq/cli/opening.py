@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from importlib import import_module
 
 import msgspec
 
@@ -39,6 +40,9 @@ def _hurried(config: Config) -> Config:
 def _in_time(config: Config, *, create: bool) -> FullBroker:
     """Opened by a thread that is left behind if it takes too long: names that don't resolve, several addresses,
     Sentinels or cluster nodes each have a time-out of their own, and no setting bounds their sum."""
+    if config.broker_kind == "redis":
+        # Before the clock starts: to load it takes a busy machine longer than any server to answer.
+        import_module("fileq.brokers.redis.broker")
     opened: list[FullBroker] = []
     failed: list[BaseException] = []
 

@@ -74,25 +74,27 @@ def look_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Found:
     walk = Walk(broker, queues, expected=_size_of(before))
     walk.everything()
     found = Found(walk, measured(before, broker.census(sweep=True), walk))
-    if not found.first.is_exact or found.first.excess:
-        sleep(PAUSE_S)
-        found.second = measure(broker, queues, sleep)
-        if found.first.is_exact or not found.second.is_exact:
-            found.excess = agreed(found.first, found.second)
-        elif found.second.excess:
-            sleep(PAUSE_S)
-            third = measure(broker, queues, sleep)
-            found.excess = agreed(found.second, third)
-            found.second = third
-    _look_again(broker, config, found, sleep)
+    is_doubtful = not found.first.is_exact or bool(found.first.excess)
+    if is_doubtful or walk.astray or walk.strays or walk.silent or walk.copies:
+        sleep(max(PAUSE_S, config.worker.heartbeat_ttl / 2) if walk.silent else PAUSE_S)
+        if is_doubtful:
+            _measure_again(broker, queues, found, sleep)
+        _look_again(broker, config, found)
     return found
 
 
-def _look_again(broker: FullBroker, config: Config, found: Found, sleep: Sleep) -> None:
+def _measure_again(broker: FullBroker, queues: Sequence[str], found: Found, sleep: Sleep) -> None:
+    """What two looks agree on; a first that gave only bounds is replaced by a third."""
+    found.second = measure(broker, queues, sleep)
+    earlier = found.first
+    if found.second.excess and found.second.is_exact and not earlier.is_exact:
+        sleep(PAUSE_S)
+        earlier, found.second = found.second, measure(broker, queues, sleep)
+    found.excess = agreed(earlier, found.second)
+
+
+def _look_again(broker: FullBroker, config: Config, found: Found) -> None:
     walk = found.walk
-    if not (walk.astray or walk.strays or walk.silent or walk.copies):
-        return
-    sleep(max(PAUSE_S, config.worker.heartbeat_ttl / 2) if walk.silent else PAUSE_S)
     found.lost = {id: walk.astray[id] for id, is_astray in _asked(broker.astray, list(walk.astray)) if is_astray}
     if walk.copies:
         walk.confirm_copies()

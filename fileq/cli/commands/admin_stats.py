@@ -120,7 +120,7 @@ def _workers(context: Context) -> int:
     from fileq.admin.stats_text import process_table, slot_table
 
     page = page_of_stdout(is_endless=True)
-    heads = process_table(found.workers, page)
+    heads = process_table(found.workers, page, found.at)
     lines = [heads[0]]
     for process, head in zip(found.workers, heads[1:], strict=True):
         lines += [head, *slot_table(process.jobs, page, with_slots=True)]
