@@ -172,6 +172,16 @@ def test_a_right_that_is_missing_is_named_with_what_it_is_for(
     assert right.upper() in detail.upper()
 
 
+@pytest.mark.parametrize("topology", ["sentinel", "cluster"])
+def test_the_server_in_charge_is_the_one_that_is_looked_at(
+    topology: str, here: Path, doctor: Doctor, request: pytest.FixtureRequest
+) -> None:
+    servers = request.getfixturevalue(topology)
+    doctor(redis__url=servers.url, redis__prefix="{jobqueue}")
+    assert doctor.wrong == ["persistence"]
+    assert [doctor.status(name) for name in ("version", "eviction", "clock", "rights")] == ["ok"] * 4
+
+
 @pytest.mark.parametrize(("ahead_s", "words"), [(-60.0, "ahead of"), (60.0, "behind")])
 def test_clocks_that_disagree_are_wrong(
     ahead_s: float, words: str, here: Path, valkey: Server, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
