@@ -49,6 +49,8 @@ def test_every_command_is_reached_word_by_word_and_offers_its_own_options(bash_s
         (["--role", "=", "wo"], {"worker"}),
         (["--role", "p"], {"producer"}),
         (["--role", "=", "worker", "--cou"], {"--count"}),
+        (["--role=worker", "--cou"], {"--count"}),
+        (["--config", "=", "worker", "config", "che"], {"check"}),
         (["doctor", "w"], {"worker"}),
         (["completion", ""], {"bash", "zsh", "fish"}),
         (["config", "get", "worker.cou"], {"worker.count"}),

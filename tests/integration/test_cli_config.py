@@ -189,6 +189,11 @@ def test_list_and_get_for_programs(file: Path, capsys: pytest.CaptureFixture[str
     assert tls[0]["value"] is False
 
 
+def test_init_may_write_a_file_whose_name_is_no_text(here: Path) -> None:
+    ended = run("config", "init", os.fsdecode(b"\xff.yaml"), cwd=here)
+    assert (ended.returncode, ended.stdout) == (0, "wrote \\udcff.yaml\n")
+
+
 def test_check_for_programs(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FILEQ_SERVICE_HOST", "x")
     assert main(["config", "check", "--json"]) == 0

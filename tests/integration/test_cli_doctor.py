@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import socket
+import struct
+import subprocess
 import tempfile
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +23,7 @@ from fileq.brokers.sqlite import examine as sqlite_examine
 from fileq.cli import main
 from fileq.doctor import files as files_checks
 from tests.integration.producing import Place
-from tests.integration.program import Program, environment, run
+from tests.integration.program import Program, command, environment, run
 from tests.integration.redis_store import contents
 from tests.integration.test_redis_rights import RIGHTS
 from tests.servers import Server
@@ -104,6 +109,37 @@ def test_a_directory_whose_name_is_no_text_is_shown_all_the_same(here: Path, doc
     assert doctor.find("scan_dir")[0]["detail"].startswith("in-\\udcff")
 
 
+def on_a_terminal(*arguments: str, cwd: Path, **environ: str) -> str:
+    """What the program writes to a terminal of eighty columns."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    wanted = {**environment(TERM="xterm", **environ)}
+    wanted.pop("COLUMNS", None)
+    process = subprocess.Popen(
+        command(*arguments), cwd=cwd, env=wanted, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while block := os.read(ours, 65536):
+            shown += block
+    except OSError:  # how a terminal says that nobody writes any more
+        pass
+    os.close(ours)
+    process.wait(30)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_colours_unless_told_otherwise_and_lines_that_fit(here: Path) -> None:
+    coloured = on_a_terminal("doctor", cwd=here)
+    assert coloured.startswith("\x1b[32m✓\x1b[0m")
+    plain = on_a_terminal("doctor", cwd=here, NO_COLOR="1")
+    assert "\x1b[3" not in plain
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", plain)
+    assert max(map(len, bare.splitlines())) <= 80
+    assert "\n                     " in bare
+
+
 def test_only_what_a_role_needs_is_looked_at(here: Path, doctor: Doctor) -> None:
     names = {role: {check["name"] for check in doctor(role).checks} for role in ("producer", "worker", "all")}
     assert names["producer"] - names["worker"] == {"scan_dir", "watching", "inotify"}
@@ -157,11 +193,29 @@ def test_what_a_user_may_not_ask_is_unknown_and_not_wrong(here: Path, valkey: Se
     assert [doctor.status(name) for name in ("broker", "clock", "rights")] == ["ok"] * 3
 
 
-def test_a_right_that_is_missing_is_named(here: Path, valkey: Server, doctor: Doctor) -> None:
-    valkey.add_user("fileq", "pass", *RIGHTS, "-lpush")
+@pytest.mark.parametrize(
+    ("right", "verb"),
+    [("llen", "read"), ("hget", "enqueue"), ("rpoplpush", "claim"), ("rpop", "complete"), ("rpush", "release")],
+)
+def test_a_right_that_is_missing_is_named_with_what_it_is_for(
+    right: str, verb: str, here: Path, valkey: Server, doctor: Doctor
+) -> None:
+    valkey.add_user("fileq", "pass", *RIGHTS, f"-{right}")
     doctor(redis__addr=valkey.address, redis__username="fileq", redis__password="pass")
     assert doctor.wrong == ["rights"]
-    assert "LPUSH" in doctor.find("rights")[0]["detail"]
+    detail = doctor.find("rights")[0]["detail"]
+    assert detail.startswith(f"can't {verb}: ")
+    assert right.upper() in detail.upper()
+
+
+@pytest.mark.parametrize("topology", ["sentinel", "cluster"])
+def test_the_server_in_charge_is_the_one_that_is_looked_at(
+    topology: str, here: Path, doctor: Doctor, request: pytest.FixtureRequest
+) -> None:
+    servers = request.getfixturevalue(topology)
+    doctor(redis__url=servers.url, redis__prefix="{jobqueue}")
+    assert doctor.wrong == ["persistence"]
+    assert [doctor.status(name) for name in ("version", "eviction", "clock", "rights")] == ["ok"] * 4
 
 
 @pytest.mark.parametrize(("ahead_s", "words"), [(-60.0, "ahead of"), (60.0, "behind")])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -20,15 +22,26 @@ from tests.integration.program import command, environment, run
 from tests.integration.working import Farm
 
 
-def enqueue(
-    place: Place, *arguments: str, code: int = 0, cwd: Path | None = None, **settings: object
-) -> subprocess.CompletedProcess[str]:
+class Said(NamedTuple):
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in set(os.environ) - set(environment()):
+        monkeypatch.delenv(name)
+
+
+def enqueue(place: Place, *arguments: str, code: int = 0, **settings: object) -> Said:
+    """In this process: so many starts of another would take their time."""
     named = {key.replace("__", "."): value for key, value in settings.items()}
     chosen = {"producer.scan_dir": place.inbox, **place.settings, **named}
-    ended = run("enqueue", *arguments, cwd=cwd or place.directory, settings=chosen)
-    assert ended.returncode == code, ended.stderr
-    assert "Traceback" not in ended.stderr
-    return ended
+    sets = [f"--set={key}={value}" for key, value in chosen.items()]
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(place.directory), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        assert main(["enqueue", *arguments, *sets]) == code, err.getvalue()
+    return Said(out.getvalue(), err.getvalue())
 
 
 def job_of(place: Place, id: str) -> Job:
@@ -171,19 +184,15 @@ def test_what_is_wrong_is_one_line_and_exit_2_and_nothing_is_queued(
     arguments: list[str],
     said: str,
     on_sqlite: Place,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     on_sqlite.write("a")
     (on_sqlite.directory / "outside").touch()
     (on_sqlite.inbox / "way-out").symlink_to(on_sqlite.directory / "outside")
     os.mkfifo(on_sqlite.inbox / "pipe")
-    monkeypatch.chdir(on_sqlite.directory)  # in this process: two dozen starts of another would take their time
-    assert main(["enqueue", *arguments, "--set", "producer.scan_dir=in"]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert said in shown.err
-    assert len(shown.err.splitlines()) == 1
+    ended = enqueue(on_sqlite, *arguments, code=2)
+    assert ended.stdout == ""
+    assert said in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
     assert not (on_sqlite.directory / "fileq.db").exists()
 
 
