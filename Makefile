@@ -1,7 +1,7 @@
 # Everything happens in .venv under this checkout; nothing here needs root.
 
 .DELETE_ON_ERROR:
-.PHONY: help run test check venv clean
+.PHONY: help run test check docs venv clean
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -38,6 +38,9 @@ endif
 check: $(STAMP)  ## lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+docs: $(STAMP)  ## write docs/cli.md anew
+	$(BIN)/python -m fileq.cli.reference > docs/cli.md
 
 venv: $(STAMP)  ## only the set-up
 

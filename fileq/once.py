@@ -1,4 +1,5 @@
 """`fileq all --once`: scan once, process until nothing is left that could be, exit. For cron and CI.
+`fileq worker --once` is the same without the scan.
 
 The work is done in a thread; the main one waits for signals. The first: nothing new is taken, what runs may finish in
 its time. The second: what runs goes back to its queue at once. Either way nothing is left to be recovered.
@@ -34,16 +35,18 @@ DEAD_SHOWN = 10
 _OVER = ("job.completed", "job.failed", "job.dead", "job.cancelled", "job.released", "job.recovered", "job.fenced")
 
 
-def run_all_once(loaded: Loaded, app_dir: str) -> int:
+def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
     """0, or 3 if a job died in this run. Jobs for later and paused queues are left, and reported."""
     config = loaded.config
-    check_scan_dir(config)
+    if is_producing:
+        check_scan_dir(config)
     with closing(Observers(config)) as observers, live_line("starting") as (show, is_shown):
         log = observers.emit
         routes = load_routes(loaded, app_dir, log)
         broker = start_broker(loaded, log)
         try:
-            run = _Run(loaded, broker, routes, app_dir, _without_counted(log) if is_shown else log, show)
+            emit = _without_counted(log) if is_shown else log
+            run = _Run(loaded, broker, routes, app_dir, emit, show, is_producing=is_producing)
             run.go()
             observers.is_hurried = run.is_hurried
             report = list(run.report())
@@ -76,7 +79,15 @@ class _Run:
     """One scan and all that follows from it."""
 
     def __init__(
-        self, loaded: Loaded, broker: FullBroker, routes: Routes, app_dir: str, emit: Emit, show: Show
+        self,
+        loaded: Loaded,
+        broker: FullBroker,
+        routes: Routes,
+        app_dir: str,
+        emit: Emit,
+        show: Show,
+        *,
+        is_producing: bool,
     ) -> None:
         self._broker = broker
         self._emit = emit
@@ -85,7 +96,8 @@ class _Run:
         self._dead: list[tuple[str, str]] = []  # the first of them, with their errors
         told = both(emit, self._count)
         self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=told)
-        self._producer = Producer(loaded.config, broker, broker, emit=told, is_once=True)
+        producer = Producer(loaded.config, broker, broker, emit=told, is_once=True) if is_producing else None
+        self._producer = producer
         self._rate_limit_key = loaded.config.producer.rate_limit_key
         self._timeout_s = loaded.config.worker.shutdown_timeout
         self._census: Census | None = None
@@ -105,7 +117,7 @@ class _Run:
 
     @property
     def problem(self) -> str:
-        return self._producer.problem
+        return self._producer.problem if self._producer is not None else ""
 
     def go(self) -> None:
         """Returns when it is over, one way or another, and nothing of it runs any more."""
@@ -120,20 +132,23 @@ class _Run:
                 if self.is_interrupted:
                     self._emit("role.stopping")
                 self._is_stopping.set()
-                self._producer.wake.set()
+                if self._producer is not None:
+                    self._producer.wake.set()
                 self.is_hurried = stop_in_time(services, self._timeout_s, signals)
             finally:
                 for service in services:
                     service.stop(0.0)
                 self._is_over.set()
             thread.join()
-        self._producer.close()
+        if self._producer is not None:
+            self._producer.close()
         if self._error is not None:
             raise self._error
 
     def _work(self, ended: Callable[[], None]) -> None:
         try:
-            self._summary = produce_once(self._producer, lambda _: self._tick())
+            if self._producer is not None:
+                self._summary = produce_once(self._producer, lambda _: self._tick())
             self._left = self._drain()
         except _Stopped:
             while not self._is_over.wait(LOOK_EVERY_S):
@@ -194,9 +209,13 @@ class _Run:
     def _running(self) -> int:
         return max(0, self._counts["job.claimed"] - sum(self._counts[event] for event in _OVER))
 
+    def _ahead(self) -> int:
+        """Files that are found and not enqueued yet."""
+        return self._producer.ahead if self._producer is not None else 0
+
     def _line(self, now_s: float) -> str:
         counts, census, producer = self._counts, self._census, self._producer
-        left = producer.ahead
+        left = self._ahead()
         if census is not None:
             left += sum(census.pending.values()) + census.scheduled + census.running
         rate = self._pace.of(counts["job.completed"], now_s)
@@ -207,7 +226,7 @@ class _Run:
             f"dead {counts['job.dead']:,}",
             f"{rate:,.0f}/s",
             f"left {left:,}",
-            *describe(producer, self._rate_limit_key),
+            *(describe(producer, self._rate_limit_key) if producer is not None else ()),
         ]
         if self._worker.breaker.state != "closed":
             parts.append(f"breaker {self._worker.breaker.state}")
@@ -235,7 +254,7 @@ class _Run:
             census = self._broker.census()
         except BrokerUnavailable:
             return
-        if waiting := sum(census.pending.values()) + census.scheduled + self._producer.ahead:
+        if waiting := sum(census.pending.values()) + census.scheduled + self._ahead():
             yield f"left {waiting} for another time"
 
     def _name_dead(self) -> Iterator[str]:

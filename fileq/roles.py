@@ -9,10 +9,10 @@ from contextlib import closing
 from typing import Any
 
 from fileq.breaker import STATE_NUMBERS
-from fileq.brokers import open_broker
+from fileq.brokers import examine, open_broker
 from fileq.brokers.base import FullBroker, Inspector
 from fileq.config import Config, Loaded, describe_broker_choice
-from fileq.errors import FileqError
+from fileq.errors import BrokerError, FileqError
 from fileq.handlers.routes import Routes
 from fileq.observe.depths import DepthGauge
 from fileq.observe.http import open_endpoints
@@ -141,7 +141,19 @@ def start_broker(loaded: Loaded, emit: Emit) -> FullBroker:
     """Every start says which broker it is on, where, and which setting chose it."""
     broker = open_broker(loaded.config)
     emit("broker.opened", broker=broker.kind, where=broker.where, chosen=describe_broker_choice(loaded))
+    warn_of_dangers(broker, emit)
     return broker
+
+
+def warn_of_dangers(broker: FullBroker, emit: Emit) -> None:
+    """Settings of the server that lose data, and whatever else `fileq doctor` would call wrong about it."""
+    try:
+        findings = examine(broker)
+    except BrokerError:
+        return  # gone in this moment: those who use it will say so
+    for finding in findings:
+        if finding.is_sound is False:
+            emit("broker.unsafe", level="warning", check=finding.name, reason=finding.detail, action=finding.advice)
 
 
 def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Observers) -> None:

@@ -6,11 +6,12 @@ Config and returns an object with the methods of base.FullBroker.
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from collections.abc import Callable
 
 from fileq.brokers.base import FullBroker
 from fileq.config import Config
 from fileq.errors import ConfigError
+from fileq.finding import Finding
 
 ENTRY_POINT_GROUP = "fileq.brokers"
 BUILT_IN = ("redis", "sqlite", "memory")
@@ -36,7 +37,15 @@ def open_broker(config: Config, *, create: bool = True) -> FullBroker:
     return _third_party(kind, config)
 
 
+def examine(broker: FullBroker, *, rights: bool = False) -> list[Finding]:
+    """What a broker has to say about its surroundings; one that has no `examine` of its own says nothing."""
+    method: Callable[..., list[Finding]] | None = getattr(broker, "examine", None)
+    return method(rights=rights) if method is not None else []
+
+
 def _third_party(kind: str, config: Config) -> FullBroker:
+    from importlib.metadata import entry_points  # reads every installed package; nobody else needs it
+
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if kind not in found:
         known = ", ".join((*BUILT_IN, *sorted(found)))

@@ -1,4 +1,5 @@
-"""The two faces of a broker: Broker, for those who move jobs, and Inspector, for those who look after them.
+"""The faces of a broker: Broker, for those who move jobs; Inspector, for those who look after them; Mender, for the one
+who puts right what neither would ever do.
 
 Every method takes and returns batches; one job is a batch of one. Every method can be repeated after a
 lost reply without a second effect. Each promise below is about what others see and what a kill -9 leaves.
@@ -15,12 +16,14 @@ from fileq.brokers.types import (
     Enqueued,
     Entry,
     LedgerEntry,
+    Overview,
     Promoted,
     Record,
     Renewal,
     Revival,
     Settled,
     Settlement,
+    Stray,
     Suspect,
     Turn,
     WorkerInfo,
@@ -168,6 +171,11 @@ class Inspector(Protocol):
         `sweep` also finds processing lists that have no registry entry, which takes longer."""
         ...
 
+    def overview(self, hours: int = 2) -> Overview:
+        """The census, the front of each queue, the workers and the counters of the last hours, in two round trips at
+        most. The census is one consistent look; the rest follows it closely."""
+        ...
+
     def peek(self, place: str, limit: int) -> list[bytes]:
         """The next out of a queue or of `scheduled`; the newest of `dead_letter`, `completed` and `cancelled`."""
         ...
@@ -201,5 +209,40 @@ class Inspector(Protocol):
         ...
 
 
-class FullBroker(Broker, Inspector, Protocol):
+class Mender(Protocol):
+    """Finds and repairs what no verb leaves behind: a key deleted by hand, a write that a failover rewound.
+
+    Every repair looks again and changes in one atomic step, so that what has come right meanwhile is left alone, a
+    second mender finds nothing to do, and a kill -9 leaves the damage or the repair and nothing between."""
+
+    def ids(self, size: int = 500) -> Iterator[list[str]]:
+        """The ids of all records, page by page; on a live system some may be missed or seen twice."""
+        ...
+
+    def astray(self, ids: Sequence[str]) -> list[bool]:
+        """Whether a job's record says that it waits, runs or is dead, and what it speaks of is not there; each in one
+        consistent look. False where there is no record, or its queue is not one of this configuration."""
+        ...
+
+    def reinstate(self, ids: Sequence[str]) -> list[bool]:
+        """Put a job that is astray back where its record says; one that nobody runs any more to the front of its queue.
+        False: it is not astray (any more). No counter changes."""
+        ...
+
+    def unrecorded(self, strays: Sequence[Stray]) -> list[bool]:
+        """Whether an element lies there and has no record; each in one consistent look."""
+        ...
+
+    def rerecord(self, strays: Sequence[Stray]) -> list[bool]:
+        """Make the record of an element that has none, as one that was accounted for; False: it has one, or it is gone.
+        No counter changes."""
+        ...
+
+    def balance(self, drift: int, becomes: int = 0) -> bool:
+        """Change a counter so that this drift becomes that: what can't be found counts as deleted, what is too much as
+        adopted. False, and nothing changes, unless the drift is exactly what is said."""
+        ...
+
+
+class FullBroker(Broker, Inspector, Mender, Protocol):
     """What open_broker gives."""

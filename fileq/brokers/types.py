@@ -213,6 +213,7 @@ class WorkerView(Struct, frozen=True):
     info: WorkerInfo
     is_alive: bool
     raw: bytes = b""  # the job it is on
+    since_ms: int = 0  # it is on it; 0 when idle, or when no record tells
 
 
 class Attempt(Struct, frozen=True, omit_defaults=True):
@@ -240,6 +241,7 @@ class Record(Struct, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     attempt_count: int = 0
     is_cancel_requested: bool = False
+    queued: int = 0  # its elements in queues that were accounted for
 
 
 class LedgerEntry(Struct, frozen=True):
@@ -282,6 +284,23 @@ class Census(Struct, frozen=True):
         taken_in = count("produced", 0) + count("adopted", 0)
         waiting = sum(self.pending.values()) + self.scheduled + self.running + self.dead
         return taken_in - waiting - count("completed", 0) - count("cancelled", 0) - count("deleted", 0)
+
+
+class Overview(Struct, frozen=True):
+    """What an operator wants to see first, however long the queues are."""
+
+    census: Census
+    fronts: Mapping[str, bytes]  # the next element out of each queue that has one
+    workers: tuple[WorkerView, ...]
+    hours: Mapping[int, Mapping[str, int]]  # the counters of the last hours, by hour since the epoch
+
+
+class Stray(Struct, frozen=True):
+    """An element without a record: where it lies, and the record it should have. The place is a queue, `scheduled`,
+    `dead_letter`, or `processing` for what the record's worker holds; there the record's bytes lie."""
+
+    place: str
+    record: Record
 
 
 class Revival(Struct, frozen=True):

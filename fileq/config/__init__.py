@@ -4,7 +4,7 @@
     loaded.config.worker.count, loaded.origins["worker.count"]
 
 schema.py holds the keys, sources.py where values come from, read.py and resolve.py turn them into a Config,
-show.py prints them.
+show.py prints them, edit.py and change.py write one into the file.
 """
 
 from fileq.config.load import Loaded, config_from, describe_broker_choice, load

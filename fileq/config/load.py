@@ -12,7 +12,7 @@ from msgspec import Struct
 from fileq.config.read import Reader
 from fileq.config.resolve import Draft, resolve
 from fileq.config.schema import Config, every_key, is_setting
-from fileq.config.sources import gather
+from fileq.config.sources import gather, parsed_file
 from fileq.config.tree import DEFAULT, Node, Origin, from_python
 from fileq.errors import ConfigError
 
@@ -46,6 +46,12 @@ def load(
 def config_from(values: Mapping[str, Any]) -> Config:
     """The configuration of a file with these contents: config_from({"worker": {"count": 2, "timeout": "5s"}})."""
     return _finish(from_python(values, Origin("file", "the given values")), [], Path())[0]
+
+
+def loaded_from_text(text: str, name: str, cwd: Path) -> Loaded:
+    """The configuration that a file of this name with this text would be by itself."""
+    config, origins = _finish(parsed_file(text.encode(), name), [], cwd)
+    return Loaded(config, origins, name)
 
 
 def _finish(tree: Node, problems: list[str], cwd: Path) -> tuple[Config, Mapping[str, Origin]]:

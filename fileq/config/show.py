@@ -25,11 +25,13 @@ _COMMENT_COLUMN = 56
 
 
 class Row(Struct, frozen=True):
-    """One setting: its dotted key, its value as YAML with secrets starred out, and where it came from."""
+    """One setting: its dotted key, its value as YAML with secrets starred out, where it came from, and the same value
+    as plain data."""
 
     key: str
     value: str
     origin: Origin
+    plain: Any = None
 
 
 def redacted(config: Config) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def redacted(config: Config) -> dict[str, Any]:
 def to_listing(loaded: Loaded, key: str = "") -> list[Row]:
     """Every setting in order, or only those at and below a key."""
     rows = [
-        Row(path, to_yaml(value), loaded.origins.get(path, DEFAULT))
+        Row(path, to_yaml(value), loaded.origins.get(path, DEFAULT), value)
         for path, value in _flat(Config, redacted(loaded.config), "")
     ]
     chosen = [row for row in rows if not key or f"{row.key}.".startswith(f"{key}.")]

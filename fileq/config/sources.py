@@ -63,6 +63,10 @@ def read_file(path: str, cwd: Path) -> Node:
         content = (cwd / path).read_bytes()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    return parsed_file(content, path)
+
+
+def parsed_file(content: bytes, path: str) -> Node:
     root = parse_yaml(content, lambda line: Origin("file", f"{path}:{line}"))
     if root.value is not None and not isinstance(root.value, dict):
         raise ConfigError(f"{path} must hold keys and values at its top level, such as 'worker: {{count: 8}}'")

@@ -62,7 +62,7 @@ class Outbox:
         self._limit = permits_per_window(config)
         # One more than a window has: the refused one brings the time to wait for, without another call.
         self._batch = min(BATCH, self._limit + 1) if self._limit else BATCH
-        self._high_exts = tuple(ext.casefold() for ext in config.producer.high_priority_exts)
+        self._priority_of = priority_chooser(config)
         self._ready: dict[bytes, _Ready] = {}
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ class Outbox:
         waiting = self._ready.get(found.path)
         if waiting is not None and waiting.found.stillness == found.stillness:
             return
-        queue = self._queue_of(found.path)
+        queue = self._priority_of(found.path)
         job = file_job(found.path, size=found.size, priority=queue, now=datetime.now(UTC), signature=found.signature)
         if self._is_traced:
             trace_id, span_id = new_ids()
@@ -140,6 +140,9 @@ class Outbox:
             fresh.append(ready)
         return fresh
 
-    def _queue_of(self, path: bytes) -> str:
-        is_high = path.decode(errors="replace").casefold().endswith(self._high_exts)
-        return self._config.high_priority if is_high else self._config.producer.default_priority
+
+def priority_chooser(config: Config) -> Callable[[bytes], str]:
+    """Which priority a file has by its name; it is also the name of its queue."""
+    high_exts = tuple(ext.casefold() for ext in config.producer.high_priority_exts)
+    high, other = config.high_priority, config.producer.default_priority
+    return lambda path: high if path.decode(errors="replace").casefold().endswith(high_exts) else other

@@ -66,7 +66,7 @@ class Scanner:
         self.follows = producer.follow_symlinks
         self.report = report
         self._marker = os.fsencode(producer.ready_suffix)
-        self._database = _Database(config)
+        self._database = DatabaseFiles(config)
         self._real_root = os.path.realpath(self.root)
 
     def walk(self, top: bytes | None = None, entered: Entered = lambda directory: None) -> Walk:
@@ -298,7 +298,7 @@ class _Entries(Protocol):
     def close(self) -> None: ...
 
 
-class _Database:
+class DatabaseFiles:
     """The files of the embedded broker, where that is the one in use: never a job."""
 
     def __init__(self, config: Config) -> None:

@@ -29,6 +29,14 @@ class Paths:
                 return ours + path[len(theirs) :] or b"/"
         return path
 
+    def there(self, path: bytes) -> bytes:
+        """The producer's name for a path of this worker; a name that is the producer's already stays."""
+        if self.here(path) == path:
+            for theirs, ours in self._map:
+                if path == ours or path.startswith(ours + b"/"):
+                    return theirs + path[len(ours) :] or b"/"
+        return path
+
     def relative(self, path: bytes) -> str:
         """What globs look at: the path below its root, or the whole of it."""
         for root in self.roots:

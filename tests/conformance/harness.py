@@ -69,6 +69,18 @@ class Harness(ABC):
     def lose_registration(self, slot: str) -> None:
         """The registry forgets a slot, and nothing else does: a failover that rewound one write."""
 
+    @abstractmethod
+    def lose_record(self, id: str) -> None:
+        """A record is gone, and nothing else."""
+
+    @abstractmethod
+    def lose_element(self, place: str, raw: bytes, slot: str = "") -> None:
+        """An element is gone from a queue, `scheduled`, `dead_letter` or, for this slot, `processing`; nothing else."""
+
+    @abstractmethod
+    def bend_counter(self, name: str, by: int) -> None:
+        """A counter is wrong from now on."""
+
     def close(self) -> None:
         for other in self._others:
             other.close()
@@ -92,6 +104,19 @@ class MemoryHarness(Harness):
     def lose_registration(self, slot: str) -> None:
         del self.broker.registry[slot]
 
+    def lose_record(self, id: str) -> None:
+        del self.broker.rows[id]
+
+    def lose_element(self, place: str, raw: bytes, slot: str = "") -> None:
+        broker = self.broker
+        if place == "scheduled":
+            del broker.scheduled[raw]
+        else:
+            {**broker.queues, "dead_letter": broker.dead, "processing": broker.processing[slot]}[place].remove(raw)
+
+    def bend_counter(self, name: str, by: int) -> None:
+        self.broker.stats[name] += by
+
 
 class SqliteHarness(Harness):
     def __init__(self, config: Config, clock: FakeClock | None = None) -> None:
@@ -109,6 +134,24 @@ class SqliteHarness(Harness):
     def lose_registration(self, slot: str) -> None:
         with self.broker.store.transaction() as db:  # type: ignore[attr-defined]
             assert db.execute("UPDATE slots SET info = NULL WHERE slot = ?", (slot,)).rowcount == 1
+
+    def lose_record(self, id: str) -> None:
+        self._break("DELETE FROM records WHERE id = ?", id)
+
+    def lose_element(self, place: str, raw: bytes, slot: str = "") -> None:
+        if place == "processing":
+            self._break("UPDATE slots SET held = NULL WHERE held = ? AND slot = ?", raw, slot)
+        elif place in ("scheduled", "dead_letter"):
+            self._break(f"DELETE FROM {place.removesuffix('_letter')} WHERE raw = ?", raw)
+        else:
+            self._break("DELETE FROM queued WHERE queue = ? AND raw = ?", place, raw)
+
+    def bend_counter(self, name: str, by: int) -> None:
+        self._break("UPDATE stats SET value = value + ? WHERE name = ?", by, name)
+
+    def _break(self, sql: str, *values: object) -> None:
+        with self.broker.store.transaction() as db:  # type: ignore[attr-defined]
+            assert db.execute(sql, values).rowcount == 1
 
 
 class ServerHarness(Harness):
@@ -138,6 +181,20 @@ class ServerHarness(Harness):
 
     def lose_registration(self, slot: str) -> None:
         assert self.client.hdel(f"{self.config.redis.prefix}:workers", slot) == 1
+
+    def lose_record(self, id: str) -> None:
+        assert self.client.delete(f"{self.config.redis.prefix}:job:{id}") == 1
+
+    def lose_element(self, place: str, raw: bytes, slot: str = "") -> None:
+        names = self.broker.names  # type: ignore[attr-defined]
+        if place == "scheduled":
+            assert self.client.zrem(names.scheduled, raw) == 1
+        else:
+            key = names.processing(slot) if place == "processing" else names.place(place)
+            assert self.client.lrem(key, 1, raw) == 1
+
+    def bend_counter(self, name: str, by: int) -> None:
+        self.client.hincrby(f"{self.config.redis.prefix}:stats", name, by)
 
     def advance(self, seconds: float) -> None:
         before = self.clock.ms

@@ -1,11 +1,13 @@
 """Brokers for the real program."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import ServerPool
+from tests.integration.operating import Desk
 from tests.integration.producing import Place
 from tests.integration.working import Farm, farm_on
 from tests.servers import Server, available_servers
@@ -63,3 +65,13 @@ def each_farm(request: pytest.FixtureRequest, tmp_path: Path) -> Farm:
     """Once on each kind of broker."""
     farm: Farm = request.getfixturevalue("farm" if request.param == "redis" else "sqlite_farm")
     return farm
+
+
+@pytest.fixture
+def desk(each_farm: Farm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """The command line, in this process, on each kind of broker; nothing in the environment configures it."""
+    prefixes = ("FILEQ_", "REDIS_", "WORKER_", "PRODUCER_", "OBSERVABILITY_", "SQLITE_")
+    for name in [name for name in os.environ if name.startswith(prefixes)]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(each_farm.directory)
+    return Desk(each_farm, capsys)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import redis
 
 from fileq.brokers.redis import RedisBroker, open_redis
-from fileq.brokers.types import LedgerEntry, Revival, Turn, cancel, complete, release, retry
+from fileq.brokers.types import LedgerEntry, Record, Revival, Stray, Turn, cancel, complete, release, retry
 from fileq.config import Config, config_from
-from fileq.job import Claim, Version, decode, encode, raw_id
+from fileq.job import Claim, State, Version, decode, encode, raw_id
 from tests.conformance.builders import (
     an_entry,
     enqueue,
@@ -281,6 +281,34 @@ def _resume(store: Store) -> Invocation:
     return lambda broker: broker.resume("low")
 
 
+def _reinstate(store: Store) -> Invocation:
+    """A job of each kind that is nowhere, and one that is where it should be."""
+    claimed(store, "w1", ids=("running",))
+    enqueue(store, "waiting", "there")
+    enqueue(store, "later", delay_ms=60_000)
+    buried(store)
+    store.client.delete("jobqueue:worker:w1:processing", "jobqueue:scheduled", "jobqueue:dead_letter")
+    assert store.client.rpop("jobqueue:low_priority")
+    ids = ["running", "waiting", "there", "later", "a", "unknown"]
+    return lambda broker: broker.reinstate(ids)
+
+
+def _rerecord(store: Store) -> Invocation:
+    enqueue(store, "waiting", "there")
+    enqueue(store, "later", delay_ms=60_000)
+    raws = {id: store.client.hget(f"jobqueue:job:{id}", "json") for id in ("waiting", "there", "later")}
+    store.client.delete("jobqueue:job:waiting", "jobqueue:job:later")
+    places = {"waiting": "low", "there": "low", "later": "scheduled"}
+    strays = [Stray(places[id], Record(id, State.PENDING, raw, "low")) for id, raw in raws.items()]
+    return lambda broker: broker.rerecord(strays)
+
+
+def _balance(store: Store) -> Invocation:
+    claimed(store, "w1")
+    store.client.hincrby("jobqueue:stats", "produced", 2)
+    return lambda broker: broker.balance(2)
+
+
 def leaving(claim: Claim) -> Any:
     """Completed, with a result and a version of its file that the ledger is to know."""
     return complete(claim, result=b'{"pages":3}', duration_ms=12, leaves=Version(b"/data/a", "s9"))
@@ -310,6 +338,9 @@ VERBS = (
     Verb("revise", _revise, lambda answer: [False, False]),
     Verb("pause", _pause),
     Verb("resume", _resume),
+    Verb("reinstate", _reinstate, lambda answer: [False] * len(answer)),
+    Verb("rerecord", _rerecord, lambda answer: [False] * len(answer)),
+    Verb("balance", _balance, lambda answer: False),
 )
 
 
@@ -397,6 +428,12 @@ def _look_around(broker: RedisBroker) -> None:
     assert dict(broker.ledger(b"/data")) == {b"/data/a": entry}
     assert broker.revise([(b"/data/a", entry, LedgerEntry((("s2", "x"),)))]) == [True]
     assert broker.hourly(2)
+    assert len(broker.overview().workers) == 1
+    ids = [id for page in broker.ids() for id in page]
+    assert {"b", "c"} <= set(ids)
+    assert broker.astray(ids) == broker.reinstate(ids) == [False] * len(ids)
+    drift = broker.census().drift
+    assert broker.balance(drift, drift) is True
 
 
 def _leave(broker: RedisBroker, client: Any) -> None:

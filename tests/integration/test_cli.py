@@ -10,8 +10,16 @@ import pytest
 
 from fileq import __version__
 from fileq.config import example_yaml
+from tests.integration.producing import Place
 
 HEAVY = ("redis", "sqlite3", "yaml", "opentelemetry", "rich", "starlette", "uvicorn", "watchdog", "structlog")
+
+
+# What only those need who find, run or watch.
+OTHERS = (
+    *("prometheus_client", "wcmatch", "pybreaker", "cronsim", "importlib.metadata"),
+    *("fileq.producer", "fileq.worker", "fileq.handlers", "fileq.observe", "fileq.doctor"),
+)
 
 
 def fileq(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -38,6 +46,57 @@ def test_version_is_told_without_importing_anything_heavy(tmp_path: Path) -> Non
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
     )
     assert shown.stdout == f"fileq {__version__}\n[]\n"
+
+
+def test_stats_import_their_own_broker_and_nothing_else_that_is_heavy(place: Place) -> None:
+    with place.open():
+        pass
+    sets = [f"--set={key}={value}" for key, value in place.settings.items()]
+    own = {"redis": "redis", "sqlite": "sqlite3"}[place.kind]
+    code = (
+        f"import sys, {own}\n"  # with whatever that brings along
+        "before = set(sys.modules)\n"
+        "from fileq.cli import main\n"
+        f"assert main(['admin', 'stats', *{sets!r}]) == 0\n"
+        f"print([name for name in {HEAVY + OTHERS!r} if name in set(sys.modules) - before])"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("arguments", [["--role=worker", "--version"], ["--config", "x", "--version"]])
+def test_the_version_is_told_wherever_it_is_asked_for(arguments: list[str], tmp_path: Path) -> None:
+    assert fileq(*arguments, cwd=tmp_path).stdout == f"fileq {__version__}\n"
+
+
+@pytest.mark.parametrize("redirection", ["> /dev/full", "| true", ">&-", ">&- 2>&-"])
+def test_output_that_goes_nowhere_is_no_traceback(redirection: str, tmp_path: Path) -> None:
+    line = f"{sys.executable} -X dev -W error -m fileq config list {redirection}"
+    environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[2])}
+    ended = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", line], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+    )
+    if "full" in redirection:
+        assert (ended.returncode, ended.stderr) == (1, "fileq: No space left on device\n")
+    else:
+        assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_working_directory_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[2])}
+    line = f"cd gone && rmdir ../gone && {sys.executable} -P -m fileq enqueue a"
+    ended = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert ended.returncode in (1, 2)
+    assert len(ended.stderr.splitlines()) == 1
+    assert "No such file or directory" in ended.stderr
+
+
+def test_help_is_also_a_word(tmp_path: Path) -> None:
+    assert fileq("help", "config", "set", cwd=tmp_path).stdout == fileq("config", "set", "--help", cwd=tmp_path).stdout
+    assert fileq("help", cwd=tmp_path).stdout.startswith("usage: fileq COMMAND")
 
 
 def test_a_wrong_value_and_two_misspelt_keys_are_three_lines_and_exit_2(tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ def test_a_full_server_refuses_new_jobs_as_away_and_drains_what_it_has(store):
     assert ids_in(store, "low") == ["new"]
 
 
-GO_ON_WHEN_FULL = {verb.name for verb in VERBS} - {"enqueue", "revive", "pause"}
+GO_ON_WHEN_FULL = {verb.name for verb in VERBS} - {"enqueue", "revive", "pause", "reinstate", "rerecord"}
 
 
 def test_a_full_server_still_lets_every_job_end(redis_server):

@@ -382,4 +382,16 @@ def test_every_call_is_one_round_trip(store, proxy):
         flights[verb.name] = proxy.round_trips
         store.empty()
     assert flights.pop("cancel by id") == 2, "it looks at the records first, for the event's sake"
+    assert flights.pop("balance") == 3, "it looks for lists that no slot owns: the registry, then all keys"
     assert set(flights.values()) == {1}, flights
+
+
+@pytest.mark.parametrize("waiting", [0, 2000])
+def test_an_overview_is_two_round_trips_however_much_there_is_to_see(store, proxy, waiting):
+    claimed(store, *names(20, "w"), ids=tuple(names(20)))
+    enqueue(store, *names(waiting, "more"))
+    through = store.through(proxy.port)
+    proxy.reset_counts()
+    overview = through.overview(2)
+    assert proxy.round_trips == 2
+    assert (len(overview.workers), overview.census.pending["low"]) == (20, waiting)

@@ -121,6 +121,8 @@ LOOKS = {
     "census": lambda broker: broker.census(),
     "suspects": lambda broker: broker.suspects(sweep=True),
     "workers": lambda broker: broker.workers(),
+    "overview": lambda broker: broker.overview(1),
+    "astray": lambda broker: broker.astray(["a"]),
     "records": lambda broker: broker.records(["a"]),
     "peek": lambda broker: [broker.peek(place, 3) for place in ("high", "low", "scheduled", "dead_letter")],
     "pages": lambda broker: [list(broker.pages(place)) for place in ("high", "completed", "cancelled", "scheduled")],

@@ -12,6 +12,8 @@ from fileq.brokers.sqlite import SqliteBroker, open_sqlite, schema, store
 from fileq.errors import BrokerError, BrokerUnavailable, ConfigError
 from tests.integration.sqlite_process import a_config, a_worker, an_entry
 
+VERSION = schema.VERSION  # before a test knows one more
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -124,7 +126,7 @@ def test_a_database_removed_while_in_use_takes_no_more_jobs(path: Path, broker: 
 def test_a_database_of_a_newer_fileq_is_refused_and_left_alone(path: Path):
     make_database(path)
     run_sql(path, "PRAGMA user_version = 9")
-    with pytest.raises(BrokerError, match=r"newer fileq \(schema 9, this one knows 1\); upgrade fileq"):
+    with pytest.raises(BrokerError, match=rf"newer fileq \(schema 9, this one knows {VERSION}\); upgrade fileq"):
         open_sqlite(a_config(path))
     assert run_sql(path, "PRAGMA user_version") == [(9,)]
 
@@ -142,10 +144,10 @@ def test_an_older_database_is_migrated_after_a_backup(path: Path, monkeypatch):
     make_database(path, "a", "b")
     knows_one_more_schema(monkeypatch, "ALTER TABLE queued ADD COLUMN colour TEXT")
     assert pending(path) == 2
-    assert run_sql(path, "PRAGMA user_version") == [(2,)]
+    assert run_sql(path, "PRAGMA user_version") == [(VERSION + 1,)]
     assert run_sql(path, "SELECT count(*), count(colour) FROM queued") == [(2, 0)]
-    backup = Path(f"{path}.backup-v1")
-    assert run_sql(backup, "PRAGMA user_version") == [(1,)]
+    backup = Path(f"{path}.backup-v{VERSION}")
+    assert run_sql(backup, "PRAGMA user_version") == [(VERSION,)]
     assert run_sql(backup, "SELECT count(*) FROM queued") == [(2,)]
     assert [name for name in path.parent.iterdir() if "backup" in name.name] == [backup]
 
@@ -156,7 +158,7 @@ def test_a_migration_that_fails_leaves_the_old_schema_whole(path: Path, monkeypa
         knows_one_more_schema(patch, "DROP TABLE queued", "SELECT nonsense")
         with pytest.raises(BrokerError, match="no such column"):
             open_sqlite(a_config(path))
-    assert run_sql(path, "PRAGMA user_version") == [(1,)]
+    assert run_sql(path, "PRAGMA user_version") == [(VERSION,)]
     assert pending(path) == 1
 
 
@@ -164,7 +166,7 @@ def test_a_schema_that_nobody_can_migrate_is_refused(path: Path, monkeypatch):
     make_database(path)
     knows_one_more_schema(monkeypatch)
     monkeypatch.setattr(schema, "MIGRATIONS", {})
-    with pytest.raises(BrokerError, match="has schema 1; this fileq can't migrate from 1"):
+    with pytest.raises(BrokerError, match=f"has schema {VERSION}; this fileq can't migrate from {VERSION}"):
         open_sqlite(a_config(path))
 
 
@@ -172,7 +174,7 @@ def test_a_broker_whose_file_is_migrated_under_it_touches_nothing_more(path: Pat
     with monkeypatch.context() as patch:
         knows_one_more_schema(patch)
         pending(path)
-    with pytest.raises(BrokerError, match="became schema 2 while in use"):
+    with pytest.raises(BrokerError, match=f"became schema {VERSION + 1} while in use"):
         broker.enqueue([an_entry("a")])
     assert run_sql(path, "SELECT count(*) FROM queued") == [(0,)]
 

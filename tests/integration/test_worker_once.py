@@ -1,4 +1,4 @@
-"""`fileq all --once`: everything there is to do, and an exit code that says how it went."""
+"""`fileq all --once` and `fileq worker --once`: everything there is to do, and an exit code that says how it went."""
 
 from __future__ import annotations
 
@@ -66,6 +66,19 @@ def test_paused_and_scheduled_jobs_are_left_and_reported_and_retries_are_waited_
     assert farm.states(["tomorrow"]) == {"scheduled": 1}
     assert farm.told("note") == []
     assert farm.census().drift == 0
+
+def test_a_worker_once_ends_when_nothing_is_left_and_scans_nothing(each_farm: Farm) -> None:
+    farm = each_farm
+    (farm.inbox / "file").write_bytes(b"x")
+    farm.enqueue("note", "one", "two")
+    farm.enqueue("fails", "dies", max_retries=0)
+    arguments = ("worker", str(farm.inbox), "--once", "--app-dir", str(farm.directory))
+    ended = program.run(*arguments, cwd=farm.directory, settings=farm.all_settings(handlers=on_files("on_file")))
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stdout.startswith("completed 2, retried 0, dead 1 in ")
+    assert sorted(farm.told("note")) == ["one", "two"]
+    assert farm.told("file") == []
+    assert program.run(*arguments, cwd=farm.directory, settings=farm.all_settings()).returncode == 0
 
 
 # on a terminal

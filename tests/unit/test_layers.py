@@ -14,14 +14,16 @@ PACKAGE = Path(__file__).parents[2] / "fileq"
 # From the bottom up. A module may import what stands in its own row or in a row before it.
 LAYERS = [
     {"fileq.errors", "fileq"},
-    {"fileq.job", "fileq.outcome", "fileq.config", "fileq.filesystems", "fileq.globs", "fileq.traceparent"},
+    {"fileq.job", "fileq.outcome", "fileq.finding", "fileq.traceparent"},
+    {"fileq.config", "fileq.filesystems", "fileq.globs"},
     {"fileq.service", "fileq.signals", "fileq.terminal"},
     {"fileq.outage", "fileq.breaker", "fileq.brokers"},
     {"fileq.retry", "fileq.loop"},
     {"fileq.handlers", "fileq.reaper", "fileq.scheduler"},
     {"fileq.producer", "fileq.worker", "fileq.observe", "fileq.testing", "fileq.trying"},
-    {"fileq.roles"},
-    {"fileq.once"},
+    {"fileq.roles", "fileq.enqueueing"},
+    {"fileq.once", "fileq.doctor"},
+    {"fileq.admin"},
     {"fileq.cli"},
     {"fileq.__main__"},
 ]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fileq.brokers import events
 from fileq.brokers.base import AnsweredTurn, TurnUnderway
-from fileq.brokers.memory.inspector import MemoryInspector
+from fileq.brokers.memory.mending import MemoryMending
 from fileq.brokers.memory.state import Row, job_in
 from fileq.brokers.types import (
     Attempt,
@@ -35,7 +35,7 @@ from fileq.job import Claim, State, Version, decode, encode
 RATE_WINDOW_MS = 1000
 
 
-class MemoryBroker(MemoryInspector):
+class MemoryBroker(MemoryMending):
     kind = "memory"
     where = "this process"
 

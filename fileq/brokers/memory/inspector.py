@@ -8,7 +8,7 @@ from itertools import islice
 
 from fileq.brokers import events
 from fileq.brokers.memory.state import Memory, Row, job_in
-from fileq.brokers.types import Cancelled, Census, Record, Revival, WorkerView
+from fileq.brokers.types import Cancelled, Census, Overview, Record, Revival, WorkerView
 from fileq.errors import BrokerError
 from fileq.job import State
 
@@ -29,6 +29,11 @@ class MemoryInspector(Memory):
                 paused=frozenset(self.paused),
                 now_ms=now,
             )
+
+    def overview(self, hours: int = 2) -> Overview:
+        with self.lock:
+            fronts = {name: elements[-1] for name, elements in self.queues.items() if elements}
+            return Overview(self.census(), fronts, tuple(self.workers()), self.hourly(hours))
 
     def peek(self, place: str, limit: int) -> list[bytes]:
         with self.lock:
@@ -68,9 +73,14 @@ class MemoryInspector(Memory):
         with self.lock:
             now = self.now()
             return [
-                WorkerView(slot, info, self.is_alive(slot, now), b"".join(self.processing[slot]))
+                WorkerView(slot, info, self.is_alive(slot, now), b"".join(self.processing[slot]), self._since(slot))
                 for slot, info in sorted(self.registry.items())
             ]
+
+    def _since(self, slot: str) -> int:
+        jobs = [job_in(raw) for raw in self.processing[slot]]
+        rows = [self.rows.get(job.id) for job in jobs if job is not None]
+        return max((row.started_ms for row in rows if row is not None), default=0)
 
     def cancel(self, ids: Sequence[str]) -> list[Cancelled]:
         with self.lock:

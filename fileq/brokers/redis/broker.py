@@ -35,6 +35,7 @@ from fileq.brokers.types import (
     check_queues,
 )
 from fileq.config import Config
+from fileq.finding import Finding
 from fileq.job import Claim, Version, encode
 
 BATCH = 1000  # entries of one script call; more would hold the server too long
@@ -52,6 +53,12 @@ class RedisBroker(RedisInspector):
         self.scripts = Scripts(self.link, config, self.names, clock)
         self.order = ClaimOrder(self.names.queue_names, config.worker.starvation_share)
         self._tokens: Counter[str] = Counter()
+
+    def examine(self, *, rights: bool = False) -> list[Finding]:
+        """Whether the server is fit to keep jobs; `rights` also tries ours, by calls that change nothing."""
+        from fileq.brokers.redis.examine import examine, examine_rights
+
+        return [*examine(self), *([examine_rights(self)] if rights else [])]
 
     # enqueue
 

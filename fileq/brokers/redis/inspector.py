@@ -5,30 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from fileq.brokers import events
-from fileq.brokers.redis.link import Link
-from fileq.brokers.redis.names import Names
-from fileq.brokers.redis.scripts import Scripts
+from fileq.brokers.redis.mending import RedisMending
+from fileq.brokers.redis.scripts import Call
 from fileq.brokers.redis.wire import as_claim, as_record
-from fileq.brokers.types import Cancelled, Census, Record, Revival, WorkerInfo, WorkerView
+from fileq.brokers.types import Cancelled, Census, Overview, Record, Revival, WorkerInfo, WorkerView
 from fileq.errors import BrokerError, Undecodable
 from fileq.job import Claim, decode
 
-SCAN_COUNT = 1000
+HOUR_MS = 3_600_000
 _info_decoder = msgspec.json.Decoder(WorkerInfo)
 
 
-class RedisInspector:
-    link: Link
-    names: Names
-    scripts: Scripts
-
+class RedisInspector(RedisMending):
     def census(self, *, sweep: bool = False) -> Census:
         lists = [self.names.processing(slot) for slot in self.orphans()] if sweep else []
-        reply = self.scripts.one("census", lists, self.names.pattern_halves())
+        return self._as_census(self.scripts.one("census", lists, self.names.pattern_halves()))
+
+    def _as_census(self, reply: Any) -> Census:
         now, pending, scheduled, running, dead, completed, cancelled, heartbeats, paused, counters = reply
         return Census(
             pending=dict(zip(self.names.queue_names, pending, strict=True)),
@@ -43,19 +42,22 @@ class RedisInspector:
             now_ms=int(now),
         )
 
-    def orphans(self) -> list[str]:
-        """Slots that have a processing list and no registry entry."""
-        before, after, _, _ = self.names.pattern_halves()
-        escape = str.maketrans({c: f"\\{c}" for c in "*?[]\\^"})
-        pattern = f"{before.translate(escape)}*{after.translate(escape)}"
-        registered = {slot.decode() for slot in self.link.call("HKEYS", self.names.workers)}
-        found: set[str] = set()
-        cursor: bytes | int = 0
-        while True:
-            cursor, keys = self.link.call("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT, "TYPE", "list")
-            found.update(key.decode()[len(before) : len(key.decode()) - len(after)] for key in keys)
-            if int(cursor) == 0:
-                return sorted(found - registered)
+    def overview(self, hours: int = 2) -> Overview:
+        """Two scripts in one round trip, then the fronts and the hours, which need the server's time, in another."""
+        halves = self.names.pattern_halves()
+        looked = self.scripts.run(Call("census", (), halves), Call("workers", (), halves))
+        census, workers = (self.link.value(reply) for reply in looked)
+        newest = int(census[0]) // HOUR_MS
+        wanted = range(newest - hours + 1, newest + 1)
+        fronts = [("LINDEX", key, -1) for key in self.names.queues]
+        replies = self.link.calls([*fronts, *(("HGETALL", f"{self.names.stats}:{hour}") for hour in wanted)])
+        found = zip(self.names.queue_names, replies, strict=False)
+        return Overview(
+            census=self._as_census(census),
+            fronts={queue: raw for queue, raw in found if raw is not None},
+            workers=_as_views(workers),
+            hours=_hours(wanted, replies[len(fronts) :]),
+        )
 
     def peek(self, place: str, limit: int) -> list[bytes]:
         if limit < 1:
@@ -92,22 +94,12 @@ class RedisInspector:
         found = []
         for id, flat in zip(ids, self.link.calls([("HGETALL", self.names.record(id)) for id in ids]), strict=True):
             fields = dict(zip(flat[::2], flat[1::2], strict=True))
-            found.append(as_record(id, fields) if b"state" in fields else None)
+            queued = int(fields.get(b"queued", b"0"))
+            found.append(replace(as_record(id, fields), queued=queued) if b"state" in fields else None)
         return found
 
     def workers(self) -> list[WorkerView]:
-        flat = self.link.call("HGETALL", self.names.workers)
-        registry = {slot.decode(): info for slot, info in zip(flat[::2], flat[1::2], strict=True)}
-        looks = [(("EXISTS", self.names.heartbeat(s)), ("LRANGE", self.names.processing(s), 0, -1)) for s in registry]
-        replies = self.link.calls(list(chain.from_iterable(looks)))
-        views = zip(registry.items(), replies[::2], replies[1::2], strict=True)
-        return sorted(
-            (
-                WorkerView(slot, _info_decoder.decode(info), bool(alive), b"".join(raws))
-                for (slot, info), alive, raws in views
-            ),
-            key=lambda view: view.slot,
-        )
+        return list(_as_views(self.scripts.one("workers", (), self.names.pattern_halves())))
 
     def cancel(self, ids: Sequence[str]) -> list[Cancelled]:
         if not ids:
@@ -135,11 +127,9 @@ class RedisInspector:
         self.link.call("SREM", self.names.paused, queue)
 
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:
-        newest = self._now_ms() // 3_600_000
+        newest = self._now_ms() // HOUR_MS
         wanted = range(newest - hours + 1, newest + 1)
-        replies = self.link.calls([("HGETALL", f"{self.names.stats}:{hour}") for hour in wanted])
-        found = {hour: _counters(flat) for hour, flat in zip(wanted, replies, strict=True)}
-        return {hour: counters for hour, counters in found.items() if counters}
+        return _hours(wanted, self.link.calls([("HGETALL", f"{self.names.stats}:{hour}") for hour in wanted]))
 
     def _now_ms(self) -> int:
         return self.scripts.given_now() or time.time_ns() // 1_000_000
@@ -155,6 +145,19 @@ class RedisInspector:
             row = (slot.encode(), b"%d" % number, raw, (id or "").encode(), b"%d" % started)
             claims.append(as_claim(row, 0, self.names))
         return tuple(claims)
+
+
+def _as_views(rows: Sequence[Sequence[Any]]) -> tuple[WorkerView, ...]:
+    views = (
+        WorkerView(slot.decode(), _info_decoder.decode(info), bool(alive), raw, int(since))
+        for slot, info, alive, raw, since in rows
+    )
+    return tuple(sorted(views, key=lambda view: view.slot))
+
+
+def _hours(wanted: range, replies: Sequence[Sequence[bytes]]) -> dict[int, dict[str, int]]:
+    found = {hour: _counters(flat) for hour, flat in zip(wanted, replies, strict=True)}
+    return {hour: counters for hour, counters in found.items() if counters}
 
 
 def _counters(flat: Sequence[bytes]) -> dict[str, int]:

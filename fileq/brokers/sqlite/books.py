@@ -158,6 +158,8 @@ class Books:
         ends = self._ends.get(queue) or self._find_ends(queue)
         position = ends[not front]
         ends[not front] += -1 if front else 1
+        if front:
+            self.db.execute("DELETE FROM holes WHERE queue = ? AND position = ?", (queue, position))
         self.db.execute("INSERT INTO queued VALUES (?, ?, ?)", (queue, position, raw))
         self.has_pushed = True
 
@@ -165,6 +167,9 @@ class Books:
         # One look at the index each; min and max in one statement would read the whole queue.
         (first,) = self.db.execute("SELECT min(position) FROM queued WHERE queue = ?", (queue,)).fetchone()
         (last,) = self.db.execute("SELECT max(position) FROM queued WHERE queue = ?", (queue,)).fetchone()
+        if first is None:
+            # Positions begin anew, and where there were holes there may be elements.
+            self.db.execute("DELETE FROM holes WHERE queue = ?", (queue,))
         ends = self._ends[queue] = [0, 1] if first is None else [first - 1, last + 1]
         return ends
 
@@ -180,6 +185,15 @@ class Books:
             self.expect(element.job.id for element in page if element.job is not None)
             yield from page
             last, size = page[-1].position, min(size * 2, _LONGEST_PAGE)
+
+    def take_from_the_middle(self, queue: str, position: int) -> None:
+        """Take one out of turn, and remember the hole: the length is told by the ends and the holes between them."""
+        self.take([(queue, position)])
+        self.db.execute("INSERT OR REPLACE INTO holes VALUES (?, ?)", (queue, position))
+        # Outside the ends the next elements will lie.
+        before, after = self._find_ends(queue)
+        sql = "DELETE FROM holes WHERE queue = ? AND (position <= ? OR position >= ?)"
+        self.db.execute(sql, (queue, before, after))
 
     def take(self, places: list[tuple[str, int]]) -> None:
         self.db.executemany("DELETE FROM queued WHERE queue = ? AND position = ?", places)

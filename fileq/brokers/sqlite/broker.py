@@ -13,7 +13,7 @@ import msgspec
 from fileq.brokers import events
 from fileq.brokers.base import AnsweredTurn, TurnUnderway
 from fileq.brokers.sqlite.books import Books
-from fileq.brokers.sqlite.inspector import SqliteInspector
+from fileq.brokers.sqlite.mending import SqliteMending
 from fileq.brokers.sqlite.rate import Window
 from fileq.brokers.sqlite.rows import (
     Element,
@@ -43,14 +43,22 @@ from fileq.brokers.types import (
     check_queues,
 )
 from fileq.brokers.wake import LocalWaiter
+from fileq.finding import Finding, sound
 from fileq.job import Claim, State, encode
 
 GONE_SLOTS_KEPT = 1000  # of which the last token is remembered
 _LEDGER_PAGE = 500
 
 
-class SqliteBroker(SqliteInspector):
+class SqliteBroker(SqliteMending):
     kind = "sqlite"
+
+    def examine(self, *, rights: bool = False) -> list[Finding]:
+        """Whether the database's place is a good one; rights are part of that."""
+        from fileq.brokers.sqlite.examine import examine_place
+        from fileq.brokers.sqlite.schema import VERSION
+
+        return [*examine_place(self.where), sound("schema", f"version {VERSION}")]
 
     # enqueue
 

@@ -10,9 +10,9 @@ import msgspec
 from fileq.brokers import events
 from fileq.brokers.sqlite.books import HOUR_MS, Books, oldest_hour_kept
 from fileq.brokers.sqlite.listing import first_and_last
-from fileq.brokers.sqlite.rows import Row, all_slots, find_row, job_in
+from fileq.brokers.sqlite.rows import Row, all_slots, find_row, find_rows, job_in
 from fileq.brokers.sqlite.state import SqliteState
-from fileq.brokers.types import Cancelled, Census, Record, Revival, WorkerInfo, WorkerView
+from fileq.brokers.types import Cancelled, Census, Overview, Record, Revival, WorkerInfo, WorkerView
 from fileq.errors import BrokerError
 from fileq.job import State
 
@@ -22,24 +22,39 @@ _ENDED = ("dead_letter", "completed", "cancelled")
 class SqliteInspector(SqliteState):
     def census(self, *, sweep: bool = False) -> Census:
         with self.reading() as (db, now):
-            return Census(
-                pending={
-                    **dict.fromkeys(self.queue_names, 0),
-                    **dict(db.execute("SELECT queue, count(*) FROM queued GROUP BY queue")),
-                },
-                scheduled=_number(db, "SELECT count(*) FROM scheduled"),
-                running=_number(db, "SELECT count(held) FROM slots"),
-                dead=_number(db, "SELECT count(*) FROM dead"),
-                completed=_length(db, State.COMPLETED),
-                cancelled=_length(db, State.CANCELLED),
-                heartbeats=_number(
-                    db,
-                    "SELECT count(*) FROM slots WHERE boot = ? AND alive_until_ms > ?",
-                    (self.store.boot, self.monotonic()),
-                ),
-                counters=dict(db.execute("SELECT name, value FROM stats")),
-                paused=frozenset(queue for (queue,) in db.execute("SELECT queue FROM paused")),
-                now_ms=now,
+            return self.census_in(db, now, is_counted=sweep)
+
+    def census_in(self, db: sqlite3.Connection, now: int, *, is_counted: bool = False) -> Census:
+        """`is_counted`: every element of a queue is counted, whatever its ends tell; that takes longer."""
+        if is_counted:
+            lengths = dict(db.execute("SELECT queue, count(*) FROM queued GROUP BY queue"))
+        else:
+            lengths = {queue: length_of(db, queue) for queue in all_queues(db)}
+        return Census(
+            pending={**dict.fromkeys(self.queue_names, 0), **lengths},
+            scheduled=_number(db, "SELECT count(*) FROM scheduled"),
+            running=_number(db, "SELECT count(held) FROM slots"),
+            dead=_number(db, "SELECT count(*) FROM dead"),
+            completed=_length(db, State.COMPLETED),
+            cancelled=_length(db, State.CANCELLED),
+            heartbeats=_number(
+                db,
+                "SELECT count(*) FROM slots WHERE boot = ? AND alive_until_ms > ?",
+                (self.store.boot, self.monotonic()),
+            ),
+            counters=dict(db.execute("SELECT name, value FROM stats")),
+            paused=frozenset(queue for (queue,) in db.execute("SELECT queue FROM paused")),
+            now_ms=now,
+        )
+
+    def overview(self, hours: int = 2) -> Overview:
+        with self.reading() as (db, now):
+            pages = {queue: self._page(db, queue, None, 1) for queue in self.queue_names}
+            return Overview(
+                census=self.census_in(db, now),
+                fronts={queue: page[0][1] for queue, page in pages.items() if page},
+                workers=self._workers_in(db, now),
+                hours=self._hours_in(db, now, hours),
             )
 
     def peek(self, place: str, limit: int) -> list[bytes]:
@@ -89,18 +104,25 @@ class SqliteInspector(SqliteState):
             return [row.view() if row is not None else None for row in rows]
 
     def workers(self) -> list[WorkerView]:
-        with self.reading() as (db, _):
-            monotonic = self.monotonic()
-            return [
-                WorkerView(
-                    slot.slot,
-                    msgspec.json.decode(slot.info, type=WorkerInfo),
-                    slot.is_alive(self.store.boot, monotonic),
-                    slot.held or b"",
-                )
-                for slot in all_slots(db)
-                if slot.info is not None
-            ]
+        with self.reading() as (db, now):
+            return list(self._workers_in(db, now))
+
+    def _workers_in(self, db: sqlite3.Connection, now: int) -> tuple[WorkerView, ...]:
+        monotonic = self.monotonic()
+        slots = [slot for slot in all_slots(db) if slot.info is not None]
+        jobs = {slot.slot: job_in(slot.held) for slot in slots if slot.held is not None}
+        rows = find_rows(db, [job.id for job in jobs.values() if job is not None], now)
+        since = {name: row.started_ms for name, job in jobs.items() if job is not None and (row := rows[job.id])}
+        return tuple(
+            WorkerView(
+                slot.slot,
+                msgspec.json.decode(slot.info or b"", type=WorkerInfo),
+                slot.is_alive(self.store.boot, monotonic),
+                slot.held or b"",
+                since.get(slot.slot, 0),
+            )
+            for slot in slots
+        )
 
     def cancel(self, ids: Sequence[str]) -> list[Cancelled]:
         with self.writing() as books:
@@ -160,13 +182,16 @@ class SqliteInspector(SqliteState):
 
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:
         with self.reading() as (db, now):
-            newest = now // HOUR_MS
-            oldest = max(newest - hours + 1, oldest_hour_kept(self.config, now))
-            found: dict[int, dict[str, int]] = {}
-            sql = "SELECT hour, name, value FROM hourly WHERE hour BETWEEN ? AND ?"
-            for hour, name, value in db.execute(sql, (oldest, newest)):
-                found.setdefault(hour, {})[name] = value
-            return found
+            return self._hours_in(db, now, hours)
+
+    def _hours_in(self, db: sqlite3.Connection, now: int, hours: int) -> dict[int, dict[str, int]]:
+        newest = now // HOUR_MS
+        oldest = max(newest - hours + 1, oldest_hour_kept(self.config, now))
+        found: dict[int, dict[str, int]] = {}
+        sql = "SELECT hour, name, value FROM hourly WHERE hour BETWEEN ? AND ?"
+        for hour, name, value in db.execute(sql, (oldest, newest)):
+            found.setdefault(hour, {})[name] = value
+        return found
 
 
 def _leave_queue(books: Books, row: Row) -> bool:
@@ -174,7 +199,7 @@ def _leave_queue(books: Books, row: Row) -> bool:
     sql = "SELECT position FROM queued WHERE queue = ? AND raw = ? ORDER BY position DESC LIMIT 1"
     found = books.db.execute(sql, (row.queue, row.raw)).fetchone()
     if found is not None:
-        books.take([(row.queue, found[0])])
+        books.take_from_the_middle(row.queue, found[0])
     return found is not None
 
 
@@ -185,6 +210,23 @@ def _leave_schedule(books: Books, row: Row) -> bool:
 def _number(db: sqlite3.Connection, sql: str, values: tuple[object, ...] = ()) -> int:
     number: int = db.execute(sql, values).fetchone()[0]
     return number
+
+
+def all_queues(db: sqlite3.Connection) -> Iterator[str]:
+    """Every queue that has an element, those of other configurations too; from one to the next along the index."""
+    last = ""
+    while (found := db.execute("SELECT min(queue) FROM queued WHERE queue > ?", (last,)).fetchone()[0]) is not None:
+        yield found
+        last = found
+
+
+def length_of(db: sqlite3.Connection, queue: str) -> int:
+    """By the ends of the queue and the holes between them: one look at an index each, however long it is."""
+    (first,) = db.execute("SELECT min(position) FROM queued WHERE queue = ?", (queue,)).fetchone()
+    (last,) = db.execute("SELECT max(position) FROM queued WHERE queue = ?", (queue,)).fetchone()
+    sql = "SELECT count(*) FROM holes WHERE queue = ? AND position > ? AND position < ?"
+    length: int = last - first + 1 - _number(db, sql, (queue, first, last))
+    return length
 
 
 def _length(db: sqlite3.Connection, state: State) -> int:

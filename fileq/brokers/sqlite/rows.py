@@ -60,6 +60,7 @@ class Row(msgspec.Struct):
             attempts=tuple(_attempts_decoder.decode(self.attempts)),
             attempt_count=self.attempt_count,
             is_cancel_requested=bool(self.is_cancel_requested),
+            queued=self.queued,
         )
 
 

@@ -14,14 +14,35 @@ from importlib.resources import files
 
 from fileq.errors import BrokerError, BrokerUnavailable
 
-VERSION = 1
+VERSION = 2
 APPLICATION_ID = 0x66696C71  # "filq"
 OLDEST_SQLITE = (3, 35, 0)  # RETURNING
 
 Migration = Callable[[sqlite3.Connection], None]
 
+
+def _add_holes(connection: sqlite3.Connection) -> None:
+    """1 → 2: a queue's ends tell its length, but for the holes that cancelled jobs left."""
+    connection.execute(
+        "CREATE TABLE holes (queue TEXT NOT NULL, position INTEGER NOT NULL, PRIMARY KEY (queue, position)) "
+        "WITHOUT ROWID"
+    )
+    find_holes(connection)
+
+
+def find_holes(connection: sqlite3.Connection) -> None:
+    """Write down every hole there is; takes as long as the queues are. Within a transaction."""
+    connection.execute("DELETE FROM holes")
+    last: tuple[str, int] | None = None
+    for queue, position in connection.execute("SELECT queue, position FROM queued ORDER BY queue, position"):
+        if last is not None and last[0] == queue:
+            missing = ((queue, hole) for hole in range(last[1] + 1, position))
+            connection.executemany("INSERT INTO holes VALUES (?, ?)", missing)
+        last = queue, position
+
+
 # From each older schema to the next. A migration runs inside a transaction that is not its own to end.
-MIGRATIONS: Mapping[int, Migration] = {}
+MIGRATIONS: Mapping[int, Migration] = {1: _add_holes}
 
 
 def check_sqlite() -> None:

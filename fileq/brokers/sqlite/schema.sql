@@ -1,4 +1,4 @@
--- Schema 1. Applied as a whole, in one transaction, to an empty file: no semicolons in comments.
+-- Schema 2. Applied as a whole, in one transaction, to an empty file: no semicolons in comments.
 -- The elements of every place are the raw bytes of a job, what more is known of it is in its record.
 
 -- One row a job. An integer key keeps rows that are written together on the same pages.
@@ -28,6 +28,14 @@ CREATE TABLE queued (
     queue    TEXT NOT NULL,
     position INTEGER NOT NULL,
     raw      BLOB NOT NULL,
+    PRIMARY KEY (queue, position)
+) WITHOUT ROWID;
+
+-- Positions between the ends of a queue that a cancelled job left empty: with them the ends tell the length. One that
+-- lies outside means nothing, and goes when the queue is empty or the position is taken again.
+CREATE TABLE holes (
+    queue    TEXT NOT NULL,
+    position INTEGER NOT NULL,
     PRIMARY KEY (queue, position)
 ) WITHOUT ROWID;
 

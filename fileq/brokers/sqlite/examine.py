@@ -1,0 +1,44 @@
+"""Is this a good place for the database: its directory, its file system, its disk. Makes and changes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+
+from fileq.filesystems import filesystem_type, is_network
+from fileq.finding import Finding, sound, wrong
+
+_SUFFIXES = ("", "-wal", "-shm", "-lock", "-listen")
+LEAST_FREE = 100 * 1024 * 1024
+
+
+def examine_place(path: str) -> Iterator[Finding]:
+    """Whether the database is there or not yet."""
+    path = os.path.abspath(path)
+    directory = os.path.dirname(path)
+    if not os.path.isdir(directory):
+        yield wrong("database directory", f"{directory} does not exist", f"mkdir -p {directory}, or set sqlite.path")
+        return
+    there = [path + suffix for suffix in _SUFFIXES if os.path.exists(path + suffix)]
+    closed = [file for file in there if not os.access(file, os.R_OK | os.W_OK, effective_ids=True)]
+    if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+        yield wrong("database directory", f"{directory} is not writable", "give this user the right to write there")
+    elif closed:
+        yield wrong("database directory", f"{closed[0]} is not writable", "give this user the right to write it")
+    else:
+        yield sound("database directory", f"{directory} is writable")
+    filesystem = filesystem_type(path)
+    if is_network(filesystem):
+        yield wrong("file system", f"{filesystem}, where locks can't be trusted", "set sqlite.path to a local disk")
+    else:
+        yield sound("file system", f"{filesystem or 'unknown'}, local")
+    yield _space(directory)
+
+
+def _space(directory: str) -> Finding:
+    free = shutil.disk_usage(directory).free
+    shown = f"{free / 1e9:.1f} GB free" if free >= 1e9 else f"{free / 1e6:.0f} MB free"
+    if free < LEAST_FREE:
+        return wrong("disk space", f"{shown} in {directory}", "make room: without it no job is taken or settled")
+    return sound("disk space", shown)

@@ -1,0 +1,61 @@
+"""Kinds of arguments that several commands take. A wrong one is named with its value and what it must be."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def add_app_dir(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--app-dir", default=".", metavar="DIR", help="where handlers are imported from")
+
+
+def whole(at_least: int = 0) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isascii() or not text.isdigit() or int(text) < at_least:
+            raise argparse.ArgumentTypeError(f"is {text!r}; it must be a whole number, {at_least} or more")
+        return int(text)
+
+    return read
+
+
+def duration(text: str) -> float:
+    """Seconds."""
+    from fileq.config import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(f"is {text!r}; it must be {wrong}") from None
+
+
+def moment(text: str) -> int:
+    """Milliseconds since the epoch. A time without a zone is this machine's."""
+    from datetime import datetime
+
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise argparse.ArgumentTypeError(
+            f"is {text!r}; it must be a time such as 2026-01-31T18:00 or 2026-01-31T18:00:00Z"
+        ) from None
+
+
+def moment_or_ago(text: str) -> int:
+    """Milliseconds since the epoch; a duration means that long ago."""
+    import time
+
+    from fileq.config import parse_duration
+
+    try:
+        return int((time.time() - parse_duration(text)) * 1000)
+    except ValueError:
+        pass
+    try:
+        return moment(text)
+    except argparse.ArgumentTypeError as wrong:
+        raise argparse.ArgumentTypeError(f"{wrong}, or a duration such as 2h for that long ago") from None

@@ -1,0 +1,91 @@
+"""What can stand where on a command line, read from the parsers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from fileq.cli.command import Command
+from fileq.cli.parser import ROLES, parser_of
+
+_KINDS = {"FILE": "file", "PATH": "file", "DIR": "directory", "KEY": "key", "KEY=VALUE": "assignment"}
+
+
+class Value(Struct, frozen=True):
+    """What an option or an argument takes: one of these words, a file, a directory, a key, a key=value, or anything."""
+
+    kind: str
+    words: tuple[str, ...] = ()
+
+
+class Option(Struct, frozen=True):
+    flags: tuple[str, ...]
+    help: str
+    value: Value | None = None  # None: it takes none
+
+
+class Page(Struct, frozen=True):
+    """One command: its words in one text, its options, and what its arguments are."""
+
+    at: str
+    options: tuple[Option, ...]
+    argument: Value | None = None
+
+
+class Table:
+    """`following` has, for each text of words so far, the words that may come next with a line on each."""
+
+    def __init__(self, commands: Sequence[Command]) -> None:
+        listed = [command for command in commands if command.is_listed]
+        self.pages = [_page(command) for command in listed]
+        self.following = _following(listed)
+        self.short = [word for word, _ in self.following.get("admin", [])]  # these also work without `admin`
+        self.everywhere = (
+            Option(("--role",), "the role, in place of its word", Value("words", ROLES)),
+            Option(("--config",), "the file to read", Value("file")),
+            Option(("--set",), "override one key", Value("assignment")),
+            Option(("--version",), "print the version"),
+            Option(("-h", "--help"), "print a page on it"),
+        )
+        self.keys = _keys()
+
+
+def _page(command: Command) -> Page:
+    actions = parser_of(command)._actions
+    named = [action for action in actions if action.option_strings]
+    options = tuple(Option(tuple(action.option_strings), _help(action), _value(action)) for action in named)
+    argument = next((_value(action) for action in actions if not action.option_strings), None)
+    return Page(" ".join(command.words), options, argument)
+
+
+def _help(action: argparse.Action) -> str:
+    return (action.help or "").replace("%(default)s", str(action.default))
+
+
+def _value(action: argparse.Action) -> Value | None:
+    if action.nargs == 0:
+        return None
+    if action.choices is not None:
+        return Value("words", tuple(map(str, action.choices)))
+    return Value(_KINDS.get(str(action.metavar), "any"))
+
+
+def _following(commands: Sequence[Command]) -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, dict[str, str]] = {}
+    for command in commands:
+        for i, word in enumerate(command.words):
+            at = " ".join(command.words[:i])
+            if i + 1 == len(command.words):
+                found.setdefault(at, {})[word] = command.summary
+            else:
+                inner = [other.words[i + 1] for other in commands if other.words[: i + 1] == command.words[: i + 1]]
+                found.setdefault(at, {}).setdefault(word, ", ".join(dict.fromkeys(inner)))
+    return {at: list(words.items()) for at, words in found.items()}
+
+
+def _keys() -> list[str]:
+    from fileq.config.schema import every_key, is_setting
+
+    return [path for path, key in every_key().items() if is_setting(key)]

@@ -1,0 +1,89 @@
+"""What --help prints: a page for each command, and lists of commands. Generated, so that it can't be wrong."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Sequence
+
+from fileq.cli.command import WIDTH, Command
+
+_SECTIONS = (
+    ("Roles", lambda words: words[0] in ("producer", "worker", "all")),
+    ("Commands", lambda words: words[0] not in ("producer", "worker", "all", "admin")),
+    ("Operations", lambda words: words[0] == "admin"),
+)
+_DEEP = " " * 6
+_MEANING_COLUMN = 24
+_TAIL = """\
+'fileq COMMAND --help' tells more and gives examples. --role=worker means the
+word worker, --role=admin stats means admin stats; --version tells the version.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 work left dead,
+4 broker unreachable.
+"""
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Eighty columns, paragraphs kept, and the default of every option that has one."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26, width=WIDTH)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.split("\n\n")
+        return "\n\n".join(
+            paragraph if _is_laid_out(paragraph) else textwrap.fill(" ".join(paragraph.split()), width)
+            for paragraph in paragraphs
+        )
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text = action.help or ""
+        if not action.default or action.default == argparse.SUPPRESS or "default" in text:
+            return text
+        return f"{text} (default: %(default)s)"
+
+
+def _is_laid_out(paragraph: str) -> bool:
+    """A table or a list of examples: its lines stay as they are."""
+    return any(line.startswith("  ") for line in paragraph.splitlines())
+
+
+def epilog(command: Command) -> str:
+    parts = []
+    if command.json_fields:
+        lines = ["fields of --json:"]
+        for name, meaning in command.json_fields:
+            head, below = f"  {name}", " " * _MEANING_COLUMN
+            if len(head) > _MEANING_COLUMN - 2:
+                lines.append(head)
+                head = ""
+            text = textwrap.fill(meaning, WIDTH, initial_indent=below, subsequent_indent=below)
+            lines.append(head + text[len(head) :])
+        parts.append("\n".join(lines))
+    lines = ["examples:"]
+    for line, meaning in command.examples:
+        lines += [f"  {line}", textwrap.fill(meaning, WIDTH, initial_indent=_DEEP, subsequent_indent=_DEEP)]
+    parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def overview(words: tuple[str, ...], known: Sequence[Command]) -> str:
+    """All commands that begin with these words, a line each."""
+    below = [command for command in known if command.is_listed and command.words[: len(words)] == words]
+    called = " ".join(("fileq", *words))
+    head = f"usage: {called} COMMAND [options]\n\n"
+    if words:
+        return head + _rows(below) + f"\n'{called} COMMAND --help' tells more and gives examples.\n"
+    head += "Drop a file into a directory: queued once, processed, retried, never lost.\n\n"
+    parts = [
+        f"{title}:\n{_rows(chosen)}\n"
+        for title, belongs in _SECTIONS
+        if (chosen := [command for command in below if belongs(command.words)])
+    ]
+    return head + "".join(parts) + _TAIL
+
+
+def _rows(commands: Sequence[Command]) -> str:
+    wide = max((len(" ".join(command.words)) for command in commands), default=0)
+    return "".join(f"  {' '.join(command.words):<{wide}}  {command.summary}\n" for command in commands)

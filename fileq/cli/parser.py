@@ -1,0 +1,229 @@
+"""From the words of a command line to one command and its options, or one line on what is wrong with them.
+
+The words are found first, then only that command's own parser is built. Common options may stand anywhere, `--role`
+too; admin words also work without `admin`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from msgspec import Struct
+
+from fileq.cli.command import Command
+from fileq.cli.commands import all_commands
+from fileq.errors import ConfigError
+
+ROLES = ("producer", "worker", "all", "admin")
+# Other names people know these by; they work and are in no list.
+ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("admin", "status"): ("admin", "stats"),
+    ("admin", "dlq", "clear"): ("admin", "purge-dlq"),
+}
+_CHOICE = re.compile(r"invalid choice: (.*) \(choose from (.*)\)$")
+_TAKE_A_VALUE = ("--config", "--set")
+
+
+class Parsed(Struct, frozen=True):
+    """The command that was meant with its options; or, in its place, a text that was asked for."""
+
+    command: Command | None = None
+    options: argparse.Namespace = argparse.Namespace()
+    text: str = ""
+
+
+class Found(Struct, frozen=True):
+    """The words that name a command, the options that stood between them, and all from the first other word on."""
+
+    words: tuple[str, ...]
+    options: list[str]
+    tail: list[str]
+
+    @property
+    def wants_help(self) -> bool:
+        return not {"-h", "--help"}.isdisjoint([*self.options, *_before_dashes(self.tail)])
+
+
+def parse(arguments: Sequence[str], commands: Iterable[Command] | None = None) -> Parsed:
+    known = all_commands() if commands is None else tuple(commands)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
+    found = find_words(arguments, known)
+    command = next((command for command in known if command.words == found.words), None)
+    if command is None:
+        if found.wants_help and not found.tail:
+            from fileq.cli.help import overview
+
+            return Parsed(text=overview(found.words, known))
+        raise ConfigError(_missing(found, known))
+    parser = parser_of(command)
+    if found.wants_help:
+        return Parsed(text=parser.format_help())
+    return Parsed(command, parser.read([*found.options, *found.tail]))
+
+
+def find_words(arguments: Sequence[str], known: Sequence[Command]) -> Found:
+    role, tokens = _without_role(arguments)
+    words: tuple[str, ...] = (role,) if role else ()
+    options: list[str] = []
+    names = [command.words for command in known] + list(ALIASES)
+    while tokens and tokens[0] != "--":
+        if tokens[0].startswith("-"):
+            width = 2 if tokens[0] in _TAKE_A_VALUE else 1
+            options += tokens[:width]
+            del tokens[:width]
+            continue
+        longer = _extended(words, tokens[0], names)
+        if longer is None:
+            break
+        words = longer
+        del tokens[0]
+    if words == ("admin", "status") and tokens:
+        words = ("admin", "show")  # status ID
+    return Found(ALIASES.get(words, words), options, tokens)
+
+
+def _extended(words: tuple[str, ...], word: str, names: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """The words with one more, if some command begins like that."""
+    if words == (word,) and word in ROLES:
+        return words  # --role=admin admin stats
+    tries = [(*words, word)] if words else [(word,), ("admin", word)]
+    return next((t for t in tries if any(name[: len(t)] == t for name in names)), None)
+
+
+def _without_role(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """What --role names, wherever it stands, and the other arguments."""
+    tokens = list(arguments)
+    end = tokens.index("--") if "--" in tokens else len(tokens)
+    role = ""
+    i = 0
+    while i < end:
+        flag, sign, value = tokens[i].partition("=")
+        if flag != "--role":
+            i += 2 if tokens[i] in _TAKE_A_VALUE else 1
+            continue
+        width = 1 if sign else 2
+        if not sign:
+            value = tokens[i + 1] if i + 1 < end else ""
+        if value not in ROLES:
+            raise ConfigError(f"--role is {value!r}; it must be one of {', '.join(ROLES)}; see 'fileq --help'")
+        if role and role != value:
+            raise ConfigError(f"--role is both {role!r} and {value!r}; give one; see 'fileq --help'")
+        role = value
+        del tokens[i : i + width]
+        end -= width
+    return role, tokens
+
+
+def _missing(found: Found, known: Sequence[Command]) -> str:
+    """What to say where no command is named."""
+    words = found.words
+    called = " ".join(("fileq", *words))
+    advice = f"see '{called} --help'"
+    listed = [command.words for command in known if command.is_listed]
+    following = list(dict.fromkeys(name[len(words)] for name in listed if name[: len(words)] == words))
+    if found.tail:
+        short = [] if words else [name[1] for name in listed if name[0] == "admin"]
+        meant = nearest(found.tail[0], [*following, *short])
+        return f"unknown command {' '.join((*words, found.tail[0]))!r}; {meant}{advice}"
+    unknown = [option for option in found.options if option.startswith("-") and option not in _TAKE_A_VALUE]
+    if unknown and not words:
+        return f"unknown option {unknown[0]!r}; {advice}"
+    return f"'{called}' needs a command: {', '.join(following)}; {advice}"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}? " if close else ""
+
+
+def _before_dashes(tokens: Sequence[str]) -> list[str]:
+    """What may be an option: all up to `--`."""
+    return list(tokens[: tokens.index("--")] if "--" in tokens else tokens)
+
+
+class Parser(argparse.ArgumentParser):
+    """One command's options. Usage errors are one line with what to do, like all others."""
+
+    def read(self, rest: Sequence[str]) -> argparse.Namespace:
+        accepted = self._option_string_actions
+        if "--yes" in accepted and "--force" not in accepted:
+            end = len(_before_dashes(rest))
+            rest = [*("--yes" if token == "--force" else token for token in rest[:end]), *rest[end:]]
+        known, extra = self.parse_known_args(self._options_first(rest))
+        if extra := [token for token in extra if token != "--"]:
+            flag = extra[0].partition("=")[0]
+            if flag.startswith("-"):
+                self.error(f"unknown option {flag!r}; {nearest(flag, accepted)}".rstrip("; "))
+            self.error(f"unexpected argument {extra[0]!r}")
+        return known
+
+    def _options_first(self, rest: Sequence[str]) -> list[str]:
+        """Options with their values, then `--` and the arguments: so a list of these may have options in its middle,
+        which the library can do only without `--`."""
+        tokens = _before_dashes(rest)
+        options: list[str] = []
+        arguments = list(rest[len(tokens) + 1 :])
+        plain: list[str] = []
+        while tokens:
+            token = tokens.pop(0)
+            if not token.startswith("-") or token == "-":
+                plain.append(token)
+                continue
+            options.append(token)
+            for _ in range(self._most_values(token)):
+                if not tokens or tokens[0].startswith("-"):
+                    break
+                options.append(tokens.pop(0))
+        arguments = [*plain, *arguments]
+        return [*options, "--", *arguments] if arguments else options
+
+    def _most_values(self, option: str) -> int:
+        """Of those that follow it as arguments of their own."""
+        action = self._option_string_actions.get(option)
+        if action is None:
+            return 0
+        counts: dict[Any, int] = {None: 1, "?": 1, "*": sys.maxsize, "+": sys.maxsize}
+        return counts[action.nargs] if action.nargs in counts else int(action.nargs or 0)
+
+    def error(self, message: str) -> NoReturn:
+        if message.startswith("argument "):
+            name, _, said = message.removeprefix("argument ").partition(": ")
+            message = f"{name} {said}"
+        if found := _CHOICE.search(message):
+            known = found[2].replace("'", "")
+            message = f"{message[: found.start()]}is {found[1]}; it must be one of {known}"
+        separator = " " if message.endswith("?") else "; "
+        raise ConfigError(f"{message}{separator}see '{self.prog} --help'")
+
+
+def parser_of(command: Command) -> Parser:
+    from fileq.cli.help import HelpFormatter, epilog
+
+    parser = Parser(
+        prog=command.name,
+        description=command.description,
+        epilog=epilog(command),
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    command.arguments(parser)
+    parser.add_argument("-h", "--help", action="store_true", help="print this page")
+    if command.is_configured:
+        common = parser.add_argument_group("configuration")
+        add_common(common)
+    return parser
+
+
+def add_common(group: Any) -> None:
+    group.add_argument("--config", metavar="FILE", help="the file to read (default: $FILEQ_CONFIG, else ./config.yaml)")
+    group.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], dest="sets", help="override one key; repeatable"
+    )

@@ -1,0 +1,73 @@
+"""An operator's desk: a broker with something in it, and the command line beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fileq.brokers.base import FullBroker
+from fileq.cli import main
+from fileq.config import Config, config_from
+from tests.conformance.harness import nested
+from tests.integration.working import Farm
+
+
+class Desk:
+    """Builders of the conformance suite take a desk for their harness."""
+
+    def __init__(self, farm: Farm, capsys: pytest.CaptureFixture[str]) -> None:
+        self.farm = farm
+        self.directory: Path = farm.directory
+        self.broker: FullBroker = farm.broker
+        self.settings: dict[str, object] = {"producer.scan_dir": farm.inbox, **farm.settings}
+        self.config: Config = config_from(nested(self.settings))
+        self._capsys = capsys
+
+    @property
+    def sets(self) -> list[str]:
+        return [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """What a command prints, if it ends with that code; nothing may be on stderr unless it fails."""
+        self._capsys.readouterr()
+        ended = main([*words, *self.sets])
+        out, err = self._capsys.readouterr()
+        assert ended == code, (ended, out, err)
+        assert "Traceback" not in err
+        assert code or not err, err
+        return out
+
+    def fail(self, *words: str, code: int) -> str:
+        """The one line a command ends with."""
+        self._capsys.readouterr()
+        ended = main([*words, *self.sets])
+        out, err = self._capsys.readouterr()
+        assert ended == code, (ended, out, err)
+        assert err.startswith("fileq: "), err
+        assert err.count("\n") == 1, err
+        return err
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self.run(*words, "--json", code=code))
+
+    def push(self, queue: str, raw: bytes) -> None:
+        """What another program does on Redis; on SQLite, what its own tests do."""
+        if self.broker.kind == "redis":
+            client = self.server_client()
+            client.lpush(self.config.worker.queues[queue], raw)
+        else:
+            self.broker.store.push_raw(queue, raw)  # type: ignore[attr-defined]
+
+    def server_client(self) -> Any:
+        from redis import Redis
+
+        host, _, port = str(self.settings["redis.addr"]).partition(":")
+        return Redis(host=host, port=int(port), single_connection_client=False)
+
+    def execute(self, sql: str, *values: object) -> None:
+        """Behind the back of the SQLite broker."""
+        with self.broker.store.transaction() as db:  # type: ignore[attr-defined]
+            assert db.execute(sql, values).rowcount == 1

@@ -1,0 +1,218 @@
+"""`fileq admin stats` and `fileq admin workers`."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from fileq.admin.stats import Recent, gather
+from fileq.admin.stats_text import render
+from fileq.admin.text import Page
+from fileq.admin.watch import watch
+from fileq.brokers.types import complete
+from fileq.errors import BrokerUnavailable
+from fileq.job import rfc3339_ms
+from tests.conformance.builders import (
+    an_entry,
+    claims_of,
+    dead,
+    enqueue,
+    failed,
+    names,
+    register,
+    running,
+    settle,
+    worker_info,
+)
+from tests.integration.operating import Desk
+from tests.integration.program import command, environment, run
+from tests.waiting import wait_until
+
+
+def test_an_empty_broker(desk: Desk) -> None:
+    out = desk.run("admin", "stats")
+    assert out.startswith(f"fileq on {desk.broker.kind} {desk.broker.where}, ")
+    assert "Nothing waits." in out
+    assert "no workers" in out
+    stats = desk.json("stats")
+    assert [(queue["name"], queue["length"], queue["oldest_age_s"]) for queue in stats["queues"]] == [
+        ("high", 0, None),
+        ("low", 0, None),
+    ]
+    assert (stats["eta_s"], stats["workers"], stats["errors"], stats["now"]) == (0.0, [], [], None)
+    assert "no workers" in desk.run("workers")
+    assert desk.json("workers")["workers"] == []
+
+
+def test_everything_is_counted(desk: Desk) -> None:
+    dead(desk, "d")
+    settle(desk, complete(running(desk, "c")))
+    settle(desk, failed(running(desk, "r"), kind="OSError", delay_ms=60_000))
+    running(desk, "run", "w2")
+    enqueue(desk, *names(5), queue="high")
+    desk.broker.enqueue([an_entry("later", delay_ms=60_000)])
+    desk.broker.pause("low")
+    stats = desk.json("stats")
+    assert [(queue["name"], queue["length"], queue["is_paused"]) for queue in stats["queues"]] == [
+        ("high", 5, False),
+        ("low", 0, True),
+    ]
+    assert (stats["scheduled"], stats["processing"], stats["heartbeats"]) == (2, 1, 2)
+    assert (stats["completed"], stats["dead"], stats["cancelled"]) == (1, 1, 0)
+    assert stats["totals"]["produced"] == 10
+    assert (stats["this_hour"]["completed"], stats["this_hour"]["failed"], stats["this_hour"]["dead"]) == (1, 2, 1)
+    assert {error["kind"]: error["this_hour"] for error in stats["errors"]} == {"OSError": 1, "ValueError": 1}
+    [worker] = stats["workers"]
+    assert (worker["host"], worker["pid"], worker["slots"], worker["busy"], worker["is_alive"]) == (
+        "alpha",
+        4242,
+        2,
+        1,
+        True,
+    )
+    [job] = worker["jobs"]
+    assert (job["slot"], job["job_id"], job["filepath"]) == ("w2", "run", "/data/run.pdf")
+    assert 0 <= job["running_s"] < 60
+    out = desk.run("stats")
+    assert "/data/run.pdf" in out
+    assert "OSError" in out
+    assert "paused" in out
+
+
+def test_the_oldest_age_is_that_of_the_next_job_out(desk: Desk) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    old, new = an_entry("old"), an_entry("new")
+    created = {"old": rfc3339_ms(now_ms - 7_200_000), "new": rfc3339_ms(now_ms)}
+    desk.broker.enqueue([replace(e, job=e.job.but(creation_time=created[e.job.id])) for e in (old, new)])
+    [_, low] = desk.json("stats")["queues"]
+    assert 7_190 < low["oldest_age_s"] < 7_260
+    assert "2h00m" in desk.run("stats")
+
+
+def test_workers_are_grouped_by_their_process_with_their_breaker(desk: Desk) -> None:
+    infos = {f"a{i}": worker_info(host="alpha", pid=1, breaker="open") for i in range(3)}
+    desk.broker.register({**infos, "b0": worker_info(host="beta", pid=1)})
+    enqueue(desk, "x", "y")
+    desk.broker.turn([], ["a0", "b0"])
+    workers = desk.json("workers")
+    assert (workers["slots"], workers["busy"]) == (4, 2)
+    assert [(w["host"], w["slots"], w["busy"], w["breaker"]) for w in workers["workers"]] == [
+        ("alpha", 3, 1, "open"),
+        ("beta", 1, 1, "closed"),
+    ]
+    out = desk.run("workers")
+    assert "1 of 3" in out
+    assert "/data/x.pdf" in out
+    assert " a0 " in out
+
+
+def test_a_page_is_never_wider_or_higher_than_its_terminal(desk: Desk) -> None:
+    slots = names(40, "slot")
+    for i in range(40):
+        desk.broker.enqueue([an_entry(f"j{i}", queue="high")])
+    claims_of(desk, *slots)
+    for kind in ("A" * 60, "B" * 60, "C"):
+        settle(desk, failed(running(desk, f"f{kind}", "w"), kind=kind, delay_ms=60_000))
+    lines = render(gather(desk.broker), Page(80, 24))
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    assert any("and" in line and "more: fileq workers" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("stats", "--watch=x"), "--watch is 'x'; it must be a number of seconds"),
+        (("stats", "--watch=0"), "it must be a number of seconds"),
+        (("stats", "--jsn"), "unknown option '--jsn'"),
+        (("workers", "here"), "unexpected argument 'here'"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(desk: Desk, words: tuple[str, ...], said: str) -> None:
+    assert said in desk.fail(*words, code=2)
+
+
+def test_the_rates_of_a_watch_are_taken_between_its_looks(desk: Desk) -> None:
+    recent = Recent()
+    assert gather(desk.broker, recent).now is None
+    enqueue(desk, *names(4))
+    register(desk, "w1")
+    for claim in desk.broker.turn([], ["w1"]).claims:
+        settle(desk, complete(claim))
+    now = wait_until(lambda: gather(desk.broker, recent).now)
+    assert (now.produced, now.completed, now.failed) == (4, 1, 0)
+    assert now.seconds > 0
+
+
+def test_a_watch_goes_on_while_the_broker_is_away(desk: Desk) -> None:
+    class Flaky:
+        kind, where = desk.broker.kind, desk.broker.where
+        calls = 0
+
+        def overview(self, hours: int) -> object:
+            self.calls += 1
+            if self.calls == 2:
+                raise BrokerUnavailable("the broker is away: gone fishing")
+            return desk.broker.overview(hours)
+
+    seen: list[tuple[bool, str]] = []
+    watch(
+        lambda: Flaky(),
+        lambda stats, trouble: seen.append((stats is not None, trouble)),
+        1.0,
+        sleep=lambda seconds: None,
+        looks=3,
+    )
+    assert [(has_stats, bool(trouble)) for has_stats, trouble in seen] == [(True, False), (True, True), (True, False)]
+    assert "gone fishing" in seen[1][1]
+
+
+def test_a_watch_on_a_pipe_prints_a_block_each_time_and_ends_well_on_ctrl_c(desk: Desk) -> None:
+    with subprocess.Popen(
+        command("stats", "--watch", "0.1", settings=desk.settings),
+        cwd=desk.directory,
+        env=environment(PYTHONUNBUFFERED="1"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        titles = 0
+        while titles < 3:
+            line = process.stdout.readline()
+            assert line, "it ended"
+            titles += line.startswith("fileq on ")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+        assert (process.returncode, err) == (0, "")
+
+
+def test_rich_is_not_loaded_for_a_look(desk: Desk) -> None:
+    code = (
+        "import sys\nfrom fileq.cli import main\n"
+        "assert main(sys.argv[1:]) == 0\n"
+        "assert 'rich' not in sys.modules and 'structlog' not in sys.modules and 'wcmatch' not in sys.modules"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, "stats", *desk.sets],
+        cwd=desk.directory,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_without_a_database_nothing_is_made_and_the_code_is_4(tmp_path: Path) -> None:
+    ended = run("admin", "stats", cwd=tmp_path, settings={"sqlite.path": str(tmp_path / "none.db")})
+    assert ended.returncode == 4
+    assert "no database at" in ended.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,93 @@
+"""Completion, asked of a real shell."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fileq.cli import main
+from fileq.cli.commands import all_commands
+from fileq.cli.completion import SHELLS, completion_script
+from fileq.cli.parser import parser_of
+
+
+@pytest.fixture(scope="module")
+def bash_script() -> str:
+    return completion_script("bash", all_commands())
+
+
+def offered(script: str, *words: str, cwd: Path) -> set[str]:
+    """What bash would offer for the last of these words."""
+    line = " ".join(map(shlex.quote, ("fileq", *words)))
+    asked = f"{script}\nCOMP_WORDS=({line}) COMP_CWORD={len(words)}\n_fileq\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+    ended = subprocess.run(
+        ["bash", "--norc", "-u", "-c", asked], cwd=cwd, capture_output=True, text=True, timeout=30, check=True
+    )
+    assert ended.stderr == ""
+    return set(ended.stdout.split())
+
+
+def test_every_command_is_reached_word_by_word_and_offers_its_own_options(bash_script: str, tmp_path: Path) -> None:
+    for command in all_commands():
+        for i, word in enumerate(command.words):
+            assert word in offered(bash_script, *command.words[:i], word[:2], cwd=tmp_path), command.name
+        own = {flag for action in parser_of(command)._actions for flag in action.option_strings}
+        assert offered(bash_script, *command.words, "-", cwd=tmp_path) == own, command.name
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["wor"], {"worker"}),
+        (["config", "c"], {"check"}),
+        (["--config", "x", "config", "--set", "a", "che"], {"check"}),
+        (["--role", "="], {"producer", "worker", "all", "admin"}),
+        (["--role", "=", "wo"], {"worker"}),
+        (["--role", "p"], {"producer"}),
+        (["--role", "=", "worker", "--cou"], {"--count"}),
+        (["--role=worker", "--cou"], {"--count"}),
+        (["--config", "=", "worker", "config", "che"], {"check"}),
+        (["doctor", "w"], {"worker"}),
+        (["completion", ""], {"bash", "zsh", "fish"}),
+        (["config", "get", "worker.cou"], {"worker.count"}),
+        (["worker", "--set", "worker.cou"], {"worker.count="}),
+        (["--ver"], {"--version"}),
+        (["enqueue", "a"], {"a.pdf", "apples"}),
+        (["enqueue", "--config", "a"], {"a.pdf", "apples"}),
+        (["worker", "--app-dir", "a"], {"apples"}),
+        (["nonsense", ""], {command.words[0] for command in all_commands()}),
+    ],
+)
+def test_what_may_come_next_is_offered(words: list[str], wanted: set[str], bash_script: str, tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").touch()
+    (tmp_path / "apples").mkdir()
+    assert offered(bash_script, *words, cwd=tmp_path) == wanted
+
+
+def test_every_shell_that_is_here_accepts_its_script(tmp_path: Path) -> None:
+    for shell in SHELLS:
+        script = tmp_path / shell
+        script.write_text(completion_script(shell, all_commands()))
+        if shutil.which(shell):
+            checked = subprocess.run(
+                [shell, "-n", str(script)], capture_output=True, text=True, timeout=30, check=False
+            )
+            assert (checked.returncode, checked.stderr) == (0, ""), shell
+
+
+def test_a_shell_that_is_unknown_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "tcsh"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "fileq: SHELL is 'tcsh'; it must be one of bash, zsh, fish; see 'fileq completion --help'"
+    ]
+    assert main(["completion"]) == 2
+
+
+def test_the_script_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    for shell in SHELLS:
+        assert main(["completion", shell]) == 0
+        assert f"fileq completion for {shell}" in capsys.readouterr().out

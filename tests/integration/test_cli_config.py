@@ -1,0 +1,205 @@
+"""`fileq config`: what it prints for programs, and `set`, which changes the file and nothing else in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fileq.cli import main
+from tests.integration.program import command, environment, run
+
+FILE = "# ours\nworker:\n  count: 3  # three\nproducer: {scan_dir: in}  # one line\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in set(os.environ) - set(environment()):
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def file(here: Path) -> Path:
+    (here / "config.yaml").write_text(FILE)
+    return here / "config.yaml"
+
+
+def test_set_changes_one_value_and_keeps_every_comment(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "set", "worker.count", "8"]) == 0
+    assert file.read_text() == FILE.replace("count: 3", "count: 8")
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("worker.count  8  (config.yaml:3)\n", "")
+    assert os.listdir(file.parent) == ["config.yaml"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
+def test_set_keeps_the_mode_of_the_file(mode: int, file: Path) -> None:
+    file.chmod(mode)
+    assert main(["config", "set", "worker.count", "8"]) == 0
+    assert stat.S_IMODE(file.stat().st_mode) == mode
+
+
+def test_set_follows_a_link_and_leaves_it_a_link(file: Path) -> None:
+    real = file.rename(file.with_name("real.yaml"))
+    file.symlink_to("real.yaml")
+    assert main(["config", "set", "worker.count", "8"]) == 0
+    assert file.is_symlink()
+    assert "count: 8" in real.read_text()
+
+
+def test_set_without_a_file_makes_one_and_says_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "set", "worker.count", "8"]) == 0
+    assert (here / "config.yaml").read_text() == "worker:\n  count: 8\n"
+    assert "wrote a new config.yaml" in capsys.readouterr().err
+
+
+def test_set_writes_the_file_that_is_named(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.yaml", "b.yaml"):
+        (here / name).touch()
+    monkeypatch.setenv("FILEQ_CONFIG", "a.yaml")
+    assert main(["config", "set", "worker.count", "4"]) == 0
+    assert main(["config", "set", "worker.count", "5", "--config", "b.yaml"]) == 0
+    assert [(here / name).read_text() for name in ("a.yaml", "b.yaml")] == [f"worker:\n  count: {n}\n" for n in (4, 5)]
+    assert not (here / "config.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["worker.cuont", "8"], "unknown key 'worker.cuont'; did you mean 'worker.count'?"),
+        (["worker.count", "many"], "worker.count is 'many'; it must be a whole number"),
+        (["worker.priorities", "a,a"], "config.yaml:4: worker.priorities is ['a', 'a']; it must be a list without rep"),
+        (["worker.queues.middle", "q"], "worker.queues.middle is the queue of no priority"),
+        (["worker.count"], "the following arguments are required: VALUE"),
+        (["worker.count", "8", "--config", "none.yaml"], "--config names 'none.yaml', which does not exist"),
+        (["redis", "x"], "redis must be a list or a mapping"),
+    ],
+)
+def test_what_is_wrong_is_never_written(
+    arguments: list[str], said: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "set", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert said in shown.err
+    assert len(shown.err.splitlines()) == 1
+    assert file.read_text() == FILE
+
+
+def test_one_of_two_mistakes_can_be_mended_and_the_other_is_told(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text("worker: {count: 0, timeout: soon}\n")
+    assert main(["config", "set", "worker.count", "2"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "worker.count is set in config.yaml\n"
+    assert "still wrong: config.yaml:1: worker.timeout is 'soon'" in shown.err
+    assert file.read_text() == "worker: {count: 2, timeout: soon}\n"
+
+
+def test_a_file_that_is_no_yaml_is_named_and_left_alone(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("worker: [\n")
+    assert main(["config", "set", "worker.count", "2"]) == 2
+    assert "config.yaml:2: not valid YAML" in capsys.readouterr().err
+    assert file.read_text() == "worker: [\n"
+
+
+def test_set_says_who_overrides_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORKER_COUNT", "5")
+    assert main(["config", "set", "worker.count", "8"]) == 0
+    said = "fileq: worker.count stays 5 here: WORKER_COUNT in the environment overrides the file\n"
+    assert capsys.readouterr().err == said
+    assert main(["config", "set", "worker.count", "9", "--set", "worker.count=7"]) == 0
+    assert capsys.readouterr().err == "fileq: worker.count stays 7 here: --set overrides the file\n"
+    assert main(["config", "set", "worker.count", "9", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {
+        "path": "config.yaml",
+        "is_new_file": False,
+        "settings": [{"key": "worker.count", "value": 9, "layer": "file", "origin": "config.yaml:3"}],
+        "overriding": [{"key": "worker.count", "value": 5, "layer": "env", "origin": "WORKER_COUNT"}],
+        "problems": [],
+    }
+
+
+def test_a_secret_is_written_and_never_printed(here: Path) -> None:
+    for arguments, given in ((["hunter2"], None), (["-"], "hunter2\n")):
+        ended = subprocess.run(
+            command("config", "set", "redis.password", *arguments),
+            cwd=here,
+            env=environment(),
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+        assert "hunter2" not in ended.stdout + ended.stderr
+        assert (here / "config.yaml").read_text() == "redis:\n  password: hunter2\n"
+        assert stat.S_IMODE((here / "config.yaml").stat().st_mode) == 0o600
+        (here / "config.yaml").write_text("")
+
+
+def test_a_secret_that_everybody_can_read_is_pointed_out(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.chmod(0o644)
+    assert main(["config", "set", "redis.password", "hunter2"]) == 0
+    assert "chmod o-r config.yaml" in capsys.readouterr().err
+    file.chmod(0o640)
+    assert main(["config", "set", "redis.password", "hunter3"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_two_who_set_at_once_undo_nothing_of_each_other(here: Path) -> None:
+    keys = ["worker.count", "worker.max_retries", "worker.max_recoveries", "producer.max_pending"]
+    started = [
+        subprocess.Popen(command("config", "set", key, "7"), cwd=here, env=environment(), stdout=subprocess.DEVNULL)
+        for key in keys
+    ]
+    assert [process.wait(30) for process in started] == [0] * len(keys)
+    told = json.loads(run("config", "list", "--json", cwd=here).stdout)
+    assert {row["key"]: row["value"] for row in told["settings"] if row["layer"] == "file"} == dict.fromkeys(keys, 7)
+
+
+def test_list_and_get_for_programs(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("redis: {password: hunter2}\nworker: {timeout: 90s, priorities: [a, b]}\n")
+    assert main(["config", "list", "--json"]) == 0
+    text = capsys.readouterr().out
+    assert "hunter2" not in text
+    told = json.loads(text)
+    assert told["path"] == "config.yaml"
+    rows = {row["key"]: row for row in told["settings"]}
+    assert rows["worker.timeout"] == {
+        "key": "worker.timeout",
+        "value": "1m30s",
+        "layer": "file",
+        "origin": "config.yaml:2",
+    }
+    assert rows["worker.priorities"]["value"] == ["a", "b"]
+    assert rows["producer.rate_limit_per_sec"]["value"] is None
+    assert main(["config", "get", "redis.tls", "--json"]) == 0
+    tls = json.loads(capsys.readouterr().out)["settings"]
+    assert [row["key"].rpartition(".")[2] for row in tls] == ["enabled", "ca_file", "cert_file", "key_file"]
+    assert tls[0]["value"] is False
+
+
+def test_init_may_write_a_file_whose_name_is_no_text(here: Path) -> None:
+    ended = run("config", "init", os.fsdecode(b"\xff.yaml"), cwd=here)
+    assert (ended.returncode, ended.stdout) == (0, "wrote \\udcff.yaml\n")
+
+
+def test_check_for_programs(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FILEQ_SERVICE_HOST", "x")
+    assert main(["config", "check", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["is_ok"], told["problems"], told["ignored"]) == (True, [], ["FILEQ_SERVICE_HOST"])
+    file.write_text("worker: {count: 0, cuont: 3}\n")
+    assert main(["config", "check", "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert (told["is_ok"], len(told["problems"])) == (False, 2)

@@ -1,0 +1,114 @@
+"""A broker that is not there: one line and exit code 4, and nobody waits for it longer than two seconds."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from fileq.cli import main
+from fileq.cli.commands import all_commands
+from fileq.cli.opening import OPEN_TIMEOUT_S
+from tests.integration.program import run
+
+# The default of redis.read_timeout: what a wait would take that nobody cut short. What an idle machine takes is
+# OPEN_TIMEOUT_S; a busy one takes what it takes.
+UNCUT_S = 3.0
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[str]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, and not listening
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[str]:
+    """Takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def unreached() -> Iterator[str]:
+    """Nobody takes the connection and nobody refuses it, as with an address that no way leads to."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listening, contextlib.ExitStack() as callers:
+        for _ in range(4):
+            caller = callers.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(listening.getsockname())
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def admin_lines() -> list[list[str]]:
+    """An example of every command that operates a broker."""
+    operating = [command for command in all_commands() if command.words[0] == "admin"]
+    return [shlex.split(command.examples[0][0])[1:] for command in operating]
+
+
+@pytest.mark.parametrize("broken", [refusing, silent, unreached], ids=lambda broken: broken.__name__)
+def test_a_server_that_does_not_answer_is_told_in_one_line_within_two_seconds(
+    broken: Callable[[], AbstractContextManager[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with broken() as address:
+        started_s = time.monotonic()
+        code = main(["enqueue", "--type", "t", "--set", f"redis.addr={address}"])
+        took_s = time.monotonic() - started_s
+    shown = capsys.readouterr()
+    assert (code, shown.out) == (4, "")
+    assert len(shown.err.splitlines()) == 1
+    assert address in shown.err
+    assert took_s < UNCUT_S
+
+
+def test_the_wait_for_a_server_leaves_room_for_a_start_within_two_seconds() -> None:
+    assert OPEN_TIMEOUT_S + 0.5 < 2.0
+
+
+def test_sentinels_that_do_not_answer_are_not_waited_for_one_after_the_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with silent() as one, silent() as other, silent() as third:
+        started_s = time.monotonic()
+        url = f"redis+sentinel://{one},{other},{third}/master"
+        assert main(["enqueue", "--type", "t", "--set", f"redis.url={url}"]) == 4
+        assert time.monotonic() - started_s < UNCUT_S
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_the_program_ends_although_somebody_still_waits_for_the_answer(tmp_path: Path) -> None:
+    with silent() as address:
+        ended = run("enqueue", "--type", "t", cwd=tmp_path, settings={"redis.addr": address})
+    assert (ended.returncode, ended.stdout) == (4, "")
+    assert ended.stderr == f"fileq: redis at {address} is away: no answer within 1.2 s\n"
+
+
+def test_every_admin_command_says_so_where_no_server_is(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in admin_lines():
+        with refusing() as address:
+            assert main([*line, "--set", f"redis.addr={address}"]) == 4, line
+        assert len(capsys.readouterr().err.splitlines()) == 1, line
+
+
+def test_no_admin_command_makes_a_database_and_each_says_that_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for line in admin_lines():
+        assert main(line) == 4, line
+        shown = capsys.readouterr()
+        assert "fileq.db" in shown.err, line
+        assert (len(shown.err.splitlines()), shown.out) == (1, ""), line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_nobody_knows_is_an_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["enqueue", "--type", "t", "--set", "redis.addr=no-such-host.invalid:6379"]) == 4
+    assert len(capsys.readouterr().err.splitlines()) == 1

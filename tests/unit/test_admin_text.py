@@ -1,0 +1,62 @@
+"""Text for people: short, aligned, within its page, and harmless."""
+
+import pytest
+
+from fileq.admin.text import Cell, Page, age, columns, cut, plural, printable, rate, table
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "?"),
+        (-3, "0s"),
+        (0.4, "0s"),
+        (59.4, "59s"),
+        (60, "1m00s"),
+        (250, "4m10s"),
+        (3_600, "1h00m"),
+        (7_500, "2h05m"),
+        (172_800, "2d00h"),
+        (270_000, "3d03h"),
+    ],
+)
+def test_an_age_has_two_units_at_most(seconds, text):
+    assert age(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("a_second", "text"), [(0, "0"), (1234.5, "1,234/s"), (9.94, "9.9/s"), (0.5, "30.0/min"), (0.001, "3.6/h")]
+)
+def test_a_rate_is_a_number_one_can_read(a_second, text):
+    assert rate(a_second) == text
+
+
+def test_what_is_not_printable_is_escaped():
+    assert printable("a\x1b[2J\n\u202eb\udcff") == "a\\x1b[2J\\n\\u202eb\\udcff"
+    assert printable("ünï 🦊") == "ünï 🦊"
+
+
+def test_a_text_is_cut_where_it_says_least():
+    assert cut("/data/inbox/a.pdf", 9, from_left=True) == "…ox/a.pdf"
+    assert cut("ValueError: no", 6) == "Value…"
+    assert cut("short", 5) == "short"
+    assert cut("漢字漢字", 5) == "漢字…"
+    assert columns("漢字e\u0301") == 5
+
+
+def test_a_table_never_exceeds_its_page_and_only_the_flexible_column_gives_way():
+    rows = [("id", "name"), ("0123456789", "x" * 100), ("1", "short")]
+    lines = table(rows, Page(40))
+    assert [len(line) for line in lines] == [16, 40, 17]
+    assert lines[1].startswith("0123456789  …xxx")
+
+
+def test_colours_do_not_change_the_width():
+    rows = [("a", "b"), (Cell("dead", "red"), "1")]
+    plain, painted = table(rows, Page(80)), table(rows, Page(80, is_coloured=True))
+    assert painted[1] == "\x1b[31mdead\x1b[0m  1"
+    assert plain[1] == "dead  1"
+
+
+def test_one_is_not_many():
+    assert (plural(1, "job"), plural(0, "job"), plural(1200, "job")) == ("1 job", "0 jobs", "1,200 jobs")

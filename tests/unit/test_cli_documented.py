@@ -1,0 +1,82 @@
+"""What the program says about itself is complete and current: --help, docs/cli.md, the README."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fileq.cli.command import Command
+from fileq.cli.commands import all_commands
+from fileq.cli.help import overview
+from fileq.cli.parser import parse, parser_of
+from fileq.cli.reference import reference
+
+REPOSITORY = Path(__file__).parents[2]
+WIDTH = 80
+_SHELL = {">", ">>", "<", "|", "&&", ";"}
+
+every_command = pytest.mark.parametrize("command", all_commands(), ids=lambda command: "_".join(command.words))
+
+
+def test_the_reference_is_current() -> None:
+    """If this fails: make docs."""
+    assert (REPOSITORY / "docs" / "cli.md").read_text() == reference()
+
+
+def arguments_of(line: str) -> list[str]:
+    """What the program gets of a line for the shell."""
+    words = shlex.split(line, posix=True)
+    ends = [i for i, word in enumerate(words) if word in _SHELL]
+    assert words[0] == "fileq", line
+    return words[1 : ends[0] if ends else None]
+
+
+@every_command
+def test_every_example_is_a_line_the_parser_takes_for_that_command(command: Command) -> None:
+    assert command.examples
+    for line, meaning in command.examples:
+        assert parse(arguments_of(line)).command == command
+        assert meaning
+
+
+@every_command
+def test_help_has_a_description_every_option_and_an_example_within_eighty_columns(command: Command) -> None:
+    text = parse([*command.words, "--help"]).text
+    assert max(map(len, text.splitlines())) <= WIDTH, [line for line in text.splitlines() if len(line) > WIDTH]
+    assert "examples:\n  fileq" in text
+    assert command.description.split()[0] in text
+    for action in parser_of(command)._actions:
+        assert action.help, (command.name, action.dest)
+        assert all(flag in text for flag in action.option_strings)
+
+
+@every_command
+def test_whatever_prints_json_documents_its_fields(command: Command) -> None:
+    flags = {flag for action in parser_of(command)._actions for flag in action.option_strings}
+    assert ("--json" in flags) == bool(command.json_fields), command.name
+    assert all(name and meaning for name, meaning in command.json_fields)
+
+
+def test_lists_of_commands_fit_into_eighty_columns() -> None:
+    groups = {command.words[:i] for command in all_commands() for i in range(len(command.words))}
+    for words in groups:
+        text = overview(words, all_commands())
+        assert max(map(len, text.splitlines())) <= WIDTH, words
+        assert all(command.summary in text for command in all_commands() if command.words[: len(words)] == words)
+
+
+@every_command
+def test_every_command_is_in_the_readme(command: Command) -> None:
+    readme = (REPOSITORY / "README.md").read_text()
+    assert re.search(rf"fileq (admin )?{' '.join(command.words).removeprefix('admin ')}\b", readme)
+
+
+def test_every_command_line_in_the_operators_chapter_is_one_the_parser_takes() -> None:
+    chapter = (REPOSITORY / "README.md").read_text().split("## Operating\n", 1)[1].split("\n## ", 1)[0]
+    lines = [line for line in re.findall("`(fileq [^`]+)`", chapter) if "…" not in line and "COMMAND" not in line]
+    assert len(lines) > 30
+    for line in lines:
+        assert parse(arguments_of(line)).command is not None, line

@@ -1,0 +1,185 @@
+"""Which command a line means: words, roles, short forms, options in any place, and what is said when none is meant."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from fileq.cli.arguments import add_json, moment, moment_or_ago, whole
+from fileq.cli.command import Command
+from fileq.cli.parser import Parsed, parse
+from fileq.cli.text import printable
+from fileq.errors import ConfigError
+
+
+def command(*words: str, arguments: tuple[str, ...] = ()) -> Command:
+    def add(parser: argparse.ArgumentParser) -> None:
+        add_json(parser)
+        for argument in arguments:
+            if argument == "--yes":
+                parser.add_argument("--yes", action="store_true")
+            elif argument == "-n":
+                parser.add_argument("-n", type=whole(1))
+            else:
+                parser.add_argument(argument.strip("*"), nargs="*" if "*" in argument else None)
+
+    return Command(
+        words=words,
+        summary=f"does {words[-1]}",
+        description="It does.",
+        examples=((f"fileq {' '.join(words)}", "so"),),
+        arguments=add,
+        run=lambda context: 0,
+    )
+
+
+COMMANDS = (
+    command("producer", arguments=("dirs*",)),
+    command("worker", arguments=("dirs*",)),
+    command("enqueue", arguments=("paths*",)),
+    command("config", "get", arguments=("key",)),
+    command("admin", "stats"),
+    command("admin", "show", arguments=("id",)),
+    command("admin", "peek", arguments=("-n",)),
+    command("admin", "purge-dlq", arguments=("--yes",)),
+    command("admin", "dlq", "list"),
+    command("admin", "dlq", "retry", arguments=("ids*",)),
+)
+
+
+def parsed(line: str) -> Parsed:
+    return parse(line.split(), COMMANDS)
+
+
+def words_of(line: str) -> str:
+    found = parsed(line).command
+    assert found is not None, line
+    return " ".join(found.words)
+
+
+def complaint(line: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parsed(line)
+    (problem,) = caught.value.problems
+    return problem
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "admin stats",
+        "stats",
+        "status",
+        "admin status",
+        "--role=admin stats",
+        "--role admin stats",
+        "stats --role=admin",
+        "--role=admin admin stats",
+        "--config c.yaml --role=admin --set a=b stats",
+        "admin --json stats",
+    ],
+)
+def test_every_spelling_of_stats_means_admin_stats(line: str) -> None:
+    assert words_of(line) == "admin stats"
+
+
+@pytest.mark.parametrize(
+    "line", ["purge-dlq --force", "dlq clear --yes", "admin dlq clear --force", "--force dlq clear"]
+)
+def test_force_is_taken_for_yes_and_clear_for_purge(line: str) -> None:
+    assert words_of(line) == "admin purge-dlq"
+    assert parsed(line).options.yes is True
+
+
+def test_status_with_an_id_shows_that_job() -> None:
+    assert words_of("status 4f2") == "admin show"
+    assert parsed("status --json 4f2").options.id == "4f2"
+
+
+def test_words_of_three_levels_are_found_with_and_without_admin() -> None:
+    assert words_of("admin dlq list") == words_of("dlq list") == "admin dlq list"
+    assert parsed("dlq retry a --json b").options.ids == ["a", "b"]
+
+
+@pytest.mark.parametrize("line", ["--set a=1 --config f worker --set b=2", "worker --set a=1 --set b=2 --config=f"])
+def test_common_options_are_taken_before_and_after_the_words(line: str) -> None:
+    options = parsed(line).options
+    assert (options.config, options.sets) == ("f", ["a=1", "b=2"])
+
+
+def test_the_value_of_an_option_is_never_a_word_or_a_role() -> None:
+    assert parsed("--config worker enqueue x").options.config == "worker"
+    assert parsed("enqueue --set worker").options.sets == ["worker"]
+
+
+def test_after_two_dashes_everything_is_an_argument() -> None:
+    assert parsed("enqueue -- --role=x --help --force").options.paths == ["--role=x", "--help", "--force"]
+    assert parsed("enqueue a --json b -- -c --").options.paths == ["a", "b", "-c", "--"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "'fileq' needs a command: producer, worker, enqueue, config, admin; see 'fileq --help'"),
+        ("admin", "'fileq admin' needs a command: stats, show, peek, purge-dlq, dlq; see 'fileq admin --help'"),
+        ("--role=admin", "'fileq admin' needs a command: stats, show, peek, purge-dlq, dlq; see 'fileq admin --help'"),
+        ("wroker", "unknown command 'wroker'; did you mean 'worker'? see 'fileq --help'"),
+        ("stat", "unknown command 'stat'; did you mean 'stats'? see 'fileq --help'"),
+        ("admin dlq lst", "unknown command 'admin dlq lst'; did you mean 'list'? see 'fileq admin dlq --help'"),
+        ("frobnicate", "unknown command 'frobnicate'; see 'fileq --help'"),
+        ("--frobnicate", "unknown option '--frobnicate'; see 'fileq --help'"),
+        ("--role=boss", "--role is 'boss'; it must be one of producer, worker, all, admin; see 'fileq --help'"),
+        ("--role", "--role is ''; it must be one of producer, worker, all, admin; see 'fileq --help'"),
+        ("--role=worker --role=admin", "--role is both 'worker' and 'admin'; give one; see 'fileq --help'"),
+        ("stats --jsn", "unknown option '--jsn'; did you mean '--json'? see 'fileq admin stats --help'"),
+        ("stats now", "unexpected argument 'now'; see 'fileq admin stats --help'"),
+        ("peek -n x", "-n is 'x'; it must be a whole number, 1 or more; see 'fileq admin peek --help'"),
+        ("peek -n 0", "-n is '0'; it must be a whole number, 1 or more; see 'fileq admin peek --help'"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line_with_what_to_do(line: str, said: str) -> None:
+    assert complaint(line) == said
+
+
+def test_force_is_wrong_where_nothing_asks_for_yes() -> None:
+    assert "unknown option '--force'" in complaint("stats --force")
+
+
+def test_an_option_is_never_guessed_from_its_beginning() -> None:
+    assert "did you mean '--json'" in complaint("stats --js")
+
+
+def test_help_is_given_for_all_for_a_group_and_for_one_command() -> None:
+    assert "admin dlq retry" in parsed("--help").text
+    assert "worker" not in parsed("admin dlq --help").text
+    assert "examples:\n  fileq admin peek" in parsed("peek --help").text
+    assert "examples:\n  fileq admin peek" in parsed("--help peek").text
+
+
+@pytest.mark.parametrize("text", ["2026-01-31T18:00:00Z", "2026-01-31T18:00:00+00:00", "2026-01-31 20:00+02:00"])
+def test_a_moment_is_read_with_its_zone(text: str) -> None:
+    assert moment(text) == 1769882400000
+
+
+@pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01", "0"])
+def test_what_is_no_moment_is_named(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="it must be a time such as"):
+        moment(text)
+
+
+def test_a_duration_is_that_long_before_now() -> None:
+    assert moment_or_ago("2h") < moment_or_ago("1h") < moment_or_ago("1s")
+    assert moment_or_ago("2026-01-31T18:00:00Z") == 1769882400000
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("é.pdf", "é.pdf"),
+        ("a\nb\x1b[31m", "a\\nb\\x1b[31m"),
+        (b"\xff.txt".decode("utf-8", "surrogateescape"), "\\udcff.txt"),
+    ],
+)
+def test_nothing_from_outside_can_move_the_cursor(text: str, shown: str) -> None:
+    assert printable(text) == shown
