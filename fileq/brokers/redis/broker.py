@@ -120,6 +120,11 @@ class RedisBroker(RedisInspector):
         posted = self.scripts.post(turn_call(parts))
         return RedisTurn(self, posted, list(by_verb.values()), len(settlements), asked=len(slots), start=start)
 
+    def turn_about_nothing(self, verb: Verb) -> None:
+        """Refused if such a settlement would be for want of a right; changes nothing."""
+        for answer in self.link.value(self.scripts.run(turn_call([Part(verb.value, 0, (), ())]))[0]):
+            self.link.value(answer)
+
     def _settle_part(self, verb: Verb, settlements: Sequence[Settlement], asking: frozenset[str]) -> Part:
         keys: list[str] = []
         args: list[bytes | str | int] = []

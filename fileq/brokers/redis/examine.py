@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from fileq.brokers.types import Verb
 from fileq.errors import BrokerError, BrokerUnavailable
 from fileq.finding import Finding, sound, unknown, wrong
 
@@ -138,10 +139,10 @@ def examine_rights(broker: RedisBroker) -> Finding:
         "read": lambda: broker.census(),
         "enqueue": lambda: broker.scripts.one("enqueue", [], (0,)),
         "claim": lambda: broker.turn([], [_PROBE]),
-        "complete": lambda: broker.scripts.one("complete", [], ()),
-        "retry": lambda: broker.scripts.one("retry", [], ()),
-        "bury": lambda: broker.scripts.one("bury", [], ()),
-        "release": lambda: broker.scripts.one("release", [], ()),
+        "complete": lambda: broker.turn_about_nothing(Verb.COMPLETE),
+        "retry": lambda: broker.turn_about_nothing(Verb.RETRY),
+        "bury": lambda: broker.turn_about_nothing(Verb.BURY),
+        "release": lambda: broker.turn_about_nothing(Verb.RELEASE),
     }
     for verb, trial in trials.items():
         try:

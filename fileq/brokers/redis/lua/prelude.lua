@@ -330,6 +330,7 @@ local function settle(move, finish)
     jobs[i] = next_settlement()
     slots[i] = jobs[i].slot
   end
+  if own_size == 0 then return answers end
   local settled_last = redis.call('HMGET', SETTLED, unpack(slots))
   for i, job in ipairs(jobs) do
     local last = settled_here[job.slot] or settled_last[i]
