@@ -1,5 +1,6 @@
 """fsck on every broker: each kind of damage is named, put right and gone at the next look; and nothing else is."""
 
+import os
 from contextlib import closing
 from threading import Event
 
@@ -220,6 +221,66 @@ def test_a_job_without_a_trace_is_counted_as_deleted(harness):
     report = check(harness)
     assert (report.is_clean, report.law.excess, kinds(report)) == (False, 1, [])
     assert assert_repaired(harness, "b") == [("counted", "deleted")]
+
+
+def known_file(harness, path, id, *, age_s=0.0):
+    """A job for a version of a file, as a producer makes it."""
+    path.write_bytes(b"four")
+    modified_ns = harness.clock.ms * 1_000_000 - int(age_s * 1e9)
+    version = a_version(f"4-{modified_ns}", os.fsencode(path))
+    harness.broker.enqueue([an_entry(id, version=version)])
+
+
+def lose_without_a_trace(harness, id):
+    raw = record_of(harness, id).raw
+    harness.lose_record(id)
+    harness.lose_element("low", raw)
+
+
+def test_a_file_whose_job_left_no_trace_is_named_and_enqueued_again(harness, tmp_path):
+    known_file(harness, tmp_path / "there", "there")
+    known_file(harness, tmp_path / "lost", "lost")
+    completed(harness, "done")
+    lose_without_a_trace(harness, "lost")
+    report = check(harness)
+    assert (kinds(report), report.law.excess) == ([("forsaken", "lost")], 1)
+    assert report.problems[0].filepath == str(tmp_path / "lost")
+    assert assert_repaired(harness, "lost") == [("enqueued", "lost"), ("counted", "deleted")]
+    assert whereabouts(harness, "lost") == ["low"]
+    [entry] = harness.broker.lookup([os.fsencode(tmp_path / "lost")])
+    assert [id for _, id in entry.versions] == ["lost"]
+
+
+def test_a_file_is_not_enqueued_again_where_its_job_may_have_ended_long_ago(harness, tmp_path):
+    history_s = harness.config.worker.history_ttl
+    known_file(harness, tmp_path / "old", "old", age_s=history_s + 1)
+    known_file(harness, tmp_path / "future", "future", age_s=-60)
+    enqueue(harness, "typed")
+    for id in ("old", "future", "typed"):
+        lose_without_a_trace(harness, id)
+    assert (kinds(check(harness)), check(harness).law.excess) == ([], 3)
+    assert assert_repaired(harness) == [("counted", "deleted")]
+
+
+def test_a_file_is_not_enqueued_again_where_records_went_by_other_ways(make_harness, tmp_path):
+    harness = make_harness(**{"worker.completed_max": 1})
+    completed(harness, "c1")  # the list is full: records go with its end
+    known_file(harness, tmp_path / "lost", "lost")
+    lose_without_a_trace(harness, "lost")
+    assert kinds(check(harness)) == []
+    harness = make_harness()
+    harness.broker.discard([("d", dead(harness, "d"))])
+    known_file(harness, tmp_path / "lost", "lost")
+    lose_without_a_trace(harness, "lost")
+    assert kinds(check(harness)) == []
+
+
+def test_more_files_without_a_record_than_jobs_are_missing_prove_nothing(harness, tmp_path):
+    for id in ("one", "two"):
+        known_file(harness, tmp_path / id, id)
+        lose_without_a_trace(harness, id)
+    harness.bend_counter("produced", -1)
+    assert (kinds(check(harness)), check(harness).law.excess) == ([], 1)
 
 
 def test_much_damage_is_repaired_in_one_go(harness):
