@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ServerPool
+from tests.integration.container import Image, Pod
 from tests.integration.producing import Place
+from tests.integration.program import REPOSITORY
 from tests.integration.working import Farm, farm_on
 from tests.servers import Server, available_servers
 
@@ -63,3 +65,16 @@ def each_farm(request: pytest.FixtureRequest, tmp_path: Path) -> Farm:
     """Once on each kind of broker."""
     farm: Farm = request.getfixturevalue("farm" if request.param == "redis" else "sqlite_farm")
     return farm
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+    """What the Dockerfile makes."""
+    return Image(REPOSITORY / "Dockerfile", context=REPOSITORY, directory=tmp_path_factory.mktemp("image")).build()
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[Pod]:
+    """A network of its own, for containers."""
+    with Pod(tmp_path) as pod:
+        yield pod
