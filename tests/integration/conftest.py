@@ -68,9 +68,11 @@ def each_farm(request: pytest.FixtureRequest, tmp_path: Path) -> Farm:
 
 
 @pytest.fixture(scope="session")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     """What the Dockerfile makes."""
-    return Image(REPOSITORY / "Dockerfile", context=REPOSITORY, directory=tmp_path_factory.mktemp("image")).build()
+    image = Image(REPOSITORY / "Dockerfile", context=REPOSITORY, directory=tmp_path_factory.mktemp("image"))
+    yield image.build()
+    image.remove()
 
 
 @pytest.fixture

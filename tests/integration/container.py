@@ -93,6 +93,10 @@ class Image:
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
         return self
 
+    def remove(self) -> None:
+        """Its files are root's, and pytest may not be."""
+        subprocess.run([*as_root(), "rm", "-rf", self.layer], check=True)
+
     def _read(self, text: str) -> list[Stage]:
         stages: list[Stage] = []
         arguments: dict[str, str] = {}
@@ -196,6 +200,7 @@ class Pod:
             container.kill()
             print(f"--- output of {container.argv}\n{container.text()[-4000:]}")  # shown if the test failed
         self._holder.communicate()
+        _make_ours(self.directory)
 
     def start(self, image: Image, arguments: Sequence[str] = (), **options: Any) -> Container:
         container = Container(self, image, arguments, **options)
@@ -286,6 +291,12 @@ class Container:
             with contextlib.suppress(ProcessLookupError):
                 subprocess.run([*as_root(), "kill", f"-{signal.SIGKILL}", str(self.pid)], check=False)
             self._process.wait(30)
+
+
+def _make_ours(directory: Path) -> None:
+    """Or pytest, where it is not root, could not remove what containers left."""
+    if os.getuid() != 0:
+        subprocess.run([*as_root(), "chown", "-R", f"{os.getuid()}:{os.getgid()}", directory], check=True)
 
 
 def _innermost(pid: int) -> int:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,11 @@ EXAMPLE = REPOSITORY / "examples" / "container"
 
 
 @pytest.fixture(scope="module")
-def documents(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Image:
+def documents(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     directory = tmp_path_factory.mktemp("documents")
-    return Image(EXAMPLE / "Dockerfile", context=EXAMPLE, directory=directory, base=image).build()
+    documents = Image(EXAMPLE / "Dockerfile", context=EXAMPLE, directory=directory, base=image)
+    yield documents.build()
+    documents.remove()
 
 
 def test_its_own_tests_pass() -> None:
@@ -43,7 +46,11 @@ def test_its_handler_runs_in_its_image(documents: Image, pod: Pod, tmp_path: Pat
     (inbox / "two.yaml").write_text("a: 1\n---\nb: 2\n")
     (inbox / "none.yml").write_text("a: [1, 2\n")
     container = pod.start(
-        documents, ["all", "--once"], volumes=[("/data", inbox, True)], tmpfs=["/tmp", "/var/lib/fileq"]
+        documents,
+        ["all", "--once"],
+        env={"FILEQ_PRODUCER_SETTLE_UNCLOSED": "200ms"},
+        volumes=[("/data", inbox, True)],
+        tmpfs=["/tmp", "/var/lib/fileq"],
     )
     assert json.loads(container.wait_for("documents.checked"))["documents"] == 2
     assert "not YAML" in container.wait_for('"job.dead"')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def start(pod: Pod, image: Image, workload: Manifest, volumes: Volumes, **env: s
         image,
         container.get("args", []),
         command=container.get("command", []),
-        env=environment_of(workload) | env,
+        env=environment_of(workload) | {"FILEQ_PRODUCER_SETTLE_UNCLOSED": "200ms"} | env,
         volumes=volumes.of(workload),
         tmpfs=[path for path, mount in mounts_of(workload).items() if _is_empty(mount)],
         hosts=["redis"],
@@ -84,7 +85,7 @@ def redis_overlay() -> Manifests:
 
 
 @pytest.fixture(scope="module")
-def redis_image(tmp_path_factory: pytest.TempPathFactory) -> Image:
+def redis_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     """This machine's Redis, for anybody to run."""
     directory = tmp_path_factory.mktemp("redis")
     for name in ("redis-server", "redis-cli"):
@@ -92,7 +93,9 @@ def redis_image(tmp_path_factory: pytest.TempPathFactory) -> Image:
         (directory / name).chmod(0o755)
     dockerfile = directory / "Dockerfile"
     dockerfile.write_text("FROM debian:bookworm-slim\nCOPY redis-server redis-cli /usr/local/bin/\n")
-    return Image(dockerfile, context=directory, directory=directory).build()
+    image = Image(dockerfile, context=directory, directory=directory)
+    yield image.build()
+    image.remove()
 
 
 def ask(redis: Container, *words: str) -> str:
