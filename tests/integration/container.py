@@ -27,9 +27,10 @@ from tests.conftest import IN_CI
 from tests.waiting import wait_until
 
 INIT = Path(__file__).with_name("container_init.py")
-SITE, DEPENDENCIES = "/opt/test-environment", "/opt/dependencies"
+PYTHON, SITE, DEPENDENCIES = "/opt/test-python", "/opt/test-environment", "/opt/test-dependencies"
+OUR_PYTHON = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
 # As of the official Python images, but for where our python is.
-BASE_ENV = {"PATH": f"{sys.base_prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+BASE_ENV = {"PATH": f"{PYTHON}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 STAND_IN = {"PYTHONPATH": DEPENDENCIES}
 
 
@@ -130,8 +131,8 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 def _apply(stage: Stage, word: str, rest: str, arguments: dict[str, str]) -> None:
     values = stage.env | arguments
     if word == "RUN":
-        # PIP_NO_INDEX: what the environment does not have is an error, not a download.
-        env = stage.env | STAND_IN | {"PIP_NO_INDEX": "1"}
+        # What the environment does not have is an error, not a download; and Debian's pip takes our tree for its own.
+        env = stage.env | STAND_IN | {"PIP_NO_INDEX": "1", "PIP_BREAK_SYSTEM_PACKAGES": "1"}
         stage.steps.append(("run", [rest, stage.cwd, env]))
     elif word == "COPY":
         words = shlex.split(rest)
@@ -159,14 +160,18 @@ def _apply(stage: Stage, word: str, rest: str, arguments: dict[str, str]) -> Non
 
 
 def surroundings(directory: Path) -> dict[str, Any]:
-    """Our Python, and its packages without fileq, which must come from the image."""
+    """Our Python as `python`, and its packages without fileq, which must come from the image."""
     site = sysconfig.get_paths()["purelib"]
-    links = directory / "dependencies"
-    links.mkdir(exist_ok=True)
-    for name in os.listdir(site):
-        if "fileq" not in name and not (links / name).is_symlink():
-            (links / name).symlink_to(f"{SITE}/{name}")
-    return {"visible": [sys.base_prefix], "given": {SITE: site, DEPENDENCIES: str(links)}}
+    programs, links = directory / "programs", directory / "dependencies"
+    if not links.exists():
+        programs.mkdir()
+        (programs / "python").write_text(f'#!/bin/sh\nexec {OUR_PYTHON} "$@"\n')
+        (programs / "python").chmod(0o755)
+        links.mkdir()
+        for name in os.listdir(site):
+            if "fileq" not in name:
+                (links / name).symlink_to(f"{SITE}/{name}")
+    return {"visible": [sys.base_prefix], "given": {PYTHON: str(programs), SITE: site, DEPENDENCIES: str(links)}}
 
 
 def _in_namespaces(spec: Mapping[str, Any], directory: Path, prefix: Sequence[str]) -> list[str]:
@@ -174,7 +179,7 @@ def _in_namespaces(spec: Mapping[str, Any], directory: Path, prefix: Sequence[st
     file = scratch.with_suffix(".json")
     file.write_text(json.dumps({**spec, "scratch": str(scratch)}))
     unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation", "private"]
-    return [*as_root(), *prefix, *unshare, f"{sys.base_prefix}/bin/python3", "-I", str(INIT), str(file)]
+    return [*as_root(), *prefix, *unshare, OUR_PYTHON, "-I", str(INIT), str(file)]
 
 
 class Pod:

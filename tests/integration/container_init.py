@@ -61,7 +61,9 @@ class Tree:
             for parent in reversed(Path(path).parents):
                 inside = self.at(parent)
                 inside.chmod(inside.stat().st_mode | 0o011)
-            bind(Path(path), self.at(path))
+            # A layer below has only what is on the same file system.
+            if os.stat(path).st_dev != os.stat("/").st_dev or Path("/tmp") in Path(path).parents:
+                bind(Path(path), self.at(path), read_only=True)
         for target, source in spec["given"].items():
             bind(Path(source), self.at(target), read_only=True)
 
