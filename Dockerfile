@@ -32,7 +32,7 @@ RUN groupadd --gid 10001 fileq \
     && install -d -o 10001 -g 10001 /data /var/lib/fileq \
     && install -d /app /etc/fileq
 COPY --from=build /opt/fileq /opt/fileq
-COPY deploy/image/config.yaml /etc/fileq/config.yaml
+COPY --chmod=644 deploy/image/config.yaml /etc/fileq/config.yaml
 ENV PATH=/opt/fileq/bin:$PATH \
     FILEQ_CONFIG=/etc/fileq/config.yaml \
     PYTHONDONTWRITEBYTECODE=1

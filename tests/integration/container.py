@@ -138,9 +138,9 @@ def _apply(stage: Stage, word: str, rest: str, arguments: dict[str, str]) -> Non
         words = shlex.split(rest)
         flags = dict(w[2:].split("=", 1) for w in words if w.startswith("--"))
         *sources, target = (w for w in words if not w.startswith("--"))
-        assert flags.keys() <= {"from"}, f"COPY with {flags}"
+        assert flags.keys() <= {"from", "chmod"}, f"COPY with {flags}"
         absolute = os.path.join(stage.cwd, target) if target != "./" else f"{stage.cwd}/"
-        stage.steps.append(("copy", [flags.get("from", ""), sources, absolute]))
+        stage.steps.append(("copy", [flags.get("from", ""), sources, absolute, int(flags.get("chmod", "0"), 8)]))
     elif word == "ENV":
         stage.env |= {name: expand(value, values) for name, value in (w.split("=", 1) for w in shlex.split(rest))}
     elif word == "LABEL":

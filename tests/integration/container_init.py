@@ -75,8 +75,8 @@ class Tree:
         line = f"cd {cwd} && {command}"
         subprocess.run(["chroot", self.root, "/bin/sh", "-c", line], env=env, check=True, stdin=subprocess.DEVNULL)
 
-    def copy(self, source, target):
-        """As COPY does: a directory's content, or a file under its name."""
+    def copy(self, source, target, mode):
+        """As COPY does: a directory's content, or a file under its name and, if given, with that mode."""
         into = self.at(target)
         if source.is_dir():
             shutil.copytree(source, into, dirs_exist_ok=True, symlinks=True)
@@ -84,6 +84,8 @@ class Tree:
             into = into / source.name if str(target).endswith("/") else into
             into.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, into)
+            if mode:
+                into.chmod(mode)
 
 
 def build(spec, scratch):
@@ -96,9 +98,9 @@ def build(spec, scratch):
             if kind == "run":
                 tree.run(*arguments)
             else:
-                origin, sources, target = arguments
+                origin, sources, target, mode = arguments
                 for source in sources:
-                    tree.copy(trees[origin].at(source) if origin else Path(spec["context"]) / source, target)
+                    tree.copy(trees[origin].at(source) if origin else Path(spec["context"]) / source, target, mode)
     copy_layer(tree.layer, spec["save"])
 
 

@@ -66,7 +66,7 @@ def test_the_engine_is_sent_what_the_dockerfile_copies_and_nothing_more() -> Non
     copied = []
     for word, rest in instructions((ROOT / "Dockerfile").read_text()):
         if word == "COPY" and "--from" not in rest:
-            copied += rest.split()[:-1]
+            copied += [source for source in rest.split()[:-1] if not source.startswith("--")]
     assert all(any(name == path or name.startswith(f"{path}/") for path in allowed) for name in copied)
     assert all(any(name == path or name.startswith(f"{path}/") for name in copied) for path in allowed)
 
@@ -78,6 +78,15 @@ def test_it_holds_every_file_of_the_package(image: Image) -> None:
     [installed] = image.layer.glob("opt/fileq/lib/python3*/site-packages/fileq")
     there = {f"fileq/{path.relative_to(installed)}" for path in installed.rglob("*") if path.is_file()}
     assert {path for path in there if "__pycache__" not in path} == set(listed.stdout.split())
+
+
+def test_its_user_can_read_whatever_the_umask_of_the_builder_is(image: Image) -> None:
+    """Files of the package get their modes from pip; those that are copied say theirs."""
+    assert (image.layer / "etc/fileq/config.yaml").stat().st_mode & 0o777 == 0o644
+    closed = [
+        path for path in image.layer.glob("opt/fileq/**/*") if not path.is_symlink() and not path.stat().st_mode & 4
+    ]
+    assert closed == []
 
 
 def test_it_processes_a_file_and_stops_on_sigterm(running: Container, tmp_path: Path) -> None:
