@@ -24,6 +24,7 @@ from typing import Any, Self
 import pytest
 
 from tests.conftest import IN_CI
+from tests.servers.watchdog import watchdog
 from tests.waiting import wait_until
 
 INIT = Path(__file__).with_name("container_init.py")
@@ -249,6 +250,7 @@ class Container:
             self._process = subprocess.Popen(
                 _in_namespaces(spec, pod.directory, pod.network), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
+        watchdog.add(self._process.pid, str(pod.directory))
 
     def text(self) -> str:
         return self._log.read_text(errors="replace")
@@ -293,9 +295,9 @@ class Container:
 
     def kill(self) -> None:
         if self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                subprocess.run([*as_root(), "kill", f"-{signal.SIGKILL}", str(self.pid)], check=False)
+            subprocess.run([*as_root(), "kill", f"-{signal.SIGKILL:d}", str(self.pid)], check=False)
             self._process.wait(30)
+        watchdog.remove(self._process.pid)
 
 
 def _make_ours(directory: Path) -> None:

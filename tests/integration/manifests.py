@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 import shutil
 import subprocess
@@ -32,7 +31,7 @@ def kustomize(directory: Path) -> str:
     built = subprocess.run(
         [kubectl, "kustomize", str(directory)], capture_output=True, text=True, timeout=60, check=False
     )
-    assert (built.returncode, built.stderr) == (0, ""), built.stderr
+    assert (built.returncode, built.stderr) == (0, ""), f"{built.stderr}\n(kubectl 1.27 or later is needed)"
     return built.stdout
 
 
@@ -109,7 +108,3 @@ def amount(text: str) -> float:
     found = re.fullmatch(r"(\d+)(Ki|Mi|Gi|)", text)
     assert found, text
     return int(found[1]) * _UNITS[found[2]]
-
-
-def as_json(manifests: Manifests) -> str:
-    return json.dumps(manifests.all)
