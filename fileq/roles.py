@@ -16,7 +16,7 @@ from fileq.errors import FileqError
 from fileq.handlers.routes import Routes
 from fileq.observe.depths import DepthGauge
 from fileq.observe.http import open_endpoints
-from fileq.observe.logs import set_up_logs
+from fileq.observe.logs import set_up_logs, written_levels
 from fileq.observe.metrics import Metrics
 from fileq.outage import longest_pause_s
 from fileq.producer.once import produce_once, progress
@@ -38,8 +38,9 @@ class Observers:
         log = set_up_logs(settings.log_level, settings.log_format)
         self.metrics = Metrics(self._queues)
         self.broker_problem: Callable[[], str] = lambda: ""
+        self.is_hurried = False
         self._tracing = None
-        self.emit = both(log, self.metrics.emit)
+        self.emit = _to_logs_and_metrics(log, written_levels(settings.log_level), self.metrics)
         if settings.tracing.enabled:
             from fileq.observe.tracing import open_tracing
 
@@ -57,7 +58,19 @@ class Observers:
 
     def close(self) -> None:
         if self._tracing is not None:
-            self._tracing.close()
+            self._tracing.close(is_hurried=self.is_hurried)
+
+
+def _to_logs_and_metrics(log: Emit, written: frozenset[str], metrics: Metrics) -> Emit:
+    """Like both(), for the path that every job takes: what is not written is not handed over either."""
+    hear = metrics.hear
+
+    def emit(event: str, *, level: str = "info", **fields: Any) -> None:
+        if level in written:
+            log(event, level=level, **fields)
+        hear(event, fields)
+
+    return emit
 
 
 def run_producer(loaded: Loaded) -> int:
@@ -150,7 +163,7 @@ def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Obs
             emit("role.started", services=[service.name for service in services])
             signals.wait()
             emit("role.stopping")
-            _stop(services, loaded.config.worker.shutdown_timeout, signals)
+            observers.is_hurried = _stop(services, loaded.config.worker.shutdown_timeout, signals)
             emit("role.stopped")
         finally:
             for service in services:
@@ -158,8 +171,8 @@ def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Obs
             endpoints.close()
 
 
-def _stop(services: Sequence[Service], timeout_s: float, signals: StopSignals) -> None:
-    """All of them within the time, or as far as they are at the second signal."""
+def _stop(services: Sequence[Service], timeout_s: float, signals: StopSignals) -> bool:
+    """All of them within the time, or as far as they are at the second signal; whether that came."""
     deadline_s = time.monotonic() + timeout_s
 
     def stop_all() -> None:
@@ -171,10 +184,12 @@ def _stop(services: Sequence[Service], timeout_s: float, signals: StopSignals) -
         service.quiet()
     stopper = threading.Thread(target=stop_all, name="stop", daemon=True)
     stopper.start()
-    if signals.wait():
+    is_hurried = signals.wait()
+    if is_hurried:
         for service in services:
             service.hurry()
     stopper.join(HURRY_S)
+    return is_hurried
 
 
 def both(*listeners: Emit) -> Emit:

@@ -316,4 +316,5 @@ def split_address(text: str) -> tuple[str, int] | None:
 def mask_credentials(url: str) -> str:
     """The URL without user, password and password parameters; rather too much is hidden than too little."""
     url = re.sub(r"(?s)^([A-Za-z][\w+.-]*://)?.*@", rf"\1{HIDDEN}@", url)
-    return re.sub(r"(?i)([?&][^=&]*password[^=&]*=)[^&]*", rf"\1{HIDDEN}", url)
+    url = re.sub(r"(?s)#.+", f"#{HIDDEN}", url)  # means nothing here, so nobody knows what it is
+    return re.sub(r"(?i)([?&][^=&#]*password[^=&#]*=)[^&#]*", rf"\1{HIDDEN}", url)

@@ -1,5 +1,5 @@
 """Logging for handlers: structlog's manner, in any process. Where logs are set up, lines go there; where they are not
-(a child, a test), each is one line of JSON on stderr. Never raises because a line could not be written.
+(a test), each is one line of JSON on stderr. Never raises because a line could not be written.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Those who listen: logs, metrics, the HTTP endpoints. Nothing outside depends on them."""
+"""Those who listen: logs, metrics, traces, the HTTP endpoints. Nothing outside depends on them."""

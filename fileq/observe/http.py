@@ -104,6 +104,8 @@ def _handler(
             else:
                 self._tell(404, {"error": f"no {path!r}; there are /metrics, /healthz and /readyz"})
 
+        do_HEAD = do_GET  # some probes ask so
+
         def _tell(self, code: int, body: dict[str, object]) -> None:
             self._answer(code, json.dumps(body).encode() + b"\n", "application/json")
 
@@ -112,7 +114,8 @@ def _handler(
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             """Scrapes are not events."""

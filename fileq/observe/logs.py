@@ -19,6 +19,11 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING,
 _RANKS = {**LEVELS, "warning": logging.WARNING, "none": logging.NOTSET}
 
 
+def written_levels(level: str) -> frozenset[str]:
+    """Those that end in lines if this one is configured."""
+    return frozenset(name for name, rank in _RANKS.items() if rank >= LEVELS[level])
+
+
 def set_up_logs(level: str, form: str) -> Emit:
     """The channel on which services tell what they do, ending in log lines. Also for processes that only run handlers,
     whose context.log ends in the same place."""
@@ -32,10 +37,10 @@ def set_up_logs(level: str, form: str) -> Emit:
     )
     logger = structlog.get_logger().bind()
     methods = {name: getattr(logger, name) for name in ("debug", "info", "warning", "error")}
-    least = LEVELS[level]
+    written = written_levels(level)
 
     def emit(event: str, *, level: str = "info", **fields: Any) -> None:
-        if _RANKS[level] >= least:  # asked here, before anything is done for a line that nobody wants
+        if level in written:  # asked here, before anything is done for a line that nobody wants
             methods[level](event, **_for_a_line(fields))
 
     return emit

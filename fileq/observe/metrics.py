@@ -102,6 +102,10 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def emit(self, event: str, *, level: str = "info", **fields: Any) -> None:
+        self.hear(event, fields)
+
+    def hear(self, event: str, fields: Fields) -> None:
+        """The same for whoever has the fields in hand already."""
         listener = self._listeners.get(event)
         if listener is not None:
             with self._lock:

@@ -54,8 +54,11 @@ def handlers_program(config: Config, *, handlers_are_set: bool, app_dir: str) ->
 def load_handlers(argument: bytes) -> Run:
     from fileq.handlers.routes import Routes
     from fileq.handlers.run import run_task
+    from fileq.observe.logs import set_up_logs
 
     given = msgspec.msgpack.decode(argument, type=_Handlers)
+    observability = given.config.observability
+    set_up_logs(observability.log_level, observability.log_format)  # context.log ends where the worker's lines do
     routes = Routes.load(given.config, handlers_are_set=given.handlers_are_set, app_dir=given.app_dir)
 
     def run(task: Task, cancelled: threading.Event) -> Ran:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -133,7 +134,7 @@ def test_every_process_shows_the_same_depths(each_farm: Farm) -> None:
 
 
 def test_while_the_broker_is_silent_scrapes_are_quick_and_whole(own_server: Server, shaken: Farm) -> None:
-    program = shaken.worker(count=2)
+    program = shaken.worker(count=2, redis__read_timeout="20s")
     shaken.enqueue("note", "a")
     wait_until(lambda: program.metric("jobs_completed_total") == 1)
     before = scrape(program)
@@ -143,7 +144,7 @@ def test_while_the_broker_is_silent_scrapes_are_quick_and_whole(own_server: Serv
         with ThreadPoolExecutor(8) as pool:
             started_s = time.monotonic()
             found = [f.result() for f in [pool.submit(scrape, program) for _ in range(40)]]
-            assert time.monotonic() - started_s < 3  # forty of them; a broker's time-out alone is three seconds
+            assert time.monotonic() - started_s < 3  # forty of them; the broker's time-out alone is twenty seconds
         for one in found:
             assert one.keys() == before.keys()
             assert one["jobs_completed_total[]"] == 1
@@ -162,15 +163,17 @@ def test_while_redis_is_away_it_is_healthy_and_not_ready_and_soon_after_it_is_re
     own_server: Server, shaken: Farm, how: str
 ) -> None:
     """With the shortest heartbeat, so that a call that hangs lasts longer than it."""
-    programs = [shaken.worker(count=2, role="all"), shaken.worker(count=2)]
-    with Program("producer", str(shaken.inbox), cwd=shaken.directory, settings=shaken.all_settings()) as producer:
+    patient = {"redis__read_timeout": "5s"}
+    programs = [shaken.worker(count=2, role="all", **patient), shaken.worker(count=2, **patient)]
+    settings = shaken.all_settings(**patient)
+    with Program("producer", str(shaken.inbox), cwd=shaken.directory, settings=settings) as producer:
         programs.append(producer)
         for program in programs:
             assert program.readiness() == (200, {"status": "ok"})
         own_server.kill() if how == "killed" else own_server.pause()
         away_s = time.monotonic()
         for program in programs:
-            wait_until(lambda p=program: p.readiness()[0] == 503, 5)  # type: ignore[misc]
+            wait_until(lambda p=program: p.readiness()[0] == 503, 4)  # type: ignore[misc]
             assert {type(reason) for reason in program.readiness()[1]["reasons"].values()} == {str}
         while time.monotonic() - away_s < (2 if how == "killed" else 6.5):  # into the second time-out of each loop
             for program in programs:
@@ -243,3 +246,11 @@ def test_a_producer_scans_are_timed(on_sqlite: Place) -> None:
     with on_sqlite.producer() as program:
         scanned(program)
         assert program.metric('producer_scan_duration_seconds_bucket{le="+Inf"}') >= 1
+
+
+def test_a_probe_may_ask_for_the_head_only(on_sqlite: Place) -> None:
+    with on_sqlite.producer() as program:
+        for path in ("/healthz", "/readyz", "/metrics"):
+            asked = urllib.request.Request(f"http://127.0.0.1:{program.port}{path}", method="HEAD")
+            with urllib.request.urlopen(asked, timeout=10) as answer:
+                assert (answer.status, answer.read()) == (200, b"")

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 
 import pytest
+from msgspec import Struct
 
 from fileq.brokers.types import Entry
 from fileq.job import State, typed_job
+from fileq.observe.tracing import CLOSE_S
 from tests.collector import Collector, Seen, black_hole, grpc_collector, http_collector, refusing
 from tests.integration.program import Program, run
-from tests.integration.working import Farm, on_files
+from tests.integration.together import together, under_way
+from tests.integration.working import Farm, farm_on, on_files
 from tests.waiting import wait_until
 
+__all__ = ["under_way"]
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
@@ -40,14 +44,39 @@ def one(spans: list[Seen]) -> Seen:
     return span
 
 
+class Shop(Struct):
+    """A worker that is traced, which tests share: each has jobs of its own."""
+
+    farm: Farm
+    collector: Collector
+    program: Program
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    directory = tmp_path_factory.mktemp("shop")
+    with http_collector() as collector, farm_on(directory, {"sqlite.path": str(directory / "fileq.db")}) as farm:
+        endpoint = collector.endpoint.replace("http://", "http://user:hunter2@")
+        yield Shop(farm, collector, farm.worker(count=2, **traced(endpoint)))
+
+
 # one trace
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_produce_consume_and_process_are_one_trace_across_processes(each_farm: Farm, protocol: str) -> None:
-    farm = each_farm
-    opened: AbstractContextManager[Collector] = http_collector() if protocol == "http" else grpc_collector()
-    with opened as collector, producer(farm, collector.endpoint) as first:
+@together("redis")
+def test_produce_consume_and_process_are_one_trace_over_http_and_redis(farm: Farm) -> None:
+    with http_collector() as collector:
+        assert_one_trace_across_processes(farm, collector)
+
+
+@together("sqlite")
+def test_produce_consume_and_process_are_one_trace_over_grpc_and_sqlite(farm: Farm) -> None:
+    with grpc_collector() as collector:
+        assert_one_trace_across_processes(farm, collector)
+
+
+def assert_one_trace_across_processes(farm: Farm, collector: Collector) -> None:
+    with producer(farm, collector.endpoint) as first:
         second = farm.worker(count=2, handlers=on_files("on_file"), **traced(collector.endpoint))
         (farm.inbox / "a").write_bytes(b"12345")
         process = one(collector.wait("process"))
@@ -74,28 +103,27 @@ def test_produce_consume_and_process_are_one_trace_across_processes(each_farm: F
         assert len(collector.spans()) == 3
 
 
-def test_a_job_that_another_program_pushed_continues_the_trace_it_brings(farm: Farm, collector: Collector) -> None:
+@together("redis")
+def test_a_job_that_another_program_pushed_continues_the_trace_it_brings(farm: Farm) -> None:
     """As a plain LPUSH of the eight fields."""
     fields = {"id": "foreign", "filepath": str(farm.inbox / "a"), "filesize": 1, "priority": "high", "retries": 0}
     ids = {"creation_time": "2026-01-01T00:00:00Z", "trace_id": TRACE_ID, "span_id": SPAN_ID}
     (farm.inbox / "a").write_bytes(b"x")
     farm.broker.link.call("LPUSH", "jobqueue:high_priority", json.dumps({**fields, **ids}))  # type: ignore[attr-defined]
-    farm.worker(count=1, handlers=on_files("on_file"), **traced(collector.endpoint))
-    process = one(collector.wait("process"))
-    consume = one(collector.spans("consume"))
-    assert (consume.trace_id, consume.parent_id) == (TRACE_ID, SPAN_ID)
-    assert (process.trace_id, process.parent_id) == (TRACE_ID, consume.span_id)
-    assert process.attributes["job.queue"] == "high"
+    with http_collector() as collector:
+        farm.worker(count=1, handlers=on_files("on_file"), **traced(collector.endpoint))
+        process = one(collector.wait("process"))
+        consume = one(collector.spans("consume"))
+        assert (consume.trace_id, consume.parent_id) == (TRACE_ID, SPAN_ID)
+        assert (process.trace_id, process.parent_id) == (TRACE_ID, consume.span_id)
+        assert process.attributes["job.queue"] == "high"
 
 
-def test_a_job_without_ids_starts_its_own_trace_and_all_attempts_share_it(
-    sqlite_farm: Farm, collector: Collector
-) -> None:
-    farm = sqlite_farm
-    program = farm.worker(count=2, **traced(collector.endpoint))
-    farm.enqueue("fails_twice", "again")
-    farm.enqueue("permanent", "dies")
-    farm.enqueue("exits", "crashes", max_retries=0)
+def test_a_job_without_ids_starts_its_own_trace_and_all_attempts_share_it(shop: Shop) -> None:
+    collector = shop.collector
+    shop.farm.enqueue("fails_twice", "again")
+    shop.farm.enqueue("permanent", "dies")
+    shop.farm.enqueue("exits", "crashes", max_retries=0)
     attempts = collector.wait("process", 3, "again")
     consumes = collector.spans("consume", "again")
     assert [span.parent_id for span in consumes] == ["", "", ""]
@@ -111,20 +139,36 @@ def test_a_job_without_ids_starts_its_own_trace_and_all_attempts_share_it(
     died = collector.wait("process", 4, "crashes")
     assert {span.attributes["job.outcome"] for span in died} == {"died", "dead"}
     assert {span.is_error for span in died} == {True}
-    assert {line["trace_id"] for line in program.events("job.failed")} == {attempts[0].trace_id}
+    failed = [line for line in shop.program.events("job.failed") if line["job_id"] == "again"]
+    assert {line["trace_id"] for line in failed} == {attempts[0].trace_id}
 
 
-def test_a_process_span_lasts_as_long_as_the_attempt_and_consume_is_short(
-    sqlite_farm: Farm, collector: Collector
-) -> None:
-    farm = sqlite_farm
-    farm.worker(count=1, **traced(collector.endpoint))
-    farm.enqueue("work", "slow", payload=0.4)
-    process = one(collector.wait("process"))
-    [start], [end] = farm.diary("start"), farm.diary("end")
+def test_a_process_span_lasts_as_long_as_the_attempt_and_consume_is_short(shop: Shop) -> None:
+    shop.farm.enqueue("work", "slow", payload=0.4)
+    process = one(shop.collector.wait("process", 1, "slow"))
+    [start] = [line for line in shop.farm.diary("start") if line.id == "slow"]
+    [end] = shop.farm.diary("end")
     assert process.start_ns / 1e9 <= start.at_s
     assert process.end_ns / 1e9 >= end.at_s - 0.001  # of a millisecond, as durations are
-    assert one(collector.spans("consume")).seconds < 0.1
+    assert one(shop.collector.spans("consume", "slow")).seconds < 0.1
+
+
+def test_ids_that_are_none_are_not_taken_for_ids(shop: Shop) -> None:
+    odd = [("x" * 32, SPAN_ID), ("0" * 32, SPAN_ID), (TRACE_ID[:-1], SPAN_ID), (TRACE_ID.upper(), "")]
+    for n, (trace_id, span_id) in enumerate(odd):
+        job = typed_job("note", None, priority="low", now=datetime.now(UTC), id=f"odd-{n}")
+        shop.farm.broker.enqueue([Entry(job.but(trace_id=trace_id, span_id=span_id), "low")])
+    consumes = [one(shop.collector.wait("consume", 1, f"odd-{n}")) for n in range(len(odd))]
+    assert [span.parent_id for span in consumes] == [""] * len(odd)
+    assert all(re.fullmatch(r"[0-9a-f]{32}", span.trace_id) for span in consumes)
+    assert [span.trace_id == TRACE_ID for span in consumes] == [False, False, False, True]
+
+
+def test_credentials_of_the_collector_are_sent_as_a_header_and_shown_nowhere(shop: Shop) -> None:
+    shop.farm.enqueue("note", "a")
+    shop.collector.wait("process", 1, "a")
+    assert shop.collector.authorizations == {"Basic dXNlcjpodW50ZXIy"}
+    assert "hunter2" not in shop.program.text()
 
 
 def test_a_handler_sees_its_trace_in_its_log_and_a_command_in_its_environment(
@@ -169,15 +213,7 @@ def test_once_sends_its_spans_before_it_ends(sqlite_farm: Farm, collector: Colle
         "all", str(farm.inbox), "--once", cwd=farm.directory, settings=farm.all_settings(**traced(collector.endpoint))
     )
     assert ended.returncode == 0
-    assert {span.name for span in collector.spans()} == {"produce", "consume", "process"}
-
-
-def test_what_waits_is_sent_at_the_end(sqlite_farm: Farm, collector: Collector) -> None:
-    program = sqlite_farm.worker(count=2, **traced(collector.endpoint))
-    jobs = sqlite_farm.enqueue("note", *(f"job-{n}" for n in range(50)))
-    sqlite_farm.wait_for(State.COMPLETED, jobs)
-    assert program.stop() == 0
-    assert sorted(span.attributes["job.id"] for span in collector.spans("process")) == sorted(jobs)
+    assert sorted(span.name for span in collector.spans()) == ["consume", "process", "produce"]
 
 
 def test_without_tracing_nothing_of_it_is_loaded_and_jobs_have_no_ids(sqlite_farm: Farm) -> None:
@@ -205,26 +241,71 @@ def test_without_tracing_nothing_of_it_is_loaded_and_jobs_have_no_ids(sqlite_far
 # collectors that are no good
 
 
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-@pytest.mark.parametrize("fault", ["refuses", "hangs"])
-def test_a_dead_collector_costs_one_line_and_at_most_three_seconds_at_the_end(
-    sqlite_farm: Farm, protocol: str, fault: str
-) -> None:
-    farm = sqlite_farm
-    with refusing() if fault == "refuses" else black_hole() as address:
-        program = farm.worker(count=4, **traced(f"{protocol}://user:hunter2@{address}"))
-        jobs = farm.enqueue("note", *(f"job-{n}" for n in range(300)))
+@together("sqlite")
+def test_a_collector_that_refuses_http_costs_one_line_and_no_time(farm: Farm) -> None:
+    with refusing() as address:
+        assert_refusal_costs_one_line(farm, f"http://user:hunter2@{address}")
+
+
+@together("sqlite")
+def test_a_collector_that_refuses_grpc_costs_one_line_and_no_time(farm: Farm) -> None:
+    with refusing() as address:
+        assert_refusal_costs_one_line(farm, f"grpc://user:hunter2@{address}")
+
+
+@together("sqlite")
+def test_an_http_collector_that_hangs_costs_at_most_three_seconds_at_the_end(farm: Farm) -> None:
+    with black_hole() as address:
+        assert_hanging_costs_three_seconds_at_the_end(farm, f"http://user:hunter2@{address}")
+
+
+@together("sqlite")
+def test_a_grpc_collector_that_hangs_costs_at_most_three_seconds_at_the_end(farm: Farm) -> None:
+    with black_hole() as address:
+        assert_hanging_costs_three_seconds_at_the_end(farm, f"grpc://user:hunter2@{address}")
+
+
+@together("sqlite")
+def test_a_second_signal_does_not_wait_for_the_collector(farm: Farm) -> None:
+    with black_hole() as address:
+        program = farm.worker(count=4, **traced(f"http://{address}"))
+        farm.enqueue("note", "done")
+        farm.enqueue("stubborn", "runs")
+        farm.wait_for(State.COMPLETED, ["done"])
+        program.signal(signal.SIGTERM)
+        program.wait_for("role.stopping")
+        program.signal(signal.SIGTERM)
+        assert program.wait() == 0
+        assert since_all_had_stopped_s(program) < CLOSE_S
+
+
+def assert_refusal_costs_one_line(farm: Farm, endpoint: str) -> None:
+    program = farm.worker(count=4, **traced(endpoint))
+    for name in ("job", "more"):
+        jobs = farm.enqueue("note", *(f"{name}-{n}" for n in range(300)))
         farm.wait_for(State.COMPLETED, jobs)
-        if fault == "refuses":
-            program.wait_for("collector.lost")
-            more = farm.enqueue("note", *(f"more-{n}" for n in range(300)))
-            farm.wait_for(State.COMPLETED, more)
-        stopping_s = time.monotonic()
-        assert program.stop() == 0
-        assert time.monotonic() - stopping_s < 3 + 1.5  # and what stopping takes by itself
-        assert len(program.events("collector.lost")) == (fault == "refuses")
-        assert {line["event"].partition(".")[0] for line in program.logs()} >= {"job", "role"}
-        assert "hunter2" not in program.text()
+        program.wait_for("collector.lost")
+    assert_stops_in_time(program)
+    assert len(program.events("collector.lost")) == 1
+
+
+def assert_hanging_costs_three_seconds_at_the_end(farm: Farm, endpoint: str) -> None:
+    program = farm.worker(count=4, **traced(endpoint))
+    jobs = farm.enqueue("note", *(f"job-{n}" for n in range(600)))
+    farm.wait_for(State.COMPLETED, jobs)
+    assert_stops_in_time(program)
+
+
+def assert_stops_in_time(program: Program) -> None:
+    """And every line it wrote is one of ours."""
+    assert program.stop() == 0
+    assert since_all_had_stopped_s(program) < 3
+    assert "hunter2" not in program.text()
+
+
+def since_all_had_stopped_s(program: Program) -> float:
+    [line] = program.events("role.stopped")
+    return time.time() - datetime.fromisoformat(line["timestamp"]).timestamp()
 
 
 def test_a_collector_that_comes_back_gets_what_comes_after_and_that_is_told(
@@ -261,27 +342,3 @@ def test_a_collector_that_comes_back_gets_what_comes_after_and_that_is_told(
             listening.close()
     assert [event for event, _ in told] == ["collector.lost", "collector.found"]
     assert told[1][1]["dropped"] >= 3  # type: ignore[operator]
-
-
-def test_credentials_of_the_collector_are_sent_as_a_header(sqlite_farm: Farm, collector: Collector) -> None:
-    endpoint = collector.endpoint.replace("http://", "http://user:hunter2@")
-    program = sqlite_farm.worker(count=1, **traced(endpoint))
-    sqlite_farm.enqueue("note", "a")
-    collector.wait("process")
-    assert collector.authorizations == {"Basic dXNlcjpodW50ZXIy"}
-    assert "hunter2" not in program.text()
-
-
-def test_ids_that_are_none_are_not_taken_for_ids(sqlite_farm: Farm, collector: Collector) -> None:
-    farm = sqlite_farm
-    now = datetime.now(UTC)
-    odd = [("x" * 32, SPAN_ID), ("0" * 32, SPAN_ID), (TRACE_ID[:-1], SPAN_ID), (TRACE_ID.upper(), "")]
-    for n, (trace_id, span_id) in enumerate(odd):
-        job = typed_job("note", None, priority="low", now=now, id=f"odd-{n}").but(trace_id=trace_id, span_id=span_id)
-        farm.broker.enqueue([Entry(job, "low")])
-    farm.worker(count=1, **traced(collector.endpoint))
-    collector.wait("process", len(odd))
-    consumes = [one(collector.spans("consume", f"odd-{n}")) for n in range(len(odd))]
-    assert [span.parent_id for span in consumes] == [""] * len(odd)
-    assert all(re.fullmatch(r"[0-9a-f]{32}", span.trace_id) for span in consumes)
-    assert [span.trace_id == TRACE_ID for span in consumes] == [False, False, False, True]

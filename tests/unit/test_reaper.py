@@ -87,6 +87,25 @@ def test_a_silent_slot_is_reaped_at_the_second_look_a_renewal_later(yard: Gravey
     assert yard.told.fields("job.recovered")["lost_by"] == "slot"
 
 
+def test_a_job_that_a_reaper_gives_up_is_told_as_dead(yard: Graveyard) -> None:
+    yard.settle_in()
+    for death in range(yard.config.worker.max_recoveries + 1):
+        if death == 0:
+            yard.running("a")
+        else:
+            yard.broker.register({"slot": WorkerInfo("host", 1, 0, "0", ("low",))})
+            yard.broker.promote()
+            assert yard.broker.turn([], ["slot"]).claims
+        yard.hands.advance(TTL_S)
+        yard.reaper.turn()
+        yard.hands.advance(RENEWAL_S)
+        yard.reaper.turn()
+        yard.hands.advance(60)  # whatever backoff there was
+    assert yard.state("a") == "dead"
+    assert (yard.told.count("job.recovered"), yard.told.count("job.dead")) == (3, 1)
+    assert yard.told.fields("job.dead")["lost_by"] == "slot"
+
+
 def test_a_slot_that_was_silent_at_one_look_and_renewed_before_the_second_keeps_its_job(yard: Graveyard) -> None:
     yard.settle_in()
     raw = yard.running("a")

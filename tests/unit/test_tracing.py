@@ -159,6 +159,7 @@ def test_an_outage_is_told_at_its_start_and_at_its_end(bench: Bench) -> None:
         ("http://collector:4318/v1/traces", "http://collector:4318/v1/traces"),
         ("http://user:hunter2@collector:4318", "http://collector:4318/v1/traces"),
         ("grpc://user:hunter2@collector:4317", "collector:4317"),
+        ("grpc://collector", "collector:4317"),
     ],
 )
 def test_where_spans_are_sent_and_that_no_address_holds_a_password(endpoint: str, where: str) -> None:

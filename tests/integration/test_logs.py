@@ -1,0 +1,131 @@
+"""What the real program writes: one line an event in the form that was asked for, also by the processes it starts."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from fileq.job import State
+from tests.integration.program import Program, run
+from tests.integration.working import Farm
+from tests.waiting import wait_until
+
+TALKER = """
+import fileq
+
+
+def talk(job, context):
+    context.log.debug("talker.whispered")
+    context.log.info("talker.spoke", text="two\\nlines", odd="\\udcff", page=3)
+    context.log.bind(part=1).warning("talker.shouted")
+    try:
+        raise ValueError("caught")
+    except ValueError:
+        context.log.exception("talker.stumbled")
+
+
+@fileq.handler(type="child")
+def in_child(job, context):
+    talk(job, context)
+
+
+@fileq.handler(type="thread", isolation="thread")
+def in_thread(job, context):
+    talk(job, context)
+"""
+SPOKEN = ["talker.whispered", "talker.spoke", "talker.shouted", "talker.stumbled"]
+
+
+def talking(farm: Farm, **settings: object) -> Program:
+    (farm.directory / "talker.py").write_text(TALKER)
+    return Program(
+        "worker",
+        str(farm.inbox),
+        "--app-dir",
+        str(farm.directory),
+        cwd=farm.directory,
+        settings={**farm.all_settings(count=2, **settings), "imports": "talker"},
+        wait="observability__log_level" not in settings or settings["observability__log_level"] == "debug",
+    )
+
+
+@pytest.mark.parametrize("isolation", ["child", "thread"])
+@pytest.mark.parametrize(("level", "count"), [("debug", 4), ("warn", 2)])
+def test_a_handlers_lines_have_the_level_and_the_form_of_all_others(
+    sqlite_farm: Farm, isolation: str, level: str, count: int
+) -> None:
+    with talking(sqlite_farm, observability__log_level=level) as program:
+        sqlite_farm.enqueue(isolation, "job-1")
+        sqlite_farm.wait_for(State.COMPLETED, ["job-1"])
+        lines = [line for line in program.logs() if line["event"].startswith("talker.")]
+    assert [line["event"] for line in lines] == SPOKEN[-count:]
+    assert {(line["job_id"], line["attempt"]) for line in lines} == {("job-1", 1)}
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z", line["timestamp"]) for line in lines)
+    shouted, stumbled = lines[-2:]
+    assert (shouted["level"], shouted["part"], stumbled["level"]) == ("warning", 1, "error")
+    assert "ValueError: caught" in stumbled["exception"]
+    if level == "debug":
+        assert (lines[1]["text"], lines[1]["odd"], lines[1]["page"]) == ("two\nlines", "\\udcff", 3)
+
+
+def test_on_a_console_every_event_is_one_line_also_from_a_child(sqlite_farm: Farm) -> None:
+    """But for tracebacks."""
+    settings = {"observability__log_format": "console", "observability__log_level": "debug"}
+    (sqlite_farm.directory / "talker.py").write_text(TALKER)
+    with Program(
+        "worker",
+        str(sqlite_farm.inbox),
+        "--app-dir",
+        str(sqlite_farm.directory),
+        cwd=sqlite_farm.directory,
+        settings={**sqlite_farm.all_settings(count=1, **settings), "imports": "talker"},
+        wait=False,
+    ) as program:
+        sqlite_farm.enqueue("child", "job-1")
+        wait_until(lambda: "job.completed" in program.text(), 30)
+        text = program.text()
+    for event in ("role.started", "job.claimed", *SPOKEN, "job.completed"):
+        [line] = [line for line in text.splitlines() if event in line]
+        assert not line.startswith("{")
+    assert "text='two\\nlines'" in text or "text=two\\nlines" in text
+    assert "Traceback (most recent call last)" in text
+
+
+def test_every_transition_of_a_job_is_one_line(each_farm: Farm) -> None:
+    farm = each_farm
+    program = farm.worker(count=1, observability__log_level="debug")
+    farm.enqueue("fails_twice", "job-1")
+    farm.wait_for(State.COMPLETED, ["job-1"])
+    program.wait_for("job.completed")
+    lines = [line for line in program.logs() if line.get("job_id") == "job-1"]
+    assert [line["event"] for line in lines] == [
+        *("job.claimed", "job.failed"),
+        *("job.claimed", "job.failed"),
+        *("job.claimed", "job.completed"),
+    ]
+    assert all({"trace_id", "span_id", "worker_id"} <= line.keys() for line in lines)
+    assert "job" not in lines[0]
+
+
+def test_lines_of_many_processes_do_not_mix(sqlite_farm: Farm) -> None:
+    with talking(sqlite_farm) as program:
+        jobs = sqlite_farm.enqueue("child", *(f"job-{n}" for n in range(200)))
+        sqlite_farm.wait_for(State.COMPLETED, jobs)
+        lines = program.logs()  # each of them is JSON, or this fails
+    assert sum(line["event"] == "talker.spoke" for line in lines) == 200
+
+
+def test_try_writes_a_handlers_lines_too(sqlite_farm: Farm) -> None:
+    (sqlite_farm.directory / "talker.py").write_text(TALKER)
+    (sqlite_farm.inbox / "a").write_bytes(b"x")
+    ended = run(
+        "try",
+        str(sqlite_farm.inbox / "a"),
+        cwd=sqlite_farm.directory,
+        settings={"handlers": '[{match: "**/*", use: "talker:talk"}]', "producer.scan_dir": sqlite_farm.inbox},
+    )
+    assert ended.returncode == 0
+    lines = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
+    assert [line["event"] for line in lines] == SPOKEN[1:]

@@ -1,0 +1,124 @@
+"""Lines as they are written: one an event, nothing in them that breaks a line, a terminal or a reader."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import structlog
+
+from fileq.job import typed_job
+from fileq.observe.logs import set_up_logs
+from fileq.service import Emit
+
+SetUp = Callable[..., tuple[Emit, io.StringIO]]
+
+
+@pytest.fixture
+def set_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[SetUp]:
+    def make(level: str = "info", form: str = "json") -> tuple[Emit, io.StringIO]:
+        written = io.StringIO()
+        monkeypatch.setattr(sys, "stderr", written)
+        return set_up_logs(level, form), written
+
+    yield make
+    structlog.reset_defaults()
+
+
+def only_line(written: io.StringIO) -> dict[str, Any]:
+    [line] = written.getvalue().splitlines()  # also at U+2028 and the like
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+def test_a_line_has_event_level_time_and_fields(set_up: SetUp) -> None:
+    emit, written = set_up()
+    emit("thing.happened", level="warning", count=3, names=["a", "b"])
+    line = only_line(written)
+    assert datetime.fromisoformat(line.pop("timestamp")).tzinfo == UTC
+    assert line == {"event": "thing.happened", "level": "warning", "count": 3, "names": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("two\nlines", "two\nlines"),
+        ("\u2028\x85\x1b[31m", "\u2028\x85\x1b[31m"),
+        ("bytes \udcff", "bytes \\udcff"),
+        (b"\xff", "b'\\xff'"),
+        ({1: {2, 3}}, {"1": [2, 3]}),
+        (float("nan"), None),
+        (ValueError("x"), "x"),
+        (2**70, 2**70),
+    ],
+)
+def test_whatever_a_field_holds_it_is_one_line_of_ascii(set_up: SetUp, value: Any, shown: Any) -> None:
+    emit, written = set_up()
+    emit("thing.happened", value=value)
+    assert written.getvalue().isascii()
+    found = only_line(written)["value"]
+    assert found == shown or str(found) in (str(value), "/w==")  # a set, bytes: readable is enough
+
+
+@pytest.mark.parametrize(
+    ("least", "written_levels"),
+    [
+        ("debug", ["debug", "info", "warning", "error"]),
+        ("info", ["info", "warning", "error"]),
+        ("warn", ["warning", "error"]),
+        ("error", ["error"]),
+    ],
+)
+def test_lines_below_the_level_are_not_written_and_none_never(
+    set_up: SetUp, least: str, written_levels: list[str]
+) -> None:
+    emit, written = set_up(least)
+    for level in ("none", "debug", "info", "warning", "error"):
+        emit("thing.happened", level=level)
+    assert [json.loads(line)["level"] for line in written.getvalue().splitlines()] == written_levels
+
+
+def test_a_job_is_written_as_its_ids(set_up: SetUp) -> None:
+    emit, written = set_up()
+    job = typed_job("t", None, priority="low", now=datetime.now(UTC), id="x").but(trace_id="t", span_id="s")
+    emit("job.produced", job=job, queue="low")
+    line = only_line(written)
+    assert (line["job_id"], line["trace_id"], line["span_id"]) == ("x", "t", "s")
+    assert "job" not in line
+    emit, written = set_up()
+    emit("job.claimed", job=None, job_id="raw-1")
+    assert "job" not in only_line(written)
+
+
+def stumble(emit: Emit, password: str) -> None:
+    try:
+        raise ValueError("of no use")
+    except ValueError:
+        emit("loop.failed", level="error", exc_info=True)
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_traceback_shows_no_variables(set_up: SetUp, form: str) -> None:
+    emit, written = set_up(form=form)
+    stumble(emit, "hunter2")
+    assert "ValueError: of no use" in written.getvalue()
+    assert "hunter2" not in written.getvalue()
+
+
+def test_on_a_console_nothing_breaks_a_line_or_moves_the_cursor(set_up: SetUp) -> None:
+    emit, written = set_up(form="console")
+    emit("thing.happened", path="two\nlines\x1b[2J\udcff\u2028")
+    [line] = written.getvalue().splitlines()
+    assert line.isprintable()
+    assert "two\\nlines\\x1b[2J\\udcff\\u2028" in line
+
+
+def test_auto_is_json_where_nobody_looks(set_up: SetUp) -> None:
+    emit, written = set_up(form="auto")
+    emit("thing.happened")
+    assert only_line(written)["event"] == "thing.happened"
