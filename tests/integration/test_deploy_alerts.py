@@ -57,7 +57,9 @@ def test_a_mistake_in_one_would_be_found(name: str, tmp_path: Path) -> None:
     text = (PROMETHEUS / "alerts.yaml").read_text()
     assert text.count(right) == 1
     (tmp_path / "alerts.yaml").write_text(text.replace(right, wrong))
-    shutil.copy(PROMETHEUS / "alerts_test.yaml", tmp_path)
+    cases = yaml.safe_load((PROMETHEUS / "alerts_test.yaml").read_text())
+    cases["tests"] = [case for case in cases["tests"] if name in str(case) or "silent" in case["name"]]
+    (tmp_path / "alerts_test.yaml").write_text(yaml.safe_dump(cases))
     tested = promtool("test", "rules", tmp_path / "alerts_test.yaml")
     assert (tested.returncode, name in tested.stdout + tested.stderr) == (1, True), tested.stdout + tested.stderr
 

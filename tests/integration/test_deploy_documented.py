@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from fileq.config import load, to_listing
-from tests.integration.program import REPOSITORY
+from tests.integration.program import REPOSITORY, Program
+from tests.servers import Server
 
 DOCS = REPOSITORY / "docs"
 PAGES = ["production.md", "deploying-handlers.md"]
@@ -73,3 +74,21 @@ def test_the_backup_of_the_guide_is_whole(tmp_path: Path) -> None:
     copy = sqlite3.connect(tmp_path / "copy.db")
     assert copy.execute("SELECT id FROM jobs").fetchall() == [("kept",)]
     copy.close()
+
+
+def test_a_file_whose_job_the_broker_forgot_is_found_again(tmp_path: Path, valkey: Server) -> None:
+    """As the guide promises for every way in which a broker forgets: also by a producer that goes on running."""
+    inbox = tmp_path / "in"
+    inbox.mkdir()
+    settings = {
+        "redis.addr": valkey.address,
+        "producer.rescan_interval": "1s",
+        "producer.settle": "50ms",
+        "producer.settle_unclosed": "100ms",
+    }
+    with Program("producer", str(inbox), cwd=tmp_path, settings=settings) as producer:
+        (inbox / "letter.txt").write_text("Dear reader")
+        first = producer.wait_for("job.produced")
+        valkey.client().flushall()
+        again = producer.wait_for("job.produced", count=2)
+        assert first["filepath"] == again["filepath"]
