@@ -98,6 +98,18 @@ def redis_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     image.remove()
 
 
+def probe(running: Container, workload: Manifest, name: str) -> str:
+    """Status that the kubelet would get."""
+    container = container_of(workload)
+    asked = container[name]["httpGet"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    code = (
+        f"import http.client as h; c = h.HTTPConnection('127.0.0.1', {ports[asked['port']]}, timeout=5); "
+        f"c.request('GET', {asked['path']!r}); print(c.getresponse().status)"
+    )
+    return running.execute(["python", "-c", code]).stdout.strip()
+
+
 def ask(redis: Container, *words: str) -> str:
     """A command to the Redis in the pod, with the password as its readiness probe gives it."""
     line = 'REDISCLI_AUTH="$(cat /run/secrets/fileq/redis-password)" exec redis-cli "$@"'
@@ -110,13 +122,16 @@ def test_the_redis_overlay_processes_a_file(
     volumes = Volumes(tmp_path, redis_overlay)
     stateful = redis_overlay.get("StatefulSet", "redis")
     redis = start(pod, redis_image, stateful, volumes)
-    probe = container_of(stateful)["readinessProbe"]["exec"]["command"]
-    wait_until(lambda: redis.execute(probe).returncode == 0, 20, "Redis is ready", every_s=0.1)
+    ready = container_of(stateful)["readinessProbe"]["exec"]["command"]
+    wait_until(lambda: redis.execute(ready).returncode == 0, 20, "Redis is ready", every_s=0.1)
     assert "NOAUTH" in redis.execute(["redis-cli", "ping"]).stdout
 
     # In one network, where in a cluster each has its own: so the second gets another port.
-    worker = start(pod, image, redis_overlay.get("Deployment", "fileq-worker"), volumes)
+    deployed = redis_overlay.get("Deployment", "fileq-worker")
+    worker = start(pod, image, deployed, volumes)
     worker.wait_for("role.started")
+    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+        wait_until(lambda name=name: probe(worker, deployed, name) == "200", 20, name, every_s=0.1)  # type: ignore[misc]
     producer = start(
         pod, image, redis_overlay.get("Deployment", "fileq-producer"), volumes, FILEQ_OBSERVABILITY_METRICS_PORT="9091"
     )
