@@ -134,7 +134,7 @@ def _apply(stage: Stage, word: str, rest: str, arguments: dict[str, str]) -> Non
     if word == "RUN":
         # What the environment does not have is an error, not a download; and Debian's pip takes our tree for its own.
         env = stage.env | STAND_IN | {"PIP_NO_INDEX": "1", "PIP_BREAK_SYSTEM_PACKAGES": "1"}
-        stage.steps.append(("run", [rest, stage.cwd, env]))
+        stage.steps.append(("run", [rest, stage.cwd, env, stage.user]))
     elif word == "COPY":
         words = shlex.split(rest)
         flags = dict(w[2:].split("=", 1) for w in words if w.startswith("--"))

@@ -70,10 +70,10 @@ class Tree:
     def at(self, path):
         return self.root / str(path).lstrip("/")
 
-    def run(self, command, cwd, env):
+    def run(self, command, cwd, env, user):
         self.at(cwd).mkdir(parents=True, exist_ok=True)
-        line = f"cd {cwd} && {command}"
-        subprocess.run(["chroot", self.root, "/bin/sh", "-c", line], env=env, check=True, stdin=subprocess.DEVNULL)
+        line = ["chroot", f"--userspec={user}:{user}", self.root, "/bin/sh", "-c", f"cd {cwd} && {command}"]
+        subprocess.run(line, env=env, check=True, stdin=subprocess.DEVNULL)
 
     def copy(self, source, target, mode):
         """As COPY does: a directory's content, or a file under its name and, if given, with that mode."""
