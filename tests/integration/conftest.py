@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ServerPool
+from tests.integration.container import Image, Pod
 from tests.integration.operating import Desk
 from tests.integration.producing import Place
+from tests.integration.program import REPOSITORY
 from tests.integration.working import Farm, farm_on
 from tests.servers import Server, available_servers
 
@@ -75,3 +77,18 @@ def desk(each_farm: Farm, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         monkeypatch.delenv(name)
     monkeypatch.chdir(each_farm.directory)
     return Desk(each_farm, capsys)
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
+    """What the Dockerfile makes."""
+    image = Image(REPOSITORY / "Dockerfile", context=REPOSITORY, directory=tmp_path_factory.mktemp("image"))
+    yield image.build()
+    image.remove()
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[Pod]:
+    """A network of its own, for containers."""
+    with Pod(tmp_path) as pod:
+        yield pod

@@ -1,0 +1,176 @@
+"""The image: its Dockerfile is clean, builds, and runs as an unprivileged user on a read-only root."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import fileq
+from tests.integration.container import Container, Image, Pod, instructions
+from tests.integration.program import REPOSITORY as ROOT
+
+HADOLINT = Path(sys.executable).with_name("hadolint")
+DOCKERFILES = ["Dockerfile", "examples/container/Dockerfile"]
+
+
+@pytest.fixture
+def running(image: Image, pod: Pod, tmp_path: Path) -> Container:
+    """As `docker run` starts it, with volumes for the files and for the broker."""
+    volumes = []
+    for name, target in (("inbox", "/data"), ("state", "/var/lib/fileq")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o777)
+        volumes.append((target, tmp_path / name, False))
+    container = pod.start(image, volumes=volumes)
+    container.wait_for("role.started")
+    return container
+
+
+def lint(file: Path) -> tuple[int, str]:
+    said = subprocess.run([HADOLINT, "--no-color", file], capture_output=True, text=True, timeout=60, check=False)
+    return said.returncode, said.stdout + said.stderr
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_hadolint_has_nothing_to_say(dockerfile: str) -> None:
+    assert lint(ROOT / dockerfile) == (0, "")
+
+
+def test_hadolint_would_speak_up(tmp_path: Path) -> None:
+    careless = tmp_path / "Dockerfile"
+    careless.write_text("FROM python\nRUN pip install rich\nENTRYPOINT fileq\n")
+    code, said = lint(careless)
+    assert code == 1
+    assert {"DL3006", "DL3013", "DL3025"} <= set(re.findall(r"DL\d+", said))
+
+
+def test_it_has_stages_labels_and_a_number_for_its_user(image: Image) -> None:
+    assert [stage.name for stage in image.stages] == ["build", ""]
+    assert all("-slim" in stage.base for stage in image.stages)
+    assert image.user == 10001
+    assert image.entrypoint == ["fileq"]
+    labels = {name.removeprefix("org.opencontainers.image."): value for name, value in image.labels.items()}
+    assert labels["version"] == fileq.__version__
+    assert {"title", "description", "version", "revision", "licenses"} <= labels.keys()
+
+
+def test_the_engine_is_sent_what_the_dockerfile_copies_and_nothing_more() -> None:
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    copied = []
+    for word, rest in instructions((ROOT / "Dockerfile").read_text()):
+        if word == "COPY" and "--from" not in rest:
+            copied += [source for source in rest.split()[:-1] if not source.startswith("--")]
+    assert all(any(name == path or name.startswith(f"{path}/") for path in allowed) for name in copied)
+    assert all(any(name == path or name.startswith(f"{path}/") for name in copied) for path in allowed)
+
+
+def test_it_holds_every_file_of_the_package(image: Image) -> None:
+    """A directory without __init__.py is left out of a wheel, and missed by nobody who runs from a checkout."""
+    git = ["git", "-c", "safe.directory=*", "ls-files", "-co", "--exclude-standard", "fileq"]
+    listed = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True)
+    [installed] = image.layer.glob("opt/fileq/lib/python3*/site-packages/fileq")
+    there = {f"fileq/{path.relative_to(installed)}" for path in installed.rglob("*") if path.is_file()}
+    assert {path for path in there if "__pycache__" not in path} == set(listed.stdout.split())
+
+
+def test_its_user_can_read_whatever_the_umask_of_the_builder_is(image: Image) -> None:
+    """Files of the package get their modes from pip; those that are copied say theirs."""
+    assert (image.layer / "etc/fileq/config.yaml").stat().st_mode & 0o777 == 0o644
+    closed = [
+        path for path in image.layer.glob("opt/fileq/**/*") if not path.is_symlink() and not path.stat().st_mode & 4
+    ]
+    assert closed == []
+
+
+def test_it_processes_a_file_and_stops_on_sigterm(running: Container, tmp_path: Path) -> None:
+    (tmp_path / "inbox" / "letter.txt").write_text("Dear reader")
+    done = json.loads(running.wait_for('"job.completed"'))
+    assert done["level"] == "info"
+    assert (tmp_path / "state" / "fileq.db").exists()
+    assert running.stop() == 0
+    assert "role.stopped" in running.text()
+
+
+def test_it_is_nobody_and_can_write_nowhere_else(running: Container) -> None:
+    status = dict(re.findall(r"^(\w+):\s+(.*)$", Path(f"/proc/{running.pid}/status").read_text(), re.MULTILINE))
+    assert set(status["Uid"].split()) == set(status["Gid"].split()) == {"10001"}
+    assert status["NSpid"].split()[-1] == "1"
+    assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == 0
+    assert "HOME" not in running.env
+    for path in ("/app/x", "/opt/fileq/x", "/etc/fileq/x", "/x", "/var/x"):
+        refused = running.execute(["touch", path])
+        assert (refused.returncode, "Read-only file system" in refused.stderr) == (1, True), path
+    assert running.execute(["touch", "/tmp/x", "/data/x", "/var/lib/fileq/x"]).returncode == 0
+
+
+def test_its_health_check_tells_life_from_death(running: Container, image: Image) -> None:
+    assert running.execute(image.healthcheck).returncode == 0
+    elsewhere = running.execute(["env", "FILEQ_OBSERVABILITY_METRICS_PORT=1", *image.healthcheck])
+    assert (elsewhere.returncode, "ConnectionRefusedError" in elsewhere.stderr) == (1, True)
+
+
+def test_the_program_in_it_is_the_one_that_was_installed(running: Container) -> None:
+    told = running.execute(["python", "-c", "import fileq; print(fileq.__file__)"])
+    assert told.stdout.startswith("/opt/fileq/lib/"), told.stderr
+    assert running.execute(["fileq", "--version"]).stdout == f"fileq {fileq.__version__}\n"
+    listed = running.execute(["fileq", "config", "list"])
+    assert "/etc/fileq/config.yaml" in listed.stdout, listed.stderr
+
+
+# Compose
+
+
+def compose() -> dict[str, Any]:
+    content: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return content
+
+
+def test_compose_builds_and_names_this_version() -> None:
+    for role in ("producer", "worker"):
+        service = compose()["services"][role]
+        assert (service["build"], service["image"]) == (".", f"fileq:{fileq.__version__}")
+        assert (service["command"], service["read_only"]) == ([role], True)
+        assert service["environment"]["FILEQ_BROKER"] == "redis"
+    volumes = {role: compose()["services"][role]["volumes"] for role in ("producer", "worker")}
+    assert volumes == {"producer": ["./inbox:/data:ro"], "worker": ["./inbox:/data"]}
+
+
+def test_compose_gives_the_worker_time_to_stop() -> None:
+    from fileq.config import load
+
+    shutdown_s = load(str(ROOT / "deploy/image/config.yaml"), environ={}).config.worker.shutdown_timeout
+    assert float(compose()["services"]["worker"]["stop_grace_period"].removesuffix("s")) >= shutdown_s + 15
+
+
+def test_compose_pins_its_images_publishes_to_this_machine_only_and_mounts_what_is_there() -> None:
+    for service in compose()["services"].values():
+        assert re.fullmatch(r"[a-z/]+:v?\d[\w.-]+", service["image"])
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            if source.startswith("./") and source != "./inbox":
+                assert (ROOT / source).exists(), volume
+            elif not source.startswith("./"):
+                assert source in compose()["volumes"]
+
+
+def test_compose_keeps_redis_from_losing_anything() -> None:
+    words = compose()["services"]["redis"]["command"]
+    given = dict(zip(words[1::2], words[2::2], strict=True))
+    assert given == {"--appendonly": "yes", "--appendfsync": "everysec", "--maxmemory-policy": "noeviction"}
+
+
+def test_grafana_finds_its_data_source_and_its_dashboard() -> None:
+    mounts = dict(v.split(":")[:2] for v in compose()["services"]["grafana"]["volumes"])
+    provisioning = ROOT / next(s for s, t in mounts.items() if t == "/etc/grafana/provisioning")
+    [source] = yaml.safe_load((provisioning / "datasources/prometheus.yaml").read_text())["datasources"]
+    assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
+    [provider] = yaml.safe_load((provisioning / "dashboards/fileq.yaml").read_text())["providers"]
+    assert f"{provider['options']['path']}/fileq.json" == mounts["./deploy/grafana/fileq.json"]
