@@ -68,7 +68,7 @@ def only_documented(program: Program) -> None:
 # metrics
 
 
-def test_a_scrape_of_each_role_passes_promtool(each_farm: Farm) -> None:
+def test_a_scrape_passes_promtool(each_farm: Farm) -> None:
     promtool = require("prometheus", shutil.which("promtool"))
     (each_farm.inbox / "a").write_bytes(b"x")
     (each_farm.inbox / "b.tmp").write_bytes(b"x")
