@@ -28,7 +28,9 @@ def check_broker(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[
         broker = open_it()
         findings = examine(broker, rights=True)
     except (BrokerError, ConfigError) as error:
-        yield wrong("broker", str(error), f"see that it runs and that this machine may reach it: {choice}")
+        is_refused = any(word in str(error) for word in ("NOAUTH", "WRONGPASS", "username-password"))
+        advice = "check redis.username and redis.password" if is_refused else "see that it runs and can be reached"
+        yield wrong("broker", str(error), f"{advice}: {choice}")
         return
     yield sound("broker", choice)
     yield from findings

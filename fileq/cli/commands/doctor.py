@@ -78,8 +78,10 @@ def _print(context: Context, finding: Finding) -> None:
     if sys.stdout.isatty():
         # One check is one line for programs; people see it folded.
         indent = " " * (_NAME_WIDTH + 3)
-        text = textwrap.fill(text, max(40, context.console.width - 1), initial_indent=indent, subsequent_indent=indent)
-        text = text[len(indent) :]
+        # A path is never broken: somebody may want to copy it.
+        fold = textwrap.TextWrapper(max(40, context.console.width - 1), indent, indent, break_long_words=False)
+        fold.break_on_hyphens = False
+        text = fold.fill(text)[len(indent) :]
     context.console.print(_SIGNS[finding.is_sound], style=_COLOURS[finding.is_sound], end=" ")
     print(start + text, flush=True)
 
