@@ -1,9 +1,12 @@
 """How long a queue is, on SQLite: told by its ends and the holes between them, and always what counting would tell."""
 
+import os
 import random
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -13,6 +16,14 @@ from fileq.brokers.types import complete, release
 from fileq.config import config_from
 from fileq.job import Claim, decode
 from tests.conformance.builders import an_entry, worker_info
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """In memory where the machine has such a place: what is tested here is not the disk."""
+    in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with TemporaryDirectory(prefix="fileq-", dir=in_memory) as made:
+        yield Path(made)
 
 
 def opened(path: Path) -> SqliteBroker:
@@ -30,10 +41,10 @@ SLOTS = ("w1", "w2", "w3", "w4")
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_happens_the_ends_tell_the_length(tmp_path: Path, seed: int) -> None:
+def test_whatever_happens_the_ends_tell_the_length(directory: Path, seed: int) -> None:
     """Cancelled at the ends and in the middle, claimed, released to the front, emptied and filled again."""
     draw = random.Random(seed)
-    with closing(opened(tmp_path / "fileq.db")) as broker:
+    with closing(opened(directory / "fileq.db")) as broker:
         broker.register(dict.fromkeys(SLOTS, worker_info()))
         held: dict[str, Claim] = {}
         for i in range(250):
@@ -56,8 +67,8 @@ def test_whatever_happens_the_ends_tell_the_length(tmp_path: Path, seed: int) ->
             agree(broker)
 
 
-def test_a_database_of_the_first_schema_learns_its_holes(tmp_path: Path) -> None:
-    path = tmp_path / "fileq.db"
+def test_a_database_of_the_first_schema_learns_its_holes(directory: Path) -> None:
+    path = directory / "fileq.db"
     with closing(opened(path)) as broker:
         broker.enqueue([an_entry(f"job-{i}") for i in range(10)])
         broker.cancel(["job-3", "job-4", "job-8"])
@@ -71,4 +82,4 @@ def test_a_database_of_the_first_schema_learns_its_holes(tmp_path: Path) -> None
         assert agree(broker) == 6
     with closing(sqlite3.connect(path)) as new:
         assert new.execute("PRAGMA user_version").fetchone() == (VERSION,)
-    assert (tmp_path / "fileq.db.backup-v1").exists()
+    assert (directory / "fileq.db.backup-v1").exists()
