@@ -75,7 +75,7 @@ DLQ_LIST_FIELDS = (
 DLQ_ANSWER_FIELDS = (
     ("count", "number: how many were, or with --dry-run would be, put back or deleted"),
     ("is_dry_run", "boolean"),
-    ("results[]", "id, result (retried, deleted, refused, unknown), filepath, reason"),
+    ("results[]", "id, result (retried, deleted, refused, unknown), filepath, reason; at most 1000 with --all"),
 )
 PURGE_FIELDS = (
     ("deleted", "number: dead jobs that were deleted"),

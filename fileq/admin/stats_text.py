@@ -83,6 +83,9 @@ def _eta(stats: Stats, page: Page) -> str:
     paused = sum(queue.length for queue in stats.queues if queue.is_paused)
     backlog = stats.waiting + stats.processing - paused
     aside = f"; {number(paused)} in paused queues" if paused else ""
+    is_held_back = stats.workers and all(process.breaker == "open" for process in stats.workers if process.is_alive)
+    if backlog and is_held_back:
+        return page.paint(f"{plural(backlog, 'job')} to do; every breaker is open, nothing is claimed{aside}.", "red")
     if not backlog:
         return f"Nothing waits{aside}."
     if stats.eta_s is None:

@@ -17,15 +17,16 @@ ENTRY_POINT_GROUP = "fileq.brokers"
 BUILT_IN = ("redis", "sqlite", "memory")
 
 
-def open_broker(config: Config, *, create: bool = True) -> FullBroker:
+def open_broker(config: Config, *, create: bool = True, answered: Callable[[], None] = lambda: None) -> FullBroker:
     """The broker this configuration names, opened and reachable, or BrokerUnavailable.
 
-    `create=False` never makes a database where there is none: looking must not leave traces."""
+    `create=False` never makes a database where there is none: looking must not leave traces. `answered` is told when
+    a server has shown that it is there, and more is to be done before it can be used."""
     kind = config.broker_kind
     if kind == "redis":
         from fileq.brokers.redis import open_redis
 
-        return open_redis(config)
+        return open_redis(config, answered=answered)
     if kind == "sqlite":
         from fileq.brokers.sqlite import open_sqlite
 

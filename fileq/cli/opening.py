@@ -18,7 +18,7 @@ STEP_S = 0.05
 
 
 def open_for_operator(config: Config, *, create: bool = False) -> FullBroker:
-    """The broker, or BrokerUnavailable after OPEN_TIMEOUT_S, whatever keeps it from answering."""
+    """The broker, or BrokerUnavailable if it has not answered after OPEN_TIMEOUT_S, whatever keeps it from that."""
     if config.broker_kind == "memory":
         raise ConfigError(
             "broker is 'memory', which lives and ends with the process that runs it; "
@@ -46,24 +46,23 @@ def _in_time(config: Config, *, create: bool) -> FullBroker:
         import_module("fileq.brokers.redis.broker")
     opened: list[FullBroker] = []
     failed: list[BaseException] = []
+    is_there = threading.Event()
 
     def open_it() -> None:
         try:
-            opened.append(open_broker(config, create=create))
+            opened.append(open_broker(config, create=create, answered=is_there.set))
         except BaseException as error:
             failed.append(error)
+        is_there.set()
 
     thread = threading.Thread(target=open_it, name="open", daemon=True)
     thread.start()
     # In steps: on a machine that is too busy to wake us in time, the thread that opens is late by as much.
-    for _ in range(round(OPEN_TIMEOUT_S / STEP_S)):
-        thread.join(STEP_S)
-        if not thread.is_alive():
-            break
-    if opened:
-        return opened[0]
+    if not any(is_there.wait(STEP_S) for _ in range(round(OPEN_TIMEOUT_S / STEP_S))):
+        raise BrokerUnavailable(
+            f"{config.broker_kind} at {config.broker_location} is away: no answer within {OPEN_TIMEOUT_S:g} s"
+        )
+    thread.join()  # what is there may be far away; its own time-outs hold for the rest
     if failed:
         raise failed[0]
-    raise BrokerUnavailable(
-        f"{config.broker_kind} at {config.broker_location} is away: no answer within {OPEN_TIMEOUT_S:g} s"
-    )
+    return opened[0]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fileq.admin.fsck import fsck
 from fileq.brokers.redis import open_redis
 from fileq.brokers.sqlite import SqliteBroker
-from fileq.brokers.types import cancel, complete
+from fileq.brokers.types import Stray, cancel, complete
 from fileq.errors import ConfigError
 from tests.conformance.builders import (
     a_version,
@@ -38,8 +38,9 @@ from tests.conformance.builders import (
 )
 
 
-def check(harness, *, repair=False, broker=None):
-    return fsck(broker or harness.broker, harness.config, is_repairing=repair, sleep=lambda seconds: None)
+def check(harness, *, repair=False, broker=None, meanwhile=lambda: None):
+    """`meanwhile` happens between two looks."""
+    return fsck(broker or harness.broker, harness.config, is_repairing=repair, sleep=lambda seconds: meanwhile())
 
 
 def kinds(report):
@@ -310,6 +311,9 @@ def test_jobs_of_a_queue_that_only_others_know_are_not_called_lost(make_harness)
     if harness.broker.kind != "memory":  # which nobody else can open
         with closing(other_broker(harness, theirs)) as broker:
             assert broker.astray(["a", "b"]) == broker.reinstate(["a", "b"]) == [False, False]
+            harness.lose_element("express", record_of(harness, "a").raw)
+            assert broker.astray(["a"]) == broker.reinstate(["a"]) == [False], "nobody can tell from here"
+            assert harness.broker.reinstate(["a"]) == [True]
             with pytest.raises(ConfigError, match="the queue 'express', which is not in"):
                 fsck(broker, theirs, is_repairing=True, sleep=lambda seconds: None)
     assert check(harness).is_clean
@@ -325,6 +329,40 @@ def other_broker(harness, config):
     if config.broker_kind == "sqlite":
         return SqliteBroker(config, clock=harness.clock, monotonic=harness.clock)
     return open_redis(config, clock=harness.clock)
+
+
+# what comes right by itself
+
+
+def test_an_element_that_comes_back_between_two_looks_was_never_lost(harness):
+    busy(harness)
+    harness.lose_element("high", record_of(harness, "h1").raw)
+    report = check(harness, meanwhile=lambda: harness.broker.reinstate(["h1"]))
+    assert report.is_clean, report
+
+
+def test_a_record_that_comes_back_between_two_looks_was_never_lost(harness):
+    busy(harness)
+    record = record_of(harness, "s1")
+    harness.lose_record("s1")
+    report = check(harness, meanwhile=lambda: harness.broker.rerecord([Stray("scheduled", record)]))
+    assert report.is_clean, report
+
+
+def test_a_counter_that_is_right_again_at_the_second_look_was_never_wrong(harness):
+    busy(harness)
+    harness.bend_counter("completed", -1)
+    turns = iter([1])
+    report = check(harness, meanwhile=lambda: harness.bend_counter("completed", next(turns, 0)))
+    assert report.is_clean, report
+
+
+def test_a_slot_that_renews_between_two_looks_is_not_dead(harness):
+    claim = running(harness, "a")
+    let_leases_run_out(harness)
+    report = check(harness, repair=True, meanwhile=lambda: harness.broker.renew([("w1", claim.raw)]))
+    assert (report.is_clean, report.repairs) == (True, ())
+    assert whereabouts(harness, "a") == ["processing:w1"]
 
 
 # beside a busy worker

@@ -109,6 +109,9 @@ def test_workers_are_grouped_by_their_process_with_their_breaker(desk: Desk) -> 
         ("alpha", 3, 1, "open"),
         ("beta", 1, 1, "closed"),
     ]
+    assert "every breaker is open" not in desk.run("stats")
+    desk.broker.register({"b0": worker_info(host="beta", pid=1, breaker="open")})
+    assert "2 jobs to do; every breaker is open, nothing is claimed." in desk.run("stats")
     out = desk.run("workers")
     assert "1 of 3" in out
     assert "/data/x.pdf" in out

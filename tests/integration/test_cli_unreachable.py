@@ -15,7 +15,9 @@ import pytest
 from fileq.cli import main
 from fileq.cli.commands import all_commands
 from fileq.cli.opening import OPEN_TIMEOUT_S
+from tests.fault_proxy import FaultProxy
 from tests.integration.program import run
+from tests.servers import Server
 
 # The default of redis.read_timeout: what a wait would take that nobody cut short. What an idle machine takes is
 # OPEN_TIMEOUT_S; a busy one takes what it takes.
@@ -88,6 +90,17 @@ def test_the_program_ends_although_somebody_still_waits_for_the_answer(tmp_path:
         ended = run("enqueue", "--type", "t", cwd=tmp_path, settings={"redis.addr": address})
     assert (ended.returncode, ended.stdout) == (4, "")
     assert ended.stderr == f"fileq: redis at {address} is away: no answer within 1.2 s\n"
+
+
+def test_a_server_that_is_far_away_is_not_taken_for_one_that_is_gone(
+    valkey: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has answered; that the scripts take long to reach it is no reason to give up."""
+    with FaultProxy(valkey.port) as proxy:
+        slow = proxy.delay_replies(1.5 * OPEN_TIMEOUT_S, b"LOAD", times=1)
+        assert main(["enqueue", "--type", "t", "--set", f"redis.addr=127.0.0.1:{proxy.port}"]) == 0
+        assert slow.fired == 1
+    assert capsys.readouterr().err == ""
 
 
 def test_every_admin_command_says_so_where_no_server_is(capsys: pytest.CaptureFixture[str]) -> None:
