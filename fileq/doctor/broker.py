@@ -28,9 +28,15 @@ def check_broker(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[
         broker = open_it()
         findings = examine(broker, rights=True)
     except (BrokerError, ConfigError) as error:
-        is_refused = any(word in str(error) for word in ("NOAUTH", "WRONGPASS", "username-password"))
-        advice = "check redis.username and redis.password" if is_refused else "see that it runs and can be reached"
-        yield wrong("broker", str(error), f"{advice}: {choice}")
+        yield wrong("broker", str(error), _advice(config.broker_kind, str(error), choice))
         return
     yield sound("broker", choice)
     yield from findings
+
+
+def _advice(kind: str, error: str, choice: str) -> str:
+    if kind == "sqlite":
+        return ""  # the error says it all
+    is_refused = any(word in error for word in ("NOAUTH", "WRONGPASS", "username-password"))
+    what = "check redis.username and redis.password" if is_refused else "see that it runs and can be reached"
+    return f"{what}: {choice}"
