@@ -61,6 +61,8 @@ def describe(result: CancelResult, within_s: float) -> str:
         case Cancelled.REQUESTED:
             return f"is running; its worker ends it within {within_s:.0f} s"
         case Cancelled.ENDED:
+            if result.state in ("pending", "scheduled", "retrying"):
+                return f"is {result.state} by its record, and not there; see 'fileq fsck'"
             return f"is {result.state or 'ended'} already; nothing was done"
         case Cancelled.UNKNOWN:
             return "no such job is known (any more)"

@@ -32,8 +32,13 @@ def job_table(jobs: Sequence[JobView], page: Page, at_ms: int, *, with_state: bo
     for job in jobs:
         state = [Cell(job.state, STATE_STYLES.get(job.state, ""))] if with_state else []
         name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, no job"
-        rows.append([printable(job.id), *state, ago(job.created, at_ms), name])
+        rows.append([printable(job.id), *state, _age_or_due(job, at_ms), name])
     return table(rows, page, right=(2,) if with_state else (1,))
+
+
+def _age_or_due(job: JobView, at_ms: int) -> str:
+    due = parse_time(job.due) if job.due and job.state in ("scheduled", "retrying") else None
+    return f"in {age(due.timestamp() - at_ms / 1000)}" if due is not None else ago(job.created, at_ms)
 
 
 def render_history(told: JobHistory, page: Page, at_ms: int) -> list[str]:

@@ -120,9 +120,14 @@ def _size_of(path: bytes) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _entry(config: Config, path: bytes, signature: str, size: int) -> Entry:
+def queue_of(config: Config, path: bytes) -> str:
+    """Where a producer would enqueue this file."""
     exts = tuple(ext.casefold() for ext in config.producer.high_priority_exts)
     is_high = path.decode(errors="replace").casefold().endswith(exts)
-    queue = config.high_priority if is_high else config.producer.default_priority
+    return config.high_priority if is_high else config.producer.default_priority
+
+
+def _entry(config: Config, path: bytes, signature: str, size: int) -> Entry:
+    queue = queue_of(config, path)
     job = file_job(path, size=size, priority=queue, now=datetime.now(UTC), signature=signature)
     return Entry(job, queue, Version(path, signature), always=True)

@@ -75,7 +75,7 @@ DLQ_LIST_FIELDS = (
 DLQ_ANSWER_FIELDS = (
     ("count", "number: how many were, or with --dry-run would be, put back or deleted"),
     ("is_dry_run", "boolean"),
-    ("results[]", "id, result (retried, deleted, refused, unknown), filepath, reason"),
+    ("results[]", "id, result (retried, deleted, refused, unknown), filepath, reason; at most 1000 with --all"),
 )
 PURGE_FIELDS = (
     ("deleted", "number: dead jobs that were deleted"),
@@ -94,11 +94,11 @@ FSCK_FIELDS = (
     ("law.unclaimed", "number: elements that other programs pushed and nobody has claimed yet"),
     ("law.is_exact", "boolean: false when too much moved to count these, so that only bounds are known"),
     ("law.excess", "number: jobs missing for certain; below 0: too many"),
-    ("problems[]", "kind (lost, unheld, unrecorded, silent), id, state, filepath; at most 1000"),
+    ("problems[]", "kind (lost, unheld, unrecorded, silent, forsaken), id, state, filepath; at most 1000"),
     ("problem_count", "number: of all of them"),
     ("duplicates[]", "id, count: copies that other programs pushed; each runs; no drift"),
     ("undecodable", "number: elements that are no jobs"),
     ("elements, records, slots", "number: looked at"),
-    ("repairs[]", "action (reaped, reinstated, recorded, forgotten, counted), id, detail; in the order they were made"),
+    ("repairs[]", "action (reaped, reinstated, recorded, enqueued, forgotten, counted), id, detail; in their order"),
     ("is_repair", "boolean: --repair was given; the rest is how it is after it"),
 )

@@ -1,5 +1,6 @@
 """fsck on every broker: each kind of damage is named, put right and gone at the next look; and nothing else is."""
 
+import os
 from contextlib import closing
 from threading import Event
 
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from fileq.admin.fsck import fsck
 from fileq.brokers.redis import open_redis
 from fileq.brokers.sqlite import SqliteBroker
-from fileq.brokers.types import cancel, complete
+from fileq.brokers.types import Stray, cancel, complete
 from fileq.errors import ConfigError
 from tests.conformance.builders import (
     a_version,
@@ -37,8 +38,9 @@ from tests.conformance.builders import (
 )
 
 
-def check(harness, *, repair=False, broker=None):
-    return fsck(broker or harness.broker, harness.config, is_repairing=repair, sleep=lambda seconds: None)
+def check(harness, *, repair=False, broker=None, meanwhile=lambda: None):
+    """`meanwhile` happens between two looks."""
+    return fsck(broker or harness.broker, harness.config, is_repairing=repair, sleep=lambda seconds: meanwhile())
 
 
 def kinds(report):
@@ -222,6 +224,66 @@ def test_a_job_without_a_trace_is_counted_as_deleted(harness):
     assert assert_repaired(harness, "b") == [("counted", "deleted")]
 
 
+def known_file(harness, path, id, *, age_s=0.0):
+    """A job for a version of a file, as a producer makes it."""
+    path.write_bytes(b"four")
+    modified_ns = harness.clock.ms * 1_000_000 - int(age_s * 1e9)
+    version = a_version(f"4-{modified_ns}", os.fsencode(path))
+    harness.broker.enqueue([an_entry(id, version=version)])
+
+
+def lose_without_a_trace(harness, id):
+    raw = record_of(harness, id).raw
+    harness.lose_record(id)
+    harness.lose_element("low", raw)
+
+
+def test_a_file_whose_job_left_no_trace_is_named_and_enqueued_again(harness, tmp_path):
+    known_file(harness, tmp_path / "there", "there")
+    known_file(harness, tmp_path / "lost", "lost")
+    completed(harness, "done")
+    lose_without_a_trace(harness, "lost")
+    report = check(harness)
+    assert (kinds(report), report.law.excess) == ([("forsaken", "lost")], 1)
+    assert report.problems[0].filepath == str(tmp_path / "lost")
+    assert assert_repaired(harness, "lost") == [("enqueued", "lost"), ("counted", "deleted")]
+    assert whereabouts(harness, "lost") == ["low"]
+    [entry] = harness.broker.lookup([os.fsencode(tmp_path / "lost")])
+    assert [id for _, id in entry.versions] == ["lost"]
+
+
+def test_a_file_is_not_enqueued_again_where_its_job_may_have_ended_long_ago(harness, tmp_path):
+    history_s = harness.config.worker.history_ttl
+    known_file(harness, tmp_path / "old", "old", age_s=history_s + 1)
+    known_file(harness, tmp_path / "future", "future", age_s=-60)
+    enqueue(harness, "typed")
+    for id in ("old", "future", "typed"):
+        lose_without_a_trace(harness, id)
+    assert (kinds(check(harness)), check(harness).law.excess) == ([], 3)
+    assert assert_repaired(harness) == [("counted", "deleted")]
+
+
+def test_a_file_is_not_enqueued_again_where_records_went_by_other_ways(make_harness, tmp_path):
+    harness = make_harness(**{"worker.completed_max": 1})
+    completed(harness, "c1")  # the list is full: records go with its end
+    known_file(harness, tmp_path / "lost", "lost")
+    lose_without_a_trace(harness, "lost")
+    assert kinds(check(harness)) == []
+    harness = make_harness()
+    harness.broker.discard([("d", dead(harness, "d"))])
+    known_file(harness, tmp_path / "lost", "lost")
+    lose_without_a_trace(harness, "lost")
+    assert kinds(check(harness)) == []
+
+
+def test_more_files_without_a_record_than_jobs_are_missing_prove_nothing(harness, tmp_path):
+    for id in ("one", "two"):
+        known_file(harness, tmp_path / id, id)
+        lose_without_a_trace(harness, id)
+    harness.bend_counter("produced", -1)
+    assert (kinds(check(harness)), check(harness).law.excess) == ([], 1)
+
+
 def test_much_damage_is_repaired_in_one_go(harness):
     busy(harness)
     enqueue(harness, *names(60))
@@ -249,6 +311,9 @@ def test_jobs_of_a_queue_that_only_others_know_are_not_called_lost(make_harness)
     if harness.broker.kind != "memory":  # which nobody else can open
         with closing(other_broker(harness, theirs)) as broker:
             assert broker.astray(["a", "b"]) == broker.reinstate(["a", "b"]) == [False, False]
+            harness.lose_element("express", record_of(harness, "a").raw)
+            assert broker.astray(["a"]) == broker.reinstate(["a"]) == [False], "nobody can tell from here"
+            assert harness.broker.reinstate(["a"]) == [True]
             with pytest.raises(ConfigError, match="the queue 'express', which is not in"):
                 fsck(broker, theirs, is_repairing=True, sleep=lambda seconds: None)
     assert check(harness).is_clean
@@ -264,6 +329,40 @@ def other_broker(harness, config):
     if config.broker_kind == "sqlite":
         return SqliteBroker(config, clock=harness.clock, monotonic=harness.clock)
     return open_redis(config, clock=harness.clock)
+
+
+# what comes right by itself
+
+
+def test_an_element_that_comes_back_between_two_looks_was_never_lost(harness):
+    busy(harness)
+    harness.lose_element("high", record_of(harness, "h1").raw)
+    report = check(harness, meanwhile=lambda: harness.broker.reinstate(["h1"]))
+    assert report.is_clean, report
+
+
+def test_a_record_that_comes_back_between_two_looks_was_never_lost(harness):
+    busy(harness)
+    record = record_of(harness, "s1")
+    harness.lose_record("s1")
+    report = check(harness, meanwhile=lambda: harness.broker.rerecord([Stray("scheduled", record)]))
+    assert report.is_clean, report
+
+
+def test_a_counter_that_is_right_again_at_the_second_look_was_never_wrong(harness):
+    busy(harness)
+    harness.bend_counter("completed", -1)
+    turns = iter([1])
+    report = check(harness, meanwhile=lambda: harness.bend_counter("completed", next(turns, 0)))
+    assert report.is_clean, report
+
+
+def test_a_slot_that_renews_between_two_looks_is_not_dead(harness):
+    claim = running(harness, "a")
+    let_leases_run_out(harness)
+    report = check(harness, repair=True, meanwhile=lambda: harness.broker.renew([("w1", claim.raw)]))
+    assert (report.is_clean, report.repairs) == (True, ())
+    assert whereabouts(harness, "a") == ["processing:w1"]
 
 
 # beside a busy worker

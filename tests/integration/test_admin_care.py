@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import time
+from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
@@ -19,12 +22,14 @@ from tests.conformance.builders import (
     foreign,
     hopeless,
     ids_in,
+    names,
     record_of,
     running,
     settle,
 )
 from tests.integration.operating import Desk
-from tests.integration.program import run
+from tests.integration.program import command, environment, run
+from tests.waiting import wait_until
 
 NOW = datetime.now(UTC)
 
@@ -219,16 +224,43 @@ def test_each_kind_of_damage_is_named_exit_1_and_repaired(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("no_pauses")
-def test_a_slot_that_nobody_remembers_is_named_and_its_job_goes_back(desk: Desk) -> None:
+def test_a_job_of_a_slot_that_nobody_remembers_goes_back(desk: Desk) -> None:
     running(desk, "a", "w1")
     drop_slot(desk, "w1")
     desk.settings["worker.heartbeat_ttl"] = "3s"  # half of it lies between two looks
-    report = desk.json("fsck", code=1)
-    assert [(p["kind"], p["id"], p["state"]) for p in report["problems"]] == [("silent", "a", "w1")]
     repaired = desk.json("fsck", "--repair")
     assert [(r["action"], r["id"]) for r in repaired["repairs"]] == [("reaped", "a")]
+    assert "its slot w1 died" in repaired["repairs"][0]["detail"]
     assert ids_in(desk, "low") == ["a"]
     assert decode(elements(desk, "low")[0]).recoveries == 1
+
+
+def lose_all_elements(desk: Desk) -> None:
+    if desk.broker.kind == "redis":
+        assert desk.server_client().delete("jobqueue:low_priority") == 1
+    else:
+        with desk.broker.store.transaction() as db:  # type: ignore[attr-defined]
+            db.execute("DELETE FROM queued")
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_a_repair_killed_in_the_middle_and_repeated_puts_back_each_job_once(desk: Desk) -> None:
+    ids = names(1500)
+    enqueue(desk, *ids)
+    lose_all_elements(desk)
+    with subprocess.Popen(
+        command("fsck", "--repair", settings=desk.settings),
+        cwd=desk.directory,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        wait_until(lambda: desk.broker.census().pending["low"] > 0, 30, every_s=0.0005)
+        process.send_signal(signal.SIGKILL)
+    assert 0 < desk.broker.census(sweep=True).pending["low"] <= 1500
+    assert desk.json("fsck", "--repair")["is_clean"]
+    assert Counter(ids_in(desk, "low")) == Counter(ids)
+    assert desk.broker.census().drift == 0
 
 
 def test_the_real_program_finds_and_mends(desk: Desk) -> None:

@@ -65,6 +65,7 @@ def test_peek_shows_the_next_out_of_each_queue_and_moves_nothing(desk: Desk) -> 
     out = desk.run("peek")
     assert "high: the next 1" in out
     assert "/data/l3.pdf" in out
+    assert " in 1m" in desk.run("peek", "--queue", "scheduled")
     assert "dead_letter: the newest 1" in desk.run("peek", "--queue", "dead_letter")
     assert whereabouts(desk, "l1") == ["low"]
 
@@ -258,6 +259,15 @@ def test_a_job_that_has_ended_or_that_nobody_knows_is_exit_1(desk: Desk) -> None
     assert "wait: cancelled" in out
     answer = desk.json("cancel", "nobody", code=1)
     assert answer["results"] == [{"id": "nobody", "result": "unknown", "state": None}]
+
+
+def test_a_job_that_is_not_where_its_record_says_is_a_case_for_fsck(desk: Desk) -> None:
+    enqueue(desk, "a")
+    if desk.broker.kind == "redis":
+        assert desk.server_client().delete("jobqueue:low_priority") == 1
+    else:
+        desk.execute("DELETE FROM queued")
+    assert "is pending by its record, and not there; see 'fileq fsck'" in desk.run("cancel", "a", code=1)
 
 
 def test_names_from_outside_cannot_move_the_cursor(desk: Desk) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from fileq.admin.stats import Recent, gather
 from fileq.admin.stats_text import render
 from fileq.admin.text import Page
 from fileq.admin.watch import watch
+from fileq.brokers import open_broker
 from fileq.brokers.types import complete
-from fileq.errors import BrokerUnavailable
+from fileq.config import config_from
 from fileq.job import rfc3339_ms
 from tests.conformance.builders import (
     an_entry,
@@ -32,6 +34,7 @@ from tests.conformance.builders import (
 )
 from tests.integration.operating import Desk
 from tests.integration.program import command, environment, run
+from tests.servers import Server
 from tests.waiting import wait_until
 
 
@@ -150,27 +153,22 @@ def test_the_rates_of_a_watch_are_taken_between_its_looks(desk: Desk) -> None:
     assert now.seconds > 0
 
 
-def test_a_watch_goes_on_while_the_broker_is_away(desk: Desk) -> None:
-    class Flaky:
-        kind, where = desk.broker.kind, desk.broker.where
-        calls = 0
-
-        def overview(self, hours: int) -> object:
-            self.calls += 1
-            if self.calls == 2:
-                raise BrokerUnavailable("the broker is away: gone fishing")
-            return desk.broker.overview(hours)
-
+def test_a_watch_goes_on_while_the_server_is_away(valkey: Server) -> None:
+    config = config_from({"redis": {"addr": valkey.address, "max_retries": 0, "min_idle_conns": 0}})
     seen: list[tuple[bool, str]] = []
-    watch(
-        lambda: Flaky(),
-        lambda stats, trouble: seen.append((stats is not None, trouble)),
-        1.0,
-        sleep=lambda seconds: None,
-        looks=3,
-    )
-    assert [(has_stats, bool(trouble)) for has_stats, trouble in seen] == [(True, False), (True, True), (True, False)]
-    assert "gone fishing" in seen[1][1]
+    happens = iter([valkey.kill, lambda: None, valkey.start])
+    with closing(open_broker(config)) as broker:
+        watch(
+            lambda: broker,
+            lambda stats, trouble: seen.append((stats is not None, trouble)),
+            1.0,
+            sleep=lambda seconds: next(happens)(),
+            looks=4,
+        )
+    assert [bool(trouble) for _, trouble in seen] == [False, True, True, False]
+    assert all(has_stats for has_stats, _ in seen), "what was last seen stays on the page"
+    assert seen[1][1].startswith("away for ")
+    assert "is away" in seen[1][1]
 
 
 def test_a_watch_on_a_pipe_prints_a_block_each_time_and_ends_well_on_ctrl_c(desk: Desk) -> None:

@@ -23,7 +23,8 @@ of it, and come back from an outage within a sixth.
 
 **Repair.** In this order, since each step can make later ones needless: silent slots are reaped as a reaper would; jobs
 that are astray go back where their record says, what nobody runs any more to the front of its queue; elements without
-a record get one, those in queues only as far as the law says that they were ours; the counters are changed last, by
+a record get one, those in queues only as far as the law says that they were ours; files whose job left no trace but in
+the ledger are enqueued again under its id (see ledger.py on when that is certain); the counters are changed last, by
 what is still out of balance then, and only if it is exactly that at that moment. Each is one atomic step that looks
 again first. So a kill -9 at any instant leaves damage or repair and nothing between; workers, reapers or another fsck
 that were faster leave nothing to do; and fsck, run again, goes on where it ended. A worker that lives after all while

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from fileq.admin.fsck.law import Measured, agreed, measure, measured
+from fileq.admin.fsck.ledger import Forsaken, forsaken
 from fileq.admin.fsck.mend import Mending
 from fileq.admin.fsck.report import NAMED, Problem, Repair, Report, law_of
 from fileq.admin.fsck.walk import Walk
@@ -36,6 +37,7 @@ class Found:
         self.strays: list[Stray] = []  # outside queues
         self.queue_strays: list[Stray] = []
         self.silent: list[Suspect] = []
+        self.forsaken: list[Forsaken] = []
 
     def problems(self) -> list[Problem]:
         problems = [
@@ -47,6 +49,9 @@ class Found:
         problems += [Problem("unrecorded", s.record.id, s.place, path_in(s.record.raw)) for s in (*self.strays, *ours)]
         for suspect in self.silent:
             problems += [Problem("silent", claim.id, suspect.slot, path_in(claim.raw)) for claim in suspect.claims]
+        problems += [
+            Problem("forsaken", one.id, "", one.path.decode(errors="backslashreplace")) for one in self.forsaken
+        ]
         return problems
 
 
@@ -55,13 +60,22 @@ def path_in(raw: bytes) -> str:
     return job.filepath if job is not None else ""
 
 
-def fsck(broker: FullBroker, config: Config, *, is_repairing: bool = False, sleep: Sleep = time.sleep) -> Report:
-    """The report: as it is, or with `is_repairing` as it is after the repair."""
+def fsck(
+    broker: FullBroker,
+    config: Config,
+    *,
+    is_repairing: bool = False,
+    sleep: Sleep = time.sleep,
+    here: Callable[[bytes], bytes] = lambda path: path,
+) -> Report:
+    """The report: as it is, or with `is_repairing` as it is after the repair. `here` says where a producer's path is on
+    this machine."""
     found = look_twice(broker, config, sleep)
     if not is_repairing:
         return _report(found)
-    mending = Mending(broker, config)
+    mending = Mending(broker, config, here)
     mending.mend(found.silent, list(found.lost.values()), found.strays, found.queue_strays, found.excess)
+    mending.enqueue(found.forsaken)
     if found.excess or mending.repairs:
         mending.balance(lambda: measure(broker, config.worker.priorities, sleep))
     if mending.repairs:
@@ -85,6 +99,8 @@ def look_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Found:
         if is_doubtful:
             _measure_again(broker, queues, found, sleep)
         _look_again(broker, config, found)
+        unexplained = found.excess - len(found.lost) - len(found.queue_strays)
+        found.forsaken = forsaken(broker, config, found.second.census, unexplained)
     return found
 
 

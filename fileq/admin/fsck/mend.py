@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 
 from fileq.admin.fsck.law import Measured, agreed
+from fileq.admin.fsck.ledger import Forsaken
 from fileq.admin.fsck.report import Repair
 from fileq.admin.jobs import job_in
+from fileq.admin.reprocess import queue_of
+from fileq.admin.text import printable
 from fileq.brokers.base import FullBroker
-from fileq.brokers.types import Record, Settled, Stray, Suspect
+from fileq.brokers.types import Entry, Fate, Record, Settled, Stray, Suspect
 from fileq.config import Config
-from fileq.job import State, encode
+from fileq.job import State, Version, encode, file_job
 from fileq.outcome import Died
 from fileq.reaper import CAUSE
 from fileq.retry import Policy, decide
@@ -21,9 +26,11 @@ _TRIES = 5
 
 
 class Mending:
-    def __init__(self, broker: FullBroker, config: Config) -> None:
+    def __init__(self, broker: FullBroker, config: Config, here: Callable[[bytes], bytes]) -> None:
         worker = config.worker
         self._broker = broker
+        self._config = config
+        self._here = here
         self._policy = Policy(worker.max_retries, worker.max_recoveries, worker.backoff)
         self.repairs: list[Repair] = []
 
@@ -75,6 +82,24 @@ class Mending:
             for stray, is_made in zip(some, self._broker.rerecord(some), strict=True):
                 if is_made:
                     self._did("recorded", stray.record.id, f"as {stray.record.state.value}, from its element")
+
+    def enqueue(self, files: Sequence[Forsaken]) -> None:
+        """A new job under the old id for each file that is still there. The counters see to the one that is gone."""
+        entries = []
+        for one in files:
+            try:
+                size = os.stat(self._here(one.path)).st_size
+            except (OSError, ValueError):
+                continue
+            queue = queue_of(self._config, one.path)
+            job = file_job(one.path, size=size, priority=queue, now=datetime.now(UTC), signature=one.signature).but(
+                id=one.id
+            )
+            entries.append(Entry(job, queue, Version(one.path, one.signature), always=True))
+        if entries:
+            for entry, fate in zip(entries, self._broker.enqueue(entries).fates, strict=True):
+                if fate is Fate.ENQUEUED:
+                    self._did("enqueued", entry.job.id, f"again, for {printable(entry.job.filepath)}")
 
     def _is_foreign(self, stray: Stray) -> tuple[bool, bool]:
         """The likeliest ones of ours first: those the ledger knows, then those that are spelt as we spell."""

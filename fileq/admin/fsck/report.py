@@ -17,12 +17,13 @@ _WORDS = {
     "unheld": "its record says running, and no slot holds it",
     "unrecorded": "it lies in {state} and has no record",
     "silent": "its slot {state} has no heartbeat",
+    "forsaken": "the ledger knows of it, and there is no trace of it",
 }
 
 
 class Problem(Struct, frozen=True):
-    """One job that is wrong: `lost`, `unheld`, `unrecorded` or `silent`. `state` is its record's, the place it lies in,
-    or the slot that is silent."""
+    """One job that is wrong: `lost`, `unheld`, `unrecorded`, `silent` or `forsaken`. `state` is its record's, the place
+    it lies in, or the slot that is silent."""
 
     kind: str
     id: str
@@ -58,7 +59,7 @@ class Law(Struct, frozen=True):
 
 
 class Repair(Struct, frozen=True):
-    """One thing that was put right: `reaped`, `reinstated`, `recorded`, `forgotten` or `counted`."""
+    """One thing that was put right: `reaped`, `reinstated`, `recorded`, `enqueued`, `forgotten` or `counted`."""
 
     action: str
     id: str

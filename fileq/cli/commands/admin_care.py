@@ -75,8 +75,10 @@ def _fsck_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _fsck(context: Context) -> int:
     from fileq.admin.fsck import fsck
+    from fileq.worker.paths import Paths
 
-    report = fsck(context.broker(), context.loaded().config, is_repairing=context.options.repair)
+    config = context.loaded().config
+    report = fsck(context.broker(), config, is_repairing=context.options.repair, here=Paths(config).here)
     if context.options.json:
         context.print_json(report)
     else:
@@ -130,9 +132,9 @@ retrying + running + dead + completed + cancelled + deleted; and that lists, rec
 named only if it is wrong at two looks, so it takes some seconds when something is. Exit code 1 if anything is wrong.
 
 With --repair: jobs of slots that died are given back; jobs whose record says that they wait or run, and that are
-nowhere, are put back; elements without a record get one; and what is then still out of balance is counted as deleted or
-adopted. Each is one step that looks again first; it can be interrupted and repeated, with workers running. Says
-what it did; exit code 0 if all is well after it.""",
+nowhere, are put back; elements without a record get one; files whose job left no trace are enqueued again; and what is
+then still out of balance is counted as deleted or adopted. Each is one step that looks again first; it can be
+interrupted and repeated, with workers running. Says what it did; exit code 0 if all is well after it.""",
         examples=(
             ("fileq fsck", "is anything lost?"),
             ("fileq fsck --repair", "put it back"),
