@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.cli import main
+from fileq.cli import main, opening
 from fileq.cli.commands import all_commands
 from fileq.cli.opening import OPEN_TIMEOUT_S
 from tests.fault_proxy import FaultProxy
@@ -76,6 +76,13 @@ def admin_lines() -> list[list[str]]:
     return [shlex.split(command.examples[0][0])[1:] for command in operating]
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody answers anyway, there is no need to wait as long as an operator would."""
+    monkeypatch.setattr(opening, "OPEN_TIMEOUT_S", 0.3)
+
+
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("broken", [refusing, silent, unreached, another_protocol], ids=lambda broken: broken.__name__)
 def test_a_server_that_does_not_answer_is_told_in_one_line_within_two_seconds(
     broken: Callable[[], AbstractContextManager[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -95,6 +102,7 @@ def test_the_wait_for_a_server_leaves_room_for_a_start_within_two_seconds() -> N
     assert OPEN_TIMEOUT_S + 0.5 < 2.0
 
 
+@pytest.mark.usefixtures("impatient")
 def test_sentinels_that_do_not_answer_are_not_waited_for_one_after_the_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
