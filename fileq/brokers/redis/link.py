@@ -39,9 +39,12 @@ _AWAY_TYPES = (
     exceptions.AskError,  # also MOVED: a slot on its way to another node
     exceptions.ClusterDownError,
     exceptions.TryAgainError,
+    exceptions.RedisClusterException,  # no node of a cluster says which of them serves what
+    exceptions.InvalidResponse,
     OSError,
 )
 _IN_SCRIPT = re.compile(r" script: ([0-9a-f]{40}, )?on @user_script:\d+\.$")  # of no use to an operator
+_OBJECTS = re.compile(r" : <redis[.].*", re.DOTALL)  # how the library names Sentinels that know no master
 _FIRST_PAUSE_S = 0.01
 HOT_S, HOT_MAX = 0.25, 4
 
@@ -49,7 +52,9 @@ HOT_S, HOT_MAX = 0.25, 4
 def translate(error: Exception, where: str, command: str = "") -> BrokerError:
     """The client library's error as one of ours, without anything secret in it. `command` names what was refused
     and its key, which Redis's own text does not."""
-    text = _IN_SCRIPT.sub("", str(error))
+    text = _OBJECTS.sub("; no Sentinel knows it", _IN_SCRIPT.sub("", str(error)))
+    if isinstance(error, exceptions.InvalidResponse):
+        text = f"whatever answers there does not speak Redis's protocol ({text})"
     if isinstance(error, _AWAY_TYPES) or text.startswith(AWAY):
         return BrokerUnavailable(f"Redis at {where} is away: {text or type(error).__name__}")
     if isinstance(error, exceptions.NoPermissionError) or text.startswith("NOPERM"):
@@ -149,7 +154,7 @@ class Posted:
         self._failure: Exception | None = None  # of the first try, told when the replies are asked for
         try:
             self._exchange = _Exchange(link, commands)
-        except (exceptions.ConnectionError, exceptions.TimeoutError, OSError) as error:
+        except (exceptions.RedisError, exceptions.RedisClusterException, OSError) as error:
             self._failure = error
 
     def take(self) -> Replies:
@@ -166,6 +171,9 @@ class Posted:
                 time.sleep(_FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
                 link.topology.refresh()
                 continue
+            except (exceptions.RedisError, exceptions.RedisClusterException) as error:
+                # Said while connecting: by a Sentinel, a cluster's node, or something that is no Redis at all.
+                raise translate(error, link.where) from error
             if any(isinstance(reply, exceptions.AskError) for reply in replies) and attempt < link.max_retries:
                 link.topology.refresh()
                 continue
