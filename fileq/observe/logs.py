@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -27,7 +28,7 @@ def written_levels(level: str) -> frozenset[str]:
 def set_up_logs(level: str, form: str) -> Emit:
     """The channel on which services tell what they do, ending in log lines. Also for processes that only run handlers,
     whose context.log ends in the same place."""
-    is_console = form == "console" or (form == "auto" and sys.stderr.isatty())
+    is_console = form == "console" or (form == "auto" and _is_terminal())
     renderers: list[Any] = [_one_line, _console()] if is_console else [_as_json]
     structlog.configure(
         processors=[_completed, *renderers],
@@ -62,9 +63,11 @@ class _Stderr:
         pass
 
     def msg(self, line: str) -> None:
-        with _writing:
-            sys.stderr.write(line + "\n")
-            sys.stderr.flush()
+        # Nobody listens any more, the disk is full, or there never was a place for it: no reason to stop working.
+        with _writing, contextlib.suppress(OSError, ValueError):
+            if sys.stderr is not None:
+                sys.stderr.write(line + "\n")
+                sys.stderr.flush()
 
     debug = info = warning = error = msg
 
@@ -72,9 +75,13 @@ class _Stderr:
 _writing = threading.Lock()
 
 
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 def _console() -> Any:
     # The plain traceback: the others show the values of variables, and one of them may be a password.
-    return structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback)
+    return structlog.dev.ConsoleRenderer(colors=_is_terminal(), exception_formatter=structlog.dev.plain_traceback)
 
 
 def _completed(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -120,9 +120,9 @@ class Tracing:
         self._sender.put(Noted("produce", job.trace_id, job.span_id, "", False, start_ns, end_ns, attributes))
 
     def _claimed(self, _event: str, fields: dict[str, Any]) -> None:
-        job: Job | None = fields["job"]
+        job: Job | None = fields.get("job")
         if job is None:
-            return
+            return  # bytes that are no job belong to no trace
         start_ns = self._wall_ns()
         trace_id, parent_id = parent_of(job)
         attempt = _Attempt(job, trace_id, new_span_id(), fields["queue"], start_ns)

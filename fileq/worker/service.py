@@ -193,7 +193,6 @@ class WorkerService:
     def _keep_trying(self, call: Callable[[], None]) -> None:
         """Through an outage, but not for ever while stopping."""
         while not self._has_given_up():
-            self._turned_s = time.monotonic()
             try:
                 call()
                 self._outage.over()

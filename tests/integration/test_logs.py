@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 
 import pytest
 
 from fileq.job import State
-from tests.integration.program import Program, run
+from tests.integration.program import Program, command, environment, run
 from tests.integration.working import Farm
 from tests.waiting import wait_until
 
@@ -129,3 +130,19 @@ def test_try_writes_a_handlers_lines_too(sqlite_farm: Farm) -> None:
     assert ended.returncode == 0
     lines = [json.loads(line) for line in ended.stderr.splitlines() if line.startswith("{")]
     assert [line["event"] for line in lines] == SPOKEN[1:]
+
+
+def test_a_full_disk_below_the_log_stops_no_work(sqlite_farm: Farm) -> None:
+    jobs = sqlite_farm.enqueue("note", *(f"job-{n}" for n in range(20)))
+    settings = {"observability.metrics_port": 0, **sqlite_farm.all_settings(count=2)}
+    with open("/dev/full", "w") as full:
+        worker = subprocess.Popen(
+            command("worker", str(sqlite_farm.inbox), "--app-dir", str(sqlite_farm.directory), settings=settings),
+            cwd=sqlite_farm.directory,
+            env=environment(),
+            stderr=full,
+        )
+        with worker:
+            sqlite_farm.wait_for(State.COMPLETED, jobs)
+            assert worker.poll() is None
+            worker.terminate()

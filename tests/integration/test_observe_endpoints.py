@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import shutil
 import signal
+import socket
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -68,7 +68,7 @@ def only_documented(program: Program) -> None:
 # metrics
 
 
-def test_a_scrape_of_each_role_passes_promtool(each_farm: Farm) -> None:
+def test_a_scrape_passes_promtool(each_farm: Farm) -> None:
     promtool = require("prometheus", shutil.which("promtool"))
     (each_farm.inbox / "a").write_bytes(b"x")
     (each_farm.inbox / "b.tmp").write_bytes(b"x")
@@ -251,6 +251,7 @@ def test_a_producer_scans_are_timed(on_sqlite: Place) -> None:
 def test_a_probe_may_ask_for_the_head_only(on_sqlite: Place) -> None:
     with on_sqlite.producer() as program:
         for path in ("/healthz", "/readyz", "/metrics"):
-            asked = urllib.request.Request(f"http://127.0.0.1:{program.port}{path}", method="HEAD")
-            with urllib.request.urlopen(asked, timeout=10) as answer:
-                assert (answer.status, answer.read()) == (200, b"")
+            with socket.create_connection(("127.0.0.1", program.port), 10) as connection:
+                connection.sendall(f"HEAD {path} HTTP/1.0\r\n\r\n".encode())
+                head, _, body = b"".join(iter(lambda c=connection: c.recv(4096), b"")).partition(b"\r\n\r\n")  # type: ignore[misc]
+                assert (head.split()[1], body) == (b"200", b"")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import sys
@@ -122,3 +123,17 @@ def test_auto_is_json_where_nobody_looks(set_up: SetUp) -> None:
     emit, written = set_up(form="auto")
     emit("thing.happened")
     assert only_line(written)["event"] == "thing.happened"
+
+
+@pytest.mark.parametrize("form", ["json", "console", "auto"])
+def test_where_nothing_can_be_written_whoever_tells_goes_on(
+    set_up: SetUp, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    emit, written = set_up(form=form)
+    written.close()
+    emit("thing.happened")
+    with contextlib.suppress(OSError), open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        emit("thing.happened")
+    monkeypatch.setattr(sys, "stderr", None)
+    set_up_logs("info", form)("thing.happened")
