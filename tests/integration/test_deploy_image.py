@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,24 @@ HADOLINT = Path(sys.executable).with_name("hadolint")
 DOCKERFILES = ["Dockerfile", "examples/container/Dockerfile"]
 
 
-@pytest.fixture
-def running(image: Image, pod: Pod, tmp_path: Path) -> Container:
+def start(image: Image, pod: Pod, directory: Path) -> Container:
     """As `docker run` starts it, with volumes for the files and for the broker."""
     volumes = []
     for name, target in (("inbox", "/data"), ("state", "/var/lib/fileq")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name).chmod(0o777)
-        volumes.append((target, tmp_path / name, False))
+        (directory / name).mkdir()
+        (directory / name).chmod(0o777)
+        volumes.append((target, directory / name, False))
     container = pod.start(image, volumes=volumes)
     container.wait_for("role.started")
     return container
+
+
+@pytest.fixture(scope="module")
+def running(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+    """One for all who only look."""
+    directory = tmp_path_factory.mktemp("running")
+    with Pod(directory) as pod:
+        yield start(image, pod, directory)
 
 
 def lint(file: Path) -> tuple[int, str]:
@@ -89,13 +97,14 @@ def test_its_user_can_read_whatever_the_umask_of_the_builder_is(image: Image) ->
     assert closed == []
 
 
-def test_it_processes_a_file_and_stops_on_sigterm(running: Container, tmp_path: Path) -> None:
+def test_it_processes_a_file_and_stops_on_sigterm(image: Image, pod: Pod, tmp_path: Path) -> None:
+    container = start(image, pod, tmp_path)
     (tmp_path / "inbox" / "letter.txt").write_text("Dear reader")
-    done = json.loads(running.wait_for('"job.completed"'))
+    done = json.loads(container.wait_for('"job.completed"'))
     assert done["level"] == "info"
     assert (tmp_path / "state" / "fileq.db").exists()
-    assert running.stop() == 0
-    assert "role.stopped" in running.text()
+    assert container.stop() == 0
+    assert "role.stopped" in container.text()
 
 
 def test_it_is_nobody_and_can_write_nowhere_else(running: Container) -> None:

@@ -1,4 +1,4 @@
-"""Pods as the manifests describe them, run here: their files, users, arguments and environment."""
+"""Pods as the manifests describe them, and Compose's services, run here: files, users, arguments and environment."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.conftest import require
 from tests.integration.container import Container, Image, Pod
@@ -22,6 +23,7 @@ from tests.integration.manifests import (
     mounts_of,
     pod_of,
 )
+from tests.integration.program import REPOSITORY
 from tests.waiting import wait_until
 
 PASSWORD = "correct horse"
@@ -86,13 +88,13 @@ def redis_overlay() -> Manifests:
 
 @pytest.fixture(scope="module")
 def redis_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """This machine's Redis, for anybody to run."""
+    """This machine's Redis, for anybody to run, in the working directory of the official image."""
     directory = tmp_path_factory.mktemp("redis")
     for name in ("redis-server", "redis-cli"):
         shutil.copy(require("redis-server", shutil.which(name)), directory / name)
         (directory / name).chmod(0o755)
     dockerfile = directory / "Dockerfile"
-    dockerfile.write_text("FROM debian:bookworm-slim\nCOPY redis-server redis-cli /usr/local/bin/\n")
+    dockerfile.write_text("FROM debian:bookworm-slim\nCOPY redis-server redis-cli /usr/local/bin/\nWORKDIR /data\n")
     image = Image(dockerfile, context=directory, directory=directory)
     yield image.build()
     image.remove()
@@ -175,3 +177,35 @@ def test_the_single_overlay_processes_a_file(image: Image, pod: Pod, tmp_path: P
     completed(container)
     assert (volumes.claim("fileq-files", "broker") / "fileq.db").exists()
     assert container.stop() == 0
+
+
+def test_the_services_of_compose_process_a_file(image: Image, redis_image: Image, pod: Pod, tmp_path: Path) -> None:
+    services = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())["services"]
+    for name in ("inbox", "redis"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o777)
+
+    def start(name: str, image: Image, **env: str) -> Container:
+        service = services[name]
+        mounts = [volume.split(":") for volume in service["volumes"]]
+        return pod.start(
+            image,
+            service["command"],
+            env=service.get("environment", {}) | {"FILEQ_PRODUCER_SETTLE_UNCLOSED": "200ms"} | env,
+            volumes=[(target, tmp_path / Path(source).name, "ro" in how) for source, target, *how in mounts],
+            tmpfs=service.get("tmpfs", []),
+            hosts=["redis"],
+            user=999 if name == "redis" else None,
+        )
+
+    redis = start("redis", redis_image)
+    kind, *ping = services["redis"]["healthcheck"]["test"]
+    assert kind == "CMD"
+    wait_until(lambda: redis.execute(ping).stdout == "PONG\n", 20, "Redis is healthy", every_s=0.1)
+    worker = start("worker", image)
+    worker.wait_for("role.started")
+    producer = start("producer", image, FILEQ_OBSERVABILITY_METRICS_PORT="9091")
+    producer.wait_for("role.started")
+    (tmp_path / "inbox" / "letter.txt").write_text("Dear reader")
+    completed(worker)
+    assert [container.stop() for container in (producer, worker, redis)] == [0, 0, 0]
