@@ -8,11 +8,10 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from contextlib import contextmanager
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fileq.brokers.types import WorkerInfo
@@ -20,28 +19,26 @@ from fileq.job import State
 from tests.conftest import require
 from tests.integration.producing import Place, scanned
 from tests.integration.program import Program, run
+from tests.integration.together import together, under_way
 from tests.integration.working import Farm, farm_on, ids, on_files
 from tests.servers import Server, available_servers
 from tests.unit.test_observe_documented import documented
 from tests.waiting import wait_until
 
+__all__ = ["under_way"]
 BACK_S = 3.0  # within which it is ready again
 NOOP = '[{match: "**/*", use: "fileq.handlers:simulate", isolation: thread}]'
 
 
-@pytest.fixture
-def own_server() -> Iterator[Server]:
-    """To be stopped and killed."""
+@contextmanager
+def shaken(farm: Farm) -> Iterator[tuple[Server, Farm]]:
+    """A server that may be stopped and killed, and a farm on it."""
     binary = available_servers()["valkey"]
     assert binary is not None
-    with Server(binary, aof=True) as server:
-        yield server
-
-
-@pytest.fixture
-def shaken(own_server: Server, tmp_path: Path) -> Iterator[Farm]:
-    with farm_on(tmp_path, {"redis.addr": own_server.address}) as farm:
-        yield farm
+    directory = farm.directory / "shaken"
+    directory.mkdir()
+    with Server(binary, aof=True) as server, farm_on(directory, {"redis.addr": server.address}) as own:
+        yield server, own
 
 
 def values(text: str) -> dict[str, float]:
@@ -133,62 +130,74 @@ def test_every_process_shows_the_same_depths(each_farm: Farm) -> None:
         only_documented(producer)
 
 
-def test_while_the_broker_is_silent_scrapes_are_quick_and_whole(own_server: Server, shaken: Farm) -> None:
-    program = shaken.worker(count=2, redis__read_timeout="20s")
-    shaken.enqueue("note", "a")
-    wait_until(lambda: program.metric("jobs_completed_total") == 1)
-    before = scrape(program)
-    own_server.pause()
-    try:
-        wait_until(lambda: program.metric("fileq_broker_up") == 0)
-        with ThreadPoolExecutor(8) as pool:
-            started_s = time.monotonic()
-            found = [f.result() for f in [pool.submit(scrape, program) for _ in range(40)]]
-            assert time.monotonic() - started_s < 3  # forty of them; the broker's time-out alone is twenty seconds
-        for one in found:
-            assert one.keys() == before.keys()
-            assert one["jobs_completed_total[]"] == 1
-            assert math.isnan(one["queue_length[('queue', 'low')]"])
-    finally:
-        own_server.resume()
-    wait_until(lambda: program.metric("fileq_broker_up") == 1, BACK_S)
-    assert program.metric('queue_length{queue="low"}') == 0
+@together("sqlite")
+def test_while_the_broker_is_silent_scrapes_are_quick_and_whole(farm: Farm) -> None:
+    with shaken(farm) as (server, own):
+        program = own.worker(count=2, redis__read_timeout="30s")
+        own.enqueue("note", "a")
+        wait_until(lambda: program.metric("jobs_completed_total") == 1)
+        before = scrape(program)
+        server.pause()
+        try:
+            wait_until(lambda: program.metric("fileq_broker_up") == 0)
+            with ThreadPoolExecutor(8) as pool:
+                started_s = time.monotonic()
+                found = [f.result() for f in [pool.submit(scrape, program) for _ in range(40)]]
+                assert time.monotonic() - started_s < 10  # forty of them; the broker's time-out alone is thirty seconds
+            for one in found:
+                assert one.keys() == before.keys()
+                assert one["jobs_completed_total[]"] == 1
+                assert math.isnan(one["queue_length[('queue', 'low')]"])
+        finally:
+            server.resume()
+        wait_until(lambda: program.metric("fileq_broker_up") == 1, BACK_S)
+        assert program.metric('queue_length{queue="low"}') == 0
 
 
 # health
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_while_redis_is_away_it_is_healthy_and_not_ready_and_soon_after_it_is_ready(
-    own_server: Server, shaken: Farm, how: str
+@together("sqlite")
+def test_while_redis_is_dead_it_is_healthy_and_not_ready_and_soon_after_it_is_ready(farm: Farm) -> None:
+    with shaken(farm) as (server, own):
+        assert_not_ready_while_away(own, server.kill, server.start, away_s=2.0)
+
+
+@together("sqlite")
+def test_while_redis_is_silent_it_is_healthy_and_not_ready_and_soon_after_it_is_ready(farm: Farm) -> None:
+    """For longer than a heartbeat, in one call and in two."""
+    with shaken(farm) as (server, own):
+        assert_not_ready_while_away(own, server.pause, server.resume, away_s=6.5)
+
+
+def assert_not_ready_while_away(
+    farm: Farm, leave: Callable[[], object], come_back: Callable[[], object], *, away_s: float
 ) -> None:
-    """With the shortest heartbeat, so that a call that hangs lasts longer than it."""
     patient = {"redis__read_timeout": "5s"}
-    programs = [shaken.worker(count=2, role="all", **patient), shaken.worker(count=2, **patient)]
-    settings = shaken.all_settings(**patient)
-    with Program("producer", str(shaken.inbox), cwd=shaken.directory, settings=settings) as producer:
+    programs = [farm.worker(count=2, role="all", **patient), farm.worker(count=2, **patient)]
+    settings = farm.all_settings(**patient)
+    with Program("producer", str(farm.inbox), cwd=farm.directory, settings=settings) as producer:
         programs.append(producer)
         for program in programs:
             assert program.readiness() == (200, {"status": "ok"})
-        own_server.kill() if how == "killed" else own_server.pause()
-        away_s = time.monotonic()
+        leave()
+        left_s = time.monotonic()
         for program in programs:
             wait_until(lambda p=program: p.readiness()[0] == 503, 4)  # type: ignore[misc]
             assert {type(reason) for reason in program.readiness()[1]["reasons"].values()} == {str}
-        while time.monotonic() - away_s < (2 if how == "killed" else 6.5):  # into the second time-out of each loop
+        while time.monotonic() - left_s < away_s:
             for program in programs:
                 assert program.readiness()[0] == 503
                 assert program.get("/healthz") == (200, '{"status": "ok"}\n')
-        own_server.start() if how == "killed" else own_server.resume()
-        back_s = time.monotonic()
+        come_back()
         for program in programs:
             wait_until(lambda p=program: p.readiness()[0] == 200, BACK_S)  # type: ignore[misc]
-        assert time.monotonic() - back_s < BACK_S
         for program in programs:
             assert len(program.events("broker.lost")) <= 1
             only_documented(program)
 
 
+@together("redis")
 def test_an_open_breaker_leaves_it_ready_and_is_seen(farm: Farm) -> None:
     settings = {"circuit_breaker__min_samples": 3, "circuit_breaker__cooldown_period": "1h"}
     program = farm.worker(count=2, max_retries=0, **settings)
@@ -198,6 +207,7 @@ def test_an_open_breaker_leaves_it_ready_and_is_seen(farm: Farm) -> None:
     assert program.readiness() == (200, {"status": "ok"})
 
 
+@together("redis")
 def test_while_it_drains_it_is_healthy_and_not_ready(farm: Farm) -> None:
     program = farm.worker(count=2)
     farm.enqueue("gated", "slow")
@@ -211,6 +221,7 @@ def test_while_it_drains_it_is_healthy_and_not_ready(farm: Farm) -> None:
     assert program.wait() == 0
 
 
+@together("redis")
 def test_while_a_root_is_missing_a_worker_is_healthy_and_not_ready(farm: Farm) -> None:
     program = farm.worker(count=2)
     aside = farm.directory / "aside"

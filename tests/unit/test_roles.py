@@ -55,9 +55,17 @@ class Signals:
         return self._said.get()
 
 
-def stopping(services: list[Stubborn], timeout_s: float) -> tuple[threading.Thread, Signals]:
+def stopping(
+    services: list[Stubborn], timeout_s: float, was_hurried: list[bool] | None = None
+) -> tuple[threading.Thread, Signals]:
     signals = Signals()
-    thread = threading.Thread(target=_stop, args=(services, timeout_s, signals), daemon=True)
+
+    def stop() -> None:
+        is_hurried = _stop(services, timeout_s, signals)  # type: ignore[arg-type]
+        if was_hurried is not None:
+            was_hurried.append(is_hurried)
+
+    thread = threading.Thread(target=stop, daemon=True)
     thread.start()
     return thread, signals
 
@@ -75,11 +83,13 @@ def test_all_are_quiet_before_the_first_is_stopped():
 
 def test_it_is_over_as_soon_as_all_have_stopped():
     services = [Stubborn(), Stubborn()]
-    thread, _ = stopping(services, 30.0)
+    was_hurried: list[bool] = []
+    thread, _ = stopping(services, 30.0, was_hurried)
     for service in services:
         service.may_end.set()
     thread.join(10)
     assert not thread.is_alive()
+    assert was_hurried == [False]
 
 
 def test_services_share_one_deadline():
@@ -93,9 +103,11 @@ def test_services_share_one_deadline():
 
 def test_the_second_signal_waits_for_nobody():
     service = Stubborn()
-    thread, signals = stopping([service], 30.0)
+    was_hurried: list[bool] = []
+    thread, signals = stopping([service], 30.0, was_hurried)
     wait_until(lambda: "stop" in service.calls)
     signals.come()
     thread.join(10)
     assert not thread.is_alive()
+    assert was_hurried == [True]
     assert service.calls == ["quiet", "stop", "hurry"]

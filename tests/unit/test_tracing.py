@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -148,6 +149,19 @@ def test_an_outage_is_told_at_its_start_and_at_its_end(bench: Bench) -> None:
     wait_until(lambda: bench.told.count("collector.found"))
     assert [event for event, _ in bench.told.events] == ["collector.lost", "collector.found"]
     assert bench.told.fields("collector.found")["dropped"] == 5
+
+
+def test_what_must_end_at_once_does_not_wait_for_a_collector_that_hangs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "CLOSE_S", 60.0)
+    bench.exporter.may_answer.clear()
+    bench.claim(job())
+    wait_until(lambda: bench.exporter.calls)
+    started_s = time.monotonic()
+    bench.tracing.close(is_hurried=True)
+    assert time.monotonic() - started_s < 20
+    monkeypatch.undo()
 
 
 @pytest.mark.parametrize(
