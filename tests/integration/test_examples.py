@@ -78,7 +78,7 @@ def failure(ended: Ran) -> Failed:
 def test_every_example_has_its_line_in_the_readme() -> None:
     readme = (EXAMPLES / "README.md").read_text()
     names = [path.name for path in EXAMPLES.iterdir() if path.is_dir() and path.name != "__pycache__"]
-    assert len(names) == 3
+    assert len(names) == 4
     assert [name for name in names if f"| [{name}]({name}) |" not in readme] == []
     assert [name for name in names if not (EXAMPLES / name / "config.yaml").is_file()] == []
 
