@@ -77,7 +77,10 @@ def _prepare_output() -> None:
 
 
 def _complain(text: str) -> None:
-    print(f"fileq: {text}", file=sys.stderr)
+    """One line, whatever names are in it."""
+    from fileq.cli.text import printable
+
+    print(f"fileq: {printable(text)}", file=sys.stderr)
 
 
 def _drop_output() -> None:

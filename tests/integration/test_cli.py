@@ -94,6 +94,13 @@ def test_a_working_directory_that_is_gone_is_one_line(tmp_path: Path) -> None:
     assert "No such file or directory" in ended.stderr
 
 
+def test_a_name_with_a_line_break_is_still_one_line(tmp_path: Path) -> None:
+    ended = fileq("stats", "--set", "sqlite.path=a\nb\x1b[31m.db", cwd=tmp_path)
+    assert ended.returncode == 4
+    assert len(ended.stderr.splitlines()) == 1
+    assert "a\\nb\\x1b[31m.db" in ended.stderr
+
+
 def test_help_is_also_a_word(tmp_path: Path) -> None:
     assert fileq("help", "config", "set", cwd=tmp_path).stdout == fileq("config", "set", "--help", cwd=tmp_path).stdout
     assert fileq("help", cwd=tmp_path).stdout.startswith("usage: fileq COMMAND")

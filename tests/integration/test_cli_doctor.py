@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
 import re
 import socket
+import sqlite3
 import struct
 import subprocess
 import tempfile
@@ -270,6 +272,16 @@ def test_the_schema_of_a_database_is_told(here: Path, doctor: Doctor) -> None:
     assert main(["enqueue", "--type", "t"]) == 0
     doctor._capsys.readouterr()
     assert doctor().status("schema") == "ok"
+
+
+def test_a_database_of_an_older_schema_is_told_and_not_migrated(here: Path, doctor: Doctor) -> None:
+    assert main(["enqueue", "--type", "t"]) == 0
+    doctor._capsys.readouterr()
+    with contextlib.closing(sqlite3.connect(here / "fileq.db")) as connection:
+        connection.execute("PRAGMA user_version = 1")
+        assert doctor().code == 0
+        assert doctor.status("schema") == "unknown"
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == 1
 
 
 # a start

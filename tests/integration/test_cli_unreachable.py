@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.cli import main
+from fileq.cli import main, opening
 from fileq.cli.commands import all_commands
 from fileq.cli.opening import OPEN_TIMEOUT_S
 from tests.fault_proxy import FaultProxy
@@ -39,6 +40,26 @@ def silent() -> Iterator[str]:
 
 
 @contextlib.contextmanager
+def another_protocol() -> Iterator[str]:
+    """A web server, as somebody may have put there, or a proxy in between that speaks for itself."""
+
+    def answer(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                caller, _ = listening.accept()
+                with caller:
+                    caller.recv(4096)
+                    caller.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=answer, args=(listening,), daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+@contextlib.contextmanager
 def unreached() -> Iterator[str]:
     """Nobody takes the connection and nobody refuses it, as with an address that no way leads to."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listening, contextlib.ExitStack() as callers:
@@ -55,7 +76,14 @@ def admin_lines() -> list[list[str]]:
     return [shlex.split(command.examples[0][0])[1:] for command in operating]
 
 
-@pytest.mark.parametrize("broken", [refusing, silent, unreached], ids=lambda broken: broken.__name__)
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody answers anyway, there is no need to wait as long as an operator would."""
+    monkeypatch.setattr(opening, "OPEN_TIMEOUT_S", 0.3)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("broken", [refusing, silent, unreached, another_protocol], ids=lambda broken: broken.__name__)
 def test_a_server_that_does_not_answer_is_told_in_one_line_within_two_seconds(
     broken: Callable[[], AbstractContextManager[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,6 +102,7 @@ def test_the_wait_for_a_server_leaves_room_for_a_start_within_two_seconds() -> N
     assert OPEN_TIMEOUT_S + 0.5 < 2.0
 
 
+@pytest.mark.usefixtures("impatient")
 def test_sentinels_that_do_not_answer_are_not_waited_for_one_after_the_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -83,6 +112,28 @@ def test_sentinels_that_do_not_answer_are_not_waited_for_one_after_the_other(
         assert main(["enqueue", "--type", "t", "--set", f"redis.url={url}"]) == 4
         assert time.monotonic() - started_s < UNCUT_S
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("scheme", ["redis+cluster://{}", "redis+sentinel://{}/master", "rediss://{}"])
+@pytest.mark.parametrize("broken", [refusing, another_protocol], ids=lambda broken: broken.__name__)
+def test_of_every_kind_of_address_it_is_one_line_without_the_librarys_insides(
+    broken: Callable[[], AbstractContextManager[str]], scheme: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with broken() as address:
+        url = scheme.format(address)
+        assert main(["enqueue", "--type", "t", "--set", f"redis.url={url}", "--set", "redis.prefix={j}"]) == 4
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert address in said
+    assert "<redis." not in said
+
+
+def test_a_server_that_is_no_sentinel_is_one_line(valkey: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"redis+sentinel://{valkey.address}/master"
+    assert main(["enqueue", "--type", "t", "--set", f"redis.url={url}"]) == 1
+    said = capsys.readouterr().err
+    assert "unknown command 'SENTINEL'" in said
+    assert len(said.splitlines()) == 1
 
 
 def test_the_program_ends_although_somebody_still_waits_for_the_answer(tmp_path: Path) -> None:

@@ -38,16 +38,21 @@ _AWAY_TYPES = (
     exceptions.AskError,  # also MOVED: a slot on its way to another node
     exceptions.ClusterDownError,
     exceptions.TryAgainError,
+    exceptions.RedisClusterException,  # no node of a cluster says which of them serves what
+    exceptions.InvalidResponse,
     OSError,
 )
 _IN_SCRIPT = re.compile(r" script: ([0-9a-f]{40}, )?on @user_script:\d+\.$")  # of no use to an operator
+_OBJECTS = re.compile(r" : <redis[.].*", re.DOTALL)  # how the library names Sentinels that know no master
 _FIRST_PAUSE_S = 0.01
 
 
 def translate(error: Exception, where: str, command: str = "") -> BrokerError:
     """The client library's error as one of ours, without anything secret in it. `command` names what was refused
     and its key, which Redis's own text does not."""
-    text = _IN_SCRIPT.sub("", str(error))
+    text = _OBJECTS.sub("; no Sentinel knows it", _IN_SCRIPT.sub("", str(error)))
+    if isinstance(error, exceptions.InvalidResponse):
+        text = f"whatever answers there does not speak Redis's protocol ({text})"
     if isinstance(error, _AWAY_TYPES) or text.startswith(AWAY):
         return BrokerUnavailable(f"Redis at {where} is away: {text or type(error).__name__}")
     if isinstance(error, exceptions.NoPermissionError) or text.startswith("NOPERM"):
@@ -97,6 +102,9 @@ class Link:
                 time.sleep(_FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
                 self.topology.refresh()
                 continue
+            except (exceptions.RedisError, exceptions.RedisClusterException) as error:
+                # Said while connecting: by a Sentinel, a cluster's node, or something that is no Redis at all.
+                raise translate(error, self.where) from error
             if any(isinstance(reply, exceptions.AskError) for reply in replies) and attempt < self._max_retries:
                 self.topology.refresh()
                 continue

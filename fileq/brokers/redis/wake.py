@@ -21,7 +21,7 @@ from fileq.errors import BrokerUnavailable
 
 OVERDUE_S = 3.0  # beyond the limit of a wait
 FULL_PAUSE_S = 0.02  # while memory is full Redis refuses the wait: look this often instead
-_BROKEN = (exceptions.ConnectionError, OSError)
+_BROKEN = (exceptions.ConnectionError, exceptions.InvalidResponse, OSError)
 
 
 def _read(connection: AbstractConnection, timeout_s: float) -> Any:

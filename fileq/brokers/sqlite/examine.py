@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from urllib.parse import quote
 
+from fileq.brokers.sqlite import schema
 from fileq.filesystems import filesystem_type, is_network
 from fileq.finding import Finding, sound, wrong
 
@@ -34,6 +38,18 @@ def examine_place(path: str) -> Iterator[Finding]:
     else:
         yield sound("file system", f"{filesystem or 'unknown'}, local")
     yield _space(directory)
+
+
+def older_schema(path: str) -> int:
+    """The schema of a database that the next opening would migrate; 0 for any other. Opens it for reading only."""
+    with contextlib.suppress(sqlite3.Error):
+        uri = f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode=ro"
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as connection:
+            owner = connection.execute("PRAGMA application_id").fetchone()[0]
+            version = schema.version_of(connection)
+            if owner == schema.APPLICATION_ID and version < schema.VERSION:
+                return version
+    return 0
 
 
 def _space(directory: str) -> Finding:
