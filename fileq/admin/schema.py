@@ -95,7 +95,7 @@ FSCK_FIELDS = (
     ("law.is_exact", "boolean: false when too much moved to count these, so that only bounds are known"),
     ("law.excess", "number: jobs missing for certain; below 0: too many"),
     ("problems[]", "kind (lost, unheld, unrecorded, silent, forsaken), id, state, filepath; at most 1000"),
-    ("problem_count", "number: of all of them"),
+    ("problem_count", "number: of all that were found, up to 10,000 of a kind at a time"),
     ("duplicates[]", "id, count: copies that other programs pushed; each runs; no drift"),
     ("undecodable", "number: elements that are no jobs"),
     ("elements, records, slots", "number: looked at"),

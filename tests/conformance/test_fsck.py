@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 from msgspec.structs import replace
 
-from fileq.admin.fsck import fsck
+from fileq.admin.fsck import fsck, walk
 from fileq.brokers.redis import open_redis
 from fileq.brokers.sqlite import SqliteBroker
 from fileq.brokers.types import Stray, cancel, complete
@@ -329,6 +329,33 @@ def other_broker(harness, config):
     if config.broker_kind == "sqlite":
         return SqliteBroker(config, clock=harness.clock, monotonic=harness.clock)
     return open_redis(config, clock=harness.clock)
+
+
+def test_more_damage_than_is_kept_in_mind_at_once_is_repaired_in_rounds(harness, monkeypatch):
+    """And no counter makes up for jobs that can still be put back."""
+    monkeypatch.setattr(walk, "CANDIDATES", 25)
+    enqueue(harness, *names(110))
+    for id in names(110)[:60]:
+        harness.lose_element("low", record_of(harness, id).raw)
+    for id in names(110)[60:]:
+        harness.lose_record(id)
+    repairs = assert_repaired(harness, *names(110))
+    assert {action for action, _ in repairs} == {"reinstated", "recorded"}
+    assert sorted(id for _, id in repairs) == names(110)
+    assert (counter(harness, "deleted"), counter(harness, "adopted"), drift(harness)) == (0, 0, 0)
+
+
+def test_among_many_strangers_ours_are_found_and_the_rest_is_left_alone(harness, monkeypatch):
+    monkeypatch.setattr(walk, "CANDIDATES", 25)
+    for i in range(60):
+        harness.push_raw("low", foreign(f"f{i}"))
+    enqueue(harness, *names(3))
+    harness.lose_record("job-0001")
+    harness.bend_counter("produced", 2)
+    assert check(harness).law.excess == 3
+    report = check(harness, repair=True)
+    assert report.is_clean, report
+    assert report.law.unclaimed + drift(harness) == 0
 
 
 # what comes right by itself

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -192,6 +199,62 @@ def test_a_watch_on_a_pipe_prints_a_block_each_time_and_ends_well_on_ctrl_c(desk
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=20)
         assert (process.returncode, err) == (0, "")
+
+
+@contextmanager
+def on_a_terminal(desk: Desk, *words: str, **environ: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The real program on a terminal of 80 by 24, and our end of it."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    try:
+        with subprocess.Popen(
+            command(*words, settings=desk.settings),
+            cwd=desk.directory,
+            env={**environment(), "TERM": "xterm", "COLUMNS": "", "LINES": "", **environ},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+        ) as process:
+            os.close(theirs)
+            try:
+                yield process, ours
+            finally:
+                process.kill()
+    finally:
+        os.close(ours)
+
+
+def read_until(ours: int, wanted: bytes, seen: bytes = b"") -> bytes:
+    def more() -> bytes:
+        nonlocal seen
+        if select.select([ours], [], [], 0.1)[0]:
+            seen += os.read(ours, 65536)
+        return seen if wanted in seen else b""
+
+    return wait_until(more, 30, f"{wanted!r} on the terminal")
+
+
+def test_on_a_terminal_a_watch_refreshes_in_place_and_leaves_the_screen_as_it_was(desk: Desk) -> None:
+    dead(desk, "a")
+    with on_a_terminal(desk, "stats", "--watch", "0.2") as (process, ours):
+        seen = read_until(ours, b"fileq dlq list")
+        assert b"\x1b[?1049h" in seen, "a screen of its own"
+        enqueue(desk, *names(17), queue="high")
+        seen = read_until(ours, b"17")
+        process.send_signal(signal.SIGINT)
+        read_until(ours, b"\x1b[?1049l")
+        assert process.wait(20) == 0
+
+
+def test_colours_are_for_terminals_that_want_them(desk: Desk) -> None:
+    dead(desk, "a")
+    with on_a_terminal(desk, "stats") as (process, ours):
+        assert b"\x1b[31mdead" in read_until(ours, b"Nothing waits.")
+        assert process.wait(20) == 0
+    with on_a_terminal(desk, "stats", NO_COLOR="1") as (process, ours):
+        assert b"\x1b[" not in read_until(ours, b"Nothing waits.")
+        assert process.wait(20) == 0
+    assert "\x1b" not in desk.run("stats")
 
 
 def test_rich_is_not_loaded_for_a_look(desk: Desk) -> None:

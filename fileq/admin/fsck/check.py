@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from fileq.admin.fsck import walk as walks
 from fileq.admin.fsck.law import Measured, agreed, measure, measured
 from fileq.admin.fsck.ledger import Forsaken, forsaken
 from fileq.admin.fsck.mend import Mending
@@ -38,6 +39,12 @@ class Found:
         self.queue_strays: list[Stray] = []
         self.silent: list[Suspect] = []
         self.forsaken: list[Forsaken] = []
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing was left out that could explain what is missing."""
+        has_all_strays = len(self.walk.strays) < walks.CANDIDATES or self.excess <= 0
+        return len(self.walk.astray) < walks.CANDIDATES and has_all_strays
 
     def problems(self) -> list[Problem]:
         problems = [
@@ -74,12 +81,17 @@ def fsck(
     if not is_repairing:
         return _report(found)
     mending = Mending(broker, config, here)
-    mending.mend(found.silent, list(found.lost.values()), found.strays, found.queue_strays, found.excess)
-    mending.enqueue(found.forsaken)
-    if found.excess or mending.repairs:
-        mending.balance(lambda: measure(broker, config.worker.priorities, sleep))
-    if mending.repairs:
-        found = look_twice(broker, config, sleep)
+    done = -1
+    while len(mending.repairs) > done:
+        done = len(mending.repairs)
+        mending.mend(found.silent, list(found.lost.values()), found.strays, found.queue_strays, found.excess)
+        if found.is_complete:
+            # Not before: a counter must not make up for jobs that can still be put back.
+            mending.enqueue(found.forsaken)
+            if found.excess or mending.repairs:
+                mending.balance(lambda: measure(broker, config.worker.priorities, sleep))
+        if len(mending.repairs) > done:
+            found = look_twice(broker, config, sleep)
     return _report(found, mending.repairs, is_repair=True)
 
 
@@ -100,7 +112,8 @@ def look_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Found:
             _measure_again(broker, queues, found, sleep)
         _look_again(broker, config, found)
         unexplained = found.excess - len(found.lost) - len(found.queue_strays)
-        found.forsaken = forsaken(broker, config, found.second.census, unexplained)
+        if found.is_complete:
+            found.forsaken = forsaken(broker, config, found.second.census, unexplained)
     return found
 
 
@@ -122,7 +135,7 @@ def _look_again(broker: FullBroker, config: Config, found: Found) -> None:
     elsewhere = [stray for stray in walk.strays.values() if stray.place not in config.worker.priorities]
     found.strays = [stray for stray, is_stray in _asked(broker.unrecorded, elsewhere) if is_stray]
     if found.excess > 0:
-        in_queues = [stray for stray in walk.strays.values() if stray.place in config.worker.priorities][:NAMED]
+        in_queues = [stray for stray in walk.strays.values() if stray.place in config.worker.priorities]
         found.queue_strays = [stray for stray, is_stray in _asked(broker.unrecorded, in_queues) if is_stray]
     if walk.silent:
         still = {suspect.slot: suspect for suspect in broker.suspects(sweep=True)}

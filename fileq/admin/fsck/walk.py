@@ -13,7 +13,7 @@ from fileq.brokers.base import FullBroker
 from fileq.brokers.types import Record, Stray, Suspect
 from fileq.job import Job, State, raw_id
 
-_CANDIDATES = 10_000  # of one kind that are looked at again; there are more only when everything is wrong
+CANDIDATES = 10_000  # of one kind that are kept to be looked at again; more come in another round
 _AT_ONCE = 20  # lists searched by one call: each search may read a whole list
 _OUR_ID = re.compile(rb'^\{"id":"([^"\\\x00-\x1f]+)","filepath":')
 _MOST_BITS, _FEWEST_BITS = 1 << 27, 1 << 16
@@ -89,7 +89,7 @@ class Walk:
                 self.unclaimed += 1
                 self.unrecorded += 1
                 continue
-            if self._seen.add(("queue", id)) and len(self._maybe_twice) < _CANDIDATES:
+            if self._seen.add(("queue", id)) and len(self._maybe_twice) < CANDIDATES:
                 self._maybe_twice.add(id)
             if record is None:
                 self.unclaimed += 1
@@ -150,7 +150,7 @@ class Walk:
 
     def _stray(self, place: str, raw: bytes, job: Job | None, slot: str = "") -> None:
         record = record_for(place, raw, job, self._queues, slot)
-        if record is not None and len(self.strays) < _CANDIDATES:
+        if record is not None and len(self.strays) < CANDIDATES:
             self.strays[place, record.id] = Stray(place, record)
 
     # records
@@ -176,7 +176,7 @@ class Walk:
         for start in range(0, len(records), at_once):
             some = records[start : start + at_once]
             for record, is_astray in zip(some, self._broker.astray([r.id for r in some]), strict=True):
-                if is_astray and len(self.astray) < _CANDIDATES:
+                if is_astray and len(self.astray) < CANDIDATES:
                     self.astray[record.id] = record
 
     def copies_found(self) -> tuple[Copies, ...]:
