@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 from fileq.brokers.base import Broker
-from fileq.brokers.types import Settled, Suspect, Verb
+from fileq.brokers.types import Settled, Settlement, Suspect, Verb
 from fileq.config import Config
 from fileq.errors import BrokerUnavailable
 from fileq.outcome import Died
@@ -86,18 +86,22 @@ class Reaper:
                 self._reap(suspect)
 
     def _reap(self, suspect: Suspect) -> None:
-        now_ms = time.time_ns() // 1_000_000
-        verdicts = [
-            decide(claim, Died(CAUSE), self._policy, now_ms=now_ms, spread_s=self._policy.backoff.max)
-            for claim in suspect.claims
-        ]
-        answers = self._broker.reap(suspect.slot, verdicts)
+        moved = reap(self._broker, suspect, self._policy)
         self._silent_since_s.pop(suspect.slot, None)
-        for verdict, answer in zip(verdicts, answers, strict=True):
-            if answer is Settled.DONE:
-                claim = verdict.claim
-                fields = {"job_id": claim.id, "job": claim.job, "lost_by": suspect.slot, "error": verdict.error}
-                if verdict.verb is Verb.BURY:
-                    self._emit("job.dead", level="error", **fields)
-                else:
-                    self._emit("job.recovered", level="warning", verb=verdict.verb.value, **fields)
+        for verdict in moved:
+            claim = verdict.claim
+            fields = {"job_id": claim.id, "job": claim.job, "lost_by": suspect.slot, "error": verdict.error}
+            if verdict.verb is Verb.BURY:
+                self._emit("job.dead", level="error", **fields)
+            else:
+                self._emit("job.recovered", level="warning", verb=verdict.verb.value, **fields)
+
+
+def reap(broker: Broker, suspect: Suspect, policy: Policy) -> list[Settlement]:
+    """Settle for a slot that died; what was really moved, for others may have been faster."""
+    now_ms = time.time_ns() // 1_000_000
+    verdicts = [
+        decide(claim, Died(CAUSE), policy, now_ms=now_ms, spread_s=policy.backoff.max) for claim in suspect.claims
+    ]
+    answers = broker.reap(suspect.slot, verdicts)
+    return [verdict for verdict, answer in zip(verdicts, answers, strict=True) if answer is Settled.DONE]

@@ -6,7 +6,8 @@ from fileq.admin.dlq import Answer, DeadJobs
 from fileq.admin.jobs import JobView
 from fileq.admin.looking_text import ago, error_lines
 from fileq.admin.stats_text import name_of
-from fileq.admin.text import ERROR_SHOWN, Page, cut, number, plural, printable
+from fileq.admin.text import ERROR_SHOWN, Page, cut, number, plural
+from fileq.terminal import printable
 
 _SHOWN = 20  # of the jobs that were put back or deleted
 

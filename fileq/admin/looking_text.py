@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from fileq.admin.jobs import AttemptView, JobHistory, JobView
 from fileq.admin.looking import FileTrace, VersionTrace
 from fileq.admin.stats_text import name_of
-from fileq.admin.text import ENDLESS, Cell, Page, age, moment, plural, printable, table
+from fileq.admin.text import ENDLESS, Cell, Page, age, moment, plural, table
 from fileq.job import parse_time
+from fileq.terminal import printable
 
 _OUTCOMES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
 STATE_STYLES = {"dead": "red", "retrying": "yellow", "running": "green"}

@@ -19,6 +19,7 @@ from fileq.brokers.base import FullBroker
 from fileq.brokers.types import Entry, Fate, LedgerEntry
 from fileq.config import Config
 from fileq.job import State, Version, file_job
+from fileq.producer.outbox import priority_chooser
 
 _BATCH = 500
 _SHOWN = 1000
@@ -120,14 +121,7 @@ def _size_of(path: bytes) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def queue_of(config: Config, path: bytes) -> str:
-    """Where a producer would enqueue this file."""
-    exts = tuple(ext.casefold() for ext in config.producer.high_priority_exts)
-    is_high = path.decode(errors="replace").casefold().endswith(exts)
-    return config.high_priority if is_high else config.producer.default_priority
-
-
 def _entry(config: Config, path: bytes, signature: str, size: int) -> Entry:
-    queue = queue_of(config, path)
+    queue = priority_chooser(config)(path)
     job = file_job(path, size=size, priority=queue, now=datetime.now(UTC), signature=signature)
     return Entry(job, queue, Version(path, signature), always=True)

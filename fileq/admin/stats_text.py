@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from fileq.admin.stats import Flow, Process, Slot, Stats
-from fileq.admin.text import ENDLESS, Cell, Page, age, cut, number, plural, printable, rate, table
+from fileq.admin.text import ENDLESS, Cell, Page, age, cut, number, plural, rate, table
 from fileq.job import parse_time
+from fileq.terminal import printable
 
 _JOBS_SHOWN = 20  # of what workers are on; `fileq workers` has them all
 _ERRORS_SHOWN = 8

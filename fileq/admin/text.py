@@ -29,13 +29,6 @@ class Page(NamedTuple):
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style and self.is_coloured and text else text
 
 
-def printable(text: str) -> str:
-    """One line that looks like the text and can't move the cursor: what is not printable is escaped."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
-
-
 def columns(text: str) -> int:
     """The columns a text takes on a terminal."""
     if text.isascii():

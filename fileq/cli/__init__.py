@@ -78,7 +78,7 @@ def _prepare_output() -> None:
 
 def _complain(text: str) -> None:
     """One line, whatever names are in it."""
-    from fileq.cli.text import printable
+    from fileq.terminal import printable
 
     print(f"fileq: {printable(text)}", file=sys.stderr)
 

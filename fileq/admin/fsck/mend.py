@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
@@ -11,15 +10,14 @@ from fileq.admin.fsck.law import Measured, agreed
 from fileq.admin.fsck.ledger import Forsaken
 from fileq.admin.fsck.report import Repair
 from fileq.admin.jobs import job_in
-from fileq.admin.reprocess import queue_of
-from fileq.admin.text import printable
 from fileq.brokers.base import FullBroker
-from fileq.brokers.types import Entry, Fate, Record, Settled, Stray, Suspect
+from fileq.brokers.types import Entry, Fate, Record, Stray, Suspect
 from fileq.config import Config
 from fileq.job import State, Version, encode, file_job
-from fileq.outcome import Died
-from fileq.reaper import CAUSE
-from fileq.retry import Policy, decide
+from fileq.producer.outbox import priority_chooser
+from fileq.reaper import reap
+from fileq.retry import Policy
+from fileq.terminal import printable
 
 _AT_ONCE = 20
 _TRIES = 5
@@ -52,17 +50,10 @@ class Mending:
         self._record(ours)
 
     def _reap(self, suspect: Suspect) -> None:
-        now_ms = time.time_ns() // 1_000_000
-        verdicts = [
-            decide(claim, Died(CAUSE), self._policy, now_ms=now_ms, spread_s=self._policy.backoff.max)
-            for claim in suspect.claims
-        ]
-        answers = self._broker.reap(suspect.slot, verdicts)
-        for verdict, answer in zip(verdicts, answers, strict=True):
-            if answer is Settled.DONE:
-                words = {"release": "back to its queue", "retry": "to be retried", "bury": "dead"}
-                self._did("reaped", verdict.claim.id, f"its slot {suspect.slot} died; {words[verdict.verb.value]}")
-        if not verdicts:
+        words = {"release": "back to its queue", "retry": "to be retried", "bury": "dead"}
+        for verdict in reap(self._broker, suspect, self._policy):
+            self._did("reaped", verdict.claim.id, f"its slot {suspect.slot} died; {words[verdict.verb.value]}")
+        if not suspect.claims:
             self._did("forgotten", suspect.slot, "the slot died, and held nothing")
 
     def _reinstate(self, lost: Sequence[Record]) -> int:
@@ -91,7 +82,7 @@ class Mending:
                 size = os.stat(self._here(one.path)).st_size
             except (OSError, ValueError):
                 continue
-            queue = queue_of(self._config, one.path)
+            queue = priority_chooser(self._config)(one.path)
             job = file_job(one.path, size=size, priority=queue, now=datetime.now(UTC), signature=one.signature).but(
                 id=one.id
             )

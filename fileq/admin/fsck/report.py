@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from fileq.admin.text import Page, number, plural, printable
+from fileq.admin.text import Page, number, plural
 from fileq.brokers.types import Census
+from fileq.terminal import printable
 
 SHOWN = 20  # of each kind, on a page for people
 NAMED = 1000  # of each kind, for programs

@@ -58,7 +58,8 @@ def _reprocess(context: Context) -> int:
     if options.json:
         context.print_json(done)
         return 0
-    from fileq.admin.text import plural, printable
+    from fileq.admin.text import plural
+    from fileq.terminal import printable
 
     lines = [f"missing: {printable(file.filepath)}" for file in done.files if file.result == "missing"]
     would = "would be " if done.is_dry_run else ""

@@ -130,7 +130,7 @@ def _cancel(context: Context) -> int:
     if context.options.json:
         context.print_json(done)
     else:
-        from fileq.admin.text import printable
+        from fileq.terminal import printable
 
         print_lines(f"{printable(result.id)}: {describe(result, done.within_s)}" for result in done.results)
     return 1 if done.has_failed else 0

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import add_app_dir, add_json
 from fileq.cli.command import Command, Context
-from fileq.cli.text import printable
 from fileq.errors import ConfigError
+from fileq.terminal import printable
 
 if TYPE_CHECKING:
     from fileq.finding import Finding
