@@ -21,13 +21,13 @@ from fileq.cli import OK, UNREACHABLE, USAGE, main
 from fileq.config import config_from
 from fileq.job import typed_job
 from tests.integration.program import Program, command, environment, run
-from tests.integration.worker_handlers import __file__ as HANDLERS
 from tests.servers import Server, available_servers
 from tests.waiting import wait_until
 
 PASSWORD = "hunter2-of-the-test"
 WRONG = "hunter3-of-the-test"
 SECRETS = (PASSWORD, WRONG)
+HANDLERS = Path(__file__).with_name("worker_handlers.py")  # not imported: its decorators would register here
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def assert_secret(text: str) -> None:
 @contextmanager
 def placed(planted: Planted, directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The handlers and the configuration file in place, the variables in the environment of what is started."""
-    (directory / "worker_handlers.py").write_text(Path(HANDLERS).read_text())
+    (directory / "worker_handlers.py").write_text(HANDLERS.read_text())
     (directory / "in").mkdir(exist_ok=True)
     if planted.file:
         (directory / "config.yaml").write_text(planted.file)
@@ -256,7 +256,7 @@ def crash(*rest):
 
 
 fileq.worker.pump.Pump.turn = broken
-fileq.roles._stop = crash
+fileq.roles.stop_in_time = crash
 """
 
 
