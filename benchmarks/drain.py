@@ -135,8 +135,10 @@ def drain(config: Config, app_dir: str, jobs: int, log: Path) -> tuple[float, fl
     )
     started_s = time.monotonic()
     service.start()
+    while not log.exists() or log.stat().st_size - before < jobs:
+        time.sleep(0.01)
     while broker.census().counters.get("completed", 0) < jobs:
-        time.sleep(0.02)
+        time.sleep(0.002)
     seconds = time.monotonic() - started_s
     service.stop(10.0)
     broker.close()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 from fileq.breaker import Breaker
@@ -41,13 +41,8 @@ class _Underway(NamedTuple):
 
     settlements: list[Settlement]
     slots: list[str]
+    told: frozenset[str]  # the slots it is about
     turn: TurnUnderway
-
-    @property
-    def told(self) -> Iterator[str]:
-        """Slots it is about."""
-        yield from self.slots
-        yield from (settlement.claim.slot for settlement in self.settlements)
 
 
 class Pump:
@@ -119,21 +114,24 @@ class Pump:
     def _may_begin_another(self) -> bool:
         """While the broker is busy a turn is worth its price only with a full share of settlements. And with a breaker
         that lets one probe through, which of two turns found it would be anybody's guess."""
+        if len(self._underway) == UNDERWAY_MAX or not self._breaker.is_closed:
+            return False
         telling = sum(len(underway.settlements) for underway in self._underway)
-        is_full = len(self.slots.settling) - telling >= self._share
-        return is_full and len(self._underway) < UNDERWAY_MAX and self._breaker.is_closed
+        return len(self.slots.settling) - telling >= self._share
 
     def _ask(self, may_claim: bool, *, is_worth_asking: bool) -> None:
         """Begin a turn if there is something to say, or a slot to be filled that did not just ask in vain."""
         if self._underway and not self._breaker.is_closed:
             return
-        told = {slot for underway in self._underway for slot in underway.told}
-        settlements = [s for slot, s in self.slots.settling.items() if slot not in told][: self._share]
+        told = self._underway[0].told if self._underway else frozenset()
+        settling = self.slots.settling
+        ending = [slot for slot in settling if slot not in told][: self._share]
+        settlements = [settling[slot] for slot in ending]
         slots: list[str] = []
         if may_claim and not self.is_quiet and (is_worth_asking or settlements):
-            ending = {s.claim.slot for s in settlements}
-            free = [s for s in self.slots.free() if s in ending or not (s in told or s in self.slots.settling)]
-            slots = free[: self._breaker.permits(min(len(free), self._share))]
+            idle = (slot for slot in self.slots.free() if slot not in settling and slot not in told)
+            free = ending if len(ending) == self._share else [*ending, *idle][: self._share]
+            slots = free[: self._breaker.permits(len(free))]
         if not settlements and not slots:
             self.is_hungry = self.is_hungry and not is_worth_asking
             return
@@ -144,7 +142,7 @@ class Pump:
             raise
         if not turn.is_answered:
             self._share = -(-len(self.slots.names) // UNDERWAY_MAX)
-        self._underway.append(_Underway(settlements, slots, turn))
+        self._underway.append(_Underway(settlements, slots, frozenset((*ending, *slots)), turn))
 
     def _take(self) -> int:
         """The answer to the turn that was begun first: what it settled is settled, what it claimed begins."""

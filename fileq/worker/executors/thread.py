@@ -11,7 +11,6 @@ turns out to take its time, the next look, a millisecond later, calls the others
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -72,6 +71,7 @@ class ThreadExecutor:
         self._looks_s = NEVER_S
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_woken = False
+        self._is_ringing = False  # somebody noted that he wakes us, and has not done so yet
         self._is_closed = False
         self._threads: set[threading.Thread] = set()
         for _ in range(count):
@@ -94,10 +94,9 @@ class ThreadExecutor:
             self._calls.put(True)
 
     def collect(self) -> list[tuple[Task, Ran | Cancelled | Released]]:
-        # Read even if it seems that nobody wrote: a thread may stand between its note and its write.
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
-        self._is_woken = False  # before the look: what finishes after it wakes us again
+        if self._is_woken or self._is_ringing:
+            self._is_woken = False  # before the look: what finishes after it wakes us again
+            self._is_ringing = not self._was_rung()
         while self._finished:
             running = self._finished.popleft()
             if running.ran is not None and self._running.get(running.task.key) is running:
@@ -111,6 +110,15 @@ class ThreadExecutor:
                 self._calls.put(True)
         ended, self._ended = self._ended, []
         return ended
+
+    def _was_rung(self) -> bool:
+        """Each read lets another thread have the interpreter, so it is only done if somebody wrote; or is about to: one
+        may stand between its note and its write, and that write must be read another time."""
+        try:
+            os.eventfd_read(self._wake)
+            return True
+        except BlockingIOError:
+            return False
 
     def next_deadline_s(self) -> float | None:
         due_s = min(self._looks_s, self._calls_s)

@@ -31,7 +31,7 @@ local function front(i)
   if is_paused[i] then return nil end
   local raws = ahead[i]
   if not raws then
-    raws = redis.call('LRANGE', queue_key[i], -total, -1)
+    raws = redis.call('LRANGE', queue_key[i], text(-total), '-1')
     ahead[i] = raws
   end
   return raws[#raws]
@@ -76,7 +76,7 @@ local function mark_running(slot, number, raw, record, was)
   local queued = tonumber(was[1]) or 0
   if queued > 0 then
     redis.call('HSET', record, 'state', 'running', 'worker', slot, 'queue', queue_name[number], 'json', raw,
-      'started', NOW, 'due', '0', 'queued', queued - 1)
+      'started', NOW, 'due', '0', 'queued', text(queued - 1))
     return
   end
   count('adopted')

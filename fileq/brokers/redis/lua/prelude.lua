@@ -38,8 +38,9 @@ else
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
+-- For whole numbers. What is given to a command as a number, Redis writes with all the care that fractions need.
 local function text(number)
-  return string.format('%.0f', number)
+  return string.format('%d', number)
 end
 
 local NOW, HOUR = text(now), STATS .. ':' .. text(math.floor(now / 3600000))
@@ -238,7 +239,8 @@ local closed = {}
 local function close_attempt(job, state, ...)
   local was = closed[job.record] and read_record(job) or job.was -- two copies of a job may end in one batch
   closed[job.record] = true
-  local n = (tonumber(was[2]) or 0) + 1
+  local count_before = tonumber(was[2]) or 0
+  local n = text(count_before + 1)
   if not was[4] then redis.call('HSET', job.record, 'created', NOW) end
   -- What the claim wrote is there already, unless a copy of the job was claimed or settled after it.
   if was[5] ~= job.slot or was[6] ~= 'running' or job.onward ~= job.raw then
@@ -246,7 +248,9 @@ local function close_attempt(job, state, ...)
   end
   redis.call('HSET', job.record, 'state', state, 'error', job.error, 'attempts', n, 'attempt:' .. n,
     '{"started_ms":' .. (was[1] or '0') .. ',"ended_ms":' .. NOW .. ',' .. job.attempt .. '}', ...)
-  if n > ATTEMPTS_KEPT then redis.call('HDEL', job.record, 'attempt:' .. (n - ATTEMPTS_KEPT)) end
+  if count_before >= ATTEMPTS_KEPT then
+    redis.call('HDEL', job.record, 'attempt:' .. text(count_before + 1 - ATTEMPTS_KEPT))
+  end
   return (was[3] or '0') ~= '0'
 end
 
@@ -367,7 +371,7 @@ local function settle(move, finish)
     else
       redis.call('SET', job.heartbeat, '', 'PX', HEARTBEAT_TTL)
     end
-    redis.call('LREM', job.processing, 1, job.raw)
+    redis.call('LREM', job.processing, '1', job.raw)
   end
   redis.call('HSET', SETTLED, unpack(settled_now))
   return answers
