@@ -5,12 +5,17 @@ A missing server skips at a desk, saying what to install, and fails in CI, where
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import pytest
 
 from tests.servers import Certificates, Cluster, Sentinel, Server, available_servers, make_certificates
+
+# A shell has what it runs in the background ignore Ctrl-C, and that is inherited: also by programs whose tests send it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = os.environ.get("CI", "").lower() in ("true", "1")
 S = TypeVar("S", Server, Sentinel, Cluster)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from fileq.admin.text import Cell, Page, age, columns, cut, plural, printable, rate, table
+from fileq.admin.text import Cell, Page, age, columns, cut, plural, rate, table
+from fileq.terminal import printable
 
 
 @pytest.mark.parametrize(
