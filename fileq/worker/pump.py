@@ -150,7 +150,7 @@ class Pump:
         try:
             answer = underway.turn.take()
         except BrokerError:
-            self._breaker.took([])  # a probe that may not have been claimed is asked for again
+            self._give_up_turns()
             raise
         self.answers += 1
         if not self._breaker.is_closed:
@@ -163,6 +163,17 @@ class Pump:
         self.paused = answer.paused
         self.is_hungry = len(answer.claims) < len(underway.slots)
         return len(answer.claims)
+
+    def _give_up_turns(self) -> None:
+        """No answer, so nobody knows what was claimed: a renewal tells. The other turn must not be sent again either:
+        by the time it gets through, claiming may no longer be allowed. What is to be settled is told again."""
+        self._drop_turns()
+        self._breaker.took([])  # a probe that may not have been claimed is asked for again
+        self._next_renewal_s = self._monotonic()
+
+    def _drop_turns(self) -> None:
+        while self._underway:
+            self._underway.pop().turn.drop()
 
     def _is_more_due(self) -> bool:
         return (
@@ -199,8 +210,7 @@ class Pump:
 
     def finish(self) -> None:
         """Everything is settled: nothing of this worker stays behind in the broker."""
-        while self._underway:
-            self._underway.pop().turn.drop()
+        self._drop_turns()
         self._broker.deregister(self.slots.names)
         self._aftermath.close(KILL_GRACE_S)
 

@@ -50,6 +50,14 @@ class Script:
         return Done(b"cancelled" if cancelled.is_set() else b"")
 
 
+@pytest.fixture
+def alone() -> Iterator[ThreadExecutor]:
+    """Without threads of its own: the test is all of them."""
+    executor = ThreadExecutor(0, lambda task, cancelled: Done())
+    yield executor
+    executor.close()
+
+
 class Driver:
     def __init__(self, executor: Executor) -> None:
         self.executor = executor
@@ -299,6 +307,75 @@ def test_each_task_runs_where_its_route_wants_it(mixed: Callable[..., Driver]) -
     driver = mixed("process", "thread", "process")
     pids = [answer(driver, number)[0] for number in range(3)]
     assert [pid == os.getpid() for pid in pids] == [False, True, False]
+
+
+
+def is_readable(executor: ThreadExecutor) -> bool:
+    return bool(select.select([executor], [], [], 0)[0])
+
+
+def test_a_ring_that_comes_late_is_read_although_another_came_in_between(alone: ThreadExecutor) -> None:
+    """Or the descriptor stays readable, and the pump never rests again."""
+    alone._is_woken = True  # one has noted that he rings, and stands before it
+    alone.collect()
+    alone._is_woken = True  # another notes and rings
+    os.eventfd_write(alone.fileno(), 1)
+    alone.collect()
+    os.eventfd_write(alone.fileno(), 1)  # now the first
+    assert is_readable(alone)
+    alone.collect()
+    assert not is_readable(alone)
+
+
+def test_whoever_rings_between_the_look_at_the_notes_and_the_read_leaves_no_note_behind(
+    alone: ThreadExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next one believes that we are awake, and does not ring."""
+    read = os.eventfd_read
+
+    def another_rings_first(fd: int) -> int:
+        alone._is_woken = True
+        os.eventfd_write(fd, 1)
+        return read(fd)
+
+    alone._is_woken = True
+    os.eventfd_write(alone.fileno(), 1)
+    monkeypatch.setattr(os, "eventfd_read", another_rings_first)
+    alone.collect()
+    assert not alone._is_woken
+    assert not is_readable(alone)
+
+
+def test_a_task_that_is_given_up_before_it_began_never_runs() -> None:
+    script = Script()
+    executor = ThreadExecutor(1, script.run)
+    driver = Driver(executor)
+    driver.submit("first", b"hang")
+    driver.until(lambda: script.begun == ["first"])
+    driver.submit("second")
+    executor.abandon("second")
+    script.lets_go.set()
+    driver.until(lambda: "first" in driver.ended)
+    driver.submit("third")
+    driver.until(lambda: "third" in driver.ended)
+    executor.close()
+    assert script.begun == ["first", "third"]
+
+
+def test_while_tasks_are_tiny_one_that_takes_its_time_holds_up_nobody_though_the_pump_is_elsewhere() -> None:
+    script = Script()
+    executor = ThreadExecutor(4, script.run)
+    driver = Driver(executor)
+    for n in range(50):
+        driver.submit(f"tiny-{n}")
+        driver.until(lambda n=n: f"tiny-{n}" in driver.ended)
+    driver.submit("slow", b"hang")
+    wait_until(lambda: "slow" in script.begun)
+    driver.submit("quick")  # nobody collects from here on
+    wait_until(lambda: "quick" in script.begun)
+    script.lets_go.set()
+    driver.until(lambda: {"slow", "quick"} <= driver.ended.keys())
+    executor.close()
 
 
 def test_without_process_isolation_there_is_no_fork_server(mixed: Callable[..., Driver]) -> None:

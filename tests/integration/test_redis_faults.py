@@ -241,6 +241,14 @@ def test_a_slot_named_twice_in_one_call_counts_once(store):
     assert store.broker.census().drift == 0
 
 
+def test_connections_that_are_cut_all_at_once_are_no_outage(store):
+    link = store.broker.link
+    for posted in [link.post([("EXISTS", "anything")]) for _ in range(4)]:
+        posted.take()
+    store.client.client_kill_filter(_type="normal", skipme=True)
+    assert link.call("EXISTS", "anything") == 0
+
+
 # zombies: executed after their sender gave up
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fileq.brokers.types import complete
 from fileq.errors import BrokerError, BrokerUnavailable
 from tests.conformance.builders import an_entry, completed, enqueue, ids_in, register, whereabouts
 from tests.integration.redis_store import VERBS, Store, claimed, contents, dump, opened, spoil, whole_life
@@ -104,6 +105,17 @@ def test_what_was_claimed_before_a_job_that_cannot_be_reaches_its_slots(store):
     assert whereabouts(store, "b") == ["low"]
     with pytest.raises(BrokerError, match="jobqueue:job:b is a stream"):
         store.broker.turn([], ["w2"])
+
+
+def test_a_settlement_that_was_lost_is_not_counted_while_its_turn_is_refused(store):
+    lost, held = claimed(store, "w1", "w2", ids=("a", "b"))
+    store.client.delete("jobqueue:worker:w1:processing")
+    spoil(store.client, b"jobqueue:processing:worker:w2")
+    before = dump(store.client)
+    for _ in range(3):
+        with pytest.raises(BrokerError, match="jobqueue:processing:worker:w2 is a stream"):
+            store.broker.turn([complete(lost), complete(held)], [])
+    assert dump(store.client) == before
 
 
 def test_a_stranger_under_the_name_of_a_record_that_falls_off_is_left_alone(redis_server):

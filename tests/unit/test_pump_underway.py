@@ -35,6 +35,7 @@ class Awaited:
 
     def drop(self) -> None:
         self.is_dropped = True
+        self.broker.underway.remove(self)
 
 
 class Distant(Shaky):
@@ -125,6 +126,36 @@ def test_an_answer_that_was_lost_is_asked_for_again_and_nothing_runs_twice(bench
     bench.turn_until_quiet()
     assert bench.broker.census().counters["completed"] == 2
     assert bench.submitted() == ["a", "b"]
+
+
+def test_a_job_that_was_claimed_by_a_turn_without_an_answer_begins_with_the_next_turn(bench: DistantBench) -> None:
+    """Also if other slots have enough to say to fill that turn."""
+    bench.enqueue("a", "b")
+    bench.turn_until_quiet()
+    bench.enqueue("c")
+    bench.pump.turn()
+    bench.places.end(Done())
+    bench.broker.loses_answers = 1
+    with pytest.raises(BrokerUnavailable):
+        bench.turn_until_quiet()
+    bench.turn_until_quiet()
+    assert bench.submitted() == ["a", "b", "c"]
+
+
+def test_without_an_answer_no_turn_that_was_underway_is_sent_again(bench: DistantBench) -> None:
+    bench.enqueue(*(f"job-{i}" for i in range(12)))
+    bench.turn_until_quiet()
+    bench.places.end(Done())
+    bench.pump.turn()
+    bench.pump.turn()
+    first, other = bench.broker.underway
+    bench.broker.loses_answers = 1
+    with pytest.raises(BrokerUnavailable):
+        bench.pump.turn()
+    assert other.is_dropped
+    assert not first.is_dropped
+    bench.turn_until_quiet()
+    assert len(set(bench.submitted())) == len(bench.submitted()) == 8
 
 
 def test_a_renewal_waits_for_the_turns_underway(bench: DistantBench) -> None:

@@ -261,6 +261,7 @@ class RedisTurn:
         return self._broker.claimed(tuple(settled), paused, gone, rows)
 
     def drop(self) -> None:
+        self._broker.order.claims -= self._asked
         self._posted.drop()
 
 

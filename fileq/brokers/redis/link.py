@@ -7,6 +7,7 @@ own retries are not used, because a verb must be repeated by somebody who knows 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import re
 import time
@@ -129,7 +130,9 @@ class Link:
         pool = self.topology.pool()
         with contextlib.suppress(IndexError):
             from_pool, connection, used_s = self._hot.pop()
-            if from_pool is pool and time.monotonic() - used_s < HOT_S:
+            # Owned: a Sentinel may have named another master, and a fork has the parent's connections.
+            is_ours = connection.pid == os.getpid() and pool.owns_connection(connection)
+            if from_pool is pool and is_ours and time.monotonic() - used_s < HOT_S:
                 return pool, connection
             from_pool.release(connection)
         return pool, pool.get_connection()
@@ -139,6 +142,13 @@ class Link:
             self._hot.append((pool, connection, time.monotonic()))
         else:
             pool.release(connection)
+
+    def cool(self) -> None:
+        """One was found cut, and the others may be: the pool looks at them before they serve again."""
+        with contextlib.suppress(IndexError):
+            while True:
+                pool, connection, _ = self._hot.pop()
+                pool.release(connection)
 
     def close(self) -> None:
         self.topology.close()
@@ -168,6 +178,7 @@ class Posted:
             except (exceptions.ConnectionError, OSError) as error:
                 if attempt == link.max_retries or isinstance(error, exceptions.AuthenticationError):
                     raise translate(error, link.where) from error
+                link.cool()
                 time.sleep(_FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
                 link.topology.refresh()
                 continue

@@ -6,7 +6,7 @@ pump that gave up, is decided by taking the task's token: a list's pop is atomic
 
 Waking a thread costs more than a tiny task does, and sixteen of them quarrel over the interpreter with the pump. So
 while tasks are tiny a thread that is awake runs what has come in meanwhile, and no other is called; if one of them
-turns out to take its time, the next look, a millisecond later, calls the others.
+turns out to take its time, the caller, a thread that has nothing else to do, calls the others a millisecond later.
 """
 
 from __future__ import annotations
@@ -64,14 +64,16 @@ class ThreadExecutor:
         self._calls: SimpleQueue[bool] = SimpleQueue()  # one a thread that should look into the inbox, or end
         self._asleep: deque[None] = deque()  # one a thread that waits to be called
         self._usual_s = 1.0  # how long tasks take, the last ones counting most
-        self._calls_s = NEVER_S  # when to call for what is still in the inbox
+        self._doubts: SimpleQueue[bool] = SimpleQueue()  # for the caller: look after a while, or end
+        self._has_doubt = False
+        self._caller: threading.Thread | None = None
         self._finished: deque[_Running] = deque()
         self._running: dict[str, _Running] = {}
         self._ended: list[tuple[Task, Ran | Cancelled | Released]] = []
         self._looks_s = NEVER_S
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_woken = False
-        self._is_ringing = False  # somebody noted that he wakes us, and has not done so yet
+        self._rings_owed = 0  # threads that noted that they wake us, and have not done so yet
         self._is_closed = False
         self._threads: set[threading.Thread] = set()
         for _ in range(count):
@@ -88,41 +90,40 @@ class ThreadExecutor:
         self._inbox.append(running)
         awake = len(self._threads) - len(self._asleep) + self._calls.qsize()
         if self._usual_s < TINY_S and awake > 0:
-            if self._calls_s == NEVER_S:
-                self._calls_s = time.monotonic() + CALL_AFTER_S
+            self._doubt()
         else:
             self._calls.put(True)
 
     def collect(self) -> list[tuple[Task, Ran | Cancelled | Released]]:
-        if self._is_woken or self._is_ringing:
-            self._is_woken = False  # before the look: what finishes after it wakes us again
-            self._is_ringing = not self._was_rung()
+        self._hear_rings()
         while self._finished:
             running = self._finished.popleft()
             if running.ran is not None and self._running.get(running.task.key) is running:
                 self._finish(running, running.ran)
-        now_s = time.monotonic()
-        if self._looks_s <= now_s:
+        if self._looks_s <= (now_s := time.monotonic()):
             self._look(now_s)
-        if self._calls_s <= now_s or not self._inbox:
-            self._calls_s = NEVER_S
-            for _ in range(len(self._inbox)):
-                self._calls.put(True)
         ended, self._ended = self._ended, []
         return ended
 
-    def _was_rung(self) -> bool:
-        """Each read lets another thread have the interpreter, so it is only done if somebody wrote; or is about to: one
-        may stand between its note and its write, and that write must be read another time."""
+    def _hear_rings(self) -> None:
+        """Before the look at what finished: whoever finishes after it wakes us again. A read lets another thread have
+        the interpreter, so it is only done when somebody wrote, or has noted that he will: each note is one write."""
+        if self._is_woken:
+            self._is_woken = False
+            self._rings_owed += 1
+        if not self._rings_owed:
+            return
         try:
-            os.eventfd_read(self._wake)
-            return True
+            self._rings_owed -= os.eventfd_read(self._wake)
         except BlockingIOError:
-            return False
+            return  # he stands between his note and his write
+        if self._rings_owed < 0:
+            # One who noted after that has rung already; what he finished is among what is looked at now.
+            self._rings_owed = 0
+            self._is_woken = False
 
     def next_deadline_s(self) -> float | None:
-        due_s = min(self._looks_s, self._calls_s)
-        return None if due_s == NEVER_S else due_s
+        return None if self._looks_s == NEVER_S else self._looks_s
 
     def cancel(self, key: str) -> None:
         if running := self._running.get(key):
@@ -153,6 +154,7 @@ class ThreadExecutor:
         self._inbox.clear()
         for _ in threads:
             self._calls.put(False)
+        self._doubts.put(False)
         deadline_s = time.monotonic() + CLOSE_PATIENCE_S
         for thread in (closer, *threads):
             thread.join(max(0.0, deadline_s - time.monotonic()))
@@ -195,6 +197,22 @@ class ThreadExecutor:
         self._threads.add(thread)
         thread.start()
 
+    def _doubt(self) -> None:
+        """Nobody was called for a task: whether it has begun is looked at a little later, whatever the pump does."""
+        if self._caller is None:
+            self._caller = threading.Thread(target=self._call_later, name="caller", daemon=True)
+            self._caller.start()
+        if not self._has_doubt:
+            self._has_doubt = True
+            self._doubts.put(True)
+
+    def _call_later(self) -> None:
+        while self._doubts.get():
+            time.sleep(CALL_AFTER_S)
+            self._has_doubt = False  # before the look: what comes after it is doubted anew
+            for _ in range(len(self._inbox)):
+                self._calls.put(True)
+
     def _next(self) -> _Running | None:
         """The next task; waits for it. None when the executor is closed."""
         while True:
@@ -209,6 +227,8 @@ class ThreadExecutor:
 
     def _work(self) -> None:
         while (running := self._next()) is not None:
+            if not running.token:
+                break  # given up before it began: another thread is in this one's place
             started_s = time.monotonic()
             try:
                 ran = self._run(running.task, running.cancelled)

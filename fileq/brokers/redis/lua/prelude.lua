@@ -335,14 +335,14 @@ local function settle(move, finish)
     slots[i] = jobs[i].slot
   end
   if own_size == 0 then return answers end
-  local settled_last = redis.call('HMGET', SETTLED, unpack(slots))
+  local settled_last, fenced = redis.call('HMGET', SETTLED, unpack(slots)), 0
   for i, job in ipairs(jobs) do
     local last = settled_here[job.slot] or settled_last[i]
     if last == job.token then
       answers[i] = 'done already'
     elseif settled_here[job.slot] or is_older(job.token, last) or not read('LPOS', job.processing, job.raw) then
       answers[i] = 'fenced'
-      count('fenced')
+      fenced = fenced + 1
     else
       look_up(job)
       answers[i] = 'done'
@@ -350,14 +350,17 @@ local function settle(move, finish)
       held[#held + 1] = job
     end
   end
-  if #held == 0 then return answers end
-  must_may(held[1].processing, 'LREM')
-  must_may(held[1].heartbeat, 'SET')
+  if #held > 0 then
+    must_may(held[1].processing, 'LREM')
+    must_may(held[1].heartbeat, 'SET')
+  end
   local heartbeats = {}
   for _, job in ipairs(held) do
     if not job.asks then heartbeats[#heartbeats + 1] = job.heartbeat end
   end
   must_be_strings(heartbeats)
+  if fenced > 0 then count('fenced', fenced) end -- after the last check: one that is refused changes nothing
+  if #held == 0 then return answers end
   for _, job in ipairs(held) do
     move(job)
     tell(job.event)
