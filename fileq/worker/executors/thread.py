@@ -6,7 +6,8 @@ pump that gave up, is decided by taking the task's token: a list's pop is atomic
 
 Waking a thread costs more than a tiny task does, and sixteen of them quarrel over the interpreter with the pump. So
 while tasks are tiny a thread that is awake runs what has come in meanwhile, and no other is called; if one of them
-turns out to take its time, the caller, a thread that has nothing else to do, calls the others a millisecond later.
+turns out to take its time, the pump calls the others a millisecond later, or, while the pump waits for its broker, the
+caller does, a thread that has nothing else to do.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from fileq.worker.program import Run
 
 NEVER_S = float("inf")
 TINY_S = 0.001
-CALL_AFTER_S = 0.001  # a task that nobody was called for waits at most this long
+CALL_AFTER_S = 0.001  # a task that nobody was called for waits about as long
+PATROL_S = 0.02  # or, at most, twice this while nobody collects
+QUIET_LOOKS = 5  # without a task waiting before the caller sleeps
 CLOSE_PATIENCE_S = 1.0
 
 
@@ -66,6 +69,7 @@ class ThreadExecutor:
         self._usual_s = 1.0  # how long tasks take, the last ones counting most
         self._doubts: SimpleQueue[bool] = SimpleQueue()  # for the caller: look after a while, or end
         self._has_doubt = False
+        self._calls_s = NEVER_S  # when to call for what is still in the inbox
         self._caller: threading.Thread | None = None
         self._finished: deque[_Running] = deque()
         self._running: dict[str, _Running] = {}
@@ -100,7 +104,11 @@ class ThreadExecutor:
             running = self._finished.popleft()
             if running.ran is not None and self._running.get(running.task.key) is running:
                 self._finish(running, running.ran)
-        if self._looks_s <= (now_s := time.monotonic()):
+        now_s = time.monotonic()
+        if self._calls_s <= now_s or not self._inbox:
+            self._calls_s = NEVER_S
+            self._call_all()
+        if self._looks_s <= now_s:
             self._look(now_s)
         ended, self._ended = self._ended, []
         return ended
@@ -123,7 +131,8 @@ class ThreadExecutor:
             self._is_woken = False
 
     def next_deadline_s(self) -> float | None:
-        return None if self._looks_s == NEVER_S else self._looks_s
+        due_s = min(self._looks_s, self._calls_s)
+        return None if due_s == NEVER_S else due_s
 
     def cancel(self, key: str) -> None:
         if running := self._running.get(key):
@@ -202,16 +211,35 @@ class ThreadExecutor:
         if self._caller is None:
             self._caller = threading.Thread(target=self._call_later, name="caller", daemon=True)
             self._caller.start()
+        if self._calls_s == NEVER_S:
+            self._calls_s = time.monotonic() + CALL_AFTER_S
         if not self._has_doubt:
             self._has_doubt = True
             self._doubts.put(True)
 
+    def _call_all(self) -> None:
+        for _ in range(len(self._inbox)):
+            self._calls.put(True)
+
     def _call_later(self) -> None:
+        """Awake as long as tasks keep coming, and a little longer: being woken for each would cost what this saves."""
         while self._doubts.get():
-            time.sleep(CALL_AFTER_S)
-            self._has_doubt = False  # before the look: what comes after it is doubted anew
-            for _ in range(len(self._inbox)):
-                self._calls.put(True)
+            quiet = 0
+            while quiet < QUIET_LOOKS:
+                oldest = self._first()
+                time.sleep(PATROL_S)
+                quiet = quiet + 1 if oldest is None else 0
+                if oldest is not None and self._first() is oldest:  # else somebody is at work on them
+                    self._call_all()
+            self._has_doubt = False
+            if self._inbox:  # perhaps since before that: whoever submitted it saw that there was doubt already
+                self._doubt()
+
+    def _first(self) -> _Running | None:
+        try:
+            return self._inbox[0]
+        except IndexError:
+            return None
 
     def _next(self) -> _Running | None:
         """The next task; waits for it. None when the executor is closed."""
@@ -220,8 +248,9 @@ class ThreadExecutor:
                 return self._inbox.popleft()
             except IndexError:
                 self._asleep.append(None)
-                is_called = self._calls.get()
-                self._asleep.pop()
+            # Whoever submitted before that has counted on us, and called nobody.
+            is_called = bool(self._inbox) or self._calls.get()
+            self._asleep.pop()
             if not is_called:
                 return None
 
