@@ -45,6 +45,7 @@ def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(desk: Desk)
     assert desk.broker.census().paused == {"low"}
     assert desk.run("resume", "low") == "low is open, 1 job in it\n"
     assert desk.run("resume", "low") == "low is open already, 1 job in it\n"
+    assert desk.json("resume", "low") == {**expected, "is_paused": False, "has_changed": False}
     assert desk.broker.census().paused == frozenset()
 
 
