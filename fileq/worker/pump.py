@@ -1,8 +1,7 @@
 """The loop of a worker: poll what ended, settle it and claim for the free slots in one round trip, submit.
 
 One thread owns it. However many jobs ended since the last turn go in one batch: under load batches grow by
-themselves, idle they are one job. While the broker is at work on one turn the pump prepares another, about other slots:
-under load there are two underway, each about half of the slots, and neither side waits for the other.
+themselves, idle they are one job.
 
 What a kill -9 leaves: before the round trip, claims in processing lists, which a reaper gives back; in it, whatever the
 broker made of it, each job in one place; after it, settled jobs and new claims, which a reaper gives back.
@@ -11,12 +10,10 @@ broker made of it, each job in one place; after it, settled jobs and new claims,
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
 from fileq.breaker import Breaker
-from fileq.brokers.base import Broker, TurnUnderway
+from fileq.brokers.base import Broker
 from fileq.brokers.types import Hold, Renewal, Settled, Settlement, Turn, Verb
 from fileq.config import Config
 from fileq.errors import BrokerError
@@ -31,18 +28,9 @@ from fileq.worker.executors.base import Executor
 from fileq.worker.paths import Paths
 from fileq.worker.prepare import prepare, task_key, waited_ms
 from fileq.worker.slots import Running, Slots
+from fileq.worker.turns import Turns
 
 KILL_GRACE_S = 5.0
-UNDERWAY_MAX = 2  # turns: while the broker is at work on one, the pump is on the other
-
-
-class _Underway(NamedTuple):
-    """A turn that the broker is at work on, and what it is about."""
-
-    settlements: list[Settlement]
-    slots: list[str]
-    told: frozenset[str]  # the slots it is about
-    turn: TurnUnderway
 
 
 class Pump:
@@ -80,8 +68,7 @@ class Pump:
         self._tasks: dict[str, str] = {}  # key → slot
         self._processed: dict[str, str | None] = {}  # slot → version of the file that its settlement is about
         self._orders: list[tuple[Claim, str]] = []  # changed files, and their signature now
-        self._underway: deque[_Underway] = deque()  # turns whose answers are awaited, no slot in two of them
-        self._share = config.worker.count  # most slots of one turn
+        self._turns = Turns(broker, config.worker.count)
         self._next_renewal_s = 0.0
         self._shown_breaker = ""
 
@@ -98,57 +85,48 @@ class Pump:
         claims = 0
         if self._is_more_due():
             # With nothing underway: what these say of a slot must not be crossed by a turn about the same slot.
-            while self._underway:
+            while self._turns:
                 claims += self._take()
             self._do_more()
         is_in_vain = False
-        if self._underway and not self._may_begin_another():
+        if self._turns and not self._may_begin_another():
             claims += self._take()
             is_in_vain = self.is_hungry
-            self._collect()  # what ended while the answer was awaited
         self._ask(may_claim, is_worth_asking=not is_in_vain)
-        if self._underway and self._underway[-1].turn.is_answered:
+        if self._turns.is_answered:
             claims += self._take()
         return claims
 
     def _may_begin_another(self) -> bool:
-        """While the broker is busy a turn is worth its price only with a full share of settlements. And with a breaker
-        that lets one probe through, which of two turns found it would be anybody's guess."""
-        if len(self._underway) == UNDERWAY_MAX or not self._breaker.is_closed:
-            return False
-        telling = sum(len(underway.settlements) for underway in self._underway)
-        return len(self.slots.settling) - telling >= self._share
+        """With a breaker that lets one probe through, which of two turns found it would be anybody's guess."""
+        return self._breaker.is_closed and self._turns.is_another_worth_it(len(self.slots.settling))
 
     def _ask(self, may_claim: bool, *, is_worth_asking: bool) -> None:
         """Begin a turn if there is something to say, or a slot to be filled that did not just ask in vain."""
-        if self._underway and not self._breaker.is_closed:
+        if self._turns and not self._breaker.is_closed:
             return
-        told = self._underway[0].told if self._underway else frozenset()
+        told, share = self._turns.told(), self._turns.share
         settling = self.slots.settling
-        ending = [slot for slot in settling if slot not in told][: self._share]
+        ending = [slot for slot in settling if slot not in told][:share]
         settlements = [settling[slot] for slot in ending]
         slots: list[str] = []
         if may_claim and not self.is_quiet and (is_worth_asking or settlements):
             idle = (slot for slot in self.slots.free() if slot not in settling and slot not in told)
-            free = ending if len(ending) == self._share else [*ending, *idle][: self._share]
+            free = ending if len(ending) == share else [*ending, *idle][:share]
             slots = free[: self._breaker.permits(len(free))]
         if not settlements and not slots:
             self.is_hungry = self.is_hungry and not is_worth_asking
             return
         try:
-            turn = self._broker.begin_turn(settlements, slots)
+            self._turns.begin(settlements, slots)
         except BrokerError:
             self._breaker.took([])
             raise
-        if not turn.is_answered:
-            self._share = -(-len(self.slots.names) // UNDERWAY_MAX)
-        self._underway.append(_Underway(settlements, slots, frozenset((*ending, *slots)), turn))
 
     def _take(self) -> int:
         """The answer to the turn that was begun first: what it settled is settled, what it claimed begins."""
-        underway = self._underway.popleft()
         try:
-            answer = underway.turn.take()
+            underway, answer = self._turns.take()
         except BrokerError:
             self._give_up_turns()
             raise
@@ -156,24 +134,20 @@ class Pump:
         if not self._breaker.is_closed:
             self._breaker.took([task_key(claim) for claim in answer.claims])
         self._take_settled(underway.settlements, answer)
-        for claim in answer.claims:
-            self._begin(claim)
+        self._begin(answer.claims)
         for slot in answer.gone:
             self._replace(slot)
         self.paused = answer.paused
         self.is_hungry = len(answer.claims) < len(underway.slots)
+        self._collect()  # what ended while the answer was awaited, or as soon as it began
         return len(answer.claims)
 
     def _give_up_turns(self) -> None:
         """No answer, so nobody knows what was claimed: a renewal tells. The other turn must not be sent again either:
         by the time it gets through, claiming may no longer be allowed. What is to be settled is told again."""
-        self._drop_turns()
+        self._turns.drop()
         self._breaker.took([])  # a probe that may not have been claimed is asked for again
         self._next_renewal_s = self._monotonic()
-
-    def _drop_turns(self) -> None:
-        while self._underway:
-            self._underway.pop().turn.drop()
 
     def _is_more_due(self) -> bool:
         return (
@@ -194,11 +168,11 @@ class Pump:
     @property
     def has_news(self) -> bool:
         """Something waits to be told to the broker, or an answer to be taken: turn at once."""
-        return bool(self._underway or self.slots.settling or self._orders)
+        return bool(self._turns or self.slots.settling or self._orders)
 
     @property
     def is_idle(self) -> bool:
-        return not self._underway and self.slots.is_idle
+        return not self._turns and self.slots.is_idle
 
     def next_due_s(self) -> float:
         """By the monotonic clock: when to turn at the latest."""
@@ -210,27 +184,35 @@ class Pump:
 
     def finish(self) -> None:
         """Everything is settled: nothing of this worker stays behind in the broker."""
-        self._drop_turns()
+        self._turns.drop()
         self._broker.deregister(self.slots.names)
         self._aftermath.close(KILL_GRACE_S)
 
     # claims
 
-    def _begin(self, claim: Claim, *, changed_to: str | None = None) -> None:
-        """A claim starts to run, or is refused at once. One whose outcome is known already is only settled again."""
-        if claim.slot in self.slots.settling:
-            return
-        if changed_to is None:
+    def _begin(self, claims: Iterable[Claim]) -> None:
+        """Claims start to run, or are refused at once. One whose outcome is known already is only settled again."""
+        tasks = []
+        for claim in claims:
+            if claim.slot in self.slots.settling:
+                continue
             fields = {"queue": claim.queue, "worker_id": claim.slot, "waited_ms": waited_ms(claim)}
             self._emit("job.claimed", level="debug", job_id=claim.id, job=claim.job, **fields)
+            if task := self._prepared(claim):
+                tasks.append(task)
+        if tasks:
+            self._executor.submit(tasks)
+
+    def _prepared(self, claim: Claim, *, changed_to: str | None = None) -> Task | None:
+        """What to submit for a claim; None if it was refused."""
         task = prepare(claim, self._routes, self._paths, runs_changed=changed_to is not None)
         if isinstance(task, Refused):
             self._settle(claim, task, self._policy, 0)
-            return
+            return None
         signature = changed_to or (claim.job.signature if claim.job is not None else None)
         self.slots.running[claim.slot] = Running(claim, task.route, self._monotonic(), signature)
         self._tasks[task.key] = claim.slot
-        self._executor.submit(task)
+        return task
 
     def _collect(self) -> None:
         for task, ran in self._executor.collect():
@@ -279,8 +261,8 @@ class Pump:
             newer = dict(entry.versions).get(signature) if entry is not None else None
             if newer is not None and newer != claim.id:
                 self._settle(claim, Done(is_superseded=True), self._policy, 0)
-            else:
-                self._begin(claim, changed_to=signature)
+            elif task := self._prepared(claim, changed_to=signature):
+                self._executor.submit([task])
 
     def _take_settled(self, settlements: list[Settlement], answer: Turn) -> None:
         for settlement, said in zip(settlements, answer.settled, strict=True):
@@ -328,7 +310,7 @@ class Pump:
             running.is_cancelling = True
             self._executor.cancel(task_key(running.claim))
         elif renewal.hold is Hold.UNEXPECTED and renewal.claim is not None and running is None and not self.is_quiet:
-            self._begin(renewal.claim)  # a quiet pump leaves it: deregistering gives it back
+            self._begin([renewal.claim])  # a quiet pump leaves it: deregistering gives it back
 
     def _lose(self, running: Running) -> None:
         """Somebody else has the job now: end ours, and say nothing of it."""

@@ -285,7 +285,7 @@ def main(*raws: str, is_forking: bool) -> None:
     if is_forking and not os.fork():
         signal.pause()
     for i, raw in enumerate(raws):
-        executor.submit(Task(str(i), raw.encode(), 0, b"", (), 1, 300.0))
+        executor.submit([Task(str(i), raw.encode(), 0, b"", (), 1, 300.0)])
     print("ready", flush=True)
     while not select.select([executor, sys.stdin], [], [])[0].count(sys.stdin):
         executor.collect()

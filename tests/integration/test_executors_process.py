@@ -62,7 +62,7 @@ class Driver:
         self._keys += 1
         key = key or f"{self._keys}:{raw[:20]!r}"
         raw = raw.encode() if isinstance(raw, str) else raw
-        self.executor.submit(Task(key, raw, 0, path, (), 1, timeout_s))
+        self.executor.submit([Task(key, raw, 0, path, (), 1, timeout_s)])
         return key
 
     def turn(self, longest_s: float = 0.02) -> None:

@@ -18,9 +18,10 @@ from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
 from fileq.job import Job, encode
 from fileq.outcome import Cancelled, Done, Failed, Released
+from fileq.worker.executors import thread
 from fileq.worker.executors.base import Executor
 from fileq.worker.executors.mixed import MixedExecutor
-from fileq.worker.executors.thread import ThreadExecutor
+from fileq.worker.executors.thread import PATIENCE_S, ThreadExecutor
 from tests.waiting import wait_until
 
 Outcome = Ran | Cancelled | Released
@@ -45,6 +46,10 @@ class Script:
                 return Failed("cancelled", "InterruptedError")
             case b"raise":
                 raise SystemExit(3)
+            case b"a millisecond":
+                time.sleep(PATIENCE_S - 1e-4)
+            case b"thread id":
+                return Done(b"%d" % threading.get_ident())
             case b"thread":
                 return Done(threading.current_thread().name.encode())
         return Done(b"cancelled" if cancelled.is_set() else b"")
@@ -64,8 +69,15 @@ class Driver:
         self.ended: dict[str, Outcome] = {}
 
     def submit(self, key: str, raw: bytes = b"", *, route: int = 0, timeout_s: float = 300.0) -> str:
-        self.executor.submit(Task(key, raw, route, b"", (), 1, timeout_s))
+        self.executor.submit([Task(key, raw, route, b"", (), 1, timeout_s)])
         return key
+
+    def submit_together(self, **raws: bytes) -> None:
+        self.executor.submit([Task(key, raw, 0, b"", (), 1, 300.0) for key, raw in raws.items()])
+
+    def get_used_to_tiny_tasks(self) -> None:
+        for n in range(50):
+            self.outcome(self.submit(f"tiny-{n}"))
 
     def turn(self) -> None:
         deadline_s = self.executor.next_deadline_s()
@@ -362,20 +374,71 @@ def test_a_task_that_is_given_up_before_it_began_never_runs() -> None:
     assert script.begun == ["first", "third"]
 
 
-def test_while_tasks_are_tiny_one_that_takes_its_time_holds_up_nobody_though_the_pump_is_elsewhere() -> None:
-    script = Script()
-    executor = ThreadExecutor(4, script.run)
-    driver = Driver(executor)
-    for n in range(50):
-        driver.submit(f"tiny-{n}")
-        driver.until(lambda n=n: f"tiny-{n}" in driver.ended)
-    driver.submit("slow", b"hang")
-    wait_until(lambda: "slow" in script.begun)
-    driver.submit("quick")  # nobody collects from here on
-    wait_until(lambda: "quick" in script.begun)
-    script.lets_go.set()
-    driver.until(lambda: {"slow", "quick"} <= driver.ended.keys())
-    executor.close()
+def test_tiny_tasks_are_run_by_one_thread_and_have_ended_when_they_are_submitted(start: Start) -> None:
+    driver = start(4)
+    driver.get_used_to_tiny_tasks()
+    together = {f"together-{n}": b"thread id" for n in range(8)}
+
+    def are_run_by_one_thread() -> bool:
+        # Now and then the machine has something else to do for longer than the executor waits.
+        driver.submit_together(**together)
+        ended = {task.key: ran for task, ran in driver.executor.collect()}
+        driver.until(lambda: len(ended) + len(driver.ended) == 8)
+        driver.ended.clear()
+        return ended.keys() == together.keys() and len(set(map(str, ended.values()))) == 1
+
+    wait_until(are_run_by_one_thread)
+
+
+def test_whoever_submits_tiny_tasks_goes_on_when_the_last_of_them_has_ended(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = start(4)
+    driver.get_used_to_tiny_tasks()
+    monkeypatch.setattr(thread, "PATIENCE_S", 3600.0)
+    for batch in range(100):
+        driver.submit_together(**{f"{batch}-{n}": b"" for n in range(8)})
+    driver.until(lambda: len(driver.ended) == 800)
+
+
+def test_what_ended_while_it_was_submitted_is_due_though_nobody_rang(start: Start) -> None:
+    driver = start(1)
+    driver.get_used_to_tiny_tasks()
+
+    def has_ended_silently() -> bool:
+        key = driver.submit("silent")
+        is_due = driver.executor.next_deadline_s() == 0.0
+        is_silent = not select.select([driver.executor], [], [], 0)[0]
+        assert driver.outcome(key) == Done()
+        return is_due and is_silent
+
+    wait_until(has_ended_silently)
+    assert driver.executor.next_deadline_s() != 0.0
+
+
+def test_while_tasks_are_tiny_one_that_takes_its_time_holds_up_neither_the_others_nor_the_pump(start: Start) -> None:
+    driver = start(4)
+    driver.get_used_to_tiny_tasks()
+    driver.submit_together(slow=b"hang", quick=b"", slower=b"hang", quicker=b"")  # nobody collects from here on
+    wait_until(lambda: {"slow", "quick", "slower", "quicker"} <= set(driver.script.begun))
+    driver.until(lambda: {"quick", "quicker"} <= driver.ended.keys())
+    driver.script.lets_go.set()
+    driver.until(lambda: {"slow", "slower"} <= driver.ended.keys())
+
+
+def test_a_task_that_ends_right_when_the_pump_stops_waiting_for_it_is_told_all_the_same(start: Start) -> None:
+    driver = start(2)
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for n in range(300):
+            driver.executor._usual_s = 0.0
+            key = driver.submit(f"{n}", b"a millisecond")
+            is_due = driver.executor.next_deadline_s() == 0.0
+            assert is_due or select.select([driver.executor], [], [], 10.0)[0]
+            assert driver.outcome(key) == Done()
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 def test_without_process_isolation_there_is_no_fork_server(mixed: Callable[..., Driver]) -> None:

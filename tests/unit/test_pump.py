@@ -38,10 +38,10 @@ class Places:
     def fileno(self) -> int:
         raise AssertionError("the pump does not wait")
 
-    def submit(self, task: Task) -> None:
-        assert task.key not in self.running
-        self.submitted.append(task)
-        self.running[task.key] = task
+    def submit(self, tasks: Sequence[Task]) -> None:
+        assert not any(task.key in self.running for task in tasks)
+        self.submitted += tasks
+        self.running |= {task.key: task for task in tasks}
 
     def collect(self) -> list[tuple[Task, Any]]:
         ended, self.ended = self.ended, []
@@ -157,6 +157,22 @@ def test_a_turn_claims_for_every_free_slot_and_submits(bench: Bench) -> None:
     assert bench.submitted() == ["a", "b"]
     assert bench.pump.turn() == 0
     assert not bench.pump.is_hungry, "no slot is free: a wake would be in vain"
+
+
+def test_what_ends_while_it_is_submitted_is_news_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody calls the pump for it: resting now would leave it untold."""
+    submit = bench.places.submit
+
+    def submit_and_end(tasks: Sequence[Task]) -> None:
+        submit(tasks)
+        bench.places.end(Done())
+
+    monkeypatch.setattr(bench.places, "submit", submit_and_end)
+    bench.enqueue("a", "b")
+    assert bench.pump.turn() == 2
+    assert bench.pump.has_news
+    bench.pump.turn()
+    assert (bench.state("a"), bench.state("b")) == (State.COMPLETED, State.COMPLETED)
 
 
 def test_what_ended_is_settled_and_its_slots_are_filled_in_one_round_trip(bench: Bench) -> None:

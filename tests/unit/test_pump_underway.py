@@ -12,7 +12,7 @@ from fileq.brokers.types import Renewal, Settlement, Turn
 from fileq.errors import BrokerUnavailable
 from fileq.job import State
 from fileq.outcome import Done, Failed
-from fileq.worker.pump import UNDERWAY_MAX
+from fileq.worker.turns import UNDERWAY_MAX
 from tests.unit.test_pump import Bench, Shaky
 
 

@@ -1,7 +1,9 @@
-"""What the pump asks of an executor. It never raises for what a handler does, and never blocks the pump."""
+"""What the pump asks of an executor. It never raises for what a handler does, and holds the pump up for a
+millisecond at most."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from fileq.handlers.task import Ran, Task
@@ -15,8 +17,9 @@ class Executor(Protocol):
         """Readable when collect() has something; fit for select and epoll together with others."""
         ...
 
-    def submit(self, task: Task) -> None:
-        """Start a task in a free place. There is one: the pump never has more tasks out than places."""
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Start each in a free place. There is one: the pump never has more tasks out than places. Some may have ended
+        when it returns; collect() has them, whether fileno() tells or not."""
         ...
 
     def collect(self) -> list[tuple[Task, Ran | Cancelled | Released]]:

@@ -6,6 +6,7 @@ What no route needs is not started: no fork server without process isolation, no
 from __future__ import annotations
 
 import select
+from collections.abc import Sequence
 
 from fileq.config import Config
 from fileq.handlers import context
@@ -51,8 +52,10 @@ class MixedExecutor:
     def fileno(self) -> int:
         return self._epoll.fileno()
 
-    def submit(self, task: Task) -> None:
-        self._executors[self._routes[task.route].isolation].submit(task)
+    def submit(self, tasks: Sequence[Task]) -> None:
+        for isolation, executor in self._executors.items():  # children first: who runs threads may wait for them
+            if wanted := [task for task in tasks if self._routes[task.route].isolation == isolation]:
+                executor.submit(wanted)
 
     def collect(self) -> list[tuple[Task, Ran | Cancelled | Released]]:
         return [ended for executor in self._executors.values() for ended in executor.collect()]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import select
 import time
+from collections.abc import Sequence
 
 from fileq.config.units import format_size
 from fileq.handlers.task import Ran, Task
@@ -58,10 +59,11 @@ class ProcessExecutor:
     def fileno(self) -> int:
         return self._children.epoll.fileno()
 
-    def submit(self, task: Task) -> None:
-        if self._idle:
-            self._start(self._idle.pop(), task)
-        else:
+    def submit(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            if self._idle:
+                self._start(self._idle.pop(), task)
+                continue
             # It starts when its child is ready; its time counts from then.
             place = next(place for place in self._places if place.task is None)
             place.task = task

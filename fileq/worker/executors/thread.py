@@ -4,10 +4,9 @@ A thread can't be ended from outside. One that ignores context.cancelled when it
 warning, and another takes its place; what it brings later is dropped. Who was faster, the thread that finished or the
 pump that gave up, is decided by taking the task's token: a list's pop is atomic.
 
-Waking a thread costs more than a tiny task does, and sixteen of them quarrel over the interpreter with the pump. So
-while tasks are tiny a thread that is awake runs what has come in meanwhile, and no other is called; if one of them
-turns out to take its time, the pump calls the others a millisecond later, or, while the pump waits for its broker, the
-caller does, a thread that has nothing else to do.
+Waking a thread costs more than a tiny task does, and so does the quarrel of two over the interpreter: each write to a
+file lets the other have it. So while tasks are tiny one thread is called for all that came in together, and the pump
+waits until they are done, for a millisecond at most; then every task that has not begun gets a thread of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 
 from fileq.handlers.context import Flag
@@ -28,10 +28,8 @@ from fileq.worker.executors.asked import CANCEL_GRACE_S, Asked, ending, timed_ou
 from fileq.worker.program import Run
 
 NEVER_S = float("inf")
-TINY_S = 0.001
-CALL_AFTER_S = 0.001  # a task that nobody was called for waits about as long
-PATROL_S = 0.02  # or, at most, twice this while nobody collects
-QUIET_LOOKS = 5  # without a task waiting before the caller sleeps
+TINY_S = 0.0002
+PATIENCE_S = 0.001  # with tasks that should be tiny
 CLOSE_PATIENCE_S = 1.0
 
 
@@ -65,19 +63,16 @@ class ThreadExecutor:
         self._cancel_grace_s = cancel_grace_s
         self._inbox: deque[_Running] = deque()
         self._calls: SimpleQueue[bool] = SimpleQueue()  # one a thread that should look into the inbox, or end
-        self._asleep: deque[None] = deque()  # one a thread that waits to be called
         self._usual_s = 1.0  # how long tasks take, the last ones counting most
-        self._doubts: SimpleQueue[bool] = SimpleQueue()  # for the caller: look after a while, or end
-        self._has_doubt = False
-        self._calls_s = NEVER_S  # when to call for what is still in the inbox
-        self._caller: threading.Thread | None = None
+        self._is_awaited = False  # the pump stands at the bell until what it submitted is done
+        self._bell = threading.Lock()  # free means rung
+        self._bell.acquire()
         self._finished: deque[_Running] = deque()
         self._running: dict[str, _Running] = {}
         self._ended: list[tuple[Task, Ran | Cancelled | Released]] = []
         self._looks_s = NEVER_S
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._is_woken = False
-        self._rings_owed = 0  # threads that noted that they wake us, and have not done so yet
         self._is_closed = False
         self._threads: set[threading.Thread] = set()
         for _ in range(count):
@@ -86,53 +81,37 @@ class ThreadExecutor:
     def fileno(self) -> int:
         return self._wake
 
-    def submit(self, task: Task) -> None:
-        running = _Running(task, time.monotonic() + task.timeout_s)
-        if running.ends_s < self._looks_s:
-            self._looks_s = running.ends_s
-        self._running[task.key] = running
-        self._inbox.append(running)
-        awake = len(self._threads) - len(self._asleep) + self._calls.qsize()
-        if self._usual_s < TINY_S and awake > 0:
-            self._doubt()
-        else:
+    def submit(self, tasks: Sequence[Task]) -> None:
+        now_s = time.monotonic()
+        batch = [_Running(task, now_s + task.timeout_s) for task in tasks]
+        for running in batch:
+            self._running[running.task.key] = running
+            self._looks_s = min(self._looks_s, running.ends_s)
+        self._inbox.extend(batch)
+        if self._usual_s < TINY_S:
+            self._calls.put(True)
+            self._await(batch, now_s + PATIENCE_S)
+        for _ in range(len(self._inbox)):
             self._calls.put(True)
 
     def collect(self) -> list[tuple[Task, Ran | Cancelled | Released]]:
-        self._hear_rings()
+        # First the ring, then the note that there was one, then what finished: whoever finishes after that rings again.
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._wake)
+        self._is_woken = False
         while self._finished:
             running = self._finished.popleft()
             if running.ran is not None and self._running.get(running.task.key) is running:
                 self._finish(running, running.ran)
-        now_s = time.monotonic()
-        if self._calls_s <= now_s or not self._inbox:
-            self._calls_s = NEVER_S
-            self._call_all()
-        if self._looks_s <= now_s:
+        if self._looks_s <= (now_s := time.monotonic()):
             self._look(now_s)
         ended, self._ended = self._ended, []
         return ended
 
-    def _hear_rings(self) -> None:
-        """Before the look at what finished: whoever finishes after it wakes us again. A read lets another thread have
-        the interpreter, so it is only done when somebody wrote, or has noted that he will: each note is one write."""
-        if self._is_woken:
-            self._is_woken = False
-            self._rings_owed += 1
-        if not self._rings_owed:
-            return
-        try:
-            self._rings_owed -= os.eventfd_read(self._wake)
-        except BlockingIOError:
-            return  # he stands between his note and his write
-        if self._rings_owed < 0:
-            # One who noted after that has rung already; what he finished is among what is looked at now.
-            self._rings_owed = 0
-            self._is_woken = False
-
     def next_deadline_s(self) -> float | None:
-        due_s = min(self._looks_s, self._calls_s)
-        return None if due_s == NEVER_S else due_s
+        if self._finished:
+            return 0.0  # while the pump waited for it, so nobody rang
+        return None if self._looks_s == NEVER_S else self._looks_s
 
     def cancel(self, key: str) -> None:
         if running := self._running.get(key):
@@ -163,7 +142,6 @@ class ThreadExecutor:
         self._inbox.clear()
         for _ in threads:
             self._calls.put(False)
-        self._doubts.put(False)
         deadline_s = time.monotonic() + CLOSE_PATIENCE_S
         for thread in (closer, *threads):
             thread.join(max(0.0, deadline_s - time.monotonic()))
@@ -206,40 +184,11 @@ class ThreadExecutor:
         self._threads.add(thread)
         thread.start()
 
-    def _doubt(self) -> None:
-        """Nobody was called for a task: whether it has begun is looked at a little later, whatever the pump does."""
-        if self._caller is None:
-            self._caller = threading.Thread(target=self._call_later, name="caller", daemon=True)
-            self._caller.start()
-        if self._calls_s == NEVER_S:
-            self._calls_s = time.monotonic() + CALL_AFTER_S
-        if not self._has_doubt:
-            self._has_doubt = True
-            self._doubts.put(True)
-
-    def _call_all(self) -> None:
-        for _ in range(len(self._inbox)):
-            self._calls.put(True)
-
-    def _call_later(self) -> None:
-        """Awake as long as tasks keep coming, and a little longer: being woken for each would cost what this saves."""
-        while self._doubts.get():
-            quiet = 0
-            while quiet < QUIET_LOOKS:
-                oldest = self._first()
-                time.sleep(PATROL_S)
-                quiet = quiet + 1 if oldest is None else 0
-                if oldest is not None and self._first() is oldest:  # else somebody is at work on them
-                    self._call_all()
-            self._has_doubt = False
-            if self._inbox:  # perhaps since before that: whoever submitted it saw that there was doubt already
-                self._doubt()
-
-    def _first(self) -> _Running | None:
-        try:
-            return self._inbox[0]
-        except IndexError:
-            return None
+    def _await(self, batch: list[_Running], until_s: float) -> None:
+        self._is_awaited = True
+        while any(running.ran is None for running in batch) and (left_s := until_s - time.monotonic()) > 0:
+            self._bell.acquire(timeout=left_s)
+        self._is_awaited = False
 
     def _next(self) -> _Running | None:
         """The next task; waits for it. None when the executor is closed."""
@@ -247,12 +196,18 @@ class ThreadExecutor:
             try:
                 return self._inbox.popleft()
             except IndexError:
-                self._asleep.append(None)
-            # Whoever submitted before that has counted on us, and called nobody.
-            is_called = bool(self._inbox) or self._calls.get()
-            self._asleep.pop()
-            if not is_called:
-                return None
+                if not self._calls.get():
+                    return None
+
+    def _tell(self) -> None:
+        """Something finished. A pump that stands at the bell is not called otherwise: it collects right after that."""
+        if self._is_awaited:
+            if not self._inbox:
+                with suppress(RuntimeError):  # somebody has rung already
+                    self._bell.release()
+        elif not self._is_woken:
+            self._is_woken = True
+            os.eventfd_write(self._wake, 1)
 
     def _work(self) -> None:
         while (running := self._next()) is not None:
@@ -270,7 +225,5 @@ class ThreadExecutor:
                 break  # given up: another thread is in this one's place
             running.ran = ran
             self._finished.append(running)
-            if not self._is_woken:
-                self._is_woken = True
-                os.eventfd_write(self._wake, 1)
+            self._tell()
         self._threads.discard(threading.current_thread())
