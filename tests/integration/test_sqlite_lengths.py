@@ -14,7 +14,7 @@ from fileq.brokers.sqlite import SqliteBroker
 from fileq.brokers.sqlite.schema import VERSION
 from fileq.brokers.types import complete, release
 from fileq.config import config_from
-from fileq.job import Claim, decode
+from fileq.job import Claim, decode, encode
 from tests.conformance.builders import an_entry, worker_info
 
 
@@ -36,13 +36,13 @@ def agree(broker: SqliteBroker) -> int:
     return counted["low"]
 
 
-MOVES = ("enqueue", "enqueue", "cancel", "cancel", "claim", "claim", "release", "complete", "drain")
+MOVES = ("enqueue", "enqueue", "push", "cancel", "cancel", "claim", "claim", "release", "complete", "drain")
 SLOTS = ("w1", "w2", "w3", "w4")
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_happens_the_ends_tell_the_length(directory: Path, seed: int) -> None:
-    """Cancelled at the ends and in the middle, claimed, released to the front, emptied and filled again."""
+    """Cancelled at the ends and in the middle, claimed, released to the front, emptied, filled again, by others too."""
     draw = random.Random(seed)
     with closing(opened(directory / "fileq.db")) as broker:
         broker.register(dict.fromkeys(SLOTS, worker_info()))
@@ -52,6 +52,8 @@ def test_whatever_happens_the_ends_tell_the_length(directory: Path, seed: int) -
             move = draw.choice(MOVES)
             if move == "enqueue":
                 broker.enqueue([an_entry(f"job-{i}-{n}") for n in range(draw.randrange(1, 4))])
+            elif move == "push":
+                broker.store.push_raw("low", encode(an_entry(f"pushed-{i}").job))
             elif move == "cancel" and ids:
                 broker.cancel(draw.sample(ids, min(len(ids), draw.randrange(1, 3))))
             elif move == "claim":

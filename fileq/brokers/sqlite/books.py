@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from zlib import crc32
 
 import msgspec
@@ -35,7 +35,6 @@ from fileq.job import State, Version
 EVENTS_KEPT = 10_000
 EXPIRED_AT_ONCE = 500  # records deleted by one transaction because their time has come
 HOUR_MS = 3_600_000
-_LONGEST_PAGE = 16
 _BEFORE_ALL = -(2**63)  # no position is as low
 
 
@@ -173,18 +172,14 @@ class Books:
         ends = self._ends[queue] = [0, 1] if first is None else [first - 1, last + 1]
         return ends
 
-    def heads(self, queue: str) -> Iterator[Element]:
-        """The next elements out of a queue; take() those that are claimed."""
-        return self._elements("queued WHERE queue = ?", queue)
-
-    def _elements(self, place: str, name: str) -> Iterator[Element]:
-        """Lowest position first, their records read ahead; in short pages that grow, as few may be wanted."""
-        sql = f"SELECT position, raw FROM {place} AND position > ? ORDER BY position LIMIT ?"
-        last, size = _BEFORE_ALL, 1
-        while page := [Element(at, raw, job_in(raw)) for at, raw in self.db.execute(sql, (name, last, size))]:
+    def heads(self, queue: str, wanted: int) -> Iterator[Element]:
+        """The next elements out of a queue, their records read ahead; take() those that are claimed."""
+        sql = "SELECT position, raw FROM queued WHERE queue = ? AND position > ? ORDER BY position LIMIT ?"
+        last = _BEFORE_ALL
+        while page := [Element(at, raw, job_in(raw)) for at, raw in self.db.execute(sql, (queue, last, wanted))]:
             self.expect(element.job.id for element in page if element.job is not None)
             yield from page
-            last, size = page[-1].position, min(size * 2, _LONGEST_PAGE)
+            last = page[-1].position
 
     def take_from_the_middle(self, queue: str, position: int) -> None:
         """Take one out of turn, and remember the hole: the length is told by the ends and the holes between them."""
@@ -230,13 +225,20 @@ class Books:
         if not row.queued:  # else a copy of it still waits, and needs the record
             row.expires_ms = self.now_ms + int(self.config.worker.history_ttl * 1000)
         if state not in self._listings:
-            self._listings[state] = Listing(self.db, state, self._elements("ended WHERE state = ?", state.value))
+            self._listings[state] = Listing(self.db, state)
         self._listings[state].append(row.raw)
         self.count(state.value)
-        for fallen in self._listings[state].trim(self.config.worker.completed_max):
-            stale = self.row(fallen.id) if fallen else None
-            if stale is not None and stale.state == state and not stale.queued:
-                self.drop_row(stale.id)
+        for raw in self._listings[state].trim(self.config.worker.completed_max):
+            if (fallen := job_in(raw)) is not None:
+                self._forget(fallen.id, state)
+
+    def _forget(self, id: str, state: State) -> None:
+        """Off the list, its record goes too, unless that is about something else by now."""
+        if id not in self._rows:
+            # Unread, it is as the table has it.
+            self.db.execute("DELETE FROM records WHERE id = ? AND state = ? AND queued = 0", (id, state.value))
+        elif (row := self._rows[id]) is not None and row.state == state and not row.queued:
+            self.drop_row(id)
 
     # the end of the transaction
 
@@ -277,7 +279,7 @@ class Books:
             self._each("INSERT INTO events (body) VALUES (?)", [(body,) for body in self._events])
             self.db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (EVENTS_KEPT,))
 
-    def _each(self, sql: str, values: list[tuple[object, ...]]) -> None:
+    def _each(self, sql: str, values: Sequence[tuple[object, ...]]) -> None:
         if values:
             self.db.executemany(sql, values)
 

@@ -112,7 +112,8 @@ class SqliteBroker(SqliteMending):
 
     def _claim(self, books: Books, slots: list[Slot], paused: frozenset[str]) -> list[Claim]:
         """What each slot holds already, or else the next job; one look a queue for all of them."""
-        heads = {queue: books.heads(queue) for queue in self.queue_names if queue not in paused}
+        wanted = sum(slot.held is None for slot in slots)
+        heads = {queue: books.heads(queue, wanted) for queue in self.queue_names if queue not in paused}
         taken: list[tuple[str, int]] = []
         claims = []
         for slot in slots:

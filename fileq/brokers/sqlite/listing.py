@@ -8,8 +8,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
-from fileq.brokers.sqlite.rows import Element, job_in
-from fileq.job import Job, State
+from fileq.job import State
+
+_PAGE = 16
 
 
 def first_and_last(db: sqlite3.Connection, state: State) -> tuple[int, int]:
@@ -21,29 +22,31 @@ def first_and_last(db: sqlite3.Connection, state: State) -> tuple[int, int]:
 
 
 class Listing:
-    """`oldest` gives what the list holds already, oldest first."""
-
-    def __init__(self, db: sqlite3.Connection, state: State, oldest: Iterator[Element]) -> None:
+    def __init__(self, db: sqlite3.Connection, state: State) -> None:
         self._db = db
         self._state = state
-        self._oldest = oldest
         self._first, last = first_and_last(db, state)
         self._next = self._new_from = last + 1
         self._new: list[bytes] = []
+        self._oldest = self._read(self._first)
 
     def append(self, raw: bytes) -> None:
         self._new.append(raw)
         self._next += 1
 
-    def trim(self, longest: int) -> Iterator[Job | None]:
+    def trim(self, longest: int) -> Iterator[bytes]:
         """Whatever falls off a list that may be so long."""
         while self._next - self._first > longest:
             position = self._first
             self._first += 1
-            if position < self._new_from:
-                yield next(self._oldest).job
-            else:
-                yield job_in(self._new[position - self._new_from])
+            yield next(self._oldest) if position < self._new_from else self._new[position - self._new_from]
+
+    def _read(self, position: int) -> Iterator[bytes]:
+        sql = "SELECT raw FROM ended WHERE state = ? AND position >= ? ORDER BY position LIMIT ?"
+        while page := self._db.execute(sql, (self._state.value, position, _PAGE)).fetchall():
+            position += len(page)
+            for (raw,) in page:
+                yield raw
 
     def write(self) -> None:
         name, new = self._state.value, enumerate(self._new, self._new_from)

@@ -151,8 +151,10 @@ class Store:
     def push_raw(self, queue: str, raw: bytes) -> None:
         """An element as another program would push it: no record, no counter, no wake. For tests."""
         with self.transaction() as db:
-            sql = "INSERT INTO queued SELECT ?1, coalesce(max(position), 0) + 1, ?2 FROM queued WHERE queue = ?1"
-            db.execute(sql, (queue, raw))
+            sql = "SELECT coalesce(max(position), 0) + 1 FROM queued WHERE queue = ?"
+            (position,) = db.execute(sql, (queue,)).fetchone()
+            db.execute("DELETE FROM holes WHERE queue = ? AND position = ?", (queue, position))
+            db.execute("INSERT INTO queued VALUES (?, ?, ?)", (queue, position, raw))
 
     def check_usable(self) -> None:
         if os.getpid() != self._pid:
