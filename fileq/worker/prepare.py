@@ -38,13 +38,3 @@ def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = 
         timeout_s=job.timeout if job.timeout is not None else routes[number].timeout,
         runs_changed=runs_changed,
     )
-
-
-def waited_ms(claim: Claim) -> int | None:
-    """From the moment the job was ready to its claim, by the clocks of those who wrote them down; None where the job
-    does not tell: after a failure it was ready when its backoff was over, which only its record knows."""
-    job = claim.job
-    if job is None or job.retries or job.recoveries or not claim.claimed_ms:
-        return None
-    ready = parse_time(job.process_at or job.creation_time)
-    return None if ready is None else max(0, claim.claimed_ms - round(ready.timestamp() * 1000))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 from fileq.breaker import Breaker
 from fileq.brokers.base import Broker
-from fileq.brokers.types import Hold, Renewal, Settled, Settlement, Turn, Verb
+from fileq.brokers.types import Hold, Renewal, Settled, Settlement, Turn
 from fileq.config import Config
 from fileq.errors import BrokerError
 from fileq.handlers.routes import Routes
@@ -26,8 +26,9 @@ from fileq.service import Emit
 from fileq.worker.aftermath import Aftermath
 from fileq.worker.executors.base import Executor
 from fileq.worker.paths import Paths
-from fileq.worker.prepare import prepare, task_key, waited_ms
+from fileq.worker.prepare import prepare, task_key
 from fileq.worker.slots import Running, Slots
+from fileq.worker.telling import tell_claimed, tell_fenced, tell_settled
 from fileq.worker.turns import Turns
 
 KILL_GRACE_S = 5.0
@@ -135,11 +136,11 @@ class Pump:
             self._breaker.took([task_key(claim) for claim in answer.claims])
         self._take_settled(underway.settlements, answer)
         self._begin(answer.claims)
+        self._collect()  # what ended while the answer was awaited, or as soon as it began
         for slot in answer.gone:
             self._replace(slot)
         self.paused = answer.paused
         self.is_hungry = len(answer.claims) < len(underway.slots)
-        self._collect()  # what ended while the answer was awaited, or as soon as it began
         return len(answer.claims)
 
     def _give_up_turns(self) -> None:
@@ -191,16 +192,15 @@ class Pump:
     # claims
 
     def _begin(self, claims: Iterable[Claim]) -> None:
-        """Claims start to run, or are refused at once. One whose outcome is known already is only settled again."""
-        tasks = []
-        for claim in claims:
-            if claim.slot in self.slots.settling:
-                continue
-            fields = {"queue": claim.queue, "worker_id": claim.slot, "waited_ms": waited_ms(claim)}
-            self._emit("job.claimed", level="debug", job_id=claim.id, job=claim.job, **fields)
-            if task := self._prepared(claim):
-                tasks.append(task)
-        if tasks:
+        """Claims start to run, or are refused at once; what comes after quiet is given back. One whose outcome is known
+        already is only settled again."""
+        new = [claim for claim in claims if claim.slot not in self.slots.settling]
+        for claim in new:
+            tell_claimed(claim, self._emit)
+        if self.is_quiet:
+            for claim in reversed(new):  # each goes to the front
+                self._settle(claim, Released(), self._policy, 0)
+        elif tasks := [task for claim in new if (task := self._prepared(claim)) is not None]:
             self._executor.submit(tasks)
 
     def _prepared(self, claim: Claim, *, changed_to: str | None = None) -> Task | None:
@@ -256,13 +256,16 @@ class Pump:
         paths = [claim.job.path if claim.job else b"" for claim, _ in self._orders]
         entries = self._broker.lookup(paths)
         orders, self._orders = self._orders, []
+        tasks = []
         for (claim, signature), entry in zip(orders, entries, strict=True):
             self.slots.running.pop(claim.slot, None)
             newer = dict(entry.versions).get(signature) if entry is not None else None
             if newer is not None and newer != claim.id:
                 self._settle(claim, Done(is_superseded=True), self._policy, 0)
             elif task := self._prepared(claim, changed_to=signature):
-                self._executor.submit([task])
+                tasks.append(task)
+        if tasks:
+            self._executor.submit(tasks)
 
     def _take_settled(self, settlements: list[Settlement], answer: Turn) -> None:
         for settlement, said in zip(settlements, answer.settled, strict=True):
@@ -270,25 +273,10 @@ class Pump:
             self.slots.settling.pop(slot, None)
             processed = self._processed.pop(slot, job.signature if job is not None else None)
             if said is Settled.FENCED:
-                self._tell_fenced(settlement.claim)
+                tell_fenced(settlement.claim, self._emit)
             else:
-                self._tell(settlement)
+                tell_settled(settlement, self._emit)
                 self._aftermath.follow(settlement, self._paths, processed)
-
-    def _tell(self, s: Settlement) -> None:
-        event, level = _EVENTS[s.verb]
-        fields = {"job_id": s.claim.id, "queue": s.claim.queue, "worker_id": s.claim.slot, "duration_ms": s.duration_ms}
-        if s.claim.job is not None:
-            fields |= {"trace_id": s.claim.job.trace_id, "span_id": s.claim.job.span_id}
-        if s.error:
-            fields["error"] = s.error
-        if s.verb is Verb.RETRY:
-            fields["delay_ms"] = s.delay_ms
-        if s.superseded:
-            fields["is_superseded"] = True
-        if s.verb is Verb.BURY and s.is_failure:
-            fields["is_failure"] = True
-        self._emit("job.recovered" if s.died and s.verb is not Verb.BURY else event, level=level, **fields)
 
     # heartbeats
 
@@ -296,10 +284,10 @@ class Pump:
         """Prolong what is held, and learn what is not."""
         renewals = self._broker.renew(self.slots.believed())
         self._next_renewal_s = self._monotonic() + self._renew_every_s
-        for renewal in renewals:
-            self._heed(renewal)
+        self._begin([claim for renewal in renewals if (claim := self._heed(renewal)) is not None])
 
-    def _heed(self, renewal: Renewal) -> None:
+    def _heed(self, renewal: Renewal) -> Claim | None:
+        """A job that the slot turns out to hold, to be begun."""
         slot = renewal.slot
         running = self.slots.running.get(slot)
         if renewal.hold is Hold.GONE:
@@ -310,7 +298,8 @@ class Pump:
             running.is_cancelling = True
             self._executor.cancel(task_key(running.claim))
         elif renewal.hold is Hold.UNEXPECTED and renewal.claim is not None and running is None and not self.is_quiet:
-            self._begin([renewal.claim])  # a quiet pump leaves it: deregistering gives it back
+            return renewal.claim  # a quiet pump leaves it: deregistering gives it back
+        return None
 
     def _lose(self, running: Running) -> None:
         """Somebody else has the job now: end ours, and say nothing of it."""
@@ -319,10 +308,7 @@ class Pump:
         self._tasks.pop(key, None)
         self.slots.running.pop(running.claim.slot, None)
         self._breaker.ended(key, None)
-        self._tell_fenced(running.claim)
-
-    def _tell_fenced(self, claim: Claim) -> None:
-        self._emit("job.fenced", level="warning", job_id=claim.id, job=claim.job, worker_id=claim.slot)
+        tell_fenced(running.claim, self._emit)
 
     def _replace(self, slot: str) -> None:
         running = self.slots.running.get(slot)
@@ -331,7 +317,7 @@ class Pump:
             self._lose(running)
         elif settlement is not None:
             # It ended, and too late: a slot that is gone can't tell, so it is fenced without being asked.
-            self._tell_fenced(settlement.claim)
+            tell_fenced(settlement.claim, self._emit)
         name = self.slots.replace(slot)
         self._broker.register({name: self.slots.info(self._breaker.state)})
         self._emit("slot.replaced", level="warning", lost=slot, worker_id=name)
@@ -341,15 +327,6 @@ class Pump:
         state = self._breaker.state
         self._broker.register({name: self.slots.info(state) for name in self.slots.names})
         self._shown_breaker = state
-
-
-_EVENTS = {
-    Verb.COMPLETE: ("job.completed", "info"),
-    Verb.RETRY: ("job.failed", "warning"),
-    Verb.BURY: ("job.dead", "error"),
-    Verb.RELEASE: ("job.released", "info"),
-    Verb.CANCEL: ("job.cancelled", "info"),
-}
 
 
 def _as_sample(outcome: Outcome) -> bool | None:

@@ -150,11 +150,12 @@ class WorkerService:
             rest_s = min(rest_s, opens_in_s)
         return rest_s if may_claim else min(rest_s, NOT_ALLOWED_PAUSE_S)
 
-    def _rest(self, longest_s: float, *, is_listening: bool) -> None:
+    def _rest(self, longest_s: float, *, is_listening: bool, hears_executor: bool = True) -> None:
         """Until a child has something to say, a queue may have, somebody calls, or the time is up."""
         poll = select.poll()
         poll.register(self._wake_fd, select.POLLIN)
-        poll.register(self._executor.fileno(), select.POLLIN)
+        if hears_executor:
+            poll.register(self._executor.fileno(), select.POLLIN)
         now_s = time.monotonic()
         waiter = self._armed() if is_listening and now_s >= self._deaf_until_s and not self._pump.is_quiet else None
         if waiter is not None:
@@ -201,7 +202,8 @@ class WorkerService:
                 self._outage.over()
                 return
             except BrokerUnavailable as error:
-                self._rest(self._outage.met(error), is_listening=False)
+                # What a thread brings now nobody collects: with an ear for it there would be no rest.
+                self._rest(self._outage.met(error), is_listening=False, hears_executor=False)
 
     def _has_given_up(self) -> bool:
         """It should have ended, and the broker does not answer: heartbeats run out by themselves, and whoever reaps

@@ -21,7 +21,7 @@ from fileq.outcome import Cancelled, Done, Failed, Released
 from fileq.worker.executors import thread
 from fileq.worker.executors.base import Executor
 from fileq.worker.executors.mixed import MixedExecutor
-from fileq.worker.executors.thread import PATIENCE_S, ThreadExecutor
+from fileq.worker.executors.thread import TINY_S, ThreadExecutor
 from tests.waiting import wait_until
 
 Outcome = Ran | Cancelled | Released
@@ -46,8 +46,8 @@ class Script:
                 return Failed("cancelled", "InterruptedError")
             case b"raise":
                 raise SystemExit(3)
-            case b"a millisecond":
-                time.sleep(PATIENCE_S - 1e-4)
+            case b"about as long":
+                time.sleep(TINY_S)
             case b"thread id":
                 return Done(b"%d" % threading.get_ident())
             case b"thread":
@@ -75,10 +75,6 @@ class Driver:
     def submit_together(self, **raws: bytes) -> None:
         self.executor.submit([Task(key, raw, 0, b"", (), 1, 300.0) for key, raw in raws.items()])
 
-    def get_used_to_tiny_tasks(self) -> None:
-        for n in range(50):
-            self.outcome(self.submit(f"tiny-{n}"))
-
     def turn(self) -> None:
         deadline_s = self.executor.next_deadline_s()
         left_s = 0.02 if deadline_s is None else max(0.0, min(0.02, deadline_s - time.monotonic()))
@@ -104,15 +100,18 @@ class Threads(Driver):
         self.script = Script()
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.closed: list[bool] = []
-        super().__init__(
-            ThreadExecutor(
-                count,
-                self.script.run,
-                close_run=lambda: self.closed.append(True),
-                emit=lambda event, *, level="info", **fields: self.events.append((event, {"level": level, **fields})),
-                cancel_grace_s=grace_s,
-            )
+        self.executor: ThreadExecutor = ThreadExecutor(
+            count,
+            self.script.run,
+            close_run=lambda: self.closed.append(True),
+            emit=lambda event, *, level="info", **fields: self.events.append((event, {"level": level, **fields})),
+            cancel_grace_s=grace_s,
         )
+        super().__init__(self.executor)
+
+    def expect(self, *, tiny: bool) -> None:
+        """Make it wait for the next batch, or for none."""
+        self.executor._to_pass = self.executor._passes_left = 0 if tiny else 10**9
 
 
 Start = Callable[..., Threads]
@@ -150,12 +149,14 @@ def test_tasks_run_in_threads_of_their_own_at_the_same_time(start: Start) -> Non
     assert [driver.outcome(key) for key in keys] == [Done()] * 4
 
 
-def test_thousands_of_tasks_each_come_back_once(start: Start) -> None:
+@pytest.mark.parametrize("tiny", [True, False])
+def test_thousands_of_tasks_each_come_back_once(start: Start, tiny: bool) -> None:
     driver = start(8)
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         for batch in range(500):
+            driver.expect(tiny=tiny)
             keys = [driver.submit(f"{batch}-{i}") for i in range(8)]
             driver.until(lambda: len(driver.ended) == 8)
             assert sorted(driver.ended) == sorted(keys)
@@ -191,9 +192,11 @@ def test_what_a_thread_brings_after_it_was_left_behind_is_dropped_and_the_thread
     assert driver.ended == {}
 
 
-def test_threads_are_neither_lost_nor_multiplied_when_tasks_end_just_at_their_timeout(start: Start) -> None:
+@pytest.mark.parametrize("tiny", [True, False])
+def test_threads_are_neither_lost_nor_multiplied_when_tasks_end_just_at_their_timeout(start: Start, tiny: bool) -> None:
     driver = start(4)
     for batch in range(50):
+        driver.expect(tiny=tiny)
         keys = [driver.submit(f"{batch}-{i}", timeout_s=i * 2e-5) for i in range(4)]
         driver.until(lambda: len(driver.ended) == 4)
         assert sorted(driver.ended) == sorted(keys)
@@ -229,10 +232,12 @@ def test_an_abandoned_task_is_never_spoken_of_again(start: Start) -> None:
     assert driver.ended == {}
 
 
-def test_an_abandoned_task_that_has_just_ended_is_not_spoken_of_either(start: Start) -> None:
+@pytest.mark.parametrize("tiny", [True, False])
+def test_an_abandoned_task_that_has_just_ended_is_not_spoken_of_either(start: Start, tiny: bool) -> None:
     driver = start(1)
+    driver.expect(tiny=tiny)
     key = driver.submit("a")
-    wait_until(lambda: select.select([driver.executor], [], [], 0)[0])
+    wait_until(lambda: driver.executor.next_deadline_s() == 0.0)
     driver.executor.abandon(key)
     assert driver.outcome(driver.submit("b")) == Done()
     assert driver.ended == {}
@@ -321,7 +326,6 @@ def test_each_task_runs_where_its_route_wants_it(mixed: Callable[..., Driver]) -
     assert [pid == os.getpid() for pid in pids] == [False, True, False]
 
 
-
 def is_readable(executor: ThreadExecutor) -> bool:
     return bool(select.select([executor], [], [], 0)[0])
 
@@ -376,11 +380,10 @@ def test_a_task_that_is_given_up_before_it_began_never_runs() -> None:
 
 def test_tiny_tasks_are_run_by_one_thread_and_have_ended_when_they_are_submitted(start: Start) -> None:
     driver = start(4)
-    driver.get_used_to_tiny_tasks()
     together = {f"together-{n}": b"thread id" for n in range(8)}
 
     def are_run_by_one_thread() -> bool:
-        # Now and then the machine has something else to do for longer than the executor waits.
+        driver.expect(tiny=True)  # and now and then the machine has something else to do for longer than it waits
         driver.submit_together(**together)
         ended = {task.key: ran for task, ran in driver.executor.collect()}
         driver.until(lambda: len(ended) + len(driver.ended) == 8)
@@ -394,18 +397,18 @@ def test_whoever_submits_tiny_tasks_goes_on_when_the_last_of_them_has_ended(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = start(4)
-    driver.get_used_to_tiny_tasks()
     monkeypatch.setattr(thread, "PATIENCE_S", 3600.0)
+    monkeypatch.setattr(thread, "CALL_S", 3600.0)
     for batch in range(100):
         driver.submit_together(**{f"{batch}-{n}": b"" for n in range(8)})
-    driver.until(lambda: len(driver.ended) == 800)
+        assert len(driver.executor.collect()) == 8
 
 
 def test_what_ended_while_it_was_submitted_is_due_though_nobody_rang(start: Start) -> None:
     driver = start(1)
-    driver.get_used_to_tiny_tasks()
 
     def has_ended_silently() -> bool:
+        driver.expect(tiny=True)
         key = driver.submit("silent")
         is_due = driver.executor.next_deadline_s() == 0.0
         is_silent = not select.select([driver.executor], [], [], 0)[0]
@@ -418,12 +421,49 @@ def test_what_ended_while_it_was_submitted_is_due_though_nobody_rang(start: Star
 
 def test_while_tasks_are_tiny_one_that_takes_its_time_holds_up_neither_the_others_nor_the_pump(start: Start) -> None:
     driver = start(4)
-    driver.get_used_to_tiny_tasks()
+    driver.expect(tiny=True)
     driver.submit_together(slow=b"hang", quick=b"", slower=b"hang", quicker=b"")  # nobody collects from here on
     wait_until(lambda: {"slow", "quick", "slower", "quicker"} <= set(driver.script.begun))
     driver.until(lambda: {"quick", "quicker"} <= driver.ended.keys())
     driver.script.lets_go.set()
     driver.until(lambda: {"slow", "slower"} <= driver.ended.keys())
+
+
+def test_who_waited_in_vain_waits_less_and_less_often_and_again_when_tasks_are_tiny(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = start(2)
+    waits: list[bool] = []
+    await_really = driver.executor._await
+
+    def await_and_note(batch: list[Any], until_s: float) -> bool:
+        waits.append(await_really(batch, until_s))
+        return waits[-1]
+
+    monkeypatch.setattr(driver.executor, "_await", await_and_note)
+    driver.submit("slow", b"hang")
+    for n in range(63):
+        driver.outcome(driver.submit(f"beside-{n}"))
+    assert waits == [False] * 6, "for the first, and for every 2nd, 4th, 8th, 16th, 32nd after it"
+    driver.script.lets_go.set()
+    driver.outcome("slow")
+    monkeypatch.setattr(thread, "PATIENCE_S", 3600.0)
+    monkeypatch.setattr(thread, "CALL_S", 3600.0)
+    waits.clear()
+    for n in range(64):
+        driver.outcome(driver.submit(f"alone-{n}"))
+    assert len(waits) > 32
+    assert all(waits)
+
+
+@pytest.mark.parametrize("passes", [0, 1, 2])
+def test_a_task_that_nobody_waits_for_any_more_rings(start: Start, passes: int) -> None:
+    driver = start(1)
+    driver.executor._passes_left = passes
+    driver.submit("a", b"hang")
+    assert not is_readable(driver.executor)
+    driver.script.lets_go.set()
+    assert select.select([driver.executor], [], [], 10.0)[0]
 
 
 def test_a_task_that_ends_right_when_the_pump_stops_waiting_for_it_is_told_all_the_same(start: Start) -> None:
@@ -432,8 +472,8 @@ def test_a_task_that_ends_right_when_the_pump_stops_waiting_for_it_is_told_all_t
     sys.setswitchinterval(1e-6)
     try:
         for n in range(300):
-            driver.executor._usual_s = 0.0
-            key = driver.submit(f"{n}", b"a millisecond")
+            driver.expect(tiny=True)
+            key = driver.submit(f"{n}", b"about as long")
             is_due = driver.executor.next_deadline_s() == 0.0
             assert is_due or select.select([driver.executor], [], [], 10.0)[0]
             assert driver.outcome(key) == Done()

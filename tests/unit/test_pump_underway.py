@@ -10,7 +10,7 @@ import pytest
 from fileq.brokers.base import TurnUnderway
 from fileq.brokers.types import Renewal, Settlement, Turn
 from fileq.errors import BrokerUnavailable
-from fileq.job import State
+from fileq.job import State, decode
 from fileq.outcome import Done, Failed
 from fileq.worker.turns import UNDERWAY_MAX
 from tests.unit.test_pump import Bench, Shaky
@@ -90,6 +90,18 @@ def test_a_turn_is_begun_and_its_answer_taken_at_the_next(bench: DistantBench) -
     assert not bench.pump.is_idle
     assert bench.pump.turn() == 1
     assert bench.submitted() == ["a"]
+
+
+def test_what_a_turn_brings_after_quiet_never_begins_and_is_given_back(bench: DistantBench) -> None:
+    bench.enqueue("a", "b")
+    bench.pump.turn()
+    bench.pump.is_quiet = True
+    bench.pump.cancel_all(0.0)
+    bench.turn_until_quiet()
+    assert bench.submitted() == []
+    assert bench.pump.is_idle
+    assert [decode(raw).id for page in bench.broker.pages("low") for raw in page] == ["a", "b"]
+    assert bench.broker.census().counters["released"] == 2
 
 
 def test_a_slot_that_asked_in_vain_does_not_ask_again_by_itself(bench: DistantBench) -> None:

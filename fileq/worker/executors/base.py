@@ -1,5 +1,5 @@
 """What the pump asks of an executor. It never raises for what a handler does, and holds the pump up for a
-millisecond at most."""
+few milliseconds at most."""
 
 from __future__ import annotations
 

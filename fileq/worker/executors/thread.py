@@ -6,7 +6,9 @@ pump that gave up, is decided by taking the task's token: a list's pop is atomic
 
 Waking a thread costs more than a tiny task does, and so does the quarrel of two over the interpreter: each write to a
 file lets the other have it. So while tasks are tiny one thread is called for all that came in together, and the pump
-waits until they are done, for a millisecond at most; then every task that has not begun gets a thread of its own.
+waits until they are done, or should be; then every task that has not begun gets a thread of its own. Among quarrelling
+threads no task is tiny: so after a batch that was not done in time the pump lets some pass, more each time, and before
+it tries again it waits until nothing runs, just as briefly.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ from fileq.worker.executors.asked import CANCEL_GRACE_S, Asked, ending, timed_ou
 from fileq.worker.program import Run
 
 NEVER_S = float("inf")
-TINY_S = 0.0002
-PATIENCE_S = 0.001  # with tasks that should be tiny
+TINY_S = 0.0001
+CALL_S = 0.0001  # until a thread hears that it is called
+PATIENCE_S = 0.002  # at most, with everything that should be tiny
+MOST_PASSED = 31  # batches between two that the pump waits for
 CLOSE_PATIENCE_S = 1.0
 
 
@@ -63,7 +67,7 @@ class ThreadExecutor:
         self._cancel_grace_s = cancel_grace_s
         self._inbox: deque[_Running] = deque()
         self._calls: SimpleQueue[bool] = SimpleQueue()  # one a thread that should look into the inbox, or end
-        self._usual_s = 1.0  # how long tasks take, the last ones counting most
+        self._to_pass = self._passes_left = 0  # batches not to wait for, because the last that was waited for took long
         self._is_awaited = False  # the pump stands at the bell until what it submitted is done
         self._bell = threading.Lock()  # free means rung
         self._bell.acquire()
@@ -82,15 +86,16 @@ class ThreadExecutor:
         return self._wake
 
     def submit(self, tasks: Sequence[Task]) -> None:
+        is_awaited = self._may_be_tiny()
         now_s = time.monotonic()
         batch = [_Running(task, now_s + task.timeout_s) for task in tasks]
         for running in batch:
             self._running[running.task.key] = running
             self._looks_s = min(self._looks_s, running.ends_s)
         self._inbox.extend(batch)
-        if self._usual_s < TINY_S:
+        if is_awaited:
             self._calls.put(True)
-            self._await(batch, now_s + PATIENCE_S)
+            self._learn(is_tiny=self._await(batch, now_s + min(PATIENCE_S, CALL_S + TINY_S * len(batch))))
         for _ in range(len(self._inbox)):
             self._calls.put(True)
 
@@ -184,11 +189,30 @@ class ThreadExecutor:
         self._threads.add(thread)
         thread.start()
 
-    def _await(self, batch: list[_Running], until_s: float) -> None:
+    def _may_be_tiny(self) -> bool:
+        """The next batch, as far as the last ones tell."""
+        if self._passes_left:
+            self._passes_left -= 1
+            return False
+        if self._to_pass and not self._await(list(self._running.values()), time.monotonic() + PATIENCE_S):
+            self._learn(is_tiny=False)
+            return False
+        return True
+
+    def _learn(self, *, is_tiny: bool) -> None:
+        self._to_pass = self._passes_left = 0 if is_tiny else min(2 * self._to_pass + 1, MOST_PASSED)
+
+    def _await(self, batch: list[_Running], until_s: float) -> bool:
+        """False if it is not done by then."""
         self._is_awaited = True
-        while any(running.ran is None for running in batch) and (left_s := until_s - time.monotonic()) > 0:
-            self._bell.acquire(timeout=left_s)
-        self._is_awaited = False
+        try:
+            while any(running.ran is None for running in batch):
+                if (left_s := until_s - time.monotonic()) <= 0:
+                    return False
+                self._bell.acquire(timeout=left_s)
+            return True
+        finally:
+            self._is_awaited = False
 
     def _next(self) -> _Running | None:
         """The next task; waits for it. None when the executor is closed."""
@@ -213,12 +237,10 @@ class ThreadExecutor:
         while (running := self._next()) is not None:
             if not running.token:
                 break  # given up before it began: another thread is in this one's place
-            started_s = time.monotonic()
             try:
                 ran = self._run(running.task, running.cancelled)
             except BaseException as error:
                 ran = failed(error)
-            self._usual_s += (time.monotonic() - started_s - self._usual_s) / 4
             try:
                 running.token.pop()
             except IndexError:
