@@ -27,6 +27,7 @@ from fileq.job import Job, Version, file_job, rfc3339_ms, typed_job
 from fileq.outcome import Failed
 from fileq.producer.outbox import priority_chooser
 from fileq.producer.scan import DatabaseFiles, found_at
+from fileq.traceparent import new_ids
 from fileq.worker.paths import Paths
 
 COMMAND_TYPE = "command"
@@ -45,10 +46,14 @@ class Wish(Struct, frozen=True):
     max_retries: int | None = None
     timeout_s: float | None = None
     id: str = ""
+    is_traced: bool = False
 
     def applied(self, job: Job, batch_id: str | None) -> Job:
         due_ms = self.at_ms or (time.time_ns() // 1_000_000 + self.delay_ms if self.delay_ms else 0)
+        trace_id, span_id = new_ids() if self.is_traced else ("", "")
         return job.but(
+            trace_id=trace_id,
+            span_id=span_id,
             max_retries=self.max_retries,
             timeout=self.timeout_s,
             process_at=rfc3339_ms(due_ms) if due_ms else None,

@@ -117,6 +117,35 @@ def test_a_job_that_another_program_pushed_continues_the_trace_it_brings(farm: F
         assert process.attributes["job.queue"] == "high"
 
 
+@together("sqlite")
+def test_a_job_that_a_person_enqueued_begins_its_trace_there(farm: Farm) -> None:
+    (farm.inbox / "a").write_bytes(b"12345")
+    with http_collector() as collector:
+        settings = farm.all_settings(producer__scan_dir=farm.inbox, **traced(collector.endpoint))
+        ended = run("enqueue", str(farm.inbox / "a"), "--id", "wanted", cwd=farm.directory, settings=settings)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, "wanted\n", "")
+        produce = one(collector.spans("produce"))  # it was sent before the command ended
+        run("enqueue", str(farm.inbox / "a"), "--id", "wanted", cwd=farm.directory, settings=settings)
+        farm.worker(count=1, handlers=on_files("on_file"), **traced(collector.endpoint))
+        consume = one(collector.wait("consume"))
+        assert (consume.trace_id, consume.parent_id) == (produce.trace_id, produce.span_id)
+        assert produce.attributes == {"job.id": "wanted", "job.queue": "low", "job.size": 5}
+        assert len(collector.spans("produce")) == 1, "the second time there was nothing to produce"
+
+
+@together("sqlite")
+def test_without_a_collector_a_person_s_jobs_are_enqueued_all_the_same(farm: Farm) -> None:
+    (farm.inbox / "a").write_bytes(b"12345")
+    with refusing() as address:
+        settings = farm.all_settings(producer__scan_dir=farm.inbox, **traced(f"http://user:hunter2@{address}"))
+        ended = run("enqueue", str(farm.inbox / "a"), "--id", "wanted", cwd=farm.directory, settings=settings)
+    assert (ended.returncode, ended.stdout) == (0, "wanted\n")
+    [line] = ended.stderr.splitlines()
+    assert line.startswith("fileq: the jobs are enqueued, their spans are not sent: ")
+    assert "hunter2" not in line
+    assert farm.job("wanted").trace_id
+
+
 def test_a_job_without_ids_starts_its_own_trace_and_all_attempts_share_it(shop: Shop) -> None:
     collector = shop.collector
     shop.farm.enqueue("fails_twice", "again")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fileq.cli.arguments import add_json, duration, moment, whole
 from fileq.cli.command import Command, Context
 from fileq.errors import ConfigError
+from fileq.terminal import printable
 
 if TYPE_CHECKING:
     from fileq.brokers.types import Entry
@@ -43,6 +44,7 @@ def _run(context: Context) -> int:
         max_retries=options.max_retries,
         timeout_s=options.timeout,
         id=options.id,
+        is_traced=config.observability.tracing.enabled,
     )
     if options.type is not None:
         entries = [entry_of_type(config, options.type, options.payload, wish)]
@@ -63,8 +65,26 @@ def _enqueue(context: Context, entries: list[Entry]) -> int:
             part = entries[start : start + PORTION]
             jobs += map(_as_json, part, broker.enqueue(part).fates)
     finally:
+        _trace(context, [entry for entry, job in zip(entries, jobs, strict=False) if job["fate"] == "enqueued"])
         _tell(context, jobs, entries[0].job.batch_id)
     return 0
+
+
+def _trace(context: Context, entries: list[Entry]) -> None:
+    """The first span of each job's trace. A collector that is away costs a moment and a remark."""
+    config = context.loaded().config
+    if not entries or not config.observability.tracing.enabled:
+        return
+    from fileq.observe.tracing import open_tracing
+
+    def remark(event: str, *, level: str = "info", **fields: Any) -> None:
+        _remark(f"the jobs are enqueued, their spans are not sent: {printable(str(fields.get('error', event)))}")
+
+    tracing = open_tracing(config, remark)
+    produced = tracing.around(lambda event, **fields: None)
+    for entry in entries:
+        produced("job.produced", job=entry.job, queue=entry.queue)
+    tracing.close()
 
 
 def _tell(context: Context, jobs: list[dict[str, str | None]], batch_id: str | None) -> None:
