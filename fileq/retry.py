@@ -64,7 +64,7 @@ def decide(
     die, together again."""
     match outcome:
         case Released():
-            return types.release(claim)
+            return types.release(claim, duration_ms=duration_ms)
         case Cancelled():
             return types.cancel(claim, duration_ms=duration_ms)
         case Done():
@@ -118,7 +118,7 @@ def _after_death(
     if recoveries > policy.max_recoveries:
         return types.bury(claim, dead(job, error, now_ms), error=error, duration_ms=duration_ms, died=True)
     if recoveries == 1:
-        return types.release(claim, encode(job), error=error, died=True)
+        return types.release(claim, encode(job), error=error, died=True, duration_ms=duration_ms)
     pause_s = delay_s(policy.backoff, recoveries - 1, chance) + (chance(0.0, spread_s) if spread_s else 0.0)
     return types.retry(
         claim, encode(job), delay_ms=round(pause_s * 1000), error=error, duration_ms=duration_ms, died=True

@@ -139,9 +139,11 @@ def bury(
     return Settlement(Verb.BURY, claim, raw, error, kind, duration_ms=duration_ms, died=died, refused=refused)
 
 
-def release(claim: Claim, raw: bytes | None = None, *, error: str = "", died: bool = False) -> Settlement:
+def release(
+    claim: Claim, raw: bytes | None = None, *, error: str = "", died: bool = False, duration_ms: int = 0
+) -> Settlement:
     """Back to the front of its queue, nothing counted against the job but, if its worker died, a recovery."""
-    return Settlement(Verb.RELEASE, claim, claim.raw if raw is None else raw, error, died=died)
+    return Settlement(Verb.RELEASE, claim, claim.raw if raw is None else raw, error, died=died, duration_ms=duration_ms)
 
 
 def cancel(claim: Claim, *, error: str = "cancelled", duration_ms: int = 0) -> Settlement:

@@ -112,8 +112,10 @@ def _encodable(value: Any) -> Any:
 
 
 def _one_line(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    """A file name may hold whole lines, or words that a terminal obeys: none of them may reach it."""
+    """A file name may hold whole lines, or words that a terminal obeys: none of them may reach it. Ids of a trace that
+    is not there are left out."""
     return {
         key: printable(value) if isinstance(value, str) and key != "exception" else value
         for key, value in fields.items()
+        if value or key not in ("trace_id", "span_id")
     }

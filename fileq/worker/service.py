@@ -65,7 +65,9 @@ class WorkerService:
         self._thread.start()
 
     def quiet(self) -> None:
-        self._pump.is_quiet = True
+        was_quiet, self._pump.is_quiet = self._pump.is_quiet, True
+        if not was_quiet and (running := len(self._pump.slots.running)):
+            self._emit("worker.awaited", running=running, action="a second signal gives them back at once")
         self._wake()
 
     def stop(self, deadline_s: float) -> None:

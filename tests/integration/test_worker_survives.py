@@ -240,7 +240,7 @@ def test_a_second_signal_ends_it_at_once_and_jobs_are_back_in_their_queues(farm:
     farm.wait_told("start", 3)
     farm.enqueue("note", "behind-them")
     worker.signal(signal.SIGTERM)
-    worker.wait_for("role.stopping")
+    assert worker.wait_for("worker.awaited")["running"] == 3
     signalled_s = time.monotonic()
     worker.signal(signal.SIGTERM)
     assert worker.wait(20) == 0

@@ -96,6 +96,19 @@ def test_a_job_is_written_as_its_ids(set_up: SetUp) -> None:
     assert "job" not in only_line(written)
 
 
+def test_a_person_is_not_shown_the_ids_of_no_trace(set_up: SetUp) -> None:
+    job = typed_job("t", None, priority="low", now=datetime.now(UTC), id="x")
+    emit, written = set_up(form="console")
+    emit("job.produced", job=job, queue="low")
+    assert "trace_id" not in written.getvalue()
+    assert "span_id" not in written.getvalue()
+    emit("job.produced", job=job.but(trace_id="ab", span_id="cd"), queue="low")
+    assert "trace_id=ab" in written.getvalue()
+    emit, written = set_up()
+    emit("job.produced", job=job, queue="low")
+    assert (only_line(written)["trace_id"], only_line(written)["span_id"]) == ("", "")
+
+
 def stumble(emit: Emit, password: str) -> None:
     try:
         raise ValueError("of no use")

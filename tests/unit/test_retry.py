@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fileq.brokers.types import Verb
 from fileq.config import Backoff
 from fileq.job import Claim, Job, decode, encode, file_job
-from fileq.outcome import Cancelled, Died, Done, Failed, Refused, Released
+from fileq.outcome import Cancelled, Died, Done, Failed, Outcome, Refused, Released
 from fileq.retry import ERROR_MAX, Policy, decide, delay_s
 
 NOW_MS = 1_800_000_000_000
@@ -113,6 +113,11 @@ def test_past_max_recoveries_a_job_is_dead_with_what_killed_it() -> None:
 def test_a_release_changes_nothing_about_the_job() -> None:
     claim = claim_of(retries=1)
     assert decide(claim, Released(), POLICY, now_ms=NOW_MS).raw == claim.raw
+
+
+@pytest.mark.parametrize("outcome", [Done(), Failed("no", "E"), Died("SIGKILL"), Released(), Cancelled()])
+def test_however_a_job_ended_how_long_it_ran_is_told(outcome: Outcome) -> None:
+    assert decide(claim_of(), outcome, POLICY, now_ms=NOW_MS, duration_ms=1500).duration_ms == 1500
 
 
 def test_cancelled_and_done_are_what_they_say() -> None:
