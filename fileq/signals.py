@@ -36,7 +36,10 @@ class StopSignals:
             self._writer.send(_ENOUGH)
 
     def close(self) -> None:
-        """The handlers stay, and do nothing."""
+        """From now on they are ignored. A handler that does nothing would not last: when the interpreter ends it gives
+        them back to the system, and one more would end the program as if it had not stopped in order."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         self._reader.close()
         self._writer.close()

@@ -52,3 +52,15 @@ for _ in range(20):
 print("all")
 """
     assert answers(code) == "all"
+
+
+def test_after_the_end_none_of_them_does_anything_to_the_very_last() -> None:
+    """Also while the interpreter itself ends: somebody who presses Ctrl-C twice still gets the exit code."""
+    code = """
+flood = f"while kill -TERM {os.getpid()} && kill -INT {os.getpid()}; do :; done"
+os.posix_spawn("/bin/sh", ["sh", "-c", flood], {}, file_actions=[(os.POSIX_SPAWN_CLOSE, fd) for fd in (1, 2)])
+assert signals.wait()
+signals.close()
+print("ended")
+"""
+    assert [answers(code) for _ in range(5)] == ["ended"] * 5

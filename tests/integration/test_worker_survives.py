@@ -13,9 +13,8 @@ from pathlib import Path
 
 from fileq.job import State
 from tests.integration.program import Program
-from tests.integration.together import server_binary, together, under_way
-from tests.integration.working import REAP_S, TTL_S, Farm, farm_on, ids, is_running, pass_s
-from tests.servers import Server
+from tests.integration.together import server_beside, together, under_way
+from tests.integration.working import REAP_S, TTL_S, Farm, ids, is_running, pass_s
 from tests.waiting import wait_until
 
 __all__ = ["under_way"]
@@ -201,18 +200,6 @@ def test_a_worker_told_to_stop_while_its_broker_is_away_ends_in_time(farm: Farm)
         assert worker.wait(30) == 0
         assert time.monotonic() - signalled_s < 15, "a second, five for the job, three for the broker, and some"
         assert not is_running(farm.diary("start")[0].pid)
-
-
-@contextlib.contextmanager
-def server_beside(farm: Farm) -> Iterator[tuple[Server, Farm]]:
-    """For a scenario that needs a server of its own, with all it was told on disk."""
-    directory = farm.directory / "beside"
-    directory.mkdir()
-    with (
-        Server(server_binary(farm.kind), aof=True) as server,
-        farm_on(directory, {"redis.addr": server.address}, kind=farm.kind) as other,
-    ):
-        yield server, other
 
 
 # the end of a worker

@@ -21,7 +21,7 @@ Scenario = Callable[[Farm], None]
 _SCENARIOS: dict[str, tuple[str, Scenario]] = {}
 
 
-def together(*kinds: str) -> Callable[[Scenario], Callable[..., None]]:
+def together(*kinds: str, timeout_s: float = SCENARIO_TIMEOUT_S) -> Callable[[Scenario], Callable[..., None]]:
     """A test on a farm of each kind (valkey, redis, sqlite), under way together with the others of its module."""
 
     def make(scenario: Scenario) -> Callable[..., None]:
@@ -31,7 +31,7 @@ def together(*kinds: str) -> Callable[[Scenario], Callable[..., None]]:
         def test(kind: str, under_way: Mapping[str, Future[None]]) -> None:
             if kind != SQLITE:
                 server_binary(kind)
-            under_way[f"{name}[{kind}]"].result(SCENARIO_TIMEOUT_S)
+            under_way[f"{name}[{kind}]"].result(timeout_s)
 
         test.__name__, test.__doc__ = name, scenario.__doc__
         decorated: Callable[..., None] = pytest.mark.parametrize("kind", kinds)(test)
@@ -81,3 +81,15 @@ def _play(scenario: Scenario, kind: str, directory: Path, settings: dict[str, ob
         for log in sorted(directory.rglob("program-*.log")):
             error.add_note(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")
         raise
+
+
+@contextlib.contextmanager
+def server_beside(farm: Farm) -> Iterator[tuple[Server, Farm]]:
+    """For a scenario that needs a server of its own, with all it was told on disk."""
+    directory = farm.directory / "beside"
+    directory.mkdir()
+    with (
+        Server(server_binary(farm.kind), aof=True) as server,
+        farm_on(directory, {"redis.addr": server.address}, kind=farm.kind) as other,
+    ):
+        yield server, other

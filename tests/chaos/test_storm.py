@@ -1,0 +1,204 @@
+"""Everything dies, again and again, at moments nobody chose; and then every file was processed and nothing is left.
+
+A failure tells its seed. CHAOS_SEED=… has the same disasters in the same order, though never at the same instants;
+CHAOS_S=300 has many more of them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fileq.brokers.types import LedgerEntry
+from fileq.job import State
+from fileq.producer.scan import found_at
+from tests.integration.program import Program, run
+from tests.integration.together import SCENARIO_TIMEOUT_S, server_beside, together, under_way
+from tests.integration.working import TTL_S, Farm, is_running, on_files
+from tests.servers import Server
+from tests.waiting import wait_until
+
+__all__ = ["under_way"]
+CHAOS_S = float(os.environ.get("CHAOS_S", "15"))
+FILES_AT_ONCE = 20
+SETTINGS: dict[str, object] = {
+    "count": 4,
+    "handlers": on_files("in_a_storm"),
+    "max_recoveries": 10_000,  # many die beside a culprit here
+    "worker__backoff__max": "1s",
+    "shutdown_timeout": "10s",
+}
+
+
+@together("valkey", timeout_s=SCENARIO_TIMEOUT_S + CHAOS_S)
+def test_whatever_dies_around_a_server_every_file_is_processed_and_nothing_is_left(farm: Farm) -> None:
+    with server_beside(farm) as (server, farm):
+        survive(farm, server)
+
+
+@together("sqlite", timeout_s=SCENARIO_TIMEOUT_S + CHAOS_S)
+def test_whatever_dies_around_a_database_every_file_is_processed_and_nothing_is_left(farm: Farm) -> None:
+    survive(farm, None)
+
+
+def survive(farm: Farm, server: Server | None) -> None:
+    seed = int(os.environ.get("CHAOS_SEED") or secrets.randbelow(1_000_000))
+    storm = Storm(farm, server, random.Random(seed))
+    try:
+        storm.rage(CHAOS_S)
+        storm.end()
+        after = farm.worker(role="all", **SETTINGS)
+        wait_until(storm.is_over, 60, "everything is processed", every_s=0.2)
+        assert after.stop() == 0
+        assert_all_is_well(storm)
+    except BaseException as error:
+        error.add_note(f"CHAOS_SEED={seed}: {', '.join(storm.told)}\n{farm.census()}")
+        raise
+
+
+def assert_all_is_well(storm: Storm) -> None:
+    farm = storm.farm
+    census = farm.census()
+    assert (census.dead, census.heartbeats, census.drift, farm.broker.workers()) == (0, 0, 0, [])
+    counters = census.counters
+    assert counters["completed"] == counters["produced"], "each job ended once"
+    assert counters["consumed"] > counters["completed"], "there was a storm"
+    told = set(farm.told("file"))
+    assert all(dict(entry.versions)[signature] in told for entry, signature in storm.versions()), "each was handled"
+    assert not any(is_running(line.pid) for line in farm.diary())
+    checked = run("admin", "fsck", cwd=farm.directory, settings=farm.all_settings(**SETTINGS))
+    assert checked.returncode == 0, checked.stdout
+
+
+class Storm:
+    """A producer, two workers, files that come and change; and what befalls them."""
+
+    def __init__(self, farm: Farm, server: Server | None, draw: random.Random) -> None:
+        self.farm = farm
+        self.server = server
+        self.draw = draw
+        self.told: list[str] = []
+        self.files: list[Path] = []
+        self.frozen: list[tuple[float, Program]] = []  # until when
+        self.isolations = ["thread", "process"]
+        self.workers = [self.start_worker(number) for number in range(2)]
+        self.producer = farm.worker(role="producer", **SETTINGS)
+        self.disasters: list[Callable[[], None]] = [
+            self.kill_a_worker,
+            self.kill_a_child,
+            self.kill_the_producer,
+            self.freeze_a_worker,
+            self.end_a_worker,
+            self.hurry_a_worker,
+        ]
+        if server is not None:
+            self.disasters += [self.kill_the_server, self.hang_the_server]
+
+    def rage(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s:
+            self.write_files()
+            self.thaw(time.monotonic())
+            disaster = self.draw.choice(self.disasters)
+            self.told.append(disaster.__name__)
+            disaster()
+            self.wait(0.0, 0.4)
+
+    def end(self) -> None:
+        """What is alive stops as it should."""
+        self.thaw(float("inf"))
+        for program in (self.producer, *self.workers):
+            assert program.stop(60) == 0
+
+    def wait(self, least_s: float, most_s: float) -> None:
+        time.sleep(self.draw.uniform(least_s, most_s))  # by chance: there is nothing to wait for
+
+    # files
+
+    def write_files(self) -> None:
+        for _ in range(FILES_AT_ONCE):
+            self.files.append(self.farm.inbox / f"{len(self.files)}")
+            self.files[-1].write_bytes(b"x" * self.draw.randrange(100))
+        other = self.farm.directory / "other"
+        other.write_bytes(b"y" * self.draw.randrange(100, 200))
+        other.replace(self.draw.choice(self.files))
+
+    def versions(self) -> list[tuple[LedgerEntry, str]]:
+        """What is known of each file, and the signature it has."""
+        paths = [os.fsencode(path) for path in self.files]
+        found = zip(self.farm.broker.lookup(paths), paths, strict=True)
+        return [(entry or LedgerEntry(), found_at(path, os.stat(path)).signature) for entry, path in found]
+
+    def is_over(self) -> bool:
+        census = self.farm.census()
+        if sum(census.pending.values()) or census.scheduled or census.running:
+            return False
+        if not all(worker.info is not None and is_running(worker.info.pid) for worker in self.farm.broker.workers()):
+            return False  # the reapers are still at it
+        jobs = [dict(entry.versions).get(signature, "") for entry, signature in self.versions()]
+        return all(record is not None and record.state is State.COMPLETED for record in self.farm.broker.records(jobs))
+
+    # disasters
+
+    def start_worker(self, number: int) -> Program:
+        return self.farm.worker(isolation=self.isolations[number], **SETTINGS)
+
+    def replace_a_worker(self, *ends: signal.Signals) -> None:
+        """After these signals another is started; the one that is replaced may still be at it."""
+        number = self.draw.randrange(2)
+        worker = self.workers[number]
+        worker.signal(signal.SIGCONT)
+        for number_sent, end in enumerate(ends):
+            if number_sent:
+                self.wait(0.0, 0.05)
+            worker.signal(end)
+        self.workers[number] = self.start_worker(number)
+        assert worker.wait(30) in (0, -signal.SIGKILL)
+
+    def kill_a_worker(self) -> None:
+        self.replace_a_worker(signal.SIGKILL)
+
+    def end_a_worker(self) -> None:
+        self.replace_a_worker(signal.SIGTERM)
+
+    def hurry_a_worker(self) -> None:
+        self.replace_a_worker(signal.SIGTERM, signal.SIGTERM)
+
+    def kill_a_child(self) -> None:
+        lines = [line for line in self.farm.diary("begun")[-8:] if is_running(line.pid)]
+        children = {line.pid for line in lines} - {worker.process.pid for worker in self.workers}
+        for pid in sorted(children)[:1]:
+            os.kill(pid, signal.SIGKILL)
+
+    def kill_the_producer(self) -> None:
+        self.producer.signal(signal.SIGKILL)
+        self.producer.wait()
+        self.producer = self.farm.worker(role="producer", **SETTINGS)
+
+    def freeze_a_worker(self) -> None:
+        worker = self.draw.choice(self.workers)
+        self.farm.freeze(worker)
+        self.frozen.append((time.monotonic() + self.draw.uniform(0.5, 3.0) * TTL_S, worker))
+
+    def thaw(self, now_s: float) -> None:
+        for until_s, worker in self.frozen:
+            if until_s <= now_s and worker.process.poll() is None:
+                worker.signal(signal.SIGCONT)
+        self.frozen = [(until_s, worker) for until_s, worker in self.frozen if until_s > now_s]
+
+    def kill_the_server(self) -> None:
+        assert self.server is not None
+        self.server.kill()
+        self.wait(0.0, 1.5)
+        self.server.start()
+
+    def hang_the_server(self) -> None:
+        assert self.server is not None
+        self.server.pause()
+        self.wait(0.1, 1.5)
+        self.server.resume()
