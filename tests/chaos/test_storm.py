@@ -17,15 +17,16 @@ from pathlib import Path
 from fileq.brokers.types import LedgerEntry
 from fileq.job import State
 from fileq.producer.scan import found_at
+from tests.fault_proxy import FaultProxy
 from tests.integration.program import Program, run
 from tests.integration.together import SCENARIO_TIMEOUT_S, server_beside, together, under_way
-from tests.integration.working import TTL_S, Farm, is_running, on_files
+from tests.integration.working import TTL_S, Farm, is_running, is_still_running, on_files
 from tests.servers import Server
 from tests.waiting import wait_until
 
 __all__ = ["under_way"]
 CHAOS_S = float(os.environ.get("CHAOS_S", "15"))
-FILES_AT_ONCE = 20
+FILES_AT_ONCE, MOST_FILES = 20, 20 * int(CHAOS_S)
 SETTINGS: dict[str, object] = {
     "count": 4,
     "handlers": on_files("in_a_storm"),
@@ -38,17 +39,22 @@ SETTINGS: dict[str, object] = {
 @together("valkey", timeout_s=SCENARIO_TIMEOUT_S + CHAOS_S)
 def test_whatever_dies_around_a_server_every_file_is_processed_and_nothing_is_left(farm: Farm) -> None:
     with server_beside(farm) as (server, farm):
-        survive(farm, server)
+        survive(Storm(farm, server=server))
+
+
+@together("valkey", timeout_s=SCENARIO_TIMEOUT_S + CHAOS_S)
+def test_whatever_is_lost_on_the_wire_every_file_is_processed_and_nothing_is_left(farm: Farm) -> None:
+    with server_beside(farm) as (server, farm), FaultProxy(server.port) as wire:
+        survive(Storm(farm, wire=wire))
 
 
 @together("sqlite", timeout_s=SCENARIO_TIMEOUT_S + CHAOS_S)
 def test_whatever_dies_around_a_database_every_file_is_processed_and_nothing_is_left(farm: Farm) -> None:
-    survive(farm, None)
+    survive(Storm(farm))
 
 
-def survive(farm: Farm, server: Server | None) -> None:
-    seed = int(os.environ.get("CHAOS_SEED") or secrets.randbelow(1_000_000))
-    storm = Storm(farm, server, random.Random(seed))
+def survive(storm: Storm) -> None:
+    farm = storm.farm
     try:
         storm.rage(CHAOS_S)
         storm.end()
@@ -57,7 +63,7 @@ def survive(farm: Farm, server: Server | None) -> None:
         assert after.stop() == 0
         assert_all_is_well(storm)
     except BaseException as error:
-        error.add_note(f"CHAOS_SEED={seed}: {', '.join(storm.told)}\n{farm.census()}")
+        error.add_note(f"CHAOS_SEED={storm.seed}: {', '.join(storm.told)}\n{farm.census()}")
         raise
 
 
@@ -70,7 +76,7 @@ def assert_all_is_well(storm: Storm) -> None:
     assert counters["consumed"] > counters["completed"], "there was a storm"
     told = set(farm.told("file"))
     assert all(dict(entry.versions)[signature] in told for entry, signature in storm.versions()), "each was handled"
-    assert not any(is_running(line.pid) for line in farm.diary())
+    assert not any(map(is_still_running, farm.diary()))
     checked = run("admin", "fsck", cwd=farm.directory, settings=farm.all_settings(**SETTINGS))
     assert checked.returncode == 0, checked.stdout
 
@@ -78,24 +84,24 @@ def assert_all_is_well(storm: Storm) -> None:
 class Storm:
     """A producer, two workers, files that come and change; and what befalls them."""
 
-    def __init__(self, farm: Farm, server: Server | None, draw: random.Random) -> None:
+    def __init__(self, farm: Farm, *, server: Server | None = None, wire: FaultProxy | None = None) -> None:
         self.farm = farm
+        self.seed = int(os.environ.get("CHAOS_SEED") or secrets.randbelow(1_000_000))
+        self.draw = random.Random(self.seed)
         self.server = server
-        self.draw = draw
         self.told: list[str] = []
         self.files: list[Path] = []
         self.frozen: list[tuple[float, Program]] = []  # until when
+        self.settings = SETTINGS if wire is None else {**SETTINGS, "redis__addr": f"127.0.0.1:{wire.port}"}
         self.isolations = ["thread", "process"]
         self.workers = [self.start_worker(number) for number in range(2)]
-        self.producer = farm.worker(role="producer", **SETTINGS)
-        self.disasters: list[Callable[[], None]] = [
-            self.kill_a_worker,
-            self.kill_a_child,
-            self.kill_the_producer,
-            self.freeze_a_worker,
-            self.end_a_worker,
-            self.hurry_a_worker,
-        ]
+        self.producer = self.start("producer")
+        self.wire = wire
+        self.disasters: list[Callable[[], None]] = [self.freeze_a_worker, self.kill_a_child]
+        if wire is not None:
+            self.disasters += [self.cut_the_wire, self.lose_replies, self.stall_a_reply, self.swallow_everything]
+            return  # what starts must find its broker
+        self.disasters += [self.kill_a_worker, self.kill_the_producer, self.end_a_worker, self.hurry_a_worker]
         if server is not None:
             self.disasters += [self.kill_the_server, self.hang_the_server]
 
@@ -112,6 +118,8 @@ class Storm:
     def end(self) -> None:
         """What is alive stops as it should."""
         self.thaw(float("inf"))
+        if self.wire is not None:
+            self.wire.clear()
         for program in (self.producer, *self.workers):
             assert program.stop(60) == 0
 
@@ -121,7 +129,7 @@ class Storm:
     # files
 
     def write_files(self) -> None:
-        for _ in range(FILES_AT_ONCE):
+        for _ in range(FILES_AT_ONCE if len(self.files) < MOST_FILES else 0):
             self.files.append(self.farm.inbox / f"{len(self.files)}")
             self.files[-1].write_bytes(b"x" * self.draw.randrange(100))
         other = self.farm.directory / "other"
@@ -145,8 +153,11 @@ class Storm:
 
     # disasters
 
+    def start(self, role: str, **more: object) -> Program:
+        return self.farm.worker(role=role, **{**self.settings, **more})
+
     def start_worker(self, number: int) -> Program:
-        return self.farm.worker(isolation=self.isolations[number], **SETTINGS)
+        return self.start("worker", isolation=self.isolations[number])
 
     def replace_a_worker(self, *ends: signal.Signals) -> None:
         """After these signals another is started; the one that is replaced may still be at it."""
@@ -170,15 +181,15 @@ class Storm:
         self.replace_a_worker(signal.SIGTERM, signal.SIGTERM)
 
     def kill_a_child(self) -> None:
-        lines = [line for line in self.farm.diary("begun")[-8:] if is_running(line.pid)]
-        children = {line.pid for line in lines} - {worker.process.pid for worker in self.workers}
+        running = {line.pid for line in self.farm.diary("begun")[-8:] if is_still_running(line)}
+        children = running - {worker.process.pid for worker in self.workers}
         for pid in sorted(children)[:1]:
             os.kill(pid, signal.SIGKILL)
 
     def kill_the_producer(self) -> None:
         self.producer.signal(signal.SIGKILL)
         self.producer.wait()
-        self.producer = self.farm.worker(role="producer", **SETTINGS)
+        self.producer = self.start("producer")
 
     def freeze_a_worker(self) -> None:
         worker = self.draw.choice(self.workers)
@@ -202,3 +213,26 @@ class Storm:
         self.server.pause()
         self.wait(0.1, 1.5)
         self.server.resume()
+
+    def cut_the_wire(self) -> None:
+        assert self.wire is not None
+        self.wire.reset_all()
+
+    def lose_replies(self) -> None:
+        """Whole ones, their ends, or requests."""
+        assert self.wire is not None
+        for _ in range(self.draw.randrange(1, 6)):
+            nth = self.draw.randrange(1, 30)
+            self.wire.drop_reply_when(nth=nth)
+            self.wire.cut_reply_when(after=self.draw.randrange(1, 300), nth=nth + self.draw.randrange(1, 30))
+            self.wire.reset_when(nth=nth + self.draw.randrange(1, 30))
+
+    def stall_a_reply(self) -> None:
+        assert self.wire is not None
+        self.wire.stall_reply_when(after=self.draw.randrange(300), nth=self.draw.randrange(1, 30))
+
+    def swallow_everything(self) -> None:
+        assert self.wire is not None
+        self.wire.black_hole()
+        self.wait(0.1, 1.5 * TTL_S)
+        self.wire.restore()

@@ -201,12 +201,26 @@ def is_running(pid: int) -> bool:
     return _state(pid) not in ("", "Z")
 
 
+def is_still_running(line: Line) -> bool:
+    """Whether the process that wrote this line runs, and not another one, or a thread, that got its number."""
+    ticks = _status(line.pid)[19:20]
+    if not ticks or not is_running(line.pid):
+        return False
+    age_s = float(Path("/proc/uptime").read_text().split()[0]) - int(ticks[0]) / os.sysconf("SC_CLK_TCK")
+    return time.time() - age_s < line.at_s + 0.1
+
+
 def _state(pid: int) -> str:
     """As the kernel has it, in a letter; "" if there is no such process."""
+    return "".join(_status(pid)[:1])
+
+
+def _status(pid: int) -> list[str]:
+    """What the kernel tells of a process, from its state on; nothing if there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return ""
+        return []
 
 
 def pass_s(seconds: float) -> None:
