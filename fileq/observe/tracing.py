@@ -106,9 +106,9 @@ class Tracing:
 
         return emit_traced
 
-    def close(self, *, is_hurried: bool = False) -> None:
-        """What waits is sent, if that is quick."""
-        self._sender.close(HURRIED_S if is_hurried else CLOSE_S)
+    def close(self, *, is_hurried: bool = False) -> bool:
+        """What waits is sent, if that is quick; False: it was not."""
+        return self._sender.close(HURRIED_S if is_hurried else CLOSE_S)
 
     def _produced(self, _event: str, fields: dict[str, Any]) -> None:
         """The ids are in the job already: whoever claims it goes on from there."""
@@ -192,14 +192,16 @@ class Sender:
         if len(self._waiting) >= BATCH and not self._wake.is_set():
             self._wake.set()
 
-    def close(self, patience_s: float) -> None:
+    def close(self, patience_s: float) -> bool:
         """What waits is sent if that is quick; then the collector is left alone."""
         self._closing.set()
         self._wake.set()
         self._thread.join(patience_s)
+        is_sent = not self._thread.is_alive() and self._failed_s is None
         closer = threading.Thread(target=self._exporter.shutdown, name="tracing-closer", daemon=True)
         closer.start()
         closer.join(0.5)
+        return is_sent
 
     def _run(self) -> None:
         while not self._closing.is_set():

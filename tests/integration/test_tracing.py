@@ -135,10 +135,20 @@ def test_a_job_that_a_person_enqueued_begins_its_trace_there(farm: Farm) -> None
 
 @together("sqlite")
 def test_without_a_collector_a_person_s_jobs_are_enqueued_all_the_same(farm: Farm) -> None:
-    (farm.inbox / "a").write_bytes(b"12345")
     with refusing() as address:
-        settings = farm.all_settings(producer__scan_dir=farm.inbox, **traced(f"http://user:hunter2@{address}"))
-        ended = run("enqueue", str(farm.inbox / "a"), "--id", "wanted", cwd=farm.directory, settings=settings)
+        assert_enqueued_without_spans(farm, address)
+
+
+@together("sqlite")
+def test_with_a_collector_that_hangs_a_person_s_jobs_are_enqueued_all_the_same(farm: Farm) -> None:
+    with black_hole() as address:
+        assert_enqueued_without_spans(farm, address)
+
+
+def assert_enqueued_without_spans(farm: Farm, address: str) -> None:
+    (farm.inbox / "a").write_bytes(b"12345")
+    settings = farm.all_settings(producer__scan_dir=farm.inbox, **traced(f"http://user:hunter2@{address}"))
+    ended = run("enqueue", str(farm.inbox / "a"), "--id", "wanted", cwd=farm.directory, settings=settings)
     assert (ended.returncode, ended.stdout) == (0, "wanted\n")
     [line] = ended.stderr.splitlines()
     assert line.startswith("fileq: the jobs are enqueued, their spans are not sent: ")

@@ -77,14 +77,18 @@ def _trace(context: Context, entries: list[Entry]) -> None:
         return
     from fileq.observe.tracing import open_tracing
 
-    def remark(event: str, *, level: str = "info", **fields: Any) -> None:
-        _remark(f"the jobs are enqueued, their spans are not sent: {printable(str(fields.get('error', event)))}")
+    reasons: list[str] = []
 
-    tracing = open_tracing(config, remark)
+    def lost(event: str, *, level: str = "info", **fields: Any) -> None:
+        reasons.append(printable(str(fields.get("error", event))))
+
+    tracing = open_tracing(config, lost)
     produced = tracing.around(lambda event, **fields: None)
     for entry in entries:
         produced("job.produced", job=entry.job, queue=entry.queue)
-    tracing.close()
+    if not tracing.close():
+        reason = reasons[0] if reasons else "the collector does not answer"
+        _remark(f"the jobs are enqueued, their spans are not sent: {reason}")
 
 
 def _tell(context: Context, jobs: list[dict[str, str | None]], batch_id: str | None) -> None:
