@@ -107,7 +107,7 @@ class Tracing:
         return emit_traced
 
     def close(self, *, is_hurried: bool = False) -> bool:
-        """What waits is sent, if that is quick; False: it was not."""
+        """What waits is sent, if that is quick; False: some, now or before, was not."""
         return self._sender.close(HURRIED_S if is_hurried else CLOSE_S)
 
     def _produced(self, _event: str, fields: dict[str, Any]) -> None:
@@ -172,7 +172,8 @@ class Sender:
         self._exporter = exporter
         self._emit = emit
         self._waiting: deque[Noted] = deque(maxlen=MOST)
-        self._dropped = 0
+        self._dropped = 0  # in this outage
+        self._has_lost = False
         self._failed_s: float | None = None  # since when
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -188,6 +189,7 @@ class Sender:
     def put(self, span: Noted) -> None:
         if len(self._waiting) == MOST:
             self._dropped += 1
+            self._has_lost = True
         self._waiting.append(span)
         if len(self._waiting) >= BATCH and not self._wake.is_set():
             self._wake.set()
@@ -197,7 +199,7 @@ class Sender:
         self._closing.set()
         self._wake.set()
         self._thread.join(patience_s)
-        is_sent = not self._thread.is_alive() and self._failed_s is None
+        is_sent = not self._thread.is_alive() and not self._has_lost
         closer = threading.Thread(target=self._exporter.shutdown, name="tracing-closer", daemon=True)
         closer.start()
         closer.join(0.5)
@@ -231,6 +233,7 @@ class Sender:
         reason, self._reasons.first = self._reasons.first, ""
         if not is_sent:
             self._dropped += count
+            self._has_lost = True
             if self._failed_s is None:
                 self._failed_s = time.monotonic()
                 self._emit("collector.lost", level="warning", error=reason, action="spans are dropped, work goes on")

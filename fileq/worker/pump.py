@@ -262,6 +262,8 @@ class Pump:
             newer = dict(entry.versions).get(signature) if entry is not None else None
             if newer is not None and newer != claim.id:
                 self._settle(claim, Done(is_superseded=True), self._policy, 0)
+            elif self.is_quiet:  # nothing of it has run
+                self._settle(claim, Released(), self._policy, 0)
             elif task := self._prepared(claim, changed_to=signature):
                 tasks.append(task)
         if tasks:

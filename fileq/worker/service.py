@@ -117,9 +117,11 @@ class WorkerService:
             # The jobs are safe with the reapers; the loop is not, and /healthz says so from now on.
             self._emit("worker.failed", level="error", error=repr(error), exc_info=True)
         finally:
-            self._drop_waiter()
-            self._executor.close()
-            self._is_finished.set()
+            try:
+                self._drop_waiter()
+                self._executor.close()
+            finally:
+                self._is_finished.set()
 
     def _turn(self) -> None:
         self._turned_s = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from fileq.job import State, typed_job
 from tests.collector import Collector, Seen, black_hole, grpc_collector, http_collector, refusing
 from tests.integration.program import Program, run
 from tests.integration.together import together, under_way
-from tests.integration.working import Farm, farm_on, on_files
+from tests.integration.working import Farm, farm_on, on_files, pass_s
 from tests.waiting import wait_until
 
 __all__ = ["under_way"]
@@ -145,13 +146,24 @@ def test_with_a_collector_that_hangs_a_person_s_jobs_are_enqueued_all_the_same(f
         assert_enqueued_without_spans(farm, address)
 
 
+@together("sqlite")
+def test_who_loses_patience_with_the_collector_is_told_what_was_enqueued(farm: Farm) -> None:
+    with black_hole() as address:
+        settings = farm.all_settings(**traced(f"http://{address}"))
+        with Program("enqueue", "--type", "note", "--id", "x", cwd=farm.directory, settings=settings, wait=False) as it:
+            wait_until(lambda: farm.broker.records(["x"])[0])
+            pass_s(0.4)  # now it waits for the collector
+            it.signal(signal.SIGINT)
+            assert (it.wait(), it.text().splitlines()[:1]) in ((130, ["x"]), (0, ["x"]))
+
+
 def assert_enqueued_without_spans(farm: Farm, address: str) -> None:
     (farm.inbox / "a").write_bytes(b"12345")
     settings = farm.all_settings(producer__scan_dir=farm.inbox, **traced(f"http://user:hunter2@{address}"))
     ended = run("enqueue", str(farm.inbox / "a"), "--id", "wanted", cwd=farm.directory, settings=settings)
     assert (ended.returncode, ended.stdout) == (0, "wanted\n")
     [line] = ended.stderr.splitlines()
-    assert line.startswith("fileq: the jobs are enqueued, their spans are not sent: ")
+    assert line.startswith("fileq: not all spans of these jobs were sent: ")
     assert "hunter2" not in line
     assert farm.job("wanted").trace_id
 

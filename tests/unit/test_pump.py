@@ -438,6 +438,17 @@ def test_a_changed_file_that_no_other_job_is_for_is_run_as_it_is(bench: Bench, s
     assert bench.broker.stats["superseded"] == 0
 
 
+def test_a_changed_file_is_not_begun_anew_after_quiet(bench: Bench) -> None:
+    bench.enqueue("a", signature="1-1")
+    bench.pump.turn()
+    bench.places.end(Changed("2-2"))
+    bench.pump.is_quiet = True
+    while not bench.pump.is_idle:
+        bench.pump.turn()
+    assert len(bench.places.submitted) == 1
+    assert bench.state("a") == "pending"
+
+
 # what can't be run
 
 

@@ -13,6 +13,8 @@ from fileq.terminal import printable
 
 if TYPE_CHECKING:
     from fileq.brokers.types import Entry
+    from fileq.config import Config
+    from fileq.observe.tracing import Tracing
 
 PORTION = 500  # jobs of one call
 
@@ -59,36 +61,47 @@ def _enqueue(context: Context, entries: list[Entry]) -> int:
     """In portions; after an outage in the middle, what went before it is told. Printed last, because whoever reads it
     may leave early."""
     broker = context.broker(create=True)
+    spans = _Spans(context.loaded().config)
     jobs: list[dict[str, str | None]] = []
     try:
         for start in range(0, len(entries), PORTION):
             part = entries[start : start + PORTION]
-            jobs += map(_as_json, part, broker.enqueue(part).fates)
+            fates = broker.enqueue(part).fates
+            jobs += map(_as_json, part, fates)
+            spans.note([entry for entry, fate in zip(part, fates, strict=True) if fate == "enqueued"])
     finally:
-        _trace(context, [entry for entry, job in zip(entries, jobs, strict=False) if job["fate"] == "enqueued"])
-        _tell(context, jobs, entries[0].job.batch_id)
+        try:
+            spans.send()
+        finally:
+            _tell(context, jobs, entries[0].job.batch_id)
     return 0
 
 
-def _trace(context: Context, entries: list[Entry]) -> None:
+class _Spans:
     """The first span of each job's trace. A collector that is away costs a moment and a remark."""
-    config = context.loaded().config
-    if not entries or not config.observability.tracing.enabled:
-        return
-    from fileq.observe.tracing import open_tracing
 
-    reasons: list[str] = []
+    def __init__(self, config: Config) -> None:
+        self._reasons: list[str] = []
+        self._tracing: Tracing | None = None
+        if config.observability.tracing.enabled:
+            from fileq.observe.tracing import open_tracing
 
-    def lost(event: str, *, level: str = "info", **fields: Any) -> None:
-        reasons.append(printable(str(fields.get("error", event))))
+            self._tracing = open_tracing(config, self._lost)
 
-    tracing = open_tracing(config, lost)
-    produced = tracing.around(lambda event, **fields: None)
-    for entry in entries:
-        produced("job.produced", job=entry.job, queue=entry.queue)
-    if not tracing.close():
-        reason = reasons[0] if reasons else "the collector does not answer"
-        _remark(f"the jobs are enqueued, their spans are not sent: {reason}")
+    def note(self, entries: list[Entry]) -> None:
+        if self._tracing is not None:
+            produced = self._tracing.around(lambda event, **fields: None)
+            for entry in entries:
+                produced("job.produced", job=entry.job, queue=entry.queue)
+
+    def send(self) -> None:
+        if self._tracing is not None and not self._tracing.close():
+            reason = self._reasons[0] if self._reasons else "the collector takes too long"
+            _remark(f"not all spans of these jobs were sent: {reason}")
+
+    def _lost(self, event: str, *, level: str = "info", **fields: Any) -> None:
+        if "error" in fields:
+            self._reasons.append(printable(str(fields["error"])))
 
 
 def _tell(context: Context, jobs: list[dict[str, str | None]], batch_id: str | None) -> None:

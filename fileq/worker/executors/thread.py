@@ -138,7 +138,7 @@ class ThreadExecutor:
         self._is_closed = True
         for running in self._running.values():
             running.cancelled.set()
-            if running.token:
+            with suppress(IndexError):  # it has just finished
                 running.token.pop()
         self._running.clear()
         closer = threading.Thread(target=self._close_run, name="closer", daemon=True)
@@ -224,7 +224,7 @@ class ThreadExecutor:
                     return None
 
     def _tell(self) -> None:
-        """Something finished. A pump that stands at the bell is not called otherwise: it collects right after that."""
+        """Something finished. A pump that stands at the bell is not called otherwise: it collects before it rests."""
         if self._is_awaited:
             if not self._inbox:
                 with suppress(RuntimeError):  # somebody has rung already
