@@ -31,7 +31,7 @@ from fileq.worker.program import Run
 
 NEVER_S = float("inf")
 TINY_S = 0.0001
-CALL_S = 0.0001  # until a thread hears that it is called
+CALL_S = 0.0003  # until a thread hears that it is called, on a slow machine
 PATIENCE_S = 0.002  # at most, with everything that should be tiny
 MOST_PASSED = 31  # batches between two that the pump waits for
 CLOSE_PATIENCE_S = 1.0
