@@ -27,9 +27,9 @@ from tests.servers import Server
 from tests.waiting import wait_until
 
 __all__ = ["under_way"]
-CHAOS_S = float(os.environ.get("CHAOS_S", "15"))
+CHAOS_S = float(os.environ.get("CHAOS_S", "8"))
 LONGEST_S = CHAOS_S + 400  # more than all that is waited for: the storm itself tells its seed
-FILES_AT_ONCE, MOST_FILES = 20, 20 * int(CHAOS_S)
+FILES_AT_ONCE, MOST_FILES = 20, 100 + 20 * int(CHAOS_S)
 pytestmark = pytest.mark.timeout(LONGEST_S + 20)
 SETTINGS: dict[str, object] = {
     "count": 4,
