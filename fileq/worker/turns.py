@@ -7,7 +7,6 @@ about half of the slots, and neither side waits for the other.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from fileq.brokers.base import Broker, TurnUnderway
@@ -56,8 +55,8 @@ class Turns:
         turn = self._broker.begin_turn(settlements, slots)
         if not turn.is_answered:
             self.share = -(-self._count // UNDERWAY_MAX)
-        told: Iterable[str] = (settlement.claim.slot for settlement in settlements)
-        self._underway.append(Underway(settlements, slots, frozenset((*told, *slots)), turn))
+        told = frozenset((*(settlement.claim.slot for settlement in settlements), *slots))
+        self._underway.append(Underway(settlements, slots, told, turn))
 
     def take(self) -> tuple[Underway, Turn]:
         """The one that was begun first, and its answer. If there is none, the turn is no longer awaited."""

@@ -21,7 +21,7 @@ from fileq.outcome import Cancelled, Done, Failed, Released
 from fileq.worker.executors import thread
 from fileq.worker.executors.base import Executor
 from fileq.worker.executors.mixed import MixedExecutor
-from fileq.worker.executors.thread import TINY_S, ThreadExecutor
+from fileq.worker.executors.thread import CALL_S, ThreadExecutor
 from tests.waiting import wait_until
 
 Outcome = Ran | Cancelled | Released
@@ -47,7 +47,7 @@ class Script:
             case b"raise":
                 raise SystemExit(3)
             case b"about as long":
-                time.sleep(TINY_S)
+                time.sleep(CALL_S)  # and a little more, as sleeps do: the wait for one task is CALL_S and TINY_S
             case b"thread id":
                 return Done(b"%d" % threading.get_ident())
             case b"thread":
@@ -149,20 +149,25 @@ def test_tasks_run_in_threads_of_their_own_at_the_same_time(start: Start) -> Non
     assert [driver.outcome(key) for key in keys] == [Done()] * 4
 
 
+@pytest.fixture
+def _in_turns() -> Iterator[None]:
+    """Threads take turns as often as the interpreter can: every order of their steps gets its chance."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval_s)
+
+
+@pytest.mark.usefixtures("_in_turns")
 @pytest.mark.parametrize("tiny", [True, False])
 def test_thousands_of_tasks_each_come_back_once(start: Start, tiny: bool) -> None:
     driver = start(8)
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for batch in range(500):
-            driver.expect(tiny=tiny)
-            keys = [driver.submit(f"{batch}-{i}") for i in range(8)]
-            driver.until(lambda: len(driver.ended) == 8)
-            assert sorted(driver.ended) == sorted(keys)
-            driver.ended.clear()
-    finally:
-        sys.setswitchinterval(interval_s)
+    for batch in range(500):
+        driver.expect(tiny=tiny)
+        keys = [driver.submit(f"{batch}-{i}") for i in range(8)]
+        driver.until(lambda: len(driver.ended) == 8)
+        assert sorted(driver.ended) == sorted(keys)
+        driver.ended.clear()
 
 
 def test_whatever_a_handler_raises_is_a_failure_and_its_thread_goes_on(start: Start) -> None:
@@ -466,19 +471,15 @@ def test_a_task_that_nobody_waits_for_any_more_rings(start: Start, passes: int) 
     assert select.select([driver.executor], [], [], 10.0)[0]
 
 
+@pytest.mark.usefixtures("_in_turns")
 def test_a_task_that_ends_right_when_the_pump_stops_waiting_for_it_is_told_all_the_same(start: Start) -> None:
     driver = start(2)
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for n in range(300):
-            driver.expect(tiny=True)
-            key = driver.submit(f"{n}", b"about as long")
-            is_due = driver.executor.next_deadline_s() == 0.0
-            assert is_due or select.select([driver.executor], [], [], 10.0)[0]
-            assert driver.outcome(key) == Done()
-    finally:
-        sys.setswitchinterval(interval_s)
+    for n in range(300):
+        driver.expect(tiny=True)
+        key = driver.submit(f"{n}", b"about as long")
+        is_due = driver.executor.next_deadline_s() == 0.0
+        assert is_due or select.select([driver.executor], [], [], 10.0)[0]
+        assert driver.outcome(key) == Done()
 
 
 def test_without_process_isolation_there_is_no_fork_server(mixed: Callable[..., Driver]) -> None:
