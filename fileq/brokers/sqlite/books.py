@@ -35,7 +35,6 @@ from fileq.job import State, Version
 EVENTS_KEPT = 10_000
 EXPIRED_AT_ONCE = 500  # records deleted by one transaction because their time has come
 HOUR_MS = 3_600_000
-_BEFORE_ALL = -(2**63)  # no position is as low
 
 
 class Books:
@@ -173,13 +172,11 @@ class Books:
         return ends
 
     def heads(self, queue: str, wanted: int) -> Iterator[Element]:
-        """The next elements out of a queue, their records read ahead; take() those that are claimed."""
-        sql = "SELECT position, raw FROM queued WHERE queue = ? AND position > ? ORDER BY position LIMIT ?"
-        last = _BEFORE_ALL
-        while page := [Element(at, raw, job_in(raw)) for at, raw in self.db.execute(sql, (queue, last, wanted))]:
-            self.expect(element.job.id for element in page if element.job is not None)
-            yield from page
-            last = page[-1].position
+        """The next elements of a queue, at most `wanted`, with their records read ahead; take() what is claimed."""
+        sql = "SELECT position, raw FROM queued WHERE queue = ? ORDER BY position LIMIT ?"
+        elements = [Element(at, raw, job_in(raw)) for at, raw in self.db.execute(sql, (queue, wanted))]
+        self.expect(element.job.id for element in elements if element.job is not None)
+        yield from elements
 
     def take_from_the_middle(self, queue: str, position: int) -> None:
         """Take one out of turn, and remember the hole: the length is told by the ends and the holes between them."""
