@@ -23,17 +23,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import redis
 
-from fileq.breaker import Breaker
 from fileq.brokers import open_broker
-from fileq.brokers.base import FullBroker
+from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
 from fileq.config import Config, config_from
+from fileq.core.breaker import Breaker
+from fileq.core.job import decode, encode, typed_job
 from fileq.handlers.routes import Routes
-from fileq.job import decode, encode, typed_job
+from fileq.runtime.worker_service import WorkerService
 from fileq.worker.executors.mixed import MixedExecutor
-from fileq.worker.paths import Paths
 from fileq.worker.pump import Pump
-from fileq.worker.service import WorkerService
 from tests.servers import Server, available_servers
 
 HANDLER = """
@@ -121,7 +120,7 @@ def drain(config: Config, app_dir: str, jobs: int, log: Path) -> tuple[float, fl
     routes = Routes.load(config, handlers_are_set=True, app_dir=app_dir)
     executor = MixedExecutor(config, routes, handlers_are_set=True, app_dir=app_dir)
     breaker = Breaker(config.circuit_breaker)
-    pump = Pump(config, counting, executor, routes, Paths(config), breaker)  # type: ignore[arg-type]
+    pump = Pump(config, counting, executor, routes, config.paths, breaker)  # type: ignore[arg-type]
     service = WorkerService(
         pump,
         executor,

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any
 
 from fileq.config import config_from
+from fileq.core.job import Job, encode
+from fileq.core.outcome import Done
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
-from fileq.job import Job, encode
-from fileq.outcome import Done
 from fileq.worker.executors.base import Executor
 from fileq.worker.executors.mixed import MixedExecutor
 from fileq.worker.executors.process import ProcessExecutor

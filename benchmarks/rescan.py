@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fileq.brokers import open_broker
-from fileq.brokers.base import FullBroker
+from fileq.brokers.protocol import FullBroker
 from fileq.config import Config, config_from
 from fileq.producer.producer import Producer
 

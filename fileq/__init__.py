@@ -8,8 +8,8 @@ Importing this package must stay instant: no import here; what handlers need is 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fileq.errors import Permanent as Permanent
-    from fileq.errors import Retry as Retry
+    from fileq.core.errors import Permanent as Permanent
+    from fileq.core.errors import Retry as Retry
     from fileq.handlers.context import Context as Context
     from fileq.handlers.context import JobView as JobView
     from fileq.handlers.registry import handler as handler
@@ -19,8 +19,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "Context": "fileq.handlers.context",
     "JobView": "fileq.handlers.context",
-    "Permanent": "fileq.errors",
-    "Retry": "fileq.errors",
+    "Permanent": "fileq.core.errors",
+    "Retry": "fileq.core.errors",
     "handler": "fileq.handlers.registry",
 }
 

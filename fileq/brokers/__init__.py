@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fileq.brokers.base import FullBroker
+from fileq.brokers.protocol import FullBroker
 from fileq.config import Config
-from fileq.errors import ConfigError
-from fileq.finding import Finding
+from fileq.core.errors import ConfigError
+from fileq.core.finding import Finding
 
 ENTRY_POINT_GROUP = "fileq.brokers"
 BUILT_IN = ("redis", "sqlite", "memory")

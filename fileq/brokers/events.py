@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from fileq.brokers.types import Event, Settlement, Verb
-from fileq.job import Claim, Job
+from fileq.brokers.types import Event
+from fileq.core.claim import Claim
+from fileq.core.job import Job
+from fileq.core.settlement import Settlement, Verb
 
 _encoder = msgspec.json.Encoder()
 

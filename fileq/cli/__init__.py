@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from fileq import __version__
-from fileq.errors import BrokerUnavailable, ConfigError, FileqError
+from fileq.core.errors import BrokerUnavailable, ConfigError, FileqError
 
 OK, FAILED, USAGE, LEFT_DEAD, UNREACHABLE = range(5)
 INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
@@ -78,7 +78,7 @@ def _prepare_output() -> None:
 
 def _complain(text: str) -> None:
     """One line, whatever names are in it."""
-    from fileq.terminal import printable
+    from fileq.core.text import printable
 
     print(f"fileq: {printable(text)}", file=sys.stderr)
 

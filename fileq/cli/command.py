@@ -13,7 +13,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fileq.brokers.base import FullBroker
+    from fileq.brokers.protocol import FullBroker
     from fileq.config import Loaded
 
 WIDTH = 80  # of what is not printed to a terminal

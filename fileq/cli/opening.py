@@ -8,9 +8,9 @@ from importlib import import_module
 import msgspec
 
 from fileq.brokers import open_broker
-from fileq.brokers.base import FullBroker
+from fileq.brokers.protocol import FullBroker
 from fileq.config import Config
-from fileq.errors import BrokerUnavailable, ConfigError
+from fileq.core.errors import BrokerUnavailable, ConfigError
 
 # With the program's own start this stays under two seconds.
 OPEN_TIMEOUT_S = 1.2

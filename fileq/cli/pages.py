@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable
 
-from fileq.admin.text import ENDLESS, Page
+from fileq.commands.admin.text import ENDLESS, Page
 
 
 def page_of_stdout(*, is_endless: bool = False) -> Page:

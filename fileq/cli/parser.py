@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from fileq.cli.command import Command
 from fileq.cli.commands import all_commands
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 ROLES = ("producer", "worker", "all", "admin")
 # Other names people know these by; they work and are in no list.

@@ -23,7 +23,7 @@ from fileq.config.load import load, loaded_from_text
 from fileq.config.schema import every_key
 from fileq.config.show import Row, to_listing
 from fileq.config.sources import DEFAULT_FILE, find_file, parsed_file
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 _LINE_NUMBER = re.compile(r":\d+: ")
 

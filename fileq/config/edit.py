@@ -10,7 +10,7 @@ from fileq.config.sources import from_text, locate
 from fileq.config.suggest import unknown_key
 from fileq.config.tree import Node, Origin
 from fileq.config.yamltext import parse_yaml
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import yaml

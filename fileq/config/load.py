@@ -14,7 +14,7 @@ from fileq.config.resolve import Draft, resolve
 from fileq.config.schema import Config, every_key, is_setting
 from fileq.config.sources import gather, parsed_file
 from fileq.config.tree import DEFAULT, Node, Origin, from_python
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 
 class Loaded(Struct, frozen=True):

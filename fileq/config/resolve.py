@@ -16,7 +16,7 @@ from fileq.config.kinds import Name, one_of
 from fileq.config.schema import DEFAULT_PREFIX, Config, every_key
 from fileq.config.section import written
 from fileq.config.tree import DEFAULT, Origin
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 # Names under the prefix that have no setting (SPEC, Redis layout).
 _FIXED_NAMES = ("cancelled", "scheduled", "workers", "settled", "ledger", "stats", "paused", "events")

@@ -31,6 +31,7 @@ from fileq.config.kinds import (
 )
 from fileq.config.section import AtLeastOne, Key, Section, walk
 from fileq.config.units import format_duration
+from fileq.files.paths import Paths
 
 Seconds: TypeAlias = Annotated[float, Duration()]
 SecondsOrZero: TypeAlias = Annotated[float, Duration(zero=True)]
@@ -272,6 +273,11 @@ class Config(Section, frozen=True):
     )
     circuit_breaker: Annotated[CircuitBreaker, "stops claiming while too much fails"] = CircuitBreaker()
     observability: Annotated[Observability, "metrics, logs, traces"] = Observability()
+
+    @property
+    def paths(self) -> Paths:
+        """Maps the paths of producers to this machine and knows the allowed roots."""
+        return Paths(self.producer.scan_dir, self.worker.path_map, self.worker.allowed_roots)
 
     @property
     def broker_kind(self) -> str:

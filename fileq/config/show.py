@@ -15,7 +15,7 @@ from fileq.config.schema import Config, every_key, is_setting
 from fileq.config.section import ListOf, MapOf, Section, keys_of, written
 from fileq.config.suggest import unknown_key
 from fileq.config.tree import DEFAULT, Origin
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 # Texts that mean themselves in any YAML reader without quotes; words like `off` and `null` do not.
 _PLAIN = re.compile(

@@ -17,7 +17,7 @@ from fileq.config.section import ListOf, MapOf, Shape, list_shape
 from fileq.config.suggest import unknown_key
 from fileq.config.tree import DEFAULT, Node, Origin, laid_over, nested
 from fileq.config.yamltext import parse_yaml
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 PREFIX = "FILEQ_"
 DEFAULT_FILE = "config.yaml"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fileq.config.tree import Node, Origin
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import yaml

@@ -9,7 +9,7 @@ import hashlib
 import re
 from typing import Any
 
-from fileq.errors import Permanent
+from fileq.core.errors import Permanent
 from fileq.handlers.context import Context, JobView
 
 BLOCK = 1 << 20

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from fileq.core.job import Job
+from fileq.core.trace import traceparent
 from fileq.handlers.log import Log
-from fileq.job import Job
-from fileq.traceparent import traceparent
 
 
 class Cancelled(Protocol):

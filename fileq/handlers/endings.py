@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from fileq.config import format_duration
-from fileq.errors import JobError, Permanent, Retry
-from fileq.outcome import Done, Failed
+from fileq.core.errors import JobError, Permanent, Retry
+from fileq.core.outcome import Done, Failed
 
 LONGEST_RESULT = 64 * 1024  # bytes of JSON
 LONGEST_ERROR = 4_000  # characters

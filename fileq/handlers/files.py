@@ -7,10 +7,10 @@ import os
 import stat
 from collections.abc import Iterable
 
-from fileq.errors import Permanent
+from fileq.core.errors import Permanent
+from fileq.core.outcome import Failed
 from fileq.handlers.endings import failed
 from fileq.handlers.task import Changed, Task
-from fileq.outcome import Failed
 
 # One look gives where a path really leads and what is there, of the same file, and costs a third of realpath.
 _HAS_PROC = os.path.isdir("/proc/self/fd")

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from msgspec import Struct
 
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -14,14 +14,14 @@ from msgspec import Struct
 from fileq.config import Backoff, Config, Route, format_duration
 from fileq.config.read import Reader
 from fileq.config.tree import Node, Origin, from_python
-from fileq.errors import ConfigError
-from fileq.globs import Globs
+from fileq.core.errors import ConfigError
+from fileq.core.job import Job
+from fileq.files.globs import Globs
 from fileq.handlers import registry
 from fileq.handlers.commands import command_problems, command_warnings
 from fileq.handlers.loop import EventLoop
 from fileq.handlers.registry import Registration
 from fileq.handlers.targets import Importer, Wrong, is_async, unfitness
-from fileq.job import Job
 
 COMMAND_TYPE = "command"
 _LONGEST_TYPE = 100  # of what an error shows

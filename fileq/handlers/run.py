@@ -13,7 +13,9 @@ from typing import Any
 
 import msgspec
 
-from fileq.errors import Permanent, Undecodable
+from fileq.core.errors import Permanent, Undecodable
+from fileq.core.job import Job, decode
+from fileq.core.trace import attempt_span_id, parent_of
 from fileq.handlers.commands import run_command, run_shell
 from fileq.handlers.context import Cancelled, Context, view_of
 from fileq.handlers.endings import done, failed
@@ -21,8 +23,6 @@ from fileq.handlers.files import objection
 from fileq.handlers.loop import EventLoop
 from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.task import Ran, Task
-from fileq.job import Job, decode
-from fileq.traceparent import attempt_span_id, parent_of
 
 
 def run_task(task: Task, routes: Routes, cancelled: Cancelled, *, loop: EventLoop | None = None) -> Ran:

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 from fileq.handlers.endings import one_line
 
 _LONGEST = 300

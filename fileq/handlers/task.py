@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from fileq.outcome import Died, Done, Failed
+from fileq.core.outcome import Died, Done, Failed
 
 
 class Task(Struct, frozen=True):

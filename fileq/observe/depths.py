@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from fileq.brokers.base import Inspector
-from fileq.errors import BrokerUnavailable, Undecodable
-from fileq.job import decode, parse_time
+from fileq.brokers.protocol import Inspector
+from fileq.core.errors import BrokerUnavailable, Undecodable
+from fileq.core.job import decode, parse_time
 
 OTHER_PLACES = ("scheduled", "dead_letter", "processing")
 UNKNOWN = math.nan

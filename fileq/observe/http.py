@@ -9,10 +9,25 @@ import socketserver
 import threading
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Protocol
 
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
+from fileq.core.events import Emit
 from fileq.observe.metrics import CONTENT_TYPE
-from fileq.service import Emit, Service
+
+
+class Watched(Protocol):
+    """What the endpoints ask of a service of this process."""
+
+    name: str
+
+    def problem(self) -> str:
+        """Why it cannot do its work now; "" when it can."""
+        ...
+
+    def is_turning(self) -> bool:
+        """Whether its loop has made progress recently."""
+        ...
 
 
 class Endpoints:
@@ -22,7 +37,7 @@ class Endpoints:
         self,
         bind: str,
         port: int,
-        services: Sequence[Service],
+        services: Sequence[Watched],
         metrics: Callable[[], bytes],
         broker_problem: Callable[[], str] = lambda: "",
     ) -> None:
@@ -57,7 +72,7 @@ class _Server(ThreadingHTTPServer):
 def open_endpoints(
     bind: str,
     port: int,
-    services: Sequence[Service],
+    services: Sequence[Watched],
     metrics: Callable[[], bytes],
     *,
     broker_problem: Callable[[], str] = lambda: "",
@@ -79,7 +94,7 @@ def open_endpoints(
 
 
 def _handler(
-    services: Sequence[Service], metrics: Callable[[], bytes], broker_problem: Callable[[], str]
+    services: Sequence[Watched], metrics: Callable[[], bytes], broker_problem: Callable[[], str]
 ) -> type[BaseHTTPRequestHandler]:
     def reasons() -> dict[str, str]:
         """Who can't do its work, and why. A service learns of a silent broker when its call is over; we don't wait."""

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from fileq.service import Emit
-from fileq.terminal import printable
+from fileq.core.events import Emit
+from fileq.core.text import printable
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 _RANKS = {**LEVELS, "warning": logging.WARNING, "none": logging.NOTSET}

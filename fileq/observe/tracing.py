@@ -26,9 +26,9 @@ from opentelemetry.trace.status import Status, StatusCode
 
 from fileq import __version__
 from fileq.config import Config
-from fileq.job import Job, parse_time
-from fileq.service import Emit
-from fileq.traceparent import attempt_of, attempt_span_id, new_span_id, parent_of
+from fileq.core.events import Emit
+from fileq.core.job import Job, parse_time
+from fileq.core.trace import attempt_of, attempt_span_id, new_span_id, parent_of
 
 DEFAULT_ENDPOINT = "http://localhost:4318"
 PATH = "/v1/traces"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from fileq.brokers.base import Broker
+from fileq.brokers.protocol import Broker
 from fileq.brokers.types import LedgerEntry
 from fileq.producer.places import Places
 

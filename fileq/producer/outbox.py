@@ -10,15 +10,15 @@ from itertools import islice
 
 from msgspec import Struct
 
-from fileq.brokers.base import Broker, Inspector
+from fileq.brokers.protocol import Broker, Inspector
 from fileq.brokers.types import Entry, Fate
 from fileq.config import Config
-from fileq.job import Version, file_job
+from fileq.core.events import Emit
+from fileq.core.job import Version, file_job
+from fileq.core.trace import new_ids
 from fileq.producer.limit import Throttle, permits_per_window
 from fileq.producer.scan import Found
 from fileq.producer.settle import Look
-from fileq.service import Emit
-from fileq.traceparent import new_ids
 
 BATCH = 500  # files of one broker call
 CALLS_A_TURN = 4

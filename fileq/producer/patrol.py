@@ -14,11 +14,11 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from fileq.config import Config
+from fileq.core.events import Emit
 from fileq.producer.agenda import NEVER, Agenda
 from fileq.producer.places import Places
 from fileq.producer.scan import Found, Scanner, Walk
 from fileq.producer.watch import Heard, Watcher
-from fileq.service import Emit
 
 TOLD_EVERY_S = 60.0  # where events are lost again and again
 RETRY_S = 1.0  # while scan_dir can't be read

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fileq.filesystems import Mount, is_network, mount_of, mounts
+from fileq.files.mounts import Mount, is_network, mount_of, mounts
 
 
 class Places:

@@ -13,16 +13,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from fileq.brokers.base import Broker, Inspector
+from fileq.brokers.protocol import Broker, Inspector
 from fileq.config import Config
-from fileq.errors import BrokerError, ConfigError
+from fileq.core.errors import BrokerError, ConfigError
+from fileq.core.events import Emit
 from fileq.producer.forget import DAY_MS, Change, pardon, seen, sweep
 from fileq.producer.outbox import BATCH, Outbox
 from fileq.producer.patrol import Patrol, Scan
 from fileq.producer.scan import Found, Scanner
 from fileq.producer.settle import Settling
 from fileq.producer.wall import Wall
-from fileq.service import Emit
 
 IDLE_S = 1.0
 PROBE_S = 5.0  # a broker that nothing was asked of for so long is asked whether it is there

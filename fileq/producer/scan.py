@@ -18,7 +18,7 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from fileq.config import Config
-from fileq.globs import Choice
+from fileq.files.globs import Choice
 
 STEP = 500  # entries looked at in one step
 Report = Callable[[str, bytes], None]  # reason, path

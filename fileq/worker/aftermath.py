@@ -9,11 +9,12 @@ import threading
 
 from msgspec import Struct
 
-from fileq.brokers.types import Settlement, Verb
 from fileq.config import AfterEnd
-from fileq.job import Claim, Version
-from fileq.service import Emit
-from fileq.worker.paths import Paths
+from fileq.core.claim import Claim
+from fileq.core.events import Emit
+from fileq.core.job import Version
+from fileq.core.settlement import Settlement, Verb
+from fileq.files.paths import Paths
 
 MOVE = "move:"
 

@@ -31,11 +31,11 @@ from typing import NoReturn
 
 import msgspec
 
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
+from fileq.core.outcome import Failed
 from fileq.handlers.context import Flag
 from fileq.handlers.endings import failed
 from fileq.handlers.task import Ran, Task
-from fileq.outcome import Failed
 from fileq.worker.descendants import children_of, end_children, has_children
 from fileq.worker.prctl import adopt_orphans, die_with_parent, set_name
 from fileq.worker.program import Program, Run

@@ -27,7 +27,7 @@ import sys
 import traceback
 from typing import NoReturn
 
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 from fileq.worker.child import (
     Child,
     become_child,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from fileq.core.claim import Claim
+from fileq.core.job import parse_time
+from fileq.core.outcome import Refused
+from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
-from fileq.job import Claim, parse_time
-from fileq.outcome import Refused
-from fileq.worker.paths import Paths
 
 
 def task_key(claim: Claim) -> str:

@@ -11,11 +11,9 @@ import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
-import msgspec
 from msgspec import Struct
 
-from fileq.config import Config
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 from fileq.handlers.context import Cancelled
 from fileq.handlers.task import Ran, Task
 
@@ -37,34 +35,6 @@ class Program(Struct, frozen=True):
             raise
         except BaseException as error:
             raise ConfigError(f"the handlers can't be loaded: {one_line(error)}") from error
-
-
-class _Handlers(Struct, frozen=True):
-    config: Config
-    handlers_are_set: bool
-    app_dir: str
-
-
-def handlers_program(config: Config, *, handlers_are_set: bool, app_dir: str) -> Program:
-    """The program of a worker: the handlers of its configuration."""
-    argument = msgspec.msgpack.encode(_Handlers(config, handlers_are_set, app_dir))
-    return Program(f"{__name__}:load_handlers", argument)
-
-
-def load_handlers(argument: bytes) -> Run:
-    from fileq.handlers.routes import Routes
-    from fileq.handlers.run import run_task
-    from fileq.observe.logs import set_up_logs
-
-    given = msgspec.msgpack.decode(argument, type=_Handlers)
-    observability = given.config.observability
-    set_up_logs(observability.log_level, observability.log_format)  # context.log ends where the worker's lines do
-    routes = Routes.load(given.config, handlers_are_set=given.handlers_are_set, app_dir=given.app_dir)
-
-    def run(task: Task, cancelled: Cancelled) -> Ran:
-        return run_task(task, routes, cancelled)
-
-    return run
 
 
 def python_command(module: str, *arguments: object) -> list[str]:

@@ -12,20 +12,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
-from fileq.breaker import Breaker
-from fileq.brokers.base import Broker
-from fileq.brokers.types import Hold, Renewal, Settled, Settlement, Turn
+from fileq.brokers.protocol import Broker
+from fileq.brokers.types import Hold, Renewal, Turn
 from fileq.config import Config
-from fileq.errors import BrokerError
+from fileq.core.breaker import Breaker
+from fileq.core.claim import Claim
+from fileq.core.errors import BrokerError
+from fileq.core.events import Emit
+from fileq.core.job import Version
+from fileq.core.outcome import Cancelled, Died, Done, Failed, Outcome, Refused, Released
+from fileq.core.retry import Policy, decide
+from fileq.core.settlement import Settled, Settlement
+from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Changed, Ran, Task
-from fileq.job import Claim, Version
-from fileq.outcome import Cancelled, Died, Done, Failed, Outcome, Refused, Released
-from fileq.retry import Policy, decide
-from fileq.service import Emit
 from fileq.worker.aftermath import Aftermath
 from fileq.worker.executors.base import Executor
-from fileq.worker.paths import Paths
 from fileq.worker.prepare import prepare, task_key
 from fileq.worker.slots import Running, Slots
 from fileq.worker.telling import tell_claimed, tell_fenced, tell_settled

@@ -14,8 +14,9 @@ import time
 from msgspec import Struct
 
 from fileq import __version__
-from fileq.brokers.types import Settlement, WorkerInfo
-from fileq.job import Claim
+from fileq.brokers.types import WorkerInfo
+from fileq.core.claim import Claim
+from fileq.core.settlement import Settlement
 
 
 class Running(Struct):

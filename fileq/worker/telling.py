@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fileq.brokers.types import Settlement, Verb
-from fileq.job import Claim, parse_time
-from fileq.service import Emit
+from fileq.core.claim import Claim
+from fileq.core.events import Emit
+from fileq.core.job import parse_time
+from fileq.core.settlement import Settlement, Verb
 
 _ENDINGS = {
     Verb.COMPLETE: ("job.completed", "info"),

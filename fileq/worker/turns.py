@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from fileq.brokers.base import Broker, TurnUnderway
-from fileq.brokers.types import Settlement, Turn
+from fileq.brokers.protocol import Broker, TurnUnderway
+from fileq.brokers.types import Turn
+from fileq.core.settlement import Settlement
 
 UNDERWAY_MAX = 2
 

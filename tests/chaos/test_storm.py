@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from fileq.brokers.types import LedgerEntry
-from fileq.job import State
+from fileq.core.job import State
 from fileq.producer.scan import found_at
 from tests.fault_proxy import FaultProxy
 from tests.integration.program import Program, run

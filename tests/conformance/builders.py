@@ -12,24 +12,12 @@ from typing import Any
 
 import msgspec
 
-from fileq.brokers.base import FullBroker
-from fileq.brokers.types import (
-    Enqueued,
-    Entry,
-    Event,
-    Record,
-    Settled,
-    Settlement,
-    Verb,
-    WorkerInfo,
-    bury,
-    cancel,
-    complete,
-    release,
-    retry,
-)
-from fileq.errors import Undecodable
-from fileq.job import Claim, Job, Version, decode, encode, raw_id, rfc3339_ms
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Enqueued, Entry, Event, Record, WorkerInfo
+from fileq.core.claim import Claim
+from fileq.core.errors import Undecodable
+from fileq.core.job import Job, Version, decode, encode, raw_id, rfc3339_ms
+from fileq.core.settlement import Settled, Settlement, Verb, bury, cancel, complete, release, retry
 from tests.conformance.harness import Harness
 
 CREATED = "2026-01-02T03:04:05.678Z"

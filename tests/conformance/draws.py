@@ -6,8 +6,10 @@ from typing import TypeAlias
 
 from hypothesis import strategies as st
 
-from fileq.brokers.types import Entry, Revival, Settlement, Verb, bury, cancel, complete, release, retry
-from fileq.job import Claim, Version, decode, encode
+from fileq.brokers.types import Entry, Revival
+from fileq.core.claim import Claim
+from fileq.core.job import Version, decode, encode
+from fileq.core.settlement import Settlement, Verb, bury, cancel, complete, release, retry
 from tests.conformance.builders import UNDECODABLE, a_job, failed, foreign, hopeless, id_of, recovered
 
 QUEUES = ("high", "low")

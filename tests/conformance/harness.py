@@ -12,8 +12,8 @@ from typing import Any
 
 from redis import Redis
 
-from fileq.brokers.base import FullBroker
 from fileq.brokers.memory import MemoryBroker
+from fileq.brokers.protocol import FullBroker
 from fileq.config import Config, config_from
 from tests.servers import Server
 

@@ -1,7 +1,7 @@
 """bury: no further attempt; the job waits in the dead-letter list for an operator."""
 
-from fileq.brokers.types import bury, complete
-from fileq.job import State, decode, encode, rfc3339_ms
+from fileq.core.job import State, decode, encode, rfc3339_ms
+from fileq.core.settlement import bury, complete
 from tests.conformance.builders import (
     ERROR,
     claim_one,

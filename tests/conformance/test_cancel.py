@@ -2,8 +2,9 @@
 
 import pytest
 
-from fileq.brokers.types import Cancelled, Hold, Settled, cancel, complete
-from fileq.job import State
+from fileq.brokers.types import Cancelled, Hold
+from fileq.core.job import State
+from fileq.core.settlement import Settled, cancel, complete
 from tests.conformance.builders import (
     at_once,
     claim_one,

@@ -2,7 +2,7 @@
 
 from threading import Event
 
-from fileq.brokers.types import cancel, complete
+from fileq.core.settlement import cancel, complete
 from tests.conformance.builders import (
     an_entry,
     at_once,

@@ -1,7 +1,8 @@
 """claim: a free slot gets the next job, its heartbeat and its record in one step."""
 
-from fileq.brokers.types import Settled, Turn, complete
-from fileq.job import State, encode
+from fileq.brokers.types import Turn
+from fileq.core.job import State, encode
+from fileq.core.settlement import Settled, complete
 from tests.conformance.builders import (
     a_job,
     at_once,

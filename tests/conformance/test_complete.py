@@ -1,7 +1,8 @@
 """complete: the job is done; its record is kept for a while, its place in the list until newer ones push it out."""
 
-from fileq.brokers.types import Fate, Settled, complete
-from fileq.job import State, Version
+from fileq.brokers.types import Fate
+from fileq.core.job import State, Version
+from fileq.core.settlement import Settled, complete
 from tests.conformance.builders import (
     an_entry,
     claim_one,

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from fileq.brokers.types import Entry, Revival, Settled, cancel, complete, release
-from fileq.job import Claim, State, Version, encode
+from fileq.brokers.types import Entry, Revival
+from fileq.core.claim import Claim
+from fileq.core.job import State, Version, encode
+from fileq.core.settlement import Settled, cancel, complete, release
 from tests.conformance.builders import (
     UNDECODABLE,
     a_job,

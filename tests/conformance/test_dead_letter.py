@@ -1,7 +1,8 @@
 """The dead-letter list: what an operator puts back or deletes, each element once."""
 
-from fileq.brokers.types import Revival, complete, release
-from fileq.job import State, decode, encode, raw_id
+from fileq.brokers.types import Revival
+from fileq.core.job import State, decode, encode, raw_id
+from fileq.core.settlement import complete, release
 from tests.conformance.builders import (
     a_job,
     at_once,

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from fileq.brokers.types import Enqueued, Entry, Fate, complete
-from fileq.errors import BrokerError
-from fileq.job import State, encode
+from fileq.brokers.types import Enqueued, Entry, Fate
+from fileq.core.errors import BrokerError
+from fileq.core.job import State, encode
+from fileq.core.settlement import complete
 from tests.conformance.builders import (
     CREATED,
     EIGHT_FIELDS,

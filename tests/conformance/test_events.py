@@ -2,8 +2,9 @@
 
 import json
 
-from fileq.brokers.types import Entry, Event, cancel, complete, release, retry
-from fileq.job import encode
+from fileq.brokers.types import Entry, Event
+from fileq.core.job import encode
+from fileq.core.settlement import cancel, complete, release, retry
 from tests.conformance.builders import (
     ERROR,
     a_job,

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from fileq.brokers.types import Cancelled, Fate, Settled, complete, release
-from fileq.job import State, Version
+from fileq.brokers.types import Cancelled, Fate
+from fileq.core.job import State, Version
+from fileq.core.settlement import Settled, complete, release
 from tests.conformance.builders import (
     EVERY_SETTLEMENT,
     an_entry,

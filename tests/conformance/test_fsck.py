@@ -7,11 +7,12 @@ from threading import Event
 import pytest
 from msgspec.structs import replace
 
-from fileq.admin.fsck import fsck, walk
 from fileq.brokers.redis import open_redis
 from fileq.brokers.sqlite import SqliteBroker
-from fileq.brokers.types import Stray, cancel, complete
-from fileq.errors import ConfigError
+from fileq.brokers.types import Stray
+from fileq.commands.admin.fsck import fsck, walk
+from fileq.core.errors import ConfigError
+from fileq.core.settlement import cancel, complete
 from tests.conformance.builders import (
     a_version,
     an_entry,

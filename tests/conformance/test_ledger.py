@@ -2,8 +2,9 @@
 
 import pytest
 
-from fileq.brokers.types import LEDGER_DEPTH, Entry, Fate, LedgerEntry, complete
-from fileq.job import Version
+from fileq.brokers.types import LEDGER_DEPTH, Entry, Fate, LedgerEntry
+from fileq.core.job import Version
+from fileq.core.settlement import complete
 from tests.conformance.builders import (
     a_job,
     a_version,

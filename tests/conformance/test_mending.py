@@ -1,8 +1,9 @@
 """What fsck stands on: damage is found in one consistent look, put right in one atomic step, and a repair that is
 repeated, or comes when nothing is wrong (any more), changes nothing."""
 
-from fileq.brokers.types import Record, Stray, complete
-from fileq.job import State
+from fileq.brokers.types import Record, Stray
+from fileq.core.job import State
+from fileq.core.settlement import complete
 from tests.conformance.builders import (
     a_job,
     at_once,

@@ -1,6 +1,6 @@
 """The overview: census, fronts, workers and the last hours together."""
 
-from fileq.brokers.types import complete
+from fileq.core.settlement import complete
 from tests.conformance.builders import claim_one, completed, enqueue, foreign, register, running, settle
 
 

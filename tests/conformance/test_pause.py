@@ -1,6 +1,6 @@
 """pause and resume: a paused queue keeps what it has and takes in what comes."""
 
-from fileq.brokers.types import Settled, complete, release
+from fileq.core.settlement import Settled, complete, release
 from tests.conformance.builders import (
     claim_one,
     claims_of,

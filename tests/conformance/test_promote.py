@@ -1,7 +1,8 @@
 """promote: due jobs enter their queues, each once, earliest first."""
 
-from fileq.brokers.types import Promoted, complete
-from fileq.job import State
+from fileq.brokers.types import Promoted
+from fileq.core.job import State
+from fileq.core.settlement import complete
 from tests.conformance.builders import (
     an_entry,
     at_once,

@@ -1,7 +1,7 @@
 """The rate limit: one counter for all producers; only what is new takes a permit."""
 
 from fileq.brokers.types import Enqueued, Fate
-from fileq.job import Version
+from fileq.core.job import Version
 from tests.conformance.builders import an_entry, at_once, drift, enqueue, has_record, ids_in, names
 
 WINDOW_MS = 1000

@@ -1,7 +1,9 @@
 """reap: what a dead slot held goes back, once, however many reapers there are."""
 
-from fileq.brokers.types import Settled, Suspect, bury, complete, retry
-from fileq.job import Claim, State, encode
+from fileq.brokers.types import Suspect
+from fileq.core.claim import Claim
+from fileq.core.job import State, encode
+from fileq.core.settlement import Settled, bury, complete, retry
 from tests.conformance.builders import (
     a_job,
     at_once,

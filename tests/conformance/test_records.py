@@ -2,9 +2,10 @@
 
 import pytest
 
-from fileq.brokers.types import Revival, complete, release
-from fileq.errors import BrokerError
-from fileq.job import State
+from fileq.brokers.types import Revival
+from fileq.core.errors import BrokerError
+from fileq.core.job import State
+from fileq.core.settlement import complete, release
 from tests.conformance.builders import (
     claim_one,
     claims_of,

@@ -1,7 +1,7 @@
 """The registry: which slots there are, and that a slot which leaves takes nothing along."""
 
-from fileq.brokers.types import Settled, complete
-from fileq.job import State
+from fileq.core.job import State
+from fileq.core.settlement import Settled, complete
 from tests.conformance.builders import (
     claim_one,
     claims_of,

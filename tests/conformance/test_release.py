@@ -1,7 +1,7 @@
 """release: back to the front of its queue, nothing counted against the job."""
 
-from fileq.brokers.types import Settled, complete, release
-from fileq.job import State, encode
+from fileq.core.job import State, encode
+from fileq.core.settlement import Settled, complete, release
 from tests.conformance.builders import (
     UNDECODABLE,
     claim_one,

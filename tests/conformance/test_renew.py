@@ -1,6 +1,7 @@
 """renew: the heartbeat goes on, and each slot hears what it really holds."""
 
-from fileq.brokers.types import Hold, Renewal, Settled, complete
+from fileq.brokers.types import Hold, Renewal
+from fileq.core.settlement import Settled, complete
 from tests.conformance.builders import (
     claim_one,
     claims_of,

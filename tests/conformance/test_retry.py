@@ -1,7 +1,8 @@
 """retry: a failed attempt waits out its backoff and goes back to the queue it came from."""
 
-from fileq.brokers.types import ATTEMPTS_KEPT, Settled, complete, retry
-from fileq.job import State, decode, encode
+from fileq.brokers.types import ATTEMPTS_KEPT
+from fileq.core.job import State, decode, encode
+from fileq.core.settlement import Settled, complete, retry
 from tests.conformance.builders import (
     ERROR,
     claim_one,

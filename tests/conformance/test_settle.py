@@ -2,8 +2,8 @@
 
 import pytest
 
-from fileq.brokers.types import Settled, Verb, complete, release
-from fileq.job import Claim
+from fileq.core.claim import Claim
+from fileq.core.settlement import Settled, Verb, complete, release
 from tests.conformance.builders import (
     DESTINATION,
     EVERY_SETTLEMENT,

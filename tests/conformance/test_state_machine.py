@@ -25,8 +25,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fileq.brokers.types import Entry, Fate, Hold, LedgerEntry, Settled, Suspect, complete, release
-from fileq.job import Claim, State, Version
+from fileq.brokers.types import Entry, Fate, Hold, LedgerEntry, Suspect
+from fileq.core.claim import Claim
+from fileq.core.job import State, Version
+from fileq.core.settlement import Settled, complete, release
 from tests.conformance.builders import hopeless, id_of, places, recovered, worker_info
 from tests.conformance.draws import (
     ALL_IDS,

@@ -2,8 +2,9 @@
 
 import pytest
 
-from fileq.brokers.types import Revival, Settled, complete, release
-from fileq.job import State, raw_id
+from fileq.brokers.types import Revival
+from fileq.core.job import State, raw_id
+from fileq.core.settlement import Settled, complete, release
 from tests.conformance.builders import (
     UNDECODABLE,
     claim_one,

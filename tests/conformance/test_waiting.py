@@ -11,8 +11,9 @@ from threading import Thread
 
 import pytest
 
-from fileq.brokers.base import Waiter
-from fileq.brokers.types import Revival, release
+from fileq.brokers.protocol import Waiter
+from fileq.brokers.types import Revival
+from fileq.core.settlement import release
 from tests.conformance.builders import (
     an_entry,
     claims_of,

@@ -17,10 +17,10 @@ import time
 from collections.abc import Callable
 from multiprocessing import resource_tracker, shared_memory
 
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
+from fileq.core.outcome import Done
 from fileq.handlers.endings import failed
 from fileq.handlers.task import Ran, Task
-from fileq.outcome import Done
 from fileq.worker.executors.process import ProcessExecutor
 from fileq.worker.program import Program, Run
 

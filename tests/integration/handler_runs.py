@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from fileq.config import config_from
+from fileq.core.job import Job, encode, file_job, typed_job
 from fileq.handlers import registry
 from fileq.handlers.registry import Registration
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran, Task
-from fileq.job import Job, encode, file_job, typed_job
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fileq.brokers.base import FullBroker
+from fileq.brokers.protocol import FullBroker
 from fileq.cli import main
 from fileq.config import Config, config_from
 from tests.conformance.harness import nested

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fileq.brokers import open_broker
-from fileq.brokers.base import FullBroker
+from fileq.brokers.protocol import FullBroker
 from fileq.config import config_from
-from fileq.job import Job, decode
+from fileq.core.job import Job, decode
 from tests.integration.program import Program
 from tests.waiting import wait_until
 

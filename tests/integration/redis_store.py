@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import redis
 
 from fileq.brokers.redis import RedisBroker, open_redis
-from fileq.brokers.types import LedgerEntry, Record, Revival, Stray, Turn, cancel, complete, release, retry
+from fileq.brokers.types import LedgerEntry, Record, Revival, Stray, Turn
 from fileq.config import Config, config_from
-from fileq.job import Claim, State, Version, decode, encode, raw_id
+from fileq.core.claim import Claim
+from fileq.core.job import State, Version, decode, encode, raw_id
+from fileq.core.settlement import cancel, complete, release, retry
 from tests.conformance.builders import (
     an_entry,
     enqueue,

@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fileq.brokers.sqlite import SqliteBroker
-from fileq.brokers.types import Entry, Settlement, WorkerInfo, bury, complete, release, retry
+from fileq.brokers.types import Entry, WorkerInfo
 from fileq.config import Config, config_from
-from fileq.errors import BrokerError
-from fileq.job import Claim, Job, encode
+from fileq.core.claim import Claim
+from fileq.core.errors import BrokerError
+from fileq.core.job import Job, encode
+from fileq.core.settlement import Settlement, bury, complete, release, retry
 
 REPOSITORY = Path(__file__).parents[2]
 

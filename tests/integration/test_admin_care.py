@@ -11,9 +11,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fileq.admin.fsck import check
-from fileq.brokers.types import Entry, complete
-from fileq.job import Version, decode, file_job
+from fileq.brokers.types import Entry
+from fileq.commands.admin.fsck import check
+from fileq.core.job import Version, decode, file_job
+from fileq.core.settlement import complete
 from tests.conformance.builders import (
     claim_one,
     completed,

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from fileq.brokers.types import Entry
-from fileq.job import decode, raw_id
+from fileq.core.job import decode, raw_id
 from tests.conformance.builders import (
     a_job,
     claim_one,

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fileq.brokers.types import Entry, complete
-from fileq.job import Version, file_job, raw_id, typed_job
+from fileq.brokers.types import Entry
+from fileq.core.job import Version, file_job, raw_id, typed_job
+from fileq.core.settlement import complete
 from tests.conformance.builders import (
     a_job,
     an_entry,

@@ -19,14 +19,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from fileq.admin.stats import Recent, gather
-from fileq.admin.stats_text import render
-from fileq.admin.text import Page
-from fileq.admin.watch import watch
 from fileq.brokers import open_broker
-from fileq.brokers.types import complete
+from fileq.commands.admin.stats import Recent, gather
+from fileq.commands.admin.stats_text import render
+from fileq.commands.admin.text import Page
+from fileq.commands.admin.watch import watch
 from fileq.config import config_from
-from fileq.job import rfc3339_ms
+from fileq.core.job import rfc3339_ms
+from fileq.core.settlement import complete
 from tests.conformance.builders import (
     an_entry,
     claims_of,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fileq.admin import control, dlq
-from fileq.admin.fsck import Report, fsck
-from fileq.admin.stats import gather
+from fileq.commands.admin import control, dlq
+from fileq.commands.admin.fsck import Report, fsck
+from fileq.commands.admin.stats import gather
 from fileq.config import Config, config_from
-from fileq.job import State
+from fileq.core.job import State
 from tests.conformance.harness import nested
 from tests.integration.together import together, under_way
 from tests.integration.working import TTL_S, Farm, ids, is_running, pass_s

@@ -18,7 +18,7 @@ HEAVY = ("redis", "sqlite3", "yaml", "opentelemetry", "rich", "starlette", "uvic
 # What only those need who find, run or watch.
 OTHERS = (
     *("prometheus_client", "wcmatch", "pybreaker", "cronsim", "importlib.metadata"),
-    *("fileq.producer", "fileq.worker", "fileq.handlers", "fileq.observe", "fileq.doctor"),
+    *("fileq.producer", "fileq.worker", "fileq.handlers", "fileq.observe", "fileq.commands.doctor"),
 )
 
 

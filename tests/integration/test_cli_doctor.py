@@ -23,7 +23,7 @@ import pytest
 from fileq.brokers.redis import examine as redis_examine
 from fileq.brokers.sqlite import examine as sqlite_examine
 from fileq.cli import main
-from fileq.doctor import files as files_checks
+from fileq.commands.doctor import files as files_checks
 from tests.integration.producing import Place
 from tests.integration.program import Program, command, environment, run
 from tests.integration.redis_store import contents

@@ -16,7 +16,7 @@ from fileq.brokers.sqlite import SqliteBroker
 from fileq.brokers.types import Enqueued, Entry
 from fileq.cli import main
 from fileq.cli.commands import enqueue as enqueue_command
-from fileq.job import Job, decode
+from fileq.core.job import Job, decode
 from tests.integration.producing import Place
 from tests.integration.program import command, environment, run
 from tests.integration.working import Farm

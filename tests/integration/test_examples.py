@@ -19,14 +19,13 @@ from typing import Any
 import pytest
 
 from fileq.config import load
-from fileq.globs import Globs
+from fileq.core.job import encode, file_job
+from fileq.core.outcome import Done, Failed
+from fileq.files.globs import Globs
 from fileq.handlers import registry
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran, Task
-from fileq.job import encode, file_job
-from fileq.outcome import Done, Failed
-from fileq.worker.paths import Paths
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Run = Callable[[str], Ran]
@@ -47,7 +46,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         loaded = load(environ={})
         routes = Routes.load(loaded.config, handlers_are_set=loaded.is_set("handlers"), app_dir="")
         assert routes.warnings == ()
-        paths = Paths(loaded.config)
+        paths = loaded.config.paths
 
         def run(file: str) -> Ran:
             path = os.path.abspath(os.fsencode(f"inbox/{file}"))

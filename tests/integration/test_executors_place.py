@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from fileq.core.outcome import Died, Done, Failed
 from fileq.handlers.task import Ran, Task
-from fileq.outcome import Died, Done, Failed
 from fileq.worker.executors.asked import Asked
 from fileq.worker.executors.place import Garbage, Place
 from fileq.worker.wire import DOORBELL, HEADER, LONGEST_RAN, READY, decode_task, framed

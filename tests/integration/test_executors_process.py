@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
+from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
 from fileq.handlers.task import Ran, Task
-from fileq.outcome import Cancelled, Died, Done, Failed, Released
 from fileq.worker.executors import children, forkserver
 from fileq.worker.executors.children import ASKED_AT_ONCE
 from fileq.worker.executors.forkserver import ForkServer

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from fileq.config import config_from
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
+from fileq.core.job import Job, encode
+from fileq.core.outcome import Cancelled, Done, Failed, Released
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
-from fileq.job import Job, encode
-from fileq.outcome import Cancelled, Done, Failed, Released
 from fileq.worker.executors import thread
 from fileq.worker.executors.base import Executor
 from fileq.worker.executors.mixed import MixedExecutor

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fileq.errors import Permanent
+from fileq.core.errors import Permanent
+from fileq.core.outcome import Done, Failed
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran
-from fileq.outcome import Done, Failed
 from tests.integration.handler_runs import routes_of, run, typed_task
 from tests.waiting import wait_until
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
+from fileq.core.job import decode
+from fileq.core.outcome import Done, Failed
 from fileq.handlers.commands import NAMES
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran
-from fileq.job import decode
-from fileq.outcome import Done, Failed
 from tests.integration.handler_runs import file_task, routes_of, run, task_of, typed_task
 from tests.waiting import wait_until
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fileq.config import config_from
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 from fileq.handlers import registry
 from fileq.handlers.routes import Routes
 

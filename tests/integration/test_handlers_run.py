@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from fileq.errors import Permanent, Retry
+from fileq.core.errors import Permanent, Retry
+from fileq.core.job import decode
+from fileq.core.outcome import Done, Failed
 from fileq.handlers import checksum, simulate
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Changed
-from fileq.job import decode
-from fileq.outcome import Done, Failed
 from tests.integration.handler_runs import file_task, routes_of, run, task_of, typed_task
 
 EMPTY_SHA = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -13,7 +13,7 @@ import pytest
 
 import fileq
 import fileq.testing
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 from fileq.handlers import checksum
 
 

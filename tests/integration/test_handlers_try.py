@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import structlog
 
+from fileq.commands.trial import try_path
 from fileq.config import load
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 from fileq.handlers import registry
-from fileq.trying import try_path
 
 MODULE = """
 import asyncio

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from fileq.job import State
+from fileq.core.job import State
 from tests.integration.program import Program, command, environment, run
 from tests.integration.working import Farm
 from tests.waiting import wait_until

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from prometheus_client.parser import text_string_to_metric_families
 
 from fileq.brokers.types import WorkerInfo
-from fileq.job import State
+from fileq.core.job import State
 from tests.conftest import require
 from tests.integration.producing import Place, scanned
 from tests.integration.program import Program, run

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.job import decode
+from fileq.core.job import decode
 from tests.integration.conftest import redis_place
 from tests.integration.producing import Place, jobs_of, pending, scanned, wait_pending
 from tests.integration.program import run

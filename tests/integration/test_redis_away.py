@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from fileq.brokers.redis import open_redis
-from fileq.brokers.types import Settled, complete
-from fileq.errors import BrokerUnavailable
+from fileq.core.errors import BrokerUnavailable
+from fileq.core.settlement import Settled, complete
 from tests.conformance.builders import (
     an_entry,
     elements,

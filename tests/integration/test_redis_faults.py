@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from fileq.brokers.redis.scripts import all_scripts
-from fileq.brokers.types import Fate, Settled, complete, release
-from fileq.errors import BrokerUnavailable
-from fileq.job import Version
+from fileq.brokers.types import Fate
+from fileq.core.errors import BrokerUnavailable
+from fileq.core.job import Version
+from fileq.core.settlement import Settled, complete, release
 from tests.conformance.builders import (
     an_entry,
     claims_of,

@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from fileq.brokers.types import Settled, complete
-from fileq.job import Version
+from fileq.core.job import Version
+from fileq.core.settlement import Settled, complete
 from tests.conformance.builders import (
     CREATED,
     EIGHT_FIELDS,

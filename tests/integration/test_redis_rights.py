@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fileq.brokers.types import complete
-from fileq.errors import BrokerError, BrokerUnavailable
+from fileq.core.errors import BrokerError, BrokerUnavailable
+from fileq.core.settlement import complete
 from tests.conformance.builders import an_entry, completed, enqueue, ids_in, register, whereabouts
 from tests.integration.redis_store import VERBS, Store, claimed, contents, dump, opened, spoil, whole_life
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fileq.brokers.redis import RedisBroker, open_redis
-from fileq.brokers.types import Settled, complete
-from fileq.errors import BrokerError, BrokerUnavailable, ConfigError
+from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
+from fileq.core.settlement import Settled, complete
 from tests.conformance.builders import an_entry, foreign, names, worker_info
 from tests.integration.redis_store import config_on, whole_life
 from tests.servers import Server

@@ -11,7 +11,7 @@ import pytest
 
 from fileq.brokers.redis import RedisBroker, wake
 from fileq.brokers.redis.wake import RedisWaiter
-from fileq.errors import BrokerUnavailable
+from fileq.core.errors import BrokerUnavailable
 from tests.conformance.builders import elements, enqueue, foreign, register
 from tests.fault_proxy import FaultProxy
 from tests.integration.redis_store import QUICK, Store, dump

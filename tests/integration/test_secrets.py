@@ -19,7 +19,7 @@ from fileq.brokers import open_broker
 from fileq.brokers.types import Entry
 from fileq.cli import OK, UNREACHABLE, USAGE, main
 from fileq.config import config_from
-from fileq.job import typed_job
+from fileq.core.job import typed_job
 from tests.integration.program import Program, command, environment, run
 from tests.servers import Server, available_servers
 from tests.waiting import wait_until
@@ -243,7 +243,7 @@ def test_what_is_behind_the_address_is_hidden_too(said: Callable[..., str]) -> N
 
 
 SABOTEUR = """
-import fileq.roles
+import fileq.runtime.roles
 import fileq.worker.pump
 
 
@@ -256,7 +256,7 @@ def crash(*rest):
 
 
 fileq.worker.pump.Pump.turn = broken
-fileq.roles.stop_in_time = crash
+fileq.runtime.roles.stop_in_time = crash
 """
 
 

@@ -12,9 +12,10 @@ import pytest
 
 from fileq.brokers.sqlite import SqliteBroker
 from fileq.brokers.sqlite.schema import VERSION
-from fileq.brokers.types import complete, release
 from fileq.config import config_from
-from fileq.job import Claim, decode, encode
+from fileq.core.claim import Claim
+from fileq.core.job import decode, encode
+from fileq.core.settlement import complete, release
 from tests.conformance.builders import an_entry, worker_info
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fileq import filesystems
 from fileq.brokers.sqlite import SqliteBroker, open_sqlite, schema, store
-from fileq.errors import BrokerError, BrokerUnavailable, ConfigError
+from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
+from fileq.files import mounts as filesystems
 from tests.integration.sqlite_process import a_config, a_worker, an_entry
 
 VERSION = schema.VERSION  # before a test knows one more

@@ -17,9 +17,10 @@ import pytest
 
 from fileq.brokers.sqlite import SqliteBroker, books, store
 from fileq.brokers.sqlite.state import monotonic_ms
-from fileq.brokers.types import Event, complete, release
-from fileq.errors import BrokerUnavailable
-from fileq.job import decode
+from fileq.brokers.types import Event
+from fileq.core.errors import BrokerUnavailable
+from fileq.core.job import decode
+from fileq.core.settlement import complete, release
 from tests.integration.sqlite_process import a_config, a_worker, an_entry, said, started, tell
 from tests.waiting import wait_until
 

@@ -8,8 +8,9 @@ import pytest
 
 from fileq.brokers.sqlite import SqliteBroker, books, store
 from fileq.brokers.sqlite import broker as broker_module
-from fileq.brokers.types import Entry, Fate, Settled, complete
-from fileq.job import Version
+from fileq.brokers.types import Entry, Fate
+from fileq.core.job import Version
+from fileq.core.settlement import Settled, complete
 from tests.integration.sqlite_process import a_config, a_job, a_worker, an_entry
 
 YEAR_MS = 365 * 24 * 3600 * 1000

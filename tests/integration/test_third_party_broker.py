@@ -10,7 +10,7 @@ import pytest
 
 from fileq.brokers import open_broker
 from fileq.config import config_from
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 PROJECT = """
 [build-system]

@@ -13,7 +13,7 @@ import pytest
 from msgspec import Struct
 
 from fileq.brokers.types import Entry
-from fileq.job import State, typed_job
+from fileq.core.job import State, typed_job
 from tests.collector import Collector, Seen, black_hole, grpc_collector, http_collector, refusing
 from tests.integration.program import Program, run
 from tests.integration.together import together, under_way

@@ -8,9 +8,9 @@ from contextlib import closing
 
 import msgspec
 
-from fileq.brokers.base import Subscription
+from fileq.brokers.protocol import Subscription
 from fileq.brokers.types import Cancelled, Event
-from fileq.job import State
+from fileq.core.job import State
 from tests.integration.together import together, under_way
 from tests.integration.working import TTL_S, Farm, ids, is_running
 from tests.waiting import wait_until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from fileq.job import State
+from fileq.core.job import State
 from tests.integration.working import Farm, ids, is_running
 from tests.waiting import wait_until
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fileq.brokers.types import Entry
-from fileq.job import State, file_job, raw_id
+from fileq.core.job import State, file_job, raw_id
 from tests.integration.producing import scanned_again
 from tests.integration.working import Farm, ids, on_files, pass_s
 from tests.servers import Server

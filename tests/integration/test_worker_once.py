@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 
 from fileq.brokers.types import Entry
-from fileq.job import State, typed_job
+from fileq.core.job import State, typed_job
 from tests.integration import program
 from tests.integration.terminal import Terminal
 from tests.integration.working import Farm, ids, is_running, on_files

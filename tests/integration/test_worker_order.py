@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fileq.job import State
+from fileq.core.job import State
 from tests.integration.working import Farm, ids, on_files
 from tests.servers import Server
 from tests.waiting import wait_until

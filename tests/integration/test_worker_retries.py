@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from fileq.job import State, rfc3339
+from fileq.core.job import State, rfc3339
 from tests.integration.working import Farm, ids
 
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fileq.job import State
+from fileq.core.job import State
 from tests.integration.program import Program
 from tests.integration.together import server_beside, together, under_way
 from tests.integration.working import REAP_S, TTL_S, Farm, ids, is_running, pass_s

@@ -17,10 +17,10 @@ from typing import Any
 from msgspec import Struct
 
 from fileq.brokers import open_broker
-from fileq.brokers.base import FullBroker
+from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census, Entry, Record
 from fileq.config import config_from
-from fileq.job import Job, State, Version, decode, file_job, typed_job
+from fileq.core.job import Job, State, Version, decode, file_job, typed_job
 from tests.integration.program import Program
 from tests.waiting import wait_until
 

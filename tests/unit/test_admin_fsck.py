@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from fileq.admin.fsck.law import agreed, measured, tighter
-from fileq.admin.fsck.walk import Seen, readable_id, record_for
 from fileq.brokers.types import Census
+from fileq.commands.admin.fsck.law import agreed, measured, tighter
+from fileq.commands.admin.fsck.walk import Seen, readable_id, record_for
 
 
 def census(produced, pending, *, adopted=0, completed=0):

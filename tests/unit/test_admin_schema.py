@@ -5,15 +5,15 @@ import re
 import msgspec
 import pytest
 
-from fileq.admin import schema
-from fileq.admin.control import Cancellation, CancelResult, Pausing, Workers
-from fileq.admin.dlq import Answer, DeadJobs, Result
-from fileq.admin.fsck.report import Copies, Law, Problem, Repair, Report
-from fileq.admin.jobs import AttemptView, JobHistory, JobView
-from fileq.admin.looking import FileTrace, VersionTrace
-from fileq.admin.reprocess import Again, Reprocessed
-from fileq.admin.stats import ErrorCount, Flow, Process, QueueStats, Slot, Stats
 from fileq.cli.commands import all_commands
+from fileq.commands.admin import schema
+from fileq.commands.admin.control import Cancellation, CancelResult, Pausing, Workers
+from fileq.commands.admin.dlq import Answer, DeadJobs, Result
+from fileq.commands.admin.fsck.report import Copies, Law, Problem, Repair, Report
+from fileq.commands.admin.jobs import AttemptView, JobHistory, JobView
+from fileq.commands.admin.looking import FileTrace, VersionTrace
+from fileq.commands.admin.reprocess import Again, Reprocessed
+from fileq.commands.admin.stats import ErrorCount, Flow, Process, QueueStats, Slot, Stats
 
 DOCUMENTED = [
     (schema.STATS_FIELDS, Stats, (QueueStats, Process, Slot, Flow, ErrorCount)),

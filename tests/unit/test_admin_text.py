@@ -2,8 +2,8 @@
 
 import pytest
 
-from fileq.admin.text import Cell, Page, age, columns, cut, plural, rate, table
-from fileq.terminal import printable
+from fileq.commands.admin.text import Cell, Page, age, columns, cut, plural, rate, table
+from fileq.core.text import printable
 
 
 @pytest.mark.parametrize(

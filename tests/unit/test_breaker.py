@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from fileq.breaker import Breaker
 from fileq.config import CircuitBreaker
+from fileq.core.breaker import Breaker
 
 SETTINGS = CircuitBreaker(failure_threshold=0.5, window=60.0, cooldown_period=30.0, min_samples=4)
 

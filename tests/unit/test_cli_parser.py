@@ -9,8 +9,8 @@ import pytest
 from fileq.cli.arguments import add_json, moment, moment_or_ago, whole
 from fileq.cli.command import Command
 from fileq.cli.parser import Parsed, parse
-from fileq.errors import ConfigError
-from fileq.terminal import printable
+from fileq.core.errors import ConfigError
+from fileq.core.text import printable
 
 
 def command(*words: str, arguments: tuple[str, ...] = ()) -> Command:

@@ -12,7 +12,7 @@ import pytest
 
 from fileq.config import Config, Loaded, Origin, config_from, describe_broker_choice, load
 from fileq.config.sources import variable_names
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 Loading = Callable[..., Loaded]
 

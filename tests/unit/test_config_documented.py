@@ -10,7 +10,7 @@ import yaml
 
 from fileq.config import Config, config_from, example_yaml, load, markdown_table, redacted, to_listing
 from fileq.config.schema import every_key, is_setting
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = (ROOT / "config.example.yaml").read_text()

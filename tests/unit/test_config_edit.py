@@ -12,7 +12,7 @@ from fileq.config.schema import every_key, is_setting
 from fileq.config.show import to_yaml
 from fileq.config.tree import Node, Origin
 from fileq.config.yamltext import parse_yaml
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 FILE = """\
 # ours

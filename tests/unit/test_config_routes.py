@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fileq.config import Backoff, Config, Route, config_from, load
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 
 def problems(values: dict[str, object]) -> tuple[str, ...]:

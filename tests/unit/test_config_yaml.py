@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fileq.config import Config, load
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 
 def problems(tmp_path: Path, text: str | bytes) -> tuple[str, ...]:

@@ -9,10 +9,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fileq.brokers.memory.broker import MemoryBroker
-from fileq.brokers.types import Census, Entry, WorkerInfo, complete, retry
+from fileq.brokers.types import Census, Entry, WorkerInfo
 from fileq.config import config_from
-from fileq.errors import BrokerError, BrokerUnavailable
-from fileq.job import encode, typed_job
+from fileq.core.errors import BrokerError, BrokerUnavailable
+from fileq.core.job import encode, typed_job
+from fileq.core.settlement import complete, retry
 from fileq.observe.depths import FAILED_S, FRESH_S, SILENT_S, DepthGauge, read_depths
 from tests.clocks import Hands
 from tests.waiting import wait_until

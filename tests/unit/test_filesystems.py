@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fileq import filesystems
-from fileq.filesystems import filesystem_type, is_network
+from fileq.files import mounts as filesystems
+from fileq.files.mounts import filesystem_type, is_network
 
 MOUNTS = rb"""22 27 0:21 / /proc rw,relatime - proc proc rw
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard

@@ -5,8 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from wcmatch import glob
 
-from fileq.errors import ConfigError
-from fileq.globs import FLAGS, Choice, Globs
+from fileq.core.errors import ConfigError
+from fileq.files.globs import FLAGS, Choice, Globs
 
 DEFAULT = Choice(["**/*"], ["**/*.tmp", "**/.DS_Store"])
 

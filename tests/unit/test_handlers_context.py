@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 
+from fileq.core.job import Job, decode, encode, file_job, typed_job
 from fileq.handlers.context import Context, Flag, JobView, view_of
-from fileq.job import Job, decode, encode, file_job, typed_job
 
 NOW = datetime(2026, 11, 16, 3, 25, tzinfo=UTC)
 

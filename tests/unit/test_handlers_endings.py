@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from fileq.errors import Permanent, Retry
+from fileq.core.errors import Permanent, Retry
+from fileq.core.outcome import Done, Failed
 from fileq.handlers.endings import LONGEST_ERROR, LONGEST_RESULT, CommandFailed, TimedOut, done, failed
-from fileq.outcome import Done, Failed
 from fileq.worker.executors.asked import timed_out
 
 

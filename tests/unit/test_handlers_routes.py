@@ -12,11 +12,11 @@ import pytest
 
 import fileq
 from fileq.config import Backoff, Config, config_from
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
+from fileq.core.job import Job, file_job, typed_job
 from fileq.handlers import registry
 from fileq.handlers.routes import Routes
 from fileq.handlers.targets import is_async, unfitness
-from fileq.job import Job, file_job, typed_job
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 CHECKSUM = "fileq.handlers:checksum"

@@ -10,8 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fileq.errors import JobError, Undecodable
-from fileq.job import FIELDS, Job, State, checked_id, decode, encode, file_job, parse_time, raw_id, rfc3339, typed_job
+from fileq.core.errors import JobError, Undecodable
+from fileq.core.job import (
+    FIELDS,
+    Job,
+    State,
+    checked_id,
+    decode,
+    encode,
+    file_job,
+    parse_time,
+    raw_id,
+    rfc3339,
+    typed_job,
+)
 
 NOW = datetime(2026, 11, 16, 3, 25, 0, 123456, UTC)
 EIGHT = ["id", "filepath", "filesize", "priority", "retries", "creation_time", "trace_id", "span_id"]

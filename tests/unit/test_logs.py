@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import structlog
 
-from fileq.job import typed_job
+from fileq.core.events import Emit
+from fileq.core.job import typed_job
 from fileq.observe.logs import set_up_logs
-from fileq.service import Emit
 
 SetUp = Callable[..., tuple[Emit, io.StringIO]]
 

@@ -6,9 +6,9 @@ from queue import SimpleQueue
 
 import pytest
 
-from fileq import loop as module
-from fileq.errors import BrokerError, BrokerUnavailable
-from fileq.loop import Loop
+from fileq.core.errors import BrokerError, BrokerUnavailable
+from fileq.runtime import loop as module
+from fileq.runtime.loop import Loop
 from tests.clocks import Told
 from tests.waiting import wait_until
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from fileq.once import _name, _Pace, _without_counted
-from fileq.terminal import live_line, printable
+from fileq.core.text import printable
+from fileq.runtime.once import _name, _Pace, _without_counted
+from fileq.runtime.terminal import live_line
 
 
 def test_the_pace_is_that_of_the_last_seconds() -> None:

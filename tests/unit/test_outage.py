@@ -2,8 +2,8 @@
 
 import pytest
 
-from fileq.errors import BrokerError, BrokerUnavailable
-from fileq.outage import FIRST_PAUSE_S, Outage, longest_pause_s
+from fileq.core.errors import BrokerError, BrokerUnavailable
+from fileq.runtime.outage import FIRST_PAUSE_S, Outage, longest_pause_s
 from tests.clocks import Hands, Told
 
 LONGEST_S = 5.0

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from fileq import filesystems
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Entry, LedgerEntry
 from fileq.config import config_from
-from fileq.job import Version
+from fileq.core.job import Version
+from fileq.files import mounts as filesystems
 from fileq.producer import forget
 from fileq.producer.forget import DAY_MS, pardon, sweep
 from fileq.producer.places import Places

@@ -7,8 +7,8 @@ import pytest
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Enqueued
 from fileq.config import config_from
-from fileq.errors import BrokerUnavailable
-from fileq.job import decode
+from fileq.core.errors import BrokerUnavailable
+from fileq.core.job import decode
 from fileq.producer import outbox as module
 from fileq.producer.outbox import STALE_S, Outbox
 from fileq.producer.scan import Found

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fileq import filesystems
+from fileq.files import mounts as filesystems
 from fileq.producer.places import Places
 
 SYSTEM = rb"""22 27 0:21 / /proc rw,relatime - proc proc rw

@@ -11,18 +11,18 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fileq import filesystems
 from fileq.brokers.memory import MemoryBroker
 from fileq.config import config_from
-from fileq.errors import BrokerUnavailable, ConfigError
-from fileq.job import Job, decode
+from fileq.core.errors import BrokerUnavailable, ConfigError
+from fileq.core.job import Job, decode
+from fileq.files import mounts as filesystems
 from fileq.producer import outbox, patrol, scan
 from fileq.producer import producer as module
 from fileq.producer.forget import DAY_MS
-from fileq.producer.once import PATIENCE_S, produce_once
 from fileq.producer.producer import PROBE_S, Producer
 from fileq.producer.settle import Settling
 from fileq.producer.watch import Heard
+from fileq.runtime.produce_once import PATIENCE_S, produce_once
 from tests.clocks import Hands, Told
 
 SETTLE, UNCLOSED, RESCAN = 0.5, 5.0, 60.0

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from fileq.breaker import Breaker
 from fileq.brokers.memory import MemoryBroker
-from fileq.brokers.types import Entry, Hold, Settlement, Turn, release
+from fileq.brokers.types import Entry, Hold, Turn
 from fileq.config import Config, config_from
-from fileq.errors import BrokerUnavailable
+from fileq.core.breaker import Breaker
+from fileq.core.errors import BrokerUnavailable
+from fileq.core.job import State, Version, file_job, typed_job
+from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
+from fileq.core.settlement import Settlement, release
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Changed, Task
-from fileq.job import State, Version, file_job, typed_job
-from fileq.outcome import Cancelled, Died, Done, Failed, Released
-from fileq.worker.paths import Paths
 from fileq.worker.pump import Pump
 from tests.clocks import Hands, Told
 
@@ -113,7 +113,7 @@ class Bench:
             self.broker,
             self.places,
             routes,
-            Paths(self.config),
+            self.config.paths,
             self.breaker,
             emit=self.told,
             monotonic=self.hands.monotonic,

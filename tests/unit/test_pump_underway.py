@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from fileq.brokers.base import TurnUnderway
-from fileq.brokers.types import Renewal, Settlement, Turn
-from fileq.errors import BrokerUnavailable
-from fileq.job import State, decode
-from fileq.outcome import Done, Failed
+from fileq.brokers.protocol import TurnUnderway
+from fileq.brokers.types import Renewal, Turn
+from fileq.core.errors import BrokerUnavailable
+from fileq.core.job import State, decode
+from fileq.core.outcome import Done, Failed
+from fileq.core.settlement import Settlement
 from fileq.worker.turns import UNDERWAY_MAX
 from tests.unit.test_pump import Bench, Shaky
 

@@ -9,9 +9,9 @@ import pytest
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Entry, Suspect, WorkerInfo
 from fileq.config import config_from
-from fileq.errors import BrokerUnavailable
-from fileq.job import State, decode, typed_job
-from fileq.reaper import Reaper
+from fileq.core.errors import BrokerUnavailable
+from fileq.core.job import State, decode, typed_job
+from fileq.worker.reaper import Reaper
 from tests.clocks import Hands, Told
 
 TTL_S, REAP_S = 30.0, 5.0

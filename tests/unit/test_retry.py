@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fileq.brokers.types import Verb
 from fileq.config import Backoff
-from fileq.job import Claim, Job, decode, encode, file_job
-from fileq.outcome import Cancelled, Died, Done, Failed, Outcome, Refused, Released
-from fileq.retry import ERROR_MAX, Policy, decide, delay_s
+from fileq.core.claim import Claim
+from fileq.core.job import Job, decode, encode, file_job
+from fileq.core.outcome import Cancelled, Died, Done, Failed, Outcome, Refused, Released
+from fileq.core.retry import ERROR_MAX, Policy, decide, delay_s
+from fileq.core.settlement import Verb
 
 NOW_MS = 1_800_000_000_000
 POLICY = Policy(max_retries=3, max_recoveries=3, backoff=Backoff(base=0.5, max=10.0, jitter=0.0))

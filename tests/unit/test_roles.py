@@ -3,7 +3,7 @@
 import threading
 from queue import SimpleQueue
 
-from fileq.roles import stop_in_time
+from fileq.runtime.roles import stop_in_time
 from tests.waiting import wait_until
 
 

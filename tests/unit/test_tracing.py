@@ -12,10 +12,10 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from fileq.job import Job, typed_job
+from fileq.core.job import Job, typed_job
+from fileq.core.trace import attempt_span_id, new_ids, parent_of, traceparent
 from fileq.observe import tracing
 from fileq.observe.tracing import BATCH, MOST, Tracing, make_exporter
-from fileq.traceparent import attempt_span_id, new_ids, parent_of, traceparent
 from tests.clocks import Told
 from tests.waiting import wait_until
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fileq.brokers import events
-from fileq.brokers.base import AnsweredTurn, TurnUnderway
 from fileq.brokers.memory.mending import MemoryMending
 from fileq.brokers.memory.state import Row, job_in
+from fileq.brokers.protocol import AnsweredTurn, TurnUnderway
 from fileq.brokers.types import (
     Attempt,
     Enqueued,
@@ -20,17 +20,16 @@ from fileq.brokers.types import (
     LedgerEntry,
     Promoted,
     Renewal,
-    Settled,
-    Settlement,
     Suspect,
     Turn,
-    Verb,
     WorkerInfo,
     check_queues,
 )
 from fileq.brokers.wake import LocalSubscription, LocalWaiter
-from fileq.errors import Undecodable
-from fileq.job import Claim, State, Version, decode, encode
+from fileq.core.claim import Claim
+from fileq.core.errors import Undecodable
+from fileq.core.job import State, Version, decode, encode
+from fileq.core.settlement import Settled, Settlement, Verb
 
 RATE_WINDOW_MS = 1000
 

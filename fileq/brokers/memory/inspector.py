@@ -9,8 +9,8 @@ from itertools import islice
 from fileq.brokers import events
 from fileq.brokers.memory.state import Memory, Row, job_in
 from fileq.brokers.types import Cancelled, Census, Overview, Record, Revival, WorkerView
-from fileq.errors import BrokerError
-from fileq.job import State
+from fileq.core.errors import BrokerError
+from fileq.core.job import State
 
 
 class MemoryInspector(Memory):

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from fileq.brokers.memory.inspector import MemoryInspector
 from fileq.brokers.memory.state import Row
 from fileq.brokers.types import Stray
-from fileq.job import State
+from fileq.core.job import State
 
 
 class MemoryMending(MemoryInspector):

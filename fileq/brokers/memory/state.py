@@ -19,8 +19,8 @@ from fileq.brokers.order import ClaimOrder
 from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, LedgerEntry, Record, WorkerInfo
 from fileq.brokers.wake import LocalSubscription, LocalWaiter
 from fileq.config import Config
-from fileq.errors import Undecodable
-from fileq.job import Job, State, decode
+from fileq.core.errors import Undecodable
+from fileq.core.job import Job, State, decode
 
 
 def wall_ms() -> int:

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from fileq.brokers import events
-from fileq.brokers.base import AnsweredTurn, TurnUnderway
 from fileq.brokers.order import ClaimOrder
+from fileq.brokers.protocol import AnsweredTurn, TurnUnderway
 from fileq.brokers.redis.inspector import RedisInspector
 from fileq.brokers.redis.link import Link
 from fileq.brokers.redis.names import Names
@@ -26,17 +26,16 @@ from fileq.brokers.types import (
     LedgerEntry,
     Promoted,
     Renewal,
-    Settled,
-    Settlement,
     Suspect,
     Turn,
-    Verb,
     WorkerInfo,
     check_queues,
 )
 from fileq.config import Config
-from fileq.finding import Finding
-from fileq.job import Claim, Version, encode
+from fileq.core.claim import Claim
+from fileq.core.finding import Finding
+from fileq.core.job import Version, encode
+from fileq.core.settlement import Settled, Settlement, Verb
 
 BATCH = 1000  # entries of one script call; more would hold the server too long
 _encoder = msgspec.json.Encoder()

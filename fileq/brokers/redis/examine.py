@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fileq.brokers.types import Verb
-from fileq.errors import BrokerError, BrokerUnavailable
-from fileq.finding import Finding, sound, unknown, wrong
+from fileq.core.errors import BrokerError, BrokerUnavailable
+from fileq.core.finding import Finding, sound, unknown, wrong
+from fileq.core.settlement import Verb
 
 if TYPE_CHECKING:
     from fileq.brokers.redis.broker import RedisBroker

@@ -15,8 +15,9 @@ from fileq.brokers.redis.mending import RedisMending
 from fileq.brokers.redis.scripts import Call
 from fileq.brokers.redis.wire import as_claim, as_record
 from fileq.brokers.types import Cancelled, Census, Overview, Record, Revival, WorkerInfo, WorkerView
-from fileq.errors import BrokerError, Undecodable
-from fileq.job import Claim, decode
+from fileq.core.claim import Claim
+from fileq.core.errors import BrokerError, Undecodable
+from fileq.core.job import decode
 
 HOUR_MS = 3_600_000
 _info_decoder = msgspec.json.Decoder(WorkerInfo)

@@ -21,7 +21,7 @@ from redis.connection import AbstractConnection, Connection, ConnectionPool
 
 from fileq.brokers.redis.topology import Topology
 from fileq.config import Config
-from fileq.errors import BrokerError, BrokerUnavailable
+from fileq.core.errors import BrokerError, BrokerUnavailable
 
 Command: TypeAlias = tuple[bytes | str | int, ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from fileq.config import Config
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 
 class Names:

@@ -14,7 +14,7 @@ from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from fileq.brokers.redis.names import Names
 from fileq.config import Config
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 SENTINEL_PORT, REDIS_PORT = 26379, 6379
 

@@ -17,7 +17,7 @@ from redis.connection import AbstractConnection
 
 from fileq.brokers.redis.link import Link, translate
 from fileq.brokers.redis.names import Names
-from fileq.errors import BrokerUnavailable
+from fileq.core.errors import BrokerUnavailable
 
 OVERDUE_S = 3.0  # beyond the limit of a wait
 FULL_PAUSE_S = 0.02  # while memory is full Redis refuses the wait: look this often instead

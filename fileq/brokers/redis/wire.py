@@ -9,9 +9,11 @@ import msgspec
 
 from fileq.brokers import events
 from fileq.brokers.redis.names import Names
-from fileq.brokers.types import Attempt, LedgerEntry, Record, Settlement, Verb
-from fileq.errors import Undecodable
-from fileq.job import Claim, State, decode
+from fileq.brokers.types import Attempt, LedgerEntry, Record
+from fileq.core.claim import Claim
+from fileq.core.errors import Undecodable
+from fileq.core.job import State, decode
+from fileq.core.settlement import Settlement, Verb
 
 MISSING, SEEN_ON = "missing", "on"
 

@@ -30,7 +30,7 @@ from fileq.brokers.sqlite.rows import (
 )
 from fileq.brokers.types import LedgerEntry
 from fileq.config import Config
-from fileq.job import State, Version
+from fileq.core.job import State, Version
 
 EVENTS_KEPT = 10_000
 EXPIRED_AT_ONCE = 500  # records deleted by one transaction because their time has come

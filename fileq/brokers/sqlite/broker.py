@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from fileq.brokers import events
-from fileq.brokers.base import AnsweredTurn, TurnUnderway
+from fileq.brokers.protocol import AnsweredTurn, TurnUnderway
 from fileq.brokers.sqlite.books import Books
 from fileq.brokers.sqlite.mending import SqliteMending
 from fileq.brokers.sqlite.rate import Window
@@ -35,16 +35,16 @@ from fileq.brokers.types import (
     LedgerEntry,
     Promoted,
     Renewal,
-    Settled,
-    Settlement,
     Suspect,
     Turn,
     WorkerInfo,
     check_queues,
 )
 from fileq.brokers.wake import LocalWaiter
-from fileq.finding import Finding, sound
-from fileq.job import Claim, State, encode
+from fileq.core.claim import Claim
+from fileq.core.finding import Finding, sound
+from fileq.core.job import State, encode
+from fileq.core.settlement import Settled, Settlement
 
 GONE_SLOTS_KEPT = 1000  # of which the last token is remembered
 _LEDGER_PAGE = 500

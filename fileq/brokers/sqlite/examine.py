@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 from fileq.brokers.sqlite import schema
-from fileq.filesystems import filesystem_type, is_network
-from fileq.finding import Finding, sound, wrong
+from fileq.core.finding import Finding, sound, wrong
+from fileq.files.mounts import filesystem_type, is_network
 
 _SUFFIXES = ("", "-wal", "-shm", "-lock", "-listen")
 LEAST_FREE = 100 * 1024 * 1024

@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 from collections.abc import Iterator
 
-from fileq.errors import BrokerError, BrokerUnavailable
+from fileq.core.errors import BrokerError, BrokerUnavailable
 
 _AWAY = {
     sqlite3.SQLITE_PERM: "access was refused; check the rights of the file and its directory",

@@ -13,8 +13,8 @@ from fileq.brokers.sqlite.listing import first_and_last
 from fileq.brokers.sqlite.rows import Row, all_slots, find_row, find_rows, job_in
 from fileq.brokers.sqlite.state import SqliteState
 from fileq.brokers.types import Cancelled, Census, Overview, Record, Revival, WorkerInfo, WorkerView
-from fileq.errors import BrokerError
-from fileq.job import State
+from fileq.core.errors import BrokerError
+from fileq.core.job import State
 
 _ENDED = ("dead_letter", "completed", "cancelled")
 

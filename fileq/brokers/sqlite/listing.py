@@ -8,7 +8,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
-from fileq.job import State
+from fileq.core.job import State
 
 _PAGE = 16
 

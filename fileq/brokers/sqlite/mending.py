@@ -13,7 +13,7 @@ from fileq.brokers.sqlite.inspector import SqliteInspector
 from fileq.brokers.sqlite.rows import Row, find_rows
 from fileq.brokers.sqlite.schema import find_holes
 from fileq.brokers.types import Record, Stray
-from fileq.job import State
+from fileq.core.job import State
 
 
 class SqliteMending(SqliteInspector):

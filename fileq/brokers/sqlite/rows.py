@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, LedgerEntry, Record
-from fileq.errors import Undecodable
-from fileq.job import Claim, Job, State, decode
+from fileq.core.claim import Claim
+from fileq.core.errors import Undecodable
+from fileq.core.job import Job, State, decode
 
 _AT_ONCE = 64  # keys in one statement; each number of them is a statement of its own, prepared once
 

@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 
-from fileq.errors import BrokerError, BrokerUnavailable
+from fileq.core.errors import BrokerError, BrokerUnavailable
 
 VERSION = 2
 APPLICATION_ID = 0x66696C71  # "filq"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fileq.brokers import events
 from fileq.brokers.sqlite.books import Books
 from fileq.brokers.sqlite.rows import Row, Slot
-from fileq.brokers.types import Attempt, Settled, Settlement, Verb
-from fileq.job import State
+from fileq.brokers.types import Attempt
+from fileq.core.job import State
+from fileq.core.settlement import Settled, Settlement, Verb
 
 
 def settle(books: Books, s: Settlement) -> Settled:

@@ -27,8 +27,8 @@ from urllib.parse import quote
 from fileq.brokers.sqlite import schema
 from fileq.brokers.sqlite.faults import translated
 from fileq.brokers.sqlite.locks import Presence, WriteLock
-from fileq.errors import BrokerError, BrokerUnavailable, ConfigError
-from fileq.filesystems import filesystem_type, is_network
+from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
+from fileq.files.mounts import filesystem_type, is_network
 
 LOCK_TIMEOUT_S = 5.0
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from fileq.admin.schema import FSCK_FIELDS, PAUSE_FIELDS, REPROCESS_FIELDS
 from fileq.cli.arguments import add_json, moment_or_ago
 from fileq.cli.command import Command, Context
 from fileq.cli.pages import page_of_stdout, print_lines
+from fileq.commands.admin.schema import FSCK_FIELDS, PAUSE_FIELDS, REPROCESS_FIELDS
 
 
 def _queue(parser: argparse.ArgumentParser) -> None:
@@ -16,8 +16,8 @@ def _queue(parser: argparse.ArgumentParser) -> None:
 
 
 def _set_paused(context: Context, *, paused: bool) -> int:
-    from fileq.admin.control import set_paused
-    from fileq.admin.text import plural
+    from fileq.commands.admin.control import set_paused
+    from fileq.commands.admin.text import plural
 
     queues = context.loaded().config.worker.priorities
     done = set_paused(context.broker(), context.options.queue, queues, paused=paused)
@@ -43,8 +43,7 @@ def _reprocess_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _reprocess(context: Context) -> int:
-    from fileq.admin.reprocess import reprocess
-    from fileq.worker.paths import Paths
+    from fileq.commands.admin.reprocess import reprocess
 
     options, config = context.options, context.loaded().config
     done = reprocess(
@@ -53,13 +52,13 @@ def _reprocess(context: Context) -> int:
         match=options.match,
         since_ms=options.since,
         is_dry_run=options.dry_run,
-        here=Paths(config).here,
+        here=config.paths.here,
     )
     if options.json:
         context.print_json(done)
         return 0
-    from fileq.admin.text import plural
-    from fileq.terminal import printable
+    from fileq.commands.admin.text import plural
+    from fileq.core.text import printable
 
     lines = [f"missing: {printable(file.filepath)}" for file in done.files if file.result == "missing"]
     would = "would be " if done.is_dry_run else ""
@@ -75,15 +74,14 @@ def _fsck_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _fsck(context: Context) -> int:
-    from fileq.admin.fsck import fsck
-    from fileq.worker.paths import Paths
+    from fileq.commands.admin.fsck import fsck
 
     config = context.loaded().config
-    report = fsck(context.broker(), config, is_repairing=context.options.repair, here=Paths(config).here)
+    report = fsck(context.broker(), config, is_repairing=context.options.repair, here=config.paths.here)
     if context.options.json:
         context.print_json(report)
     else:
-        from fileq.admin.fsck.report import render
+        from fileq.commands.admin.fsck.report import render
 
         print_lines(render(report, page_of_stdout()))
     return 0 if report.is_clean else 1

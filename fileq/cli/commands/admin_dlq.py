@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from fileq.admin.schema import DLQ_ANSWER_FIELDS, DLQ_LIST_FIELDS, PURGE_FIELDS
 from fileq.cli.arguments import add_json, whole
 from fileq.cli.command import Command, Context
 from fileq.cli.pages import page_of_stdout, print_lines
-from fileq.errors import ConfigError
+from fileq.commands.admin.schema import DLQ_ANSWER_FIELDS, DLQ_LIST_FIELDS, PURGE_FIELDS
+from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fileq.admin.dlq import Answer
+    from fileq.commands.admin.dlq import Answer
 
 
 def _add_conditions(parser: argparse.ArgumentParser) -> None:
@@ -29,15 +29,15 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(context: Context) -> int:
-    from fileq.admin.dlq import list_dead
+    from fileq.commands.admin.dlq import list_dead
 
     options = context.options
     dead = list_dead(context.broker(), options.limit, match=options.match, error=options.error)
     if options.json:
         context.print_json(dead)
         return 0
-    from fileq.admin.dlq_text import render_dead
-    from fileq.admin.looking_text import now_ms
+    from fileq.commands.admin.dlq_text import render_dead
+    from fileq.commands.admin.looking_text import now_ms
 
     print_lines(render_dead(dead, page_of_stdout(), now_ms()))
     return 0
@@ -52,7 +52,7 @@ def _retry_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _retry(context: Context) -> int:
-    from fileq.admin.dlq import retry, retry_all
+    from fileq.commands.admin.dlq import retry, retry_all
 
     options = context.options
     conditions = options.match is not None or options.error is not None
@@ -74,7 +74,7 @@ def _answered(context: Context, answer: Answer, done: str, *, has_failed: bool) 
     if context.options.json:
         context.print_json(answer)
     else:
-        from fileq.admin.dlq_text import render_answer
+        from fileq.commands.admin.dlq_text import render_answer
 
         print_lines(render_answer(answer, done, page_of_stdout()))
     return 1 if has_failed else 0
@@ -86,7 +86,7 @@ def _ids(parser: argparse.ArgumentParser) -> None:
 
 
 def _delete(context: Context) -> int:
-    from fileq.admin.dlq import delete
+    from fileq.commands.admin.dlq import delete
 
     answer = delete(context.broker(), context.options.ids)
     return _answered(context, answer, "deleted", has_failed=answer.has_failed)
@@ -98,8 +98,8 @@ def _purge_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _purge(context: Context) -> int:
-    from fileq.admin.dlq import count_dead, purge
-    from fileq.admin.text import plural
+    from fileq.commands.admin.dlq import count_dead, purge
+    from fileq.commands.admin.text import plural
 
     broker = context.broker()
     if not context.options.yes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 
-from fileq.admin.schema import CANCEL_FIELDS, HISTORY_FIELDS, JOB_FIELDS, TRACE_FIELDS
 from fileq.cli.arguments import add_json, whole
 from fileq.cli.command import Command, Context
 from fileq.cli.pages import page_of_stdout, print_lines
-from fileq.job import State
+from fileq.commands.admin.schema import CANCEL_FIELDS, HISTORY_FIELDS, JOB_FIELDS, TRACE_FIELDS
+from fileq.core.job import State
 
 _LIST_FIELDS = (("jobs[]", "the jobs"), *((f"jobs[].{name}", meaning) for name, meaning in JOB_FIELDS))
 _STATES = (*(state.value for state in State), "processing", "failed")
@@ -24,7 +24,7 @@ def _peek_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _peek(context: Context) -> int:
-    from fileq.admin.looking import peek, place_named
+    from fileq.commands.admin.looking import peek, place_named
 
     queues = context.loaded().config.worker.priorities
     word = context.options.queue
@@ -33,7 +33,7 @@ def _peek(context: Context) -> int:
     if context.options.json:
         context.print_json({"jobs": [job for jobs in found.values() for job in jobs]})
         return 0
-    from fileq.admin.looking_text import job_table, now_ms
+    from fileq.commands.admin.looking_text import job_table, now_ms
 
     page, lines = page_of_stdout(), []
     for place, jobs in found.items():
@@ -60,7 +60,7 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(context: Context) -> int:
-    from fileq.admin.looking import list_jobs
+    from fileq.commands.admin.looking import list_jobs
 
     options = context.options
     queues = context.loaded().config.worker.priorities
@@ -71,7 +71,7 @@ def _list(context: Context) -> int:
     if not jobs:
         print("no such jobs")
         return 0
-    from fileq.admin.looking_text import job_table, now_ms
+    from fileq.commands.admin.looking_text import job_table, now_ms
 
     print_lines(job_table(jobs, page_of_stdout(), now_ms()))
     return 0
@@ -83,13 +83,13 @@ def _id(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(context: Context) -> int:
-    from fileq.admin.looking import show
+    from fileq.commands.admin.looking import show
 
     told = show(context.broker(), context.options.id)
     if context.options.json:
         context.print_json(told)
         return 0
-    from fileq.admin.looking_text import now_ms, render_history
+    from fileq.commands.admin.looking_text import now_ms, render_history
 
     print_lines(render_history(told, page_of_stdout(), now_ms()))
     return 0
@@ -101,8 +101,8 @@ def _path(parser: argparse.ArgumentParser) -> None:
 
 
 def _trace(context: Context) -> int:
-    from fileq.admin.looking import trace
-    from fileq.errors import BrokerError
+    from fileq.commands.admin.looking import trace
+    from fileq.core.errors import BrokerError
 
     told = trace(context.broker(), os.path.abspath(os.fsencode(context.options.path)))
     if not told.versions:
@@ -112,7 +112,7 @@ def _trace(context: Context) -> int:
     if context.options.json:
         context.print_json(told)
         return 0
-    from fileq.admin.looking_text import now_ms, render_trace
+    from fileq.commands.admin.looking_text import now_ms, render_trace
 
     print_lines(render_trace(told, page_of_stdout(), now_ms()))
     return 0
@@ -124,13 +124,13 @@ def _ids(parser: argparse.ArgumentParser) -> None:
 
 
 def _cancel(context: Context) -> int:
-    from fileq.admin.control import cancel, describe
+    from fileq.commands.admin.control import cancel, describe
 
     done = cancel(context.broker(), context.options.ids, context.loaded().config.worker.heartbeat_ttl)
     if context.options.json:
         context.print_json(done)
     else:
-        from fileq.terminal import printable
+        from fileq.core.text import printable
 
         print_lines(f"{printable(result.id)}: {describe(result, done.within_s)}" for result in done.results)
     return 1 if done.has_failed else 0

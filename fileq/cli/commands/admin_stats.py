@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fileq.admin.schema import STATS_FIELDS, WORKERS_FIELDS
 from fileq.cli.arguments import add_json
 from fileq.cli.command import Command, Context
 from fileq.cli.pages import page_of_stdout, print_lines
+from fileq.commands.admin.schema import STATS_FIELDS, WORKERS_FIELDS
 
 if TYPE_CHECKING:
-    from fileq.admin.stats import Stats
+    from fileq.commands.admin.stats import Stats
 
 EVERY_S = 2.0
 
@@ -42,13 +42,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _stats(context: Context) -> int:
     if context.options.watch is not None:
         return _watch(context, context.options.watch)
-    from fileq.admin.stats import gather
+    from fileq.commands.admin.stats import gather
 
     stats = gather(context.broker())
     if context.options.json:
         context.print_json(stats)
         return 0
-    from fileq.admin.stats_text import render
+    from fileq.commands.admin.stats_text import render
 
     print_lines(render(stats, page_of_stdout(is_endless=True)))
     return 0
@@ -57,7 +57,7 @@ def _stats(context: Context) -> int:
 def _watch(context: Context, interval_s: float) -> int:
     import sys
 
-    from fileq.admin.watch import watch
+    from fileq.commands.admin.watch import watch
 
     try:
         if sys.stdout.isatty() and not context.options.json:
@@ -73,7 +73,7 @@ def _show_blocks(context: Context) -> Callable[[Stats | None, str], None]:
     """A block each time, for files and pipes."""
     import sys
 
-    from fileq.admin.stats_text import render
+    from fileq.commands.admin.stats_text import render
 
     def show(stats: Stats | None, trouble: str) -> None:
         if trouble:
@@ -92,8 +92,8 @@ def _watch_in_place(context: Context, interval_s: float) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    from fileq.admin.stats_text import render
-    from fileq.admin.watch import watch
+    from fileq.commands.admin.stats_text import render
+    from fileq.commands.admin.watch import watch
 
     with Live(console=context.console, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
 
@@ -108,7 +108,7 @@ def _watch_in_place(context: Context, interval_s: float) -> None:
 
 
 def _workers(context: Context) -> int:
-    from fileq.admin.control import workers
+    from fileq.commands.admin.control import workers
 
     found = workers(context.broker())
     if context.options.json:
@@ -117,7 +117,7 @@ def _workers(context: Context) -> int:
     if not found.workers:
         print("no workers; start one with 'fileq worker'")
         return 0
-    from fileq.admin.stats_text import process_table, slot_table
+    from fileq.commands.admin.stats_text import process_table, slot_table
 
     page = page_of_stdout(is_endless=True)
     heads = process_table(found.workers, page, found.at)

@@ -14,7 +14,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(context: Context) -> int:
-    from fileq.trying import try_path
+    from fileq.commands.trial import try_path
 
     return try_path(context.loaded(), context.options.path, context.options.app_dir)
 

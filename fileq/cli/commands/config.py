@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fileq.cli.arguments import add_json
 from fileq.cli.command import Command, Context
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fileq.config import Row

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import add_app_dir, add_json
 from fileq.cli.command import Command, Context
-from fileq.errors import ConfigError
-from fileq.terminal import printable
+from fileq.core.errors import ConfigError
+from fileq.core.text import printable
 
 if TYPE_CHECKING:
-    from fileq.finding import Finding
+    from fileq.core.finding import Finding
 
 _SIGNS = {True: "✓", False: "✗", None: "–"}
 _STATES = {True: "ok", False: "wrong", None: "unknown"}
@@ -50,8 +50,8 @@ def _run(context: Context) -> int:
 
 
 def _findings(context: Context) -> Iterator[Finding]:
-    from fileq.doctor import examine_surroundings
-    from fileq.finding import wrong
+    from fileq.commands.doctor import examine_surroundings
+    from fileq.core.finding import wrong
 
     try:
         loaded = context.loaded()

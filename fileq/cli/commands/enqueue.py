@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import add_json, duration, moment, whole
 from fileq.cli.command import Command, Context
-from fileq.errors import ConfigError
-from fileq.terminal import printable
+from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fileq.brokers.types import Entry
-    from fileq.config import Config
-    from fileq.observe.tracing import Tracing
 
 PORTION = 500  # jobs of one call
 
@@ -34,7 +31,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(context: Context) -> int:
-    from fileq.enqueueing import COMMAND_TYPE, Wish, entries_for, entry_of_type
+    from fileq.commands.enqueue import COMMAND_TYPE, Wish, entries_for, entry_of_type
 
     options = context.options
     _check(options)
@@ -60,48 +57,24 @@ def _run(context: Context) -> int:
 def _enqueue(context: Context, entries: list[Entry]) -> int:
     """In portions; after an outage in the middle, what went before it is told. Printed last, because whoever reads it
     may leave early."""
+    from fileq.runtime.produce_spans import ProduceSpans
+
     broker = context.broker(create=True)
-    spans = _Spans(context.loaded().config)
+    spans = ProduceSpans(context.loaded().config)
     jobs: list[dict[str, str | None]] = []
     try:
         for start in range(0, len(entries), PORTION):
             part = entries[start : start + PORTION]
             fates = broker.enqueue(part).fates
             jobs += map(_as_json, part, fates)
-            spans.note([entry for entry, fate in zip(part, fates, strict=True) if fate == "enqueued"])
+            spans.add([entry for entry, fate in zip(part, fates, strict=True) if fate == "enqueued"])
     finally:
         try:
-            spans.send()
+            if unsent := spans.send():
+                _remark(f"not all spans of these jobs were sent: {unsent}")
         finally:
             _tell(context, jobs, entries[0].job.batch_id)
     return 0
-
-
-class _Spans:
-    """The first span of each job's trace. A collector that is away costs a moment and a remark."""
-
-    def __init__(self, config: Config) -> None:
-        self._reasons: list[str] = []
-        self._tracing: Tracing | None = None
-        if config.observability.tracing.enabled:
-            from fileq.observe.tracing import open_tracing
-
-            self._tracing = open_tracing(config, self._lost)
-
-    def note(self, entries: list[Entry]) -> None:
-        if self._tracing is not None:
-            produced = self._tracing.around(lambda event, **fields: None)
-            for entry in entries:
-                produced("job.produced", job=entry.job, queue=entry.queue)
-
-    def send(self) -> None:
-        if self._tracing is not None and not self._tracing.close():
-            reason = self._reasons[0] if self._reasons else "the collector takes too long"
-            _remark(f"not all spans of these jobs were sent: {reason}")
-
-    def _lost(self, event: str, *, level: str = "info", **fields: Any) -> None:
-        if "error" in fields:
-            self._reasons.append(printable(str(fields["error"])))
 
 
 def _tell(context: Context, jobs: list[dict[str, str | None]], batch_id: str | None) -> None:

@@ -24,14 +24,14 @@ def _run(context: Context, role: str) -> int:
     flags = {"producer.scan_dir": options.scan_dir, "worker.count": getattr(options, "count", None)}
     loaded = context.loaded(*(f"{key}={value}" for key, value in flags.items() if value is not None))
     if role == "producer":
-        from fileq.roles import run_producer, run_producer_once
+        from fileq.runtime.roles import run_producer, run_producer_once
 
         return run_producer_once(loaded) if options.once else run_producer(loaded)
     if options.once:
-        from fileq.once import run_once
+        from fileq.runtime.once import run_once
 
         return run_once(loaded, options.app_dir, is_producing=role == "all")
-    from fileq.roles import run_worker
+    from fileq.runtime.roles import run_worker
 
     return run_worker(loaded, options.app_dir, is_producing=role == "all")
 

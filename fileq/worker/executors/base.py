@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from fileq.core.outcome import Cancelled, Released
 from fileq.handlers.task import Ran, Task
-from fileq.outcome import Cancelled, Released
 
 
 class Executor(Protocol):

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from fileq.service import Emit
+from fileq.core.events import Emit
 from fileq.worker.executors.forkserver import ForkServer
 from fileq.worker.executors.place import NEVER_S, Place
 from fileq.worker.program import Program

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from fileq.config import format_duration
-from fileq.errors import ConfigError
+from fileq.core.errors import ConfigError
 from fileq.worker.program import Program, python_command
 from fileq.worker.wire import (
     LONGEST_PACKET,

@@ -8,17 +8,17 @@ from __future__ import annotations
 import select
 from collections.abc import Sequence
 
-from fileq.config import Config
+from fileq.config import Worker
+from fileq.core.events import Emit
+from fileq.core.outcome import Cancelled, Released
 from fileq.handlers import context
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran, Task
-from fileq.outcome import Cancelled, Released
-from fileq.service import Emit
 from fileq.worker.executors.base import Executor
 from fileq.worker.executors.process import ProcessExecutor
 from fileq.worker.executors.thread import ThreadExecutor
-from fileq.worker.program import handlers_program
+from fileq.worker.program import Program
 
 
 class MixedExecutor:
@@ -26,25 +26,23 @@ class MixedExecutor:
 
     def __init__(
         self,
-        config: Config,
+        settings: Worker,
         routes: Routes,
+        program: Program,
         *,
-        handlers_are_set: bool,
-        app_dir: str,
         emit: Emit = lambda event, **fields: None,
     ) -> None:
         self._routes = routes
         self._executors: dict[str, Executor] = {}
         self._is_closed = False
         self._epoll = select.epoll()
-        worker = config.worker
         needed = {route.isolation for route in routes}
         try:
             if "process" in needed:
-                program = handlers_program(config, handlers_are_set=handlers_are_set, app_dir=app_dir)
-                self._add("process", ProcessExecutor(worker.count, program, max_memory=worker.max_memory, emit=emit))
+                children = ProcessExecutor(settings.count, program, max_memory=settings.max_memory, emit=emit)
+                self._add("process", children)
             if "thread" in needed:
-                self._add("thread", ThreadExecutor(worker.count, self._run, close_run=routes.loop.close, emit=emit))
+                self._add("thread", ThreadExecutor(settings.count, self._run, close_run=routes.loop.close, emit=emit))
         except BaseException:
             self.close()
             raise

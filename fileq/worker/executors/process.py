@@ -19,9 +19,9 @@ import time
 from collections.abc import Sequence
 
 from fileq.config.units import format_size
+from fileq.core.events import Emit
+from fileq.core.outcome import Cancelled, Died, Failed, Released
 from fileq.handlers.task import Ran, Task
-from fileq.outcome import Cancelled, Died, Failed, Released
-from fileq.service import Emit
 from fileq.worker.descendants import memory_of
 from fileq.worker.executors.asked import CANCEL_GRACE_S, Asked, ending, timed_out
 from fileq.worker.executors.children import Children

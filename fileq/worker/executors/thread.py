@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
+from fileq.core.events import Emit
+from fileq.core.outcome import Cancelled, Released
 from fileq.handlers.context import Flag
 from fileq.handlers.endings import failed
 from fileq.handlers.task import Ran, Task
-from fileq.outcome import Cancelled, Released
-from fileq.service import Emit
 from fileq.worker.executors.asked import CANCEL_GRACE_S, Asked, ending, timed_out
 from fileq.worker.program import Run
 

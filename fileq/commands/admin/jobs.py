@@ -1,0 +1,172 @@
+"""One job as operators see it: its element and its record put together. Knows no broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fileq.brokers.types import Attempt, Record
+from fileq.commands.admin.text import stamp
+from fileq.core.errors import Undecodable
+from fileq.core.job import Job, State, decode, parse_time, raw_id
+
+
+class JobView(Struct, frozen=True):
+    """A job in a list. Bytes that are no job have an id (raw-<sha1>), a size and the reason in `error`."""
+
+    id: str
+    state: str
+    queue: str
+    filepath: str
+    filesize: int
+    type: str | None
+    priority: str
+    retries: int
+    recoveries: int
+    attempts: int
+    error: str
+    worker: str
+    created: str | None
+    started: str | None
+    ended: str | None
+    due: str | None
+    is_job: bool = True
+
+
+class AttemptView(Struct, frozen=True):
+    number: int
+    started: str | None
+    ended: str | None
+    duration_s: float
+    worker: str
+    outcome: str
+    error: str
+
+
+class JobHistory(Struct, frozen=True):
+    """All that is known of one job."""
+
+    job: JobView
+    json: Any  # the job as it travels; null for bytes that are no job
+    raw_b64: str | None  # those bytes
+    signature: str | None
+    is_cancel_requested: bool
+    result: Any
+    attempts: tuple[AttemptView, ...]
+    attempts_forgotten: int
+
+
+def job_in(raw: bytes) -> Job | None:
+    try:
+        return decode(raw)
+    except Undecodable:
+        return None
+
+
+def id_in(raw: bytes) -> str:
+    job = job_in(raw)
+    return job.id if job is not None else raw_id(raw)
+
+
+def view(raw: bytes, record: Record | None, *, state: State, queue: str = "") -> JobView:
+    """The element as it lies somewhere; its record tells the rest. `state` and `queue` are what its place says."""
+    try:
+        job = decode(raw)
+    except Undecodable as defect:
+        return _view_of_bytes(raw, record, str(defect), state, queue)
+    created_ms = record.created_ms if record is not None else _ms(job.creation_time)
+    return JobView(
+        id=job.id,
+        state=state.value,
+        queue=(record.queue if record is not None else "") or queue or job.priority,
+        filepath=job.filepath,
+        filesize=job.filesize,
+        type=job.type,
+        priority=job.priority,
+        retries=job.retries,
+        recoveries=job.recoveries,
+        attempts=record.attempt_count if record is not None else 0,
+        error=job.error or (record.error if record is not None else ""),
+        worker=record.worker if record is not None else "",
+        created=stamp(created_ms),
+        started=stamp(record.started_ms) if record is not None else None,
+        ended=stamp(record.ended_ms) if record is not None else job.failed_at,
+        due=stamp(record.due_ms) if record is not None else None,
+    )
+
+
+def _view_of_bytes(raw: bytes, record: Record | None, defect: str, state: State, queue: str) -> JobView:
+    return JobView(
+        id=raw_id(raw),
+        state=state.value,
+        queue=record.queue if record is not None else queue,
+        filepath="",
+        filesize=len(raw),
+        type=None,
+        priority="",
+        retries=0,
+        recoveries=0,
+        attempts=record.attempt_count if record is not None else 0,
+        error=(record.error if record is not None else "") or defect,
+        worker=record.worker if record is not None else "",
+        created=stamp(record.created_ms) if record is not None else None,
+        started=stamp(record.started_ms) if record is not None else None,
+        ended=stamp(record.ended_ms) if record is not None else None,
+        due=None,
+        is_job=False,
+    )
+
+
+def history(record: Record) -> JobHistory:
+    import base64
+
+    job = job_in(record.raw)
+    return JobHistory(
+        job=view(record.raw, record, state=record.state, queue=record.queue),
+        json=msgspec.json.decode(record.raw) if job is not None else None,
+        raw_b64=None if job is not None else base64.b64encode(record.raw).decode(),
+        signature=job.signature if job is not None else None,
+        is_cancel_requested=record.is_cancel_requested,
+        result=_result(record.result),
+        attempts=attempts_of(record),
+        attempts_forgotten=record.attempt_count - len(record.attempts),
+    )
+
+
+def attempts_of(record: Record) -> tuple[AttemptView, ...]:
+    first = record.attempt_count - len(record.attempts) + 1
+    return tuple(_attempt(n, attempt) for n, attempt in enumerate(record.attempts, first))
+
+
+def _attempt(number: int, attempt: Attempt) -> AttemptView:
+    return AttemptView(
+        number=number,
+        started=stamp(attempt.started_ms),
+        ended=stamp(attempt.ended_ms),
+        duration_s=max(0, attempt.ended_ms - attempt.started_ms) / 1000 if attempt.started_ms else 0.0,
+        worker=attempt.worker,
+        outcome=attempt.outcome,
+        error=attempt.error,
+    )
+
+
+def _result(result: bytes) -> Any:
+    try:
+        return msgspec.json.decode(result) if result else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def waiting_since_ms(raw: bytes) -> int | None:
+    """When the job in these bytes began to wait: made, or due if it was made for later; None if nobody can tell."""
+    job = job_in(raw)
+    if job is None:
+        return None
+    return max(_ms(job.creation_time), _ms(job.process_at or "")) or None
+
+
+def _ms(text: str) -> int:
+    moment = parse_time(text)
+    return int(moment.timestamp() * 1000) if moment is not None else 0

@@ -1,0 +1,231 @@
+"""How the queues stand: one overview of the broker, turned into what an operator asks about. Costs the same whatever
+the queues hold."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Overview, WorkerView
+from fileq.commands.admin.jobs import job_in, waiting_since_ms
+from fileq.commands.admin.text import stamp
+
+HOUR_MS = 3_600_000
+_FLOWS = ("produced", "completed", "failed", "dead")
+_ERROR = "error:"
+_SAMPLES = 16  # refreshes that a rate is taken over
+
+
+class QueueStats(Struct, frozen=True):
+    name: str
+    length: int
+    oldest_age_s: float | None
+    is_paused: bool
+
+
+class Slot(Struct, frozen=True):
+    """A slot that is on a job."""
+
+    slot: str
+    job_id: str
+    filepath: str
+    type: str | None
+    running_s: float | None
+
+
+class Process(Struct, frozen=True):
+    """One worker process."""
+
+    host: str
+    pid: int
+    version: str
+    started: str | None
+    queues: tuple[str, ...]
+    breaker: str
+    is_alive: bool
+    slots: int
+    busy: int
+    jobs: tuple[Slot, ...]
+
+
+class Flow(Struct, frozen=True):
+    """What happened in some time, and what that is a second."""
+
+    seconds: float
+    produced: int
+    completed: int
+    failed: int
+    dead: int
+
+    def a_second(self, name: str) -> float:
+        count: int = getattr(self, name)
+        return count / self.seconds if self.seconds > 0 else 0.0
+
+
+class ErrorCount(Struct, frozen=True):
+    kind: str
+    this_hour: int
+    last_hour: int
+
+
+class Stats(Struct, frozen=True):
+    broker: str
+    where: str
+    at: str
+    queues: tuple[QueueStats, ...]
+    scheduled: int
+    processing: int
+    heartbeats: int
+    completed: int
+    dead: int
+    cancelled: int
+    totals: Mapping[str, int]
+    this_hour: Flow
+    last_hour: Flow
+    now: Flow | None  # between the last refreshes, with --watch
+    eta_s: float | None
+    workers: tuple[Process, ...]
+    errors: tuple[ErrorCount, ...]
+
+    @property
+    def waiting(self) -> int:
+        return sum(queue.length for queue in self.queues)
+
+
+class Recent:
+    """The totals at the last refreshes: what a rate of now is taken from."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[int, Mapping[str, int]]] = deque(maxlen=_SAMPLES)
+
+    def add(self, at_ms: int, totals: Mapping[str, int]) -> Flow | None:
+        """What happened since the earliest sample that is kept; None at the first."""
+        self._samples.append((at_ms, totals))
+        first_ms, first = self._samples[0]
+        if at_ms <= first_ms:
+            return None
+        counts = {name: max(0, totals.get(name, 0) - first.get(name, 0)) for name in _FLOWS}
+        return Flow((at_ms - first_ms) / 1000, **counts)
+
+
+def gather(broker: FullBroker, recent: Recent | None = None) -> Stats:
+    """One look; with `recent` also the rates since the looks before."""
+    overview = broker.overview(2)
+    census = overview.census
+    now = recent.add(census.now_ms, census.counters) if recent is not None else None
+    this_hour, last_hour = _flows(overview)
+    workers = processes(overview.workers, census.now_ms)
+    return Stats(
+        broker=broker.kind,
+        where=broker.where,
+        at=stamp(census.now_ms) or "",
+        queues=_queues(overview),
+        scheduled=census.scheduled,
+        processing=census.running,
+        heartbeats=census.heartbeats,
+        completed=census.completed,
+        dead=census.dead,
+        cancelled=census.cancelled,
+        totals=dict(sorted((name, n) for name, n in census.counters.items() if not name.startswith(_ERROR))),
+        this_hour=this_hour,
+        last_hour=last_hour,
+        now=now,
+        eta_s=_eta_s(overview, now, this_hour, last_hour),
+        workers=workers,
+        errors=_errors(overview),
+    )
+
+
+def _queues(overview: Overview) -> tuple[QueueStats, ...]:
+    census = overview.census
+    return tuple(
+        QueueStats(name, length, _age_s(overview.fronts.get(name), census.now_ms), name in census.paused)
+        for name, length in census.pending.items()
+    )
+
+
+def _age_s(raw: bytes | None, now_ms: int) -> float | None:
+    since_ms = waiting_since_ms(raw) if raw is not None else None
+    return None if since_ms is None else max(0, now_ms - since_ms) / 1000
+
+
+def _flows(overview: Overview) -> tuple[Flow, Flow]:
+    now_ms = overview.census.now_ms
+    hour = now_ms // HOUR_MS
+
+    def flow(which: int, seconds: float) -> Flow:
+        counters = overview.hours.get(which, {})
+        return Flow(seconds, **{name: counters.get(name, 0) for name in _FLOWS})
+
+    return flow(hour, max(1, now_ms - hour * HOUR_MS) / 1000), flow(hour - 1, HOUR_MS / 1000)
+
+
+def _eta_s(overview: Overview, now: Flow | None, this_hour: Flow, last_hour: Flow) -> float | None:
+    """Until what waits and runs is done, if nothing more comes. What is paused or due later is not waited for."""
+    census = overview.census
+    backlog = census.running + sum(n for name, n in census.pending.items() if name not in census.paused)
+    if not backlog:
+        return 0.0
+    done = _ended_a_second(now) if now is not None else 0.0
+    if not done and (now is None or now.seconds < 60):
+        done = _ended_a_second(_since_workers_came(overview, this_hour, last_hour))
+    return backlog / done if done else None
+
+
+def _ended_a_second(flow: Flow) -> float:
+    return flow.a_second("completed") + flow.a_second("dead")
+
+
+def _since_workers_came(overview: Overview, this_hour: Flow, last_hour: Flow) -> Flow:
+    """This hour and the last, but not the time before there was a worker: a rate of when nobody worked is none."""
+    now_ms = overview.census.now_ms
+    came_ms = min((view.info.started_ms for view in overview.workers if view.is_alive), default=0)
+    seconds = min(this_hour.seconds + last_hour.seconds, max(1.0, (now_ms - came_ms) / 1000))
+    both = {name: getattr(this_hour, name) + getattr(last_hour, name) for name in _FLOWS}
+    if seconds <= this_hour.seconds:
+        both = {name: getattr(this_hour, name) for name in _FLOWS}
+    return Flow(seconds, **both)
+
+
+def processes(views: Iterable[WorkerView], now_ms: int) -> tuple[Process, ...]:
+    """Slots grouped by their process, the longest running job first."""
+    groups: dict[tuple[str, int, int], list[WorkerView]] = {}
+    for view in views:
+        groups.setdefault((view.info.host, view.info.pid, view.info.started_ms), []).append(view)
+    return tuple(_process(group, now_ms) for _, group in sorted(groups.items()))
+
+
+def _process(views: list[WorkerView], now_ms: int) -> Process:
+    info = views[0].info
+    jobs = [_slot(view, now_ms) for view in views if view.raw]
+    return Process(
+        host=info.host,
+        pid=info.pid,
+        version=info.version,
+        started=stamp(info.started_ms),
+        queues=info.queues,
+        breaker=info.breaker,
+        is_alive=any(view.is_alive for view in views),
+        slots=len(views),
+        busy=len(jobs),
+        jobs=tuple(sorted(jobs, key=lambda slot: (-(slot.running_s or 0), slot.slot))),
+    )
+
+
+def _slot(view: WorkerView, now_ms: int) -> Slot:
+    job = job_in(view.raw)
+    running_s = max(0, now_ms - view.since_ms) / 1000 if view.since_ms else None
+    if job is None:
+        return Slot(view.slot, "", "", None, running_s)
+    return Slot(view.slot, job.id, job.filepath, job.type, running_s)
+
+
+def _errors(overview: Overview) -> tuple[ErrorCount, ...]:
+    hour = overview.census.now_ms // HOUR_MS
+    this, last = overview.hours.get(hour, {}), overview.hours.get(hour - 1, {})
+    kinds = {name for name in (*this, *last) if name.startswith(_ERROR)}
+    found = (ErrorCount(name.removeprefix(_ERROR), this.get(name, 0), last.get(name, 0)) for name in kinds)
+    return tuple(sorted(found, key=lambda e: (-e.this_hour, -e.last_hour, e.kind)))

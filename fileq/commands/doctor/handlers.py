@@ -1,0 +1,34 @@
+"""Do the handlers import, and does every route lead somewhere. Imports them, as a worker would, and runs none."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+from fileq.config import Loaded
+from fileq.core.errors import ConfigError
+from fileq.core.finding import Finding, sound, unknown, wrong
+from fileq.handlers.routes import Routes
+
+_ADVICE = "--app-dir says where handlers are; 'fileq try PATH' runs one"
+
+
+def check_handlers(loaded: Loaded, app_dir: str) -> Iterator[Finding]:
+    are_set = loaded.is_set("handlers")
+    try:
+        # What a module prints while it is imported is not our data.
+        with contextlib.redirect_stdout(sys.stderr):
+            routes = Routes.load(loaded.config, handlers_are_set=are_set, app_dir=app_dir)
+    except ConfigError as error:
+        for problem in error.problems:
+            yield wrong("handlers", problem, _ADVICE if "module" in problem else "")
+        return
+    routes.loop.close()
+    for warning in routes.warnings:
+        yield unknown("handlers", warning)
+    if not are_set and len(routes) <= 1:
+        yield unknown("handlers", "none is set: files are only checksummed", "set 'handlers' to process them")
+        return
+    for route in routes:
+        yield sound("handlers", str(route))

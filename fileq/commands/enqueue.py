@@ -1,0 +1,189 @@
+"""Jobs that a person asks for: checked, all of them, before the first is enqueued. Decides nothing for the producer.
+
+A file's job is what the producer would have made of it, ledger included, so that a running producer does not enqueue
+the same version again; but it is enqueued whatever the ledger says. Killed in the middle, each job is there or is not;
+repeated with the same --id, nothing is enqueued twice.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fileq.brokers.types import Entry
+from fileq.config import Config
+from fileq.core.errors import ConfigError, JobError
+from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
+from fileq.core.outcome import Failed
+from fileq.core.trace import new_ids
+from fileq.files.mounts import mount_of, mounts
+from fileq.handlers.files import objection
+from fileq.handlers.task import Task
+from fileq.producer.outbox import priority_chooser
+from fileq.producer.scan import DatabaseFiles, found_at
+
+COMMAND_TYPE = "command"
+_ADVICE = {
+    "FileVanished": "there is no such file",
+    "NotAFile": "it is not a regular file",
+}
+
+
+class Wish(Struct, frozen=True):
+    """What the options say about every job of one call."""
+
+    priority: str = ""  # "": by the file's extension, else the default
+    delay_ms: int = 0
+    at_ms: int = 0
+    max_retries: int | None = None
+    timeout_s: float | None = None
+    id: str = ""
+    is_traced: bool = False
+
+    def applied(self, job: Job, batch_id: str | None) -> Job:
+        due_ms = self.at_ms or (time.time_ns() // 1_000_000 + self.delay_ms if self.delay_ms else 0)
+        trace_id, span_id = new_ids() if self.is_traced else ("", "")
+        return job.but(
+            trace_id=trace_id,
+            span_id=span_id,
+            max_retries=self.max_retries,
+            timeout=self.timeout_s,
+            process_at=rfc3339_ms(due_ms) if due_ms else None,
+            batch_id=batch_id,
+        )
+
+
+def entries_for(config: Config, subjects: Sequence[str], wish: Wish) -> list[Entry]:
+    """One entry for each file, or command in JSON, in their order; ConfigError with everything that is wrong."""
+    _check_wish(config, wish, len(subjects))
+    files = _Files(config)
+    made: list[Entry] = []
+    problems: list[str] = []
+    batch_id = str(uuid.uuid4()) if len(subjects) > 1 else None
+    for subject in subjects:
+        try:
+            if subject.lstrip().startswith("{"):
+                made.append(_typed(config, COMMAND_TYPE, _command(subject), wish, batch_id))
+            else:
+                made.append(files.entry(subject, wish, batch_id))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
+    return made
+
+
+def entry_of_type(config: Config, type: str, payload: str | None, wish: Wish) -> Entry:
+    """A job that is not about a file."""
+    _check_wish(config, wish, 1)
+    if not type or not type.isprintable():
+        raise ConfigError(f"--type is {type!r}; it must be the type of a route, a printable word")
+    value = None if payload is None else _json(payload, "--payload", """'{"key": "value"}'""")
+    return _typed(config, type, value, wish, None)
+
+
+def _check_wish(config: Config, wish: Wish, count: int) -> None:
+    priorities = config.worker.priorities
+    if wish.priority and wish.priority not in priorities:
+        raise ConfigError(f"--priority is {wish.priority!r}; it must be one of {', '.join(priorities)}")
+    if wish.id and count > 1:
+        raise ConfigError(f"--id is {wish.id!r}, the name of one job, but there are {count} to enqueue; give one")
+
+
+def _typed(config: Config, type: str, payload: Any, wish: Wish, batch_id: str | None) -> Entry:
+    queue = wish.priority or config.producer.default_priority
+    try:
+        job = typed_job(type, payload, priority=queue, now=datetime.now(UTC), id=wish.id)
+    except JobError as error:
+        raise ConfigError(f"--{error}") from error
+    job = wish.applied(job, batch_id)
+    return Entry(job, queue, always=True, delay_ms=wish.delay_ms, at_ms=wish.at_ms)
+
+
+def _command(text: str) -> Any:
+    value = _json(text, "the argument", """'{"command": "ls"}'; a file of that name is ./{…""")
+    line = value.get("command")
+    is_list = isinstance(line, list) and bool(line) and all(isinstance(part, str) for part in line) and bool(line[0])
+    if not is_list and not (isinstance(line, str) and line.strip()):
+        raise ConfigError(
+            f"the argument is {text!r:.200}; it must have a command, "
+            """such as '{"command": "ls -l"}' or '{"command": ["ls", "-l"]}'"""
+        )
+    return value
+
+
+def _json(text: str, what: str, example: str) -> Any:
+    try:
+        return msgspec.json.decode(text.encode())
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise ConfigError(f"{what} is {text!r:.200}; it must be JSON such as {example} ({error})") from None
+
+
+class _Files:
+    """Files by the names people give them, as the producer would name them."""
+
+    def __init__(self, config: Config) -> None:
+        self._paths = config.paths
+        self._priority_of = priority_chooser(config)
+        self._database = DatabaseFiles(config)
+        self._scan_dir = os.path.abspath(os.fsencode(config.producer.scan_dir))
+        # A root may be here under the worker's name or under the producer's.
+        self._roots = tuple(dict.fromkeys((*self._paths.roots, *map(self._paths.there, self._paths.roots))))
+        self._mounts = mounts()
+
+    def entry(self, name: str, wish: Wish, batch_id: str | None) -> Entry:
+        where = os.path.abspath(os.fsencode(name))
+        self._check(name, where)
+        try:
+            found = found_at(where, os.stat(where))
+        except OSError as error:
+            raise ConfigError(f"{name!r} can't be enqueued: {error.strerror}") from error
+        path = self._as_produced(where)
+        queue = wish.priority or self._priority_of(path)
+        try:
+            job = file_job(
+                path,
+                size=found.size,
+                priority=queue,
+                now=datetime.now(UTC),
+                signature=found.signature,
+                id=wish.id,
+            )
+        except JobError as error:
+            raise ConfigError(f"--{error}") from error
+        version = Version(path, found.signature, self._device(where) if path == where else "")
+        job = wish.applied(job, batch_id)
+        return Entry(job, queue, version, always=True, delay_ms=wish.delay_ms, at_ms=wish.at_ms)
+
+    def _check(self, name: str, where: bytes) -> None:
+        if not name:
+            raise ConfigError("a path is ''; name a file")
+        if os.path.isdir(where):
+            raise ConfigError(f"{name!r} can't be enqueued: it is a directory; name the files in it")
+        refused = objection(Task("", b"", 0, where, self._roots, attempt=1, timeout_s=0.0), None)
+        if isinstance(refused, Failed):
+            if refused.kind == "OutsideRoots":
+                raise ConfigError(f"{refused.error}; move the file there or add its directory to worker.allowed_roots")
+            raise ConfigError(f"{name!r} can't be enqueued: {_ADVICE.get(refused.kind, refused.error)}")
+        if self._database.owns(os.path.dirname(where), os.path.basename(where)):
+            raise ConfigError(f"{name!r} can't be enqueued: it belongs to fileq's own database")
+
+    def _as_produced(self, where: bytes) -> bytes:
+        """The spelling a producer would use: the ledger knows files by their names, links in the way included."""
+        if where.startswith(self._scan_dir.rstrip(b"/") + b"/"):
+            return where
+        real_dir, real = os.path.realpath(self._scan_dir), os.path.realpath(where)
+        if real.startswith(real_dir.rstrip(b"/") + b"/"):
+            return os.path.join(self._scan_dir, real[len(real_dir.rstrip(b"/")) + 1 :])
+        return self._paths.there(where)
+
+    def _device(self, where: bytes) -> str:
+        mount = mount_of(os.path.realpath(os.path.dirname(where)), self._mounts)
+        return mount.device if mount is not None else "?"

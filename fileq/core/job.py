@@ -1,0 +1,210 @@
+"""The job: its fields, its states, its JSON. No I/O, and no broker is ever seen from here.
+
+A job travels as one JSON object. Eight fields are always there and come first, in one order, so that
+any program can read or write one; the others are left out while unset. What this version does not
+know is carried along untouched, so that two versions can share a broker.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import hashlib
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from fileq.core.errors import JobError, Undecodable
+
+# The wire name of Job.unknown: no sane program sends it, and decode() re-reads a job that does.
+_UNKNOWN = "\x7f"
+
+
+class State(enum.StrEnum):
+    """Where a job stands; every job is in exactly one of these."""
+
+    PENDING = "pending"
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    COMPLETED = "completed"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+
+    @classmethod
+    def from_filter(cls, word: str) -> State:
+        """The state an operator means: `processing` is `running`, `failed` is `retrying`."""
+        return cls({"processing": "running", "failed": "retrying"}.get(word, word))
+
+
+class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One job, immutable. Change it with but(), which keeps what it does not know."""
+
+    id: str
+    filepath: str
+    filesize: int
+    priority: str
+    retries: int
+    creation_time: str
+    trace_id: str
+    span_id: str
+    type: str | None = None
+    payload: Raw | UnsetType = UNSET
+    max_retries: int | None = None
+    timeout: float | None = None
+    process_at: str | None = None
+    deadline: str | None = None
+    recoveries: int = 0
+    signature: str | None = None
+    filepath_b64: str | None = None
+    batch_id: str | None = None
+    error: str | None = None
+    failed_at: str | None = None
+    unknown: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name=_UNKNOWN)
+
+    @property
+    def path(self) -> bytes:
+        """The file's name as the producer's operating system spells it."""
+        if self.filepath_b64 is not None:
+            return base64.b64decode(self.filepath_b64)
+        return self.filepath.encode()
+
+    @property
+    def payload_value(self) -> Any:
+        """The payload as Python values; None when there is none."""
+        return None if self.payload is UNSET else msgspec.json.decode(self.payload)
+
+    def but(self, **changes: Any) -> Job:
+        """This job with some fields changed."""
+        return msgspec.structs.replace(self, **changes)
+
+
+class Version(Struct, frozen=True):
+    """One version of one file: which path, what its content looked like from outside, and, if known, on which
+    device it was seen. No blank or line break in the last two."""
+
+    path: bytes
+    signature: str
+    device: str = ""
+
+
+FIELDS = frozenset(f.encode_name for f in msgspec.structs.fields(Job)) - {_UNKNOWN}
+
+_decoder = msgspec.json.Decoder(Job)
+_fields_decoder = msgspec.json.Decoder(dict[str, Raw])
+_encoder = msgspec.json.Encoder()
+
+
+def encode(job: Job) -> bytes:
+    """The job as JSON: the eight fields first, then those that are set, then what we do not know."""
+    if job.unknown is UNSET:
+        return _encoder.encode(job)
+    known = _encoder.encode(msgspec.structs.replace(job, unknown=UNSET))
+    return known[:-1] + b"," + _encoder.encode(job.unknown)[1:]
+
+
+def decode(raw: bytes) -> Job:
+    """The job in these bytes; raises Undecodable, never anything else."""
+    try:
+        try:
+            job = _decoder.decode(raw)
+            if job.unknown is not UNSET:
+                job = _decode_with_unknown(raw)
+        except msgspec.ValidationError:
+            job = _decode_with_unknown(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Undecodable(f"not a job: {error}") from error
+    _check(job)
+    return job
+
+
+def _decode_with_unknown(raw: bytes) -> Job:
+    fields = _fields_decoder.decode(raw)
+    unknown = {name: fields.pop(name) for name in list(fields) if name not in FIELDS}
+    job = _decoder.decode(_encoder.encode(fields))
+    # A copy of each value: a Raw is a view that would keep the whole message alive and unhashed.
+    return job.but(unknown={name: value.copy() for name, value in unknown.items()}) if unknown else job
+
+
+def _check(job: Job) -> None:
+    if not job.id:
+        raise Undecodable("not a job: its id is empty")
+    if job.filesize < 0 or job.retries < 0 or job.recoveries < 0:
+        raise Undecodable("not a job: filesize, retries and recoveries can't be negative")
+    if "\0" in job.filepath:
+        raise Undecodable("not a job: filepath holds a NUL")
+    if job.filepath_b64 is not None:
+        try:
+            base64.b64decode(job.filepath_b64, validate=True)
+        except ValueError as error:
+            raise Undecodable(f"not a job: filepath_b64 is not base64 ({error})") from error
+
+
+def raw_id(raw: bytes) -> str:
+    """The id under which bytes that are not a job are kept."""
+    return "raw-" + hashlib.sha1(raw, usedforsecurity=False).hexdigest()
+
+
+def file_job(
+    path: bytes, *, size: int, priority: str, now: datetime, signature: str | None = None, id: str = ""
+) -> Job:
+    """A new job about a file; a name that is not UTF-8 travels in filepath_b64."""
+    try:
+        shown, b64 = path.decode(), None
+    except UnicodeDecodeError:
+        shown, b64 = path.decode(errors="backslashreplace"), base64.b64encode(path).decode()
+    return Job(
+        id=checked_id(id) if id else str(uuid.uuid4()),
+        filepath=shown,
+        filesize=size,
+        priority=priority,
+        retries=0,
+        creation_time=rfc3339(now),
+        trace_id="",
+        span_id="",
+        signature=signature,
+        filepath_b64=b64,
+    )
+
+
+def typed_job(type: str, payload: Any, *, priority: str, now: datetime, id: str = "") -> Job:
+    """A new job that is not about a file."""
+    return Job(
+        id=checked_id(id) if id else str(uuid.uuid4()),
+        filepath="",
+        filesize=0,
+        priority=priority,
+        retries=0,
+        creation_time=rfc3339(now),
+        trace_id="",
+        span_id="",
+        type=type,
+        payload=UNSET if payload is None else Raw(_encoder.encode(payload)),
+    )
+
+
+def checked_id(id: str) -> str:
+    """The id a caller chose, if brokers and terminals can bear it."""
+    if not 0 < len(id) <= 200 or not id.isprintable() or any(c in ' "\\' for c in id):
+        raise JobError(f"id {id!r} can't be used; use up to 200 printable characters, no blank, quote or backslash")
+    return id
+
+
+def rfc3339(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def rfc3339_ms(now_ms: int) -> str:
+    return rfc3339(datetime.fromtimestamp(now_ms / 1000, UTC))
+
+
+def parse_time(text: str) -> datetime | None:
+    """A moment another program wrote, or None: a job is not refused for its clock."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,300 @@
+"""`fileq all --once`: scan once, process until nothing is left that could be, exit. For cron and CI.
+`fileq worker --once` is the same without the scan.
+
+The work is done in a thread; the main one waits for signals. The first: nothing new is taken, what runs may finish in
+its time. The second: what runs goes back to its queue at once. Either way nothing is left to be recovered.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Census
+from fileq.config import Loaded
+from fileq.core.errors import BrokerUnavailable, FileqError, Undecodable
+from fileq.core.events import Emit
+from fileq.core.job import Job, State, decode
+from fileq.core.text import printable
+from fileq.handlers.routes import Routes
+from fileq.producer.producer import Producer, check_scan_dir
+from fileq.runtime.observers import Observers, both
+from fileq.runtime.produce_once import Summary, describe, produce_once
+from fileq.runtime.roles import load_routes, start_broker, stop_in_time
+from fileq.runtime.signals import StopSignals
+from fileq.runtime.terminal import Show, live_line
+from fileq.runtime.worker_build import build_worker
+
+OK, LEFT_DEAD, INTERRUPTED = 0, 3, 130
+LOOK_EVERY_S = 0.1
+RATE_OVER_S = 5.0
+DEAD_SHOWN = 10
+_OVER = ("job.completed", "job.failed", "job.dead", "job.cancelled", "job.released", "job.recovered", "job.fenced")
+
+
+def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
+    """0, or 3 if a job died in this run. Jobs for later and paused queues are left, and reported."""
+    config = loaded.config
+    if is_producing:
+        check_scan_dir(config)
+    with closing(Observers(config)) as observers, live_line("starting") as (show, is_shown):
+        log = observers.emit
+        routes = load_routes(loaded, app_dir, log)
+        broker = start_broker(loaded, log)
+        try:
+            emit = _without_counted(log) if is_shown else log
+            run = _Run(loaded, broker, routes, app_dir, emit, show, is_producing=is_producing)
+            run.go()
+            observers.is_hurried = run.is_hurried
+            report = list(run.report())
+        finally:
+            broker.close()
+    for line in report:
+        print(line)
+    if run.problem:
+        raise FileqError(f"{run.problem}; what it holds was not all seen")
+    if run.is_interrupted:
+        return INTERRUPTED
+    return LEFT_DEAD if run.died else OK
+
+
+def _without_counted(emit: Emit) -> Emit:
+    """Beside a line that counts them, and with the dead named at the end, attempts need no lines of their own."""
+
+    def emit_rest(event: str, *, level: str = "info", **fields: Any) -> None:
+        is_counted = level == "info" or event in ("job.failed", "job.dead")
+        emit(event, level="debug" if is_counted else level, **fields)
+
+    return emit_rest
+
+
+class _Stopped(Exception):
+    """Somebody has had enough: out of whatever is being waited for."""
+
+
+class _Run:
+    """One scan and all that follows from it."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        broker: FullBroker,
+        routes: Routes,
+        app_dir: str,
+        emit: Emit,
+        show: Show,
+        *,
+        is_producing: bool,
+    ) -> None:
+        self._broker = broker
+        self._emit = emit
+        self._show = show
+        self._counts: Counter[str] = Counter()
+        self._dead: list[tuple[str, str]] = []  # the first of them, with their errors
+        told = both(emit, self._count)
+        self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=told)
+        producer = Producer(loaded.config, broker, broker, emit=told, is_once=True) if is_producing else None
+        self._producer = producer
+        self._rate_limit_key = loaded.config.producer.rate_limit_key
+        self._timeout_s = loaded.config.worker.shutdown_timeout
+        self._census: Census | None = None
+        self._looked_s = float("-inf")
+        self._pace = _Pace()
+        self._is_stopping = threading.Event()
+        self._is_over = threading.Event()
+        self._error: BaseException | None = None
+        self._summary: Summary | None = None
+        self._left: list[str] = []
+        self._started_s = time.monotonic()
+        self.is_interrupted = self.is_hurried = False
+
+    @property
+    def died(self) -> int:
+        return self._counts["job.dead"]
+
+    @property
+    def problem(self) -> str:
+        return self._producer.problem if self._producer is not None else ""
+
+    def go(self) -> None:
+        """Returns when it is over, one way or another, and nothing of it runs any more."""
+        services = self._worker.services
+        with closing(StopSignals()) as signals:
+            thread = threading.Thread(target=self._work, args=(signals.enough,), name="once", daemon=True)
+            try:
+                for service in services:
+                    service.start()
+                thread.start()
+                self.is_interrupted = signals.wait()
+                if self.is_interrupted:
+                    self._emit("role.stopping")
+                self._is_stopping.set()
+                if self._producer is not None:
+                    self._producer.wake.set()
+                self.is_hurried = stop_in_time(services, self._timeout_s, signals)
+            finally:
+                for service in services:
+                    service.stop(0.0)
+                self._is_over.set()
+            thread.join()
+        if self._producer is not None:
+            self._producer.close()
+        if self._error is not None:
+            raise self._error
+
+    def _work(self, ended: Callable[[], None]) -> None:
+        try:
+            if self._producer is not None:
+                self._summary = produce_once(self._producer, lambda _: self._tick())
+            self._left = self._drain()
+        except _Stopped:
+            while not self._is_over.wait(LOOK_EVERY_S):
+                self._show(f"stopping: {self._running():,} running may finish; Ctrl-C again gives them back at once")
+            return
+        except BaseException as error:
+            self._error = error
+        ended()
+
+    def _drain(self) -> list[str]:
+        """Wait until nothing is pending, running or retrying; what is left then, in words."""
+        while True:
+            self._looked_s = float("-inf")  # a look from before the last enqueue would find nothing to do
+            self._tick()
+            if self._census is not None and (left := self._what_is_left(self._census)) is not None:
+                return left
+            self._is_stopping.wait(LOOK_EVERY_S)
+
+    def _what_is_left(self, census: Census) -> list[str] | None:
+        """None while there is work; else a line for each thing that waits for somebody or for later."""
+        if census.running or any(n for queue, n in census.pending.items() if queue not in census.paused):
+            return None
+        try:
+            if census.scheduled and self._is_retrying():
+                return None
+        except BrokerUnavailable:
+            return None
+        lines = [f"left {n} in {queue}, which is paused" for queue, n in census.pending.items() if n]
+        return [*lines, *([f"left {census.scheduled} scheduled for later"] if census.scheduled else [])]
+
+    def _is_retrying(self) -> bool:
+        for page in self._broker.pages("scheduled"):
+            records = self._broker.records([job.id for job in map(_job_in, page) if job is not None])
+            if any(record is not None and record.state is State.RETRYING for record in records):
+                return True
+        return False
+
+    # what is seen of it
+
+    def _count(self, event: str, *, level: str = "info", **fields: Any) -> None:
+        if event.startswith("job."):
+            self._counts[event] += 1
+        if event == "job.dead" and len(self._dead) < DEAD_SHOWN:
+            self._dead.append((fields["job_id"], fields.get("error", "")))
+
+    def _tick(self) -> None:
+        if self._is_stopping.is_set():
+            raise _Stopped
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= LOOK_EVERY_S:
+            self._looked_s = now_s
+            try:
+                self._census = self._broker.census()
+            except BrokerUnavailable:
+                self._census = None  # the worker tells of it, and goes on when it is over
+            self._show(self._line(now_s))
+
+    def _running(self) -> int:
+        return max(0, self._counts["job.claimed"] - sum(self._counts[event] for event in _OVER))
+
+    def _ahead(self) -> int:
+        """Files that are found and not enqueued yet."""
+        return self._producer.ahead if self._producer is not None else 0
+
+    def _line(self, now_s: float) -> str:
+        counts, census, producer = self._counts, self._census, self._producer
+        left = self._ahead()
+        if census is not None:
+            left += sum(census.pending.values()) + census.scheduled + census.running
+        rate = self._pace.of(counts["job.completed"], now_s)
+        parts = [
+            f"done {counts['job.completed']:,}",
+            f"running {census.running if census is not None else self._running():,}",
+            f"failed {counts['job.failed'] + counts['job.dead']:,}",
+            f"dead {counts['job.dead']:,}",
+            f"{rate:,.0f}/s",
+            f"left {left:,}",
+            *(describe(producer, self._rate_limit_key) if producer is not None else ()),
+        ]
+        if self._worker.breaker.state != "closed":
+            parts.append(f"breaker {self._worker.breaker.state}")
+        if problem := self._worker.service.problem():
+            parts.append(printable(problem))
+        return "  ".join(parts)
+
+    def report(self) -> Iterator[str]:
+        """What there is to say at the end; first what was found, last what needs somebody."""
+        counts = self._counts
+        if self._summary is not None:
+            yield str(self._summary)
+        yield (
+            f"{'interrupted: ' if self.is_interrupted else ''}completed {counts['job.completed']},"
+            f" retried {counts['job.failed']}, dead {counts['job.dead']}"
+            f" in {time.monotonic() - self._started_s:.1f} s"
+        )
+        yield from self._left
+        if self.is_interrupted:
+            yield from self._left_behind()
+        yield from self._name_dead()
+
+    def _left_behind(self) -> Iterator[str]:
+        try:
+            census = self._broker.census()
+        except BrokerUnavailable:
+            return
+        if waiting := sum(census.pending.values()) + census.scheduled + self._ahead():
+            yield f"left {waiting} for another time"
+
+    def _name_dead(self) -> Iterator[str]:
+        try:
+            records = self._broker.records([id for id, _ in self._dead])
+        except BrokerUnavailable:
+            records = []
+        raws = {record.id: record.raw for record in records if record is not None}
+        for id, error in self._dead:
+            yield f"dead: {printable(_name(id, raws.get(id, b'')))}: {printable(error)}"
+        if (more := self.died - len(self._dead)) > 0:
+            yield f"and {more} more; see 'fileq admin dlq list'"
+
+
+class _Pace:
+    """How many a second, lately."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def of(self, done: int, now_s: float) -> float:
+        self._seen.append((now_s, done))
+        while self._seen[0][0] < now_s - RATE_OVER_S:
+            self._seen.popleft()
+        since_s, before = self._seen[0]
+        return (done - before) / max(LOOK_EVERY_S, now_s - since_s)
+
+
+def _name(id: str, raw: bytes) -> str:
+    """What people call it: its file, or its type and its id."""
+    job = _job_in(raw)
+    if job is None:
+        return id
+    return job.filepath or f"{job.type or 'job'} {id}"
+
+
+def _job_in(raw: bytes) -> Job | None:
+    try:
+        return decode(raw)
+    except Undecodable:
+        return None

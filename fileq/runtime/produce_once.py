@@ -1,0 +1,80 @@
+"""`--once`: one scan, everything that settles within a minute enqueued, a summary. For cron and CI."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from msgspec import Struct
+
+from fileq.producer.limit import RATE_LIMIT
+from fileq.producer.producer import SKIPPED, Producer
+from fileq.runtime.terminal import live_line
+
+PATIENCE_S = 60.0  # for files that are still being written
+LONGEST_PAUSE_S = 0.2  # the line on the terminal moves
+Tick = Callable[[Producer], None]
+
+
+class Summary(Struct, frozen=True):
+    found: int
+    enqueued: int
+    known: int
+    skipped: dict[str, int]
+    unsettled: int
+    seconds: float
+
+    def __str__(self) -> str:
+        parts = [f"found {self.found}", f"enqueued {self.enqueued}", f"already known {self.known}"]
+        parts += [f"skipped {count} ({reason})" for reason, count in sorted(self.skipped.items())]
+        if self.unsettled:
+            parts.append(f"still being written {self.unsettled}")
+        return f"{', '.join(parts)} in {self.seconds:.1f} s"
+
+
+def produce_once(
+    producer: Producer, tick: Tick = lambda producer: None, monotonic: Callable[[], float] = time.monotonic
+) -> Summary:
+    """Returns when nothing is left to do, or only files that would not stand still for a minute."""
+    started_s = busy_s = monotonic()
+    while not producer.is_idle:
+        pause_s = producer.turn()
+        tick(producer)
+        if not producer.waits_only_for_writers:
+            busy_s = monotonic()
+        elif monotonic() - busy_s > PATIENCE_S:
+            break
+        if not producer.is_idle:
+            producer.wake.wait(min(pause_s, LONGEST_PAUSE_S))
+    return _summary(producer, monotonic() - started_s)
+
+
+def _summary(producer: Producer, seconds: float) -> Summary:
+    tally = producer.tally
+    # A file that changed was tried again, and is counted by what became of it.
+    skipped = {name.removeprefix(SKIPPED): n for name, n in tally.items() if name.startswith(SKIPPED)}
+    skipped.pop("changing", None)
+    return Summary(tally["found"], tally["enqueued"], tally["known"], skipped, producer.unsettled, seconds)
+
+
+@contextmanager
+def progress(rate_limit_key: str) -> Iterator[tuple[Tick, bool]]:
+    """A line that moves, and whether it is shown, which it is on a terminal only."""
+    with live_line("scanning") as (show, is_shown):
+        yield lambda producer: show(_line(producer, rate_limit_key)), is_shown
+
+
+def _line(producer: Producer, rate_limit_key: str) -> str:
+    tally = producer.tally
+    parts = [f"found {tally['found']:,}", f"enqueued {tally['enqueued']:,}", f"known {tally['known']:,}"]
+    return "  ".join([*parts, *describe(producer, rate_limit_key)])
+
+
+def describe(producer: Producer, rate_limit_key: str) -> Iterator[str]:
+    """What a producer waits for, in words; where a setting is what holds it back, its name."""
+    if producer.unsettled:
+        yield f"settling {producer.unsettled:,}"
+    if producer.held_by:
+        shared = f" (shared: {rate_limit_key})" if producer.held_by == RATE_LIMIT else ""
+        yield f"held back by {producer.held_by}{shared}"

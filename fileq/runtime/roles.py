@@ -1,0 +1,157 @@
+"""What each role runs: services started together, stopped together, and the signals that do it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import closing
+
+from fileq.brokers import examine, open_broker
+from fileq.brokers.protocol import FullBroker
+from fileq.config import Loaded, describe_broker_choice
+from fileq.core.errors import BrokerError, FileqError
+from fileq.core.events import Emit
+from fileq.handlers.routes import Routes
+from fileq.observe.http import open_endpoints
+from fileq.producer.producer import Producer, check_scan_dir
+from fileq.runtime.observers import Observers, without_info
+from fileq.runtime.outage import longest_pause_s
+from fileq.runtime.produce_once import produce_once, progress
+from fileq.runtime.producer_service import ProducerService
+from fileq.runtime.service import Service
+from fileq.runtime.signals import StopSignals
+from fileq.runtime.worker_build import build_worker, without_outages
+
+HURRY_S = 5.0  # for giving back what was under way
+
+
+def run_producer(loaded: Loaded) -> int:
+    """Scan, watch and enqueue until a signal comes."""
+    config = loaded.config
+    check_scan_dir(config)
+    with closing(Observers(config)) as observers:
+        emit = observers.emit
+        with closing(start_broker(loaded, emit)) as broker:
+            observers.watch_broker(broker)
+            producer = Producer(config, broker, broker, emit=emit)
+            pause_s = longest_pause_s(config.worker.heartbeat_ttl)
+            run_until_signal([ProducerService(producer, emit=emit, longest_pause_s=pause_s)], loaded, observers)
+    return 0
+
+
+def run_producer_once(loaded: Loaded) -> int:
+    """One scan and a summary; no endpoints."""
+    config = loaded.config
+    check_scan_dir(config)
+    with closing(Observers(config)) as observers:
+        with (
+            closing(start_broker(loaded, observers.emit)) as broker,
+            progress(config.producer.rate_limit_key) as (tick, is_shown),
+        ):
+            emit = without_info(observers.emit) if is_shown else observers.emit
+            producer = Producer(config, broker, broker, emit=emit, is_once=True)
+            summary = produce_once(producer, tick)
+            producer.close()
+        print(summary)
+    if producer.problem:
+        raise FileqError(f"{producer.problem}; what it holds was not all seen")
+    return 0
+
+
+def run_worker(loaded: Loaded, app_dir: str, *, is_producing: bool = False) -> int:
+    """Claim and run until a signal comes; as `all`, scan and watch too."""
+    config = loaded.config
+    if is_producing:
+        check_scan_dir(config)
+    with closing(Observers(config)) as observers:
+        emit = observers.emit
+        routes = load_routes(loaded, app_dir, emit)
+        with closing(start_broker(loaded, emit)) as broker:
+            observers.watch_broker(broker)
+            worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit)
+            observers.watch_worker(worker, config.worker.count)
+            services = list(worker.services)
+            if is_producing:
+                producer = Producer(config, broker, broker, emit=emit)
+                pause_s = longest_pause_s(config.worker.heartbeat_ttl)
+                services.append(ProducerService(producer, emit=without_outages(emit), longest_pause_s=pause_s))
+            run_until_signal(services, loaded, observers)
+    return 0
+
+
+def load_routes(loaded: Loaded, app_dir: str, emit: Emit) -> Routes:
+    """Every handler imported and checked, before anything is claimed."""
+    routes = Routes.load(loaded.config, handlers_are_set=loaded.is_set("handlers"), app_dir=app_dir)
+    for warning in routes.warnings:
+        emit("handlers.doubtful", level="warning", reason=warning)
+    if not loaded.is_set("handlers") and len(routes) <= 1:
+        emit("handlers.unset", level="warning", action="files are only checksummed; set 'handlers' to process them")
+    return routes
+
+
+def start_broker(loaded: Loaded, emit: Emit) -> FullBroker:
+    """Every start says which broker it is on, where, and which setting chose it."""
+    broker = open_broker(loaded.config)
+    emit("broker.opened", broker=broker.kind, where=broker.where, chosen=describe_broker_choice(loaded))
+    warn_of_dangers(broker, emit)
+    return broker
+
+
+def warn_of_dangers(broker: FullBroker, emit: Emit) -> None:
+    """Settings of the server that lose data, and whatever else `fileq doctor` would call wrong about it."""
+    try:
+        findings = examine(broker)
+    except BrokerError:
+        return  # gone in this moment: those who use it will say so
+    for finding in findings:
+        if finding.is_sound is False:
+            emit("broker.unsafe", level="warning", check=finding.name, reason=finding.detail, action=finding.advice)
+
+
+def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Observers) -> None:
+    """First signal: quiet, then stop in time. Second: at once."""
+    observability, emit = loaded.config.observability, observers.emit
+    with closing(StopSignals()) as signals:
+        endpoints = open_endpoints(
+            observability.metrics_bind,
+            observability.metrics_port,
+            services,
+            observers.metrics.text,
+            broker_problem=observers.broker_problem,
+            is_port_chosen=loaded.is_set("observability.metrics_port"),
+            emit=emit,
+        )
+        try:
+            for service in services:
+                service.start()
+            emit("role.started", services=[service.name for service in services])
+            signals.wait()
+            emit("role.stopping")
+            observers.is_hurried = stop_in_time(services, loaded.config.worker.shutdown_timeout, signals)
+            emit("role.stopped")
+        finally:
+            for service in services:
+                service.stop(0.0)
+            endpoints.close()
+
+
+def stop_in_time(services: Sequence[Service], timeout_s: float, signals: StopSignals) -> bool:
+    """All of them within the time, or as far as they are at the second signal; whether that came."""
+    deadline_s = time.monotonic() + timeout_s
+
+    def stop_all() -> None:
+        for service in services:
+            service.stop(max(0.0, deadline_s - time.monotonic()))
+        signals.enough()
+
+    for service in services:
+        service.quiet()
+    stopper = threading.Thread(target=stop_all, name="stop", daemon=True)
+    stopper.start()
+    is_hurried = signals.wait()
+    if is_hurried:
+        for service in services:
+            service.hurry()
+    stopper.join(HURRY_S)
+    return is_hurried

@@ -1,0 +1,64 @@
+"""For tests of handlers: run(function, path) calls one as a worker would, with a faithful job and context.
+
+    def test_the_title_is_found(tmp_path):
+        assert fileq.testing.run(extract, SAMPLES / "letter.pdf") == {"title": "A letter"}
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from fileq.core.errors import ConfigError
+from fileq.core.job import Job, decode, encode, file_job, typed_job
+from fileq.handlers.context import Context, view_of
+from fileq.handlers.endings import done
+from fileq.handlers.loop import EventLoop
+from fileq.handlers.run import call
+from fileq.handlers.targets import is_async, unfitness
+
+
+def run(
+    function: Callable[..., Any],
+    path: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None = None,
+    *,
+    type: str | None = None,
+    payload: Any = None,
+    attempt: int = 1,
+    timeout: float = 300.0,
+    priority: str = "low",
+    id: str = "",
+    cancelled: threading.Event | None = None,
+) -> Any:
+    """What the handler returns, or what it raises. Without a path the job is of a `type`, with a `payload`.
+
+    Coroutines are awaited, also where a loop is running already. A result that a worker would drop is a warning."""
+    if fault := unfitness(function):
+        raise ConfigError(f"{getattr(function, '__qualname__', function)} {fault}")
+    where = b"" if path is None else os.path.abspath(os.fsencode(path))
+    job = _job(where, type, payload, priority, id).but(retries=attempt - 1)
+    view = view_of(decode(encode(job)), where)
+    context = Context(view, cancelled=cancelled or threading.Event(), attempt=attempt, timeout_s=timeout)
+    loop = EventLoop()
+    try:
+        result = call(function, view, context, loop, is_async=is_async(function))
+    finally:
+        loop.close()
+    if warning := done(result).warning:
+        warnings.warn(warning, stacklevel=2)
+    return result
+
+
+def _job(path: bytes, type: str | None, payload: Any, priority: str, id: str) -> Job:
+    now = datetime.now(UTC)
+    if not path:
+        return typed_job(type or "test", payload, priority=priority, now=now, id=id)
+    if type is not None or payload is not None:
+        raise TypeError("give a path, or a type and a payload: a job about a file has neither")
+    status = os.stat(path)
+    signature = f"{status.st_size}-{status.st_mtime_ns}"
+    return file_job(path, size=status.st_size, priority=priority, now=now, signature=signature, id=id)
