@@ -30,10 +30,11 @@ from fileq.config import Config, config_from
 from fileq.core.breaker import Breaker
 from fileq.core.job import decode, encode, typed_job
 from fileq.handlers.routes import Routes
+from fileq.runtime.handlers_program import handlers_program
 from fileq.runtime.worker_service import WorkerService
 from fileq.worker.executors.mixed import MixedExecutor
 from fileq.worker.pump import Pump
-from tests.servers import Server, available_servers
+from tests.support.servers import Server, available_servers
 
 HANDLER = """
 import os
@@ -98,9 +99,9 @@ class Counting:
     def __getattr__(self, name: str) -> object:
         return getattr(self._broker, name)
 
-    def begin_turn(self, settlements: object, slots: object) -> object:
+    def send_settle_and_claim(self, settlements: object, slots: object) -> object:
         self.turns += 1
-        return self._broker.begin_turn(settlements, slots)  # type: ignore[arg-type]
+        return self._broker.send_settle_and_claim(settlements, slots)  # type: ignore[arg-type]
 
 
 @contextmanager
@@ -118,7 +119,7 @@ def drain(config: Config, app_dir: str, jobs: int, log: Path) -> tuple[float, fl
     fill(broker, jobs)
     before = log.stat().st_size if log.exists() else 0
     routes = Routes.load(config, handlers_are_set=True, app_dir=app_dir)
-    executor = MixedExecutor(config, routes, handlers_are_set=True, app_dir=app_dir)
+    executor = MixedExecutor(config.worker, routes, handlers_program(config, handlers_are_set=True, app_dir=app_dir))
     breaker = Breaker(config.circuit_breaker)
     pump = Pump(config, counting, executor, routes, config.paths, breaker)  # type: ignore[arg-type]
     service = WorkerService(

@@ -19,6 +19,7 @@ from fileq.core.job import Job, encode
 from fileq.core.outcome import Done
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
+from fileq.runtime.handlers_program import handlers_program
 from fileq.worker.executors.base import Executor
 from fileq.worker.executors.mixed import MixedExecutor
 from fileq.worker.executors.process import ProcessExecutor
@@ -47,7 +48,7 @@ def with_handlers(count: int, isolation: str) -> Executor:
         {"worker": {"count": count, "isolation": isolation}, "handlers": [{"type": "noop", "use": "executors:noop"}]}
     )
     routes = Routes.load(config, handlers_are_set=True, app_dir=".")
-    return MixedExecutor(config, routes, handlers_are_set=True, app_dir=".")
+    return MixedExecutor(config.worker, routes, handlers_program(config, handlers_are_set=True, app_dir="."))
 
 
 def rate(executor: Executor, count: int, total: int) -> float:

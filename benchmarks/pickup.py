@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import redis
 
-from tests.integration.working import Farm, farm_on, on_files
-from tests.servers import Server, available_servers
-from tests.waiting import wait_until
+from tests.support.servers import Server, available_servers
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import Farm, farm_on, on_files
 
 QUEUE = "jobqueue:low_priority"
 AT_ONCE = 1000

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from tests.servers import Certificates, Cluster, Sentinel, Server, available_servers, make_certificates
+from tests.support.servers import Certificates, Cluster, Sentinel, Server, available_servers, make_certificates
 
 # A shell has what it runs in the background ignore Ctrl-C, and that is inherited: also by programs whose tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config
 from fileq.core.errors import ConfigError
-from fileq.core.finding import Finding
 
 ENTRY_POINT_GROUP = "fileq.brokers"
 BUILT_IN = ("redis", "sqlite", "memory")
@@ -36,12 +35,6 @@ def open_broker(config: Config, *, create: bool = True, answered: Callable[[], N
 
         return MemoryBroker(config)
     return _third_party(kind, config)
-
-
-def examine(broker: FullBroker, *, rights: bool = False) -> list[Finding]:
-    """What a broker has to say about its surroundings; one that has no `examine` of its own says nothing."""
-    method: Callable[..., list[Finding]] | None = getattr(broker, "examine", None)
-    return method(rights=rights) if method is not None else []
 
 
 def _third_party(kind: str, config: Config) -> FullBroker:

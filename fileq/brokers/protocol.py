@@ -1,5 +1,4 @@
-"""The faces of a broker: Broker, for those who move jobs; Inspector, for those who look after them; Mender, for the one
-who puts right what neither would ever do.
+"""What a broker promises: Broker moves jobs, Inspector serves operators, Repairer serves `fsck --repair`.
 
 Every method takes and returns batches; one job is a batch of one. Every method can be repeated after a
 lost reply without a second effect. Each promise below is about what others see and what a kill -9 leaves.
@@ -11,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from fileq.brokers.types import (
-    Cancelled,
+    CancelResult,
     Census,
     Enqueued,
     Entry,
@@ -21,13 +20,14 @@ from fileq.brokers.types import (
     Record,
     Renewal,
     Revival,
-    Stray,
     Suspect,
-    Turn,
+    TurnReply,
+    UnrecordedJob,
     WorkerInfo,
     WorkerView,
 )
-from fileq.core.settlement import Settled, Settlement
+from fileq.core.finding import Finding
+from fileq.core.settlement import Settlement, SettleResult
 
 
 class Waiter(Protocol):
@@ -60,12 +60,12 @@ class Subscription(Protocol):
     def close(self) -> None: ...
 
 
-class TurnUnderway(Protocol):
+class PendingReply(Protocol):
     """A turn that was begun. One thread uses it."""
 
     is_answered: bool  # there is nothing to wait for
 
-    def take(self) -> Turn:
+    def take(self) -> TurnReply:
         """The answer, once; waits for it, and raises what turn() raises."""
         ...
 
@@ -74,15 +74,15 @@ class TurnUnderway(Protocol):
         ...
 
 
-class AnsweredTurn:
+class ReadyReply:
     """The turn of a broker that answers at once."""
 
     is_answered = True
 
-    def __init__(self, answer: Turn) -> None:
+    def __init__(self, answer: TurnReply) -> None:
         self._answer = answer
 
-    def take(self) -> Turn:
+    def take(self) -> TurnReply:
         return self._answer
 
     def drop(self) -> None:
@@ -102,7 +102,7 @@ class Broker(Protocol):
         one. A crash leaves an entry wholly enqueued or not at all; repeated, it is KNOWN or DUPLICATE."""
         ...
 
-    def turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> Turn:
+    def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
         """One turn of the pump in one round trip: settle what ended, then claim for these free slots.
 
         A settlement moves its job, its record, the counters and the processing list in one atomic step,
@@ -111,7 +111,7 @@ class Broker(Protocol):
         A crash leaves each job in a queue, in a processing list, or settled."""
         ...
 
-    def begin_turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnUnderway:
+    def send_settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> PendingReply:
         """turn() in two steps, so that its caller can work while the broker does. What turn() promises holds from
         here on, whether or not the answer is ever taken."""
         ...
@@ -128,7 +128,7 @@ class Broker(Protocol):
         """Slots without a heartbeat; `sweep` also finds processing lists that have no registry entry."""
         ...
 
-    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[Settled, ...]:
+    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
         """Settle for a slot that died, only while it has no heartbeat; its registry entry goes with its last job.
 
         However many reapers call it, each job moves once; FENCED tells the others. Both happen in one step."""
@@ -154,7 +154,7 @@ class Broker(Protocol):
         """Every entry whose path starts with `under`, in pages; entries that come or go meanwhile may be missed."""
         ...
 
-    def revise(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
+    def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
         """Replace entries (None: forget), each only if it still is what was read."""
         ...
 
@@ -187,7 +187,7 @@ class Inspector(Protocol):
 
     def workers(self) -> list[WorkerView]: ...
 
-    def cancel(self, ids: Sequence[str]) -> list[Cancelled]:
+    def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
         """A waiting job leaves its place in one atomic step; a running one's worker is told at its next renewal."""
         ...
 
@@ -208,7 +208,7 @@ class Inspector(Protocol):
         ...
 
 
-class Mender(Protocol):
+class Repairer(Protocol):
     """Finds and repairs what no verb leaves behind: a key deleted by hand, a write that a failover rewound.
 
     Every repair looks again and changes in one atomic step, so that what has come right meanwhile is left alone, a
@@ -218,21 +218,21 @@ class Mender(Protocol):
         """The ids of all records, page by page; on a live system some may be missed or seen twice."""
         ...
 
-    def astray(self, ids: Sequence[str]) -> list[bool]:
+    def lost(self, ids: Sequence[str]) -> list[bool]:
         """Whether a job's record says that it waits, runs or is dead, and what it speaks of is not there; each in one
         consistent look. False where there is no record, or its queue is not one of this configuration."""
         ...
 
-    def reinstate(self, ids: Sequence[str]) -> list[bool]:
+    def restore(self, ids: Sequence[str]) -> list[bool]:
         """Put a job that is astray back where its record says; one that nobody runs any more to the front of its queue.
         False: it is not astray (any more). No counter changes."""
         ...
 
-    def unrecorded(self, strays: Sequence[Stray]) -> list[bool]:
+    def unrecorded(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
         """Whether an element lies there and has no record; each in one consistent look."""
         ...
 
-    def rerecord(self, strays: Sequence[Stray]) -> list[bool]:
+    def create_record(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
         """Make the record of an element that has none, as one that was accounted for; False: it has one, or it is gone.
         No counter changes."""
         ...
@@ -243,5 +243,11 @@ class Mender(Protocol):
         ...
 
 
-class FullBroker(Broker, Inspector, Mender, Protocol):
-    """What open_broker gives."""
+class FullBroker(Broker, Inspector, Repairer, Protocol):
+    """What open_broker returns."""
+
+    def examine(self, *, permissions: bool = False) -> list[Finding]:
+        """Checks the broker's surroundings (server settings, file system) for `fileq doctor` and for start-up warnings.
+
+        `permissions` also tries whether every command the broker needs is allowed, which takes longer."""
+        ...

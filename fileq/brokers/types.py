@@ -10,7 +10,7 @@ from msgspec import Struct
 from fileq.core.claim import Claim
 from fileq.core.errors import BrokerError
 from fileq.core.job import Job, State, Version
-from fileq.core.settlement import Settled
+from fileq.core.settlement import SettleResult
 
 LEDGER_DEPTH = 8  # versions remembered of one path
 ATTEMPTS_KEPT = 20  # of one job's history
@@ -36,7 +36,7 @@ def check_queues(wanted: Iterable[str], known: Sequence[str]) -> None:
             raise BrokerError(f"no queue is called {name!r}; there are {', '.join(known)}")
 
 
-class Fate(enum.StrEnum):
+class EnqueueResult(enum.StrEnum):
     """What enqueue did with one entry."""
 
     ENQUEUED = "enqueued"
@@ -46,21 +46,21 @@ class Fate(enum.StrEnum):
 
 
 class Enqueued(Struct, frozen=True):
-    fates: tuple[Fate, ...]
+    fates: tuple[EnqueueResult, ...]
     permits: int = 0  # taken from the shared rate limit by this call
     wait_ms: int = 0  # until the window ends; 0 when nothing was throttled
 
 
-class Turn(Struct, frozen=True):
+class TurnReply(Struct, frozen=True):
     """The answer to one turn of the pump."""
 
-    settled: tuple[Settled, ...] = ()
+    settled: tuple[SettleResult, ...] = ()
     claims: tuple[Claim, ...] = ()
     gone: tuple[str, ...] = ()  # slots that asked and are not registered (any more)
     paused: frozenset[str] = frozenset()
 
 
-class Hold(enum.StrEnum):
+class LeaseStatus(enum.StrEnum):
     """What renew says of one slot."""
 
     HELD = "held"
@@ -73,7 +73,7 @@ class Hold(enum.StrEnum):
 
 class Renewal(Struct, frozen=True):
     slot: str
-    hold: Hold
+    hold: LeaseStatus
     claim: Claim | None = None  # with UNEXPECTED
 
 
@@ -190,7 +190,7 @@ class Overview(Struct, frozen=True):
     hours: Mapping[int, Mapping[str, int]]  # the counters of the last hours, by hour since the epoch
 
 
-class Stray(Struct, frozen=True):
+class UnrecordedJob(Struct, frozen=True):
     """An element without a record: where it lies, and the record it should have. The place is a queue, `scheduled`,
     `dead_letter`, or `processing` for what the record's worker holds; there the record's bytes lie."""
 
@@ -207,7 +207,7 @@ class Revival(Struct, frozen=True):
     queue: str  # used when the record does not tell
 
 
-class Cancelled(enum.StrEnum):
+class CancelResult(enum.StrEnum):
     """What cancel by id did."""
 
     CANCELLED = "cancelled"

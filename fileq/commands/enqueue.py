@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from fileq.brokers.types import Entry
 from fileq.config import Config
+from fileq.core.claim import ClaimKey
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
 from fileq.core.outcome import Failed
@@ -167,7 +168,7 @@ class _Files:
             raise ConfigError("a path is ''; name a file")
         if os.path.isdir(where):
             raise ConfigError(f"{name!r} can't be enqueued: it is a directory; name the files in it")
-        refused = objection(Task("", b"", 0, where, self._roots, attempt=1, timeout_s=0.0), None)
+        refused = objection(Task(ClaimKey("", 0), b"", 0, where, self._roots, attempt=1, timeout_s=0.0), None)
         if isinstance(refused, Failed):
             if refused.kind == "OutsideRoots":
                 raise ConfigError(f"{refused.error}; move the file there or add its directory to worker.allowed_roots")

@@ -16,6 +16,7 @@ from types import TracebackType
 import msgspec
 
 from fileq.config import Loaded, format_duration
+from fileq.core.claim import ClaimKey
 from fileq.core.errors import ConfigError
 from fileq.core.job import decode, encode, file_job
 from fileq.core.outcome import Failed
@@ -52,7 +53,7 @@ def _task(routes: Routes, paths: Paths, path: str) -> Task:
     job = file_job(where, size=size, priority="low", now=datetime.now(UTC))
     number = routes.find(job, paths.relative(where))
     timeout_s = routes[number].timeout if number is not None else 0.0
-    task = Task("try", encode(job), number or 0, where, paths.roots, attempt=1, timeout_s=timeout_s)
+    task = Task(ClaimKey("try", 0), encode(job), number or 0, where, paths.roots, attempt=1, timeout_s=timeout_s)
     refused = objection(task, None)
     if isinstance(refused, Failed):
         advice = "; add one to worker.allowed_roots" if refused.kind == "OutsideRoots" else f": {path}"

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from msgspec import Struct
 
 from fileq.core.job import Job, raw_id
+
+
+class ClaimKey(NamedTuple):
+    """Names one claim: no slot uses a token twice."""
+
+    slot: str
+    token: int
 
 
 class Claim(Struct, frozen=True):
@@ -22,6 +31,10 @@ class Claim(Struct, frozen=True):
     record_id: str | None = None
     claimed_ms: int = 0
     defect: str = ""
+
+    @property
+    def key(self) -> ClaimKey:
+        return ClaimKey(self.slot, self.token)
 
     @property
     def id(self) -> str:

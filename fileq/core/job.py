@@ -121,6 +121,14 @@ def decode(raw: bytes) -> Job:
     return job
 
 
+def decode_or_none(raw: bytes) -> Job | None:
+    """The job in these bytes, or None if they are not a job."""
+    try:
+        return decode(raw)
+    except Undecodable:
+        return None
+
+
 def _decode_with_unknown(raw: bytes) -> Job:
     fields = _fields_decoder.decode(raw)
     unknown = {name: fields.pop(name) for name in list(fields) if name not in FIELDS}

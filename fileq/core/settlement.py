@@ -111,7 +111,7 @@ def cancel(claim: Claim, *, error: str = "cancelled", duration_ms: int = 0) -> S
     return Settlement(Verb.CANCEL, claim, claim.raw, error, duration_ms=duration_ms)
 
 
-class Settled(enum.StrEnum):
+class SettleResult(enum.StrEnum):
     """What a broker says to a settlement."""
 
     DONE = "done"

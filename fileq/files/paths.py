@@ -37,5 +37,3 @@ class Paths:
             if path.startswith(root.rstrip(b"/") + b"/"):
                 return os.fsdecode(path[len(root.rstrip(b"/")) + 1 :])
         return os.fsdecode(path.lstrip(b"/"))
-
-

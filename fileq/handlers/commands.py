@@ -91,9 +91,7 @@ def _run(arguments: list[bytes], name: str, values: dict[str, bytes], context: C
     if context.traceparent:
         environment[b"TRACEPARENT"] = context.traceparent.encode()
     try:
-        ended = run_process(
-            arguments, environment, cancelled=context.cancelled, timeout_s=context.time_left, tail=TAIL
-        )
+        ended = run_process(arguments, environment, cancelled=context.cancelled, timeout_s=context.time_left, tail=TAIL)
     except ValueError as error:
         raise Permanent(f"the job can't be handed to a command: {error}") from error
     except OSError as error:

@@ -16,7 +16,7 @@ from fileq.core.trace import traceparent
 from fileq.handlers.log import Log
 
 
-class Cancelled(Protocol):
+class CancelFlag(Protocol):
     """The part of threading.Event that a handler needs."""
 
     def is_set(self) -> bool: ...
@@ -95,7 +95,7 @@ class Context:
         self,
         job: JobView,
         *,
-        cancelled: Cancelled,
+        cancelled: CancelFlag,
         attempt: int,
         timeout_s: float,
         span: tuple[str, str] | None = None,

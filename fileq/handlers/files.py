@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from fileq.core.errors import Permanent
 from fileq.core.outcome import Failed
+from fileq.files.version import signature_of
 from fileq.handlers.endings import failed
 from fileq.handlers.task import Changed, Task
 
@@ -35,7 +36,7 @@ def objection(task: Task, signature: str | None) -> Failed | Changed | None:
         return Failed("file vanished", "FileVanished", is_sample=False)
     if not stat.S_ISREG(status.st_mode):
         return Failed("not a regular file", "NotAFile", is_permanent=True, is_sample=False)
-    current = f"{status.st_size}-{status.st_mtime_ns}"
+    current = signature_of(status)
     if signature is not None and signature != current and not task.runs_changed:
         return Changed(current)
     return None

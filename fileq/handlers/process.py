@@ -15,7 +15,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from fileq.handlers.context import Cancelled
+from fileq.handlers.context import CancelFlag
 
 TERM_GRACE_S = 3.0  # between asking a cancelled program to stop and killing it; shorter than an executor's patience
 _LOOK_EVERY_S = 0.05  # how soon a cancellation is seen
@@ -61,7 +61,7 @@ def run_process(
     arguments: Sequence[bytes],
     environment: Mapping[bytes, bytes],
     *,
-    cancelled: Cancelled,
+    cancelled: CancelFlag,
     timeout_s: float,
     tail: int,
 ) -> Ended:
@@ -114,7 +114,7 @@ class _Watch:
             self._pidfd = os.pidfd_open(self._pid)
             self._selector.register(self._pidfd, selectors.EVENT_READ)
 
-    def until_end(self, cancelled: Cancelled, ends_s: float) -> Ended:
+    def until_end(self, cancelled: CancelFlag, ends_s: float) -> Ended:
         stopped: Literal["", "cancelled", "timeout"] = ""
         kill_s = ends_s
         while not (exit_status := self._exit_status()):

@@ -17,7 +17,7 @@ from fileq.core.errors import Permanent, Undecodable
 from fileq.core.job import Job, decode
 from fileq.core.trace import attempt_span_id, parent_of
 from fileq.handlers.commands import run_command, run_shell
-from fileq.handlers.context import Cancelled, Context, view_of
+from fileq.handlers.context import CancelFlag, Context, view_of
 from fileq.handlers.endings import done, failed
 from fileq.handlers.files import objection
 from fileq.handlers.loop import EventLoop
@@ -25,7 +25,7 @@ from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.task import Ran, Task
 
 
-def run_task(task: Task, routes: Routes, cancelled: Cancelled, *, loop: EventLoop | None = None) -> Ran:
+def run_task(task: Task, routes: Routes, cancelled: CancelFlag, *, loop: EventLoop | None = None) -> Ran:
     """Done, Failed or, without having run anything, Changed."""
     try:
         job = decode(task.raw)
@@ -35,7 +35,7 @@ def run_task(task: Task, routes: Routes, cancelled: Cancelled, *, loop: EventLoo
     if task.path and (found := objection(task, job.signature)) is not None:
         return found
     try:
-        span = (parent_of(job)[0], attempt_span_id(job, task.slot)) if routes.is_traced else None
+        span = (parent_of(job)[0], attempt_span_id(job, task.key.slot)) if routes.is_traced else None
         return done(invoke(route, job, task, cancelled, loop or routes.loop, span))
     except BaseException as error:
         return failed(error, route.give_up_on)
@@ -45,7 +45,7 @@ def invoke(
     route: BoundRoute,
     job: Job,
     task: Task,
-    cancelled: Cancelled,
+    cancelled: CancelFlag,
     loop: EventLoop,
     span: tuple[str, str] | None = None,
 ) -> Any:

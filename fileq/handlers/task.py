@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from fileq.core.claim import ClaimKey
 from fileq.core.outcome import Died, Done, Failed
 
 
@@ -15,7 +16,7 @@ class Task(Struct, frozen=True):
     `path` is the file as this machine sees it, b"" for a job that is not about a file; it must lie below one of
     `roots` when it is opened. A file whose signature is no longer the job's is run only if `runs_changed`."""
 
-    key: str
+    key: ClaimKey
     raw: bytes
     route: int
     path: bytes
@@ -23,10 +24,6 @@ class Task(Struct, frozen=True):
     attempt: int
     timeout_s: float
     runs_changed: bool = False
-
-    @property
-    def slot(self) -> str:
-        return self.key.rpartition("#")[0]
 
 
 class Changed(Struct, frozen=True, tag=True):

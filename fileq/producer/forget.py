@@ -65,7 +65,7 @@ def _carry_out(broker: Broker, changes: list[Change]) -> int:
     """An entry that changed meanwhile is left alone: somebody has seen its file."""
     if not changes:
         return 0
-    done = broker.revise(changes)
+    done = broker.update_ledger(changes)
     return sum(ok and becomes is None for ok, (_, _, becomes) in zip(done, changes, strict=True))
 
 

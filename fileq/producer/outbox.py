@@ -11,7 +11,7 @@ from itertools import islice
 from msgspec import Struct
 
 from fileq.brokers.protocol import Broker, Inspector
-from fileq.brokers.types import Entry, Fate
+from fileq.brokers.types import EnqueueResult, Entry
 from fileq.config import Config
 from fileq.core.events import Emit
 from fileq.core.job import Version, file_job
@@ -104,10 +104,10 @@ class Outbox:
         if answer.wait_ms:
             self.throttle.window_is_full(self._monotonic(), answer.wait_ms)
         for ready, fate in zip(batch, answer.fates, strict=True):
-            if fate is Fate.THROTTLED:
+            if fate is EnqueueResult.THROTTLED:
                 continue
             del self._ready[ready.found.path]
-            if fate is Fate.KNOWN:
+            if fate is EnqueueResult.KNOWN:
                 self._tally["known"] += 1
             else:  # a duplicate is our own, repeated after a lost reply
                 self._tally["enqueued"] += 1

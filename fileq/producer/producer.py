@@ -191,7 +191,7 @@ class Producer:
             if entry is not None and entry.missing_since_ms
         ]
         if back:
-            self._broker.revise(back)
+            self._broker.update_ledger(back)
         self._answered_s = now_s
         self._held_back = []
         self.tally["found"] += len(found)

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from fileq.config import Config
 from fileq.files.globs import Choice
+from fileq.files.version import make_signature
 
 STEP = 500  # entries looked at in one step
 Report = Callable[[str, bytes], None]  # reason, path
@@ -39,7 +40,7 @@ class Found(Struct, frozen=True, gc=False):
 
     @property
     def signature(self) -> str:
-        return f"{self.size}-{self.mtime_ns}"
+        return make_signature(self.size, self.mtime_ns)
 
     @property
     def stillness(self) -> tuple[int, int, int]:

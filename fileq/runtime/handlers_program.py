@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from fileq.config import Config
-from fileq.handlers.context import Cancelled
+from fileq.handlers.context import CancelFlag
 from fileq.handlers.task import Ran, Task
 from fileq.worker.program import Program, Run
 
@@ -33,7 +33,7 @@ def load_handlers(argument: bytes) -> Run:
     set_up_logs(observability.log_level, observability.log_format)  # context.log ends where the worker's lines do
     routes = Routes.load(given.config, handlers_are_set=given.handlers_are_set, app_dir=given.app_dir)
 
-    def run(task: Task, cancelled: Cancelled) -> Ran:
+    def run(task: Task, cancelled: CancelFlag) -> Ran:
         return run_task(task, routes, cancelled)
 
     return run

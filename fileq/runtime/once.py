@@ -17,9 +17,9 @@ from typing import Any
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census
 from fileq.config import Loaded
-from fileq.core.errors import BrokerUnavailable, FileqError, Undecodable
+from fileq.core.errors import BrokerUnavailable, FileqError
 from fileq.core.events import Emit
-from fileq.core.job import Job, State, decode
+from fileq.core.job import State, decode_or_none
 from fileq.core.text import printable
 from fileq.handlers.routes import Routes
 from fileq.producer.producer import Producer, check_scan_dir
@@ -183,7 +183,7 @@ class _Run:
 
     def _is_retrying(self) -> bool:
         for page in self._broker.pages("scheduled"):
-            records = self._broker.records([job.id for job in map(_job_in, page) if job is not None])
+            records = self._broker.records([job.id for job in map(decode_or_none, page) if job is not None])
             if any(record is not None and record.state is State.RETRYING for record in records):
                 return True
         return False
@@ -287,14 +287,7 @@ class _Pace:
 
 def _name(id: str, raw: bytes) -> str:
     """What people call it: its file, or its type and its id."""
-    job = _job_in(raw)
+    job = decode_or_none(raw)
     if job is None:
         return id
     return job.filepath or f"{job.type or 'job'} {id}"
-
-
-def _job_in(raw: bytes) -> Job | None:
-    try:
-        return decode(raw)
-    except Undecodable:
-        return None

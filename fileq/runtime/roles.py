@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 
-from fileq.brokers import examine, open_broker
+from fileq.brokers import open_broker
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Loaded, describe_broker_choice
 from fileq.core.errors import BrokerError, FileqError
@@ -101,7 +101,7 @@ def start_broker(loaded: Loaded, emit: Emit) -> FullBroker:
 def warn_of_dangers(broker: FullBroker, emit: Emit) -> None:
     """Settings of the server that lose data, and whatever else `fileq doctor` would call wrong about it."""
     try:
-        findings = examine(broker)
+        findings = broker.examine()
     except BrokerError:
         return  # gone in this moment: those who use it will say so
     for finding in findings:

@@ -29,5 +29,3 @@ def live_line(text: str) -> Iterator[tuple[Show, bool]]:
     with Progress(SpinnerColumn(), TimeElapsedColumn(), words, console=console, transient=True) as bar:
         task = bar.add_task(text)
         yield lambda text: bar.update(task, description=text), True
-
-

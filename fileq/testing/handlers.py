@@ -1,7 +1,7 @@
 """For tests of handlers: run(function, path) calls one as a worker would, with a faithful job and context.
 
-    def test_the_title_is_found(tmp_path):
-        assert fileq.testing.run(extract, SAMPLES / "letter.pdf") == {"title": "A letter"}
+def test_the_title_is_found(tmp_path):
+    assert fileq.testing.run(extract, SAMPLES / "letter.pdf") == {"title": "A letter"}
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, decode, encode, file_job, typed_job
+from fileq.files.version import signature_of
 from fileq.handlers.context import Context, view_of
 from fileq.handlers.endings import done
 from fileq.handlers.loop import EventLoop
@@ -60,5 +61,5 @@ def _job(path: bytes, type: str | None, payload: Any, priority: str, id: str) ->
     if type is not None or payload is not None:
         raise TypeError("give a path, or a type and a payload: a job about a file has neither")
     status = os.stat(path)
-    signature = f"{status.st_size}-{status.st_mtime_ns}"
+    signature = signature_of(status)
     return file_job(path, size=status.st_size, priority=priority, now=now, signature=signature, id=id)

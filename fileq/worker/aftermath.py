@@ -15,6 +15,7 @@ from fileq.core.events import Emit
 from fileq.core.job import Version
 from fileq.core.settlement import Settlement, Verb
 from fileq.files.paths import Paths
+from fileq.files.version import signature_of
 
 MOVE = "move:"
 
@@ -33,7 +34,7 @@ class Aftermath:
         if claim.job is None or not path:
             return None
         try:
-            return Version(claim.job.path, _signature(path))
+            return Version(claim.job.path, signature_of(os.stat(path)))
         except OSError:
             return None
 
@@ -80,19 +81,13 @@ def _do(order: _Order) -> str:
     folder = os.path.realpath(os.path.dirname(order.path)) + b"/"
     if not any(folder.startswith(os.path.realpath(root).rstrip(b"/") + b"/") for root in order.roots):
         return "it is outside the allowed roots"
-    if order.processed is not None and _signature(order.path) != order.processed:
+    if order.processed is not None and signature_of(os.stat(order.path)) != order.processed:
         return "it is another version now"
     if order.rule == "delete":
         os.unlink(order.path)
     else:
         _move(order.path, os.fsencode(order.rule.removeprefix(MOVE)))
     return ""
-
-
-def _signature(path: bytes) -> str:
-    """As producers make it."""
-    status = os.stat(path)
-    return f"{status.st_size}-{status.st_mtime_ns}"
 
 
 def _move(path: bytes, folder: bytes) -> None:

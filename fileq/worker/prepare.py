@@ -12,10 +12,6 @@ from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
 
 
-def task_key(claim: Claim) -> str:
-    return f"{claim.slot}#{claim.token}"
-
-
 def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = False) -> Task | Refused:
     """What to run; or Refused, for good, when these bytes, this type or this hour do not allow it."""
     job = claim.job
@@ -30,7 +26,7 @@ def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = 
     if number is None:
         return Refused(routes.refusal(job), "NoHandler")
     return Task(
-        key=task_key(claim),
+        key=claim.key,
         raw=claim.raw,
         route=number,
         path=path,

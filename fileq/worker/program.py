@@ -14,10 +14,10 @@ from typing import Any, TypeAlias, cast
 from msgspec import Struct
 
 from fileq.core.errors import ConfigError
-from fileq.handlers.context import Cancelled
+from fileq.handlers.context import CancelFlag
 from fileq.handlers.task import Ran, Task
 
-Run: TypeAlias = Callable[[Task, Cancelled], Ran]
+Run: TypeAlias = Callable[[Task, CancelFlag], Ran]
 
 
 class Program(Struct, frozen=True):

@@ -13,22 +13,22 @@ import time
 from collections.abc import Callable, Iterable
 
 from fileq.brokers.protocol import Broker
-from fileq.brokers.types import Hold, Renewal, Turn
+from fileq.brokers.types import LeaseStatus, Renewal, TurnReply
 from fileq.config import Config
 from fileq.core.breaker import Breaker
-from fileq.core.claim import Claim
+from fileq.core.claim import Claim, ClaimKey
 from fileq.core.errors import BrokerError
 from fileq.core.events import Emit
 from fileq.core.job import Version
 from fileq.core.outcome import Cancelled, Died, Done, Failed, Outcome, Refused, Released
 from fileq.core.retry import Policy, decide
-from fileq.core.settlement import Settled, Settlement
+from fileq.core.settlement import Settlement, SettleResult
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Changed, Ran, Task
 from fileq.worker.aftermath import Aftermath
 from fileq.worker.executors.base import Executor
-from fileq.worker.prepare import prepare, task_key
+from fileq.worker.prepare import prepare
 from fileq.worker.slots import Running, Slots
 from fileq.worker.telling import tell_claimed, tell_fenced, tell_settled
 from fileq.worker.turns import Turns
@@ -68,7 +68,7 @@ class Pump:
         self.is_hungry = True  # a free slot found nothing: it is worth being woken
         self.paused: frozenset[str] = frozenset()
         self.answers = 0  # of the broker, so far: as long as they come it is not away
-        self._tasks: dict[str, str] = {}  # key → slot
+        self._tasks: dict[ClaimKey, str] = {}  # key → slot
         self._processed: dict[str, str | None] = {}  # slot → version of the file that its settlement is about
         self._orders: list[tuple[Claim, str]] = []  # changed files, and their signature now
         self._turns = Turns(broker, config.worker.count)
@@ -135,7 +135,7 @@ class Pump:
             raise
         self.answers += 1
         if not self._breaker.is_closed:
-            self._breaker.took([task_key(claim) for claim in answer.claims])
+            self._breaker.took([claim.key for claim in answer.claims])
         self._take_settled(underway.settlements, answer)
         self._begin(answer.claims)
         self._collect()  # what ended while the answer was awaited, or as soon as it began
@@ -244,12 +244,12 @@ class Pump:
         duration_ms: int,
         leaves: Version | None = None,
         *,
-        key: str = "",
+        key: ClaimKey | None = None,
     ) -> None:
         now_ms = time.time_ns() // 1_000_000
         settlement = decide(claim, outcome, policy, now_ms=now_ms, duration_ms=duration_ms, leaves=leaves)
         self.slots.settling[claim.slot] = settlement
-        self._breaker.ended(key or task_key(claim), _as_sample(outcome))
+        self._breaker.ended(key or claim.key, _as_sample(outcome))
 
     def _judge_changed(self) -> None:
         """A file that is another version now: done with, if that version has a job of its own; else run as it is."""
@@ -271,12 +271,12 @@ class Pump:
         if tasks:
             self._executor.submit(tasks)
 
-    def _take_settled(self, settlements: list[Settlement], answer: Turn) -> None:
+    def _take_settled(self, settlements: list[Settlement], answer: TurnReply) -> None:
         for settlement, said in zip(settlements, answer.settled, strict=True):
             slot, job = settlement.claim.slot, settlement.claim.job
             self.slots.settling.pop(slot, None)
             processed = self._processed.pop(slot, job.signature if job is not None else None)
-            if said is Settled.FENCED:
+            if said is SettleResult.FENCED:
                 tell_fenced(settlement.claim, self._emit)
             else:
                 tell_settled(settlement, self._emit)
@@ -294,20 +294,25 @@ class Pump:
         """A job that the slot turns out to hold, to be begun."""
         slot = renewal.slot
         running = self.slots.running.get(slot)
-        if renewal.hold is Hold.GONE:
+        if renewal.hold is LeaseStatus.GONE:
             self._replace(slot)
-        elif renewal.hold is Hold.LOST and running is not None:
+        elif renewal.hold is LeaseStatus.LOST and running is not None:
             self._lose(running)
-        elif renewal.hold is Hold.CANCEL and running is not None and not running.is_cancelling:
+        elif renewal.hold is LeaseStatus.CANCEL and running is not None and not running.is_cancelling:
             running.is_cancelling = True
-            self._executor.cancel(task_key(running.claim))
-        elif renewal.hold is Hold.UNEXPECTED and renewal.claim is not None and running is None and not self.is_quiet:
+            self._executor.cancel(running.claim.key)
+        elif (
+            renewal.hold is LeaseStatus.UNEXPECTED
+            and renewal.claim is not None
+            and running is None
+            and not self.is_quiet
+        ):
             return renewal.claim  # a quiet pump leaves it: deregistering gives it back
         return None
 
     def _lose(self, running: Running) -> None:
         """Somebody else has the job now: end ours, and say nothing of it."""
-        key = task_key(running.claim)
+        key = running.claim.key
         self._executor.abandon(key)
         self._tasks.pop(key, None)
         self.slots.running.pop(running.claim.slot, None)

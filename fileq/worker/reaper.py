@@ -23,7 +23,7 @@ from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import Emit
 from fileq.core.outcome import Died
 from fileq.core.retry import Policy, decide
-from fileq.core.settlement import Settled, Settlement, Verb
+from fileq.core.settlement import Settlement, SettleResult, Verb
 
 SWEEP_EVERY_S = 180.0
 CAUSE = "its worker died (no heartbeat)"
@@ -105,4 +105,4 @@ def reap(broker: Broker, suspect: Suspect, policy: Policy) -> list[Settlement]:
         decide(claim, Died(CAUSE), policy, now_ms=now_ms, spread_s=policy.backoff.max) for claim in suspect.claims
     ]
     answers = broker.reap(suspect.slot, verdicts)
-    return [verdict for verdict, answer in zip(verdicts, answers, strict=True) if answer is Settled.DONE]
+    return [verdict for verdict, answer in zip(verdicts, answers, strict=True) if answer is SettleResult.DONE]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from fileq.brokers.protocol import Broker, TurnUnderway
-from fileq.brokers.types import Turn
+from fileq.brokers.protocol import Broker, PendingReply
+from fileq.brokers.types import TurnReply
 from fileq.core.settlement import Settlement
 
 UNDERWAY_MAX = 2
@@ -22,7 +22,7 @@ class Underway(NamedTuple):
     settlements: list[Settlement]
     slots: list[str]
     told: frozenset[str]  # the slots it is about
-    turn: TurnUnderway
+    turn: PendingReply
 
 
 class Turns:
@@ -53,13 +53,13 @@ class Turns:
         return settling - sum(len(underway.settlements) for underway in self._underway) >= self.share
 
     def begin(self, settlements: list[Settlement], slots: list[str]) -> None:
-        turn = self._broker.begin_turn(settlements, slots)
+        turn = self._broker.send_settle_and_claim(settlements, slots)
         if not turn.is_answered:
             self.share = -(-self._count // UNDERWAY_MAX)
         told = frozenset((*(settlement.claim.slot for settlement in settlements), *slots))
         self._underway.append(Underway(settlements, slots, told, turn))
 
-    def take(self) -> tuple[Underway, Turn]:
+    def take(self) -> tuple[Underway, TurnReply]:
         """The one that was begun first, and its answer. If there is none, the turn is no longer awaited."""
         underway = self._underway.popleft()
         return underway, underway.turn.take()

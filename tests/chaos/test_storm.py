@@ -19,12 +19,12 @@ import pytest
 from fileq.brokers.types import LedgerEntry
 from fileq.core.job import State
 from fileq.producer.scan import found_at
-from tests.fault_proxy import FaultProxy
-from tests.integration.program import Program, run
-from tests.integration.together import server_beside, together, under_way
-from tests.integration.working import TTL_S, Farm, is_running, is_still_running, on_files
-from tests.servers import Server
-from tests.waiting import wait_until
+from tests.support.fault_proxy import FaultProxy
+from tests.support.parallel_scenarios import server_beside, together, under_way
+from tests.support.program import Program, run
+from tests.support.servers import Server
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import TTL_S, Farm, is_running, is_still_running, on_files
 
 __all__ = ["under_way"]
 CHAOS_S = float(os.environ.get("CHAOS_S", "8"))

@@ -17,7 +17,7 @@ from fileq.brokers.types import Enqueued, Entry, Event, Record, WorkerInfo
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
 from fileq.core.job import Job, Version, decode, encode, raw_id, rfc3339_ms
-from fileq.core.settlement import Settled, Settlement, Verb, bury, cancel, complete, release, retry
+from fileq.core.settlement import Settlement, SettleResult, Verb, bury, cancel, complete, release, retry
 from tests.conformance.harness import Harness
 
 CREATED = "2026-01-02T03:04:05.678Z"
@@ -128,7 +128,7 @@ def register(harness: Harness, *slots: str, broker: FullBroker | None = None) ->
 def claims_of(harness: Harness, *slots: str, broker: FullBroker | None = None) -> list[Claim]:
     """What these slots, registered here, get in one turn."""
     register(harness, *slots, broker=broker)
-    return list((broker or harness.broker).turn([], slots).claims)
+    return list((broker or harness.broker).settle_and_claim([], slots).claims)
 
 
 def claim_one(harness: Harness, slot: str = "w1", *, broker: FullBroker | None = None) -> Claim:
@@ -142,8 +142,8 @@ def running(harness: Harness, id: str = "a", slot: str = "w1", *, queue: str = "
     return claim_one(harness, slot)
 
 
-def settle(harness: Harness, settlement: Settlement, *, broker: FullBroker | None = None) -> Settled:
-    [answer] = (broker or harness.broker).turn([settlement], []).settled
+def settle(harness: Harness, settlement: Settlement, *, broker: FullBroker | None = None) -> SettleResult:
+    [answer] = (broker or harness.broker).settle_and_claim([settlement], []).settled
     return answer
 
 
@@ -199,23 +199,23 @@ DESTINATION = {
 def dead(harness: Harness, id: str = "a", *, queue: str = "low") -> bytes:
     """A job of this id that ended in the dead-letter list; the element as it lies there."""
     settlement = hopeless(running(harness, id, queue=queue))
-    assert settle(harness, settlement) is Settled.DONE
+    assert settle(harness, settlement) is SettleResult.DONE
     return settlement.raw
 
 
 def completed(harness: Harness, *ids: str) -> None:
     for id in ids:
-        assert settle(harness, complete(running(harness, id))) is Settled.DONE
+        assert settle(harness, complete(running(harness, id))) is SettleResult.DONE
 
 
 def let_leases_run_out(harness: Harness) -> None:
     harness.advance(harness.config.worker.heartbeat_ttl)
 
 
-def reap_all(harness: Harness, *, broker: FullBroker | None = None) -> list[Settled]:
+def reap_all(harness: Harness, *, broker: FullBroker | None = None) -> list[SettleResult]:
     """One look of a reaper at everything, each job back to the front of its queue."""
     broker = broker or harness.broker
-    answers: list[Settled] = []
+    answers: list[SettleResult] = []
     for suspect in broker.suspects(sweep=True):
         answers += broker.reap(suspect.slot, [recovered(claim) for claim in suspect.claims])
     return answers

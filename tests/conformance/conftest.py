@@ -11,7 +11,7 @@ import pytest
 
 from tests.conformance.harness import KINDS, SERVER_KINDS, Harness, open_harness
 from tests.conftest import ServerPool, require
-from tests.servers import Server, available_servers
+from tests.support.servers import Server, available_servers
 
 MakeHarness = Callable[..., Harness]
 

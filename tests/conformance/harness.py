@@ -15,7 +15,7 @@ from redis import Redis
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config, config_from
-from tests.servers import Server
+from tests.support.servers import Server
 
 KINDS = ("memory", "sqlite", "valkey", "redis")
 SERVER_KINDS = ("valkey", "redis")

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fileq.brokers.types import Cancelled, Hold
+from fileq.brokers.types import CancelResult, LeaseStatus
 from fileq.core.job import State
-from fileq.core.settlement import Settled, cancel, complete
+from fileq.core.settlement import SettleResult, cancel, complete
 from tests.conformance.builders import (
     at_once,
     claim_one,
@@ -37,7 +37,7 @@ def test_cancelling_nothing_answers_nothing(harness):
 
 def test_an_unknown_id_is_unknown(harness):
     before = snapshot(harness)
-    assert harness.broker.cancel(["nobody"]) == [Cancelled.UNKNOWN]
+    assert harness.broker.cancel(["nobody"]) == [CancelResult.UNKNOWN]
     assert snapshot(harness) == before
 
 
@@ -49,7 +49,7 @@ def test_a_waiting_job_leaves_its_place(harness, where):
         enqueue(harness, "a", delay_ms=5000 if where == "scheduled" else 0)
     waiting = record_of(harness, "a")
     assert waiting.state == where
-    assert harness.broker.cancel(["a"]) == [Cancelled.CANCELLED]
+    assert harness.broker.cancel(["a"]) == [CancelResult.CANCELLED]
     assert whereabouts(harness, "a") == ["cancelled"]
     assert elements(harness, "cancelled") == [waiting.raw]
     record = record_of(harness, "a")
@@ -67,12 +67,12 @@ def test_the_others_keep_their_order(harness):
 
 def test_a_running_jobs_worker_is_told_at_its_next_renewal(harness):
     claim = running(harness, "a")
-    assert harness.broker.cancel(["a"]) == [Cancelled.REQUESTED]
+    assert harness.broker.cancel(["a"]) == [CancelResult.REQUESTED]
     assert record_of(harness, "a").is_cancel_requested
     assert whereabouts(harness, "a") == ["processing:w1"]
     [renewal] = harness.broker.renew([("w1", claim.raw)])
-    assert renewal.hold is Hold.CANCEL
-    assert settle(harness, cancel(claim)) is Settled.DONE
+    assert renewal.hold is LeaseStatus.CANCEL
+    assert settle(harness, cancel(claim)) is SettleResult.DONE
     assert whereabouts(harness, "a") == ["cancelled"]
     assert record_of(harness, "a").state is State.CANCELLED
     assert drift(harness) == 0
@@ -81,7 +81,7 @@ def test_a_running_jobs_worker_is_told_at_its_next_renewal(harness):
 def test_a_running_job_that_completes_before_it_hears_is_completed(harness):
     claim = running(harness, "a")
     harness.broker.cancel(["a"])
-    assert settle(harness, complete(claim)) is Settled.DONE
+    assert settle(harness, complete(claim)) is SettleResult.DONE
     assert record_of(harness, "a").state is State.COMPLETED
 
 
@@ -93,7 +93,7 @@ def test_the_wish_outlives_the_worker(harness):
     reap_all(harness)
     claim = claim_one(harness, "w2")
     [renewal] = harness.broker.renew([("w2", claim.raw)])
-    assert renewal.hold is Hold.CANCEL
+    assert renewal.hold is LeaseStatus.CANCEL
 
 
 @pytest.mark.parametrize("end", ["completed", "dead", "cancelled"])
@@ -106,7 +106,7 @@ def test_an_ended_job_has_ended(harness, end):
         enqueue(harness, "a")
         harness.broker.cancel(["a"])
     before = snapshot(harness, "a")
-    assert harness.broker.cancel(["a"]) == [Cancelled.ENDED]
+    assert harness.broker.cancel(["a"]) == [CancelResult.ENDED]
     assert snapshot(harness, "a") == before
 
 
@@ -115,13 +115,13 @@ def test_the_same_call_twice_has_no_second_effect(harness):
     running(harness, "b", "w1", queue="high")
     harness.broker.cancel(["a", "b"])
     before = snapshot(harness, "a", "b")
-    assert harness.broker.cancel(["a", "b"]) == [Cancelled.ENDED, Cancelled.REQUESTED]
+    assert harness.broker.cancel(["a", "b"]) == [CancelResult.ENDED, CancelResult.REQUESTED]
     assert snapshot(harness, "a", "b") == before
 
 
 def test_an_id_twice_in_one_call_is_cancelled_once(harness):
     enqueue(harness, "a")
-    assert harness.broker.cancel(["a", "a"]) == [Cancelled.CANCELLED, Cancelled.ENDED]
+    assert harness.broker.cancel(["a", "a"]) == [CancelResult.CANCELLED, CancelResult.ENDED]
     assert whereabouts(harness, "a") == ["cancelled"]
     assert drift(harness) == 0
 
@@ -131,10 +131,10 @@ def test_each_id_has_its_own_answer(harness):
     enqueue(harness, "waiting")
     enqueue(harness, "later", delay_ms=1000)
     assert harness.broker.cancel(["running", "nobody", "waiting", "later"]) == [
-        Cancelled.REQUESTED,
-        Cancelled.UNKNOWN,
-        Cancelled.CANCELLED,
-        Cancelled.CANCELLED,
+        CancelResult.REQUESTED,
+        CancelResult.UNKNOWN,
+        CancelResult.CANCELLED,
+        CancelResult.CANCELLED,
     ]
     assert ids_in(harness, "cancelled") == ["waiting", "later"]
     settle(harness, cancel(claim))
@@ -143,7 +143,7 @@ def test_each_id_has_its_own_answer(harness):
 
 def test_a_thousand_in_one_call(harness):
     enqueue(harness, *names(1000))
-    assert harness.broker.cancel(names(1000)) == [Cancelled.CANCELLED] * 1000
+    assert harness.broker.cancel(names(1000)) == [CancelResult.CANCELLED] * 1000
     assert ids_in(harness, "cancelled") == names(1000)
     assert ids_in(harness, "low") == []
     assert counter(harness, "cancelled") == 1000
@@ -172,15 +172,15 @@ def test_the_record_lives_for_the_history_ttl(harness):
 def test_a_job_in_a_paused_queue_can_be_cancelled(harness):
     enqueue(harness, "a")
     harness.broker.pause("low")
-    assert harness.broker.cancel(["a"]) == [Cancelled.CANCELLED]
+    assert harness.broker.cancel(["a"]) == [CancelResult.CANCELLED]
     assert whereabouts(harness, "a") == ["cancelled"]
 
 
 def test_a_job_that_another_program_pushed_is_unknown_until_it_is_claimed(harness):
     harness.push_raw("low", foreign("a"))
-    assert harness.broker.cancel(["a"]) == [Cancelled.UNKNOWN]
+    assert harness.broker.cancel(["a"]) == [CancelResult.UNKNOWN]
     claim_one(harness)
-    assert harness.broker.cancel(["a"]) == [Cancelled.REQUESTED]
+    assert harness.broker.cancel(["a"]) == [CancelResult.REQUESTED]
 
 
 def test_of_two_copies_one_is_cancelled_at_a_time(harness):
@@ -191,7 +191,7 @@ def test_of_two_copies_one_is_cancelled_at_a_time(harness):
     harness.advance(1)
     harness.broker.promote()
     assert whereabouts(harness, "a") == ["low", "low"]
-    assert harness.broker.cancel(["a"]) == [Cancelled.CANCELLED]
+    assert harness.broker.cancel(["a"]) == [CancelResult.CANCELLED]
     assert whereabouts(harness, "a") == ["low", "cancelled"]
     assert drift(harness) == 0
     settle(harness, complete(claim_one(harness)))
@@ -203,8 +203,8 @@ def test_a_cancel_and_a_claim_at_once_leave_the_job_in_one_place(harness):
     register(harness, "w1")
     for id in names(20):
         enqueue(harness, id)
-        turn, [answer] = at_once(lambda: harness.broker.turn([], ["w1"]), lambda id=id: other.cancel([id]))
-        assert (len(turn.claims), answer) in [(0, Cancelled.CANCELLED), (1, Cancelled.REQUESTED)]
+        turn, [answer] = at_once(lambda: harness.broker.settle_and_claim([], ["w1"]), lambda id=id: other.cancel([id]))
+        assert (len(turn.claims), answer) in [(0, CancelResult.CANCELLED), (1, CancelResult.REQUESTED)]
         for claim in turn.claims:
             settle(harness, cancel(claim))
         assert whereabouts(harness, id) == ["cancelled"]

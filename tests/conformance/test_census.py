@@ -57,7 +57,7 @@ def test_the_books_balance_after_everything(harness):
     claims = claims_of(harness, *names(12, "slot"))
     assert drift(harness) == 0
     by_id = {claim.id: claim for claim in claims}
-    harness.broker.turn(
+    harness.broker.settle_and_claim(
         [
             complete(by_id["job-0000"]),
             failed(by_id["job-0001"]),
@@ -117,8 +117,8 @@ def test_the_look_is_consistent_while_others_work(harness):
             for i in range(100):
                 slots = (f"w{i}", f"v{i}")
                 register(harness, *slots, broker=other)
-                first, second = other.turn([], slots).claims
-                other.turn([ends[i % 4](first)], [])
+                first, second = other.settle_and_claim([], slots).claims
+                other.settle_and_claim([ends[i % 4](first)], [])
                 other.deregister(slots)  # the second goes back
                 assert second.slot == slots[1]
                 other.enqueue([an_entry(f"more-{i}")])

@@ -1,8 +1,8 @@
 """claim: a free slot gets the next job, its heartbeat and its record in one step."""
 
-from fileq.brokers.types import Turn
+from fileq.brokers.types import TurnReply
 from fileq.core.job import State, encode
-from fileq.core.settlement import Settled, complete
+from fileq.core.settlement import SettleResult, complete
 from tests.conformance.builders import (
     a_job,
     at_once,
@@ -43,13 +43,13 @@ def taken_from(harness, count: int) -> list[str]:
 def test_a_turn_of_nothing_is_an_empty_answer(harness):
     enqueue(harness, "a")
     before = snapshot(harness, "a")
-    assert harness.broker.turn([], []) == Turn()
+    assert harness.broker.settle_and_claim([], []) == TurnReply()
     assert snapshot(harness, "a") == before
 
 
 def test_an_empty_broker_gives_nothing(harness):
     register(harness, "w1")
-    assert harness.broker.turn([], ["w1"]) == Turn()
+    assert harness.broker.settle_and_claim([], ["w1"]) == TurnReply()
     assert counter(harness, "consumed") == 0
 
 
@@ -90,10 +90,10 @@ def test_asking_in_vain_changes_nothing(harness):
     """Not even the heartbeat: that is renew's, and an idle turn must cost no write."""
     register(harness, "w1")
     harness.advance(20)
-    assert harness.broker.turn([], ["w1"]).claims == ()
+    assert harness.broker.settle_and_claim([], ["w1"]).claims == ()
     harness.advance(10)
     assert [suspect.slot for suspect in harness.broker.suspects()] == ["w1"]
-    assert harness.broker.turn([], ["w1"]).claims == ()
+    assert harness.broker.settle_and_claim([], ["w1"]).claims == ()
     assert [suspect.slot for suspect in harness.broker.suspects()] == ["w1"]
 
 
@@ -112,8 +112,8 @@ def test_a_thousand_slots_in_one_turn(harness):
     claims = claims_of(harness, *slots)
     assert [(claim.slot, claim.id) for claim in claims] == list(zip(slots, ids, strict=True))
     assert harness.broker.census().running == 1000
-    answer = harness.broker.turn([complete(claim) for claim in claims], slots)
-    assert answer == Turn(settled=(Settled.DONE,) * 1000)
+    answer = harness.broker.settle_and_claim([complete(claim) for claim in claims], slots)
+    assert answer == TurnReply(settled=(SettleResult.DONE,) * 1000)
     assert counter(harness, "completed") == 1000
     assert drift(harness) == 0
 
@@ -126,7 +126,7 @@ def test_more_slots_than_jobs_leaves_the_rest_idle(harness):
 def test_a_slot_that_is_not_registered_gets_nothing_and_is_told(harness):
     enqueue(harness, "a")
     register(harness, "w2")
-    answer = harness.broker.turn([], ["w1", "w2", "w3"])
+    answer = harness.broker.settle_and_claim([], ["w1", "w2", "w3"])
     assert answer.gone == ("w1", "w3")
     assert [claim.slot for claim in answer.claims] == ["w2"]
 
@@ -137,7 +137,7 @@ def test_a_claim_that_arrives_after_its_slot_was_deregistered_gives_nothing(harn
     register(harness, "w1")
     harness.broker.deregister(["w1"])
     before = snapshot(harness, "a")
-    assert harness.broker.turn([], ["w1"]) == Turn(gone=("w1",))
+    assert harness.broker.settle_and_claim([], ["w1"]) == TurnReply(gone=("w1",))
     assert snapshot(harness, "a") == before
     assert whereabouts(harness, "a") == ["low"]
 
@@ -146,7 +146,7 @@ def test_a_claim_that_arrives_after_its_slot_was_reaped_gives_nothing(harness):
     running(harness, "a")
     let_leases_run_out(harness)
     reap_all(harness)
-    assert harness.broker.turn([], ["w1"]) == Turn(gone=("w1",))
+    assert harness.broker.settle_and_claim([], ["w1"]) == TurnReply(gone=("w1",))
     assert whereabouts(harness, "a") == ["low"]
 
 
@@ -158,7 +158,7 @@ def test_a_slot_that_holds_a_job_is_given_that_one_again(harness):
     second = claim_one(harness)
     assert (second.id, second.raw, second.queue, second.claimed_ms) == ("a", first.raw, "low", first.claimed_ms)
     assert snapshot(harness, "a", "b") == before
-    assert settle(harness, complete(second)) is Settled.DONE
+    assert settle(harness, complete(second)) is SettleResult.DONE
     assert record_of(harness, "a").attempt_count == 1
     assert drift(harness) == 0
 
@@ -172,8 +172,8 @@ def test_a_slot_whose_lease_ran_out_is_given_its_job_again_until_it_is_reaped(ha
 def test_settling_and_claiming_happen_in_one_turn(harness):
     enqueue(harness, "a", "b")
     claim = claim_one(harness)
-    answer = harness.broker.turn([complete(claim)], ["w1"])
-    assert answer.settled == (Settled.DONE,)
+    answer = harness.broker.settle_and_claim([complete(claim)], ["w1"])
+    assert answer.settled == (SettleResult.DONE,)
     assert [claim.id for claim in answer.claims] == ["b"]
     assert whereabouts(harness, "a") == ["completed"]
 
@@ -181,10 +181,10 @@ def test_settling_and_claiming_happen_in_one_turn(harness):
 def test_a_turn_repeated_after_a_lost_reply_settles_once_and_gives_the_same_job(harness):
     enqueue(harness, "a", "b", "c")
     claim = claim_one(harness)
-    harness.broker.turn([complete(claim)], ["w1"])
+    harness.broker.settle_and_claim([complete(claim)], ["w1"])
     before = snapshot(harness, "a", "b", "c")
-    answer = harness.broker.turn([complete(claim)], ["w1"])
-    assert answer.settled == (Settled.DONE_ALREADY,)
+    answer = harness.broker.settle_and_claim([complete(claim)], ["w1"])
+    assert answer.settled == (SettleResult.DONE_ALREADY,)
     assert [claim.id for claim in answer.claims] == ["b"]
     assert snapshot(harness, "a", "b", "c") == before
 
@@ -192,7 +192,7 @@ def test_a_turn_repeated_after_a_lost_reply_settles_once_and_gives_the_same_job(
 def test_tokens_tell_the_claims_of_a_slot_apart(harness):
     enqueue(harness, "a", "b")
     first = claim_one(harness)
-    [second] = harness.broker.turn([complete(first)], ["w1"]).claims
+    [second] = harness.broker.settle_and_claim([complete(first)], ["w1"]).claims
     assert first.token != second.token
 
 
@@ -264,7 +264,7 @@ def test_turns_that_find_nothing_do_not_count_towards_the_share(make_harness):
     harness = make_harness(**{"worker.starvation_share": 0.25})
     register(harness, "w1")
     for _ in range(5):
-        assert harness.broker.turn([], ["w1"]).claims == ()
+        assert harness.broker.settle_and_claim([], ["w1"]).claims == ()
     enqueue(harness, *names(5, "l"), queue="low")
     enqueue(harness, *names(5, "h"), queue="high")
     assert taken_from(harness, 4) == ["high", "high", "high", "low"]
@@ -288,11 +288,11 @@ def test_two_concurrent_claimers_never_get_the_same_job(harness):
     def work(broker, *slots: str) -> list[str]:
         register(harness, *slots, broker=broker)
         done: list[str] = []
-        claims = broker.turn([], slots).claims
+        claims = broker.settle_and_claim([], slots).claims
         while claims:
             done += [claim.id for claim in claims]
-            answer = broker.turn([complete(claim) for claim in claims], slots)
-            assert set(answer.settled) == {Settled.DONE}
+            answer = broker.settle_and_claim([complete(claim) for claim in claims], slots)
+            assert set(answer.settled) == {SettleResult.DONE}
             claims = answer.claims
         return done
 
@@ -311,9 +311,9 @@ def test_two_threads_may_share_one_client(harness):
 
     def work(slot: str) -> list[str]:
         done: list[str] = []
-        while claims := harness.broker.turn([], [slot]).claims:
+        while claims := harness.broker.settle_and_claim([], [slot]).claims:
             done.append(claims[0].id)
-            assert settle(harness, complete(claims[0])) is Settled.DONE
+            assert settle(harness, complete(claims[0])) is SettleResult.DONE
         return done
 
     first, second = at_once(lambda: work("w1"), lambda: work("w2"))

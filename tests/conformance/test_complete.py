@@ -1,8 +1,8 @@
 """complete: the job is done; its record is kept for a while, its place in the list until newer ones push it out."""
 
-from fileq.brokers.types import Fate
+from fileq.brokers.types import EnqueueResult
 from fileq.core.job import State, Version
-from fileq.core.settlement import Settled, complete
+from fileq.core.settlement import SettleResult, complete
 from tests.conformance.builders import (
     an_entry,
     claim_one,
@@ -69,7 +69,7 @@ def test_a_batch_larger_than_the_list_keeps_its_newest(make_harness):
     harness = make_harness(**{"worker.completed_max": 3})
     enqueue(harness, *names(10))
     claims = claims_of(harness, *names(10, "slot"))
-    harness.broker.turn([complete(claim) for claim in claims], [])
+    harness.broker.settle_and_claim([complete(claim) for claim in claims], [])
     assert ids_in(harness, "completed") == names(10)[7:]
     assert [id for id in names(10) if has_record(harness, id)] == names(10)[7:]
     assert drift(harness) == 0
@@ -78,7 +78,7 @@ def test_a_batch_larger_than_the_list_keeps_its_newest(make_harness):
 def test_an_id_whose_record_fell_off_is_free_again(make_harness):
     harness = make_harness(**{"worker.completed_max": 1})
     completed(harness, "a", "b")
-    assert enqueue(harness, "a").fates == (Fate.ENQUEUED,)
+    assert enqueue(harness, "a").fates == (EnqueueResult.ENQUEUED,)
 
 
 def test_the_record_of_a_job_that_runs_again_survives_its_old_element(make_harness):
@@ -126,7 +126,7 @@ def test_the_version_that_a_handler_leaves_behind_is_known(harness):
     settle(harness, complete(claim_one(harness), leaves=Version(b"/data/a", "v2")))
     [entry] = harness.broker.lookup([b"/data/a"])
     assert entry.versions == (("v2", "a"), ("v1", "a"))
-    assert harness.broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))]).fates == (Fate.KNOWN,)
+    assert harness.broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))]).fates == (EnqueueResult.KNOWN,)
 
 
 def test_a_handler_that_left_its_file_alone_leaves_the_ledger_alone(harness):
@@ -140,7 +140,7 @@ def test_a_fenced_completion_teaches_the_ledger_nothing(harness):
     claim = running(harness, "a")
     harness.broker.deregister(["w1"])
     before = snapshot(harness, "a")
-    assert settle(harness, complete(claim, leaves=Version(b"/data/a", "v2"))) is Settled.FENCED
+    assert settle(harness, complete(claim, leaves=Version(b"/data/a", "v2"))) is SettleResult.FENCED
     assert harness.broker.lookup([b"/data/a"]) == [None]
     assert snapshot(harness, "a") == before
 

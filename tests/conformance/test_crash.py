@@ -12,7 +12,7 @@ import pytest
 from fileq.brokers.types import Entry, Revival
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, encode
-from fileq.core.settlement import Settled, cancel, complete, release
+from fileq.core.settlement import SettleResult, cancel, complete, release
 from tests.conformance.builders import (
     UNDECODABLE,
     a_job,
@@ -48,9 +48,9 @@ class Life:
         self.broker = harness.broker
         self.claims: dict[str, Claim] = {}
 
-    def turn(self, *settlements: Any, slots: tuple[str, ...] = ("w1",)) -> None:
-        answer = self.broker.turn(list(settlements), slots)
-        assert all(settled is Settled.DONE for settled in answer.settled)
+    def settle_and_claim(self, *settlements: Any, slots: tuple[str, ...] = ("w1",)) -> None:
+        answer = self.broker.settle_and_claim(list(settlements), slots)
+        assert all(settled is SettleResult.DONE for settled in answer.settled)
         self.claims |= {claim.slot: claim for claim in answer.claims}
 
     @property
@@ -82,7 +82,7 @@ def push_garbage(life: Life) -> None:
 
 
 def take(life: Life) -> None:
-    life.turn()
+    life.settle_and_claim()
 
 
 def renew(life: Life) -> None:
@@ -98,11 +98,11 @@ def promote(life: Life) -> None:
 
 
 def settle_by(settlement: Callable[[Claim], Any]) -> Step:
-    return lambda life: life.turn(settlement(life.claim), slots=())
+    return lambda life: life.settle_and_claim(settlement(life.claim), slots=())
 
 
 def settle_and_take(settlement: Callable[[Claim], Any]) -> Step:
-    return lambda life: life.turn(settlement(life.claim))
+    return lambda life: life.settle_and_claim(settlement(life.claim))
 
 
 def cancel_by_id(life: Life) -> None:
@@ -205,9 +205,9 @@ def test_killed_between_any_two_calls_another_worker_finishes_the_job(make_harne
         harness.broker.promote()
         register(harness, "w2")
         for _ in range(3):
-            for claim in harness.broker.turn([], ["w2"]).claims:
+            for claim in harness.broker.settle_and_claim([], ["w2"]).claims:
                 end = complete if claim.job is not None else hopeless
-                assert harness.broker.turn([end(claim)], []).settled == (Settled.DONE,)
+                assert harness.broker.settle_and_claim([end(claim)], []).settled == (SettleResult.DONE,)
         assert {place for place, _ in places(harness)} <= {"completed", "cancelled", "dead_letter"}
         assert drift(harness) == 0
 
@@ -233,7 +233,7 @@ def test_a_reaper_killed_between_look_and_reap_has_done_nothing(harness):
     let_leases_run_out(harness)
     assert len(harness.another().suspects()) == 1
     assert whereabouts(harness, "a") == ["processing:w1"]
-    assert reap_all(harness) == [Settled.DONE]
+    assert reap_all(harness) == [SettleResult.DONE]
     assert whereabouts(harness, "a") == ["low"]
     assert drift(harness) == 0
 
@@ -253,7 +253,9 @@ def test_everybody_dies_at_once_and_comes_back(harness):
     enqueue(harness, *(f"job-{i}" for i in range(40)))
     claims = claims_of(harness, *(f"w{i}" for i in range(20)))
     ends = [complete, failed, hopeless, release, cancel]
-    harness.broker.turn([ends[i % 5](claim) for i, claim in enumerate(claims[:10])], [c.slot for c in claims[:5]])
+    harness.broker.settle_and_claim(
+        [ends[i % 5](claim) for i, claim in enumerate(claims[:10])], [c.slot for c in claims[:5]]
+    )
     dead(harness, "x")
     let_leases_run_out(harness)
     other = harness.another()

@@ -102,7 +102,7 @@ def test_an_element_twice_in_one_call_is_revived_once(harness):
 def test_a_thousand_are_revived_in_their_order(harness):
     enqueue(harness, *names(1000))
     claims = claims_of(harness, *names(1000, "slot"))
-    harness.broker.turn([hopeless(claim) for claim in claims], [])
+    harness.broker.settle_and_claim([hopeless(claim) for claim in claims], [])
     revivals = [revival(raw) for raw in elements(harness, "dead_letter")]
     assert harness.broker.revive(revivals) == [True] * 1000
     assert ids_in(harness, "low") == names(1000)
@@ -181,7 +181,7 @@ def test_what_is_not_dead_is_not_discarded(harness):
 def test_a_thousand_are_discarded_in_one_call(harness):
     enqueue(harness, *names(1000))
     claims = claims_of(harness, *names(1000, "slot"))
-    harness.broker.turn([hopeless(claim) for claim in claims], [])
+    harness.broker.settle_and_claim([hopeless(claim) for claim in claims], [])
     pairs = list(zip(names(1000), elements(harness, "dead_letter"), strict=True))
     assert harness.broker.discard(pairs) == 1000
     assert elements(harness, "dead_letter") == []

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from fileq.brokers.types import Cancelled, Fate
+from fileq.brokers.types import CancelResult, EnqueueResult
 from fileq.core.job import State, Version
-from fileq.core.settlement import Settled, complete, release
+from fileq.core.settlement import SettleResult, complete, release
 from tests.conformance.builders import (
     EVERY_SETTLEMENT,
     an_entry,
@@ -89,7 +89,7 @@ def test_any_id_is_carried_through_a_life(harness, id):
     harness.broker.promote()
     claim = claim_one(harness)
     assert (claim.id, claim.job.retries) == (id, 1)
-    assert settle(harness, complete(claim)) is Settled.DONE
+    assert settle(harness, complete(claim)) is SettleResult.DONE
     record = record_of(harness, id)
     assert (record.id, record.state, record.attempt_count) == (id, State.COMPLETED, 2)
     assert whereabouts(harness, id) == ["completed"]
@@ -99,9 +99,9 @@ def test_any_id_is_carried_through_a_life(harness, id):
 
 @each_odd_id
 def test_any_id_can_be_enqueued_and_cancelled(harness, id):
-    assert enqueue(harness, id).fates == (Fate.ENQUEUED,)
-    assert enqueue(harness, id).fates == (Fate.DUPLICATE,)
-    assert harness.broker.cancel([id]) == [Cancelled.CANCELLED]
+    assert enqueue(harness, id).fates == (EnqueueResult.ENQUEUED,)
+    assert enqueue(harness, id).fates == (EnqueueResult.DUPLICATE,)
+    assert harness.broker.cancel([id]) == [CancelResult.CANCELLED]
     assert whereabouts(harness, id) == ["cancelled"]
     assert drift(harness) == 0
 
@@ -113,8 +113,8 @@ def test_any_id_is_kept_by_the_ledger(harness, id):
     settle(harness, complete(claim_one(harness), leaves=Version(b"/data/a", "v2")))
     [entry] = harness.broker.lookup([b"/data/a"])
     assert entry.versions == (("v2", id),)
-    assert harness.broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))]).fates == (Fate.KNOWN,)
-    assert harness.broker.enqueue([an_entry("c", version=Version(b"/data/a", "v3"))]).fates == (Fate.ENQUEUED,)
+    assert harness.broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))]).fates == (EnqueueResult.KNOWN,)
+    assert harness.broker.enqueue([an_entry("c", version=Version(b"/data/a", "v3"))]).fates == (EnqueueResult.ENQUEUED,)
     [entry] = harness.broker.lookup([b"/data/a"])
     assert entry.versions == (("v3", "c"), ("v2", id))
 
@@ -159,7 +159,7 @@ def test_copies_each_run_and_are_each_accounted_for(harness, verb):
     assert counter(harness, "adopted") == 3
     assert drift(harness) == 0
     for claim in claims:
-        assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is Settled.DONE
+        assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is SettleResult.DONE
     assert len(whereabouts(harness, "a")) == 3
     assert drift(harness) == 0
 
@@ -169,7 +169,7 @@ def test_copies_settled_in_one_turn_are_each_accounted_for(harness, verb):
     for i in range(3):
         harness.push_raw("low", foreign("a", x_copy=i))
     claims = claims_of(harness, "w1", "w2", "w3")
-    harness.broker.turn([EVERY_SETTLEMENT[verb](claim) for claim in claims], [])
+    harness.broker.settle_and_claim([EVERY_SETTLEMENT[verb](claim) for claim in claims], [])
     assert len(whereabouts(harness, "a")) == 3
     assert record_of(harness, "a").attempt_count == 3
     assert drift(harness) == 0
@@ -181,7 +181,7 @@ def test_a_copy_of_our_own_job_runs_beside_it(harness):
     copy = claim_one(harness, "w2")
     assert copy.raw == claim.raw
     assert whereabouts(harness, "a") == ["processing:w1", "processing:w2"]
-    assert [settle(harness, complete(c)) for c in (claim, copy)] == [Settled.DONE] * 2
+    assert [settle(harness, complete(c)) for c in (claim, copy)] == [SettleResult.DONE] * 2
     assert (counter(harness, "produced"), counter(harness, "adopted"), counter(harness, "completed")) == (1, 1, 2)
     assert drift(harness) == 0
 
@@ -194,7 +194,7 @@ def test_one_slot_settling_its_copy_leaves_the_others_alone(harness):
     assert whereabouts(harness, "a") == ["completed", "processing:w2"]
     let_leases_run_out(harness)
     reap_all(harness)
-    assert settle(harness, complete(second)) is Settled.FENCED
+    assert settle(harness, complete(second)) is SettleResult.FENCED
     assert sorted(whereabouts(harness, "a")) == ["completed", "low"]
     assert drift(harness) == 0
 
@@ -214,7 +214,7 @@ def test_a_copy_of_a_job_that_waits_is_counted_whichever_is_taken_first(harness)
 def test_an_id_that_another_program_used_is_a_duplicate_once_it_was_claimed(harness):
     harness.push_raw("low", foreign("a"))
     claim_one(harness)
-    assert enqueue(harness, "a").fates == (Fate.DUPLICATE,)
+    assert enqueue(harness, "a").fates == (EnqueueResult.DUPLICATE,)
 
 
 def test_a_thousand_pushed_by_another_program(harness):
@@ -222,7 +222,9 @@ def test_a_thousand_pushed_by_another_program(harness):
         harness.push_raw("low", foreign(id))
     claims = claims_of(harness, *names(1000, "slot"))
     assert [claim.id for claim in claims] == names(1000)
-    assert set(harness.broker.turn([complete(claim) for claim in claims], []).settled) == {Settled.DONE}
+    assert set(harness.broker.settle_and_claim([complete(claim) for claim in claims], []).settled) == {
+        SettleResult.DONE
+    }
     assert counter(harness, "adopted") == 1000
     assert drift(harness) == 0
 

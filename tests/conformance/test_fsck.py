@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.redis import open_redis
 from fileq.brokers.sqlite import SqliteBroker
-from fileq.brokers.types import Stray
+from fileq.brokers.types import UnrecordedJob
 from fileq.commands.admin.fsck import fsck, walk
 from fileq.core.errors import ConfigError
 from fileq.core.settlement import cancel, complete
@@ -311,10 +311,10 @@ def test_jobs_of_a_queue_that_only_others_know_are_not_called_lost(make_harness)
     theirs = config_of(harness, ["high", "low"])
     if harness.broker.kind != "memory":  # which nobody else can open
         with closing(other_broker(harness, theirs)) as broker:
-            assert broker.astray(["a", "b"]) == broker.reinstate(["a", "b"]) == [False, False]
+            assert broker.lost(["a", "b"]) == broker.restore(["a", "b"]) == [False, False]
             harness.lose_element("express", record_of(harness, "a").raw)
-            assert broker.astray(["a"]) == broker.reinstate(["a"]) == [False], "nobody can tell from here"
-            assert harness.broker.reinstate(["a"]) == [True]
+            assert broker.lost(["a"]) == broker.restore(["a"]) == [False], "nobody can tell from here"
+            assert harness.broker.restore(["a"]) == [True]
             with pytest.raises(ConfigError, match="the queue 'express', which is not in"):
                 fsck(broker, theirs, is_repairing=True, sleep=lambda seconds: None)
     assert check(harness).is_clean
@@ -365,7 +365,7 @@ def test_among_many_strangers_ours_are_found_and_the_rest_is_left_alone(harness,
 def test_an_element_that_comes_back_between_two_looks_was_never_lost(harness):
     busy(harness)
     harness.lose_element("high", record_of(harness, "h1").raw)
-    report = check(harness, meanwhile=lambda: harness.broker.reinstate(["h1"]))
+    report = check(harness, meanwhile=lambda: harness.broker.restore(["h1"]))
     assert report.is_clean, report
 
 
@@ -373,7 +373,7 @@ def test_a_record_that_comes_back_between_two_looks_was_never_lost(harness):
     busy(harness)
     record = record_of(harness, "s1")
     harness.lose_record("s1")
-    report = check(harness, meanwhile=lambda: harness.broker.rerecord([Stray("scheduled", record)]))
+    report = check(harness, meanwhile=lambda: harness.broker.create_record([UnrecordedJob("scheduled", record)]))
     assert report.is_clean, report
 
 
@@ -408,9 +408,9 @@ def test_beside_a_busy_worker_there_is_no_false_alarm(harness):
             for i in range(120):
                 slots = (f"w{i}", f"v{i}")
                 register(harness, *slots, broker=other)
-                first, second = other.turn([], slots).claims
+                first, second = other.settle_and_claim([], slots).claims
                 is_job = first.job is not None
-                other.turn([ends[i % 4](first) if is_job else hopeless(first)], [])
+                other.settle_and_claim([ends[i % 4](first) if is_job else hopeless(first)], [])
                 other.deregister(slots)
                 assert second.slot == slots[1]
                 other.enqueue([an_entry(f"more-{i}", queue="high"), an_entry(f"late-{i}", delay_ms=1)])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fileq.brokers.types import LEDGER_DEPTH, Entry, Fate, LedgerEntry
+from fileq.brokers.types import LEDGER_DEPTH, EnqueueResult, Entry, LedgerEntry
 from fileq.core.job import Version
 from fileq.core.settlement import complete
 from tests.conformance.builders import (
@@ -26,7 +26,7 @@ ODD_PATHS = [
     b"/data/100x/a_b.pdf",
     b"/data/[a]*?\\/b.pdf",
     b"/data/new\nline",
-    b'/data/"quotes" and \'more\'',
+    b"/data/\"quotes\" and 'more'",
     b"/data/\xff\xfe not UTF-8",
     b"/data/\xff\xff",
     "/data/ümläut/日本".encode(),
@@ -35,7 +35,7 @@ ODD_PATHS = [
 ]
 
 
-def see(harness, id: str, signature: str, path: bytes = PATH, **options) -> Fate:
+def see(harness, id: str, signature: str, path: bytes = PATH, **options) -> EnqueueResult:
     """A producer sees a version of a file."""
     [fate] = harness.broker.enqueue([an_entry(id, version=Version(path, signature), **options)]).fates
     return fate
@@ -48,8 +48,8 @@ def versions(harness, path: bytes = PATH) -> tuple[tuple[str, str], ...]:
 
 
 def test_a_version_is_enqueued_once(harness):
-    assert see(harness, "a", "v1") is Fate.ENQUEUED
-    assert see(harness, "b", "v1") is Fate.KNOWN
+    assert see(harness, "a", "v1") is EnqueueResult.ENQUEUED
+    assert see(harness, "b", "v1") is EnqueueResult.KNOWN
     assert ids_in(harness, "low") == ["a"]
     assert not has_record(harness, "b")
     assert versions(harness) == (("v1", "a"),)
@@ -58,25 +58,25 @@ def test_a_version_is_enqueued_once(harness):
 
 def test_a_version_twice_in_one_batch_is_enqueued_once(harness):
     entries = [an_entry(id, version=a_version("v1")) for id in ("a", "b")]
-    assert harness.broker.enqueue(entries).fates == (Fate.ENQUEUED, Fate.KNOWN)
+    assert harness.broker.enqueue(entries).fates == (EnqueueResult.ENQUEUED, EnqueueResult.KNOWN)
     assert ids_in(harness, "low") == ["a"]
 
 
 def test_a_changed_file_is_a_new_version(harness):
     see(harness, "a", "v1")
-    assert see(harness, "b", "v2") is Fate.ENQUEUED
+    assert see(harness, "b", "v2") is EnqueueResult.ENQUEUED
     assert versions(harness) == (("v2", "b"), ("v1", "a"))
 
 
 def test_the_same_signature_of_another_path_is_another_version(harness):
     see(harness, "a", "v1", b"/data/a")
-    assert see(harness, "b", "v1", b"/data/b") is Fate.ENQUEUED
+    assert see(harness, "b", "v1", b"/data/b") is EnqueueResult.ENQUEUED
 
 
 def test_an_older_version_that_is_still_known_is_not_enqueued_again(harness):
     see(harness, "a", "v1")
     see(harness, "b", "v2")
-    assert see(harness, "c", "v1") is Fate.KNOWN
+    assert see(harness, "c", "v1") is EnqueueResult.KNOWN
     assert versions(harness) == (("v2", "b"), ("v1", "a"))
 
 
@@ -85,23 +85,23 @@ def test_a_version_stays_known_after_its_job_and_its_record_are_gone(harness):
     harness.broker.cancel(["a"])
     harness.advance(harness.config.worker.history_ttl)
     assert not has_record(harness, "a")
-    assert see(harness, "b", "v1") is Fate.KNOWN
+    assert see(harness, "b", "v1") is EnqueueResult.KNOWN
 
 
 def test_the_newest_versions_are_remembered_and_the_oldest_forgotten(harness):
     signatures = [f"v{i}" for i in range(LEDGER_DEPTH + 1)]
     for signature in signatures:
-        assert see(harness, f"job-{signature}", signature) is Fate.ENQUEUED
+        assert see(harness, f"job-{signature}", signature) is EnqueueResult.ENQUEUED
     assert versions(harness) == tuple((s, f"job-{s}") for s in reversed(signatures[1:]))
-    assert see(harness, "again", signatures[1]) is Fate.KNOWN
-    assert see(harness, "forgotten", signatures[0]) is Fate.ENQUEUED
+    assert see(harness, "again", signatures[1]) is EnqueueResult.KNOWN
+    assert see(harness, "forgotten", signatures[0]) is EnqueueResult.ENQUEUED
 
 
 def test_a_duplicate_id_teaches_the_ledger_nothing(harness):
     enqueue(harness, "a")
-    assert see(harness, "a", "v1") is Fate.DUPLICATE
+    assert see(harness, "a", "v1") is EnqueueResult.DUPLICATE
     assert harness.broker.lookup([PATH]) == [None]
-    assert see(harness, "b", "v1") is Fate.ENQUEUED
+    assert see(harness, "b", "v1") is EnqueueResult.ENQUEUED
 
 
 def test_a_job_without_a_version_teaches_the_ledger_nothing(harness):
@@ -112,21 +112,21 @@ def test_a_job_without_a_version_teaches_the_ledger_nothing(harness):
 def test_always_enqueues_a_version_that_is_known(harness):
     see(harness, "a", "v1")
     see(harness, "b", "v2")
-    assert see(harness, "c", "v1", always=True) is Fate.ENQUEUED
+    assert see(harness, "c", "v1", always=True) is EnqueueResult.ENQUEUED
     assert versions(harness) == (("v1", "c"), ("v2", "b"))
     assert ids_in(harness, "low") == ["a", "b", "c"]
 
 
 def test_always_does_not_enqueue_an_id_twice(harness):
     see(harness, "a", "v1")
-    assert see(harness, "a", "v1", always=True) is Fate.DUPLICATE
-    assert see(harness, "b", "v1", always=True) is Fate.ENQUEUED
+    assert see(harness, "a", "v1", always=True) is EnqueueResult.DUPLICATE
+    assert see(harness, "b", "v1", always=True) is EnqueueResult.ENQUEUED
     assert drift(harness) == 0
 
 
 def test_a_delayed_version_is_known_at_once(harness):
     see(harness, "a", "v1", delay_ms=5000)
-    assert see(harness, "b", "v1") is Fate.KNOWN
+    assert see(harness, "b", "v1") is EnqueueResult.KNOWN
 
 
 def test_lookup_answers_for_each_path(harness):
@@ -147,20 +147,20 @@ def test_lookup_of_nothing_finds_nothing(harness):
 def test_a_thousand_versions_in_one_call(harness):
     ids = names(1000)
     entries = [an_entry(id, version=Version(b"/data/" + id.encode(), "v1")) for id in ids]
-    assert set(harness.broker.enqueue(entries).fates) == {Fate.ENQUEUED}
+    assert set(harness.broker.enqueue(entries).fates) == {EnqueueResult.ENQUEUED}
     found = harness.broker.lookup([b"/data/" + id.encode() for id in ids])
     assert [entry.versions for entry in found] == [(("v1", id),) for id in ids]
     # the same files found by another producer, under ids of its own
     again = [Entry(a_job(f"other-{e.job.id}"), "low", e.version) for e in entries]
-    assert set(harness.broker.enqueue(again).fates) == {Fate.KNOWN}
+    assert set(harness.broker.enqueue(again).fates) == {EnqueueResult.KNOWN}
     listed = list(harness.broker.ledger(b"/data/"))
     assert sorted(listed) == sorted((b"/data/" + id.encode(), LedgerEntry((("v1", id),))) for id in ids)
 
 
 @pytest.mark.parametrize("path", ODD_PATHS)
 def test_a_path_is_bytes_and_nothing_in_it_is_special(harness, path):
-    assert see(harness, "a", "v1", path) is Fate.ENQUEUED
-    assert see(harness, "b", "v1", path) is Fate.KNOWN
+    assert see(harness, "a", "v1", path) is EnqueueResult.ENQUEUED
+    assert see(harness, "b", "v1", path) is EnqueueResult.KNOWN
     assert harness.broker.lookup([path]) == [LedgerEntry((("v1", "a"),))]
     assert list(harness.broker.ledger(path)) == [(path, LedgerEntry((("v1", "a"),)))]
 
@@ -179,29 +179,32 @@ def test_revise_replaces_an_entry_that_is_as_it_was_read(harness):
     see(harness, "a", "v1")
     [entry] = harness.broker.lookup([PATH])
     missing = LedgerEntry(entry.versions, missing_since_ms=harness.clock.ms, device="8:1")
-    assert harness.broker.revise([(PATH, entry, missing)]) == [True]
+    assert harness.broker.update_ledger([(PATH, entry, missing)]) == [True]
     assert harness.broker.lookup([PATH]) == [missing]
-    assert see(harness, "b", "v1") is Fate.KNOWN
+    assert see(harness, "b", "v1") is EnqueueResult.KNOWN
 
 
 def test_revise_leaves_an_entry_that_has_changed_meanwhile(harness):
     see(harness, "a", "v1")
     [stale] = harness.broker.lookup([PATH])
     see(harness, "b", "v2")
-    assert harness.broker.revise([(PATH, stale, None)]) == [False]
+    assert harness.broker.update_ledger([(PATH, stale, None)]) == [False]
     assert versions(harness) == (("v2", "b"), ("v1", "a"))
 
 
 def test_revise_forgets_and_the_version_is_new_again(harness):
     see(harness, "a", "v1")
     [entry] = harness.broker.lookup([PATH])
-    assert harness.broker.revise([(PATH, entry, None)]) == [True]
+    assert harness.broker.update_ledger([(PATH, entry, None)]) == [True]
     assert harness.broker.lookup([PATH]) == [None]
-    assert see(harness, "b", "v1") is Fate.ENQUEUED
+    assert see(harness, "b", "v1") is EnqueueResult.ENQUEUED
 
 
 def test_revise_of_a_path_that_is_not_there_does_nothing(harness):
-    assert harness.broker.revise([(PATH, LedgerEntry(), None), (PATH, LedgerEntry(), LedgerEntry())]) == [False, False]
+    assert harness.broker.update_ledger([(PATH, LedgerEntry(), None), (PATH, LedgerEntry(), LedgerEntry())]) == [
+        False,
+        False,
+    ]
     assert harness.broker.lookup([PATH]) == [None]
 
 
@@ -209,18 +212,18 @@ def test_revise_twice_has_no_second_effect(harness):
     see(harness, "a", "v1")
     [entry] = harness.broker.lookup([PATH])
     missing = LedgerEntry(entry.versions, missing_since_ms=1, device="8:1")
-    harness.broker.revise([(PATH, entry, missing)])
-    assert harness.broker.revise([(PATH, entry, missing)]) == [False]
+    harness.broker.update_ledger([(PATH, entry, missing)])
+    assert harness.broker.update_ledger([(PATH, entry, missing)]) == [False]
     assert harness.broker.lookup([PATH]) == [missing]
 
 
 def test_revise_answers_for_each_change(harness):
-    assert harness.broker.revise([]) == []
+    assert harness.broker.update_ledger([]) == []
     see(harness, "a", "v1", b"/data/a")
     see(harness, "b", "v1", b"/data/b")
     a, b = harness.broker.lookup([b"/data/a", b"/data/b"])
     changes = [(b"/data/a", b, None), (b"/data/b", b, None), (b"/data/a", a, None)]
-    assert harness.broker.revise(changes) == [False, True, True]
+    assert harness.broker.update_ledger(changes) == [False, True, True]
     assert list(harness.broker.ledger(b"")) == []
 
 
@@ -228,14 +231,14 @@ def test_a_thousand_revisions_in_one_call(harness):
     paths = [b"/data/" + id.encode() for id in names(1000)]
     harness.broker.enqueue([an_entry(p.decode(), version=Version(p, "v1")) for p in paths])
     changes = [(p, entry, None) for p, entry in zip(paths, harness.broker.lookup(paths), strict=True)]
-    assert harness.broker.revise(changes) == [True] * 1000
+    assert harness.broker.update_ledger(changes) == [True] * 1000
     assert list(harness.broker.ledger(b"")) == []
 
 
 def test_a_missing_file_that_is_seen_changed_is_missing_no_longer(harness):
     see(harness, "a", "v1")
     [entry] = harness.broker.lookup([PATH])
-    harness.broker.revise([(PATH, entry, LedgerEntry(entry.versions, missing_since_ms=1, device="8:1"))])
+    harness.broker.update_ledger([(PATH, entry, LedgerEntry(entry.versions, missing_since_ms=1, device="8:1"))])
     see(harness, "b", "v2")
     assert harness.broker.lookup([PATH]) == [LedgerEntry((("v2", "b"), ("v1", "a")), device="8:1")]
 
@@ -257,24 +260,26 @@ def test_an_entry_is_read_as_it_was_written(harness, device, missing_since_ms, d
     see(harness, "a", "v1")
     [was] = harness.broker.lookup([PATH])
     becomes = LedgerEntry(tuple((f"s{i}", f"job-{i}") for i in range(depth)), missing_since_ms, device)
-    assert harness.broker.revise([(PATH, was, becomes)]) == [True]
+    assert harness.broker.update_ledger([(PATH, was, becomes)]) == [True]
     assert harness.broker.lookup([PATH]) == [becomes]
     assert list(harness.broker.ledger(PATH)) == [(PATH, becomes)]
-    assert harness.broker.revise([(PATH, becomes, None)]) == [True]
+    assert harness.broker.update_ledger([(PATH, becomes, None)]) == [True]
 
 
 def test_two_producers_enqueue_each_version_once(harness):
     other = harness.another()
     paths = [b"/data/%d" % i for i in range(50)]
 
-    def scan(broker, who: str) -> list[Fate]:
+    def scan(broker, who: str) -> list[EnqueueResult]:
         return [
             broker.enqueue([an_entry(f"{who}-{i}", version=Version(path, "v1"))]).fates[0]
             for i, path in enumerate(paths)
         ]
 
     first, second = at_once(lambda: scan(harness.broker, "x"), lambda: scan(other, "y"))
-    assert all({one, two} == {Fate.ENQUEUED, Fate.KNOWN} for one, two in zip(first, second, strict=True))
+    assert all(
+        {one, two} == {EnqueueResult.ENQUEUED, EnqueueResult.KNOWN} for one, two in zip(first, second, strict=True)
+    )
     assert len(ids_in(harness, "low")) == 50
     assert drift(harness) == 0
 
@@ -282,4 +287,4 @@ def test_two_producers_enqueue_each_version_once(harness):
 def test_a_completed_job_leaves_its_version_known(harness):
     see(harness, "a", "v1")
     settle(harness, complete(claim_one(harness)))
-    assert see(harness, "b", "v1") is Fate.KNOWN
+    assert see(harness, "b", "v1") is EnqueueResult.KNOWN

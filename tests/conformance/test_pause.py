@@ -1,6 +1,6 @@
 """pause and resume: a paused queue keeps what it has and takes in what comes."""
 
-from fileq.core.settlement import Settled, complete, release
+from fileq.core.settlement import SettleResult, complete, release
 from tests.conformance.builders import (
     claim_one,
     claims_of,
@@ -24,11 +24,11 @@ def test_nothing_is_claimed_from_a_paused_queue(harness):
 
 def test_every_claim_tells_which_queues_are_paused(harness):
     register(harness, "w1")
-    assert harness.broker.turn([], ["w1"]).paused == frozenset()
+    assert harness.broker.settle_and_claim([], ["w1"]).paused == frozenset()
     harness.broker.pause("low")
-    assert harness.broker.turn([], ["w1"]).paused == {"low"}
+    assert harness.broker.settle_and_claim([], ["w1"]).paused == {"low"}
     harness.broker.pause("high")
-    assert harness.broker.turn([], ["w1"]).paused == {"low", "high"}
+    assert harness.broker.settle_and_claim([], ["w1"]).paused == {"low", "high"}
     assert harness.broker.census().paused == {"low", "high"}
 
 
@@ -51,7 +51,7 @@ def test_a_resumed_queue_goes_on_where_it_was(harness):
 def test_what_is_running_goes_on_and_can_be_settled(harness):
     claim = running(harness, "a")
     harness.broker.pause("low")
-    assert settle(harness, complete(claim)) is Settled.DONE
+    assert settle(harness, complete(claim)) is SettleResult.DONE
 
 
 def test_a_released_job_waits_in_its_paused_queue(harness):

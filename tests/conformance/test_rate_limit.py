@@ -1,6 +1,6 @@
 """The rate limit: one counter for all producers; only what is new takes a permit."""
 
-from fileq.brokers.types import Enqueued, Fate
+from fileq.brokers.types import Enqueued, EnqueueResult
 from fileq.core.job import Version
 from tests.conformance.builders import an_entry, at_once, drift, enqueue, has_record, ids_in, names
 
@@ -17,18 +17,18 @@ def new_files(count: int, prefix: str = "job"):
 
 def test_without_a_limit_nothing_is_counted(harness):
     answer = harness.broker.enqueue(new_files(300))
-    assert set(answer.fates) == {Fate.ENQUEUED}
+    assert set(answer.fates) == {EnqueueResult.ENQUEUED}
     assert (answer.permits, answer.wait_ms) == (0, 0)
 
 
 def test_each_new_version_takes_a_permit(harness):
     answer = harness.broker.enqueue(new_files(3), limit=5)
-    assert answer == Enqueued((Fate.ENQUEUED,) * 3, permits=3, wait_ms=0)
+    assert answer == Enqueued((EnqueueResult.ENQUEUED,) * 3, permits=3, wait_ms=0)
 
 
 def test_what_is_over_the_limit_is_throttled_and_leaves_no_trace(harness):
     answer = harness.broker.enqueue(new_files(5), limit=3)
-    assert answer.fates == (Fate.ENQUEUED,) * 3 + (Fate.THROTTLED,) * 2
+    assert answer.fates == (EnqueueResult.ENQUEUED,) * 3 + (EnqueueResult.THROTTLED,) * 2
     assert answer.permits == 3
     assert 0 < answer.wait_ms <= WINDOW_MS
     assert ids_in(harness, "low") == names(3)
@@ -40,7 +40,7 @@ def test_what_is_over_the_limit_is_throttled_and_leaves_no_trace(harness):
 def test_the_limit_holds_over_several_calls_of_one_window(harness):
     assert harness.broker.enqueue(new_files(2, "a"), limit=3).permits == 2
     answer = harness.broker.enqueue(new_files(2, "b"), limit=3)
-    assert answer.fates == (Fate.ENQUEUED, Fate.THROTTLED)
+    assert answer.fates == (EnqueueResult.ENQUEUED, EnqueueResult.THROTTLED)
     assert answer.permits == 1
 
 
@@ -48,19 +48,24 @@ def test_known_versions_and_duplicates_take_no_permit(harness):
     harness.broker.enqueue([new_file("a"), an_entry("b")])
     entries = [an_entry("other", version=Version(b"/data/a", "v1")), new_file("b"), new_file("c")]
     answer = harness.broker.enqueue(entries, limit=1)
-    assert answer == Enqueued((Fate.KNOWN, Fate.DUPLICATE, Fate.ENQUEUED), permits=1)
+    assert answer == Enqueued((EnqueueResult.KNOWN, EnqueueResult.DUPLICATE, EnqueueResult.ENQUEUED), permits=1)
 
 
 def test_known_versions_are_known_even_when_no_permit_is_left(harness):
     harness.broker.enqueue([new_file("a")], limit=1)
     answer = harness.broker.enqueue([new_file("b"), an_entry("c", version=Version(b"/data/a", "v1"))], limit=1)
-    assert answer.fates == (Fate.THROTTLED, Fate.KNOWN)
+    assert answer.fates == (EnqueueResult.THROTTLED, EnqueueResult.KNOWN)
 
 
 def test_jobs_without_a_version_pass_without_a_permit(harness):
     entries = [new_file("a"), new_file("b"), an_entry("c"), new_file("d", always=True)]
     answer = harness.broker.enqueue(entries, limit=1)
-    assert answer.fates == (Fate.ENQUEUED, Fate.THROTTLED, Fate.ENQUEUED, Fate.ENQUEUED)
+    assert answer.fates == (
+        EnqueueResult.ENQUEUED,
+        EnqueueResult.THROTTLED,
+        EnqueueResult.ENQUEUED,
+        EnqueueResult.ENQUEUED,
+    )
     assert answer.permits == 1
     assert ids_in(harness, "low") == ["a", "c", "d"]
 
@@ -70,25 +75,28 @@ def test_a_call_that_needs_no_permit_opens_no_window(harness):
     harness.advance(0.6)
     harness.broker.enqueue([new_file("b")], limit=1)
     harness.advance(0.6)
-    assert harness.broker.enqueue([new_file("c")], limit=1).fates == (Fate.THROTTLED,)
+    assert harness.broker.enqueue([new_file("c")], limit=1).fates == (EnqueueResult.THROTTLED,)
 
 
 def test_the_window_ends_a_second_after_its_first_permit(harness):
     """Neither later permits nor refusals push it out."""
     harness.broker.enqueue([new_file("a")], limit=2)
     harness.advance(0.5)
-    assert harness.broker.enqueue([new_file("b"), new_file("c")], limit=2).fates == (Fate.ENQUEUED, Fate.THROTTLED)
+    assert harness.broker.enqueue([new_file("b"), new_file("c")], limit=2).fates == (
+        EnqueueResult.ENQUEUED,
+        EnqueueResult.THROTTLED,
+    )
     harness.advance(0.5)
-    assert harness.broker.enqueue([new_file("c")], limit=2).fates == (Fate.ENQUEUED,)
+    assert harness.broker.enqueue([new_file("c")], limit=2).fates == (EnqueueResult.ENQUEUED,)
 
 
 def test_a_millisecond_before_its_end_the_window_still_holds(harness):
     harness.broker.enqueue([new_file("a")], limit=1)
     harness.advance(0.999)
     answer = harness.broker.enqueue([new_file("b")], limit=1)
-    assert answer.fates == (Fate.THROTTLED,)
+    assert answer.fates == (EnqueueResult.THROTTLED,)
     harness.advance(0.001)
-    assert harness.broker.enqueue([new_file("b")], limit=1).fates == (Fate.ENQUEUED,)
+    assert harness.broker.enqueue([new_file("b")], limit=1).fates == (EnqueueResult.ENQUEUED,)
 
 
 def test_wait_ms_is_the_rest_of_the_window(harness):
@@ -97,13 +105,13 @@ def test_wait_ms_is_the_rest_of_the_window(harness):
     wait_ms = harness.broker.enqueue([new_file("b")], limit=1).wait_ms
     assert wait_ms == 600 if harness.is_exact else 0 < wait_ms <= 600
     harness.advance(0.6)
-    assert harness.broker.enqueue([new_file("b")], limit=1).fates == (Fate.ENQUEUED,)
+    assert harness.broker.enqueue([new_file("b")], limit=1).fates == (EnqueueResult.ENQUEUED,)
 
 
 def test_a_repeated_call_takes_no_second_permit(harness):
     entries = new_files(2)
     harness.broker.enqueue(entries, limit=3)
-    assert harness.broker.enqueue(entries, limit=3) == Enqueued((Fate.DUPLICATE,) * 2)
+    assert harness.broker.enqueue(entries, limit=3) == Enqueued((EnqueueResult.DUPLICATE,) * 2)
     assert harness.broker.enqueue([new_file("c")], limit=3).permits == 1
 
 
@@ -125,7 +133,7 @@ def test_producers_at_once_never_pass_the_limit(harness):
 
 def test_a_thousand_against_the_limit(harness):
     answer = harness.broker.enqueue(new_files(1000), limit=100)
-    assert answer.fates == (Fate.ENQUEUED,) * 100 + (Fate.THROTTLED,) * 900
+    assert answer.fates == (EnqueueResult.ENQUEUED,) * 100 + (EnqueueResult.THROTTLED,) * 900
     assert answer.permits == 100
 
 

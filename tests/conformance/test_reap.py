@@ -3,7 +3,7 @@
 from fileq.brokers.types import Suspect
 from fileq.core.claim import Claim
 from fileq.core.job import State, encode
-from fileq.core.settlement import Settled, bury, complete, retry
+from fileq.core.settlement import SettleResult, bury, complete, retry
 from tests.conformance.builders import (
     a_job,
     at_once,
@@ -72,7 +72,7 @@ def test_a_dead_slots_job_goes_to_the_front_of_its_queue(harness):
     claim = claim_one(harness)
     let_leases_run_out(harness)
     [suspect] = harness.broker.suspects()
-    assert harness.broker.reap("w1", [recovered(suspect.claims[0])]) == (Settled.DONE,)
+    assert harness.broker.reap("w1", [recovered(suspect.claims[0])]) == (SettleResult.DONE,)
     assert ids_in(harness, "low") == ["a", "b"]
     assert elements(harness, "low")[0] == encode(claim.job.but(recoveries=1))
     record = record_of(harness, "a")
@@ -88,7 +88,7 @@ def test_a_second_death_waits_out_a_backoff(harness):
     [suspect] = harness.broker.suspects()
     raw = encode(suspect.claims[0].job.but(recoveries=2))
     settlement = retry(suspect.claims[0], raw, delay_ms=700, error="worker died", died=True)
-    assert harness.broker.reap("w1", [settlement]) == (Settled.DONE,)
+    assert harness.broker.reap("w1", [settlement]) == (SettleResult.DONE,)
     assert whereabouts(harness, "a") == ["scheduled"]
     assert record_of(harness, "a").due_ms == harness.clock.ms + 700
     harness.advance(0.7)
@@ -102,7 +102,9 @@ def test_a_death_too_many_is_buried(harness):
     let_leases_run_out(harness)
     [suspect] = harness.broker.suspects()
     raw = encode(suspect.claims[0].job.but(recoveries=4, error="worker died"))
-    assert harness.broker.reap("w1", [bury(suspect.claims[0], raw, error="worker died", died=True)]) == (Settled.DONE,)
+    assert harness.broker.reap("w1", [bury(suspect.claims[0], raw, error="worker died", died=True)]) == (
+        SettleResult.DONE,
+    )
     assert elements(harness, "dead_letter") == [raw]
     assert (counter(harness, "dead"), counter(harness, "recovered"), counter(harness, "failed")) == (1, 1, 0)
     assert drift(harness) == 0
@@ -112,7 +114,7 @@ def test_a_live_slot_is_not_reaped(harness):
     claim = running(harness, "a")
     harness.advance(29.999)
     before = snapshot(harness, "a")
-    assert harness.broker.reap("w1", [recovered(claim)]) == (Settled.FENCED,)
+    assert harness.broker.reap("w1", [recovered(claim)]) == (SettleResult.FENCED,)
     assert snapshot(harness, "a") == before
 
 
@@ -122,7 +124,7 @@ def test_a_slot_that_came_back_between_look_and_reap_is_left_alone(harness):
     [suspect] = harness.broker.suspects()
     harness.broker.renew([("w1", claim.raw)])
     before = snapshot(harness, "a")
-    assert harness.broker.reap("w1", [recovered(suspect.claims[0])]) == (Settled.FENCED,)
+    assert harness.broker.reap("w1", [recovered(suspect.claims[0])]) == (SettleResult.FENCED,)
     assert snapshot(harness, "a") == before
 
 
@@ -154,9 +156,9 @@ def test_a_slot_that_still_holds_a_job_is_not_forgotten(harness):
 def test_a_settlement_for_a_job_the_slot_no_longer_holds_is_fenced(harness):
     enqueue(harness, "a", "b")
     first = claim_one(harness)
-    harness.broker.turn([complete(first)], ["w1"])
+    harness.broker.settle_and_claim([complete(first)], ["w1"])
     let_leases_run_out(harness)
-    assert harness.broker.reap("w1", [recovered(first)]) == (Settled.FENCED,)
+    assert harness.broker.reap("w1", [recovered(first)]) == (SettleResult.FENCED,)
     assert whereabouts(harness, "a") == ["completed"]
     assert whereabouts(harness, "b") == ["processing:w1"]
     assert slots_of(harness) == ["w1"]
@@ -167,7 +169,7 @@ def test_reaping_a_slot_nobody_knows_changes_nothing(harness):
     before = snapshot(harness, "a")
     assert harness.broker.reap("w9", []) == ()
     forged = recovered(Claim("w9", 0, claim.queue, claim.raw, claim.job, claim.record_id))
-    assert harness.broker.reap("w9", [forged]) == (Settled.FENCED,)
+    assert harness.broker.reap("w9", [forged]) == (SettleResult.FENCED,)
     assert snapshot(harness, "a") == before
 
 
@@ -178,7 +180,7 @@ def test_the_same_call_twice_reaps_once(harness):
     settlement = recovered(suspect.claims[0])
     harness.broker.reap("w1", [settlement])
     before = snapshot(harness, "a")
-    assert harness.broker.reap("w1", [settlement]) == (Settled.FENCED,)
+    assert harness.broker.reap("w1", [settlement]) == (SettleResult.FENCED,)
     assert snapshot(harness, "a") == before
 
 
@@ -189,7 +191,7 @@ def test_two_reapers_at_once_move_each_job_once(harness):
     let_leases_run_out(harness)
     other = harness.another()
     first, second = at_once(lambda: reap_all(harness), lambda: reap_all(harness, broker=other))
-    assert (first + second).count(Settled.DONE) == 30
+    assert (first + second).count(SettleResult.DONE) == 30
     assert sorted(ids_in(harness, "low")) == names(30)
     assert counter(harness, "recovered") == 30
     assert slots_of(harness) == []
@@ -200,15 +202,15 @@ def test_a_reaped_slot_is_told_at_its_next_turn(harness):
     stale = running(harness, "a")
     let_leases_run_out(harness)
     reap_all(harness)
-    answer = harness.broker.turn([hopeless(stale)], ["w1"])
-    assert (answer.settled, answer.gone, answer.claims) == ((Settled.FENCED,), ("w1",), ())
+    answer = harness.broker.settle_and_claim([hopeless(stale)], ["w1"])
+    assert (answer.settled, answer.gone, answer.claims) == ((SettleResult.FENCED,), ("w1",), ())
 
 
 def test_a_foreign_job_is_reaped_like_our_own(harness):
     harness.push_raw("high", foreign("a", x_note="kept"))
     claim_one(harness)
     let_leases_run_out(harness)
-    assert reap_all(harness) == [Settled.DONE]
+    assert reap_all(harness) == [SettleResult.DONE]
     [raw] = elements(harness, "high")
     assert b"x_note" in raw
     assert drift(harness) == 0
@@ -221,7 +223,7 @@ def test_bytes_that_are_not_a_job_are_reaped_byte_for_byte(harness):
     [suspect] = harness.broker.suspects()
     assert (suspect.claims[0].job, suspect.claims[0].raw) == (None, b"\xff not a job")
     assert suspect.claims[0].defect
-    assert harness.broker.reap("w1", [hopeless(suspect.claims[0])]) == (Settled.DONE,)
+    assert harness.broker.reap("w1", [hopeless(suspect.claims[0])]) == (SettleResult.DONE,)
     assert elements(harness, "dead_letter") == [b"\xff not a job"]
     assert drift(harness) == 0
 
@@ -234,7 +236,7 @@ def test_a_list_without_a_slot_is_found_by_a_sweep(harness):
     assert harness.broker.suspects() == []
     [suspect] = harness.broker.suspects(sweep=True)
     assert suspect.slot == "w1"
-    assert harness.broker.reap("w1", [recovered(suspect.claims[0])]) == (Settled.DONE,)
+    assert harness.broker.reap("w1", [recovered(suspect.claims[0])]) == (SettleResult.DONE,)
     assert whereabouts(harness, "a") == ["low"]
     assert harness.broker.suspects(sweep=True) == []
     assert drift(harness) == 0
@@ -259,7 +261,7 @@ def test_a_thousand_dead_slots(harness):
     let_leases_run_out(harness)
     suspects = harness.broker.suspects()
     assert [suspect.slot for suspect in suspects] == names(1000, "slot")
-    assert reap_all(harness) == [Settled.DONE] * 1000
+    assert reap_all(harness) == [SettleResult.DONE] * 1000
     assert sorted(ids_in(harness, "low")) == names(1000)
     assert slots_of(harness) == []
     assert drift(harness) == 0
@@ -271,6 +273,6 @@ def test_a_job_that_was_reaped_can_be_finished_by_another(harness):
     reap_all(harness)
     claim = claim_one(harness, "w2")
     assert claim.job.recoveries == 1
-    assert settle(harness, complete(claim)) is Settled.DONE
+    assert settle(harness, complete(claim)) is SettleResult.DONE
     assert [a.outcome for a in record_of(harness, "a").attempts] == ["died", "completed"]
     assert drift(harness) == 0

@@ -1,7 +1,7 @@
 """The registry: which slots there are, and that a slot which leaves takes nothing along."""
 
 from fileq.core.job import State
-from fileq.core.settlement import Settled, complete
+from fileq.core.settlement import SettleResult, complete
 from tests.conformance.builders import (
     claim_one,
     claims_of,
@@ -53,7 +53,7 @@ def test_registering_again_changes_what_is_said_and_nothing_else(harness):
     harness.broker.register({"w1": worker_info(breaker="open")})
     [view] = harness.broker.workers()
     assert (view.info.breaker, view.raw) == ("open", claim.raw)
-    assert settle(harness, complete(claim)) is Settled.DONE
+    assert settle(harness, complete(claim)) is SettleResult.DONE
 
 
 def test_registering_again_is_not_a_heartbeat(harness):
@@ -149,9 +149,9 @@ def test_copies_go_back_each_with_its_own_bytes(harness):
 def test_a_slot_may_register_again_after_it_left(harness):
     claim = running(harness, "a")
     harness.broker.deregister(["w1"])
-    assert settle(harness, complete(claim)) is Settled.FENCED
+    assert settle(harness, complete(claim)) is SettleResult.FENCED
     again = claim_one(harness)
-    assert settle(harness, complete(again)) is Settled.DONE
+    assert settle(harness, complete(again)) is SettleResult.DONE
     assert whereabouts(harness, "a") == ["completed"]
     assert drift(harness) == 0
 

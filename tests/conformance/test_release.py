@@ -1,7 +1,7 @@
 """release: back to the front of its queue, nothing counted against the job."""
 
 from fileq.core.job import State, encode
-from fileq.core.settlement import Settled, complete, release
+from fileq.core.settlement import SettleResult, complete, release
 from tests.conformance.builders import (
     UNDECODABLE,
     claim_one,
@@ -38,7 +38,7 @@ def test_released_together_they_keep_their_order_from_last_to_first(harness):
     """Each goes to the very front, so a batch is released in reverse to keep its order."""
     enqueue(harness, "a", "b", "c", "d")
     claims = claims_of(harness, "w1", "w2", "w3")
-    harness.broker.turn([release(claim) for claim in reversed(claims)], [])
+    harness.broker.settle_and_claim([release(claim) for claim in reversed(claims)], [])
     assert ids_in(harness, "low") == ["a", "b", "c", "d"]
 
 
@@ -74,7 +74,7 @@ def test_a_death_counts_as_a_recovery(harness):
 
 def test_a_released_job_completes_later(harness):
     settle(harness, release(running(harness, "a")))
-    assert settle(harness, complete(claim_one(harness))) is Settled.DONE
+    assert settle(harness, complete(claim_one(harness))) is SettleResult.DONE
     assert record_of(harness, "a").attempt_count == 2
     assert drift(harness) == 0
 

@@ -1,7 +1,7 @@
 """renew: the heartbeat goes on, and each slot hears what it really holds."""
 
-from fileq.brokers.types import Hold, Renewal
-from fileq.core.settlement import Settled, complete
+from fileq.brokers.types import LeaseStatus, Renewal
+from fileq.core.settlement import SettleResult, complete
 from tests.conformance.builders import (
     claim_one,
     claims_of,
@@ -26,16 +26,16 @@ def test_a_slot_that_holds_its_job_goes_on_holding_it(harness):
     claim = running(harness, "a")
     for _ in range(5):
         harness.advance(20)
-        assert harness.broker.renew([("w1", claim.raw)]) == [Renewal("w1", Hold.HELD)]
+        assert harness.broker.renew([("w1", claim.raw)]) == [Renewal("w1", LeaseStatus.HELD)]
         assert harness.broker.suspects() == []
-    assert settle(harness, complete(claim)) is Settled.DONE
+    assert settle(harness, complete(claim)) is SettleResult.DONE
 
 
 def test_an_idle_slot_goes_on_being_alive(harness):
     register(harness, "w1")
     for _ in range(3):
         harness.advance(20)
-        assert harness.broker.renew([("w1", b"")]) == [Renewal("w1", Hold.IDLE)]
+        assert harness.broker.renew([("w1", b"")]) == [Renewal("w1", LeaseStatus.IDLE)]
         assert harness.broker.suspects() == []
 
 
@@ -53,7 +53,7 @@ def test_a_lease_that_ran_out_unnoticed_is_taken_up_again(harness):
     claim = running(harness, "a")
     let_leases_run_out(harness)
     assert len(harness.broker.suspects()) == 1
-    assert harness.broker.renew([("w1", claim.raw)]) == [Renewal("w1", Hold.HELD)]
+    assert harness.broker.renew([("w1", claim.raw)]) == [Renewal("w1", LeaseStatus.HELD)]
     assert harness.broker.suspects() == []
 
 
@@ -63,14 +63,14 @@ def test_after_losing_the_lease_it_changes_nothing_and_says_so(harness):
     reap_all(harness)
     claim_one(harness, "w2")
     before = snapshot(harness, "a")
-    assert harness.broker.renew([("w1", claim.raw)]) == [Renewal("w1", Hold.GONE)]
+    assert harness.broker.renew([("w1", claim.raw)]) == [Renewal("w1", LeaseStatus.GONE)]
     assert snapshot(harness, "a") == before
     assert whereabouts(harness, "a") == ["processing:w2"]
 
 
 def test_a_slot_that_was_never_registered_is_gone(harness):
     before = snapshot(harness)
-    assert harness.broker.renew([("w1", b"")]) == [Renewal("w1", Hold.GONE)]
+    assert harness.broker.renew([("w1", b"")]) == [Renewal("w1", LeaseStatus.GONE)]
     assert snapshot(harness) == before
     assert harness.broker.census().heartbeats == 0
 
@@ -79,14 +79,14 @@ def test_a_job_that_is_no_longer_the_slots_own_is_lost(harness):
     claim = running(harness, "a", "w1")
     harness.broker.deregister(["w1"])
     register(harness, "w1")
-    assert harness.broker.renew([("w1", claim.raw)]) == [Renewal("w1", Hold.LOST)]
+    assert harness.broker.renew([("w1", claim.raw)]) == [Renewal("w1", LeaseStatus.LOST)]
 
 
 def test_a_slot_that_holds_another_job_than_it_believes_has_lost_its_own(harness):
     enqueue(harness, "a", "b")
     first = claim_one(harness)
-    harness.broker.turn([complete(first)], ["w1"])
-    assert harness.broker.renew([("w1", first.raw)]) == [Renewal("w1", Hold.LOST)]
+    harness.broker.settle_and_claim([complete(first)], ["w1"])
+    assert harness.broker.renew([("w1", first.raw)]) == [Renewal("w1", LeaseStatus.LOST)]
     assert whereabouts(harness, "b") == ["processing:w1"]
 
 
@@ -95,12 +95,12 @@ def test_a_slot_that_knows_of_no_job_is_given_the_one_it_holds(harness):
     running(harness, "a")
     harness.advance(5)
     [renewal] = harness.broker.renew([("w1", b"")])
-    assert (renewal.slot, renewal.hold) == ("w1", Hold.UNEXPECTED)
+    assert (renewal.slot, renewal.hold) == ("w1", LeaseStatus.UNEXPECTED)
     claim = renewal.claim
     assert (claim.slot, claim.queue, claim.id) == ("w1", "low", "a")
     assert claim.claimed_ms == harness.clock.ms - 5000
-    assert settle(harness, complete(claim)) is Settled.DONE
-    assert settle(harness, complete(claim)) is Settled.DONE_ALREADY
+    assert settle(harness, complete(claim)) is SettleResult.DONE
+    assert settle(harness, complete(claim)) is SettleResult.DONE_ALREADY
 
 
 def test_an_unexpected_foreign_job_is_given_too(harness):
@@ -114,14 +114,14 @@ def test_an_unexpected_element_that_is_no_job_is_given_too(harness):
     harness.push_raw("low", b"hello")
     claim_one(harness)
     [renewal] = harness.broker.renew([("w1", b"")])
-    assert renewal.hold is Hold.UNEXPECTED
+    assert renewal.hold is LeaseStatus.UNEXPECTED
     assert (renewal.claim.raw, renewal.claim.job) == (b"hello", None)
 
 
 def test_an_element_that_is_no_job_is_held(harness):
     harness.push_raw("low", b"hello")
     claim_one(harness)
-    assert harness.broker.renew([("w1", b"hello")]) == [Renewal("w1", Hold.HELD)]
+    assert harness.broker.renew([("w1", b"hello")]) == [Renewal("w1", LeaseStatus.HELD)]
 
 
 def test_only_the_cancelled_job_is_cancelled(harness):
@@ -129,8 +129,8 @@ def test_only_the_cancelled_job_is_cancelled(harness):
     first, second = claims_of(harness, "w1", "w2")
     harness.broker.cancel(["b"])
     assert harness.broker.renew([("w1", first.raw), ("w2", second.raw)]) == [
-        Renewal("w1", Hold.HELD),
-        Renewal("w2", Hold.CANCEL),
+        Renewal("w1", LeaseStatus.HELD),
+        Renewal("w2", LeaseStatus.CANCEL),
     ]
 
 
@@ -140,7 +140,13 @@ def test_each_slot_has_its_own_answer(harness):
     register(harness, "w3", "w4")
     answers = harness.broker.renew([("w1", first.raw), ("w2", b""), ("w3", b""), ("w4", first.raw), ("w5", b"")])
     assert [answer.slot for answer in answers] == ["w1", "w2", "w3", "w4", "w5"]
-    assert [answer.hold for answer in answers] == [Hold.HELD, Hold.UNEXPECTED, Hold.IDLE, Hold.LOST, Hold.GONE]
+    assert [answer.hold for answer in answers] == [
+        LeaseStatus.HELD,
+        LeaseStatus.UNEXPECTED,
+        LeaseStatus.IDLE,
+        LeaseStatus.LOST,
+        LeaseStatus.GONE,
+    ]
 
 
 def test_a_thousand_in_one_call(harness):
@@ -150,7 +156,7 @@ def test_a_thousand_in_one_call(harness):
     held = {claim.slot: claim.raw for claim in claims}
     harness.advance(20)
     answers = harness.broker.renew([(slot, held.get(slot, b"")) for slot in slots])
-    assert [answer.hold for answer in answers] == [Hold.HELD] * 500 + [Hold.IDLE] * 500
+    assert [answer.hold for answer in answers] == [LeaseStatus.HELD] * 500 + [LeaseStatus.IDLE] * 500
     harness.advance(20)
     assert harness.broker.suspects() == []
 

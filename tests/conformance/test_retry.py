@@ -2,7 +2,7 @@
 
 from fileq.brokers.types import ATTEMPTS_KEPT
 from fileq.core.job import State, decode, encode
-from fileq.core.settlement import Settled, complete, retry
+from fileq.core.settlement import SettleResult, complete, retry
 from tests.conformance.builders import (
     ERROR,
     claim_one,
@@ -131,7 +131,7 @@ def test_identical_bytes_that_are_both_retried_both_survive(harness):
     harness.push_raw("low", foreign("a"))
     harness.push_raw("low", foreign("a"))
     claims = claims_of(harness, "w1", "w2")
-    assert [settle(harness, failed(claim)) for claim in claims] == [Settled.DONE] * 2
+    assert [settle(harness, failed(claim)) for claim in claims] == [SettleResult.DONE] * 2
     assert whereabouts(harness, "a") == ["scheduled", "scheduled"]
     assert drift(harness) == 0
     promoted(harness)
@@ -147,7 +147,7 @@ def test_identical_bytes_retried_in_one_turn_both_survive(harness):
     for _ in range(3):
         harness.push_raw("low", foreign("a"))
     claims = claims_of(harness, "w1", "w2", "w3")
-    assert set(harness.broker.turn([failed(claim) for claim in claims], []).settled) == {Settled.DONE}
+    assert set(harness.broker.settle_and_claim([failed(claim) for claim in claims], []).settled) == {SettleResult.DONE}
     assert whereabouts(harness, "a") == ["scheduled"] * 3
     promoted(harness)
     assert whereabouts(harness, "a") == ["low"] * 3

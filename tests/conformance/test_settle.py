@@ -3,7 +3,7 @@
 import pytest
 
 from fileq.core.claim import Claim
-from fileq.core.settlement import Settled, Verb, complete, release
+from fileq.core.settlement import SettleResult, Verb, complete, release
 from tests.conformance.builders import (
     DESTINATION,
     EVERY_SETTLEMENT,
@@ -35,14 +35,14 @@ def lost_to_a_reaper(harness) -> Claim:
     """A job that was reaped from w1; w2 has it now."""
     claim = running(harness, "a", "w1")
     let_leases_run_out(harness)
-    assert reap_all(harness) == [Settled.DONE]
+    assert reap_all(harness) == [SettleResult.DONE]
     assert claim_one(harness, "w2").id == "a"
     return claim
 
 
 def test_a_settled_job_is_in_one_place_and_its_slot_is_free(harness, verb):
     claim = running(harness, "a")
-    assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is Settled.DONE
+    assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is SettleResult.DONE
     assert whereabouts(harness, "a") == [DESTINATION[verb]]
     assert holding(harness, "w1") == b""
     assert drift(harness) == 0
@@ -52,8 +52,8 @@ def test_the_same_call_twice_is_done_already(harness, verb):
     settlement = EVERY_SETTLEMENT[verb](running(harness, "a"))
     settle(harness, settlement)
     before = snapshot(harness, "a")
-    assert settle(harness, settlement) is Settled.DONE_ALREADY
-    assert settle(harness, settlement) is Settled.DONE_ALREADY
+    assert settle(harness, settlement) is SettleResult.DONE_ALREADY
+    assert settle(harness, settlement) is SettleResult.DONE_ALREADY
     assert snapshot(harness, "a") == before
     assert counter(harness, "fenced") == 0
 
@@ -62,17 +62,17 @@ def test_a_repeat_is_done_already_even_when_the_slot_holds_the_next_job(harness,
     enqueue(harness, "b", queue="high")
     settlement = EVERY_SETTLEMENT[verb](claim_one(harness))
     enqueue(harness, "c", queue="high")
-    [following] = harness.broker.turn([settlement], ["w1"]).claims
+    [following] = harness.broker.settle_and_claim([settlement], ["w1"]).claims
     before = snapshot(harness, "b", "c")
-    assert settle(harness, settlement) is Settled.DONE_ALREADY
+    assert settle(harness, settlement) is SettleResult.DONE_ALREADY
     assert snapshot(harness, "b", "c") == before
-    assert settle(harness, complete(following)) is Settled.DONE
+    assert settle(harness, complete(following)) is SettleResult.DONE
 
 
 def test_after_losing_the_lease_it_changes_nothing_and_says_so(harness, verb):
     stale = lost_to_a_reaper(harness)
     before = snapshot(harness, "a")
-    assert settle(harness, EVERY_SETTLEMENT[verb](stale)) is Settled.FENCED
+    assert settle(harness, EVERY_SETTLEMENT[verb](stale)) is SettleResult.FENCED
     assert snapshot(harness, "a") == before
     assert whereabouts(harness, "a") == ["processing:w2"]
     assert counter(harness, "fenced") == 1
@@ -82,7 +82,7 @@ def test_after_losing_the_lease_it_changes_nothing_even_if_the_slot_is_registere
     stale = lost_to_a_reaper(harness)
     register(harness, "w1")
     before = snapshot(harness, "a")
-    assert settle(harness, EVERY_SETTLEMENT[verb](stale)) is Settled.FENCED
+    assert settle(harness, EVERY_SETTLEMENT[verb](stale)) is SettleResult.FENCED
     assert snapshot(harness, "a") == before
 
 
@@ -92,7 +92,7 @@ def test_a_job_that_nobody_took_over_is_fenced_too(harness, verb):
     let_leases_run_out(harness)
     reap_all(harness)
     before = snapshot(harness, "a")
-    assert settle(harness, EVERY_SETTLEMENT[verb](stale)) is Settled.FENCED
+    assert settle(harness, EVERY_SETTLEMENT[verb](stale)) is SettleResult.FENCED
     assert snapshot(harness, "a") == before
     assert whereabouts(harness, "a") == ["low"]
 
@@ -101,14 +101,14 @@ def test_after_deregistering_it_changes_nothing(harness, verb):
     stale = running(harness, "a")
     harness.broker.deregister(["w1"])
     before = snapshot(harness, "a")
-    assert settle(harness, EVERY_SETTLEMENT[verb](stale)) is Settled.FENCED
+    assert settle(harness, EVERY_SETTLEMENT[verb](stale)) is SettleResult.FENCED
     assert snapshot(harness, "a") == before
 
 
 def test_a_lease_that_ran_out_unnoticed_still_holds(harness, verb):
     claim = running(harness, "a")
     let_leases_run_out(harness)
-    assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is Settled.DONE
+    assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is SettleResult.DONE
     assert whereabouts(harness, "a") == [DESTINATION[verb]]
     assert drift(harness) == 0
 
@@ -118,7 +118,7 @@ def test_one_slot_cannot_settle_for_another(harness, verb):
     mine, theirs = claims_of(harness, "w1", "w2")
     forged = Claim("w1", mine.token + 17, theirs.queue, theirs.raw, theirs.job, theirs.record_id)
     before = snapshot(harness, "a", "b")
-    assert settle(harness, EVERY_SETTLEMENT[verb](forged)) is Settled.FENCED
+    assert settle(harness, EVERY_SETTLEMENT[verb](forged)) is SettleResult.FENCED
     assert snapshot(harness, "a", "b") == before
 
 
@@ -137,12 +137,12 @@ def test_a_thousand_in_one_turn(harness, verb):
     enqueue(harness, *ids)
     claims = claims_of(harness, *slots)
     settlements = [EVERY_SETTLEMENT[verb](claim) for claim in claims]
-    assert harness.broker.turn(settlements, []).settled == (Settled.DONE,) * 1000
+    assert harness.broker.settle_and_claim(settlements, []).settled == (SettleResult.DONE,) * 1000
     census = harness.broker.census()
     assert census.running == 0
     assert census.drift == 0
     assert len(elements(harness, DESTINATION[verb])) == 1000
-    assert harness.broker.turn(settlements, []).settled == (Settled.DONE_ALREADY,) * 1000
+    assert harness.broker.settle_and_claim(settlements, []).settled == (SettleResult.DONE_ALREADY,) * 1000
     assert harness.broker.census() == census
 
 
@@ -151,7 +151,7 @@ def test_one_stale_settlement_does_not_hold_up_the_others(harness, verb):
     enqueue(harness, "b")
     fresh = claim_one(harness, "w3")
     settlements = [EVERY_SETTLEMENT[verb](stale), EVERY_SETTLEMENT[verb](fresh)]
-    assert harness.broker.turn(settlements, []).settled == (Settled.FENCED, Settled.DONE)
+    assert harness.broker.settle_and_claim(settlements, []).settled == (SettleResult.FENCED, SettleResult.DONE)
     assert whereabouts(harness, "b") == [DESTINATION[verb]]
 
 
@@ -179,7 +179,7 @@ def test_holder_and_reaper_at_once_move_the_job_once(harness, verb):
     mine, [theirs] = at_once(
         lambda: settle(harness, settlement), lambda: other.reap("w1", [recovered(c) for c in suspect.claims])
     )
-    assert sorted([mine, theirs]) == [Settled.DONE, Settled.FENCED]
+    assert sorted([mine, theirs]) == [SettleResult.DONE, SettleResult.FENCED]
     assert len(whereabouts(harness, "a")) == 1
     assert drift(harness) == 0
 
@@ -187,9 +187,9 @@ def test_holder_and_reaper_at_once_move_the_job_once(harness, verb):
 def test_the_same_bytes_claimed_again_can_be_settled_again(harness, verb):
     """Released and taken again by the same slot: the token tells the second claim from a repeat of the first."""
     first = running(harness, "a")
-    [second] = harness.broker.turn([release(first)], ["w1"]).claims
+    [second] = harness.broker.settle_and_claim([release(first)], ["w1"]).claims
     assert second.raw == first.raw
-    assert settle(harness, EVERY_SETTLEMENT[verb](second)) is Settled.DONE
+    assert settle(harness, EVERY_SETTLEMENT[verb](second)) is SettleResult.DONE
     assert whereabouts(harness, "a") == [DESTINATION[verb]]
 
 
@@ -197,13 +197,13 @@ def test_a_late_call_about_an_earlier_claim_of_the_same_bytes_is_fenced(harness,
     """A server executes what a dead socket brought: by then the slot has settled that claim and a second one, and
     holds the same job for the third time. What became of the first is not what became of this."""
     first = running(harness, "a")
-    [second] = harness.broker.turn([release(first)], ["w1"]).claims
-    [third] = harness.broker.turn([release(second)], ["w1"]).claims
+    [second] = harness.broker.settle_and_claim([release(first)], ["w1"]).claims
+    [third] = harness.broker.settle_and_claim([release(second)], ["w1"]).claims
     assert third.raw == first.raw
     before = snapshot(harness, "a")
-    assert settle(harness, EVERY_SETTLEMENT[verb](first)) is Settled.FENCED
+    assert settle(harness, EVERY_SETTLEMENT[verb](first)) is SettleResult.FENCED
     assert snapshot(harness, "a") == before
-    assert settle(harness, EVERY_SETTLEMENT[verb](third)) is Settled.DONE
+    assert settle(harness, EVERY_SETTLEMENT[verb](third)) is SettleResult.DONE
 
 
 def test_a_job_can_be_settled_by_every_verb_after_a_retry(harness, verb):
@@ -211,7 +211,7 @@ def test_a_job_can_be_settled_by_every_verb_after_a_retry(harness, verb):
     harness.advance(1)
     harness.broker.promote()
     claim = claim_one(harness)
-    assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is Settled.DONE
+    assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is SettleResult.DONE
     assert record_of(harness, "a").attempt_count == 2
     assert drift(harness) == 0
 
@@ -221,10 +221,10 @@ def test_a_fenced_settlement_does_not_revive_the_heartbeat_of_the_slot_that_asks
     claim = running(harness, "a", "w1")
     let_leases_run_out(harness)
     register(harness, "w2")
-    assert harness.broker.reap("w1", [recovered(claim)]) == (Settled.DONE,)
+    assert harness.broker.reap("w1", [recovered(claim)]) == (SettleResult.DONE,)
     assert claim_one(harness, "w2").id == "a"
     register(harness, "w1")
     let_leases_run_out(harness)
-    turn = harness.broker.turn([EVERY_SETTLEMENT[verb](claim)], ["w1"])
-    assert (turn.settled, turn.claims, turn.gone) == ((Settled.FENCED,), (), ())
+    turn = harness.broker.settle_and_claim([EVERY_SETTLEMENT[verb](claim)], ["w1"])
+    assert (turn.settled, turn.claims, turn.gone) == ((SettleResult.FENCED,), (), ())
     assert harness.broker.census().heartbeats == 0

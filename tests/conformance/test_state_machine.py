@@ -25,10 +25,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fileq.brokers.types import Entry, Fate, Hold, LedgerEntry, Suspect
+from fileq.brokers.types import EnqueueResult, Entry, LeaseStatus, LedgerEntry, Suspect
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version
-from fileq.core.settlement import Settled, complete, release
+from fileq.core.settlement import SettleResult, complete, release
 from tests.conformance.builders import hopeless, id_of, places, recovered, worker_info
 from tests.conformance.draws import (
     ALL_IDS,
@@ -112,7 +112,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for arrival in arrivals:
             if isinstance(arrival, Entry):
                 answer = self.same(lambda broker, entry=arrival: broker.enqueue([entry]))
-                self.came_in += answer.fates.count(Fate.ENQUEUED)
+                self.came_in += answer.fates.count(EnqueueResult.ENQUEUED)
             else:
                 for harness in (self.model, self.real):
                     harness.push_raw(*arrival)
@@ -121,7 +121,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(entries=st.lists(an_entry, max_size=4))
     def enqueue_a_batch(self, entries: list[Entry]) -> None:
         answer = self.same(lambda broker: broker.enqueue(entries))
-        self.came_in += answer.fates.count(Fate.ENQUEUED)
+        self.came_in += answer.fates.count(EnqueueResult.ENQUEUED)
 
     # working
 
@@ -138,7 +138,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self.promote(500)
 
     @rule(settling=st.lists(st.tuples(which, ends), max_size=4, unique_by=lambda one: one[0]), slots=slots)
-    def turn(self, settling: list[tuple[int, int]], slots: list[str]) -> None:
+    def settle_and_claim(self, settling: list[tuple[int, int]], slots: list[str]) -> None:
         """With claims old and new: held, lost, settled long ago."""
         self.take_turn([(self.claims[-1 - i], end) for i, end in settling if i < len(self.claims)], slots)
 
@@ -146,7 +146,10 @@ class BrokerMachine(RuleBasedStateMachine):
         chosen = [(pair, ENDS[end]) for pair, end in settling]
         by_model = as_batch(settlement(end, pair.model) for pair, end in chosen)
         by_real = as_batch(settlement(end, pair.real) for pair, end in chosen)
-        expected, got = self.model.broker.turn(by_model, slots), self.real.broker.turn(by_real, slots)
+        expected, got = (
+            self.model.broker.settle_and_claim(by_model, slots),
+            self.real.broker.settle_and_claim(by_real, slots),
+        )
         assert got.settled == expected.settled
         assert got.gone == expected.gone
         assert not slots or got.paused == expected.paused
@@ -157,8 +160,8 @@ class BrokerMachine(RuleBasedStateMachine):
         """The replies to a whole turn are lost and everything is sent again."""
         held = [pair for pair in self.claims if pair.model.slot in slots][-3:]
         for _ in range(2):
-            expected = self.model.broker.turn([settlement(release, pair.model) for pair in held], slots)
-            got = self.real.broker.turn([settlement(release, pair.real) for pair in held], slots)
+            expected = self.model.broker.settle_and_claim([settlement(release, pair.model) for pair in held], slots)
+            got = self.real.broker.settle_and_claim([settlement(release, pair.real) for pair in held], slots)
             assert got.settled == expected.settled
             self.remember(expected.claims, got.claims)
 
@@ -175,7 +178,7 @@ class BrokerMachine(RuleBasedStateMachine):
         ]
         expected, got = self.model.broker.renew(believed), self.real.broker.renew(believed)
         assert [(one.slot, one.hold) for one in got] == [(one.slot, one.hold) for one in expected]
-        self.remember(*([one.claim for one in side if one.hold is Hold.UNEXPECTED] for side in (expected, got)))
+        self.remember(*([one.claim for one in side if one.hold is LeaseStatus.UNEXPECTED] for side in (expected, got)))
         held = [(view.slot, view.raw) for view in self.model.broker.workers() if view.raw]
         self.same(lambda broker: broker.renew(held))
 
@@ -251,13 +254,13 @@ class BrokerMachine(RuleBasedStateMachine):
         self.same(lambda broker: broker.discard([(id_of(raw), raw) for raw in raws]))
 
     @rule(path=st.sampled_from(PATHS), change=st.sampled_from(["forget", "missing", "stale"]))
-    def revise(self, path: bytes, change: str) -> None:
+    def update_ledger(self, path: bytes, change: str) -> None:
         [was] = self.same(lambda broker: broker.lookup([path]))
         was = was or LedgerEntry()
         if change == "stale":
             was = was.with_version(Version(path, "elsewhere"), "nobody")
         becomes = None if change == "forget" else LedgerEntry(was.versions, self.clock.ms, "8:1")
-        self.same(lambda broker: broker.revise([(path, was, becomes)]))
+        self.same(lambda broker: broker.update_ledger([(path, was, becomes)]))
 
     # what must be true after every step
 
@@ -304,7 +307,7 @@ class BrokerMachine(RuleBasedStateMachine):
         self.promote(500)
         self.register()
         for _ in range(self.came_in):
-            expected, got = (harness.broker.turn([], ["s1"]) for harness in (self.model, self.real))
+            expected, got = (harness.broker.settle_and_claim([], ["s1"]) for harness in (self.model, self.real))
             self.remember(expected.claims, got.claims)
             if not got.claims:
                 break
@@ -317,7 +320,7 @@ class BrokerMachine(RuleBasedStateMachine):
     def finish(self, pair: Pair) -> None:
         for harness, claim in ((self.model, pair.model), (self.real, pair.real)):
             end = complete if claim.job is not None else hopeless
-            assert harness.broker.turn([end(claim)], []).settled == (Settled.DONE,)
+            assert harness.broker.settle_and_claim([end(claim)], []).settled == (SettleResult.DONE,)
 
 
 def suspicion(suspect: Suspect) -> tuple[Any, ...]:

@@ -4,7 +4,7 @@ import pytest
 
 from fileq.brokers.types import Revival
 from fileq.core.job import State, raw_id
-from fileq.core.settlement import Settled, complete, release
+from fileq.core.settlement import SettleResult, complete, release
 from tests.conformance.builders import (
     UNDECODABLE,
     claim_one,
@@ -44,7 +44,7 @@ def test_it_is_claimed_and_says_why_it_is_no_job(harness, raw):
 def test_it_is_buried_byte_for_byte_with_the_reason_in_its_record(harness, raw):
     harness.push_raw("high", raw)
     claim = claim_one(harness)
-    assert settle(harness, hopeless(claim, error="not a job", kind="Undecodable")) is Settled.DONE
+    assert settle(harness, hopeless(claim, error="not a job", kind="Undecodable")) is SettleResult.DONE
     assert elements(harness, "dead_letter") == [raw]
     record = record_of(harness, raw_id(raw))
     assert (record.state, record.raw, record.error, record.queue) == (State.DEAD, raw, "not a job", "high")
@@ -71,7 +71,7 @@ def test_burying_it_twice_buries_it_once(harness, raw):
     harness.push_raw("low", raw)
     settlement = hopeless(claim_one(harness))
     settle(harness, settlement)
-    assert settle(harness, settlement) is Settled.DONE_ALREADY
+    assert settle(harness, settlement) is SettleResult.DONE_ALREADY
     assert elements(harness, "dead_letter") == [raw]
     assert drift(harness) == 0
 
@@ -93,7 +93,7 @@ def test_it_survives_the_death_of_its_worker(harness, raw):
     harness.push_raw("low", raw)
     claim_one(harness)
     let_leases_run_out(harness)
-    assert reap_all(harness) == [Settled.DONE]
+    assert reap_all(harness) == [SettleResult.DONE]
     assert elements(harness, "low") == [raw]
     settle(harness, hopeless(claim_one(harness)))
     assert elements(harness, "dead_letter") == [raw]
@@ -130,7 +130,7 @@ def test_an_id_that_can_be_read_in_it_does_not_touch_the_job_of_that_id(harness,
     assert record_of(harness, "a").state is State.PENDING
     claim = claim_one(harness)
     assert claim.id == "a"
-    assert settle(harness, complete(claim)) is Settled.DONE
+    assert settle(harness, complete(claim)) is SettleResult.DONE
     record = record_of(harness, "a")
     assert (record.state, record.attempt_count) == (State.COMPLETED, 1)
     assert whereabouts(harness, "a") == ["completed"]
@@ -168,7 +168,9 @@ def test_a_thousand_of_them(harness):
         harness.push_raw("low", raw)
     claims = claims_of(harness, *names(1000, "slot"))
     assert [claim.raw for claim in claims] == raws
-    assert set(harness.broker.turn([hopeless(claim) for claim in claims], []).settled) == {Settled.DONE}
+    assert set(harness.broker.settle_and_claim([hopeless(claim) for claim in claims], []).settled) == {
+        SettleResult.DONE
+    }
     assert elements(harness, "dead_letter") == raws
     assert drift(harness) == 0
 

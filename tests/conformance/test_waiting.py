@@ -178,4 +178,4 @@ def test_a_closed_waiter_holds_up_nobody(harness):
     waiter.close()
     enqueue(harness, "a")
     register(harness, "w1")
-    assert len(harness.broker.turn([], ["w1"]).claims) == 1
+    assert len(harness.broker.settle_and_claim([], ["w1"]).claims) == 1

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ServerPool
-from tests.integration.container import Image, Pod
-from tests.integration.operating import Desk
-from tests.integration.producing import Place
-from tests.integration.program import REPOSITORY
-from tests.integration.working import Farm, farm_on
-from tests.servers import Server, available_servers
+from tests.support.command_line import Desk
+from tests.support.container import Image, Pod
+from tests.support.producer_setup import Place
+from tests.support.program import REPOSITORY
+from tests.support.servers import Server, available_servers
+from tests.support.worker_setup import Farm, farm_on
 
 
 def sqlite_place(directory: Path) -> Place:

@@ -28,9 +28,9 @@ from tests.conformance.builders import (
     running,
     settle,
 )
-from tests.integration.operating import Desk
-from tests.integration.program import command, environment, run
-from tests.waiting import wait_until
+from tests.support.command_line import Desk
+from tests.support.program import command, environment, run
+from tests.support.waiting import wait_until
 
 NOW = datetime.now(UTC)
 

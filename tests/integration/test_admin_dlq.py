@@ -27,9 +27,9 @@ from tests.conformance.builders import (
     settle,
     whereabouts,
 )
-from tests.integration.operating import Desk
-from tests.integration.program import command, environment, run
-from tests.waiting import wait_until
+from tests.support.command_line import Desk
+from tests.support.program import command, environment, run
+from tests.support.waiting import wait_until
 
 
 def bury_all(desk: Desk, ids: list[str], slots: int = 250) -> None:
@@ -38,7 +38,7 @@ def bury_all(desk: Desk, ids: list[str], slots: int = 250) -> None:
         some = ids[start : start + slots]
         enqueue(desk, *some)
         claims = claims_of(desk, *names(len(some), "slot"))
-        desk.broker.turn([hopeless(claim) for claim in claims], [])
+        desk.broker.settle_and_claim([hopeless(claim) for claim in claims], [])
     desk.broker.deregister(names(slots, "slot"))
 
 

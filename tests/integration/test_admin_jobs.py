@@ -27,7 +27,7 @@ from tests.conformance.builders import (
     settle,
     whereabouts,
 )
-from tests.integration.operating import Desk
+from tests.support.command_line import Desk
 
 NOW = datetime.now(UTC)
 

@@ -39,10 +39,10 @@ from tests.conformance.builders import (
     settle,
     worker_info,
 )
-from tests.integration.operating import Desk
-from tests.integration.program import command, environment, run
-from tests.servers import Server
-from tests.waiting import wait_until
+from tests.support.command_line import Desk
+from tests.support.program import command, environment, run
+from tests.support.servers import Server
+from tests.support.waiting import wait_until
 
 
 def test_an_empty_broker(desk: Desk) -> None:
@@ -109,7 +109,7 @@ def test_workers_are_grouped_by_their_process_with_their_breaker(desk: Desk) -> 
     infos = {f"a{i}": worker_info(host="alpha", pid=1, breaker="open") for i in range(3)}
     desk.broker.register({**infos, "b0": worker_info(host="beta", pid=1)})
     enqueue(desk, "x", "y")
-    desk.broker.turn([], ["a0", "b0"])
+    desk.broker.settle_and_claim([], ["a0", "b0"])
     workers = desk.json("workers")
     assert (workers["slots"], workers["busy"]) == (4, 2)
     assert [(w["host"], w["slots"], w["busy"], w["breaker"]) for w in workers["workers"]] == [
@@ -156,7 +156,7 @@ def test_the_rates_of_a_watch_are_taken_between_its_looks(desk: Desk) -> None:
     assert gather(desk.broker, recent).now is None
     enqueue(desk, *names(4))
     register(desk, "w1")
-    for claim in desk.broker.turn([], ["w1"]).claims:
+    for claim in desk.broker.settle_and_claim([], ["w1"]).claims:
         settle(desk, complete(claim))
     now = wait_until(lambda: gather(desk.broker, recent).now)
     assert (now.produced, now.completed, now.failed) == (4, 1, 0)

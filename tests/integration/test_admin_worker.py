@@ -8,9 +8,9 @@ from fileq.commands.admin.stats import gather
 from fileq.config import Config, config_from
 from fileq.core.job import State
 from tests.conformance.harness import nested
-from tests.integration.together import together, under_way
-from tests.integration.working import TTL_S, Farm, ids, is_running, pass_s
-from tests.waiting import wait_until
+from tests.support.parallel_scenarios import together, under_way
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import TTL_S, Farm, ids, is_running, pass_s
 
 __all__ = ["under_way"]
 

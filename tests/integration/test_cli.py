@@ -10,7 +10,7 @@ import pytest
 
 from fileq import __version__
 from fileq.config import example_yaml
-from tests.integration.producing import Place
+from tests.support.producer_setup import Place
 
 HEAVY = ("redis", "sqlite3", "yaml", "opentelemetry", "rich", "starlette", "uvicorn", "watchdog", "structlog")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fileq.cli import main
-from tests.integration.program import command, environment, run
+from tests.support.program import command, environment, run
 
 FILE = "# ours\nworker:\n  count: 3  # three\nproducer: {scan_dir: in}  # one line\n"
 

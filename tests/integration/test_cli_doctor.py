@@ -24,11 +24,11 @@ from fileq.brokers.redis import examine as redis_examine
 from fileq.brokers.sqlite import examine as sqlite_examine
 from fileq.cli import main
 from fileq.commands.doctor import files as files_checks
-from tests.integration.producing import Place
-from tests.integration.program import Program, command, environment, run
-from tests.integration.redis_store import contents
 from tests.integration.test_redis_rights import RIGHTS
-from tests.servers import Server
+from tests.support.producer_setup import Place
+from tests.support.program import Program, command, environment, run
+from tests.support.redis_store import contents
+from tests.support.servers import Server
 
 NOBODY = 65534
 

@@ -17,9 +17,9 @@ from fileq.brokers.types import Enqueued, Entry
 from fileq.cli import main
 from fileq.cli.commands import enqueue as enqueue_command
 from fileq.core.job import Job, decode
-from tests.integration.producing import Place
-from tests.integration.program import command, environment, run
-from tests.integration.working import Farm
+from tests.support.producer_setup import Place
+from tests.support.program import command, environment, run
+from tests.support.worker_setup import Farm
 
 
 class Said(NamedTuple):

@@ -16,9 +16,9 @@ import pytest
 from fileq.cli import main, opening
 from fileq.cli.commands import all_commands
 from fileq.cli.opening import OPEN_TIMEOUT_S
-from tests.fault_proxy import FaultProxy
-from tests.integration.program import run
-from tests.servers import Server
+from tests.support.fault_proxy import FaultProxy
+from tests.support.program import run
+from tests.support.servers import Server
 
 # The default of redis.read_timeout: what a wait would take that nobody cut short. What an idle machine takes is
 # OPEN_TIMEOUT_S; a busy one takes what it takes.

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.conftest import require
-from tests.integration.program import REPOSITORY
+from tests.support.program import REPOSITORY
 
 PROMETHEUS = REPOSITORY / "deploy" / "prometheus"
 GUIDE = (REPOSITORY / "docs" / "production.md").read_text()

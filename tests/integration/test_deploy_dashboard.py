@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from fileq.observe.metrics import METRICS
-from tests.integration.program import REPOSITORY, Program
-from tests.integration.prometheus import Prometheus
-from tests.servers import Server, available_servers
-from tests.waiting import wait_until
+from tests.support.program import REPOSITORY, Program
+from tests.support.prometheus import Prometheus
+from tests.support.servers import Server, available_servers
+from tests.support.waiting import wait_until
 
 DASHBOARD: dict[str, Any] = json.loads((REPOSITORY / "deploy" / "grafana" / "fileq.json").read_text())
 ALERTS = REPOSITORY / "deploy" / "prometheus" / "alerts.yaml"

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from fileq.config import load, to_listing
-from tests.integration.program import REPOSITORY, Program
-from tests.servers import Server
+from tests.support.program import REPOSITORY, Program
+from tests.support.servers import Server
 
 DOCS = REPOSITORY / "docs"
 PAGES = ["production.md", "deploying-handlers.md"]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.container import Image, Pod
-from tests.integration.manifests import built, container_of
-from tests.integration.program import REPOSITORY
+from tests.support.container import Image, Pod
+from tests.support.manifests import built, container_of
+from tests.support.program import REPOSITORY
 
 EXAMPLE = REPOSITORY / "examples" / "container"
 

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 import fileq
-from tests.integration.container import Container, Image, Pod, instructions
-from tests.integration.program import REPOSITORY as ROOT
+from tests.support.container import Container, Image, Pod, instructions
+from tests.support.program import REPOSITORY as ROOT
 
 HADOLINT = Path(sys.executable).with_name("hadolint")
 DOCKERFILES = ["Dockerfile", "examples/container/Dockerfile"]

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import fileq
-from tests.integration.manifests import (
+from tests.support.manifests import (
     CUSTOM,
     K8S,
     OVERLAYS,

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from tests.conftest import require
-from tests.integration.container import Container, Image, Pod
-from tests.integration.manifests import (
+from tests.support.container import Container, Image, Pod
+from tests.support.manifests import (
     K8S,
     Manifest,
     Manifests,
@@ -23,8 +23,8 @@ from tests.integration.manifests import (
     mounts_of,
     pod_of,
 )
-from tests.integration.program import REPOSITORY
-from tests.waiting import wait_until
+from tests.support.program import REPOSITORY
+from tests.support.waiting import wait_until
 
 PASSWORD = "correct horse"
 SECRETS = {"fileq-redis": {"redis-password": PASSWORD}}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.program import REPOSITORY
+from tests.support.program import REPOSITORY
 
 NEEDY = {
     "prometheus": "tests/integration/test_deploy_alerts.py::test_the_rules_are_valid",

@@ -231,9 +231,7 @@ def test_a_refusal_is_dead_at_once(status: int, announce: Callable[[], Ran], rec
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_asks_for_patience_gets_it(
-    status: int, announce: Callable[[], Ran], receiver: Receiver
-) -> None:
+def test_a_server_that_asks_for_patience_gets_it(status: int, announce: Callable[[], Ran], receiver: Receiver) -> None:
     receiver.status = status
     receiver.answer_headers = {"Retry-After": "120"}
     ended = failure(announce())

@@ -11,7 +11,7 @@ import pytest
 
 from fileq.worker import descendants
 from fileq.worker.descendants import children_of, descendants_of, memory_of
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 TREE = "sleep 1000 & (sleep 1000 & wait) & wait"

@@ -27,8 +27,8 @@ from fileq.worker.executors.children import ASKED_AT_ONCE
 from fileq.worker.executors.forkserver import ForkServer
 from fileq.worker.executors.process import ProcessExecutor
 from fileq.worker.program import Program
-from tests.integration.executor_tasks import LOADER
-from tests.waiting import wait_until
+from tests.support.executor_tasks import LOADER
+from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 MARK = "FILEQ_TEST_MARK"
@@ -856,7 +856,7 @@ def test_closing_after_the_fork_server_was_killed_leaves_nothing_behind(start: S
 @contextmanager
 def a_worker(*arguments: str, mark: str) -> Iterator["subprocess.Popen[bytes]"]:
     """One in a process of its own, once its executor is ready."""
-    command = [sys.executable, "-m", "tests.integration.executor_tasks", *arguments]
+    command = [sys.executable, "-m", "tests.support.executor_tasks", *arguments]
     with subprocess.Popen(
         command,
         cwd=REPOSITORY,

@@ -18,11 +18,12 @@ from fileq.core.job import Job, encode
 from fileq.core.outcome import Cancelled, Done, Failed, Released
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
+from fileq.runtime.handlers_program import handlers_program
 from fileq.worker.executors import thread
 from fileq.worker.executors.base import Executor
 from fileq.worker.executors.mixed import MixedExecutor
 from fileq.worker.executors.thread import CALL_S, ThreadExecutor
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 Outcome = Ran | Cancelled | Released
 
@@ -308,8 +309,8 @@ def mixed() -> Iterator[Callable[..., Driver]]:
         routes = [{"type": f"t{i}", "use": use, "isolation": isolation} for i, isolation in enumerate(isolations)]
         config = config_from({"worker": {"count": 2}, "handlers": routes})
         table = Routes.load(config, handlers_are_set=True, app_dir=str(Path(__file__).parents[2]))
-        options: dict[str, Any] = {"handlers_are_set": True, "app_dir": str(Path(__file__).parents[2])}
-        made.append(MixedExecutor(config, table, **options))
+        program = handlers_program(config, handlers_are_set=True, app_dir=str(Path(__file__).parents[2]))
+        made.append(MixedExecutor(config.worker, table, program))
         return Driver(made[-1])
 
     yield started
@@ -527,4 +528,4 @@ def test_handlers_that_only_children_cannot_import_are_a_configuration_error(
     routes = Routes.load(config, handlers_are_set=True, app_dir=str(tmp_path))
     (tmp_path / "fickle.py").write_text("import nowhere\n")
     with pytest.raises(ConfigError, match="nowhere"):
-        MixedExecutor(config, routes, handlers_are_set=True, app_dir=str(tmp_path))
+        MixedExecutor(config.worker, routes, handlers_program(config, handlers_are_set=True, app_dir=str(tmp_path)))

@@ -7,9 +7,9 @@ import time
 import pytest
 import redis
 
-from tests.fault_proxy import FaultProxy
-from tests.servers import free_port
-from tests.waiting import wait_until
+from tests.support.fault_proxy import FaultProxy
+from tests.support.servers import free_port
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture

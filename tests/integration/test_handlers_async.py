@@ -16,8 +16,8 @@ from fileq.core.outcome import Done, Failed
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran
-from tests.integration.handler_runs import routes_of, run, typed_task
-from tests.waiting import wait_until
+from tests.support.handler_runs import routes_of, run, typed_task
+from tests.support.waiting import wait_until
 
 
 async def answering(job: Any, context: Any) -> str:

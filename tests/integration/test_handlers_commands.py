@@ -19,8 +19,8 @@ from fileq.core.outcome import Done, Failed
 from fileq.handlers.commands import NAMES
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran
-from tests.integration.handler_runs import file_task, routes_of, run, task_of, typed_task
-from tests.waiting import wait_until
+from tests.support.handler_runs import file_task, routes_of, run, task_of, typed_task
+from tests.support.waiting import wait_until
 
 NASTY = [
     b"plain.txt",
@@ -118,7 +118,7 @@ def test_the_rest_of_the_environment_is_the_workers(monkeypatch: pytest.MonkeyPa
 
 def test_a_command_reads_nothing_from_the_workers_stdin() -> None:
     route = {"type": "t", "command": ["cat"]}
-    code = f"from tests.integration.handler_runs import *; print(run(typed_task('t'), {route}))"
+    code = f"from tests.support.handler_runs import *; print(run(typed_task('t'), {route}))"
     ended = subprocess.run(
         [sys.executable, "-c", code], input="secret", capture_output=True, text=True, timeout=30, check=True
     )
@@ -288,7 +288,7 @@ def test_a_process_that_ends_takes_the_commands_of_its_threads_along(tmp_path: P
     code = (
         "import threading, time\n"
         "from pathlib import Path\n"
-        "from tests.integration.handler_runs import run, typed_task\n"
+        "from tests.support.handler_runs import run, typed_task\n"
         f"route = {{'type': 't', 'command': ['sh', '-c', 'echo $$ > {pid}; exec sleep 600']}}\n"
         "threading.Thread(target=run, args=(typed_task('t'), route), daemon=True).start()\n"
         f"while not (Path({str(pid)!r}).exists() and Path({str(pid)!r}).read_text()): time.sleep(0.005)\n"

@@ -19,7 +19,7 @@ from fileq.core.outcome import Done, Failed
 from fileq.handlers import checksum, simulate
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Changed
-from tests.integration.handler_runs import file_task, routes_of, run, task_of, typed_task
+from tests.support.handler_runs import file_task, routes_of, run, task_of, typed_task
 
 EMPTY_SHA = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
@@ -253,7 +253,7 @@ def test_the_log_goes_where_logs_were_set_up() -> None:
     code = (
         "import threading\n"
         "from fileq.observe.logs import set_up_logs\n"
-        "from tests.integration.handler_runs import run, typed_task\n"
+        "from tests.support.handler_runs import run, typed_task\n"
         "set_up_logs('warn', 'json')\n"
         "def handler(job, context):\n"
         "    context.log.info('page.read')\n"

@@ -9,9 +9,9 @@ import subprocess
 import pytest
 
 from fileq.core.job import State
-from tests.integration.program import Program, command, environment, run
-from tests.integration.working import Farm
-from tests.waiting import wait_until
+from tests.support.program import Program, command, environment, run
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import Farm
 
 TALKER = """
 import fileq

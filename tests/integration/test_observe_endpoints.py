@@ -17,13 +17,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from fileq.brokers.types import WorkerInfo
 from fileq.core.job import State
 from tests.conftest import require
-from tests.integration.producing import Place, scanned
-from tests.integration.program import Program, run
-from tests.integration.together import together, under_way
-from tests.integration.working import Farm, farm_on, ids, on_files
-from tests.servers import Server, available_servers
+from tests.support.parallel_scenarios import together, under_way
+from tests.support.producer_setup import Place, scanned
+from tests.support.program import Program, run
+from tests.support.servers import Server, available_servers
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import Farm, farm_on, ids, on_files
 from tests.unit.test_observe_documented import documented
-from tests.waiting import wait_until
 
 __all__ = ["under_way"]
 BACK_S = 3.0  # within which it is ready again

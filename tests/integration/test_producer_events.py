@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.producing import Place, jobs_of, pending, scanned, scanned_again, wait_pending
-from tests.waiting import wait_until
+from tests.support.producer_setup import Place, jobs_of, pending, scanned, scanned_again, wait_pending
+from tests.support.waiting import wait_until
 
 NEVER = {"rescan_interval": "1h"}  # what is found is found by events
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.producing import Place, scanned, scanned_again, wait_pending
+from tests.support.producer_setup import Place, scanned, scanned_again, wait_pending
 
 ODD_NAMES = [
     *(b"a\nb", b"'", b'"', b"\xff\xfe", b"-rf", b"$(touch x)", b"`touch x`", b"x" * 255),

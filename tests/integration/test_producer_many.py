@@ -6,8 +6,8 @@ import threading
 import time
 from collections import Counter
 
-from tests.integration.producing import Place, jobs_of, pending, scanned, scanned_again, wait_pending
-from tests.waiting import wait_until
+from tests.support.producer_setup import Place, jobs_of, pending, scanned, scanned_again, wait_pending
+from tests.support.waiting import wait_until
 
 
 def fill(place: Place, count: int) -> None:

@@ -6,9 +6,9 @@ import subprocess
 import threading
 import time
 
-from tests.integration.producing import Place
-from tests.integration.program import command, run
-from tests.integration.terminal import Terminal
+from tests.support.producer_setup import Place
+from tests.support.program import command, run
+from tests.support.terminal import Terminal
 
 
 def once(place: Place, **settings: object) -> subprocess.CompletedProcess[str]:

@@ -13,10 +13,10 @@ import pytest
 
 from fileq.core.job import decode
 from tests.integration.conftest import redis_place
-from tests.integration.producing import Place, jobs_of, pending, scanned, wait_pending
-from tests.integration.program import run
-from tests.servers import Server, available_servers
-from tests.waiting import wait_until
+from tests.support.producer_setup import Place, jobs_of, pending, scanned, wait_pending
+from tests.support.program import run
+from tests.support.servers import Server, available_servers
+from tests.support.waiting import wait_until
 
 # start
 

@@ -11,7 +11,7 @@ import pytest
 
 from fileq.producer import watch as module
 from fileq.producer.watch import Heard, Watcher
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 class Ear:

@@ -13,7 +13,7 @@ import redis
 
 from fileq.brokers.redis import open_redis
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.settlement import Settled, complete
+from fileq.core.settlement import SettleResult, complete
 from tests.conformance.builders import (
     an_entry,
     elements,
@@ -27,15 +27,15 @@ from tests.conformance.builders import (
     running,
     settle,
 )
-from tests.integration.redis_store import QUICK, VERBS, Store, claimed, config_on, dump, opened, whole_life
-from tests.servers import Server, free_port
-from tests.waiting import wait_until
+from tests.support.redis_store import QUICK, VERBS, Store, claimed, config_on, dump, opened, whole_life
+from tests.support.servers import Server, free_port
+from tests.support.waiting import wait_until
 
 SOME_CALLS = {
     "enqueue": lambda store, claim: store.broker.enqueue([an_entry("new")]),
-    "claim": lambda store, claim: store.broker.turn([], ["w2"]),
-    "complete": lambda store, claim: store.broker.turn([complete(claim)], []),
-    "turn": lambda store, claim: store.broker.turn([failed(claim)], ["w1", "w2"]),
+    "claim": lambda store, claim: store.broker.settle_and_claim([], ["w2"]),
+    "complete": lambda store, claim: store.broker.settle_and_claim([complete(claim)], []),
+    "settle_and_claim": lambda store, claim: store.broker.settle_and_claim([failed(claim)], ["w1", "w2"]),
     "renew": lambda store, claim: store.broker.renew([("w1", claim.raw)]),
     "promote": lambda store, claim: store.broker.promote(),
     "reap": lambda store, claim: store.broker.reap("w1", [recovered(claim)]),
@@ -180,8 +180,8 @@ def test_a_server_that_cannot_serve_now_is_away_and_nothing_changes(store, how):
             with pytest.raises(BrokerUnavailable, match=f"(?i)is away: .*({words})"):
                 call(store, claim)
     assert dump(store.client) == before
-    assert settle(store, complete(claim)) is Settled.DONE
-    assert [c.id for c in store.broker.turn([], ["w1", "w2"]).claims] == ["b", "c"]
+    assert settle(store, complete(claim)) is SettleResult.DONE
+    assert [c.id for c in store.broker.settle_and_claim([], ["w1", "w2"]).claims] == ["b", "c"]
 
 
 @pytest.mark.parametrize("how", ["READONLY", "MISCONF", "NOREPLICAS"])
@@ -274,10 +274,10 @@ def test_a_full_server_refuses_new_jobs_as_away_and_drains_what_it_has(store):
             with pytest.raises(BrokerUnavailable, match=r"is away: .*maxmemory"):
                 enqueue(store, "new")
         done = 0
-        while claims := store.broker.turn([], ["w1", "w2"]).claims:
+        while claims := store.broker.settle_and_claim([], ["w1", "w2"]).claims:
             assert {r.hold for r in store.broker.renew([(c.slot, c.raw) for c in claims])} == {"held"}
-            answers = store.broker.turn([complete(c) for c in claims], []).settled
-            done += answers.count(Settled.DONE)
+            answers = store.broker.settle_and_claim([complete(c) for c in claims], []).settled
+            done += answers.count(SettleResult.DONE)
             store.broker.promote()
         assert done == 41
         assert store.broker.census().drift == 0
@@ -285,7 +285,7 @@ def test_a_full_server_refuses_new_jobs_as_away_and_drains_what_it_has(store):
     assert ids_in(store, "low") == ["new"]
 
 
-GO_ON_WHEN_FULL = {verb.name for verb in VERBS} - {"enqueue", "revive", "pause", "reinstate", "rerecord"}
+GO_ON_WHEN_FULL = {verb.name for verb in VERBS} - {"enqueue", "revive", "pause", "restore", "create_record"}
 
 
 def test_a_full_server_still_lets_every_job_end(redis_server):
@@ -353,8 +353,8 @@ def test_everything_acknowledged_survives_kill_9_and_the_same_broker_goes_on(dur
 
     assert {key: value[:2] for key, value in dump(store.client).items()} == before
     assert [r.hold for r in store.broker.renew([("w1", claim.raw)])] == ["held"]
-    assert settle(store, complete(claim)) is Settled.DONE
-    assert store.broker.turn([], ["w1"]).claims[0].id == "waiting"
+    assert settle(store, complete(claim)) is SettleResult.DONE
+    assert store.broker.settle_and_claim([], ["w1"]).claims[0].id == "waiting"
     assert store.broker.census().drift == 0
 
 
@@ -392,8 +392,8 @@ def test_a_server_that_lost_everything_is_a_new_one(redis_server):
         claim = running(store, "a")
         server.restart(kill=True)
         store.client = server.client()
-        turn = store.broker.turn([complete(claim)], ["w1"])
-        assert turn.settled == (Settled.FENCED,)
+        turn = store.broker.settle_and_claim([complete(claim)], ["w1"])
+        assert turn.settled == (SettleResult.FENCED,)
         assert turn.gone == ("w1",)
         whole_life(store.broker, store.client)
         assert reap_all(store) == []

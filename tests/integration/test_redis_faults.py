@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from fileq.brokers.redis.scripts import all_scripts
-from fileq.brokers.types import Fate
+from fileq.brokers.types import EnqueueResult
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import Version
-from fileq.core.settlement import Settled, complete, release
+from fileq.core.settlement import SettleResult, complete, release
 from tests.conformance.builders import (
     an_entry,
     claims_of,
@@ -24,8 +24,8 @@ from tests.conformance.builders import (
     snapshot,
     whereabouts,
 )
-from tests.fault_proxy import FaultProxy
-from tests.integration.redis_store import (
+from tests.support.fault_proxy import FaultProxy
+from tests.support.redis_store import (
     EVERY_WAY,
     NO_RETRIES,
     QUICK,
@@ -45,7 +45,7 @@ def each(*verbs: Verb) -> pytest.MarkDecorator:
 
 every_verb = each(*VERBS)
 # Where only the connection matters: a call that adds, one that moves, one that does both.
-some_verbs = each(*(verb for verb in VERBS if verb.name in ("enqueue", "claim", "turn")))
+some_verbs = each(*(verb for verb in VERBS if verb.name in ("enqueue", "claim", "settle_and_claim")))
 
 
 @pytest.fixture
@@ -169,7 +169,7 @@ def test_connections_reset_while_idle_are_not_noticed(store, proxy):
     for id in names(3):
         proxy.reset_all()
         through.enqueue([an_entry(id)])
-        assert through.turn([], ["w1"]).claims
+        assert through.settle_and_claim([], ["w1"]).claims
     assert store.broker.census().drift == 0
 
 
@@ -189,8 +189,8 @@ def test_an_enqueue_that_the_broker_repeated_says_enqueued(store, proxy):
     through = store.through(proxy.port)
     proxy.drop_reply_when(b"EVALSHA")
     entries = [an_entry("a"), an_entry("b", version=Version(b"/data/b", "s1")), an_entry("c", delay_ms=1000)]
-    assert through.enqueue(entries, limit=5).fates == (Fate.ENQUEUED,) * 3
-    assert through.enqueue(entries, limit=5).fates == (Fate.DUPLICATE,) * 3
+    assert through.enqueue(entries, limit=5).fates == (EnqueueResult.ENQUEUED,) * 3
+    assert through.enqueue(entries, limit=5).fates == (EnqueueResult.DUPLICATE,) * 3
 
 
 def test_an_enqueue_that_a_restarted_server_executed_before_says_enqueued(store, proxy):
@@ -206,7 +206,7 @@ def test_an_enqueue_that_a_restarted_server_executed_before_says_enqueued(store,
     flushed.release()
     caller.join(10)
     assert lost.fired == 1
-    assert answers[0].fates == (Fate.ENQUEUED,)
+    assert answers[0].fates == (EnqueueResult.ENQUEUED,)
     assert whereabouts(store, "a") == ["low"]
 
 
@@ -216,8 +216,8 @@ def test_a_settle_repeated_after_a_lost_reply_is_done_already(store, proxy, make
     through = store.through(proxy.port, **NO_RETRIES)
     proxy.drop_reply_when(b"EVALSHA")
     with pytest.raises(BrokerUnavailable):
-        through.turn([make(claim)], [])
-    assert through.turn([make(claim)], []).settled == (Settled.DONE_ALREADY,)
+        through.settle_and_claim([make(claim)], [])
+    assert through.settle_and_claim([make(claim)], []).settled == (SettleResult.DONE_ALREADY,)
 
 
 def test_a_claim_repeated_after_a_lost_reply_gives_the_same_jobs(store, proxy):
@@ -227,15 +227,15 @@ def test_a_claim_repeated_after_a_lost_reply_gives_the_same_jobs(store, proxy):
     through = store.through(proxy.port, **NO_RETRIES)
     proxy.drop_reply_when(b"EVALSHA")
     with pytest.raises(BrokerUnavailable):
-        through.turn([], slots)
-    assert [c.id for c in through.turn([], slots).claims] == names(3)
+        through.settle_and_claim([], slots)
+    assert [c.id for c in through.settle_and_claim([], slots).claims] == names(3)
     assert store.broker.census().pending["low"] == 2
 
 
 def test_a_slot_named_twice_in_one_call_counts_once(store):
     enqueue(store, "a", "b")
     register(store, "w1")
-    assert [claim.id for claim in store.broker.turn([], ["w1", "w1"]).claims] == ["a", "a"]
+    assert [claim.id for claim in store.broker.settle_and_claim([], ["w1", "w1"]).claims] == ["a", "a"]
     assert whereabouts(store, "b") == ["low"]
     store.broker.deregister(["w1", "w1"])
     assert ids_in(store, "low") == ["a", "b"]
@@ -268,7 +268,7 @@ def held_back(store: Store, proxy: FaultProxy, script: str, call):
 def test_a_claim_executed_after_its_slot_was_deregistered_takes_nothing(store, proxy):
     enqueue(store, "a", "b")
     register(store, "w1")
-    zombie = held_back(store, proxy, "turn", lambda broker: broker.turn([], ["w1"]))
+    zombie = held_back(store, proxy, "settle_and_claim", lambda broker: broker.settle_and_claim([], ["w1"]))
     store.broker.deregister(["w1"])
     before = dump(store.client)
 
@@ -282,7 +282,7 @@ def test_a_claim_executed_after_its_slot_was_deregistered_takes_nothing(store, p
 def test_a_claim_executed_after_its_slot_was_reaped_takes_nothing(store, proxy):
     enqueue(store, "a", "b")
     register(store, "w1")
-    zombie = held_back(store, proxy, "turn", lambda broker: broker.turn([], ["w1"]))
+    zombie = held_back(store, proxy, "settle_and_claim", lambda broker: broker.settle_and_claim([], ["w1"]))
     store.client.delete("jobqueue:processing:worker:w1")
     reap_all(store)
     before = dump(store.client)
@@ -295,16 +295,16 @@ def test_a_claim_executed_after_its_slot_was_reaped_takes_nothing(store, proxy):
 def test_a_claim_executed_while_its_slot_lives_is_found_at_the_next_one(store, proxy):
     enqueue(store, "a", "b")
     register(store, "w1")
-    zombie = held_back(store, proxy, "turn", lambda broker: broker.turn([], ["w1"]))
+    zombie = held_back(store, proxy, "settle_and_claim", lambda broker: broker.settle_and_claim([], ["w1"]))
     zombie.release()
-    assert [claim.id for claim in store.broker.turn([], ["w1"]).claims] == ["a"]
+    assert [claim.id for claim in store.broker.settle_and_claim([], ["w1"]).claims] == ["a"]
     assert whereabouts(store, "b") == ["low"]
 
 
 @pytest.mark.parametrize("make", EVERY_WAY)
 def test_a_settle_executed_after_its_job_went_to_another_slot_changes_nothing(store, proxy, make):
     [claim] = claimed(store, "w1")
-    zombie = held_back(store, proxy, "turn", lambda broker: broker.turn([make(claim)], []))
+    zombie = held_back(store, proxy, "settle_and_claim", lambda broker: broker.settle_and_claim([make(claim)], []))
     store.client.delete("jobqueue:processing:worker:w1")
     reap_all(store)
     [now] = claims_of(store, "w2")
@@ -314,14 +314,14 @@ def test_a_settle_executed_after_its_job_went_to_another_slot_changes_nothing(st
 
     assert snapshot(store, "a") == before
     assert whereabouts(store, "a") == ["processing:w2"]
-    assert store.broker.turn([complete(now)], []).settled == (Settled.DONE,)
+    assert store.broker.settle_and_claim([complete(now)], []).settled == (SettleResult.DONE,)
 
 
 @pytest.mark.parametrize("make", EVERY_WAY)
 def test_a_settle_executed_after_its_own_repetition_changes_nothing(store, proxy, make):
     [claim] = claimed(store, "w1")
-    zombie = held_back(store, proxy, "turn", lambda broker: broker.turn([make(claim)], []))
-    assert store.broker.turn([make(claim)], []).settled == (Settled.DONE,)
+    zombie = held_back(store, proxy, "settle_and_claim", lambda broker: broker.settle_and_claim([make(claim)], []))
+    assert store.broker.settle_and_claim([make(claim)], []).settled == (SettleResult.DONE,)
     before = dump(store.client)
 
     zombie.release()
@@ -332,11 +332,11 @@ def test_a_settle_executed_after_its_own_repetition_changes_nothing(store, proxy
 def test_a_settle_executed_after_its_slot_got_the_same_bytes_again_changes_nothing(store, proxy):
     """Released, another job done in between, claimed again: the old release must not take it from a running handler."""
     [claim] = claimed(store, "w1")
-    zombie = held_back(store, proxy, "turn", lambda broker: broker.turn([release(claim)], []))
-    store.broker.turn([release(claim)], [])
+    zombie = held_back(store, proxy, "settle_and_claim", lambda broker: broker.settle_and_claim([release(claim)], []))
+    store.broker.settle_and_claim([release(claim)], [])
     enqueue(store, "urgent", queue="high")
-    [other] = store.broker.turn([], ["w1"]).claims
-    [same] = store.broker.turn([complete(other)], ["w1"]).claims
+    [other] = store.broker.settle_and_claim([], ["w1"]).claims
+    [same] = store.broker.settle_and_claim([complete(other)], ["w1"]).claims
     assert same.raw == claim.raw
     before = snapshot(store, "a")
 
@@ -344,7 +344,7 @@ def test_a_settle_executed_after_its_slot_got_the_same_bytes_again_changes_nothi
 
     assert snapshot(store, "a") == before
     assert whereabouts(store, "a") == ["processing:w1"]
-    assert store.broker.turn([complete(same)], []).settled == (Settled.DONE,)
+    assert store.broker.settle_and_claim([complete(same)], []).settled == (SettleResult.DONE,)
 
 
 def test_a_renewal_executed_after_its_slot_is_gone_leaves_no_heartbeat(store, proxy):
@@ -372,9 +372,9 @@ def test_a_turn_is_one_round_trip_however_many_jobs_it_settles_and_claims(store,
     scripts_run = store.client.info("commandstats")["cmdstat_evalsha"]["calls"]
     proxy.reset_counts()
 
-    turn = through.turn(settlements, slots)
+    turn = through.settle_and_claim(settlements, slots)
 
-    assert set(turn.settled) == {Settled.DONE}
+    assert set(turn.settled) == {SettleResult.DONE}
     assert len(turn.claims) == count
     assert proxy.round_trips == 1
     assert [request.split(b"\r\n")[2] for request in proxy.requests] == [b"EVALSHA"]

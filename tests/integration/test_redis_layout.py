@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from fileq.core.job import Version
-from fileq.core.settlement import Settled, complete
+from fileq.core.settlement import SettleResult, complete
 from tests.conformance.builders import (
     CREATED,
     EIGHT_FIELDS,
@@ -24,7 +24,7 @@ from tests.conformance.builders import (
     running,
     settle,
 )
-from tests.integration.redis_store import GARBAGE, Store, claimed, whole_life
+from tests.support.redis_store import GARBAGE, Store, claimed, whole_life
 
 # key → type, with {} for what a name is made of.
 TABLE = {
@@ -82,7 +82,7 @@ def fill(store: Store) -> None:
     broker.cancel(["gone"])
     broker.enqueue([an_entry("file", version=Version(b"/data/file", "s1"))], limit=50)
     register(store, "busy")
-    assert broker.turn([], ["busy"]).claims
+    assert broker.settle_and_claim([], ["busy"]).claims
     broker.pause("low")
 
 
@@ -170,7 +170,7 @@ def test_jobs_are_pushed_left_and_taken_right(store):
     raws = store.client.lrange("jobqueue:low_priority", 0, -1)
     assert [json.loads(raw)["id"] for raw in raws] == ["second", "first"]
     register(store, "w1")
-    [claim] = store.broker.turn([], ["w1"]).claims
+    [claim] = store.broker.settle_and_claim([], ["w1"]).claims
     assert claim.id == "first"
 
 
@@ -204,7 +204,7 @@ def test_a_dead_job_carries_its_error_and_the_time(store):
 def test_bytes_that_are_no_job_are_dead_byte_for_byte_with_the_reason_in_their_record(store):
     store.client.lpush("jobqueue:low_priority", GARBAGE)
     register(store, "w1")
-    [claim] = store.broker.turn([], ["w1"]).claims
+    [claim] = store.broker.settle_and_claim([], ["w1"]).claims
     settle(store, hopeless(claim, error=claim.defect))
     assert store.client.lrange("jobqueue:dead_letter", 0, -1) == [GARBAGE]
     [record] = store.client.keys("jobqueue:job:*")
@@ -350,10 +350,10 @@ def test_a_job_of_eight_fields_pushed_by_another_program_is_processed_like_our_o
     raw = foreign("theirs", priority=queue)
     store.client.execute_command("LPUSH", f"jobqueue:{queue}_priority", raw)
     register(store, "w1")
-    [claim] = store.broker.turn([], ["w1"]).claims
+    [claim] = store.broker.settle_and_claim([], ["w1"]).claims
     assert (claim.raw, claim.id, claim.queue) == (raw, "theirs", queue)
     assert record_of(store, "theirs").state == "running"
-    assert settle(store, complete(claim)) is Settled.DONE
+    assert settle(store, complete(claim)) is SettleResult.DONE
     assert store.client.lrange("jobqueue:completed", 0, -1) == [raw]
     assert record_of(store, "theirs").state == "completed"
     assert store.broker.census().drift == 0
@@ -389,7 +389,7 @@ def test_two_prefixes_share_a_server_and_nothing_else(redis_server):
     with Store(redis_server) as one, Store(redis_server, **{"redis.prefix": "other"}) as two:
         enqueue(one, "a")
         register(two, "w1")
-        assert two.broker.turn([], ["w1"]).claims == ()
+        assert two.broker.settle_and_claim([], ["w1"]).claims == ()
         assert two.broker.census().pending == {"high": 0, "low": 0}
         with closing(two.broker.waiter()) as waiter:
             waiter.arm()

@@ -11,10 +11,10 @@ import pytest
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.settlement import complete
 from tests.conformance.builders import an_entry, completed, enqueue, ids_in, register, whereabouts
-from tests.integration.redis_store import VERBS, Store, claimed, contents, dump, opened, spoil, whole_life
+from tests.support.redis_store import VERBS, Store, claimed, contents, dump, opened, spoil, whole_life
 
 # All but the turn of several verbs: each of them is here by itself, and one's refusal does not undo another.
-SINGLE = [verb for verb in VERBS if verb.name != "turn"]
+SINGLE = [verb for verb in VERBS if verb.name != "settle_and_claim"]
 every_verb = pytest.mark.parametrize("verb", SINGLE, ids=[verb.name.replace(" ", "_") for verb in SINGLE])
 
 
@@ -92,7 +92,7 @@ def test_a_job_whose_record_is_of_the_wrong_type_is_not_claimed(store):
     spoil(store.client, b"jobqueue:job:a")
     before = dump(store.client)
     with pytest.raises(BrokerError, match="jobqueue:job:a is a stream"):
-        store.broker.turn([], ["w1"])
+        store.broker.settle_and_claim([], ["w1"])
     assert dump(store.client) == before
 
 
@@ -101,10 +101,10 @@ def test_what_was_claimed_before_a_job_that_cannot_be_reaches_its_slots(store):
     enqueue(store, "a", "b")
     register(store, "w1", "w2")
     spoil(store.client, b"jobqueue:job:b")
-    assert [claim.id for claim in store.broker.turn([], ["w1", "w2"]).claims] == ["a"]
+    assert [claim.id for claim in store.broker.settle_and_claim([], ["w1", "w2"]).claims] == ["a"]
     assert whereabouts(store, "b") == ["low"]
     with pytest.raises(BrokerError, match="jobqueue:job:b is a stream"):
-        store.broker.turn([], ["w2"])
+        store.broker.settle_and_claim([], ["w2"])
 
 
 def test_a_settlement_that_was_lost_is_not_counted_while_its_turn_is_refused(store):
@@ -114,7 +114,7 @@ def test_a_settlement_that_was_lost_is_not_counted_while_its_turn_is_refused(sto
     before = dump(store.client)
     for _ in range(3):
         with pytest.raises(BrokerError, match="jobqueue:processing:worker:w2 is a stream"):
-            store.broker.turn([complete(lost), complete(held)], [])
+            store.broker.settle_and_claim([complete(lost), complete(held)], [])
     assert dump(store.client) == before
 
 
@@ -134,7 +134,7 @@ LOOKS = {
     "suspects": lambda broker: broker.suspects(sweep=True),
     "workers": lambda broker: broker.workers(),
     "overview": lambda broker: broker.overview(1),
-    "astray": lambda broker: broker.astray(["a"]),
+    "lost": lambda broker: broker.lost(["a"]),
     "records": lambda broker: broker.records(["a"]),
     "peek": lambda broker: [broker.peek(place, 3) for place in ("high", "low", "scheduled", "dead_letter")],
     "pages": lambda broker: [list(broker.pages(place)) for place in ("high", "completed", "cancelled", "scheduled")],

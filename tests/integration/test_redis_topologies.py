@@ -9,11 +9,11 @@ import pytest
 
 from fileq.brokers.redis import RedisBroker, open_redis
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
-from fileq.core.settlement import Settled, complete
+from fileq.core.settlement import SettleResult, complete
 from tests.conformance.builders import an_entry, foreign, names, worker_info
-from tests.integration.redis_store import config_on, whole_life
-from tests.servers import Server
-from tests.waiting import wait_until
+from tests.support.redis_store import config_on, whole_life
+from tests.support.servers import Server
+from tests.support.waiting import wait_until
 
 SECRET = "s3cret/with:odd@signs%"
 QUOTED = "s3cret%2Fwith%3Aodd%40signs%25"
@@ -26,8 +26,8 @@ def broker_on(**settings: Any) -> Iterator[RedisBroker]:
 
 
 def claim_and_complete(broker: RedisBroker, slot: str = "w1") -> str:
-    [claim] = broker.turn([], [slot]).claims
-    assert broker.turn([complete(claim)], []).settled == (Settled.DONE,)
+    [claim] = broker.settle_and_claim([], [slot]).claims
+    assert broker.settle_and_claim([complete(claim)], []).settled == (SettleResult.DONE,)
     return claim.id
 
 
@@ -174,7 +174,7 @@ def test_after_a_failover_the_same_broker_goes_on_with_the_new_master(sentinel):
     with broker_on(**sentinel_settings(sentinel)) as broker, contextlib.closing(broker.waiter()) as waiter:
         broker.register({"w1": worker_info()})
         broker.enqueue([an_entry(id) for id in names(3)])
-        [claim] = broker.turn([], ["w1"]).claims
+        [claim] = broker.settle_and_claim([], ["w1"]).claims
         waiter.arm()
         before.client().execute_command("WAIT", 1, 5000)
 
@@ -184,7 +184,7 @@ def test_after_a_failover_the_same_broker_goes_on_with_the_new_master(sentinel):
         assert outcomes <= {"done", "away"}
         wait_until(lambda: outcome_of(broker) == "done", what="the new master serves")
         assert [r.hold for r in broker.renew([("w1", claim.raw)])] == ["held"]
-        assert broker.turn([complete(claim)], []).settled == (Settled.DONE,)
+        assert broker.settle_and_claim([complete(claim)], []).settled == (SettleResult.DONE,)
         assert claim_and_complete(broker) == "job-0001"
         assert broker.census().drift == 0
         assert sentinel.master.client().llen("jobqueue:completed") == 2

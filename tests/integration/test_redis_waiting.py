@@ -13,10 +13,10 @@ from fileq.brokers.redis import RedisBroker, wake
 from fileq.brokers.redis.wake import RedisWaiter
 from fileq.core.errors import BrokerUnavailable
 from tests.conformance.builders import elements, enqueue, foreign, register
-from tests.fault_proxy import FaultProxy
-from tests.integration.redis_store import QUICK, Store, dump
-from tests.servers import Server
-from tests.waiting import wait_until
+from tests.support.fault_proxy import FaultProxy
+from tests.support.redis_store import QUICK, Store, dump
+from tests.support.servers import Server
+from tests.support.waiting import wait_until
 
 HIGH, LOW = "jobqueue:high_priority", "jobqueue:low_priority"
 LONG_S = 20.0
@@ -81,7 +81,7 @@ def test_many_waiters_on_one_queue_all_wake_and_one_claims(store):
         assert store.client.llen(LOW) == 1
         for n, broker in enumerate(others):
             register(store, f"w{n}", broker=broker)
-        claims = [broker.turn([], [f"w{n}"]).claims for n, broker in enumerate(others)]
+        claims = [broker.settle_and_claim([], [f"w{n}"]).claims for n, broker in enumerate(others)]
         assert sorted(map(len, claims)) == [0] * 7 + [1]
 
 

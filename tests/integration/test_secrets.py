@@ -20,14 +20,14 @@ from fileq.brokers.types import Entry
 from fileq.cli import OK, UNREACHABLE, USAGE, main
 from fileq.config import config_from
 from fileq.core.job import typed_job
-from tests.integration.program import Program, command, environment, run
-from tests.servers import Server, available_servers
-from tests.waiting import wait_until
+from tests.support.program import Program, command, environment, run
+from tests.support.servers import Server, available_servers
+from tests.support.waiting import wait_until
 
 PASSWORD = "hunter2-of-the-test"
 WRONG = "hunter3-of-the-test"
 SECRETS = (PASSWORD, WRONG)
-HANDLERS = Path(__file__).with_name("worker_handlers.py")  # not imported: its decorators would register here
+HANDLERS = Path(__file__).parents[1] / "support/worker_handlers.py"  # not imported: its decorators would register here
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def placed(planted: Planted, directory: Path, monkeypatch: pytest.MonkeyPatch) -
     if planted.file:
         (directory / "config.yaml").write_text(planted.file)
     with monkeypatch.context() as patch:
-        patch.setattr("tests.integration.program.environment", lambda **more: environment(**planted.variables, **more))
+        patch.setattr("tests.support.program.environment", lambda **more: environment(**planted.variables, **more))
         yield
 
 

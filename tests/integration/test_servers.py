@@ -10,8 +10,17 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.servers import PORTS, Certificates, Cluster, Sentinel, Server, ServerFailed, available_servers, free_port
-from tests.waiting import wait_until
+from tests.support.servers import (
+    PORTS,
+    Certificates,
+    Cluster,
+    Sentinel,
+    Server,
+    ServerFailed,
+    available_servers,
+    free_port,
+)
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,7 +66,7 @@ def test_a_taken_port_is_not_mistaken_for_the_new_server(redis_server):
 
 def test_a_port_taken_between_the_look_and_the_start_is_replaced(redis_server, monkeypatch):
     ports = iter([redis_server.port, free_port()])
-    monkeypatch.setattr("tests.servers.server.free_port", lambda: next(ports))
+    monkeypatch.setattr("tests.support.servers.server.free_port", lambda: next(ports))
     with Server(redis_server.binary) as server:
         assert server.port != redis_server.port
         assert server.client().ping()
@@ -201,7 +210,7 @@ def test_servers_go_with_the_process_that_started_them(redis_server, how):
     """Also by kill -9, also while a thread or a forked child of it lives on."""
     program = f"""
 import os, signal, sys, threading
-from tests.servers import Server
+from tests.support.servers import Server
 servers = []
 starter = threading.Thread(target=lambda: servers.append(Server({redis_server.binary!r}).start()))
 starter.start()

@@ -58,15 +58,18 @@ def test_whatever_happens_the_ends_tell_the_length(directory: Path, seed: int) -
             elif move == "cancel" and ids:
                 broker.cancel(draw.sample(ids, min(len(ids), draw.randrange(1, 3))))
             elif move == "claim":
-                held.update((c.slot, c) for c in broker.turn([], [slot for slot in SLOTS if slot not in held]).claims)
+                held.update(
+                    (c.slot, c)
+                    for c in broker.settle_and_claim([], [slot for slot in SLOTS if slot not in held]).claims
+                )
             elif move in ("release", "complete") and held:
-                broker.turn([(release if move == "release" else complete)(c) for c in held.values()], [])
+                broker.settle_and_claim([(release if move == "release" else complete)(c) for c in held.values()], [])
                 held.clear()
             elif move == "drain" and draw.random() < 0.3:
-                broker.turn([complete(c) for c in held.values()], [])
+                broker.settle_and_claim([complete(c) for c in held.values()], [])
                 held.clear()
-                while claims := broker.turn([], SLOTS).claims:
-                    broker.turn([complete(c) for c in claims], [])
+                while claims := broker.settle_and_claim([], SLOTS).claims:
+                    broker.settle_and_claim([complete(c) for c in claims], [])
             agree(broker)
 
 

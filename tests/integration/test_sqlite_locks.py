@@ -11,7 +11,7 @@ import pytest
 
 from fileq.brokers.sqlite import locks
 from fileq.brokers.sqlite.locks import WriteLock
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 SHORT_S = 0.05
 LONG_S = 30.0

@@ -10,7 +10,7 @@ import pytest
 from fileq.brokers.sqlite import SqliteBroker, open_sqlite, schema, store
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from fileq.files import mounts as filesystems
-from tests.integration.sqlite_process import a_config, a_worker, an_entry
+from tests.support.sqlite_process import a_config, a_worker, an_entry
 
 VERSION = schema.VERSION  # before a test knows one more
 

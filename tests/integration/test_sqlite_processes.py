@@ -21,8 +21,8 @@ from fileq.brokers.types import Event
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import decode
 from fileq.core.settlement import complete, release
-from tests.integration.sqlite_process import a_config, a_worker, an_entry, said, started, tell
-from tests.waiting import wait_until
+from tests.support.sqlite_process import a_config, a_worker, an_entry, said, started, tell
+from tests.support.waiting import wait_until
 
 PLACES = ("high", "low", "scheduled", "dead_letter", "completed", "cancelled")
 ROUNDS = 4
@@ -186,7 +186,7 @@ def test_a_push_by_another_process_wakes_a_waiter(path: Path, broker: SqliteBrok
         tell(process)
         assert waiter.wait(LONG_S)
     broker.register({"w": a_worker()})
-    assert [claim.id for claim in broker.turn([], ["w"]).claims] == ["a"]
+    assert [claim.id for claim in broker.settle_and_claim([], ["w"]).claims] == ["a"]
 
 
 def test_a_push_by_another_process_to_a_queue_paused_for_the_waiter_does_not_wake_it(path: Path, broker):
@@ -209,8 +209,8 @@ def test_a_waiter_is_woken_by_every_push_it_is_armed_for(path: Path, broker: Sql
             waiter.arm()
             other.enqueue([an_entry(f"job-{number}")])
             assert waiter.wait(LONG_S)
-            [claim] = broker.turn([], ["w"]).claims
-            broker.turn([complete(claim)], [])
+            [claim] = broker.settle_and_claim([], ["w"]).claims
+            broker.settle_and_claim([complete(claim)], [])
 
 
 def test_events_of_another_process_are_heard(path: Path, broker: SqliteBroker):

@@ -8,10 +8,10 @@ import pytest
 
 from fileq.brokers.sqlite import SqliteBroker, books, store
 from fileq.brokers.sqlite import broker as broker_module
-from fileq.brokers.types import Entry, Fate
+from fileq.brokers.types import EnqueueResult, Entry
 from fileq.core.job import Version
-from fileq.core.settlement import Settled, complete
-from tests.integration.sqlite_process import a_config, a_job, a_worker, an_entry
+from fileq.core.settlement import SettleResult, complete
+from tests.support.sqlite_process import a_config, a_job, a_worker, an_entry
 
 YEAR_MS = 365 * 24 * 3600 * 1000
 
@@ -67,10 +67,10 @@ def test_a_turn_that_settles_and_claims_64_jobs_is_one_transaction(broker: Sqlit
     slots = [f"w{i}" for i in range(64)]
     broker.register(dict.fromkeys(slots, a_worker()))
     broker.enqueue([an_entry(f"job-{i}") for i in range(128)])
-    claims = broker.turn([], slots).claims
+    claims = broker.settle_and_claim([], slots).claims
     with transactions_of(broker) as seen:
-        turn = broker.turn([complete(claim) for claim in claims], slots)
-    assert set(turn.settled) == {Settled.DONE}
+        turn = broker.settle_and_claim([complete(claim) for claim in claims], slots)
+    assert set(turn.settled) == {SettleResult.DONE}
     assert len(turn.claims) == 64
     assert seen == ["BEGIN IMMEDIATE", "COMMIT"]
 
@@ -103,13 +103,13 @@ def test_a_turn_that_fails_changes_nothing_not_even_whose_turn_it_is(broker: Sql
     with monkeypatch.context() as patch:
         patch.setattr(books.Books, "write", lambda self: self.db.execute("SELECT 1 FROM nowhere"))
         with pytest.raises(Exception, match="nowhere"):
-            broker.turn([], ["w"])
+            broker.settle_and_claim([], ["w"])
     assert broker.census().running == 0
     order = []
     for _ in range(4):
-        [claim] = broker.turn([], ["w"]).claims
+        [claim] = broker.settle_and_claim([], ["w"]).claims
         order.append(claim.id)
-        broker.turn([complete(claim)], [])
+        broker.settle_and_claim([complete(claim)], [])
     # Every other claim starts low; had the failed one been counted, it would be the first.
     assert order == ["high-0", "low-0", "high-1", "low-1"]
 
@@ -132,26 +132,26 @@ def test_a_step_of_the_wall_clock_ends_no_lease(broker: SqliteBroker, wall: Cloc
 def test_a_lease_ends_with_the_boot_it_was_given_in(path: Path, broker: SqliteBroker, wall, monkeypatch):
     broker.register({"w": a_worker()})
     broker.enqueue([an_entry("a")])
-    [claim] = broker.turn([], ["w"]).claims
+    [claim] = broker.settle_and_claim([], ["w"]).claims
     monkeypatch.setattr(store, "boot_id", lambda: "another boot")
     # After a reboot the monotonic clock starts again, far below the old lease's end.
     with closing(SqliteBroker(broker.config, clock=wall, monotonic=Clock(5))) as rebooted:
         [suspect] = rebooted.suspects()
         assert [held.id for held in suspect.claims] == ["a"]
-        assert rebooted.reap("w", [complete(claim)]) == (Settled.DONE,)
+        assert rebooted.reap("w", [complete(claim)]) == (SettleResult.DONE,)
 
 
 def test_a_rate_limit_is_not_stuck_when_the_wall_clock_is_set_back(broker: SqliteBroker, wall: Clock, monotonic: Clock):
-    def enqueue(id: str) -> tuple[Fate, int]:
+    def enqueue(id: str) -> tuple[EnqueueResult, int]:
         answer = broker.enqueue([Entry(a_job(id), "low", version=Version(id.encode(), "1"))], limit=1)
         return answer.fates[0], answer.wait_ms
 
-    assert enqueue("a") == (Fate.ENQUEUED, 0)
+    assert enqueue("a") == (EnqueueResult.ENQUEUED, 0)
     wall.ms -= YEAR_MS
     monotonic.ms += 400
-    assert enqueue("b") == (Fate.THROTTLED, 600)
+    assert enqueue("b") == (EnqueueResult.THROTTLED, 600)
     monotonic.ms += 600
-    assert enqueue("b") == (Fate.ENQUEUED, 0)
+    assert enqueue("b") == (EnqueueResult.ENQUEUED, 0)
 
 
 # what is kept, and for how long
@@ -163,7 +163,7 @@ def test_records_whose_time_has_come_are_deleted_a_few_at_a_time(broker: SqliteB
     broker.register(dict.fromkeys(slots, a_worker()))
     ids = [f"job-{i}" for i in range(5)]
     broker.enqueue([an_entry(id) for id in ids])
-    broker.turn([complete(claim) for claim in broker.turn([], slots).claims], [])
+    broker.settle_and_claim([complete(claim) for claim in broker.settle_and_claim([], slots).claims], [])
 
     def stored() -> int:
         with broker.store.snapshot() as db:
@@ -181,10 +181,10 @@ def test_an_id_may_be_used_again_before_its_expired_record_was_deleted(broker: S
     monkeypatch.setattr(books, "EXPIRED_AT_ONCE", 0)
     broker.register({"w": a_worker()})
     broker.enqueue([an_entry("a")])
-    broker.turn([complete(claim) for claim in broker.turn([], ["w"]).claims], [])
-    assert broker.enqueue([an_entry("a")]).fates == (Fate.DUPLICATE,)
+    broker.settle_and_claim([complete(claim) for claim in broker.settle_and_claim([], ["w"]).claims], [])
+    assert broker.enqueue([an_entry("a")]).fates == (EnqueueResult.DUPLICATE,)
     wall.ms += 60_000
-    assert broker.enqueue([an_entry("a")]).fates == (Fate.ENQUEUED,)
+    assert broker.enqueue([an_entry("a")]).fates == (EnqueueResult.ENQUEUED,)
     [record] = broker.records(["a"])
     assert record is not None
     assert record.attempts == ()
@@ -194,15 +194,15 @@ def test_a_settlement_from_a_former_life_of_a_slot_is_not_taken_for_a_repeat(bro
     """The tokens of a slot go on counting although it was deregistered, and in another process too."""
     broker.enqueue([an_entry("a"), an_entry("b")])
     broker.register({"w": a_worker()})
-    [old] = broker.turn([], ["w"]).claims
+    [old] = broker.settle_and_claim([], ["w"]).claims
     broker.deregister(["w"])
     with closing(SqliteBroker(broker.config, clock=broker.clock, monotonic=broker.monotonic)) as other:
         other.register({"w": a_worker()})
-        [new] = other.turn([], ["w"]).claims
+        [new] = other.settle_and_claim([], ["w"]).claims
         assert (old.id, new.id) == ("a", "a")
         assert new.token > old.token
-        assert other.turn([complete(new)], []).settled == (Settled.DONE,)
-        assert other.turn([complete(old)], []).settled == (Settled.FENCED,)
+        assert other.settle_and_claim([complete(new)], []).settled == (SettleResult.DONE,)
+        assert other.settle_and_claim([complete(old)], []).settled == (SettleResult.FENCED,)
 
 
 def test_slots_that_went_are_forgotten_in_the_end(broker: SqliteBroker, wall: Clock, monkeypatch):

@@ -14,11 +14,11 @@ from msgspec import Struct
 
 from fileq.brokers.types import Entry
 from fileq.core.job import State, typed_job
-from tests.collector import Collector, Seen, black_hole, grpc_collector, http_collector, refusing
-from tests.integration.program import Program, run
-from tests.integration.together import together, under_way
-from tests.integration.working import Farm, farm_on, on_files, pass_s
-from tests.waiting import wait_until
+from tests.support.otlp_collector import Collector, Seen, black_hole, grpc_collector, http_collector, refusing
+from tests.support.parallel_scenarios import together, under_way
+from tests.support.program import Program, run
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import Farm, farm_on, on_files, pass_s
 
 __all__ = ["under_way"]
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -9,11 +9,11 @@ from contextlib import closing
 import msgspec
 
 from fileq.brokers.protocol import Subscription
-from fileq.brokers.types import Cancelled, Event
+from fileq.brokers.types import CancelResult, Event
 from fileq.core.job import State
-from tests.integration.together import together, under_way
-from tests.integration.working import TTL_S, Farm, ids, is_running
-from tests.waiting import wait_until
+from tests.support.parallel_scenarios import together, under_way
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import TTL_S, Farm, ids, is_running
 
 __all__ = ["under_way"]
 OBEDIENT, STUBBORN = ["obedient", "obedient_in_thread"], ["stubborn", "stubborn_in_thread"]
@@ -29,7 +29,7 @@ def test_a_running_job_that_is_cancelled_is_told_then_ended_by_force_and_never_t
     farm.wait_told("start", 5)
     with closing(farm.broker.subscribe()) as subscription:
         asked_s = time.time()
-        assert farm.broker.cancel([*cancelled, "nobody"]) == [*[Cancelled.REQUESTED] * 4, Cancelled.UNKNOWN]
+        assert farm.broker.cancel([*cancelled, "nobody"]) == [*[CancelResult.REQUESTED] * 4, CancelResult.UNKNOWN]
         assert sorted(farm.wait_told("cancelled", 2)) == OBEDIENT
         # Its worker hears of it at its next renewal, a third of a heartbeat later at most.
         assert max(line.at_s for line in farm.diary("cancelled")) - asked_s < TTL_S
@@ -55,7 +55,7 @@ def test_a_running_job_that_is_cancelled_is_told_then_ended_by_force_and_never_t
     census = farm.census()
     assert (census.counters["cancelled"], census.counters["completed"], census.drift) == (4, 21, 0)
     assert [census.counters.get(name, 0) for name in ("failed", "retried", "recovered", "dead")] == [0] * 4
-    assert farm.broker.cancel(["obedient", "bystander"]) == [Cancelled.ENDED] * 2
+    assert farm.broker.cancel(["obedient", "bystander"]) == [CancelResult.ENDED] * 2
     assert worker.stop() == 0
 
 

@@ -6,8 +6,8 @@ import os
 import signal
 
 from fileq.core.job import State
-from tests.integration.working import Farm, ids, is_running
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import Farm, ids, is_running
 
 
 def test_the_job_of_a_killed_child_runs_again_at_once(farm: Farm) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from fileq.brokers.types import Entry
 from fileq.core.job import State, file_job, raw_id
-from tests.integration.producing import scanned_again
-from tests.integration.working import Farm, ids, on_files, pass_s
-from tests.servers import Server
-from tests.waiting import wait_until
+from tests.support.producer_setup import scanned_again
+from tests.support.servers import Server
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import Farm, ids, on_files, pass_s
 
 
 def test_what_nobody_can_run_is_dead_with_the_reason_and_its_bytes_intact(farm: Farm, valkey: Server) -> None:

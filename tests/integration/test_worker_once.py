@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 
 from fileq.brokers.types import Entry
 from fileq.core.job import State, typed_job
-from tests.integration import program
-from tests.integration.terminal import Terminal
-from tests.integration.working import Farm, ids, is_running, on_files
+from tests.support import program
+from tests.support.terminal import Terminal
+from tests.support.worker_setup import Farm, ids, is_running, on_files
 
 
 def all_once(farm: Farm, **settings: object) -> subprocess.CompletedProcess[str]:
@@ -66,6 +66,7 @@ def test_paused_and_scheduled_jobs_are_left_and_reported_and_retries_are_waited_
     assert farm.states(["tomorrow"]) == {"scheduled": 1}
     assert farm.told("note") == []
     assert farm.census().drift == 0
+
 
 def test_a_worker_once_ends_when_nothing_is_left_and_scans_nothing(each_farm: Farm) -> None:
     farm = each_farm

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from fileq.core.job import State
-from tests.integration.working import Farm, ids, on_files
-from tests.servers import Server
-from tests.waiting import wait_until
+from tests.support.servers import Server
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import Farm, ids, on_files
 
 # Neither a heartbeat nor a timeout may be what gets a job started.
 LONG_WAIT_S = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from fileq.core.job import State, rfc3339
-from tests.integration.working import Farm, ids
+from tests.support.worker_setup import Farm, ids
 
 
 def test_failed_attempts_are_counted_recorded_and_tried_again_as_the_error_asks(each_farm: Farm) -> None:

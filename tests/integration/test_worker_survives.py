@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fileq.core.job import State
-from tests.integration.program import Program
-from tests.integration.together import server_beside, together, under_way
-from tests.integration.working import REAP_S, TTL_S, Farm, ids, is_running, pass_s
-from tests.waiting import wait_until
+from tests.support.parallel_scenarios import server_beside, together, under_way
+from tests.support.program import Program
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import REAP_S, TTL_S, Farm, ids, is_running, pass_s
 
 __all__ = ["under_way"]
 RECOVERY_S = TTL_S + 2 * TTL_S / 3 + REAP_S  # heartbeat, two renewals, one interval of the reaper

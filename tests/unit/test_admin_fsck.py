@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from fileq.brokers.types import Census
-from fileq.commands.admin.fsck.law import agreed, measured, tighter
+from fileq.commands.admin.fsck.balance import agreed, measured, tighter
 from fileq.commands.admin.fsck.walk import Seen, readable_id, record_for
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fileq.cli.commands import all_commands
 from fileq.commands.admin import schema
-from fileq.commands.admin.control import Cancellation, CancelResult, Pausing, Workers
+from fileq.commands.admin.control import Cancellation, JobCancellation, Pausing, Workers
 from fileq.commands.admin.dlq import Answer, DeadJobs, Result
 from fileq.commands.admin.fsck.report import Copies, Law, Problem, Repair, Report
 from fileq.commands.admin.jobs import AttemptView, JobHistory, JobView
@@ -21,7 +21,7 @@ DOCUMENTED = [
     (schema.JOB_FIELDS, JobView, ()),
     (schema.HISTORY_FIELDS, JobHistory, (AttemptView,)),
     (schema.TRACE_FIELDS, FileTrace, (VersionTrace,)),
-    (schema.CANCEL_FIELDS, Cancellation, (CancelResult,)),
+    (schema.CANCEL_FIELDS, Cancellation, (JobCancellation,)),
     (schema.PAUSE_FIELDS, Pausing, ()),
     (schema.DLQ_LIST_FIELDS, DeadJobs, ()),
     (schema.DLQ_ANSWER_FIELDS, Answer, (Result,)),

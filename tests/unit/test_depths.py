@@ -15,8 +15,8 @@ from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.job import encode, typed_job
 from fileq.core.settlement import complete, retry
 from fileq.observe.depths import FAILED_S, FRESH_S, SILENT_S, DepthGauge, read_depths
-from tests.clocks import Hands
-from tests.waiting import wait_until
+from tests.support.clocks import Hands
+from tests.support.waiting import wait_until
 
 QUEUES = ("high", "low")
 NOW_MS = 1_800_000_000_000
@@ -140,20 +140,20 @@ def test_every_place_has_its_length_and_every_queue_the_age_of_its_next_job(brok
     depths = read_depths(broker, QUEUES)
     assert depths.lengths == {"high": 0, "low": 2, "scheduled": 0, "dead_letter": 0, "processing": 0}
     assert depths.ages_s == {"high": 0.0, "low": 30.0}
-    [claim] = broker.turn([], ["slot"]).claims
+    [claim] = broker.settle_and_claim([], ["slot"]).claims
     depths = read_depths(broker, QUEUES)
     assert (depths.lengths["processing"], depths.ages_s["low"]) == (1, 20.0)
-    broker.turn([complete(claim)], [])
+    broker.settle_and_claim([complete(claim)], [])
     assert read_depths(broker, QUEUES).lengths["processing"] == 0
 
 
 def test_a_job_that_was_tried_is_as_old_as_its_last_attempt(broker: Watched) -> None:
     push(broker, "job", age_s=3600)
     broker.register({"slot": INFO})
-    [claim] = broker.turn([], ["slot"]).claims
+    [claim] = broker.settle_and_claim([], ["slot"]).claims
     assert claim.job is not None
     again = encode(claim.job.but(retries=1))
-    broker.turn([retry(claim, again, delay_ms=500, error="e")], [])
+    broker.settle_and_claim([retry(claim, again, delay_ms=500, error="e")], [])
     broker.now_ms += 4_000
     assert broker.promote().count == 1
     assert read_depths(broker, QUEUES).ages_s["low"] == 4.0

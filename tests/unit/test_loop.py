@@ -9,8 +9,8 @@ import pytest
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.runtime import loop as module
 from fileq.runtime.loop import Loop
-from tests.clocks import Told
-from tests.waiting import wait_until
+from tests.support.clocks import Told
+from tests.support.waiting import wait_until
 
 
 class Turns:

@@ -4,7 +4,7 @@ import pytest
 
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.runtime.outage import FIRST_PAUSE_S, Outage, longest_pause_s
-from tests.clocks import Hands, Told
+from tests.support.clocks import Hands, Told
 
 LONGEST_S = 5.0
 

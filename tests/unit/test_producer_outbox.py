@@ -12,8 +12,8 @@ from fileq.core.job import decode
 from fileq.producer import outbox as module
 from fileq.producer.outbox import STALE_S, Outbox
 from fileq.producer.scan import Found
-from tests.clocks import Hands, Told
 from tests.conformance.harness import FakeClock
+from tests.support.clocks import Hands, Told
 
 
 def file(name: str | bytes, size: int = 3) -> Found:

@@ -23,7 +23,7 @@ from fileq.producer.producer import PROBE_S, Producer
 from fileq.producer.settle import Settling
 from fileq.producer.watch import Heard
 from fileq.runtime.produce_once import PATIENCE_S, produce_once
-from tests.clocks import Hands, Told
+from tests.support.clocks import Hands, Told
 
 SETTLE, UNCLOSED, RESCAN = 0.5, 5.0, 60.0
 HOUR = 3600.0
@@ -690,7 +690,7 @@ def test_an_outage_during_a_sweep_ends_it_and_another_follows(stage):
     stage.add("a")
     stage.settle_down(UNCLOSED + 1)
     (stage.root / "a").unlink()
-    stage.broker.is_away = lambda verb: verb == "revise"
+    stage.broker.is_away = lambda verb: verb == "update_ledger"
     stage.hands.advance(HOUR)
     with pytest.raises(BrokerUnavailable):
         stage.settle_down()

@@ -1,7 +1,7 @@
 """The age of files by the wall clock, and when that is not believed."""
 
 from fileq.producer.wall import Wall
-from tests.clocks import Hands
+from tests.support.clocks import Hands
 
 
 def test_a_file_has_rested_once_its_stamps_are_old_enough():

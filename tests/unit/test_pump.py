@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from fileq.brokers.memory import MemoryBroker
-from fileq.brokers.types import Entry, Hold, Turn
+from fileq.brokers.types import Entry, LeaseStatus, TurnReply
 from fileq.config import Config, config_from
 from fileq.core.breaker import Breaker
+from fileq.core.claim import ClaimKey
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, Version, file_job, typed_job
 from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
@@ -19,7 +20,7 @@ from fileq.core.settlement import Settlement, release
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Changed, Task
 from fileq.worker.pump import Pump
-from tests.clocks import Hands, Told
+from tests.support.clocks import Hands, Told
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 TTL_S = 30.0
@@ -30,10 +31,10 @@ class Places:
 
     def __init__(self) -> None:
         self.submitted: list[Task] = []
-        self.running: dict[str, Task] = {}
+        self.running: dict[ClaimKey, Task] = {}
         self.ended: list[tuple[Task, Any]] = []
-        self.cancelled: list[str] = []
-        self.abandoned: list[str] = []
+        self.cancelled: list[ClaimKey] = []
+        self.abandoned: list[ClaimKey] = []
 
     def fileno(self) -> int:
         raise AssertionError("the pump does not wait")
@@ -50,10 +51,10 @@ class Places:
     def next_deadline_s(self) -> float | None:
         return None
 
-    def cancel(self, key: str) -> None:
+    def cancel(self, key: ClaimKey) -> None:
         self.cancelled.append(key)
 
-    def abandon(self, key: str) -> None:
+    def abandon(self, key: ClaimKey) -> None:
         self.abandoned.append(key)
         del self.running[key]
 
@@ -76,11 +77,11 @@ class Shaky(MemoryBroker):
     is_away = False
     turns = 0
 
-    def turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> Turn:
+    def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
         if self.is_away:
             raise BrokerUnavailable("away")
         self.turns += 1
-        answer = super().turn(settlements, slots)
+        answer = super().settle_and_claim(settlements, slots)
         if self.loses_replies:
             self.loses_replies -= 1
             raise BrokerUnavailable("the reply was lost")
@@ -359,7 +360,7 @@ def test_a_job_that_was_lost_is_abandoned_and_its_slot_is_free(bench: Bench) -> 
     bench.enqueue("a")
     bench.pump.turn()
     [key] = bench.places.running
-    slot = key.partition("#")[0]
+    slot = key.slot
     bench.broker.processing[slot].clear()  # a failover rewound the claim
     bench.let_renewal_come()
     bench.pump.turn(may_claim=False)
@@ -471,5 +472,8 @@ def test_renewals_name_what_each_slot_believes_to_hold(bench: Bench) -> None:
     bench.pump.turn()
     held = {slot: raw for slot, raw in bench.pump.slots.believed() if raw}
     assert len(bench.pump.slots.believed()) == 2
-    assert {hold.hold for hold in bench.broker.renew(bench.pump.slots.believed())} == {Hold.HELD, Hold.IDLE}
+    assert {hold.hold for hold in bench.broker.renew(bench.pump.slots.believed())} == {
+        LeaseStatus.HELD,
+        LeaseStatus.IDLE,
+    }
     assert len(held) == 1

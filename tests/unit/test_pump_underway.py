@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from fileq.brokers.protocol import TurnUnderway
-from fileq.brokers.types import Renewal, Turn
+from fileq.brokers.protocol import PendingReply
+from fileq.brokers.types import Renewal, TurnReply
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, decode
 from fileq.core.outcome import Done, Failed
@@ -20,13 +20,13 @@ from tests.unit.test_pump import Bench, Shaky
 class Awaited:
     is_answered = False
 
-    def __init__(self, broker: Distant, answer: Turn, slots: frozenset[str]) -> None:
+    def __init__(self, broker: Distant, answer: TurnReply, slots: frozenset[str]) -> None:
         self.broker = broker
         self.answer = answer
         self.slots = slots
         self.is_dropped = False
 
-    def take(self) -> Turn:
+    def take(self) -> TurnReply:
         self.broker.underway.remove(self)
         if self.broker.loses_answers:
             self.broker.loses_answers -= 1
@@ -51,7 +51,7 @@ class Distant(Shaky):
         self.sizes: list[int] = []
         self.most_underway = 0
 
-    def begin_turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnUnderway:
+    def send_settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> PendingReply:
         about = frozenset((*slots, *(s.claim.slot for s in settlements)))
         assert not any(about & awaited.slots for awaited in self.underway), "a slot is in two turns"
         assert len(self.underway) < UNDERWAY_MAX
@@ -59,7 +59,7 @@ class Distant(Shaky):
         holding = [slot for slot in slots if self.processing[slot] and slot not in settled]
         assert not holding or self.has_lost, "a slot asks for a job while it holds one"
         self.sizes.append(len(about))
-        awaited = Awaited(self, self.turn(settlements, slots), about)
+        awaited = Awaited(self, self.settle_and_claim(settlements, slots), about)
         self.underway.append(awaited)
         self.most_underway = max(self.most_underway, len(self.underway))
         return awaited

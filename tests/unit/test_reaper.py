@@ -12,7 +12,7 @@ from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, decode, typed_job
 from fileq.worker.reaper import Reaper
-from tests.clocks import Hands, Told
+from tests.support.clocks import Hands, Told
 
 TTL_S, REAP_S = 30.0, 5.0
 RENEWAL_S = TTL_S / 3
@@ -48,7 +48,7 @@ class Graveyard:
         """A job in the hands of that slot."""
         self.broker.register({slot: WorkerInfo("host", 1, 0, "0", ("low",))})
         self.broker.enqueue([Entry(typed_job("t", None, priority="low", now=datetime.now(UTC), id=id), "low")])
-        [claim] = self.broker.turn([], [slot]).claims
+        [claim] = self.broker.settle_and_claim([], [slot]).claims
         return claim.raw
 
     def settle_in(self) -> None:
@@ -95,7 +95,7 @@ def test_a_job_that_a_reaper_gives_up_is_told_as_dead(yard: Graveyard) -> None:
         else:
             yard.broker.register({"slot": WorkerInfo("host", 1, 0, "0", ("low",))})
             yard.broker.promote()
-            assert yard.broker.turn([], ["slot"]).claims
+            assert yard.broker.settle_and_claim([], ["slot"]).claims
         yard.hands.advance(TTL_S)
         yard.reaper.turn()
         yard.hands.advance(RENEWAL_S)

@@ -4,7 +4,7 @@ import threading
 from queue import SimpleQueue
 
 from fileq.runtime.roles import stop_in_time
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 class Stubborn:

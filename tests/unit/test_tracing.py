@@ -16,8 +16,8 @@ from fileq.core.job import Job, typed_job
 from fileq.core.trace import attempt_span_id, new_ids, parent_of, traceparent
 from fileq.observe import tracing
 from fileq.observe.tracing import BATCH, MOST, Tracing, make_exporter
-from tests.clocks import Told
-from tests.waiting import wait_until
+from tests.support.clocks import Told
+from tests.support.waiting import wait_until
 
 NOW = datetime.fromtimestamp(1_800_000_000, UTC)
 TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -8,28 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fileq.brokers import events
-from fileq.brokers.memory.mending import MemoryMending
-from fileq.brokers.memory.state import Row, job_in
-from fileq.brokers.protocol import AnsweredTurn, TurnUnderway
+from fileq.brokers.memory.repairer import MemoryMending
+from fileq.brokers.memory.state import Row
+from fileq.brokers.protocol import PendingReply, ReadyReply
 from fileq.brokers.types import (
     Attempt,
     Enqueued,
+    EnqueueResult,
     Entry,
-    Fate,
-    Hold,
+    LeaseStatus,
     LedgerEntry,
     Promoted,
     Renewal,
     Suspect,
-    Turn,
+    TurnReply,
     WorkerInfo,
     check_queues,
 )
 from fileq.brokers.wake import LocalSubscription, LocalWaiter
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
-from fileq.core.job import State, Version, decode, encode
-from fileq.core.settlement import Settled, Settlement, Verb
+from fileq.core.finding import Finding
+from fileq.core.job import State, Version, decode, decode_or_none, encode
+from fileq.core.settlement import Settlement, SettleResult, Verb
 
 RATE_WINDOW_MS = 1000
 
@@ -38,6 +39,10 @@ class MemoryBroker(MemoryMending):
     kind = "memory"
     where = "this process"
 
+    def examine(self, *, permissions: bool = False) -> list[Finding]:
+        """Nothing outside this process can be wrong."""
+        return []
+
     # enqueue
 
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
@@ -45,28 +50,28 @@ class MemoryBroker(MemoryMending):
         with self.lock:
             now = self.now()
             permits = 0
-            fates: list[Fate] = []
+            fates: list[EnqueueResult] = []
             for entry in entries:
                 fate = self._refusal(entry)
                 if fate is None and limit and entry.version is not None and not entry.always:
                     if self._take_permit(now, limit):
                         permits += 1
                     else:
-                        fate = Fate.THROTTLED
+                        fate = EnqueueResult.THROTTLED
                 if fate is None:
-                    fate = Fate.ENQUEUED
+                    fate = EnqueueResult.ENQUEUED
                     self._enqueue(entry, now)
                 fates.append(fate)
-            wait_ms = max(1, self.window[0] - now) if Fate.THROTTLED in fates else 0
+            wait_ms = max(1, self.window[0] - now) if EnqueueResult.THROTTLED in fates else 0
             return Enqueued(tuple(fates), permits, wait_ms)
 
-    def _refusal(self, entry: Entry) -> Fate | None:
+    def _refusal(self, entry: Entry) -> EnqueueResult | None:
         if entry.job.id in self.rows:
-            return Fate.DUPLICATE
+            return EnqueueResult.DUPLICATE
         if entry.version is None or entry.always:
             return None
         known = self.versions.get(entry.version.path)
-        return Fate.KNOWN if known is not None and known.knows(entry.version.signature) else None
+        return EnqueueResult.KNOWN if known is not None and known.knows(entry.version.signature) else None
 
     def _take_permit(self, now: int, limit: int) -> bool:
         ends, taken = self.window
@@ -95,16 +100,16 @@ class MemoryBroker(MemoryMending):
 
     # turn: settle, then claim
 
-    def begin_turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnUnderway:
-        return AnsweredTurn(self.turn(settlements, slots))
+    def send_settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> PendingReply:
+        return ReadyReply(self.settle_and_claim(settlements, slots))
 
-    def turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> Turn:
+    def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
         with self.lock:
             now = self.now()
             settled = tuple(self._settle(s, now) for s in settlements)
             gone = tuple(slot for slot in slots if slot not in self.registry)
             claims = [self._held(slot) or self._claim(slot, now) for slot in slots if slot in self.registry]
-            return Turn(settled, tuple(c for c in claims if c is not None), gone, frozenset(self.paused))
+            return TurnReply(settled, tuple(c for c in claims if c is not None), gone, frozenset(self.paused))
 
     def _held(self, slot: str) -> Claim | None:
         held = self.processing[slot]
@@ -125,7 +130,7 @@ class MemoryBroker(MemoryMending):
         return None
 
     def _mark_running(self, slot: str, queue: str, raw: bytes, now: int) -> None:
-        job = job_in(raw)
+        job = decode_or_none(raw)
         row = self.row_for(job.id, queue, raw, now) if job is not None else None
         if row is not None and row.queued:
             row.queued -= 1
@@ -149,18 +154,18 @@ class MemoryBroker(MemoryMending):
         self.tokens[slot] += 1
         return self.tokens[slot]
 
-    def _settle(self, s: Settlement, now: int) -> Settled:
+    def _settle(self, s: Settlement, now: int) -> SettleResult:
         slot = s.claim.slot
         if self.settled.get(slot) == s.claim.token:
-            return Settled.DONE_ALREADY
+            return SettleResult.DONE_ALREADY
         # Also a call that comes late, about bytes which the slot has settled and then claimed again.
         if s.claim.token < self.settled.get(slot, 0) or s.claim.raw not in self.processing[slot]:
             self.count(now, "fenced")
-            return Settled.FENCED
+            return SettleResult.FENCED
         self._move(s, now)
         self.settled[slot] = s.claim.token
         self.beat(slot, b"", now)
-        return Settled.DONE
+        return SettleResult.DONE
 
     def _move(self, s: Settlement, now: int) -> None:
         """The job goes where its settlement says, and with it its record and the counters."""
@@ -213,21 +218,21 @@ class MemoryBroker(MemoryMending):
 
     def _renew(self, slot: str, believed: bytes, now: int) -> Renewal:
         if slot not in self.registry:
-            return Renewal(slot, Hold.GONE)
+            return Renewal(slot, LeaseStatus.GONE)
         really = b"".join(self.processing[slot])
         self.beat(slot, really, now)
         if really == believed:
             return Renewal(slot, self._hold_of(really))
         if believed:
-            return Renewal(slot, Hold.LOST)
-        return Renewal(slot, Hold.UNEXPECTED, self._as_claim(slot, really, token=self._next_token(slot)))
+            return Renewal(slot, LeaseStatus.LOST)
+        return Renewal(slot, LeaseStatus.UNEXPECTED, self._as_claim(slot, really, token=self._next_token(slot)))
 
-    def _hold_of(self, raw: bytes) -> Hold:
+    def _hold_of(self, raw: bytes) -> LeaseStatus:
         if not raw:
-            return Hold.IDLE
-        job = job_in(raw)
+            return LeaseStatus.IDLE
+        job = decode_or_none(raw)
         row = self.rows.get(job.id) if job else None
-        return Hold.CANCEL if row and row.is_cancel_requested else Hold.HELD
+        return LeaseStatus.CANCEL if row and row.is_cancel_requested else LeaseStatus.HELD
 
     def promote(self, limit: int = 500) -> Promoted:
         with self.lock:
@@ -236,7 +241,7 @@ class MemoryBroker(MemoryMending):
             due = [raw for raw, due_ms in waiting[:limit] if due_ms <= now]
             for raw in due:
                 del self.scheduled[raw]
-                job = job_in(raw)
+                job = decode_or_none(raw)
                 if job is None:
                     self.disown(self.queue_names[-1], raw, front=False, now_ms=now)
                     continue
@@ -258,21 +263,21 @@ class MemoryBroker(MemoryMending):
                 if not self.is_alive(slot, now)
             ]
 
-    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[Settled, ...]:
+    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
         with self.lock:
             now = self.now()
             if self.is_alive(slot, now):
-                return tuple(Settled.FENCED for _ in settlements)
+                return tuple(SettleResult.FENCED for _ in settlements)
             answers = [self._reap(slot, s, now) for s in settlements]
             if not self.processing[slot]:
                 self._forget(slot)
             return tuple(answers)
 
-    def _reap(self, slot: str, s: Settlement, now: int) -> Settled:
+    def _reap(self, slot: str, s: Settlement, now: int) -> SettleResult:
         if s.claim.raw not in self.processing[slot]:
-            return Settled.FENCED
+            return SettleResult.FENCED
         self._move(s, now)
-        return Settled.DONE
+        return SettleResult.DONE
 
     # the registry
 
@@ -315,7 +320,7 @@ class MemoryBroker(MemoryMending):
         with self.lock:
             return iter([(path, entry) for path, entry in self.versions.items() if path.startswith(under)])
 
-    def revise(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
+    def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
         with self.lock:
             return [self._revise(*change) for change in changes]
 

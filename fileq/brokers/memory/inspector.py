@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from fileq.brokers import events
-from fileq.brokers.memory.state import Memory, Row, job_in
-from fileq.brokers.types import Cancelled, Census, Overview, Record, Revival, WorkerView
+from fileq.brokers.memory.state import Memory, Row
+from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, WorkerView
 from fileq.core.errors import BrokerError
-from fileq.core.job import State
+from fileq.core.job import State, decode_or_none
 
 
 class MemoryInspector(Memory):
@@ -78,32 +78,32 @@ class MemoryInspector(Memory):
             ]
 
     def _since(self, slot: str) -> int:
-        jobs = [job_in(raw) for raw in self.processing[slot]]
+        jobs = [decode_or_none(raw) for raw in self.processing[slot]]
         rows = [self.rows.get(job.id) for job in jobs if job is not None]
         return max((row.started_ms for row in rows if row is not None), default=0)
 
-    def cancel(self, ids: Sequence[str]) -> list[Cancelled]:
+    def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
         with self.lock:
             now = self.now()
             return [self._cancel(self.rows.get(id), now) for id in ids]
 
-    def _cancel(self, row: Row | None, now: int) -> Cancelled:
+    def _cancel(self, row: Row | None, now: int) -> CancelResult:
         if row is None:
-            return Cancelled.UNKNOWN
+            return CancelResult.UNKNOWN
         if row.state is State.RUNNING:
             row.is_cancel_requested = True
-            return Cancelled.REQUESTED
+            return CancelResult.REQUESTED
         if row.state is State.PENDING and row.raw in self.queues[row.queue]:
             self.queues[row.queue].remove(row.raw)
             row.queued -= 1
         elif row.state in (State.SCHEDULED, State.RETRYING) and row.raw in self.scheduled:
             del self.scheduled[row.raw]
         else:
-            return Cancelled.ENDED
+            return CancelResult.ENDED
         row.error = "cancelled"
         self.end(row, State.CANCELLED, now)
         self.publish(events.cancelled(row.id, row.queue))
-        return Cancelled.CANCELLED
+        return CancelResult.CANCELLED
 
     def revive(self, revivals: Sequence[Revival]) -> list[bool]:
         with self.lock:
@@ -115,7 +115,7 @@ class MemoryInspector(Memory):
             return False
         row = self.rows.get(revival.id)
         queue = row.queue if row is not None else revival.queue
-        if job_in(revival.revived) is None:
+        if decode_or_none(revival.revived) is None:
             self.disown(queue, revival.revived, front=False, now_ms=now)
             self.rows.pop(revival.id, None)
         else:

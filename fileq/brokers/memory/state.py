@@ -19,8 +19,7 @@ from fileq.brokers.order import ClaimOrder
 from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, LedgerEntry, Record, WorkerInfo
 from fileq.brokers.wake import LocalSubscription, LocalWaiter
 from fileq.config import Config
-from fileq.core.errors import Undecodable
-from fileq.core.job import Job, State, decode
+from fileq.core.job import State, decode_or_none
 
 
 def wall_ms() -> int:
@@ -139,7 +138,7 @@ class Memory:
         ended.appendleft(row.raw)
         self.count(now_ms, state.value)
         while len(ended) > self.config.worker.completed_max:
-            fallen = job_in(ended.pop())
+            fallen = decode_or_none(ended.pop())
             stale = self.rows.get(fallen.id) if fallen else None
             if stale is not None and stale.state is state and not stale.queued:
                 del self.rows[stale.id]
@@ -162,10 +161,3 @@ class Memory:
     def has_work(self, paused: frozenset[str]) -> bool:
         with self.lock:
             return any(elements for name, elements in self.queues.items() if name not in paused)
-
-
-def job_in(raw: bytes) -> Job | None:
-    try:
-        return decode(raw)
-    except Undecodable:
-        return None

@@ -11,7 +11,7 @@ import msgspec
 
 from fileq.brokers import events
 from fileq.brokers.order import ClaimOrder
-from fileq.brokers.protocol import AnsweredTurn, TurnUnderway
+from fileq.brokers.protocol import PendingReply, ReadyReply
 from fileq.brokers.redis.inspector import RedisInspector
 from fileq.brokers.redis.link import Link
 from fileq.brokers.redis.names import Names
@@ -20,14 +20,14 @@ from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
 from fileq.brokers.redis.wire import as_claim, pack_ledger, settlement_args, settlement_keys, unpack_ledger
 from fileq.brokers.types import (
     Enqueued,
+    EnqueueResult,
     Entry,
-    Fate,
-    Hold,
+    LeaseStatus,
     LedgerEntry,
     Promoted,
     Renewal,
     Suspect,
-    Turn,
+    TurnReply,
     WorkerInfo,
     check_queues,
 )
@@ -35,7 +35,7 @@ from fileq.config import Config
 from fileq.core.claim import Claim
 from fileq.core.finding import Finding
 from fileq.core.job import Version, encode
-from fileq.core.settlement import Settled, Settlement, Verb
+from fileq.core.settlement import Settlement, SettleResult, Verb
 
 BATCH = 1000  # entries of one script call; more would hold the server too long
 _encoder = msgspec.json.Encoder()
@@ -53,17 +53,17 @@ class RedisBroker(RedisInspector):
         self.order = ClaimOrder(self.names.queue_names, config.worker.starvation_share)
         self._tokens: Counter[str] = Counter()
 
-    def examine(self, *, rights: bool = False) -> list[Finding]:
+    def examine(self, *, permissions: bool = False) -> list[Finding]:
         """Whether the server is fit to keep jobs; `rights` also tries ours, by calls that change nothing."""
         from fileq.brokers.redis.examine import examine, examine_rights
 
-        return [*examine(self), *([examine_rights(self)] if rights else [])]
+        return [*examine(self), *([examine_rights(self)] if permissions else [])]
 
     # enqueue
 
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
         check_queues((entry.queue for entry in entries), self.names.queue_names)
-        fates: list[Fate] = []
+        fates: list[EnqueueResult] = []
         permits = wait_ms = 0
         for start in range(0, len(entries), BATCH):
             part = self._enqueue(entries[start : start + BATCH], limit)
@@ -77,10 +77,10 @@ class RedisBroker(RedisInspector):
         args = chain.from_iterable(self._entry_args(entry) for entry in entries)
         replies = self.scripts.run(Call("enqueue", keys, (limit, *args)))
         permits, wait_ms, words = self.link.value(replies[0])
-        fates = [Fate(word.decode()) for word in words]
+        fates = [EnqueueResult(word.decode()) for word in words]
         if replies.repeated:
             # The lost reply may have said so already; told "duplicate", a caller would think it was not his.
-            fates = [Fate.ENQUEUED if fate is Fate.DUPLICATE else fate for fate in fates]
+            fates = [EnqueueResult.ENQUEUED if fate is EnqueueResult.DUPLICATE else fate for fate in fates]
         return Enqueued(tuple(fates), permits, wait_ms)
 
     def _entry_args(self, entry: Entry) -> tuple[bytes | str | int, ...]:
@@ -100,13 +100,13 @@ class RedisBroker(RedisInspector):
 
     # turn: settle, then claim
 
-    def turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> Turn:
-        return self.begin_turn(settlements, slots).take()
+    def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
+        return self.send_settle_and_claim(settlements, slots).take()
 
-    def begin_turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnUnderway:
+    def send_settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> PendingReply:
         """One script, so one write and one read; the parts of it are the verbs."""
         if not settlements and not slots:
-            return AnsweredTurn(Turn())
+            return ReadyReply(TurnReply())
         by_verb: dict[Verb, list[int]] = {}
         for i, s in enumerate(settlements):
             by_verb.setdefault(s.verb, []).append(i)
@@ -136,11 +136,11 @@ class RedisBroker(RedisInspector):
         return tuple(chain.from_iterable(map(self.names.of_slot, slots)))
 
     def claimed(
-        self, settled: tuple[Settled, ...], paused: Sequence[int], gone: Sequence[bytes], rows: Sequence[Any]
-    ) -> Turn:
+        self, settled: tuple[SettleResult, ...], paused: Sequence[int], gone: Sequence[bytes], rows: Sequence[Any]
+    ) -> TurnReply:
         claims = tuple(self._as_claim(row) for row in rows)
         names = frozenset(self.names.queue_names[number - 1] for number in paused)
-        return Turn(settled, claims, tuple(slot.decode() for slot in gone), names)
+        return TurnReply(settled, claims, tuple(slot.decode() for slot in gone), names)
 
     def _as_claim(self, row: Sequence[bytes]) -> Claim:
         slot = row[0].decode()
@@ -157,8 +157,10 @@ class RedisBroker(RedisInspector):
         return [self._as_renewal(slot, row) for (slot, _), row in zip(holdings, rows, strict=True)]
 
     def _as_renewal(self, slot: str, row: Sequence[bytes]) -> Renewal:
-        hold = Hold(row[0].decode())
-        return Renewal(slot, hold, self._as_claim((slot.encode(), *row[1:])) if hold is Hold.UNEXPECTED else None)
+        hold = LeaseStatus(row[0].decode())
+        return Renewal(
+            slot, hold, self._as_claim((slot.encode(), *row[1:])) if hold is LeaseStatus.UNEXPECTED else None
+        )
 
     def promote(self, limit: int = 500) -> Promoted:
         count, next_due, now = self.scripts.one("promote", (), (limit,))
@@ -173,14 +175,12 @@ class RedisBroker(RedisInspector):
         lists = self.link.calls([("LRANGE", self.names.processing(slot), 0, -1) for slot in silent])
         return [Suspect(slot, self._claims_of(slot, raws)) for slot, raws in zip(silent, lists, strict=True)]
 
-    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[Settled, ...]:
+    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
         keys = chain.from_iterable(settlement_keys(s, self.names) for s in settlements)
         args = chain.from_iterable(settlement_args(s, self.names) for s in settlements)
         verbs = (s.verb.value for s in settlements)
-        reply = self.scripts.one(
-            "reap", (*self._slot_keys([slot]), *keys), (slot, len(settlements), *verbs, *args)
-        )
-        return tuple(Settled(word.decode()) for word in reply)
+        reply = self.scripts.one("reap", (*self._slot_keys([slot]), *keys), (slot, len(settlements), *verbs, *args))
+        return tuple(SettleResult(word.decode()) for word in reply)
 
     # the registry
 
@@ -209,11 +209,11 @@ class RedisBroker(RedisInspector):
             if int(cursor) == 0:
                 return
 
-    def revise(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
+    def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
         args = [
             (path, pack_ledger(was), b"" if becomes is None else pack_ledger(becomes)) for path, was, becomes in changes
         ]
-        return [bool(n) for n in self.scripts.one("revise", (), tuple(chain.from_iterable(args)))]
+        return [bool(n) for n in self.scripts.one("update_ledger", (), tuple(chain.from_iterable(args)))]
 
     # waking and listening
 
@@ -242,17 +242,17 @@ class RedisTurn:
         self._asked = asked
         self._start = start
 
-    def take(self) -> Turn:
+    def take(self) -> TurnReply:
         value, order = self._broker.link.value, self._broker.order
         made = 0
         try:
             answers = value(self._posted.take()[0])
-            settled = [Settled.FENCED] * self._total
+            settled = [SettleResult.FENCED] * self._total
             for which, answer in zip(self._which, answers, strict=False):
                 for i, word in zip(which, value(answer), strict=True):
                     settled[i] = _SETTLED[word]
             if not self._asked:
-                return Turn(tuple(settled))
+                return TurnReply(tuple(settled))
             paused, gone, rows, so_far = value(answers[-1])
             made = so_far - self._start
         finally:
@@ -264,4 +264,4 @@ class RedisTurn:
         self._posted.drop()
 
 
-_SETTLED = {word.value.encode(): word for word in Settled}
+_SETTLED = {word.value.encode(): word for word in SettleResult}

@@ -138,7 +138,7 @@ def examine_rights(broker: RedisBroker) -> Finding:
     trials: dict[str, Callable[[], object]] = {
         "read": lambda: broker.census(),
         "enqueue": lambda: broker.scripts.one("enqueue", [], (0,)),
-        "claim": lambda: broker.turn([], [_PROBE]),
+        "claim": lambda: broker.settle_and_claim([], [_PROBE]),
         "complete": lambda: broker.turn_about_nothing(Verb.COMPLETE),
         "retry": lambda: broker.turn_about_nothing(Verb.RETRY),
         "bury": lambda: broker.turn_about_nothing(Verb.BURY),

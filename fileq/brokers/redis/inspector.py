@@ -11,10 +11,10 @@ import msgspec
 from msgspec.structs import replace
 
 from fileq.brokers import events
-from fileq.brokers.redis.mending import RedisMending
+from fileq.brokers.redis.repairer import RedisMending
 from fileq.brokers.redis.scripts import Call
 from fileq.brokers.redis.wire import as_claim, as_record
-from fileq.brokers.types import Cancelled, Census, Overview, Record, Revival, WorkerInfo, WorkerView
+from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, WorkerInfo, WorkerView
 from fileq.core.claim import Claim
 from fileq.core.errors import BrokerError, Undecodable
 from fileq.core.job import decode
@@ -102,13 +102,13 @@ class RedisInspector(RedisMending):
     def workers(self) -> list[WorkerView]:
         return list(_as_views(self.scripts.one("workers", (), self.names.pattern_halves())))
 
-    def cancel(self, ids: Sequence[str]) -> list[Cancelled]:
+    def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
         if not ids:
             return []
         queues = [record.queue if record else "" for record in self.records(ids)]
         told = [events.cancelled(id, queue) for id, queue in zip(ids, queues, strict=True)]
         reply = self.scripts.one("withdraw", [self.names.record(id) for id in ids], told)
-        return [Cancelled(word.decode()) for word in reply]
+        return [CancelResult(word.decode()) for word in reply]
 
     def revive(self, revivals: Sequence[Revival]) -> list[bool]:
         args = ((r.raw, r.revived, self.names.number[r.queue], "" if _is_job(r.revived) else "u") for r in revivals)

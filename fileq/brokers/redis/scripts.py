@@ -14,7 +14,7 @@ from fileq.brokers.redis.link import Command, Link, Replies
 from fileq.brokers.redis.names import Names
 from fileq.config import Config
 
-PRELUDE, TURN = "prelude", "turn"
+PRELUDE, TURN = "prelude", "settle_and_claim"
 
 
 class Script(NamedTuple):

@@ -26,11 +26,10 @@ from fileq.brokers.sqlite.rows import (
     find_rows,
     find_slots,
     from_ledger_entry,
-    job_in,
 )
 from fileq.brokers.types import LedgerEntry
 from fileq.config import Config
-from fileq.core.job import State, Version
+from fileq.core.job import State, Version, decode_or_none
 
 EVENTS_KEPT = 10_000
 EXPIRED_AT_ONCE = 500  # records deleted by one transaction because their time has come
@@ -127,13 +126,13 @@ class Books:
             self._ledger[path] = find_ledger_entry(self.db, path)
         return self._ledger[path]
 
-    def revise(self, path: bytes, becomes: LedgerEntry | None) -> None:
+    def update_ledger(self, path: bytes, becomes: LedgerEntry | None) -> None:
         self._ledger[path] = becomes
         self._changed_paths.add(path)
 
     def learn(self, version: Version, job_id: str) -> None:
         known = self.ledger_entry(version.path) or LedgerEntry()
-        self.revise(version.path, known.with_version(version, job_id))
+        self.update_ledger(version.path, known.with_version(version, job_id))
 
     # counters and events
 
@@ -174,7 +173,7 @@ class Books:
     def heads(self, queue: str, wanted: int) -> Iterator[Element]:
         """The next elements of a queue, at most `wanted`, with their records read ahead; take() what is claimed."""
         sql = "SELECT position, raw FROM queued WHERE queue = ? ORDER BY position LIMIT ?"
-        elements = [Element(at, raw, job_in(raw)) for at, raw in self.db.execute(sql, (queue, wanted))]
+        elements = [Element(at, raw, decode_or_none(raw)) for at, raw in self.db.execute(sql, (queue, wanted))]
         self.expect(element.job.id for element in elements if element.job is not None)
         yield from elements
 
@@ -226,7 +225,7 @@ class Books:
         self._listings[state].append(row.raw)
         self.count(state.value)
         for raw in self._listings[state].trim(self.config.worker.completed_max):
-            if (fallen := job_in(raw)) is not None:
+            if (fallen := decode_or_none(raw)) is not None:
                 self._forget(fallen.id, state)
 
     def _forget(self, id: str, state: State) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from fileq.brokers import events
-from fileq.brokers.protocol import AnsweredTurn, TurnUnderway
+from fileq.brokers.protocol import PendingReply, ReadyReply
 from fileq.brokers.sqlite.books import Books
-from fileq.brokers.sqlite.mending import SqliteMending
 from fileq.brokers.sqlite.rate import Window
+from fileq.brokers.sqlite.repairer import SqliteMending
 from fileq.brokers.sqlite.rows import (
     Element,
     Slot,
@@ -22,29 +22,28 @@ from fileq.brokers.sqlite.rows import (
     as_claim,
     find_ledger_entries,
     find_row,
-    job_in,
     to_ledger_entry,
 )
 from fileq.brokers.sqlite.settle import reap, settle
 from fileq.brokers.sqlite.wake import SqliteSubscription
 from fileq.brokers.types import (
     Enqueued,
+    EnqueueResult,
     Entry,
-    Fate,
-    Hold,
+    LeaseStatus,
     LedgerEntry,
     Promoted,
     Renewal,
     Suspect,
-    Turn,
+    TurnReply,
     WorkerInfo,
     check_queues,
 )
 from fileq.brokers.wake import LocalWaiter
 from fileq.core.claim import Claim
 from fileq.core.finding import Finding, sound
-from fileq.core.job import State, encode
-from fileq.core.settlement import Settled, Settlement
+from fileq.core.job import State, decode_or_none, encode
+from fileq.core.settlement import Settlement, SettleResult
 
 GONE_SLOTS_KEPT = 1000  # of which the last token is remembered
 _LEDGER_PAGE = 500
@@ -53,7 +52,7 @@ _LEDGER_PAGE = 500
 class SqliteBroker(SqliteMending):
     kind = "sqlite"
 
-    def examine(self, *, rights: bool = False) -> list[Finding]:
+    def examine(self, *, permissions: bool = False) -> list[Finding]:
         """Whether the database's place is a good one; rights are part of that."""
         from fileq.brokers.sqlite.examine import examine_place
         from fileq.brokers.sqlite.schema import VERSION
@@ -71,18 +70,18 @@ class SqliteBroker(SqliteMending):
             books.expect(entry.job.id for entry in entries)
             fates = tuple(self._enqueue(books, entry, window) for entry in entries)
             window.write()
-            return Enqueued(fates, window.permits, window.wait_ms if Fate.THROTTLED in fates else 0)
+            return Enqueued(fates, window.permits, window.wait_ms if EnqueueResult.THROTTLED in fates else 0)
 
-    def _enqueue(self, books: Books, entry: Entry, window: Window) -> Fate:
+    def _enqueue(self, books: Books, entry: Entry, window: Window) -> EnqueueResult:
         job, version = entry.job, entry.version
         if books.row(job.id) is not None:
-            return Fate.DUPLICATE
+            return EnqueueResult.DUPLICATE
         if version is not None and not entry.always:
             known = books.ledger_entry(version.path)
             if known is not None and known.knows(version.signature):
-                return Fate.KNOWN
+                return EnqueueResult.KNOWN
             if not window.take():
-                return Fate.THROTTLED
+                return EnqueueResult.THROTTLED
         row = books.row_for(job.id, entry.queue, encode(job))
         due = max(entry.at_ms, books.now_ms + entry.delay_ms)
         if due > books.now_ms:
@@ -93,14 +92,14 @@ class SqliteBroker(SqliteMending):
             books.learn(version, job.id)
         books.count("produced")
         books.publish(events.created(job) if books.is_heard else b"")
-        return Fate.ENQUEUED
+        return EnqueueResult.ENQUEUED
 
     # turn: settle, then claim
 
-    def begin_turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnUnderway:
-        return AnsweredTurn(self.turn(settlements, slots))
+    def send_settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> PendingReply:
+        return ReadyReply(self.settle_and_claim(settlements, slots))
 
-    def turn(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> Turn:
+    def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
         with self.writing() as books:
             books.expect_slots([*(s.claim.slot for s in settlements), *slots])
             books.expect(s.claim.id for s in settlements)
@@ -108,7 +107,7 @@ class SqliteBroker(SqliteMending):
             paused = frozenset(queue for (queue,) in books.db.execute("SELECT queue FROM paused"))
             registered = {name: slot for name in slots if (slot := books.slot(name)) and slot.info is not None}
             claims = self._claim(books, [registered[name] for name in slots if name in registered], paused)
-            return Turn(settled, tuple(claims), tuple(name for name in slots if name not in registered), paused)
+            return TurnReply(settled, tuple(claims), tuple(name for name in slots if name not in registered), paused)
 
     def _claim(self, books: Books, slots: list[Slot], paused: frozenset[str]) -> list[Claim]:
         """What each slot holds already, or else the next job; one look a queue for all of them."""
@@ -145,20 +144,20 @@ class SqliteBroker(SqliteMending):
     def _renew(self, books: Books, name: str, believed: bytes) -> Renewal:
         slot = books.slot(name)
         if slot is None or slot.info is None:
-            return Renewal(name, Hold.GONE)
+            return Renewal(name, LeaseStatus.GONE)
         books.beat(slot)
         if (slot.held or b"") == believed:
             return Renewal(name, self._hold_of(books, slot.held))
         if believed or slot.held is None:
-            return Renewal(name, Hold.LOST)
-        return Renewal(name, Hold.UNEXPECTED, self._held(books, slot, slot.held))
+            return Renewal(name, LeaseStatus.LOST)
+        return Renewal(name, LeaseStatus.UNEXPECTED, self._held(books, slot, slot.held))
 
-    def _hold_of(self, books: Books, raw: bytes | None) -> Hold:
+    def _hold_of(self, books: Books, raw: bytes | None) -> LeaseStatus:
         if not raw:
-            return Hold.IDLE
-        job = job_in(raw)
+            return LeaseStatus.IDLE
+        job = decode_or_none(raw)
         row = books.row(job.id) if job else None
-        return Hold.CANCEL if row and row.is_cancel_requested else Hold.HELD
+        return LeaseStatus.CANCEL if row and row.is_cancel_requested else LeaseStatus.HELD
 
     def promote(self, limit: int = 500) -> Promoted:
         with self.writing() as books:
@@ -172,7 +171,7 @@ class SqliteBroker(SqliteMending):
             return Promoted(len(due), next_due, now)
 
     def _promote(self, books: Books, raw: bytes) -> None:
-        job, last_queue = job_in(raw), self.queue_names[-1]
+        job, last_queue = decode_or_none(raw), self.queue_names[-1]
         if job is None:  # a caller's mistake, but it must not stop every promotion after it
             books.disown(last_queue, raw, front=False)
             return
@@ -194,11 +193,11 @@ class SqliteBroker(SqliteMending):
             return ()
         return (as_claim(slot.slot, slot.held, lambda id: find_row(db, id, now_ms), queue=self.queue_names[-1]),)
 
-    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[Settled, ...]:
+    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
         with self.writing() as books:
             dead = books.slot(slot)
             if dead is None or books.is_alive(dead):
-                return tuple(Settled.FENCED for _ in settlements)
+                return tuple(SettleResult.FENCED for _ in settlements)
             answers = tuple(reap(books, dead, s) for s in settlements)
             if dead.held is None:
                 books.change_slot(dead).forget(books.now_ms)
@@ -256,7 +255,7 @@ class SqliteBroker(SqliteMending):
                 return
             first, comparison = page[-1][0], ">"
 
-    def revise(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
+    def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
         if not changes:
             return []
         with self.writing() as books:
@@ -265,7 +264,7 @@ class SqliteBroker(SqliteMending):
     def _revise(self, books: Books, path: bytes, was: LedgerEntry, becomes: LedgerEntry | None) -> bool:
         if books.ledger_entry(path) != was:
             return False
-        books.revise(path, becomes)
+        books.update_ledger(path, becomes)
         return True
 
     # waking and listening

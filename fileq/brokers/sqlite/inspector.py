@@ -10,11 +10,11 @@ import msgspec
 from fileq.brokers import events
 from fileq.brokers.sqlite.books import HOUR_MS, Books, oldest_hour_kept
 from fileq.brokers.sqlite.listing import first_and_last
-from fileq.brokers.sqlite.rows import Row, all_slots, find_row, find_rows, job_in
+from fileq.brokers.sqlite.rows import Row, all_slots, find_row, find_rows
 from fileq.brokers.sqlite.state import SqliteState
-from fileq.brokers.types import Cancelled, Census, Overview, Record, Revival, WorkerInfo, WorkerView
+from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, WorkerInfo, WorkerView
 from fileq.core.errors import BrokerError
-from fileq.core.job import State
+from fileq.core.job import State, decode_or_none
 
 _ENDED = ("dead_letter", "completed", "cancelled")
 
@@ -110,7 +110,7 @@ class SqliteInspector(SqliteState):
     def _workers_in(self, db: sqlite3.Connection, now: int) -> tuple[WorkerView, ...]:
         monotonic = self.monotonic()
         slots = [slot for slot in all_slots(db) if slot.info is not None]
-        jobs = {slot.slot: job_in(slot.held) for slot in slots if slot.held is not None}
+        jobs = {slot.slot: decode_or_none(slot.held) for slot in slots if slot.held is not None}
         rows = find_rows(db, [job.id for job in jobs.values() if job is not None], now)
         since = {name: row.started_ms for name, job in jobs.items() if job is not None and (row := rows[job.id])}
         return tuple(
@@ -124,24 +124,24 @@ class SqliteInspector(SqliteState):
             for slot in slots
         )
 
-    def cancel(self, ids: Sequence[str]) -> list[Cancelled]:
+    def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
         with self.writing() as books:
             return [self._cancel(books, books.row(id)) for id in ids]
 
-    def _cancel(self, books: Books, row: Row | None) -> Cancelled:
+    def _cancel(self, books: Books, row: Row | None) -> CancelResult:
         if row is None:
-            return Cancelled.UNKNOWN
+            return CancelResult.UNKNOWN
         if row.state == State.RUNNING:
             books.change(row).is_cancel_requested = True
-            return Cancelled.REQUESTED
+            return CancelResult.REQUESTED
         if row.state == State.PENDING and _leave_queue(books, row):
             row.queued -= 1
         elif row.state not in (State.SCHEDULED, State.RETRYING) or not _leave_schedule(books, row):
-            return Cancelled.ENDED
+            return CancelResult.ENDED
         books.change(row).error = "cancelled"
         books.end(row, State.CANCELLED)
         books.publish(events.cancelled(row.id, row.queue) if books.is_heard else b"")
-        return Cancelled.CANCELLED
+        return CancelResult.CANCELLED
 
     def revive(self, revivals: Sequence[Revival]) -> list[bool]:
         with self.writing() as books:
@@ -152,7 +152,7 @@ class SqliteInspector(SqliteState):
             return False
         row = books.row(revival.id)
         queue = row.queue if row is not None else revival.queue
-        if job_in(revival.revived) is None:
+        if decode_or_none(revival.revived) is None:
             books.disown(queue, revival.revived, front=False)
             books.drop_row(revival.id)
         else:

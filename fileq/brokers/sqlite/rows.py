@@ -173,10 +173,3 @@ def as_claim(slot: str, raw: bytes, find: Callable[[str], Row | None], *, queue:
     if row is None:
         return Claim(slot, token, queue, raw, job, job.id)
     return Claim(slot, token, row.queue, raw, job, job.id, row.started_ms)
-
-
-def job_in(raw: bytes) -> Job | None:
-    try:
-        return decode(raw)
-    except Undecodable:
-        return None

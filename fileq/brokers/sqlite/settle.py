@@ -7,30 +7,30 @@ from fileq.brokers.sqlite.books import Books
 from fileq.brokers.sqlite.rows import Row, Slot
 from fileq.brokers.types import Attempt
 from fileq.core.job import State
-from fileq.core.settlement import Settled, Settlement, Verb
+from fileq.core.settlement import Settlement, SettleResult, Verb
 
 
-def settle(books: Books, s: Settlement) -> Settled:
+def settle(books: Books, s: Settlement) -> SettleResult:
     """For a slot that lives. The fence is what it holds; `settled` tells a repeat from a loss."""
     slot = books.slot(s.claim.slot)
     if slot is not None and slot.settled == s.claim.token:
-        return Settled.DONE_ALREADY
+        return SettleResult.DONE_ALREADY
     # Also a call that comes late, about bytes which the slot has settled and then claimed again.
     if slot is None or s.claim.token < (slot.settled or 0) or slot.held != s.claim.raw:
         books.count("fenced")
-        return Settled.FENCED
+        return SettleResult.FENCED
     _move(books, s, slot)
     slot.settled = s.claim.token
     books.beat(slot)
-    return Settled.DONE
+    return SettleResult.DONE
 
 
-def reap(books: Books, slot: Slot, s: Settlement) -> Settled:
+def reap(books: Books, slot: Slot, s: Settlement) -> SettleResult:
     """For a slot that died: the first reaper moves its job, the others are told."""
     if slot.held != s.claim.raw:
-        return Settled.FENCED
+        return SettleResult.FENCED
     _move(books, s, slot)
-    return Settled.DONE
+    return SettleResult.DONE
 
 
 def _move(books: Books, s: Settlement, slot: Slot) -> None:

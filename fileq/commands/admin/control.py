@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Cancelled
+from fileq.brokers.types import CancelResult
 from fileq.commands.admin.stats import Process, processes
 from fileq.commands.admin.text import stamp
 from fileq.core.errors import ConfigError
 
 
-class CancelResult(Struct, frozen=True):
+class JobCancellation(Struct, frozen=True):
     """`cancelled`, `requested` (its worker ends it within a renewal), `ended` (too late) or `unknown`."""
 
     id: str
@@ -22,7 +22,7 @@ class CancelResult(Struct, frozen=True):
 
 
 class Cancellation(Struct, frozen=True):
-    results: tuple[CancelResult, ...]
+    results: tuple[JobCancellation, ...]
     within_s: float  # a running job is told of it
 
     @property
@@ -48,23 +48,23 @@ def cancel(broker: FullBroker, ids: Sequence[str], heartbeat_ttl_s: float) -> Ca
     answers = broker.cancel(ids)
     records = broker.records(ids)
     results = tuple(
-        CancelResult(id, answer.value, record.state.value if record is not None else None)
+        JobCancellation(id, answer.value, record.state.value if record is not None else None)
         for id, answer, record in zip(ids, answers, records, strict=True)
     )
     return Cancellation(results, heartbeat_ttl_s / 3)
 
 
-def describe(result: CancelResult, within_s: float) -> str:
-    match Cancelled(result.result):
-        case Cancelled.CANCELLED:
+def describe(result: JobCancellation, within_s: float) -> str:
+    match CancelResult(result.result):
+        case CancelResult.CANCELLED:
             return "cancelled"
-        case Cancelled.REQUESTED:
+        case CancelResult.REQUESTED:
             return f"is running; its worker ends it within {within_s:.0f} s"
-        case Cancelled.ENDED:
+        case CancelResult.ENDED:
             if result.state in ("pending", "scheduled", "retrying"):
                 return f"is {result.state} by its record, and not there; see 'fileq fsck'"
             return f"is {result.state or 'ended'} already; nothing was done"
-        case Cancelled.UNKNOWN:
+        case CancelResult.UNKNOWN:
             return "no such job is known (any more)"
 
 

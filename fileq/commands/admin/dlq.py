@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record, Revival
-from fileq.commands.admin.jobs import JobView, id_in, job_in, view
+from fileq.commands.admin.jobs import JobView, id_in, view
 from fileq.core.errors import ConfigError
-from fileq.core.job import Job, State, encode
+from fileq.core.job import Job, State, decode_or_none, encode
 from fileq.files.globs import Globs
 
 PLACE = "dead_letter"
@@ -211,7 +211,7 @@ def path_matcher(pattern: str) -> Callable[[bytes], bool]:
 def _with_records(broker: FullBroker, raws: Sequence[bytes]) -> Iterator[Dead]:
     ids = [id_in(raw) for raw in raws]
     for raw, id, record in zip(raws, ids, broker.records(ids), strict=True):
-        yield Dead(raw, id, job_in(raw), record)
+        yield Dead(raw, id, decode_or_none(raw), record)
 
 
 def _by_ids(broker: FullBroker, ids: Sequence[str]) -> dict[str, Dead]:
@@ -219,7 +219,7 @@ def _by_ids(broker: FullBroker, ids: Sequence[str]) -> dict[str, Dead]:
     found = {}
     for id, record in zip(ids, broker.records(ids), strict=True):
         if record is not None and record.state is State.DEAD:
-            found[id] = Dead(record.raw, id, job_in(record.raw), record)
+            found[id] = Dead(record.raw, id, decode_or_none(record.raw), record)
     missing = set(ids) - set(found)
     if missing:
         for page in broker.pages(PLACE):

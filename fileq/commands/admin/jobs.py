@@ -10,7 +10,7 @@ from msgspec import Struct
 from fileq.brokers.types import Attempt, Record
 from fileq.commands.admin.text import stamp
 from fileq.core.errors import Undecodable
-from fileq.core.job import Job, State, decode, parse_time, raw_id
+from fileq.core.job import State, decode, decode_or_none, parse_time, raw_id
 
 
 class JobView(Struct, frozen=True):
@@ -58,15 +58,8 @@ class JobHistory(Struct, frozen=True):
     attempts_forgotten: int
 
 
-def job_in(raw: bytes) -> Job | None:
-    try:
-        return decode(raw)
-    except Undecodable:
-        return None
-
-
 def id_in(raw: bytes) -> str:
-    job = job_in(raw)
+    job = decode_or_none(raw)
     return job.id if job is not None else raw_id(raw)
 
 
@@ -122,7 +115,7 @@ def _view_of_bytes(raw: bytes, record: Record | None, defect: str, state: State,
 def history(record: Record) -> JobHistory:
     import base64
 
-    job = job_in(record.raw)
+    job = decode_or_none(record.raw)
     return JobHistory(
         job=view(record.raw, record, state=record.state, queue=record.queue),
         json=msgspec.json.decode(record.raw) if job is not None else None,
@@ -161,7 +154,7 @@ def _result(result: bytes) -> Any:
 
 def waiting_since_ms(raw: bytes) -> int | None:
     """When the job in these bytes began to wait: made, or due if it was made for later; None if nobody can tell."""
-    job = job_in(raw)
+    job = decode_or_none(raw)
     if job is None:
         return None
     return max(_ms(job.creation_time), _ms(job.process_at or "")) or None

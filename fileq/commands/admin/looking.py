@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
-from fileq.commands.admin.jobs import JobHistory, JobView, history, id_in, job_in, view
+from fileq.commands.admin.jobs import JobHistory, JobView, history, id_in, view
 from fileq.core.errors import BrokerError, ConfigError
-from fileq.core.job import State
+from fileq.core.job import State, decode_or_none
 
 # The places that are no queues, and the state of what lies there.
 PLACES = {
@@ -106,7 +106,7 @@ def _newest(broker: FullBroker, place: str, state: State, type: str | None, limi
 def _is_of_type(raw: bytes, type: str | None) -> bool:
     if type is None:
         return True
-    job = job_in(raw)
+    job = decode_or_none(raw)
     return job is not None and job.type == type
 
 
@@ -147,7 +147,7 @@ def trace(broker: FullBroker, path: bytes) -> FileTrace:
     ]
     others = [record for record in _records_about(broker, path) if record.id not in known]
     for record in sorted(others, key=lambda record: -record.created_ms):
-        job = job_in(record.raw)
+        job = decode_or_none(record.raw)
         signature = job.signature if job is not None else None
         traced.append(_version(signature or "", record.id, record, is_newest=False, is_in_ledger=False))
     shown = path.decode(errors="backslashreplace")
@@ -177,6 +177,6 @@ def _records_about(broker: FullBroker, path: bytes) -> Iterator[Record]:
         for record in broker.records(page):
             # The name first: it spares decoding all that are about something else. Others may escape it otherwise.
             if record is not None and (needle in record.raw or b"\\u" in record.raw):
-                job = job_in(record.raw)
+                job = decode_or_none(record.raw)
                 if job is not None and job.path == path:
                     yield record

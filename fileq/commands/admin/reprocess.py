@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Entry, Fate, LedgerEntry
+from fileq.brokers.types import EnqueueResult, Entry, LedgerEntry
 from fileq.commands.admin.dlq import path_matcher
 from fileq.commands.admin.looking import read_signature
 from fileq.config import Config
@@ -106,9 +106,9 @@ def _do(
             entries.append(_entry(config, path, signature, size))
     if not entries:
         return
-    fates = [Fate.ENQUEUED] * len(entries) if is_dry_run else broker.enqueue(entries).fates
+    fates = [EnqueueResult.ENQUEUED] * len(entries) if is_dry_run else broker.enqueue(entries).fates
     for entry, fate in zip(entries, fates, strict=True):
-        assert fate is Fate.ENQUEUED, fate  # new ids, and whatever the ledger says
+        assert fate is EnqueueResult.ENQUEUED, fate  # new ids, and whatever the ledger says
         yield Again(entry.job.filepath, "enqueued", None if is_dry_run else entry.job.id)
 
 

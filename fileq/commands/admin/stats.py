@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, WorkerView
-from fileq.commands.admin.jobs import job_in, waiting_since_ms
+from fileq.commands.admin.jobs import waiting_since_ms
 from fileq.commands.admin.text import stamp
+from fileq.core.job import decode_or_none
 
 HOUR_MS = 3_600_000
 _FLOWS = ("produced", "completed", "failed", "dead")
@@ -216,7 +217,7 @@ def _process(views: list[WorkerView], now_ms: int) -> Process:
 
 
 def _slot(view: WorkerView, now_ms: int) -> Slot:
-    job = job_in(view.raw)
+    job = decode_or_none(view.raw)
     running_s = max(0, now_ms - view.since_ms) / 1000 if view.since_ms else None
     if job is None:
         return Slot(view.slot, "", "", None, running_s)

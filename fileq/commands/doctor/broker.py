@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 
-from fileq.brokers import examine
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Loaded, describe_broker_choice
 from fileq.core.errors import BrokerError, ConfigError
@@ -23,7 +22,7 @@ def check_broker(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[
         return
     try:
         broker = open_it()
-        findings = examine(broker, rights=True)
+        findings = broker.examine(permissions=True)
     except (BrokerError, ConfigError) as error:
         yield wrong("broker", str(error), _advice(config.broker_kind, str(error), choice))
         return

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from fileq.core.claim import ClaimKey
 from fileq.core.outcome import Cancelled, Released
 from fileq.handlers.task import Ran, Task
 
@@ -30,11 +31,11 @@ class Executor(Protocol):
         """By time.monotonic(): when collect() should be called at the latest, though nothing may be readable."""
         ...
 
-    def cancel(self, key: str) -> None:
+    def cancel(self, key: ClaimKey) -> None:
         """Ask a running task to stop (context.cancelled), and end it by force a little later; it ends as Cancelled."""
         ...
 
-    def abandon(self, key: str) -> None:
+    def abandon(self, key: ClaimKey) -> None:
         """The job is no longer ours: end it by force and say nothing of it again."""
         ...
 

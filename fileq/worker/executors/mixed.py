@@ -9,6 +9,7 @@ import select
 from collections.abc import Sequence
 
 from fileq.config import Worker
+from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit
 from fileq.core.outcome import Cancelled, Released
 from fileq.handlers import context
@@ -62,11 +63,11 @@ class MixedExecutor:
         deadlines_s = [executor.next_deadline_s() for executor in self._executors.values()]
         return min((deadline_s for deadline_s in deadlines_s if deadline_s is not None), default=None)
 
-    def cancel(self, key: str) -> None:
+    def cancel(self, key: ClaimKey) -> None:
         for executor in self._executors.values():
             executor.cancel(key)
 
-    def abandon(self, key: str) -> None:
+    def abandon(self, key: ClaimKey) -> None:
         for executor in self._executors.values():
             executor.abandon(key)
 
@@ -85,5 +86,5 @@ class MixedExecutor:
         self._executors[isolation] = executor
         self._epoll.register(executor.fileno(), select.EPOLLIN)
 
-    def _run(self, task: Task, cancelled: context.Cancelled) -> Ran:
+    def _run(self, task: Task, cancelled: context.CancelFlag) -> Ran:
         return run_task(task, self._routes, cancelled)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Sequence
 
 from fileq.config.units import format_size
+from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit
 from fileq.core.outcome import Cancelled, Died, Failed, Released
 from fileq.handlers.task import Ran, Task
@@ -80,11 +81,11 @@ class ProcessExecutor:
     def next_deadline_s(self) -> float | None:
         return None if self._looks_s == NEVER_S else self._looks_s
 
-    def cancel(self, key: str) -> None:
+    def cancel(self, key: ClaimKey) -> None:
         for place in self._holding(key):
             self._ask(place, Asked.TO_STOP, self._cancel_grace_s)
 
-    def abandon(self, key: str) -> None:
+    def abandon(self, key: ClaimKey) -> None:
         for place in self._holding(key):
             is_running = place.is_running
             self._let_go(place)
@@ -184,7 +185,7 @@ class ProcessExecutor:
             self._finish(place, place.asked, ran)
         self._replace(place)
 
-    def _holding(self, key: str) -> list[Place]:
+    def _holding(self, key: ClaimKey) -> list[Place]:
         return [place for place in self._places if place.task is not None and place.task.key == key]
 
     # its child

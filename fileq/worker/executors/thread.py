@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import SimpleQueue
 
+from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit
 from fileq.core.outcome import Cancelled, Released
 from fileq.handlers.context import Flag
@@ -72,7 +73,7 @@ class ThreadExecutor:
         self._bell = threading.Lock()  # free means rung
         self._bell.acquire()
         self._finished: deque[_Running] = deque()
-        self._running: dict[str, _Running] = {}
+        self._running: dict[ClaimKey, _Running] = {}
         self._ended: list[tuple[Task, Ran | Cancelled | Released]] = []
         self._looks_s = NEVER_S
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -118,11 +119,11 @@ class ThreadExecutor:
             return 0.0  # while the pump waited for it, so nobody rang
         return None if self._looks_s == NEVER_S else self._looks_s
 
-    def cancel(self, key: str) -> None:
+    def cancel(self, key: ClaimKey) -> None:
         if running := self._running.get(key):
             self._ask(running, Asked.TO_STOP, self._cancel_grace_s)
 
-    def abandon(self, key: str) -> None:
+    def abandon(self, key: ClaimKey) -> None:
         if running := self._running.pop(key, None):
             running.cancelled.set()
             self._leave_behind(running, "its job was lost")

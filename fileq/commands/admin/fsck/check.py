@@ -7,17 +7,16 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Census, Record, Stray, Suspect
+from fileq.brokers.types import Census, Record, Suspect, UnrecordedJob
 from fileq.commands.admin.fsck import walk as walks
-from fileq.commands.admin.fsck.law import Measured, agreed, measure, measured
+from fileq.commands.admin.fsck.balance import Measured, agreed, measure, measured
 from fileq.commands.admin.fsck.ledger import Forsaken, forsaken
-from fileq.commands.admin.fsck.mend import Mending
+from fileq.commands.admin.fsck.repair import Mending
 from fileq.commands.admin.fsck.report import NAMED, Problem, Repair, Report, law_of
 from fileq.commands.admin.fsck.walk import Walk
-from fileq.commands.admin.jobs import job_in
 from fileq.config import Config
 from fileq.core.errors import ConfigError
-from fileq.core.job import State
+from fileq.core.job import State, decode_or_none
 
 PAUSE_S = 1.0  # between two looks at a job
 _AT_ONCE = 20  # searches of a whole list in one call
@@ -35,8 +34,8 @@ class Found:
         self.second = first
         self.excess = 0
         self.lost: dict[str, Record] = {}
-        self.strays: list[Stray] = []  # outside queues
-        self.queue_strays: list[Stray] = []
+        self.strays: list[UnrecordedJob] = []  # outside queues
+        self.queue_strays: list[UnrecordedJob] = []
         self.silent: list[Suspect] = []
         self.forsaken: list[Forsaken] = []
 
@@ -44,7 +43,7 @@ class Found:
     def is_complete(self) -> bool:
         """Whether nothing was left out that could explain what is missing."""
         has_all_strays = len(self.walk.strays) < walks.CANDIDATES or self.excess <= 0
-        return len(self.walk.astray) < walks.CANDIDATES and has_all_strays
+        return len(self.walk.lost) < walks.CANDIDATES and has_all_strays
 
     def problems(self) -> list[Problem]:
         problems = [
@@ -63,7 +62,7 @@ class Found:
 
 
 def path_in(raw: bytes) -> str:
-    job = job_in(raw)
+    job = decode_or_none(raw)
     return job.filepath if job is not None else ""
 
 
@@ -106,7 +105,7 @@ def look_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Found:
         raise ConfigError(f"there are jobs of the queue {names}, which is not in worker.priorities; add it to look")
     found = Found(walk, measured(before, broker.census(sweep=True), walk))
     is_doubtful = not found.first.is_exact or bool(found.first.excess)
-    if is_doubtful or walk.astray or walk.strays or walk.silent or walk.copies:
+    if is_doubtful or walk.lost or walk.strays or walk.silent or walk.copies:
         sleep(max(PAUSE_S, config.worker.heartbeat_ttl / 2) if walk.silent else PAUSE_S)
         if is_doubtful:
             _measure_again(broker, queues, found, sleep)
@@ -129,7 +128,7 @@ def _measure_again(broker: FullBroker, queues: Sequence[str], found: Found, slee
 
 def _look_again(broker: FullBroker, config: Config, found: Found) -> None:
     walk = found.walk
-    found.lost = {id: walk.astray[id] for id, is_astray in _asked(broker.astray, list(walk.astray)) if is_astray}
+    found.lost = {id: walk.lost[id] for id, is_astray in _asked(broker.lost, list(walk.lost)) if is_astray}
     if walk.copies:
         walk.confirm_copies()
     elsewhere = [stray for stray in walk.strays.values() if stray.place not in config.worker.priorities]

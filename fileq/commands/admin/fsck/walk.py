@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Record, Stray, Suspect
+from fileq.brokers.types import Record, Suspect, UnrecordedJob
 from fileq.commands.admin.fsck.report import NAMED, Copies
-from fileq.commands.admin.jobs import job_in, waiting_since_ms
-from fileq.core.job import Job, State, raw_id
+from fileq.commands.admin.jobs import waiting_since_ms
+from fileq.core.job import Job, State, decode_or_none, raw_id
 
 CANDIDATES = 10_000  # of one kind that are kept to be looked at again; more come in another round
 _AT_ONCE = 20  # lists searched by one call: each search may read a whole list
@@ -56,9 +56,9 @@ class Walk:
         self.undecodable = 0
         self.unclaimed = 0
         self.unrecorded = 0  # of these the ones that have no record at all
-        self.strays: dict[tuple[str, str], Stray] = {}  # by place and id
+        self.strays: dict[tuple[str, str], UnrecordedJob] = {}  # by place and id
         self.copies: dict[str, int] = {}
-        self.astray: dict[str, Record] = {}
+        self.lost: dict[str, Record] = {}
         self.silent: dict[str, Suspect] = {}
         self.unknown_queues: set[str] = set()  # of jobs that have not ended
 
@@ -83,7 +83,7 @@ class Walk:
         ids = [readable_id(raw) for raw in page]
         records = self._broker.records([id or "" for id in ids])
         for raw, id, record in zip(page, ids, records, strict=True):
-            job = job_in(raw)
+            job = decode_or_none(raw)
             self.undecodable += job is None
             if id is None:
                 self.unclaimed += 1
@@ -128,7 +128,7 @@ class Walk:
         for place in ("scheduled", "dead_letter"):
             for page in self._broker.pages(place):
                 self.elements += len(page)
-                jobs = [job_in(raw) for raw in page]
+                jobs = [decode_or_none(raw) for raw in page]
                 ids = [job.id if job is not None else raw_id(raw) for raw, job in zip(page, jobs, strict=True)]
                 for raw, id, job, record in zip(page, ids, jobs, self._broker.records(ids), strict=True):
                     self._seen.add((place, id))
@@ -144,14 +144,14 @@ class Walk:
         self.slots = len({*held, *(view.slot for view in workers)})
         for slot, raws in held.items():
             for raw in raws:
-                job = job_in(raw)
+                job = decode_or_none(raw)
                 if job is not None and self._broker.records([job.id]) == [None]:
                     self._stray("processing", raw, job, slot)
 
     def _stray(self, place: str, raw: bytes, job: Job | None, slot: str = "") -> None:
         record = record_for(place, raw, job, self._queues, slot)
         if record is not None and len(self.strays) < CANDIDATES:
-            self.strays[place, record.id] = Stray(place, record)
+            self.strays[place, record.id] = UnrecordedJob(place, record)
 
     # records
 
@@ -175,9 +175,9 @@ class Walk:
     def _keep_astray(self, records: Sequence[Record], at_once: int) -> None:
         for start in range(0, len(records), at_once):
             some = records[start : start + at_once]
-            for record, is_astray in zip(some, self._broker.astray([r.id for r in some]), strict=True):
-                if is_astray and len(self.astray) < CANDIDATES:
-                    self.astray[record.id] = record
+            for record, is_astray in zip(some, self._broker.lost([r.id for r in some]), strict=True):
+                if is_astray and len(self.lost) < CANDIDATES:
+                    self.lost[record.id] = record
 
     def copies_found(self) -> tuple[Copies, ...]:
         return tuple(Copies(id, count) for id, count in sorted(self.copies.items())[:NAMED])

@@ -24,8 +24,8 @@ from typing import Any, Self
 import pytest
 
 from tests.conftest import IN_CI
-from tests.servers.watchdog import watchdog
-from tests.waiting import wait_until
+from tests.support.servers.watchdog import watchdog
+from tests.support.waiting import wait_until
 
 INIT = Path(__file__).with_name("container_init.py")
 PYTHON, SITE, DEPENDENCIES = "/opt/test-python", "/opt/test-environment", "/opt/test-dependencies"

@@ -12,7 +12,7 @@ from fileq.brokers.sqlite.books import Books
 from fileq.brokers.sqlite.inspector import SqliteInspector
 from fileq.brokers.sqlite.rows import Row, find_rows
 from fileq.brokers.sqlite.schema import find_holes
-from fileq.brokers.types import Record, Stray
+from fileq.brokers.types import Record, UnrecordedJob
 from fileq.core.job import State
 
 
@@ -28,7 +28,7 @@ class SqliteMending(SqliteInspector):
             yield [id for _, id, expires_ms in page if expires_ms is None or expires_ms > now]
             last = page[-1][0]
 
-    def astray(self, ids: Sequence[str]) -> list[bool]:
+    def lost(self, ids: Sequence[str]) -> list[bool]:
         with self.reading() as (db, now):
             rows = find_rows(db, ids, now)
             return [(row := rows[id]) is not None and self._is_astray(db, row) for id in ids]
@@ -52,7 +52,7 @@ class SqliteMending(SqliteInspector):
         }.get(place, ("queued WHERE queue = ? AND raw = ?", (place, row.raw)))
         return db.execute(f"SELECT 1 FROM {sql} LIMIT 1", values).fetchone() is not None
 
-    def reinstate(self, ids: Sequence[str]) -> list[bool]:
+    def restore(self, ids: Sequence[str]) -> list[bool]:
         with self.writing() as books:
             answers = [self._reinstate(books, books.row(id)) for id in ids]
             if any(answers):
@@ -73,16 +73,16 @@ class SqliteMending(SqliteInspector):
             books.push_raw(row.queue, row.raw, front=True)
         return True
 
-    def unrecorded(self, strays: Sequence[Stray]) -> list[bool]:
+    def unrecorded(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
         with self.reading() as (db, now):
             rows = find_rows(db, [stray.record.id for stray in strays], now)
             return [rows[stray.record.id] is None and self._lies(db, stray.place, stray.record) for stray in strays]
 
-    def rerecord(self, strays: Sequence[Stray]) -> list[bool]:
+    def create_record(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
         with self.writing() as books:
             return [self._rerecord(books, stray) for stray in strays]
 
-    def _rerecord(self, books: Books, stray: Stray) -> bool:
+    def _rerecord(self, books: Books, stray: UnrecordedJob) -> bool:
         was = stray.record
         if books.row(was.id) is not None or not self._lies(books.db, stray.place, was):
             return False

@@ -56,7 +56,7 @@ class Fault:
         return self.matched >= self.nth and (self.times is None or self.matched < self.nth + self.times)
 
 
-class Hold(Fault):
+class LeaseStatus(Fault):
     """A request caught on its way; the server does not know of it until `release`."""
 
     def __init__(self, match: Match, nth: int) -> None:
@@ -146,9 +146,9 @@ class FaultProxy:
         """The server executes at once, the client learns of it `delay_s` later."""
         return self._plan(Fault(Kind.DELAY_REPLY, match, times=times, delay_s=delay_s))
 
-    def hold_when(self, match: Match = b"", *, nth: int = 1) -> Hold:
+    def hold_when(self, match: Match = b"", *, nth: int = 1) -> LeaseStatus:
         """Catches one request; `release` on what this returns delivers it, also long after its client has gone."""
-        hold = Hold(match, nth)
+        hold = LeaseStatus(match, nth)
         self._plan(hold)
         return hold
 
@@ -257,7 +257,7 @@ class _Connection:
         self._dropping: Fault | None = None
         self._cutting: Fault | None = None
         self._reply_delay: Fault | None = None
-        self._hold: Hold | None = None
+        self._hold: LeaseStatus | None = None
         self.has_lost_bytes = False
         self._threads = [
             threading.Thread(target=self._carry, args=way, name="fault-proxy", daemon=True)
@@ -327,7 +327,7 @@ class _Connection:
         return all(self._pass(request, fault) for request, fault in zip(requests, faults, strict=True))
 
     def _pass(self, request: bytes, fault: Fault | None) -> bool:
-        if isinstance(fault, Hold):
+        if isinstance(fault, LeaseStatus):
             return self._keep(request, fault)
         if fault is not None and fault.kind is Kind.RESET:
             self._proxy.fire(fault)
@@ -339,7 +339,7 @@ class _Connection:
                 return False
         return _send(self._server, request)
 
-    def _keep(self, request: bytes, hold: Hold) -> bool:
+    def _keep(self, request: bytes, hold: LeaseStatus) -> bool:
         with self._lock:
             self._hold = hold
             if self._ended.is_set():

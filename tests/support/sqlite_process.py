@@ -1,4 +1,4 @@
-"""Another process on the same database file: `python -m tests.integration.sqlite_process CALL PATH [ARGUMENT…]`.
+"""Another process on the same database file: `python -m tests.support.sqlite_process CALL PATH [ARGUMENT…]`.
 
 Prints one line for every thing it was told is done, after it was told, so that a test that kills it knows
 what must not be lost. Says `ready` first.
@@ -104,7 +104,7 @@ def work(path: str, seed: str) -> None:
         ending = chance.sample(claims, chance.randint(0, len(claims)))
         settlements = [_some_end(claim, chance) for claim in ending]
         busy = {claim.slot for claim in claims} - {claim.slot for claim in ending}
-        turn = broker.turn(settlements, [slot for slot in slots if slot not in busy])
+        turn = broker.settle_and_claim(settlements, [slot for slot in slots if slot not in busy])
         claims = [claim for claim in claims if claim.slot in busy] + list(turn.claims)
         say(f"completed {' '.join(s.claim.id for s in settlements if s.verb == 'complete')}")
 
@@ -203,7 +203,7 @@ def _prepare_a_turn(path: str) -> list[Settlement]:
     broker.enqueue([an_entry(f"job-{i}") for i in range(8)])
     slots = [f"w{i}" for i in range(4)]
     broker.register(dict.fromkeys(slots, a_worker()))
-    done, failed, hopeless, released = broker.turn([], slots).claims
+    done, failed, hopeless, released = broker.settle_and_claim([], slots).claims
     broker.close()
     return [
         complete(done),
@@ -224,7 +224,7 @@ def _turn_and_die(path: str, settlements: list[Settlement], statements: int) -> 
             os.kill(os.getpid(), signal.SIGKILL)
 
     broker.store.connection.set_trace_callback(count)
-    broker.turn(settlements, [s.claim.slot for s in settlements])
+    broker.settle_and_claim(settlements, [s.claim.slot for s in settlements])
     os._exit(0)
 
 
@@ -239,7 +239,7 @@ def _look_after_a_death(path: str, settlements: list[Settlement]) -> tuple[bool,
             is_whole &= db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         db.close()
         drift = broker.census().drift
-        return is_whole, [str(answer) for answer in broker.turn(settlements, []).settled], drift
+        return is_whole, [str(answer) for answer in broker.settle_and_claim(settlements, []).settled], drift
     finally:
         broker.close()
 

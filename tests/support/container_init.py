@@ -1,4 +1,4 @@
-"""What runs inside the namespaces of tests/integration/container.py, as root: it lays the file system out over that of
+"""What runs inside the namespaces of tests/support/container.py, as root: it lays the file system out over that of
 this machine, and then builds an image's stages or becomes the program that a container is for.
 
 Nothing that it does is seen outside: mounts are private, writes go to a tmpfs. Standard library only."""

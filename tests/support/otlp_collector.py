@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 class Seen(Struct, frozen=True):

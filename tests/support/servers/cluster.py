@@ -7,8 +7,8 @@ from typing import Any, Self
 import redis
 from redis.cluster import ClusterNode, RedisCluster
 
-from tests.servers.server import HOST, Server
-from tests.waiting import wait_until
+from tests.support.servers.server import HOST, Server
+from tests.support.waiting import wait_until
 
 SLOTS = 16_384
 

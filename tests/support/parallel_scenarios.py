@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import require
-from tests.integration.working import Farm, farm_on
-from tests.servers import Server, available_servers
+from tests.support.servers import Server, available_servers
+from tests.support.worker_setup import Farm, farm_on
 
 SCENARIO_TIMEOUT_S = 110.0
 SQLITE = "sqlite"

@@ -15,9 +15,9 @@ from typing import Any, Self
 import yaml
 
 from tests.conftest import require
-from tests.servers.server import HOST, free_port
-from tests.servers.watchdog import watchdog
-from tests.waiting import wait_until
+from tests.support.servers.server import HOST, free_port
+from tests.support.servers.watchdog import watchdog
+from tests.support.waiting import wait_until
 
 START_TIMEOUT_S = 30.0
 

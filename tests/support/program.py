@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 START_TIMEOUT_S = 30.0

@@ -12,7 +12,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.cli import main
 from fileq.config import Config, config_from
 from tests.conformance.harness import nested
-from tests.integration.working import Farm
+from tests.support.worker_setup import Farm
 
 
 class Desk:

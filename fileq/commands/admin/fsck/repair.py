@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Entry, Fate, Record, Stray, Suspect
-from fileq.commands.admin.fsck.law import Measured, agreed
+from fileq.brokers.types import EnqueueResult, Entry, Record, Suspect, UnrecordedJob
+from fileq.commands.admin.fsck.balance import Measured, agreed
 from fileq.commands.admin.fsck.ledger import Forsaken
 from fileq.commands.admin.fsck.report import Repair
-from fileq.commands.admin.jobs import job_in
 from fileq.config import Config
-from fileq.core.job import State, Version, encode, file_job
+from fileq.core.job import State, Version, decode_or_none, encode, file_job
 from fileq.core.retry import Policy
 from fileq.core.text import printable
 from fileq.producer.outbox import priority_chooser
@@ -36,8 +35,8 @@ class Mending:
         self,
         silent: Sequence[Suspect],
         lost: Sequence[Record],
-        strays: Sequence[Stray],
-        queue_strays: Sequence[Stray],
+        strays: Sequence[UnrecordedJob],
+        queue_strays: Sequence[UnrecordedJob],
         excess: int,
     ) -> None:
         """All but the counters."""
@@ -61,16 +60,16 @@ class Mending:
         count = 0
         for start in range(0, len(lost), _AT_ONCE):
             some = lost[start : start + _AT_ONCE]
-            for record, is_back in zip(some, self._broker.reinstate([r.id for r in some]), strict=True):
+            for record, is_back in zip(some, self._broker.restore([r.id for r in some]), strict=True):
                 if is_back:
                     count += 1
                     self._did("reinstated", record.id, _place_of(record))
         return count
 
-    def _record(self, strays: Sequence[Stray]) -> None:
+    def _record(self, strays: Sequence[UnrecordedJob]) -> None:
         for start in range(0, len(strays), _AT_ONCE):
             some = strays[start : start + _AT_ONCE]
-            for stray, is_made in zip(some, self._broker.rerecord(some), strict=True):
+            for stray, is_made in zip(some, self._broker.create_record(some), strict=True):
                 if is_made:
                     self._did("recorded", stray.record.id, f"as {stray.record.state.value}, from its element")
 
@@ -89,12 +88,12 @@ class Mending:
             entries.append(Entry(job, queue, Version(one.path, one.signature), always=True))
         if entries:
             for entry, fate in zip(entries, self._broker.enqueue(entries).fates, strict=True):
-                if fate is Fate.ENQUEUED:
+                if fate is EnqueueResult.ENQUEUED:
                     self._did("enqueued", entry.job.id, f"again, for {printable(entry.job.filepath)}")
 
-    def _is_foreign(self, stray: Stray) -> tuple[bool, bool]:
+    def _is_foreign(self, stray: UnrecordedJob) -> tuple[bool, bool]:
         """The likeliest ones of ours first: those the ledger knows, then those that are spelt as we spell."""
-        job = job_in(stray.record.raw)
+        job = decode_or_none(stray.record.raw)
         if job is None:
             return True, True
         [entry] = self._broker.lookup([job.path]) if job.filepath else [None]

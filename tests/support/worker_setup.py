@@ -21,8 +21,8 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census, Entry, Record
 from fileq.config import config_from
 from fileq.core.job import Job, State, Version, decode, file_job, typed_job
-from tests.integration.program import Program
-from tests.waiting import wait_until
+from tests.support.program import Program
+from tests.support.waiting import wait_until
 
 HANDLERS = Path(__file__).with_name("worker_handlers.py")
 MODULE = "worker_handlers"

@@ -9,8 +9,8 @@ from fileq.brokers import open_broker
 from fileq.brokers.protocol import FullBroker
 from fileq.config import config_from
 from fileq.core.job import Job, decode
-from tests.integration.program import Program
-from tests.waiting import wait_until
+from tests.support.program import Program
+from tests.support.waiting import wait_until
 
 # Small, so that tests are quick; those that are about the times themselves set their own.
 QUICK: Mapping[str, object] = {"producer.settle": "50ms", "producer.settle_unclosed": "200ms"}

@@ -8,7 +8,7 @@ from itertools import chain
 from fileq.brokers.redis.link import Link
 from fileq.brokers.redis.names import Names
 from fileq.brokers.redis.scripts import Scripts
-from fileq.brokers.types import Stray
+from fileq.brokers.types import UnrecordedJob
 
 SCAN_COUNT = 1000
 _ESCAPE = str.maketrans({c: f"\\{c}" for c in "*?[]\\^"})
@@ -45,37 +45,37 @@ class RedisMending:
             for start in range(0, len(found), size):
                 yield found[start : start + size]
 
-    def astray(self, ids: Sequence[str]) -> list[bool]:
+    def lost(self, ids: Sequence[str]) -> list[bool]:
         return self._reinstate("look", ids)
 
-    def reinstate(self, ids: Sequence[str]) -> list[bool]:
+    def restore(self, ids: Sequence[str]) -> list[bool]:
         return self._reinstate("mend", ids)
 
     def _reinstate(self, word: str, ids: Sequence[str]) -> list[bool]:
         if not ids:
             return []
         keys = [self.names.record(id) for id in ids]
-        return [bool(n) for n in self.scripts.one("reinstate", keys, (word, *self.names.pattern_halves()[:2]))]
+        return [bool(n) for n in self.scripts.one("restore", keys, (word, *self.names.pattern_halves()[:2]))]
 
-    def unrecorded(self, strays: Sequence[Stray]) -> list[bool]:
+    def unrecorded(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
         return self._rerecord("look", strays)
 
-    def rerecord(self, strays: Sequence[Stray]) -> list[bool]:
+    def create_record(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
         return self._rerecord("mend", strays)
 
-    def _rerecord(self, word: str, strays: Sequence[Stray]) -> list[bool]:
+    def _rerecord(self, word: str, strays: Sequence[UnrecordedJob]) -> list[bool]:
         if not strays:
             return []
         keys = chain.from_iterable((self.names.record(stray.record.id), self._key_of(stray)) for stray in strays)
         args = chain.from_iterable(self._stray_args(stray) for stray in strays)
-        return [bool(n) for n in self.scripts.one("rerecord", tuple(keys), (word, *args))]
+        return [bool(n) for n in self.scripts.one("create_record", tuple(keys), (word, *args))]
 
-    def _key_of(self, stray: Stray) -> str:
+    def _key_of(self, stray: UnrecordedJob) -> str:
         if stray.place == "processing":
             return self.names.processing(stray.record.worker)
         return self.names.place(stray.place) or self.names.scheduled
 
-    def _stray_args(self, stray: Stray) -> tuple[bytes | str | int, ...]:
+    def _stray_args(self, stray: UnrecordedJob) -> tuple[bytes | str | int, ...]:
         record = stray.record
         number = self.names.number.get(stray.place, 0)
         times = (record.created_ms, record.started_ms, record.ended_ms)

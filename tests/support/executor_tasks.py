@@ -1,6 +1,6 @@
 """What the executors' tests run: a task's `raw` is a word and its arguments, each word a function below.
 
-Also a worker to be killed: `python -m tests.integration.executor_tasks TASK…` runs these until it is told to close by
+Also a worker to be killed: `python -m tests.support.executor_tasks TASK…` runs these until it is told to close by
 a line on stdin. With `--fork` first, a copy of it lives on, as when a handler in one of its threads had forked.
 """
 
@@ -24,7 +24,7 @@ from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process import ProcessExecutor
 from fileq.worker.program import Program, Run
 
-LOADER = "tests.integration.executor_tasks:load"
+LOADER = "tests.support.executor_tasks:load"
 
 
 def load(argument: bytes) -> Run:

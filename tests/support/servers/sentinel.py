@@ -5,8 +5,8 @@ from typing import Any, ClassVar, Self
 
 import redis
 
-from tests.servers.server import HOST, Directive, Server
-from tests.waiting import wait_until
+from tests.support.servers.server import HOST, Directive, Server
+from tests.support.waiting import wait_until
 
 MASTER_NAME = "mymaster"
 # A sentinel's own pace is a look every 10 s; tests would wait half a minute for a failover. The ping period stays as it

@@ -1,7 +1,7 @@
 """What fsck stands on: damage is found in one consistent look, put right in one atomic step, and a repair that is
 repeated, or comes when nothing is wrong (any more), changes nothing."""
 
-from fileq.brokers.types import Record, Stray
+from fileq.brokers.types import Record, UnrecordedJob
 from fileq.core.job import State
 from fileq.core.settlement import complete
 from tests.conformance.builders import (
@@ -32,7 +32,7 @@ def all_ids(harness):
 
 
 def stray(place, id, raw, state, **fields):
-    return Stray(place, Record(id, state, raw, "low", created_ms=17, **fields))
+    return UnrecordedJob(place, Record(id, state, raw, "low", created_ms=17, **fields))
 
 
 # ids
@@ -73,10 +73,10 @@ def every_state(harness):
 def test_a_job_where_its_record_says_is_not_astray_and_stays(harness):
     ids = [*every_state(harness), "unknown"]
     before = snapshot(harness, *ids)
-    assert harness.broker.astray(ids) == [False] * 8
-    assert harness.broker.reinstate(ids) == [False] * 8
+    assert harness.broker.lost(ids) == [False] * 8
+    assert harness.broker.restore(ids) == [False] * 8
     assert snapshot(harness, *ids) == before
-    assert (harness.broker.astray([]), harness.broker.reinstate([])) == ([], [])
+    assert (harness.broker.lost([]), harness.broker.restore([])) == ([], [])
 
 
 def test_a_job_that_is_nowhere_goes_back_where_its_record_says(harness):
@@ -86,19 +86,19 @@ def test_a_job_that_is_nowhere_goes_back_where_its_record_says(harness):
         before = record_of(harness, id)
         harness.lose_element(place, before.raw)
         assert drift(harness) == 1
-        assert harness.broker.astray([id]) == [True]
+        assert harness.broker.lost([id]) == [True]
         assert drift(harness) == 1, "looking changes nothing"
-        assert harness.broker.reinstate([id, id]) == [True, False]
+        assert harness.broker.restore([id, id]) == [True, False]
         assert (whereabouts(harness, id), record_of(harness, id)) == ([place], before)
-        assert (harness.broker.reinstate([id]), drift(harness)) == ([False], 0)
+        assert (harness.broker.restore([id]), drift(harness)) == ([False], 0)
 
 
 def test_a_job_that_nobody_runs_any_more_goes_to_the_front_of_its_queue(harness):
     claim = running(harness, "a")
     enqueue(harness, "b")
     harness.lose_element("processing", claim.raw, "w1")
-    assert harness.broker.astray(["a", "b"]) == [True, False]
-    assert harness.broker.reinstate(["a", "b"]) == [True, False]
+    assert harness.broker.lost(["a", "b"]) == [True, False]
+    assert harness.broker.restore(["a", "b"]) == [True, False]
     assert whereabouts(harness, "a") == ["low"]
     assert record_of(harness, "a").state is State.PENDING
     again = claim_one(harness)
@@ -110,7 +110,7 @@ def test_a_job_that_nobody_runs_any_more_goes_to_the_front_of_its_queue(harness)
 def test_a_reinstated_job_is_claimed_as_one_that_was_accounted_for(harness):
     enqueue(harness, "a")
     harness.lose_element("low", record_of(harness, "a").raw)
-    assert harness.broker.reinstate(["a"]) == [True]
+    assert harness.broker.restore(["a"]) == [True]
     settle(harness, complete(claim_one(harness)))
     assert (counter(harness, "adopted"), drift(harness)) == (0, 0)
 
@@ -118,7 +118,7 @@ def test_a_reinstated_job_is_claimed_as_one_that_was_accounted_for(harness):
 def test_a_reinstated_job_comes_due_when_it_would_have(harness):
     enqueue(harness, "a", delay_ms=5_000)
     harness.lose_element("scheduled", record_of(harness, "a").raw)
-    harness.broker.reinstate(["a"])
+    harness.broker.restore(["a"])
     assert harness.broker.promote().next_due_ms == harness.clock.ms + 5_000
 
 
@@ -128,7 +128,7 @@ def test_two_menders_put_a_job_back_once(harness):
     for id in ids:
         harness.lose_element("low", record_of(harness, id).raw)
     other = harness.another()
-    answers = at_once(lambda: harness.broker.reinstate(ids), lambda: other.reinstate(ids))
+    answers = at_once(lambda: harness.broker.restore(ids), lambda: other.restore(ids))
     assert sum(map(sum, answers)) == 20
     assert (harness.broker.census().pending["low"], drift(harness)) == (20, 0)
 
@@ -142,9 +142,9 @@ def test_an_element_with_a_record_or_that_is_gone_is_left_alone(harness):
     strays = [stray("low", "a", raw, State.PENDING), stray("low", "b", encode(a_job("b")), State.PENDING)]
     before = snapshot(harness, "a", "b")
     assert harness.broker.unrecorded(strays) == [False, False]
-    assert harness.broker.rerecord(strays) == [False, False]
+    assert harness.broker.create_record(strays) == [False, False]
     assert snapshot(harness, "a", "b") == before
-    assert (harness.broker.unrecorded([]), harness.broker.rerecord([])) == ([], [])
+    assert (harness.broker.unrecorded([]), harness.broker.create_record([])) == ([], [])
 
 
 def test_a_waiting_element_gets_a_record_and_is_accounted_for(harness):
@@ -154,7 +154,7 @@ def test_a_waiting_element_gets_a_record_and_is_accounted_for(harness):
     lost = stray("low", "a", raw, State.PENDING)
     assert harness.broker.unrecorded([lost]) == [True]
     assert not has_record(harness, "a"), "looking changes nothing"
-    assert harness.broker.rerecord([lost, lost]) == [True, False]
+    assert harness.broker.create_record([lost, lost]) == [True, False]
     record = record_of(harness, "a")
     assert (record.state, record.raw, record.queue, record.queued, record.created_ms) == ("pending", raw, "low", 1, 17)
     settle(harness, complete(claim_one(harness)))
@@ -174,13 +174,13 @@ def test_a_scheduled_a_dead_and_a_running_element_get_their_records(harness):
     for id in ("dead", "running", "scheduled"):
         harness.lose_record(id)
     assert harness.broker.unrecorded(strays) == [True] * 3
-    assert harness.broker.rerecord(strays) == [True] * 3
-    assert harness.broker.rerecord(strays) == [False] * 3
+    assert harness.broker.create_record(strays) == [True] * 3
+    assert harness.broker.create_record(strays) == [False] * 3
     scheduled, buried, run = harness.broker.records(["scheduled", "dead", "running"])
     assert (scheduled.state, scheduled.due_ms, scheduled.queued) == ("scheduled", due.due_ms, 0)
     assert (buried.state, buried.error, buried.ended_ms, buried.queued) == ("dead", "no way", 18, 0)
     assert (run.state, run.worker, run.started_ms, run.queued) == ("running", "w1", 19, 0)
-    assert harness.broker.astray(["scheduled", "dead", "running"]) == [False] * 3
+    assert harness.broker.lost(["scheduled", "dead", "running"]) == [False] * 3
     harness.advance(2 * harness.config.worker.history_ttl)
     assert has_record(harness, "dead"), "it lives as long as it is dead"
     assert drift(harness) == 0

@@ -12,8 +12,8 @@ import subprocess
 import termios
 import threading
 
-from tests.integration.program import environment
-from tests.waiting import wait_until
+from tests.support.program import environment
+from tests.support.waiting import wait_until
 
 
 class Terminal:

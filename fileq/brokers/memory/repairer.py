@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from fileq.brokers.memory.inspector import MemoryInspector
 from fileq.brokers.memory.state import Row
-from fileq.brokers.types import Stray
+from fileq.brokers.types import UnrecordedJob
 from fileq.core.job import State
 
 
@@ -18,7 +18,7 @@ class MemoryMending(MemoryInspector):
         for start in range(0, len(found), size):
             yield found[start : start + size]
 
-    def astray(self, ids: Sequence[str]) -> list[bool]:
+    def lost(self, ids: Sequence[str]) -> list[bool]:
         with self.lock:
             self.now()
             rows = [self.rows.get(id) for id in ids]
@@ -39,7 +39,7 @@ class MemoryMending(MemoryInspector):
             State.DEAD: self.dead,
         }.get(row.state)
 
-    def reinstate(self, ids: Sequence[str]) -> list[bool]:
+    def restore(self, ids: Sequence[str]) -> list[bool]:
         with self.lock:
             self.now()
             return [self._reinstate(self.rows.get(id)) for id in ids]
@@ -58,12 +58,12 @@ class MemoryMending(MemoryInspector):
             self.push_raw(row.queue, row.raw, front=True)
         return True
 
-    def unrecorded(self, strays: Sequence[Stray]) -> list[bool]:
+    def unrecorded(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
         with self.lock:
             self.now()
             return [self._is_unrecorded(stray) for stray in strays]
 
-    def _is_unrecorded(self, stray: Stray) -> bool:
+    def _is_unrecorded(self, stray: UnrecordedJob) -> bool:
         places = {
             **self.queues,
             "scheduled": self.scheduled,
@@ -72,12 +72,12 @@ class MemoryMending(MemoryInspector):
         }
         return stray.record.id not in self.rows and stray.record.raw in places[stray.place]
 
-    def rerecord(self, strays: Sequence[Stray]) -> list[bool]:
+    def create_record(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
         with self.lock:
             self.now()
             return [self._rerecord(stray) for stray in strays]
 
-    def _rerecord(self, stray: Stray) -> bool:
+    def _rerecord(self, stray: UnrecordedJob) -> bool:
         if not self._is_unrecorded(stray):
             return False
         fields = {name: getattr(stray.record, name) for name in Row.__struct_fields__ if name != "expires_ms"}

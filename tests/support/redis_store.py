@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import redis
 
 from fileq.brokers.redis import RedisBroker, open_redis
-from fileq.brokers.types import LedgerEntry, Record, Revival, Stray, Turn
+from fileq.brokers.types import LedgerEntry, Record, Revival, TurnReply, UnrecordedJob
 from fileq.config import Config, config_from
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, decode, encode, raw_id
@@ -28,8 +28,8 @@ from tests.conformance.builders import (
     worker_info,
 )
 from tests.conformance.harness import START_MS, FakeClock, nested
-from tests.servers import Server
-from tests.waiting import wait_until
+from tests.support.servers import Server
+from tests.support.waiting import wait_until
 
 QUICK = {"redis.read_timeout": "150ms", "redis.write_timeout": "150ms"}
 NO_RETRIES = {"redis.max_retries": 0}
@@ -147,7 +147,7 @@ def claimed(store: Store, *slots: str, ids: tuple[str, ...] = ()) -> list[Claim]
     ids = ids or tuple("abcdefgh"[: len(slots)])
     enqueue(store, *ids)
     register(store, *slots)
-    claims = store.broker.turn([], slots).claims
+    claims = store.broker.settle_and_claim([], slots).claims
     assert len(claims) == len(slots)
     return list(claims)
 
@@ -155,7 +155,7 @@ def claimed(store: Store, *slots: str, ids: tuple[str, ...] = ()) -> list[Claim]
 def _settling(make: Callable[[Claim], Any]) -> Callable[[Store], Invocation]:
     def prepare(store: Store) -> Invocation:
         settlements = [make(claim) for claim in claimed(store, "w1", "w2")]
-        return lambda broker: list(broker.turn(settlements, []).settled)
+        return lambda broker: list(broker.settle_and_claim(settlements, []).settled)
 
     return prepare
 
@@ -184,7 +184,7 @@ def _claim(store: Store) -> Invocation:
     enqueue(store, "a", queue="high")
     store.client.lpush("jobqueue:low_priority", foreign("b"), GARBAGE)
     register(store, "w1", "w2", "w3")
-    return lambda broker: [(c.slot, c.raw) for c in broker.turn([], ["w1", "w2", "w3"]).claims]
+    return lambda broker: [(c.slot, c.raw) for c in broker.settle_and_claim([], ["w1", "w2", "w3"]).claims]
 
 
 def _turn(store: Store) -> Invocation:
@@ -193,7 +193,7 @@ def _turn(store: Store) -> Invocation:
     settlements = [make(claim) for make, claim in zip(EVERY_WAY, claims, strict=True)]
 
     def call(broker: RedisBroker) -> Any:
-        turn: Turn = broker.turn(settlements, [claim.slot for claim in claims])
+        turn: TurnReply = broker.settle_and_claim(settlements, [claim.slot for claim in claims])
         return list(turn.settled), [(c.slot, c.raw) for c in turn.claims]
 
     return call
@@ -248,8 +248,8 @@ def buried(store: Store) -> list[tuple[str, bytes]]:
     enqueue(store, "a")
     store.client.lpush("jobqueue:low_priority", GARBAGE)
     register(store, "w1", "w2")
-    settlements = [hopeless(claim) for claim in store.broker.turn([], ["w1", "w2"]).claims]
-    assert list(store.broker.turn(settlements, []).settled) == ["done"] * 2
+    settlements = [hopeless(claim) for claim in store.broker.settle_and_claim([], ["w1", "w2"]).claims]
+    assert list(store.broker.settle_and_claim(settlements, []).settled) == ["done"] * 2
     return [("a", settlements[0].raw), (raw_id(GARBAGE), GARBAGE)]
 
 
@@ -271,7 +271,7 @@ def _revise(store: Store) -> Invocation:
     was = {path: entry for path, entry in store.broker.ledger(b"/data") if entry}
     missing = LedgerEntry((("s1", "job0"),), missing_since_ms=START_MS, device="8:1")
     changes = [(b"/data/a", was[b"/data/a"], missing), (b"/data/b", was[b"/data/b"], None)]
-    return lambda broker: broker.revise(changes)
+    return lambda broker: broker.update_ledger(changes)
 
 
 def _pause(store: Store) -> Invocation:
@@ -292,7 +292,7 @@ def _reinstate(store: Store) -> Invocation:
     store.client.delete("jobqueue:worker:w1:processing", "jobqueue:scheduled", "jobqueue:dead_letter")
     assert store.client.rpop("jobqueue:low_priority")
     ids = ["running", "waiting", "there", "later", "a", "unknown"]
-    return lambda broker: broker.reinstate(ids)
+    return lambda broker: broker.restore(ids)
 
 
 def _rerecord(store: Store) -> Invocation:
@@ -301,8 +301,8 @@ def _rerecord(store: Store) -> Invocation:
     raws = {id: store.client.hget(f"jobqueue:job:{id}", "json") for id in ("waiting", "there", "later")}
     store.client.delete("jobqueue:job:waiting", "jobqueue:job:later")
     places = {"waiting": "low", "there": "low", "later": "scheduled"}
-    strays = [Stray(places[id], Record(id, State.PENDING, raw, "low")) for id, raw in raws.items()]
-    return lambda broker: broker.rerecord(strays)
+    strays = [UnrecordedJob(places[id], Record(id, State.PENDING, raw, "low")) for id, raw in raws.items()]
+    return lambda broker: broker.create_record(strays)
 
 
 def _balance(store: Store) -> Invocation:
@@ -326,7 +326,7 @@ VERBS = (
     Verb("bury", _settling(hopeless), _done_already),
     Verb("release", _settling(release), _done_already),
     Verb("cancel", _settling(cancel), _done_already),
-    Verb("turn", _turn, lambda answer: (_done_already(answer[0]), answer[1])),
+    Verb("settle_and_claim", _turn, lambda answer: (_done_already(answer[0]), answer[1])),
     Verb("renew", _renew),
     Verb("promote", _promote, lambda answer: 0),
     Verb("reap", _reaping(recovered), _fenced),
@@ -337,11 +337,11 @@ VERBS = (
     Verb("cancel by id", _withdraw, lambda answer: ["requested", "ended", "ended", "unknown"]),
     Verb("revive", _revive, lambda answer: [False, False]),
     Verb("discard", _discard, lambda answer: 0),
-    Verb("revise", _revise, lambda answer: [False, False]),
+    Verb("update_ledger", _revise, lambda answer: [False, False]),
     Verb("pause", _pause),
     Verb("resume", _resume),
-    Verb("reinstate", _reinstate, lambda answer: [False] * len(answer)),
-    Verb("rerecord", _rerecord, lambda answer: [False] * len(answer)),
+    Verb("restore", _reinstate, lambda answer: [False] * len(answer)),
+    Verb("create_record", _rerecord, lambda answer: [False] * len(answer)),
     Verb("balance", _balance, lambda answer: False),
 )
 
@@ -393,27 +393,27 @@ def _come_and_go(broker: RedisBroker, waiter: Any) -> None:
     fates = ["enqueued", "enqueued", "enqueued", "known", "throttled"]
     assert list(broker.enqueue(entries, limit=1).fates) == fates
     assert waiter.wait(10)
-    first, second = broker.turn([], ["w1", "w2"]).claims
+    first, second = broker.settle_and_claim([], ["w1", "w2"]).claims
     assert (first.id, second.id) == ("b", "a")
     assert [r.hold for r in broker.renew([("w1", first.raw), ("w2", b"")])] == ["held", "unexpected"]
-    turn = broker.turn([leaving(first), failed(second, delay_ms=1)], ["w1"])
+    turn = broker.settle_and_claim([leaving(first), failed(second, delay_ms=1)], ["w1"])
     assert list(turn.settled) == ["done", "done"]
     wait_until(lambda: broker.promote().next_due_ms is None, what="all due jobs are promoted")
 
 
 def _fail_and_die(broker: RedisBroker, client: Any) -> None:
     """Buried, revived, discarded; released; given back after a death; done for another program."""
-    claims = {claim.id: claim for claim in broker.turn([], ["w1", "w2"]).claims}
+    claims = {claim.id: claim for claim in broker.settle_and_claim([], ["w1", "w2"]).claims}
     dead, released = hopeless(claims["a"]), release(claims["c"])
-    assert list(broker.turn([dead, released], []).settled) == ["done", "done"]
+    assert list(broker.settle_and_claim([dead, released], []).settled) == ["done", "done"]
     again = encode(decode(dead.raw).but(error=None, failed_at=None))
     assert broker.revive([Revival(dead.raw, "a", again, "low")]) == [True]
     client.lpush(broker.names.queues[1], foreign("other"))
     broker.pause("high")
-    claims = {claim.id: claim for claim in broker.turn([], ["w1", "w2"]).claims}
+    claims = {claim.id: claim for claim in broker.settle_and_claim([], ["w1", "w2"]).claims}
     broker.resume("high")
     dead = hopeless(claims["a"])
-    assert list(broker.turn([dead], []).settled) == ["done"]
+    assert list(broker.settle_and_claim([dead], []).settled) == ["done"]
     assert broker.discard([("a", dead.raw)]) == 1
     client.delete(broker.names.heartbeat(claims["c"].slot))
     [suspect] = broker.suspects(sweep=True)
@@ -428,12 +428,12 @@ def _look_around(broker: RedisBroker) -> None:
     [entry] = broker.lookup([b"/data/a"])
     assert entry is not None
     assert dict(broker.ledger(b"/data")) == {b"/data/a": entry}
-    assert broker.revise([(b"/data/a", entry, LedgerEntry((("s2", "x"),)))]) == [True]
+    assert broker.update_ledger([(b"/data/a", entry, LedgerEntry((("s2", "x"),)))]) == [True]
     assert broker.hourly(2)
     assert len(broker.overview().workers) == 1
     ids = [id for page in broker.ids() for id in page]
     assert {"b", "c"} <= set(ids)
-    assert broker.astray(ids) == broker.reinstate(ids) == [False] * len(ids)
+    assert broker.lost(ids) == broker.restore(ids) == [False] * len(ids)
     drift = broker.census().drift
     assert broker.balance(drift, drift) is True
 
@@ -442,17 +442,17 @@ def _leave(broker: RedisBroker, client: Any) -> None:
     """Cancelled while waiting and while running; what a slot still holds when it goes is there for the next."""
     [slot] = [view.slot for view in broker.workers()]
     broker.enqueue([an_entry("e"), an_entry("f", delay_ms=60_000)])
-    ids = [claim.id for claim in broker.turn([], [slot]).claims]
+    ids = [claim.id for claim in broker.settle_and_claim([], [slot]).claims]
     assert [str(word) for word in broker.cancel([*ids, "f"])] == ["requested", "cancelled"]
-    [claim] = broker.turn([], [slot]).claims
-    assert list(broker.turn([cancel(claim)], [slot]).settled) == ["done"]
+    [claim] = broker.settle_and_claim([], [slot]).claims
+    assert list(broker.settle_and_claim([cancel(claim)], [slot]).settled) == ["done"]
     broker.deregister([slot])
     assert broker.census().running == 0
     broker.register({"w9": worker_info()})
     for _ in range(2):
-        for claim in broker.turn([], ["w9"]).claims:
-            broker.turn([complete(claim)], [])
+        for claim in broker.settle_and_claim([], ["w9"]).claims:
+            broker.settle_and_claim([complete(claim)], [])
     client.lpush(broker.names.queues[0], foreign("last"))
-    [claim] = broker.turn([], ["w9"]).claims
-    assert list(broker.turn([complete(claim)], []).settled) == ["done"]
+    [claim] = broker.settle_and_claim([], ["w9"]).claims
+    assert list(broker.settle_and_claim([complete(claim)], []).settled) == ["done"]
     broker.deregister(["w9"])

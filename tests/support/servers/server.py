@@ -19,9 +19,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tests.servers.tls import Certificates
-from tests.servers.watchdog import watchdog
-from tests.waiting import wait_until
+from tests.support.servers.tls import Certificates
+from tests.support.servers.watchdog import watchdog
+from tests.support.waiting import wait_until
 
 HOST = "127.0.0.1"
 # Below the ports that the kernel gives to outgoing connections, with Cluster's bus ports (+10000).
