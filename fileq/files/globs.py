@@ -41,7 +41,7 @@ class Globs:
         return self._path is not None and self._path.fullmatch(prefix.replace("\n", "\0") + name) is not None
 
 
-class Choice:
+class FileFilter:
     """include_globs minus exclude_globs, and whole directories that need not be entered."""
 
     def __init__(self, include: Iterable[str], exclude: Iterable[str]) -> None:

@@ -200,7 +200,7 @@ def dead(harness: Harness, id: str = "a", *, queue: str = "low") -> bytes:
     """A job of this id that ended in the dead-letter list; the element as it lies there."""
     settlement = hopeless(running(harness, id, queue=queue))
     assert settle(harness, settlement) is SettleResult.DONE
-    return settlement.raw
+    return settlement.next_raw
 
 
 def completed(harness: Harness, *ids: str) -> None:

@@ -11,12 +11,13 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from fileq.brokers.sqlite import SqliteBroker
-from fileq.brokers.sqlite.schema import VERSION
+from fileq.brokers.sqlite.database_schema import VERSION
 from fileq.config import config_from
 from fileq.core.claim import Claim
 from fileq.core.job import decode, encode
 from fileq.core.settlement import complete, release
 from tests.conformance.builders import an_entry, worker_info
+from tests.support.sqlite_store import push_raw
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def test_whatever_happens_the_ends_tell_the_length(directory: Path, seed: int) -
             if move == "enqueue":
                 broker.enqueue([an_entry(f"job-{i}-{n}") for n in range(draw.randrange(1, 4))])
             elif move == "push":
-                broker.store.push_raw("low", encode(an_entry(f"pushed-{i}").job))
+                push_raw(broker, "low", encode(an_entry(f"pushed-{i}").job))
             elif move == "cancel" and ids:
                 broker.cancel(draw.sample(ids, min(len(ids), draw.randrange(1, 3))))
             elif move == "claim":

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fileq.brokers.sqlite import SqliteBroker, open_sqlite, schema, store
+from fileq.brokers.sqlite import SqliteBroker, database, database_schema, open_sqlite
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
-from fileq.files import mounts as filesystems
+from fileq.files import mounts
 from tests.support.sqlite_process import a_config, a_worker, an_entry
 
-VERSION = schema.VERSION  # before a test knows one more
+VERSION = database_schema.VERSION  # before a test knows one more
 
 
 @pytest.fixture
@@ -65,7 +65,8 @@ def test_what_was_written_is_there_after_opening_again(path: Path):
 
 def test_every_commit_reaches_the_disk_before_it_is_acknowledged(broker: SqliteBroker):
     settings = [
-        broker.store.connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
+        broker.store.database.connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("journal_mode", "synchronous")
     ]
     assert settings == ["wal", 2]  # 2 is FULL
 
@@ -102,7 +103,7 @@ def test_a_directory_is_no_database(tmp_path: Path):
 
 def test_a_file_system_of_another_machine_is_refused(path: Path, monkeypatch):
     table = f"1 0 0:1 / {path.parent} rw - nfs4 nas:/ rw\n".encode()
-    monkeypatch.setattr(filesystems, "read_mountinfo", lambda: table)
+    monkeypatch.setattr(mounts, "read_mountinfo", lambda: table)
     with pytest.raises(ConfigError, match=r"a network file system \(nfs4\)"):
         open_sqlite(a_config(path))
     assert not path.exists()
@@ -110,7 +111,7 @@ def test_a_file_system_of_another_machine_is_refused(path: Path, monkeypatch):
 
 def test_a_side_file_that_cannot_be_made_is_named(path: Path):
     Path(f"{path}-lock").symlink_to(path.parent / "no" / "such")
-    with pytest.raises(BrokerUnavailable, match=f"{path}-lock; check the rights"):
+    with pytest.raises(BrokerUnavailable, match=f"{path}-lock; check the permissions"):
         open_sqlite(a_config(path))
 
 
@@ -136,8 +137,8 @@ def knows_one_more_schema(monkeypatch: pytest.MonkeyPatch, *statements: str) -> 
         for statement in statements:
             connection.execute(statement)
 
-    monkeypatch.setattr(schema, "MIGRATIONS", {schema.VERSION: migrate})
-    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    monkeypatch.setattr(database_schema, "MIGRATIONS", {database_schema.VERSION: migrate})
+    monkeypatch.setattr(database_schema, "VERSION", database_schema.VERSION + 1)
 
 
 def test_an_older_database_is_migrated_after_a_backup(path: Path, monkeypatch):
@@ -165,7 +166,7 @@ def test_a_migration_that_fails_leaves_the_old_schema_whole(path: Path, monkeypa
 def test_a_schema_that_nobody_can_migrate_is_refused(path: Path, monkeypatch):
     make_database(path)
     knows_one_more_schema(monkeypatch)
-    monkeypatch.setattr(schema, "MIGRATIONS", {})
+    monkeypatch.setattr(database_schema, "MIGRATIONS", {})
     with pytest.raises(BrokerError, match=f"has schema {VERSION}; this fileq can't migrate from {VERSION}"):
         open_sqlite(a_config(path))
 
@@ -215,7 +216,7 @@ def test_an_sqlite_library_without_returning_is_refused(path: Path, monkeypatch)
 
 
 def test_without_a_boot_id_no_lease_is_given(path: Path, monkeypatch):
-    monkeypatch.setattr(store, "_BOOT_ID", "/nowhere/boot_id")
+    monkeypatch.setattr(database, "BOOT_ID_FILE", "/nowhere/boot_id")
     with pytest.raises(BrokerError, match="/nowhere/boot_id"):
         open_sqlite(a_config(path))
 
@@ -226,27 +227,27 @@ def test_without_a_boot_id_no_lease_is_given(path: Path, monkeypatch):
 def test_a_full_disk_is_an_outage_that_leaves_no_half_batch(path: Path, broker: SqliteBroker):
     broker.enqueue([an_entry("a")])
     broker.register({"w": a_worker()})
-    pages = broker.store.connection.execute("PRAGMA page_count").fetchone()[0]
-    broker.store.connection.execute(f"PRAGMA max_page_count = {pages}")
+    pages = broker.store.database.connection.execute("PRAGMA page_count").fetchone()[0]
+    broker.store.database.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(BrokerUnavailable, match="the disk is full") as caught:
         broker.enqueue([an_entry(f"job-{i}") for i in range(1000)])
     assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
     assert broker.census().counters == {"produced": 1}
-    broker.store.connection.execute("PRAGMA max_page_count = 1000000")
+    broker.store.database.connection.execute("PRAGMA max_page_count = 1000000")
     broker.enqueue([an_entry("b")])
     assert broker.census().pending["low"] == 2
 
 
 def test_a_database_that_cannot_be_written_is_an_outage(broker: SqliteBroker):
-    broker.store.connection.execute("PRAGMA query_only = ON")
+    broker.store.database.connection.execute("PRAGMA query_only = ON")
     with pytest.raises(BrokerUnavailable, match="it can't be written to"):
         broker.enqueue([an_entry("a")])
-    broker.store.connection.execute("PRAGMA query_only = OFF")
+    broker.store.database.connection.execute("PRAGMA query_only = OFF")
     broker.enqueue([an_entry("a")])
 
 
 def test_a_database_locked_by_another_program_is_an_outage_until_it_lets_go(path: Path, broker: SqliteBroker):
-    broker.store.connection.execute("PRAGMA busy_timeout = 0")
+    broker.store.database.connection.execute("PRAGMA busy_timeout = 0")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(BrokerUnavailable, match="another process keeps it locked"):

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fileq.brokers.sqlite import SqliteBroker, books, store
-from fileq.brokers.sqlite.state import monotonic_ms
+from fileq.brokers.sqlite import SqliteBroker, database, unit_of_work
+from fileq.brokers.sqlite.store import monotonic_clock_ms
 from fileq.brokers.types import Event
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import decode
@@ -75,7 +75,7 @@ def reap_everything(path: Path) -> None:
     """A reaper that looks a ttl later: every slot of the dead gives its job back."""
     config = a_config(path)
     later = int(config.worker.heartbeat_ttl * 1000)
-    with closing(SqliteBroker(config, monotonic=lambda: monotonic_ms() + later)) as reaper:
+    with closing(SqliteBroker(config, monotonic=lambda: monotonic_clock_ms() + later)) as reaper:
         for suspect in reaper.suspects(sweep=True):
             reaper.reap(suspect.slot, [release(claim, died=True) for claim in suspect.claims])
 
@@ -142,13 +142,13 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent(path: Path, br
 
 
 def test_a_writer_that_never_ends_makes_the_broker_unavailable_and_not_stuck(path: Path, broker, monkeypatch):
-    monkeypatch.setattr(store, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.05)
     with started("write_for_ever", path) as process:
         for _ in range(3):
             with pytest.raises(BrokerUnavailable, match="another process has been writing"):
                 broker.enqueue([an_entry("a")])
         assert broker.census().pending == {"high": 0, "low": 0}, "looking needs no lock"
-        monkeypatch.setattr(store, "LOCK_TIMEOUT_S", LONG_S)
+        monkeypatch.setattr(database, "LOCK_TIMEOUT_S", LONG_S)
         tell(process)
         broker.enqueue([an_entry("a")])
     assert ids_in(broker, "low") == ["a"]
@@ -157,7 +157,7 @@ def test_a_writer_that_never_ends_makes_the_broker_unavailable_and_not_stuck(pat
 def test_closing_while_another_process_writes_leaves_the_lock_free(path: Path, broker, monkeypatch):
     with started("write_for_ever", path) as process:
         with monkeypatch.context() as patch, closing(SqliteBroker(a_config(path))) as impatient:
-            patch.setattr(store, "LOCK_TIMEOUT_S", 0.05)
+            patch.setattr(database, "LOCK_TIMEOUT_S", 0.05)
             with pytest.raises(BrokerUnavailable):
                 impatient.enqueue([an_entry("a")])
         tell(process)
@@ -222,7 +222,7 @@ def test_events_of_another_process_are_heard(path: Path, broker: SqliteBroker):
 
 def test_events_are_written_only_while_somebody_lives_to_hear_them(path: Path, broker: SqliteBroker):
     def written() -> int:
-        with broker.store.snapshot() as db:
+        with broker.store.database.snapshot() as db:
             return db.execute("SELECT count(*) FROM events").fetchone()[0]
 
     broker.enqueue([an_entry("a")])
@@ -237,7 +237,7 @@ def test_events_are_written_only_while_somebody_lives_to_hear_them(path: Path, b
 
 
 def test_only_the_newest_events_are_kept(broker: SqliteBroker, monkeypatch):
-    monkeypatch.setattr(books, "EVENTS_KEPT", 3)
+    monkeypatch.setattr(unit_of_work, "EVENTS_KEPT", 3)
     with closing(broker.subscribe()) as late:
         for number in range(10):
             broker.enqueue([an_entry(f"job-{number}")])

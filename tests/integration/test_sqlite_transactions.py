@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.brokers.sqlite import SqliteBroker, books, store
-from fileq.brokers.sqlite import broker as broker_module
+from fileq.brokers.sqlite import SqliteBroker, database, queues, unit_of_work
 from fileq.brokers.types import EnqueueResult, Entry
 from fileq.core.job import Version
 from fileq.core.settlement import SettleResult, complete
@@ -55,9 +54,9 @@ def transactions_of(broker: SqliteBroker) -> Iterator[list[str]]:
         if statement.split()[0] in ("BEGIN", "COMMIT", "ROLLBACK"):
             seen.append(statement)
 
-    broker.store.connection.set_trace_callback(note)
+    broker.store.database.connection.set_trace_callback(note)
     yield seen
-    broker.store.connection.set_trace_callback(None)
+    broker.store.database.connection.set_trace_callback(None)
 
 
 # one call, one transaction
@@ -101,7 +100,7 @@ def test_a_turn_that_fails_changes_nothing_not_even_whose_turn_it_is(broker: Sql
     broker.register({"w": a_worker()})
     broker.enqueue([Entry(a_job(f"{queue}-{i}"), queue) for queue in ("high", "low") for i in range(2)])
     with monkeypatch.context() as patch:
-        patch.setattr(books.Books, "write", lambda self: self.db.execute("SELECT 1 FROM nowhere"))
+        patch.setattr(unit_of_work.UnitOfWork, "write", lambda self: self.db.execute("SELECT 1 FROM nowhere"))
         with pytest.raises(Exception, match="nowhere"):
             broker.settle_and_claim([], ["w"])
     assert broker.census().running == 0
@@ -133,9 +132,9 @@ def test_a_lease_ends_with_the_boot_it_was_given_in(path: Path, broker: SqliteBr
     broker.register({"w": a_worker()})
     broker.enqueue([an_entry("a")])
     [claim] = broker.settle_and_claim([], ["w"]).claims
-    monkeypatch.setattr(store, "boot_id", lambda: "another boot")
+    monkeypatch.setattr(database, "boot_id", lambda: "another boot")
     # After a reboot the monotonic clock starts again, far below the old lease's end.
-    with closing(SqliteBroker(broker.config, clock=wall, monotonic=Clock(5))) as rebooted:
+    with closing(SqliteBroker(broker.store.config, clock=wall, monotonic=Clock(5))) as rebooted:
         [suspect] = rebooted.suspects()
         assert [held.id for held in suspect.claims] == ["a"]
         assert rebooted.reap("w", [complete(claim)]) == (SettleResult.DONE,)
@@ -144,7 +143,7 @@ def test_a_lease_ends_with_the_boot_it_was_given_in(path: Path, broker: SqliteBr
 def test_a_rate_limit_is_not_stuck_when_the_wall_clock_is_set_back(broker: SqliteBroker, wall: Clock, monotonic: Clock):
     def enqueue(id: str) -> tuple[EnqueueResult, int]:
         answer = broker.enqueue([Entry(a_job(id), "low", version=Version(id.encode(), "1"))], limit=1)
-        return answer.fates[0], answer.wait_ms
+        return answer.results[0], answer.wait_ms
 
     assert enqueue("a") == (EnqueueResult.ENQUEUED, 0)
     wall.ms -= YEAR_MS
@@ -158,7 +157,7 @@ def test_a_rate_limit_is_not_stuck_when_the_wall_clock_is_set_back(broker: Sqlit
 
 
 def test_records_whose_time_has_come_are_deleted_a_few_at_a_time(broker: SqliteBroker, wall: Clock, monkeypatch):
-    monkeypatch.setattr(books, "EXPIRED_AT_ONCE", 2)
+    monkeypatch.setattr(unit_of_work, "EXPIRED_PER_TRANSACTION", 2)
     slots = [f"w{i}" for i in range(5)]
     broker.register(dict.fromkeys(slots, a_worker()))
     ids = [f"job-{i}" for i in range(5)]
@@ -166,7 +165,7 @@ def test_records_whose_time_has_come_are_deleted_a_few_at_a_time(broker: SqliteB
     broker.settle_and_claim([complete(claim) for claim in broker.settle_and_claim([], slots).claims], [])
 
     def stored() -> int:
-        with broker.store.snapshot() as db:
+        with broker.store.database.snapshot() as db:
             return db.execute("SELECT count(*) FROM records").fetchone()[0]
 
     wall.ms += 60_000
@@ -178,13 +177,13 @@ def test_records_whose_time_has_come_are_deleted_a_few_at_a_time(broker: SqliteB
 
 
 def test_an_id_may_be_used_again_before_its_expired_record_was_deleted(broker: SqliteBroker, wall, monkeypatch):
-    monkeypatch.setattr(books, "EXPIRED_AT_ONCE", 0)
+    monkeypatch.setattr(unit_of_work, "EXPIRED_PER_TRANSACTION", 0)
     broker.register({"w": a_worker()})
     broker.enqueue([an_entry("a")])
     broker.settle_and_claim([complete(claim) for claim in broker.settle_and_claim([], ["w"]).claims], [])
-    assert broker.enqueue([an_entry("a")]).fates == (EnqueueResult.DUPLICATE,)
+    assert broker.enqueue([an_entry("a")]).results == (EnqueueResult.DUPLICATE,)
     wall.ms += 60_000
-    assert broker.enqueue([an_entry("a")]).fates == (EnqueueResult.ENQUEUED,)
+    assert broker.enqueue([an_entry("a")]).results == (EnqueueResult.ENQUEUED,)
     [record] = broker.records(["a"])
     assert record is not None
     assert record.attempts == ()
@@ -196,7 +195,9 @@ def test_a_settlement_from_a_former_life_of_a_slot_is_not_taken_for_a_repeat(bro
     broker.register({"w": a_worker()})
     [old] = broker.settle_and_claim([], ["w"]).claims
     broker.deregister(["w"])
-    with closing(SqliteBroker(broker.config, clock=broker.clock, monotonic=broker.monotonic)) as other:
+    with closing(
+        SqliteBroker(broker.store.config, clock=broker.store.clock, monotonic=broker.store.monotonic)
+    ) as other:
         other.register({"w": a_worker()})
         [new] = other.settle_and_claim([], ["w"]).claims
         assert (old.id, new.id) == ("a", "a")
@@ -206,13 +207,13 @@ def test_a_settlement_from_a_former_life_of_a_slot_is_not_taken_for_a_repeat(bro
 
 
 def test_slots_that_went_are_forgotten_in_the_end(broker: SqliteBroker, wall: Clock, monkeypatch):
-    monkeypatch.setattr(broker_module, "GONE_SLOTS_KEPT", 3)
+    monkeypatch.setattr(queues, "GONE_SLOTS_KEPT", 3)
     for number in range(10):
         wall.ms += 1
         broker.register({f"w{number}": a_worker()})
         broker.deregister([f"w{number}"])
     broker.register({"last": a_worker()})
-    with broker.store.snapshot() as db:
+    with broker.store.database.snapshot() as db:
         assert [slot for (slot,) in db.execute("SELECT slot FROM slots ORDER BY slot")] == ["last", "w7", "w8", "w9"]
 
 

@@ -144,7 +144,7 @@ def listen(path: str) -> None:
 def write_for_ever(path: str) -> None:
     """Begin a transaction and never end it."""
     broker = SqliteBroker(a_config(path))
-    with broker.store.transaction():
+    with broker.store.database.transaction():
         say("ready")
         sys.stdin.readline()
     say("written")
@@ -154,7 +154,7 @@ def write_for_ever(path: str) -> None:
 def fork_in_a_transaction(path: str) -> None:
     """Like write_for_ever, but with a child that outlives this process; its pid is printed."""
     broker = SqliteBroker(a_config(path))
-    with broker.store.transaction():
+    with broker.store.database.transaction():
         child = os.fork()
         if child == 0:
             signal.pause()
@@ -223,7 +223,7 @@ def _turn_and_die(path: str, settlements: list[Settlement], statements: int) -> 
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    broker.store.connection.set_trace_callback(count)
+    broker.store.database.connection.set_trace_callback(count)
     broker.settle_and_claim(settlements, [s.claim.slot for s in settlements])
     os._exit(0)
 

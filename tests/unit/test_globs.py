@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from wcmatch import glob
 
 from fileq.core.errors import ConfigError
-from fileq.files.globs import FLAGS, Choice, Globs
+from fileq.files.globs import FLAGS, FileFilter, Globs
 
-DEFAULT = Choice(["**/*"], ["**/*.tmp", "**/.DS_Store"])
+DEFAULT = FileFilter(["**/*"], ["**/*.tmp", "**/.DS_Store"])
 
 
 def split(path: str) -> tuple[str, str]:
@@ -20,7 +20,7 @@ def matches(pattern: str, path: str) -> bool:
     return Globs([pattern]).match(*split(path))
 
 
-def takes(choice: Choice, path: str) -> bool:
+def takes(choice: FileFilter, path: str) -> bool:
     return choice.takes(*split(path))
 
 
@@ -56,7 +56,7 @@ def test_bytes_that_are_not_utf8_match_as_escapes():
 
 
 def test_braces_are_alternatives():
-    choice = Choice(["**/*.{pdf,docx}", "{in,out}/*"], [])
+    choice = FileFilter(["**/*.{pdf,docx}", "{in,out}/*"], [])
     assert [p for p in ("a.pdf", "x/a.docx", "a.txt", "in/a", "out/a", "else/a", "in/x/a") if takes(choice, p)] == [
         *("a.pdf", "x/a.docx", "in/a", "out/a")
     ]
@@ -75,7 +75,7 @@ def test_a_pattern_for_the_top_adds_nothing_to_the_same_one_for_every_directory(
 
 @pytest.mark.parametrize("pattern", ["cache/**", "cache/**/*", "**/cache/**", "{cache,old}/**"])
 def test_a_directory_of_which_everything_is_excluded_is_not_entered(pattern):
-    choice = Choice(["**/*"], [pattern])
+    choice = FileFilter(["**/*"], [pattern])
     assert not choice.enters("", "cache")
     assert choice.enters("", "cached")
     assert choice.enters("", "x")
@@ -85,11 +85,11 @@ def test_a_directory_of_which_everything_is_excluded_is_not_entered(pattern):
 
 @pytest.mark.parametrize("pattern", ["cache/*", "cache/**/*.tmp", "**/*.tmp", "cache"])
 def test_a_directory_of_which_something_may_count_is_entered(pattern):
-    assert Choice(["**/*"], [pattern]).enters("", "cache")
+    assert FileFilter(["**/*"], [pattern]).enters("", "cache")
 
 
 def test_only_the_deeper_of_two_directories_of_one_name_is_closed():
-    choice = Choice(["**/*"], ["a/cache/**"])
+    choice = FileFilter(["**/*"], ["a/cache/**"])
     assert choice.enters("", "cache")
     assert not choice.enters("a/", "cache")
 
@@ -130,7 +130,7 @@ def test_several_patterns_match_where_one_of_them_does(some, path):
 
 @given(st.lists(patterns, max_size=3), paths)
 def test_what_lies_in_a_directory_that_is_not_entered_would_have_been_excluded(exclude, path):
-    choice = Choice(["**/*"], exclude)
+    choice = FileFilter(["**/*"], exclude)
     above = path.split("/")[:-1]
     if not all(choice.enters("".join(f"{name}/" for name in above[:n]), name) for n, name in enumerate(above)):
         assert not takes(choice, path)
