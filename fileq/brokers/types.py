@@ -17,7 +17,6 @@ from fileq.core.settlement import SettleResult
 
 LEDGER_DEPTH = 8  # versions the ledger keeps of one path
 ATTEMPTS_KEPT = 20  # attempts a record keeps of one job
-COUNTERS = ("produced", "adopted", "completed", "cancelled", "deleted")  # the counters that `Census.drift` balances
 
 
 class Entry(Struct, frozen=True):
