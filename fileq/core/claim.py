@@ -20,7 +20,7 @@ class Claim(Struct, frozen=True):
     """A job that a slot holds."""
 
     slot: str
-    token: int  # counts the slot's claims: tells a repeated settlement from one of the same bytes claimed again
+    token: int  # counts the slot's claims; a settlement with the token of the last one is a repeat
     queue: str
     raw: bytes  # exactly as in the slot's processing list
     job: Job | None  # None if the bytes are not a job

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_MOUNTINFO = "/proc/self/mountinfo"
+MOUNTINFO = "/proc/self/mountinfo"
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 # Every kind of FUSE counts as network, because what is behind it is unknown; except fuseblk, a local disk (NTFS).
 _NETWORK = re.compile(
@@ -68,7 +68,7 @@ def mount_of(path: bytes, table: Sequence[Mount]) -> Mount | None:
 
 def read_mountinfo() -> bytes:
     try:
-        with open(_MOUNTINFO, "rb") as file:
+        with open(MOUNTINFO, "rb") as file:
             return file.read()
     except OSError:
         return b""

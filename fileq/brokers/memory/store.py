@@ -4,7 +4,7 @@ The layout is the reference for the other brokers. A queue is a deque: jobs are 
 the right end, so its front is the right end. A place holds only the bytes of jobs, because a plain list on Redis can
 hold nothing else; everything more that is known of a job is in its record.
 
-Only the methods marked so take the lock; a caller of the others must hold it.
+The caller must hold the lock, except for has_work(), which takes it.
 """
 
 from __future__ import annotations
@@ -217,6 +217,6 @@ class MemoryStore:
             waiter.wake()
 
     def has_work(self, paused: frozenset[str]) -> bool:
-        """Whether a queue other than the paused ones holds a job. Takes the lock."""
+        """Whether a queue other than the paused ones holds a job."""
         with self.lock:
             return any(raws for name, raws in self.queues.items() if name not in paused)

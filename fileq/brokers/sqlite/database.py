@@ -126,7 +126,7 @@ class Database:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """A consistent read-only view, whatever is written meanwhile. Keep it short: the log grows while it is open."""
+        """A consistent read-only view that later writes don't change. Keep it short: the log grows while it is open."""
         self.check_usable()
         with self._read_lock, translated(self.path):
             self.check_usable()
