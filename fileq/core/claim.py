@@ -20,7 +20,7 @@ class Claim(Struct, frozen=True):
     """A job that a slot holds."""
 
     slot: str
-    token: int  # counts the slot's claims; a settlement with the token of the last one is a repeat
+    token: int  # counts the slot's claims; a settlement whose token is settled already is a repeat
     queue: str
     raw: bytes  # exactly as in the slot's processing list
     job: Job | None  # None if the bytes are not a job

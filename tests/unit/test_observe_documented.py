@@ -129,7 +129,7 @@ def test_the_table_is_in_order_and_each_event_is_in_the_past_tense_of_a_thing() 
 
 
 def test_the_events_of_brokers_are_documented() -> None:
-    source = (REPOSITORY / "fileq/brokers/events.py").read_text()
+    source = (REPOSITORY / "fileq/brokers/wire_events.py").read_text()
     names = {text for text in _texts(ast.parse(source)) if text.startswith("job:")}  # type: ignore[arg-type]
     assert {words(name)[0] for name, _ in rows("events.md", "| event | when |")} == names
     assert [words(name)[0] for name, _ in rows("events.md", "| field | holds |")] == list(Event.__struct_fields__)

@@ -1,6 +1,7 @@
 """The SQLite broker's hot path: protocol.Broker over a SqliteStore.
 
-Every call that changes something is one transaction for its whole batch. The verbs follow the memory broker's line by line, on a unit of work instead of dictionaries.
+Every call that changes something is one transaction for its whole batch. The verbs follow the memory broker's line by
+line, on a unit of work instead of dictionaries.
 """
 
 from __future__ import annotations
