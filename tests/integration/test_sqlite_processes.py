@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fileq.brokers.clocks import monotonic_clock_ms
 from fileq.brokers.sqlite import SqliteBroker, database, unit_of_work
-from fileq.brokers.sqlite.store import monotonic_clock_ms
 from fileq.brokers.types import Event
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import decode

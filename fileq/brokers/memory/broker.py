@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.memory.inspector import MemoryInspector
 from fileq.brokers.memory.queues import MemoryQueues
 from fileq.brokers.memory.repairer import MemoryRepairer
-from fileq.brokers.memory.store import MemoryStore, wall_clock_ms
+from fileq.brokers.memory.store import MemoryStore
 from fileq.config import Config
 from fileq.core.finding import Finding
 

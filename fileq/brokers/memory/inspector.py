@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from fileq.brokers import wire_events
-from fileq.brokers.memory.store import HOUR_MS, MemoryRecord, MemoryStore
+from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.memory.store import MemoryRecord, MemoryStore
 from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, WorkerView
 from fileq.core.errors import BrokerError
 from fileq.core.job import State, decode_or_none

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fileq.brokers import wire_events
+from fileq.brokers.clocks import RATE_WINDOW_MS
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.settlements import reap, settle
 from fileq.brokers.memory.store import MemoryStore
@@ -26,8 +27,6 @@ from fileq.brokers.types import (
 from fileq.core.claim import Claim
 from fileq.core.job import State, decode_or_none, encode
 from fileq.core.settlement import Settlement, SettleResult
-
-RATE_WINDOW_MS = 1000
 
 
 class MemoryQueues:

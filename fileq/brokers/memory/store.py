@@ -10,13 +10,13 @@ The caller must hold the lock, except for has_work(), which takes it.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.subscription import MemorySubscription
 from fileq.brokers.order import ClaimOrder
@@ -25,12 +25,6 @@ from fileq.config import Config
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
 from fileq.core.job import State, Version, decode, decode_or_none
-
-HOUR_MS = 3_600_000
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class MemoryRecord(msgspec.Struct):

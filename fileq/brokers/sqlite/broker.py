@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fileq.brokers.clocks import monotonic_clock_ms, wall_clock_ms
 from fileq.brokers.sqlite.database_schema import VERSION
 from fileq.brokers.sqlite.inspector import SqliteInspector
 from fileq.brokers.sqlite.queues import SqliteQueues
 from fileq.brokers.sqlite.repairer import SqliteRepairer
-from fileq.brokers.sqlite.store import SqliteStore, monotonic_clock_ms, wall_clock_ms
+from fileq.brokers.sqlite.store import SqliteStore
 from fileq.config import Config
 from fileq.core.finding import Finding, sound
 

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from fileq.brokers import wire_events
+from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.sqlite.census import take_census
 from fileq.brokers.sqlite.rows import RecordRow, all_slots, find_records
 from fileq.brokers.sqlite.store import SqliteStore
-from fileq.brokers.sqlite.unit_of_work import HOUR_MS, UnitOfWork, oldest_hour_kept
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork, oldest_hour_kept
 from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, WorkerInfo, WorkerView
 from fileq.core.errors import BrokerError
 from fileq.core.job import State, decode_or_none

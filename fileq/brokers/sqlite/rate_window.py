@@ -6,9 +6,8 @@ by time alone, so a producer killed in between does not block the others.
 
 from __future__ import annotations
 
+from fileq.brokers.clocks import RATE_WINDOW_MS
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
-
-WINDOW_MS = 1000
 
 
 class RateWindow:
@@ -26,7 +25,7 @@ class RateWindow:
         if not self._limit:
             return True
         if self._work.monotonic_ms >= self._ends_ms:
-            self._ends_ms, self._taken = self._work.monotonic_ms + WINDOW_MS, 0
+            self._ends_ms, self._taken = self._work.monotonic_ms + RATE_WINDOW_MS, 0
         if self._taken >= self._limit:
             return False
         self._taken += 1

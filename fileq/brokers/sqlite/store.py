@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 
 from fileq.brokers.order import ClaimOrder
@@ -17,14 +16,6 @@ from fileq.brokers.sqlite.database import Database
 from fileq.brokers.sqlite.subscription import SqliteSubscription
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.config import Config
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def monotonic_clock_ms() -> int:
-    return time.monotonic_ns() // 1_000_000
 
 
 class SqliteStore:

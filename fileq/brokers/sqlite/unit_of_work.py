@@ -15,6 +15,7 @@ from zlib import crc32
 
 import msgspec
 
+from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.sqlite.ended_list import EndedList
 from fileq.brokers.sqlite.ledger_table import LedgerTable
 from fileq.brokers.sqlite.queue_table import QueueTable
@@ -24,7 +25,6 @@ from fileq.core.job import State, decode_or_none
 
 EVENTS_KEPT = 10_000
 EXPIRED_PER_TRANSACTION = 500  # bounds what one transaction spends on deleting expired records
-HOUR_MS = 3_600_000
 
 
 class UnitOfWork:
