@@ -41,8 +41,9 @@ check: $(STAMP)  ## lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: $(STAMP)  ## write docs/cli.md anew
+docs: $(STAMP)  ## write docs/cli.md and the tables of docs/events.md
 	$(BIN)/python -m fileq.cli.reference > docs/cli.md
+	$(BIN)/python -m fileq.observe.events_page < docs/events.md > .events.md && mv .events.md docs/events.md
 
 venv: $(STAMP)  ## only the set-up
 

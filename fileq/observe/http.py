@@ -13,6 +13,7 @@ from typing import Protocol
 
 from fileq.core.errors import ConfigError
 from fileq.core.events import Emit
+from fileq.core.process_events import HttpOpened, HttpPortTaken
 from fileq.observe.metrics import CONTENT_TYPE
 
 
@@ -88,8 +89,8 @@ def open_endpoints(
                 f"observability.metrics_port is {port} on {bind}: {error.strerror}; choose another, or 0 for any"
             ) from error
         endpoints = Endpoints(bind, 0, services, metrics, broker_problem)
-        emit("http.port_taken", level="warning", wanted=port, port=endpoints.port)
-    emit("http.opened", bind=bind, port=endpoints.port)
+        emit(HttpPortTaken(port, endpoints.port))
+    emit(HttpOpened(bind, endpoints.port))
     return endpoints
 
 

@@ -12,18 +12,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census
 from fileq.config import Loaded
 from fileq.core.errors import BrokerUnavailable, FileqError
-from fileq.core.events import Emit
+from fileq.core.events import AttemptEnded, Emit, Event, JobClaimed, JobCompleted, JobDead, JobFailed, JobFenced
 from fileq.core.job import State, decode_or_none
+from fileq.core.process_events import RoleStopping
 from fileq.core.text import printable
 from fileq.handlers.routes import Routes
 from fileq.producer.producer import Producer, check_scan_dir
-from fileq.runtime.observers import Observers, both
+from fileq.runtime.observers import Observers, to_all
 from fileq.runtime.produce_once import Summary, describe, produce_once
 from fileq.runtime.roles import load_routes, start_broker, stop_in_time
 from fileq.runtime.signals import StopSignals
@@ -34,7 +34,6 @@ OK, LEFT_DEAD, INTERRUPTED = 0, 3, 130
 LOOK_EVERY_S = 0.1
 RATE_OVER_S = 5.0
 DEAD_SHOWN = 10
-_OVER = ("job.completed", "job.failed", "job.dead", "job.cancelled", "job.released", "job.recovered", "job.fenced")
 
 
 def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
@@ -43,12 +42,12 @@ def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
     if is_producing:
         check_scan_dir(config)
     with closing(Observers(config)) as observers, live_line("starting") as (show, is_shown):
-        log = observers.emit
-        routes = load_routes(loaded, app_dir, log)
-        broker = start_broker(loaded, log)
+        routes = load_routes(loaded, app_dir, observers.emit)
+        broker = start_broker(loaded, observers.emit)
         try:
-            emit = _without_counted(log) if is_shown else log
-            run = _Run(loaded, broker, routes, app_dir, emit, show, is_producing=is_producing)
+            if is_shown:
+                observers.logs.demotes = is_counted
+            run = _Run(loaded, broker, routes, app_dir, observers.emit, show, is_producing=is_producing)
             run.go()
             observers.is_hurried = run.is_hurried
             report = list(run.report())
@@ -63,14 +62,9 @@ def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
     return LEFT_DEAD if run.died else OK
 
 
-def _without_counted(emit: Emit) -> Emit:
-    """Beside a line that counts them, and with the dead named at the end, attempts need no lines of their own."""
-
-    def emit_rest(event: str, *, level: str = "info", **fields: Any) -> None:
-        is_counted = level == "info" or event in ("job.failed", "job.dead")
-        emit(event, level="debug" if is_counted else level, **fields)
-
-    return emit_rest
+def is_counted(event: Event) -> bool:
+    """Events that the progress line counts and the report names; on a terminal they need no log line of their own."""
+    return event.level == "info" or isinstance(event, JobFailed | JobDead)
 
 
 class _Stopped(Exception):
@@ -92,13 +86,13 @@ class _Run:
         is_producing: bool,
     ) -> None:
         self._broker = broker
-        self._emit = emit
         self._show = show
-        self._counts: Counter[str] = Counter()
+        self._counts: Counter[type[Event]] = Counter()
+        self._ended = 0  # attempts
         self._dead: list[tuple[str, str]] = []  # the first of them, with their errors
-        told = both(emit, self._count)
-        self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=told)
-        producer = Producer(loaded.config, broker, broker, emit=told, is_once=True) if is_producing else None
+        self._emit = emit = to_all(emit, self._count)
+        self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit)
+        producer = Producer(loaded.config, broker, broker, emit=emit, is_once=True) if is_producing else None
         self._producer = producer
         self._rate_limit_key = loaded.config.producer.rate_limit_key
         self._timeout_s = loaded.config.worker.shutdown_timeout
@@ -115,7 +109,7 @@ class _Run:
 
     @property
     def died(self) -> int:
-        return self._counts["job.dead"]
+        return self._counts[JobDead]
 
     @property
     def problem(self) -> str:
@@ -132,7 +126,7 @@ class _Run:
                 thread.start()
                 self.is_interrupted = signals.wait()
                 if self.is_interrupted:
-                    self._emit("role.stopping")
+                    self._emit(RoleStopping())
                 self._is_stopping.set()
                 if self._producer is not None:
                     self._producer.wake.set()
@@ -190,11 +184,12 @@ class _Run:
 
     # what is seen of it
 
-    def _count(self, event: str, *, level: str = "info", **fields: Any) -> None:
-        if event.startswith("job."):
-            self._counts[event] += 1
-        if event == "job.dead" and len(self._dead) < DEAD_SHOWN:
-            self._dead.append((fields["job_id"], fields.get("error", "")))
+    def _count(self, event: Event) -> None:
+        self._counts[type(event)] += 1
+        if isinstance(event, AttemptEnded | JobFenced):
+            self._ended += 1
+        if isinstance(event, JobDead) and len(self._dead) < DEAD_SHOWN:
+            self._dead.append((event.job_id, event.error or ""))
 
     def _tick(self) -> None:
         if self._is_stopping.is_set():
@@ -209,7 +204,7 @@ class _Run:
             self._show(self._line(now_s))
 
     def _running(self) -> int:
-        return max(0, self._counts["job.claimed"] - sum(self._counts[event] for event in _OVER))
+        return max(0, self._counts[JobClaimed] - self._ended)
 
     def _ahead(self) -> int:
         """Files that are found and not enqueued yet."""
@@ -220,12 +215,12 @@ class _Run:
         left = self._ahead()
         if census is not None:
             left += sum(census.pending.values()) + census.scheduled + census.running
-        rate = self._pace.of(counts["job.completed"], now_s)
+        rate = self._pace.of(counts[JobCompleted], now_s)
         parts = [
-            f"done {counts['job.completed']:,}",
+            f"done {counts[JobCompleted]:,}",
             f"running {census.running if census is not None else self._running():,}",
-            f"failed {counts['job.failed'] + counts['job.dead']:,}",
-            f"dead {counts['job.dead']:,}",
+            f"failed {counts[JobFailed] + counts[JobDead]:,}",
+            f"dead {counts[JobDead]:,}",
             f"{rate:,.0f}/s",
             f"left {left:,}",
             *(describe(producer, self._rate_limit_key) if producer is not None else ()),
@@ -242,8 +237,8 @@ class _Run:
         if self._summary is not None:
             yield str(self._summary)
         yield (
-            f"{'interrupted: ' if self.is_interrupted else ''}completed {counts['job.completed']},"
-            f" retried {counts['job.failed']}, dead {counts['job.dead']}"
+            f"{'interrupted: ' if self.is_interrupted else ''}completed {counts[JobCompleted]},"
+            f" retried {counts[JobFailed]}, dead {counts[JobDead]}"
             f" in {time.monotonic() - self._started_s:.1f} s"
         )
         yield from self._left

@@ -11,17 +11,26 @@ from fileq.brokers import open_broker
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Loaded, describe_broker_choice
 from fileq.core.errors import BrokerError, FileqError
-from fileq.core.events import Emit
+from fileq.core.events import Emit, Event
+from fileq.core.process_events import (
+    BrokerOpened,
+    BrokerUnsafe,
+    HandlersUnset,
+    HandlersWarned,
+    RoleStarted,
+    RoleStopped,
+    RoleStopping,
+)
 from fileq.handlers.routes import Routes
 from fileq.observe.http import open_endpoints
 from fileq.producer.producer import Producer, check_scan_dir
-from fileq.runtime.observers import Observers, without_info
-from fileq.runtime.outage import longest_pause_s
+from fileq.runtime.observers import Observers
+from fileq.runtime.outage import longest_pause_s, without_outages
 from fileq.runtime.produce_once import produce_once, progress
 from fileq.runtime.producer_service import ProducerService
 from fileq.runtime.service import Service
 from fileq.runtime.signals import StopSignals
-from fileq.runtime.worker_build import build_worker, without_outages
+from fileq.runtime.worker_build import build_worker
 
 HURRY_S = 5.0  # for giving back what was under way
 
@@ -49,8 +58,9 @@ def run_producer_once(loaded: Loaded) -> int:
             closing(start_broker(loaded, observers.emit)) as broker,
             progress(config.producer.rate_limit_key) as (tick, is_shown),
         ):
-            emit = without_info(observers.emit) if is_shown else observers.emit
-            producer = Producer(config, broker, broker, emit=emit, is_once=True)
+            if is_shown:  # the progress line shows what the info lines would repeat
+                observers.logs.demotes = is_info
+            producer = Producer(config, broker, broker, emit=observers.emit, is_once=True)
             summary = produce_once(producer, tick)
             producer.close()
         print(summary)
@@ -84,16 +94,16 @@ def load_routes(loaded: Loaded, app_dir: str, emit: Emit) -> Routes:
     """Every handler imported and checked, before anything is claimed."""
     routes = Routes.load(loaded.config, handlers_are_set=loaded.is_set("handlers"), app_dir=app_dir)
     for warning in routes.warnings:
-        emit("handlers.doubtful", level="warning", reason=warning)
+        emit(HandlersWarned(warning))
     if not loaded.is_set("handlers") and len(routes) <= 1:
-        emit("handlers.unset", level="warning", action="files are only checksummed; set 'handlers' to process them")
+        emit(HandlersUnset("files are only checksummed; set 'handlers' to process them"))
     return routes
 
 
 def start_broker(loaded: Loaded, emit: Emit) -> FullBroker:
     """Every start says which broker it is on, where, and which setting chose it."""
     broker = open_broker(loaded.config)
-    emit("broker.opened", broker=broker.kind, where=broker.where, chosen=describe_broker_choice(loaded))
+    emit(BrokerOpened(broker.kind, broker.where, describe_broker_choice(loaded)))
     warn_of_dangers(broker, emit)
     return broker
 
@@ -106,7 +116,7 @@ def warn_of_dangers(broker: FullBroker, emit: Emit) -> None:
         return  # gone in this moment: those who use it will say so
     for finding in findings:
         if finding.is_sound is False:
-            emit("broker.unsafe", level="warning", check=finding.name, reason=finding.detail, action=finding.advice)
+            emit(BrokerUnsafe(finding.name, finding.detail, finding.advice))
 
 
 def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Observers) -> None:
@@ -125,11 +135,11 @@ def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Obs
         try:
             for service in services:
                 service.start()
-            emit("role.started", services=[service.name for service in services])
+            emit(RoleStarted([service.name for service in services]))
             signals.wait()
-            emit("role.stopping")
+            emit(RoleStopping())
             observers.is_hurried = stop_in_time(services, loaded.config.worker.shutdown_timeout, signals)
-            emit("role.stopped")
+            emit(RoleStopped())
         finally:
             for service in services:
                 service.stop(0.0)
@@ -155,3 +165,7 @@ def stop_in_time(services: Sequence[Service], timeout_s: float, signals: StopSig
             service.hurry()
     stopper.join(HURRY_S)
     return is_hurried
+
+
+def is_info(event: Event) -> bool:
+    return event.level == "info"

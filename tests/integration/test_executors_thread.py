@@ -184,7 +184,7 @@ def test_at_its_timeout_a_task_is_told_and_failed_and_its_thread_left_behind(sta
     driver = start(1)
     assert driver.outcome(driver.submit("slow", b"hang", timeout_s=0.1)) == Failed("timed out after 100ms", "Timeout")
     assert driver.events == [
-        ("thread.left_behind", {"level": "warning", "key": "slow", "reason": "it did not stop in time"})
+        ("thread.abandoned", {"level": "warning", "key": "slow", "reason": "it did not stop in time"})
     ]
     assert driver.outcome(driver.submit("next")) == Done()
     assert len(handler_threads()) == 2
@@ -223,7 +223,7 @@ def test_a_cancelled_task_that_does_not_stop_is_left_behind_as_cancelled(start: 
     key = driver.submit("a", b"hang")
     driver.executor.cancel(key)
     assert driver.outcome(key) == Cancelled()
-    assert [event for event, _ in driver.events] == ["thread.left_behind"]
+    assert [event for event, _ in driver.events] == ["thread.abandoned"]
     assert driver.outcome(driver.submit("next")) == Done()
 
 

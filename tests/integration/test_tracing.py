@@ -373,5 +373,5 @@ def test_a_collector_that_comes_back_gets_what_comes_after_and_that_is_told(
             wait_until(lambda: len(told) == 2)
         finally:
             listening.close()
-    assert [event for event, _ in told] == ["collector.lost", "collector.found"]
+    assert [event for event, _ in told] == ["collector.lost", "collector.restored"]
     assert told[1][1]["dropped"] >= 3  # type: ignore[operator]

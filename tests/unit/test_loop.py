@@ -62,7 +62,7 @@ def test_an_outage_is_a_problem_until_a_turn_succeeds_and_is_told_twice(turns):
     settled(turns.loop, lambda problem: problem == "forbidden")
     turns.turn(0.0)
     settled(turns.loop, lambda problem: problem == "")
-    assert [event for event, _ in turns.told.events] == ["broker.lost", "broker.found"]
+    assert [event for event, _ in turns.told.events] == ["broker.lost", "broker.restored"]
 
 
 def test_a_failure_is_told_once_with_its_traceback_and_the_loop_goes_on(turns):

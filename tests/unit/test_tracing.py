@@ -146,9 +146,9 @@ def test_an_outage_is_told_at_its_start_and_at_its_end(bench: Bench) -> None:
         wait_until(lambda n=n: bench.exporter.calls > n)  # type: ignore[misc]
     bench.exporter.result = SpanExportResult.SUCCESS
     bench.claim(job("heard"))
-    wait_until(lambda: bench.told.count("collector.found"))
-    assert [event for event, _ in bench.told.events] == ["collector.lost", "collector.found"]
-    assert bench.told.fields("collector.found")["dropped"] == 5
+    wait_until(lambda: bench.told.count("collector.restored"))
+    assert [event for event, _ in bench.told.events] == ["collector.lost", "collector.restored"]
+    assert bench.told.fields("collector.restored")["dropped"] == 5
 
 
 def test_what_must_end_at_once_does_not_wait_for_a_collector_that_hangs(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from fileq.config import Worker
 from fileq.core.claim import ClaimKey
-from fileq.core.events import Emit
+from fileq.core.events import Emit, ignore
 from fileq.core.outcome import Cancelled, Released
 from fileq.handlers import context
 from fileq.handlers.routes import Routes
@@ -31,7 +31,7 @@ class MixedExecutor:
         routes: Routes,
         program: Program,
         *,
-        emit: Emit = lambda event, **fields: None,
+        emit: Emit = ignore,
     ) -> None:
         self._routes = routes
         self._executors: dict[str, Executor] = {}
