@@ -1,8 +1,9 @@
-"""`fileq all --once`: scan once, process until nothing is left that could be, exit. For cron and CI.
+"""`fileq all --once`: scans once, processes until no job can run any more, exits. For cron and CI.
 `fileq worker --once` is the same without the scan.
 
-The work is done in a thread; the main one waits for signals. The first: nothing new is taken, what runs may finish in
-its time. The second: what runs goes back to its queue at once. Either way nothing is left to be recovered.
+A thread does the work; the main thread waits for signals. After the first signal no job is claimed and running jobs may
+finish within `shutdown_timeout`. After the second, running jobs go back to their queues at once. In both cases nothing
+is left for a reaper.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ DEAD_SHOWN = 10
 
 
 def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
-    """0, or 3 if a job died in this run. Jobs for later and paused queues are left, and reported."""
+    """Exit code 0, or 3 if a job became dead in this run. Jobs for later and in paused queues stay and are reported."""
     config = loaded.config
     if is_producing:
         check_scan_dir(config)
@@ -56,7 +57,7 @@ def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
     for line in report:
         print(line)
     if run.problem:
-        raise FileqError(f"{run.problem}; what it holds was not all seen")
+        raise FileqError(f"{run.problem}; the scan is incomplete")
     if run.is_interrupted:
         return INTERRUPTED
     return LEFT_DEAD if run.died else OK
@@ -68,11 +69,11 @@ def is_counted(event: Event) -> bool:
 
 
 class _Stopped(Exception):
-    """Somebody has had enough: out of whatever is being waited for."""
+    """A signal arrived: leaves the wait in progress."""
 
 
 class _Run:
-    """One scan and all that follows from it."""
+    """One run: the scan, the worker beside it, and what the operator sees of them."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class _Run:
         self._show = show
         self._counts: Counter[type[Event]] = Counter()
         self._ended = 0  # attempts
-        self._dead: list[tuple[str, str]] = []  # the first of them, with their errors
+        self._dead: list[tuple[str, str]] = []  # (id, error) of the first dead jobs
         self._emit = emit = to_all(emit, self._count)
         self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit)
         producer = Producer(loaded.config, broker, broker, emit=emit, is_once=True) if is_producing else None
@@ -116,10 +117,10 @@ class _Run:
         return self._producer.problem if self._producer is not None else ""
 
     def go(self) -> None:
-        """Returns when it is over, one way or another, and nothing of it runs any more."""
+        """Returns when all work is done or was stopped, and all services have ended."""
         services = self._worker.services
         with closing(StopSignals()) as signals:
-            thread = threading.Thread(target=self._work, args=(signals.enough,), name="once", daemon=True)
+            thread = threading.Thread(target=self._work, args=(signals.end_wait,), name="once", daemon=True)
             try:
                 for service in services:
                     service.start()
@@ -155,16 +156,16 @@ class _Run:
         ended()
 
     def _drain(self) -> list[str]:
-        """Wait until nothing is pending, running or retrying; what is left then, in words."""
+        """Waits until no job is pending, running or retrying. Returns a line for each kind of job that stays."""
         while True:
-            self._looked_s = float("-inf")  # a look from before the last enqueue would find nothing to do
+            self._looked_s = float("-inf")  # a count from before the last enqueue could be 0
             self._tick()
             if self._census is not None and (left := self._what_is_left(self._census)) is not None:
                 return left
             self._is_stopping.wait(LOOK_EVERY_S)
 
     def _what_is_left(self, census: Census) -> list[str] | None:
-        """None while there is work; else a line for each thing that waits for somebody or for later."""
+        """None while there is work; otherwise a line for each kind of job that stays, with the reason."""
         if census.running or any(n for queue, n in census.pending.items() if queue not in census.paused):
             return None
         try:
@@ -182,7 +183,7 @@ class _Run:
                 return True
         return False
 
-    # what is seen of it
+    # what the operator sees
 
     def _count(self, event: Event) -> None:
         self._counts[type(event)] += 1
@@ -200,14 +201,14 @@ class _Run:
             try:
                 self._census = self._broker.census()
             except BrokerUnavailable:
-                self._census = None  # the worker tells of it, and goes on when it is over
+                self._census = None  # the worker reports the outage and continues after it
             self._show(self._line(now_s))
 
     def _running(self) -> int:
         return max(0, self._counts[JobClaimed] - self._ended)
 
     def _ahead(self) -> int:
-        """Files that are found and not enqueued yet."""
+        """Files that were found and are not enqueued yet."""
         return self._producer.ahead if self._producer is not None else 0
 
     def _line(self, now_s: float) -> str:
@@ -232,7 +233,7 @@ class _Run:
         return "  ".join(parts)
 
     def report(self) -> Iterator[str]:
-        """What there is to say at the end; first what was found, last what needs somebody."""
+        """The lines printed at the end: the scan, the jobs, what stays, and the dead jobs last."""
         counts = self._counts
         if self._summary is not None:
             yield str(self._summary)
@@ -252,7 +253,7 @@ class _Run:
         except BrokerUnavailable:
             return
         if waiting := sum(census.pending.values()) + census.scheduled + self._ahead():
-            yield f"left {waiting} for another time"
+            yield f"left {waiting} for a later run"
 
     def _name_dead(self) -> Iterator[str]:
         try:
@@ -267,7 +268,7 @@ class _Run:
 
 
 class _Pace:
-    """How many a second, lately."""
+    """Completed jobs per second over the last few seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
@@ -281,7 +282,7 @@ class _Pace:
 
 
 def _name(id: str, raw: bytes) -> str:
-    """What people call it: its file, or its type and its id."""
+    """A name for people: the file, or the type and the id."""
     job = decode_or_none(raw)
     if job is None:
         return id
