@@ -266,7 +266,7 @@ class CircuitBreakerSettings(Section, frozen=True):
     ] = 0.5
     window: Annotated[Seconds, "period over which failures are counted"] = 60.0
     cooldown_period: Annotated[Seconds, "time without claims before one job is tried"] = 30.0
-    min_samples: Annotated[Count, "minimum number of attempts in the window to open it"] = 20
+    min_samples: Annotated[Count, "the circuit breaker stays closed with fewer attempts in the window"] = 20
 
 
 class TracingSettings(Section, frozen=True):
