@@ -78,7 +78,7 @@ class RedisSettings(Section, frozen=True):
         "overrides addr; username and password override those in the URL",
     ] = ""
     username: Annotated[str, "user name for Redis's access control lists"] = ""
-    password: Annotated[str, SecretKind(), "prefer password_file or the environment"] = ""
+    password: Annotated[str, SecretKind(), "password; prefer password_file or the environment"] = ""
     password_file: Annotated[str, "file that holds the password; use it instead of password"] = ""
     db: Annotated[CountOrZero, "number of the database"] = 0
     prefix: Annotated[str, KeyNameKind(), "prefix of every key name that has no setting of its own"] = DEFAULT_PREFIX
@@ -143,7 +143,7 @@ class WorkerSettings(Section, frozen=True):
     timeout: Annotated[Seconds, "maximum duration of one attempt"] = 300.0
     shutdown_timeout: Annotated[SecondsOrZero, "how long running jobs may continue after a stop signal"] = 30.0
     max_memory: Annotated[
-        int | None, SizeKind(), 'limit for a child process with its descendants, e.g. 512MB; "" = no limit'
+        int | None, SizeKind(), 'memory limit of a child process with its descendants, e.g. 512MB; "" = no limit'
     ] = None
     allow_commands: Annotated[bool, "run shell commands that jobs contain (jobs of type command)"] = False
     backoff: Annotated[
