@@ -1,7 +1,7 @@
 """The kinds of values that a setting can have: how each is read from text, written as text, and masked.
 
 Every source delivers its values as text, YAML included: `password: 0123` and `watch: off` are used exactly as they
-are written. So one `read` serves the file, the environment and --set. This module does no I/O.
+are written. So one `read` serves the file, the environment and --set. This module reads none of them.
 """
 
 from __future__ import annotations
