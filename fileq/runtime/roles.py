@@ -92,10 +92,10 @@ def run_worker(loaded: Loaded, app_dir: str, *, is_producing: bool = False) -> i
 
 def load_routes(loaded: Loaded, app_dir: str, emit: Emit) -> Routes:
     """Imports and checks every handler, before the first claim."""
-    routes = Routes.load(loaded.config, handlers_are_set=loaded.is_set("handlers"), app_dir=app_dir)
+    routes = Routes.load(loaded.config, app_dir=app_dir)
     for warning in routes.warnings:
         emit(HandlersWarned(warning))
-    if not loaded.is_set("handlers") and len(routes) <= 1:
+    if not loaded.config.handlers_are_given and len(routes) <= 1:
         emit(HandlersUnset("files are only checksummed; set 'handlers' to process them"))
     return routes
 

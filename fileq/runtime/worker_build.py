@@ -41,7 +41,7 @@ def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir:
     breaker = Breaker(config.circuit_breaker, on_change=lambda old, new: emit(_BREAKER_EVENTS[new](old)))
     paths = config.paths
     roots = RootsWatch(paths.roots)
-    program = handlers_program(config, handlers_are_set=loaded.is_set("handlers"), app_dir=app_dir)
+    program = handlers_program(config, app_dir=app_dir)
     executor = MixedExecutor(worker, routes, program, emit=emit)
     pump = Pump(config, broker, executor, routes, paths, breaker, emit=emit)
     service = WorkerService(

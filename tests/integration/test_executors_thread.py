@@ -308,8 +308,8 @@ def mixed() -> Iterator[Callable[..., Driver]]:
     def started(*isolations: str, use: str = f"{__name__}:where") -> Driver:
         routes = [{"type": f"t{i}", "use": use, "isolation": isolation} for i, isolation in enumerate(isolations)]
         config = config_from({"worker": {"count": 2}, "handlers": routes})
-        table = Routes.load(config, handlers_are_set=True, app_dir=str(Path(__file__).parents[2]))
-        program = handlers_program(config, handlers_are_set=True, app_dir=str(Path(__file__).parents[2]))
+        table = Routes.load(config, app_dir=str(Path(__file__).parents[2]))
+        program = handlers_program(config, app_dir=str(Path(__file__).parents[2]))
         made.append(MixedExecutor(config.worker, table, program))
         return Driver(made[-1])
 
@@ -525,7 +525,7 @@ def test_handlers_that_only_children_cannot_import_are_a_configuration_error(
 ) -> None:
     (tmp_path / "fickle.py").write_text("def handle(job, context):\n    pass\n")
     config = config_from({"handlers": [{"match": "**/*", "use": "fickle:handle"}]})
-    routes = Routes.load(config, handlers_are_set=True, app_dir=str(tmp_path))
+    routes = Routes.load(config, app_dir=str(tmp_path))
     (tmp_path / "fickle.py").write_text("import nowhere\n")
     with pytest.raises(ConfigError, match="nowhere"):
-        MixedExecutor(config.worker, routes, handlers_program(config, handlers_are_set=True, app_dir=str(tmp_path)))
+        MixedExecutor(config.worker, routes, handlers_program(config, app_dir=str(tmp_path)))

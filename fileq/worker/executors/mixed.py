@@ -8,7 +8,7 @@ from __future__ import annotations
 import select
 from collections.abc import Sequence
 
-from fileq.config import Worker
+from fileq.config import WorkerSettings
 from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit, ignore
 from fileq.core.outcome import Cancelled, Released
@@ -27,7 +27,7 @@ class MixedExecutor:
 
     def __init__(
         self,
-        settings: Worker,
+        settings: WorkerSettings,
         routes: Routes,
         program: Program,
         *,

@@ -18,10 +18,10 @@ import select
 import time
 from collections.abc import Sequence
 
-from fileq.config.units import format_size
 from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit, ignore
 from fileq.core.outcome import Cancelled, Died, Failed, Released
+from fileq.core.units import format_size
 from fileq.handlers.task import Ran, Task
 from fileq.worker.descendants import memory_of
 from fileq.worker.executors.asked import CANCEL_GRACE_S, Asked, ending, timed_out
