@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fileq.brokers.types import WorkerInfo
 from fileq.core.job import State
-from fileq.observe.events_page import event_types
 from fileq.observe.logs import line_fields
+from fileq.observe.reference_tables import event_types
 from tests.conftest import require
 from tests.support.parallel_scenarios import together, under_way
 from tests.support.producer_setup import Place, scanned

@@ -1,14 +1,18 @@
-"""The tables of docs/events.md, written from the event classes. `make docs` updates the page; a test compares it."""
+"""The tables of docs/events.md and docs/metrics.md, written from the program. `make docs` updates the pages; a test compares."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from fileq.core import events, process_events
 from fileq.core.events import AttemptEnded, Event, JobClaimed, JobProduced
 from fileq.observe.logs import line_fields
+from fileq.observe.metrics import METRICS
 
-HEADER = "| event | level | fields | meaning |"
+EVENTS_HEADER = "| event | level | fields | meaning |"
+METRICS_HEADER = "| metric | type | label | meaning |"
 
 
 def event_types() -> list[type[Event]]:
@@ -23,7 +27,7 @@ def event_types() -> list[type[Event]]:
 
 
 def log_table() -> str:
-    return "\n".join((HEADER, "|---|---|---|---|", *map(_row, event_types()))) + "\n"
+    return "\n".join((EVENTS_HEADER, "|---|---|---|---|", *map(_row, event_types()))) + "\n"
 
 
 def published_names() -> Iterator[str]:
@@ -43,17 +47,25 @@ def _exception(kind: type[Event]) -> tuple[str, ...]:
     return ("exception",) if "exception" in kind.hidden else ()
 
 
-def replace_table(page: str) -> str:
-    """The page with its table of log events brought up to date."""
-    start = page.index("| event | level |")
-    end = page.index("\n\n", start) + 1
-    return page[:start] + log_table() + page[end:]
+def metrics_table() -> str:
+    rows = (f"| `{m.name}` | {m.type} | {f'`{m.label}`' if m.label else ''} | {m.help} |" for m in METRICS)
+    return "\n".join((METRICS_HEADER, "|---|---|---|---|", *rows)) + "\n"
+
+
+def with_tables(page: str) -> str:
+    """The page with its generated table brought up to date."""
+    for header, table in ((EVENTS_HEADER, log_table()), (METRICS_HEADER, metrics_table())):
+        if header in page:
+            start = page.index(header)
+            end = page.index("\n\n", start) + 1
+            page = page[:start] + table + page[end:]
+    return page
 
 
 def main() -> None:
-    import sys
-
-    sys.stdout.write(replace_table(sys.stdin.read()))
+    """Rewrites the pages given as arguments."""
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(with_tables(path.read_text()))
 
 
 if __name__ == "__main__":
