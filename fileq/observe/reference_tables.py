@@ -1,4 +1,4 @@
-"""The tables of docs/events.md and docs/metrics.md, written from the program. `make docs` updates the pages; a test compares."""
+"""The tables of docs/events.md and docs/metrics.md, written from the program. `make docs` runs it; a test compares."""
 
 from __future__ import annotations
 
