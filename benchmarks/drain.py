@@ -118,8 +118,8 @@ def drain(config: Config, app_dir: str, jobs: int, log: Path) -> tuple[float, fl
     counting = Counting(broker)
     fill(broker, jobs)
     before = log.stat().st_size if log.exists() else 0
-    routes = Routes.load(config, handlers_are_set=True, app_dir=app_dir)
-    executor = MixedExecutor(config.worker, routes, handlers_program(config, handlers_are_set=True, app_dir=app_dir))
+    routes = Routes.load(config, app_dir=app_dir)
+    executor = MixedExecutor(config.worker, routes, handlers_program(config, app_dir=app_dir))
     breaker = Breaker(config.circuit_breaker)
     pump = Pump(config, counting, executor, routes, config.paths, breaker)  # type: ignore[arg-type]
     service = WorkerService(

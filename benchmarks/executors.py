@@ -47,8 +47,8 @@ def with_handlers(count: int, isolation: str) -> Executor:
     config = config_from(
         {"worker": {"count": count, "isolation": isolation}, "handlers": [{"type": "noop", "use": "executors:noop"}]}
     )
-    routes = Routes.load(config, handlers_are_set=True, app_dir=".")
-    return MixedExecutor(config.worker, routes, handlers_program(config, handlers_are_set=True, app_dir="."))
+    routes = Routes.load(config, app_dir=".")
+    return MixedExecutor(config.worker, routes, handlers_program(config, app_dir="."))
 
 
 def rate(executor: Executor, count: int, total: int) -> float:

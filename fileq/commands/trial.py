@@ -15,11 +15,12 @@ from types import TracebackType
 
 import msgspec
 
-from fileq.config import Loaded, format_duration
+from fileq.config import Loaded
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import ConfigError
 from fileq.core.job import decode, encode, file_job
 from fileq.core.outcome import Failed
+from fileq.core.units import format_duration
 from fileq.files.paths import Paths
 from fileq.handlers.endings import CommandFailed, TimedOut, done, failed
 from fileq.handlers.files import objection
@@ -36,7 +37,7 @@ def try_path(loaded: Loaded, path: str, app_dir: str = "") -> int:
     """0 if the handler succeeded, 1 if it failed; ConfigError if no handler would get this file."""
     config = loaded.config
     log_to_stderr(config)
-    routes = Routes.load(config, handlers_are_set=loaded.is_set("handlers"), app_dir=app_dir)
+    routes = Routes.load(config, app_dir=app_dir)
     try:
         task = _task(routes, config.paths, path)
         return _try(routes, task)

@@ -1,1 +1,1 @@
-"""What fileq knows of files: globs, mounts, path mapping and signatures. Nothing here knows a job or a broker."""
+"""What producers and workers both need to know about files: globs, mounts, path mapping, signatures of versions."""

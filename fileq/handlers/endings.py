@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from fileq.config import format_duration
 from fileq.core.errors import JobError, Permanent, Retry
 from fileq.core.outcome import Done, Failed
+from fileq.core.units import format_duration
 
 LONGEST_RESULT = 64 * 1024  # bytes of JSON
 LONGEST_ERROR = 4_000  # characters

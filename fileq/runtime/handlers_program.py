@@ -13,13 +13,12 @@ from fileq.worker.program import Program, Run
 
 class _Handlers(Struct, frozen=True):
     config: Config
-    handlers_are_set: bool
     app_dir: str
 
 
-def handlers_program(config: Config, *, handlers_are_set: bool, app_dir: str) -> Program:
+def handlers_program(config: Config, *, app_dir: str) -> Program:
     """The program of a worker: the handlers of its configuration."""
-    argument = msgspec.msgpack.encode(_Handlers(config, handlers_are_set, app_dir))
+    argument = msgspec.msgpack.encode(_Handlers(config, app_dir))
     return Program(f"{__name__}:load_handlers", argument)
 
 
@@ -31,7 +30,7 @@ def load_handlers(argument: bytes) -> Run:
     given = msgspec.msgpack.decode(argument, type=_Handlers)
     observability = given.config.observability
     set_up_logs(observability.log_level, observability.log_format)  # context.log ends where the worker's lines do
-    routes = Routes.load(given.config, handlers_are_set=given.handlers_are_set, app_dir=given.app_dir)
+    routes = Routes.load(given.config, app_dir=given.app_dir)
 
     def run(task: Task, cancelled: CancelFlag) -> Ran:
         return run_task(task, routes, cancelled)

@@ -108,7 +108,7 @@ def test_a_child_that_cannot_be_started_is_asked_for_again_and_again_but_ever_la
         stage.children.look(stage.place.starts_s)
     assert [round(pause_s, 1) for pause_s in pauses_s] == [0.0, 0.1, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0, 5.0]
     assert stage.server.asked == list(range(1, 14))
-    assert stage.events == [("child.not_started", {"error": "OSError: Cannot allocate memory"})] * 12
+    assert stage.events == [("child.start_failed", {"error": "OSError: Cannot allocate memory"})] * 12
 
 
 def test_a_child_that_has_worked_is_replaced_without_a_pause(stage: Stage) -> None:

@@ -455,9 +455,9 @@ def test_a_task_waits_for_a_child_that_does_not_get_ready_and_nothing_is_held_ag
     driver.run("echo")
     (tmp_path / "obstacle").touch()
     os.kill(driver.pids("fileq-child")[0], signal.SIGKILL)
-    driver.until(lambda: len(driver.told("child.not_started")) >= 2)
+    driver.until(lambda: len(driver.told("child.start_failed")) >= 2)
     key = driver.submit("echo at last")
-    driver.until(lambda: len(driver.told("child.not_started")) >= 4)
+    driver.until(lambda: len(driver.told("child.start_failed")) >= 4)
     (tmp_path / "obstacle").unlink()
     assert driver.outcome(key) == Done(b"at last")
 

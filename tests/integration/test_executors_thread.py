@@ -184,7 +184,7 @@ def test_at_its_timeout_a_task_is_told_and_failed_and_its_thread_left_behind(sta
     driver = start(1)
     assert driver.outcome(driver.submit("slow", b"hang", timeout_s=0.1)) == Failed("timed out after 100ms", "Timeout")
     assert driver.events == [
-        ("thread.left_behind", {"level": "warning", "key": "slow", "reason": "it did not stop in time"})
+        ("thread.abandoned", {"level": "warning", "key": "slow", "reason": "it did not stop in time"})
     ]
     assert driver.outcome(driver.submit("next")) == Done()
     assert len(handler_threads()) == 2
@@ -223,7 +223,7 @@ def test_a_cancelled_task_that_does_not_stop_is_left_behind_as_cancelled(start: 
     key = driver.submit("a", b"hang")
     driver.executor.cancel(key)
     assert driver.outcome(key) == Cancelled()
-    assert [event for event, _ in driver.events] == ["thread.left_behind"]
+    assert [event for event, _ in driver.events] == ["thread.abandoned"]
     assert driver.outcome(driver.submit("next")) == Done()
 
 
@@ -308,8 +308,8 @@ def mixed() -> Iterator[Callable[..., Driver]]:
     def started(*isolations: str, use: str = f"{__name__}:where") -> Driver:
         routes = [{"type": f"t{i}", "use": use, "isolation": isolation} for i, isolation in enumerate(isolations)]
         config = config_from({"worker": {"count": 2}, "handlers": routes})
-        table = Routes.load(config, handlers_are_set=True, app_dir=str(Path(__file__).parents[2]))
-        program = handlers_program(config, handlers_are_set=True, app_dir=str(Path(__file__).parents[2]))
+        table = Routes.load(config, app_dir=str(Path(__file__).parents[2]))
+        program = handlers_program(config, app_dir=str(Path(__file__).parents[2]))
         made.append(MixedExecutor(config.worker, table, program))
         return Driver(made[-1])
 
@@ -525,7 +525,7 @@ def test_handlers_that_only_children_cannot_import_are_a_configuration_error(
 ) -> None:
     (tmp_path / "fickle.py").write_text("def handle(job, context):\n    pass\n")
     config = config_from({"handlers": [{"match": "**/*", "use": "fickle:handle"}]})
-    routes = Routes.load(config, handlers_are_set=True, app_dir=str(tmp_path))
+    routes = Routes.load(config, app_dir=str(tmp_path))
     (tmp_path / "fickle.py").write_text("import nowhere\n")
     with pytest.raises(ConfigError, match="nowhere"):
-        MixedExecutor(config.worker, routes, handlers_program(config, handlers_are_set=True, app_dir=str(tmp_path)))
+        MixedExecutor(config.worker, routes, handlers_program(config, app_dir=str(tmp_path)))

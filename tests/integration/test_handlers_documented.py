@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.config import Route
+from fileq.config import RouteSettings
 from fileq.handlers.commands import NAMES
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +77,6 @@ def test_what_fileq_try_shows_is_what_the_guide_shows(app: Path) -> None:
 
 
 def test_every_option_placeholder_and_variable_is_in_the_guide() -> None:
-    options = [name for name in Route.__struct_fields__ if name not in ("match", "type", "use", "command")]
+    options = [name for name in RouteSettings.__struct_fields__ if name not in ("match", "type", "use", "command")]
     assert [name for name in options if f"| `{name}` |" not in GUIDE] == []
     assert [name for name, variable in NAMES.items() if f"| `{{{name}}}` | `{variable}`" not in GUIDE] == []

@@ -30,7 +30,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def load(app_dir: Path | str, *handlers: dict[str, Any], imports: tuple[str, ...] = ()) -> Routes:
     config = config_from({"handlers": list(handlers), "imports": list(imports)})
-    return Routes.load(config, handlers_are_set=True, app_dir=str(app_dir))
+    return Routes.load(config, app_dir=str(app_dir))
 
 
 def problems(app: Path, *handlers: dict[str, Any], imports: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def test_a_running_job_that_is_cancelled_is_told_then_ended_by_force_and_never_t
     assert sorted(event.job_id for event in told) == sorted(cancelled)
     [child] = [line.pid for line in farm.diary("start") if line.id == "stubborn"]
     wait_until(lambda: not is_running(child), 5, "what did not stop was killed")
-    assert [line["reason"] for line in worker.events("thread.left_behind")] == ["it did not stop in time"]
+    assert [line["reason"] for line in worker.events("thread.abandoned")] == ["it did not stop in time"]
     for job in cancelled:
         assert [attempt.outcome for attempt in farm.record(job).attempts] == ["cancelled"]
         assert (farm.job(job).retries, farm.job(job).recoveries) == (0, 0)

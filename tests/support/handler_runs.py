@@ -27,7 +27,7 @@ def routes_of(*handlers: Any, **worker: Any) -> Routes:
     keys = [handler for handler in handlers if not callable(handler)]
     before, registry.REGISTRY = registry.REGISTRY, fresh
     try:
-        return Routes.load(config_from({"handlers": keys, "worker": worker}), handlers_are_set=True, app_dir="")
+        return Routes.load(config_from({"handlers": keys, "worker": worker}), app_dir="")
     finally:
         registry.REGISTRY = before
 

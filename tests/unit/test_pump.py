@@ -108,7 +108,7 @@ class Bench:
         self.broker = self.broker_class(self.config, clock=lambda: self.hands.wall_ns() // 1_000_000)
         self.places = Places()
         self.breaker = Breaker(self.config.circuit_breaker, clock=self.hands.monotonic)
-        routes = Routes.load(self.config, handlers_are_set=True, app_dir="")
+        routes = Routes.load(self.config, app_dir="")
         self.pump = Pump(
             self.config,
             self.broker,

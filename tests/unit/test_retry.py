@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fileq.config import Backoff
+from fileq.config import BackoffSettings
 from fileq.core.claim import Claim
 from fileq.core.job import Job, decode, encode, file_job
 from fileq.core.outcome import Cancelled, Died, Done, Failed, Outcome, Refused, Released
@@ -17,7 +17,7 @@ from fileq.core.retry import ERROR_MAX, Policy, decide, delay_s
 from fileq.core.settlement import Verb
 
 NOW_MS = 1_800_000_000_000
-POLICY = Policy(max_retries=3, max_recoveries=3, backoff=Backoff(base=0.5, max=10.0, jitter=0.0))
+POLICY = Policy(max_retries=3, max_recoveries=3, backoff=BackoffSettings(base=0.5, max=10.0, jitter=0.0))
 
 
 def claim_of(**fields: object) -> Claim:
@@ -39,24 +39,24 @@ def onward(raw: bytes) -> Job:
     ],
 )
 def test_each_strategy_grows_as_the_contract_says(strategy: str, base: float, delays: list[float]) -> None:
-    backoff = Backoff(strategy=strategy, base=base, max=10.0, jitter=0.0)
+    backoff = BackoffSettings(strategy=strategy, base=base, max=10.0, jitter=0.0)
     assert [delay_s(backoff, n) for n in range(1, len(delays) + 1)] == delays
 
 
 def test_a_list_of_delays_is_taken_as_it_is_and_its_last_is_reused() -> None:
-    backoff = Backoff.from_list((1.0, 5.0, 30.0))
+    backoff = BackoffSettings.from_list((1.0, 5.0, 30.0))
     assert [delay_s(backoff, n) for n in (1, 2, 3, 4, 99)] == [1.0, 5.0, 30.0, 30.0, 30.0]
 
 
 def test_jitter_comes_before_the_cap() -> None:
-    backoff = Backoff(base=9.0, max=10.0, jitter=0.2)
+    backoff = BackoffSettings(base=9.0, max=10.0, jitter=0.2)
     assert delay_s(backoff, 1, chance=lambda low, high: high) == 10.0
     assert delay_s(backoff, 1, chance=lambda low, high: low) == pytest.approx(7.2)
 
 
 @given(st.sampled_from(["exponential", "linear", "fixed", "power"]), st.integers(0, 10**6), st.floats(0, 1))
 def test_no_number_of_failures_gives_a_delay_beyond_the_cap(strategy: str, failures: int, jitter: float) -> None:
-    backoff = Backoff(strategy=strategy, base=1.5, max=10.0, jitter=jitter)
+    backoff = BackoffSettings(strategy=strategy, base=1.5, max=10.0, jitter=jitter)
     assert 0 <= delay_s(backoff, failures) <= 10.0
 
 

@@ -13,6 +13,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from fileq.core.events import Emit
+from fileq.core.process_events import (
+    ChildStartFailed,
+    ForkServerDied,
+    ForkServerFailed,
+    ForkServerStarted,
+    ProcessAbandoned,
+)
 from fileq.worker.executors.forkserver import ForkServer
 from fileq.worker.executors.place import NEVER_S, Place
 from fileq.worker.program import Program
@@ -115,7 +122,7 @@ class Children:
         for server in (*self._former, self._server):
             if not server.has_ended(max(0.0, deadline_s - time.monotonic())):
                 # Asleep in the kernel, or another user's: the guard stays with it until it has ended.
-                self._emit("forkserver.left_behind", level="warning")
+                self._emit(ProcessAbandoned())
         for place in self._places:
             place.vacate()
         self.epoll.close()
@@ -144,10 +151,10 @@ class Children:
         match message:
             case Loaded():
                 if message.problems:
-                    self._emit("forkserver.failed", level="error", problems=list(message.problems))
+                    self._emit(ForkServerFailed(list(message.problems)))
                 else:
                     self._failed_starts = 0
-                    self._emit("forkserver.started")
+                    self._emit(ForkServerStarted())
             case Spawned() if fd is not None:
                 self._awaited.discard(message.child)
                 if place := self._by_child.get(message.child):
@@ -157,19 +164,19 @@ class Children:
                     os.close(fd)
             case NotSpawned():
                 self._awaited.discard(message.child)
-                self._emit("child.not_started", level="error", error=message.error)
+                self._emit(ChildStartFailed(message.error))
                 if place := self._by_child.get(message.child):
                     yield place, message.error
             case Exited():
                 if place := self._by_child.get(message.child):
                     if not place.is_ready:
-                        self._emit("child.not_started", level="error", error=_cause(message.code))
+                        self._emit(ChildStartFailed(_cause(message.code)))
                     yield place, _cause(message.code)
 
     def _lose_server(self) -> None:
         """All its children are gone with it; their streams may still hold what they said."""
         self._awaited.clear()
-        self._emit("forkserver.died", level="error", cause=self._server.cause)
+        self._emit(ForkServerDied(self._server.cause))
         self.epoll.unregister(self._server.fileno())
         self._server.hang_up()
         self._former.append(self._server)
@@ -180,7 +187,7 @@ class Children:
         try:
             self._server = ForkServer(self._program)
         except OSError as error:
-            self._emit("forkserver.failed", level="error", problems=[str(error)])
+            self._emit(ForkServerFailed([str(error)]))
             self._plan_restart()
         else:
             self.epoll.register(self._server.fileno(), select.EPOLLIN)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fileq.config import format_duration
 from fileq.core.errors import ConfigError
+from fileq.core.units import format_duration
 from fileq.worker.program import Program, python_command
 from fileq.worker.wire import (
     LONGEST_PACKET,

@@ -8,9 +8,9 @@ from __future__ import annotations
 import select
 from collections.abc import Sequence
 
-from fileq.config import Worker
+from fileq.config import WorkerSettings
 from fileq.core.claim import ClaimKey
-from fileq.core.events import Emit
+from fileq.core.events import Emit, ignore
 from fileq.core.outcome import Cancelled, Released
 from fileq.handlers import context
 from fileq.handlers.routes import Routes
@@ -27,11 +27,11 @@ class MixedExecutor:
 
     def __init__(
         self,
-        settings: Worker,
+        settings: WorkerSettings,
         routes: Routes,
         program: Program,
         *,
-        emit: Emit = lambda event, **fields: None,
+        emit: Emit = ignore,
     ) -> None:
         self._routes = routes
         self._executors: dict[str, Executor] = {}

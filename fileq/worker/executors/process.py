@@ -18,10 +18,10 @@ import select
 import time
 from collections.abc import Sequence
 
-from fileq.config.units import format_size
 from fileq.core.claim import ClaimKey
-from fileq.core.events import Emit
+from fileq.core.events import Emit, ignore
 from fileq.core.outcome import Cancelled, Died, Failed, Released
+from fileq.core.units import format_size
 from fileq.handlers.task import Ran, Task
 from fileq.worker.descendants import memory_of
 from fileq.worker.executors.asked import CANCEL_GRACE_S, Asked, ending, timed_out
@@ -43,7 +43,7 @@ class ProcessExecutor:
         program: Program,
         *,
         max_memory: int | None = None,
-        emit: Emit = lambda event, **fields: None,
+        emit: Emit = ignore,
         cancel_grace_s: float = CANCEL_GRACE_S,
     ) -> None:
         self._max_memory = max_memory

@@ -22,8 +22,9 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from fileq.core.claim import ClaimKey
-from fileq.core.events import Emit
+from fileq.core.events import Emit, ignore
 from fileq.core.outcome import Cancelled, Released
+from fileq.core.process_events import ThreadAbandoned
 from fileq.handlers.context import Flag
 from fileq.handlers.endings import failed
 from fileq.handlers.task import Ran, Task
@@ -59,7 +60,7 @@ class ThreadExecutor:
         run: Run,
         *,
         close_run: Callable[[], None] = lambda: None,
-        emit: Emit = lambda event, **fields: None,
+        emit: Emit = ignore,
         cancel_grace_s: float = CANCEL_GRACE_S,
     ) -> None:
         self._run = run
@@ -181,7 +182,7 @@ class ThreadExecutor:
             running.token.pop()
         except IndexError:
             return False
-        self._emit("thread.left_behind", level="warning", key=running.task.key, reason=reason)
+        self._emit(ThreadAbandoned(running.task.key.slot, reason))
         self._add_thread()
         return True
 

@@ -1,4 +1,7 @@
-"""Durations and sizes as people write them: `1h30m`, `512MB`. Pure: text in, numbers out, and back."""
+"""Durations and sizes as people write them: `1h30m`, `512MB`.
+
+Owns both directions, from text to numbers and back. Does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ import re
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?")
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
-_LONGEST_DAYS = 36_500  # far beyond any use, and still within what timers and expiries bear
+_LONGEST_DAYS = 36_500  # far beyond any use, and still small enough for timers and Redis expiries
 
 _SIZE = re.compile(rf"{_NUMBER}\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _SIZES = {"T": 1 << 40, "G": 1 << 30, "M": 1 << 20, "K": 1 << 10}
 
 
 def parse_duration(text: str) -> float:
-    """Seconds; a ValueError says what a duration must look like."""
+    """Seconds. The message of the ValueError says what is expected, such as "a duration of at most 36500d"."""
     text = text.strip()
     if text == "0":
         return 0.0
@@ -36,7 +39,7 @@ def format_duration(seconds: float) -> str:
     parts = []
     for unit, size in _UNITS_MS.items():
         if unit == "d" and left_ms < 2 * size:
-            continue  # people say 24h and 36h, and days only from two on
+            continue  # 24h and 36h are written in hours; days begin at two
         count = left_ms if unit == "ms" else left_ms // size
         left_ms = round(left_ms - count * size, 3)
         if count:
@@ -45,7 +48,7 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Bytes; the units are powers of 1024, as everywhere where memory is meant."""
+    """Bytes. The units are powers of 1024, as usual for memory. The ValueError says what is expected."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError("a size such as 512MB or 2GB")

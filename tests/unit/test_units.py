@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fileq.config.units import format_duration, format_size, parse_duration, parse_size
+from fileq.core.units import format_duration, format_size, parse_duration, parse_size
 
 
 @pytest.mark.parametrize(
@@ -26,22 +26,22 @@ from fileq.config.units import format_duration, format_size, parse_duration, par
         ("36500d", 3_153_600_000.0),
     ],
 )
-def test_durations_are_read_as_the_contract_spells_them(text: str, seconds: float) -> None:
+def test_durations_are_read_as_the_contract_writes_them(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "s", "-5s", "5 s", "1m1h", "1s1s", "5x", "abc", "1h30", "infs", "1e3s"])
-def test_what_is_no_duration_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_duration_is_an_error_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="500ms, 30s"):
         parse_duration(text)
 
 
-def test_a_number_without_a_unit_is_answered_with_what_to_write() -> None:
+def test_the_error_for_a_number_without_a_unit_says_what_to_write() -> None:
     with pytest.raises(ValueError, match="such as 30s or 30ms"):
         parse_duration("30")
 
 
-def test_a_duration_beyond_what_timers_bear_is_refused() -> None:
+def test_a_duration_that_timers_cannot_hold_is_refused() -> None:
     with pytest.raises(ValueError, match="at most 36500d"):
         parse_duration("9" * 400 + "d")
 
@@ -77,12 +77,12 @@ def test_sizes_count_in_powers_of_1024(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MB", "-1MB", "5XB", "1MB2KB"])
-def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
+def test_an_invalid_size_is_an_error_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="such as 512MB or 2GB"):
         parse_size(text)
 
 
-def test_a_size_without_a_unit_is_answered_with_what_to_write() -> None:
+def test_the_error_for_a_size_without_a_unit_says_what_to_write() -> None:
     with pytest.raises(ValueError, match="such as 512MB"):
         parse_size("512")
 
