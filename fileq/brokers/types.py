@@ -234,7 +234,7 @@ class CancelResult(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class Event(Struct, frozen=True):
+class WireEvent(Struct, frozen=True):
     """One transition of a job as published to subscribers. The order of the fields is that of the JSON."""
 
     event: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fileq.brokers.types import Event
+from fileq.brokers.types import WireEvent
 from fileq.core.claim import Claim
 from fileq.core.job import Job
 from fileq.core.settlement import Settlement, Verb
@@ -26,7 +26,7 @@ def settled(s: Settlement) -> bytes:
     if job is not None and s.verb is Verb.COMPLETE and not s.died:
         # A shortcut for the most frequent event: it skips the general case below.
         return _encoder.encode(
-            Event("job:completed", job.id, job.type, claim.queue, claim.slot, s.duration_ms, s.error, job.retries)
+            WireEvent("job:completed", job.id, job.type, claim.queue, claim.slot, s.duration_ms, s.error, job.retries)
         )
     name = _name(s)
     if not name:
@@ -70,7 +70,7 @@ def _event(
     retry_count: int | None = None,
 ) -> bytes:
     return _encoder.encode(
-        Event(
+        WireEvent(
             event=name,
             job_id=id,
             type=job.type if job else None,

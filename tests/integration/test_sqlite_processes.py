@@ -17,7 +17,7 @@ import pytest
 
 from fileq.brokers.clocks import monotonic_clock_ms
 from fileq.brokers.sqlite import SqliteBroker, database, unit_of_work
-from fileq.brokers.types import Event
+from fileq.brokers.types import WireEvent
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import decode
 from fileq.core.settlement import complete, release
@@ -218,7 +218,7 @@ def test_every_push_wakes_a_waiter_armed_before_it(path: Path, broker: SqliteBro
 def test_a_subscription_delivers_events_of_other_processes(path: Path, broker: SqliteBroker):
     with started("enqueue", path, "a", "b") as process, closing(broker.subscribe()) as subscription:
         send_line(process)
-        received = [msgspec.json.decode(subscription.get(LONG_S) or b"", type=Event) for _ in range(2)]
+        received = [msgspec.json.decode(subscription.get(LONG_S) or b"", type=WireEvent) for _ in range(2)]
     assert [(event.event, event.job_id) for event in received] == [("job:created", "a"), ("job:created", "b")]
 
 
@@ -244,7 +244,7 @@ def test_only_the_newest_events_are_kept(broker: SqliteBroker, monkeypatch):
         for number in range(10):
             broker.enqueue([an_entry(f"job-{number}")])
         received = iter(lambda: slow.get(0), None)
-        assert [msgspec.json.decode(event, type=Event).job_id for event in received] == ["job-7", "job-8", "job-9"]
+        assert [msgspec.json.decode(event, type=WireEvent).job_id for event in received] == ["job-7", "job-8", "job-9"]
 
 
 def test_closing_leaves_no_thread_and_no_descriptor(path: Path):
