@@ -103,7 +103,7 @@ class Outbox:
         self.throttle.lift()
         if answer.wait_ms:
             self.throttle.window_is_full(self._monotonic(), answer.wait_ms)
-        for ready, fate in zip(batch, answer.fates, strict=True):
+        for ready, fate in zip(batch, answer.results, strict=True):
             if fate is EnqueueResult.THROTTLED:
                 continue
             del self._ready[ready.found.path]

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from fileq.config import Config
 from fileq.core.events import SkipReason
-from fileq.files.globs import Choice
+from fileq.files.globs import FileFilter
 from fileq.files.version import make_signature
 
 STEP = 500  # entries looked at in one step
@@ -64,7 +64,7 @@ class Scanner:
     def __init__(self, config: Config, report: Report = lambda reason, path: None) -> None:
         producer = config.producer
         self.root = os.path.abspath(os.fsencode(producer.scan_dir))
-        self.choice = Choice(producer.include_globs, producer.exclude_globs)
+        self.choice = FileFilter(producer.include_globs, producer.exclude_globs)
         self.follows = producer.follow_symlinks
         self.report = report
         self._marker = os.fsencode(producer.ready_suffix)

@@ -294,15 +294,15 @@ class Pump:
         """A job that the slot turns out to hold, to be begun."""
         slot = renewal.slot
         running = self.slots.running.get(slot)
-        if renewal.hold is LeaseStatus.GONE:
+        if renewal.status is LeaseStatus.GONE:
             self._replace(slot)
-        elif renewal.hold is LeaseStatus.LOST and running is not None:
+        elif renewal.status is LeaseStatus.LOST and running is not None:
             self._lose(running)
-        elif renewal.hold is LeaseStatus.CANCEL and running is not None and not running.is_cancelling:
+        elif renewal.status is LeaseStatus.CANCEL and running is not None and not running.is_cancelling:
             running.is_cancelling = True
             self._executor.cancel(running.claim.key)
         elif (
-            renewal.hold is LeaseStatus.UNEXPECTED
+            renewal.status is LeaseStatus.UNEXPECTED
             and renewal.claim is not None
             and running is None
             and not self.is_quiet

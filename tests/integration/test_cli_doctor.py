@@ -259,7 +259,7 @@ def test_a_replica_takes_no_jobs(here: Path, valkey: Server, doctor: Doctor) -> 
 def test_a_database_of_another_program_or_a_full_disk_is_wrong(
     here: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_examine, "LEAST_FREE", 1 << 62)
+    monkeypatch.setattr(sqlite_examine, "LEAST_FREE_BYTES", 1 << 62)
     assert doctor().wrong == ["disk space"]
     monkeypatch.undo()
     monkeypatch.chdir(here)

@@ -275,7 +275,7 @@ def test_a_full_server_refuses_new_jobs_as_away_and_drains_what_it_has(store):
                 enqueue(store, "new")
         done = 0
         while claims := store.broker.settle_and_claim([], ["w1", "w2"]).claims:
-            assert {r.hold for r in store.broker.renew([(c.slot, c.raw) for c in claims])} == {"held"}
+            assert {r.status for r in store.broker.renew([(c.slot, c.raw) for c in claims])} == {"held"}
             answers = store.broker.settle_and_claim([complete(c) for c in claims], []).settled
             done += answers.count(SettleResult.DONE)
             store.broker.promote()
@@ -352,7 +352,7 @@ def test_everything_acknowledged_survives_kill_9_and_the_same_broker_goes_on(dur
     store.server.start()
 
     assert {key: value[:2] for key, value in dump(store.client).items()} == before
-    assert [r.hold for r in store.broker.renew([("w1", claim.raw)])] == ["held"]
+    assert [r.status for r in store.broker.renew([("w1", claim.raw)])] == ["held"]
     assert settle(store, complete(claim)) is SettleResult.DONE
     assert store.broker.settle_and_claim([], ["w1"]).claims[0].id == "waiting"
     assert store.broker.census().drift == 0

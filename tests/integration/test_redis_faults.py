@@ -189,8 +189,8 @@ def test_an_enqueue_that_the_broker_repeated_says_enqueued(store, proxy):
     through = store.through(proxy.port)
     proxy.drop_reply_when(b"EVALSHA")
     entries = [an_entry("a"), an_entry("b", version=Version(b"/data/b", "s1")), an_entry("c", delay_ms=1000)]
-    assert through.enqueue(entries, limit=5).fates == (EnqueueResult.ENQUEUED,) * 3
-    assert through.enqueue(entries, limit=5).fates == (EnqueueResult.DUPLICATE,) * 3
+    assert through.enqueue(entries, limit=5).results == (EnqueueResult.ENQUEUED,) * 3
+    assert through.enqueue(entries, limit=5).results == (EnqueueResult.DUPLICATE,) * 3
 
 
 def test_an_enqueue_that_a_restarted_server_executed_before_says_enqueued(store, proxy):
@@ -206,7 +206,7 @@ def test_an_enqueue_that_a_restarted_server_executed_before_says_enqueued(store,
     flushed.release()
     caller.join(10)
     assert lost.fired == 1
-    assert answers[0].fates == (EnqueueResult.ENQUEUED,)
+    assert answers[0].results == (EnqueueResult.ENQUEUED,)
     assert whereabouts(store, "a") == ["low"]
 
 

@@ -332,7 +332,7 @@ def test_a_rate_counter_without_an_end_is_given_one(store):
     """Counted by a program that died before it set one: never stuck."""
     store.client.set("jobqueue:rate_limit:producer", 50)
     answer = store.broker.enqueue([an_entry("a", version=Version(b"/data/a", "s1"))], limit=50)
-    assert answer.fates == ("throttled",)
+    assert answer.results == ("throttled",)
     assert 0 < answer.wait_ms <= 1000
     assert store.client.pttl("jobqueue:rate_limit:producer") != -1
 

@@ -183,7 +183,7 @@ def test_after_a_failover_the_same_broker_goes_on_with_the_new_master(sentinel):
         assert sentinel.master is not before
         assert outcomes <= {"done", "away"}
         wait_until(lambda: outcome_of(broker) == "done", what="the new master serves")
-        assert [r.hold for r in broker.renew([("w1", claim.raw)])] == ["held"]
+        assert [r.status for r in broker.renew([("w1", claim.raw)])] == ["held"]
         assert broker.settle_and_claim([complete(claim)], []).settled == (SettleResult.DONE,)
         assert claim_and_complete(broker) == "job-0001"
         assert broker.census().drift == 0

@@ -9,7 +9,7 @@ from contextlib import closing
 import msgspec
 
 from fileq.brokers.protocol import Subscription
-from fileq.brokers.types import CancelResult, Event
+from fileq.brokers.types import CancelResult, WireEvent
 from fileq.core.job import State
 from tests.support.parallel_scenarios import together, under_way
 from tests.support.waiting import wait_until
@@ -59,6 +59,6 @@ def test_a_running_job_that_is_cancelled_is_told_then_ended_by_force_and_never_t
     assert worker.stop() == 0
 
 
-def heard(subscription: Subscription) -> Iterator[Event]:
+def heard(subscription: Subscription) -> Iterator[WireEvent]:
     while (told := subscription.get(0.5)) is not None:
-        yield msgspec.json.decode(told, type=Event)
+        yield msgspec.json.decode(told, type=WireEvent)

@@ -177,7 +177,7 @@ def _enqueue(store: Store) -> Invocation:
         an_entry("c", delay_ms=60_000),
         an_entry("d", version=Version(b"/data/a", "s2"), always=True),
     ]
-    return lambda broker: list(broker.enqueue(entries, limit=10).fates)
+    return lambda broker: list(broker.enqueue(entries, limit=10).results)
 
 
 def _claim(store: Store) -> Invocation:
@@ -205,7 +205,7 @@ def _renew(store: Store) -> Invocation:
     store.broker.cancel([wanted.id])
     believed = [("w1", held.raw), ("w2", wanted.raw), ("w3", b""), ("w4", b""), ("w5", b"")]
     assert unexpected.slot == "w3"
-    return lambda broker: [(r.slot, r.hold, r.claim and r.claim.raw) for r in broker.renew(believed)]
+    return lambda broker: [(r.slot, r.status, r.claim and r.claim.raw) for r in broker.renew(believed)]
 
 
 def _promote(store: Store) -> Invocation:
@@ -250,7 +250,7 @@ def buried(store: Store) -> list[tuple[str, bytes]]:
     register(store, "w1", "w2")
     settlements = [hopeless(claim) for claim in store.broker.settle_and_claim([], ["w1", "w2"]).claims]
     assert list(store.broker.settle_and_claim(settlements, []).settled) == ["done"] * 2
-    return [("a", settlements[0].raw), (raw_id(GARBAGE), GARBAGE)]
+    return [("a", settlements[0].next_raw), (raw_id(GARBAGE), GARBAGE)]
 
 
 def _revive(store: Store) -> Invocation:
@@ -391,11 +391,11 @@ def _come_and_go(broker: RedisBroker, waiter: Any) -> None:
         an_entry("d", version=Version(b"/data/d", "s1")),
     ]
     fates = ["enqueued", "enqueued", "enqueued", "known", "throttled"]
-    assert list(broker.enqueue(entries, limit=1).fates) == fates
+    assert list(broker.enqueue(entries, limit=1).results) == fates
     assert waiter.wait(10)
     first, second = broker.settle_and_claim([], ["w1", "w2"]).claims
     assert (first.id, second.id) == ("b", "a")
-    assert [r.hold for r in broker.renew([("w1", first.raw), ("w2", b"")])] == ["held", "unexpected"]
+    assert [r.status for r in broker.renew([("w1", first.raw), ("w2", b"")])] == ["held", "unexpected"]
     turn = broker.settle_and_claim([leaving(first), failed(second, delay_ms=1)], ["w1"])
     assert list(turn.settled) == ["done", "done"]
     wait_until(lambda: broker.promote().next_due_ms is None, what="all due jobs are promoted")
@@ -406,15 +406,15 @@ def _fail_and_die(broker: RedisBroker, client: Any) -> None:
     claims = {claim.id: claim for claim in broker.settle_and_claim([], ["w1", "w2"]).claims}
     dead, released = hopeless(claims["a"]), release(claims["c"])
     assert list(broker.settle_and_claim([dead, released], []).settled) == ["done", "done"]
-    again = encode(decode(dead.raw).but(error=None, failed_at=None))
-    assert broker.revive([Revival(dead.raw, "a", again, "low")]) == [True]
+    again = encode(decode(dead.next_raw).but(error=None, failed_at=None))
+    assert broker.revive([Revival(dead.next_raw, "a", again, "low")]) == [True]
     client.lpush(broker.names.queues[1], foreign("other"))
     broker.pause("high")
     claims = {claim.id: claim for claim in broker.settle_and_claim([], ["w1", "w2"]).claims}
     broker.resume("high")
     dead = hopeless(claims["a"])
     assert list(broker.settle_and_claim([dead], []).settled) == ["done"]
-    assert broker.discard([("a", dead.raw)]) == 1
+    assert broker.discard([("a", dead.next_raw)]) == 1
     client.delete(broker.names.heartbeat(claims["c"].slot))
     [suspect] = broker.suspects(sweep=True)
     assert list(broker.reap(suspect.slot, [recovered(claim) for claim in suspect.claims])) == ["done"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fileq.brokers.types import Event as WireEvent
+from fileq.brokers.types import WireEvent
 from fileq.core import events, process_events
 from fileq.core.events import Event, SkipReason
 from fileq.observe.reference_tables import event_types, published_names, with_tables

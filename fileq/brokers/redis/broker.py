@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from fileq.brokers import events
+from fileq.brokers import wire_events
 from fileq.brokers.order import ClaimOrder
 from fileq.brokers.protocol import PendingReply, ReadyReply
 from fileq.brokers.redis.inspector import RedisInspector
@@ -67,7 +67,7 @@ class RedisBroker(RedisInspector):
         permits = wait_ms = 0
         for start in range(0, len(entries), BATCH):
             part = self._enqueue(entries[start : start + BATCH], limit)
-            fates.extend(part.fates)
+            fates.extend(part.results)
             permits += part.permits
             wait_ms = part.wait_ms or wait_ms
         return Enqueued(tuple(fates), permits, wait_ms)
@@ -95,7 +95,7 @@ class RedisBroker(RedisInspector):
             "a" if entry.always else "",
             entry.delay_ms,
             entry.at_ms,
-            events.created(entry.job),
+            wire_events.created(entry.job),
         )
 
     # turn: settle, then claim

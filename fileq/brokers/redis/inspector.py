@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from fileq.brokers import events
+from fileq.brokers import wire_events
 from fileq.brokers.redis.repairer import RedisMending
 from fileq.brokers.redis.scripts import Call
 from fileq.brokers.redis.wire import as_claim, as_record
@@ -106,12 +106,12 @@ class RedisInspector(RedisMending):
         if not ids:
             return []
         queues = [record.queue if record else "" for record in self.records(ids)]
-        told = [events.cancelled(id, queue) for id, queue in zip(ids, queues, strict=True)]
+        told = [wire_events.cancelled(id, queue) for id, queue in zip(ids, queues, strict=True)]
         reply = self.scripts.one("withdraw", [self.names.record(id) for id in ids], told)
         return [CancelResult(word.decode()) for word in reply]
 
     def revive(self, revivals: Sequence[Revival]) -> list[bool]:
-        args = ((r.raw, r.revived, self.names.number[r.queue], "" if _is_job(r.revived) else "u") for r in revivals)
+        args = ((r.raw, r.next_raw, self.names.number[r.queue], "" if _is_job(r.next_raw) else "u") for r in revivals)
         reply = self.scripts.one(
             "revive", [self.names.record(r.id) for r in revivals], tuple(chain.from_iterable(args))
         )

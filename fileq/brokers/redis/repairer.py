@@ -72,7 +72,7 @@ class RedisMending:
 
     def _key_of(self, stray: UnrecordedJob) -> str:
         if stray.place == "processing":
-            return self.names.processing(stray.record.worker)
+            return self.names.processing(stray.record.slot)
         return self.names.place(stray.place) or self.names.scheduled
 
     def _stray_args(self, stray: UnrecordedJob) -> tuple[bytes | str | int, ...]:
@@ -80,7 +80,7 @@ class RedisMending:
         number = self.names.number.get(stray.place, 0)
         times = (record.created_ms, record.started_ms, record.ended_ms)
         error = record.error.encode(errors="backslashreplace")
-        return (record.raw, number, record.state.value, record.queue, record.worker, *times, error)
+        return (record.raw, number, record.state.value, record.queue, record.slot, *times, error)
 
     def balance(self, drift: int, becomes: int = 0) -> bool:
         lists = [self.names.processing(slot) for slot in self.orphans()]

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import msgspec
 
-from fileq.brokers import events
+from fileq.brokers import wire_events
 from fileq.brokers.redis.names import Names
 from fileq.brokers.types import Attempt, LedgerEntry, Record
 from fileq.core.claim import Claim
@@ -39,10 +39,10 @@ def settlement_args(s: Settlement, names: Names, *, asks_next: bool = False) -> 
     claim = s.claim
     flags = "n" if asks_next else ""
     is_odd = claim.job is None or s.verb is Verb.RETRY or s.error or s.died or s.superseded or s.leaves is not None
-    is_odd = is_odd or s.raw != claim.raw
+    is_odd = is_odd or s.next_raw != claim.raw
     if is_odd:
         flags += _odd_flags(s)
-    number, tail, event = names.number[claim.queue], _attempt_tail(s), events.settled(s)
+    number, tail, event = names.number[claim.queue], _attempt_tail(s), wire_events.settled(s)
     common = (claim.slot, claim.token, claim.raw, claim.id, number, flags, s.result, tail, event)
     return (*common, *_more(s)) if is_odd else common
 
@@ -57,7 +57,7 @@ def _more(s: Settlement) -> tuple[bytes | str | int, ...]:
     is_shadowed = s.claim.job is None and s.verb is Verb.BURY
     file = (s.leaves.path, s.leaves.signature, s.leaves.device) if s.leaves else (b"", "", "")
     error = s.error.encode(errors="backslashreplace")
-    return s.raw, error, s.kind, s.delay_ms, (s.claim.record_id or "") if is_shadowed else "", *file
+    return s.next_raw, error, s.kind, s.delay_ms, (s.claim.record_id or "") if is_shadowed else "", *file
 
 
 def _attempt_tail(s: Settlement) -> bytes:
@@ -99,7 +99,7 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
         state=State(word(b"state")),
         raw=fields.get(b"json", b""),
         queue=word(b"queue"),
-        worker=word(b"worker"),
+        slot=word(b"worker"),
         created_ms=number(b"created"),
         started_ms=number(b"started"),
         ended_ms=number(b"ended"),

@@ -1,10 +1,10 @@
-"""The event of each transition, as JSON: one object a line of the contract's table, the same from every broker."""
+"""Builds the `job:*` event of each transition as JSON. Every broker publishes exactly these bytes."""
 
 from __future__ import annotations
 
 import msgspec
 
-from fileq.brokers.types import Event
+from fileq.brokers.types import WireEvent
 from fileq.core.claim import Claim
 from fileq.core.job import Job
 from fileq.core.settlement import Settlement, Verb
@@ -17,16 +17,16 @@ def created(job: Job) -> bytes:
 
 
 def started(claim: Claim) -> bytes:
-    return _event("job:started", claim.job, claim.id, priority=claim.queue, worker=claim.slot)
+    return _event("job:started", claim.job, claim.id, priority=claim.queue, slot=claim.slot)
 
 
 def settled(s: Settlement) -> bytes:
-    """b"" for a plain release: nothing happened to the job that anybody needs to hear of."""
+    """b"" for a release by a live worker, which is no event."""
     claim, job = s.claim, s.claim.job
     if job is not None and s.verb is Verb.COMPLETE and not s.died:
-        # Field by field, without detours: most events of a busy day are these.
+        # A shortcut for the most frequent event: it skips the general case below.
         return _encoder.encode(
-            Event("job:completed", job.id, job.type, claim.queue, claim.slot, s.duration_ms, s.error, job.retries)
+            WireEvent("job:completed", job.id, job.type, claim.queue, claim.slot, s.duration_ms, s.error, job.retries)
         )
     name = _name(s)
     if not name:
@@ -39,7 +39,7 @@ def settled(s: Settlement) -> bytes:
         job,
         claim.id,
         priority=claim.queue,
-        worker=claim.slot,
+        slot=claim.slot,
         duration_ms=s.duration_ms,
         error=s.error,
         retry_count=retry_count,
@@ -64,18 +64,18 @@ def _event(
     id: str,
     *,
     priority: str = "",
-    worker: str = "",
+    slot: str = "",
     duration_ms: int = 0,
     error: str = "",
     retry_count: int | None = None,
 ) -> bytes:
     return _encoder.encode(
-        Event(
+        WireEvent(
             event=name,
             job_id=id,
             type=job.type if job else None,
             priority=priority or (job.priority if job else ""),
-            worker_id=worker,
+            worker_id=slot,
             duration_ms=duration_ms,
             error=error,
             retry_count=retry_count if retry_count is not None else (job.retries if job else 0),

@@ -1,10 +1,10 @@
-"""Which file system a path is on, told from mount tables of real machines."""
+"""The file system of a path, read from mount tables of real machines."""
 
 from pathlib import Path
 
 import pytest
 
-from fileq.files import mounts as filesystems
+from fileq.files import mounts
 from fileq.files.mounts import filesystem_type, is_network
 
 MOUNTS = rb"""22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -20,8 +20,8 @@ MOUNTS = rb"""22 27 0:21 / /proc rw,relatime - proc proc rw
 
 
 @pytest.fixture(autouse=True)
-def mounts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filesystems, "read_mountinfo", lambda: MOUNTS)
+def mount_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mounts, "read_mountinfo", lambda: MOUNTS)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_a_path_that_only_begins_like_a_mount_point_is_not_under_it():
     assert filesystem_type("/srv/shareholders/fileq.db") == "btrfs"
 
 
-def test_of_two_mounts_on_one_place_the_later_counts():
+def test_the_later_of_two_mounts_on_one_directory_decides():
     assert filesystem_type("/mnt/over/fileq.db") == "virtiofs"
 
 
@@ -54,36 +54,36 @@ def test_a_path_may_be_bytes_that_are_not_utf8():
     assert filesystem_type(b"/srv/\xff.db") == "btrfs"
 
 
-def test_links_are_followed_to_where_the_file_really_is(tmp_path: Path, monkeypatch):
+def test_symbolic_links_are_followed(tmp_path: Path, monkeypatch):
     (tmp_path / "far").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "far")
     table = MOUNTS + f"43 27 0:51 / {tmp_path}/far rw - nfs nas:/ rw\n".encode()
-    monkeypatch.setattr(filesystems, "read_mountinfo", lambda: table)
+    monkeypatch.setattr(mounts, "read_mountinfo", lambda: table)
     assert filesystem_type(tmp_path / "link" / "fileq.db") == "nfs"
 
 
-def test_lines_that_make_no_sense_are_passed_over(monkeypatch):
-    monkeypatch.setattr(filesystems, "read_mountinfo", lambda: b"\n1 2 3\n - \n" + MOUNTS)
+def test_malformed_lines_are_skipped(monkeypatch):
+    monkeypatch.setattr(mounts, "read_mountinfo", lambda: b"\n1 2 3\n - \n" + MOUNTS)
     assert filesystem_type("/srv") == "btrfs"
 
 
 def test_without_a_mount_table_the_type_is_unknown_and_nothing_is_refused(monkeypatch):
-    monkeypatch.setattr(filesystems, "read_mountinfo", lambda: b"")
+    monkeypatch.setattr(mounts, "read_mountinfo", lambda: b"")
     assert filesystem_type("/srv") == ""
     assert not is_network("")
 
 
-def test_a_mount_table_that_is_not_there_is_empty(monkeypatch, tmp_path: Path):
+def test_a_missing_mount_table_counts_as_empty(monkeypatch, tmp_path: Path):
     monkeypatch.undo()
-    monkeypatch.setattr(filesystems, "_MOUNTINFO", str(tmp_path / "none"))
-    assert filesystems.read_mountinfo() == b""
+    monkeypatch.setattr(mounts, "MOUNTINFO", str(tmp_path / "none"))
+    assert mounts.read_mountinfo() == b""
 
 
 @pytest.mark.parametrize(
     "kind",
     ["nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "virtiofs", "glusterfs", "fuse", "fuse.sshfs"],
 )
-def test_what_other_machines_can_change_is_a_network_file_system(kind):
+def test_a_type_that_other_machines_can_change_is_a_network_file_system(kind):
     assert is_network(kind)
 
 
@@ -92,17 +92,17 @@ def test_a_local_disk_is_not_a_network_file_system(kind):
     assert not is_network(kind)
 
 
-def test_a_mount_below_a_later_one_is_hidden_by_it(monkeypatch):
+def test_a_later_mount_hides_the_mounts_below_it(monkeypatch):
     table = MOUNTS + b"50 27 0:60 / /srv rw - xfs /dev/sde rw\n"
-    monkeypatch.setattr(filesystems, "read_mountinfo", lambda: table)
+    monkeypatch.setattr(mounts, "read_mountinfo", lambda: table)
     assert filesystem_type("/srv/share/fileq.db") == "xfs"
 
 
-def test_a_mount_stands_on_its_parent_wherever_it_is_in_the_table(monkeypatch):
+def test_a_mount_may_come_before_its_parent_in_the_table(monkeypatch):
     assert filesystem_type("/proc/self") == "proc"
 
 
-def test_where_the_root_is_not_in_the_table_what_is_counts(monkeypatch):
-    monkeypatch.setattr(filesystems, "read_mountinfo", lambda: b"36 27 0:44 / /srv rw - btrfs /dev/sdb rw\n")
+def test_a_table_without_the_root_still_covers_its_mounts(monkeypatch):
+    monkeypatch.setattr(mounts, "read_mountinfo", lambda: b"36 27 0:44 / /srv rw - btrfs /dev/sdb rw\n")
     assert filesystem_type("/srv/a") == "btrfs"
     assert filesystem_type("/home") == ""

@@ -1,6 +1,6 @@
-"""The list of completed or of cancelled jobs during one transaction: appended to and trimmed here, written at its end.
+"""The list of completed or of cancelled jobs during one transaction: appended and trimmed here, written at its end.
 
-Positions have no gaps, so that the first and the last tell the length.
+Positions have no gaps, so the length follows from the first and the last.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _PAGE = 16
 
 
 def first_and_last(db: sqlite3.Connection, state: State) -> tuple[int, int]:
-    """The positions at the ends of a list; (1, 0) when it is empty."""
-    # One look at the index each; min and max in one statement would read the whole list.
+    """The positions at the ends of a list; (1, 0) if it is empty."""
+    # Two statements, each one index lookup: min and max in one statement would read the whole list.
     (first,) = db.execute("SELECT min(position) FROM ended WHERE state = ?", (state.value,)).fetchone()
     (last,) = db.execute("SELECT max(position) FROM ended WHERE state = ?", (state.value,)).fetchone()
     return (1, 0) if first is None else (first, last)
 
 
-class Listing:
+class EndedList:
     def __init__(self, db: sqlite3.Connection, state: State) -> None:
         self._db = db
         self._state = state
@@ -34,9 +34,9 @@ class Listing:
         self._new.append(raw)
         self._next += 1
 
-    def trim(self, longest: int) -> Iterator[bytes]:
-        """Whatever falls off a list that may be so long."""
-        while self._next - self._first > longest:
+    def trim(self, limit: int) -> Iterator[bytes]:
+        """Yields the entries removed to keep at most `limit`, oldest first."""
+        while self._next - self._first > limit:
             position = self._first
             self._first += 1
             yield next(self._oldest) if position < self._new_from else self._new[position - self._new_from]

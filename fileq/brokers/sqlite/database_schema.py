@@ -1,7 +1,8 @@
-"""Which schema a database file has, and how it gets ours: made when new, migrated when old, refused when newer.
+"""The schema of a database file: created in a new file, migrated in an old one, refused in a newer one.
 
-PRAGMA user_version holds the schema's number and application_id says that the file is fileq's; both are
-written in the transaction that makes or migrates the tables, so a kill leaves the old state or the new.
+PRAGMA user_version holds the schema's number; application_id marks the file as fileq's. Both are written in the
+transaction that creates or migrates the tables, so a kill -9 leaves the old schema or the new one. A file of another
+program is never changed.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ Migration = Callable[[sqlite3.Connection], None]
 
 
 def _add_holes(connection: sqlite3.Connection) -> None:
-    """1 → 2: a queue's ends tell its length, but for the holes that cancelled jobs left."""
+    """From 1 to 2: lists the holes that cancelled jobs left, so that a queue's ends give its length."""
     connection.execute(
         "CREATE TABLE holes (queue TEXT NOT NULL, position INTEGER NOT NULL, PRIMARY KEY (queue, position)) "
         "WITHOUT ROWID"
     )
-    find_holes(connection)
+    rebuild_holes(connection)
 
 
-def find_holes(connection: sqlite3.Connection) -> None:
-    """Write down every hole there is; takes as long as the queues are. Within a transaction."""
+def rebuild_holes(connection: sqlite3.Connection) -> None:
+    """Lists every hole anew, within the caller's transaction. Reads all queues."""
     connection.execute("DELETE FROM holes")
     last: tuple[str, int] | None = None
     for queue, position in connection.execute("SELECT queue, position FROM queued ORDER BY queue, position"):
@@ -41,7 +42,7 @@ def find_holes(connection: sqlite3.Connection) -> None:
         last = queue, position
 
 
-# From each older schema to the next. A migration runs inside a transaction that is not its own to end.
+# From each older schema to the next. A migration must not end the transaction it runs in.
 MIGRATIONS: Mapping[int, Migration] = {1: _add_holes}
 
 
@@ -51,17 +52,17 @@ def check_sqlite() -> None:
         raise BrokerError(f"SQLite is {sqlite3.sqlite_version}; fileq needs {wanted} or later, or broker: redis")
 
 
-def is_ours(connection: sqlite3.Connection, path: str) -> bool:
-    """Whether the file has our schema; one that never can have it raises."""
+def is_current(connection: sqlite3.Connection, path: str) -> bool:
+    """Whether the file has the schema of this version. Raises for a file that can never have it."""
     return _checked_version(connection, path) == VERSION
 
 
 def prepare(connection: sqlite3.Connection, path: str, *, create: bool) -> None:
-    """Leave the file with our schema, or raise. For holders of the write lock only."""
+    """Creates or migrates the schema, or raises. The caller must hold the write lock."""
     version = _checked_version(connection, path)
     if version == 0 and not create:
         raise no_database(path)
-    # Only now: a file of somebody else's must stay as it is.
+    # After the checks above: a file of another program must stay unchanged.
     mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
     if mode != "wal":
         raise BrokerError(f"database {path}: its journal mode is {mode!r} and can't be made 'wal' on this file system")
@@ -73,7 +74,7 @@ def prepare(connection: sqlite3.Connection, path: str, *, create: bool) -> None:
 
 
 def no_database(path: str) -> BrokerUnavailable:
-    return BrokerUnavailable(f"no database at {path}; start a producer or worker to make one, or set sqlite.path")
+    return BrokerUnavailable(f"no database at {path}; start a producer or worker to create one, or set sqlite.path")
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -88,7 +89,7 @@ def newer(path: str, version: int) -> BrokerError:
 
 
 def _checked_version(connection: sqlite3.Connection, path: str) -> int:
-    """The file's schema, 0 when it is empty."""
+    """The file's schema; 0 for an empty file."""
     owner = connection.execute("PRAGMA application_id").fetchone()[0]
     version = version_of(connection)
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
@@ -103,7 +104,7 @@ def _checked_version(connection: sqlite3.Connection, path: str) -> int:
 
 def _create(connection: sqlite3.Connection) -> None:
     script = files(__package__).joinpath("schema.sql").read_text()
-    # executescript would commit the transaction we are in.
+    # executescript would commit the surrounding transaction.
     for statement in script.split(";"):
         connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -129,14 +130,14 @@ def _in_transaction(connection: sqlite3.Connection, change: Migration, version: 
 
 
 def _back_up(connection: sqlite3.Connection, path: str) -> None:
-    """A whole copy under that name; a kill leaves none or an unfinished one under another name."""
+    """Copies the database. A kill -9 leaves no copy, or an unfinished one under another name."""
     unfinished = path + ".unfinished"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(unfinished)
     copy = sqlite3.connect(unfinished)
     try:
         connection.backup(copy)
-        copy.execute("PRAGMA journal_mode = DELETE")  # one file, with nothing beside it
+        copy.execute("PRAGMA journal_mode = DELETE")  # leaves one file, without -wal and -shm
     finally:
         copy.close()
     os.replace(unfinished, path)
