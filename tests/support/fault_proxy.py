@@ -55,7 +55,7 @@ class FaultProxy:
     # Faults
 
     def drop_reply_when(self, match: Match = b"", *, nth: int = 1, times: int | None = 1) -> Fault:
-        """The server executes the request and answers; the client's connection is closed instead, nothing delivered."""
+        """The server executes the request; the client's connection is closed without a reply."""
         return self._plan(Fault(Kind.DROP_REPLY, match, nth, times))
 
     def cut_reply_when(self, match: Match = b"", *, after: int, nth: int = 1, times: int | None = 1) -> Fault:
@@ -74,32 +74,32 @@ class FaultProxy:
         return self._plan(Fault(Kind.DELAY_REQUEST, match, times=times, delay_s=delay_s))
 
     def delay_replies(self, delay_s: float, match: Match = b"", *, times: int | None = None) -> Fault:
-        """The server executes at once, the client learns of it `delay_s` later."""
+        """The server executes at once; the client gets the reply `delay_s` later."""
         return self._plan(Fault(Kind.DELAY_REPLY, match, times=times, delay_s=delay_s))
 
     def hold_when(self, match: Match = b"", *, nth: int = 1) -> HeldRequest:
-        """Catches one request; `release` on what this returns delivers it, also long after its client has gone."""
+        """Hold one request until `release` of the returned object, even after its client has gone."""
         hold = HeldRequest(match, nth)
         self._plan(hold)
         return hold
 
     def clear(self) -> None:
-        """No more faults; what is held stays held."""
+        """Cancel all faults; a held request stays held."""
         with self.lock:
             self._faults.clear()
 
     def reset_all(self) -> None:
-        """Every open connection is reset (RST) now, as when the server's machine is gone and back."""
+        """Reset (RST) every open connection now, as after a restart of the server's machine."""
         for connection in self._open():
             connection.end(reset=True)
 
     def black_hole(self) -> None:
-        """From now on nothing arrives on either side; connections stay open and new ones open."""
+        """From now on nothing arrives on either side; connections stay open and new ones are accepted."""
         with self.lock:
             self._is_black_hole = True
 
     def restore(self) -> None:
-        """Ends the black hole; connections that lost something in it are reset."""
+        """End the black hole and reset the connections that lost data in it."""
         with self.lock:
             self._is_black_hole = False
             lost = [connection for connection in self._connections if connection.has_lost_bytes]
@@ -124,7 +124,7 @@ class FaultProxy:
             self.round_trips += 1
 
     def fault_for(self, request: bytes) -> Fault | None:
-        """Notes the request; the first planned of the faults that take it."""
+        """Record the request and return the first planned fault that acts on it."""
         with self.lock:
             self.requests.append(request)
             return next(iter([fault for fault in self._faults if fault.takes(request)]), None)
@@ -134,7 +134,7 @@ class FaultProxy:
             fault.fired += 1
 
     def swallows(self, connection: ProxyConnection) -> bool:
-        """Whether what the connection just read is lost in the black hole."""
+        """Whether the black hole swallows what the connection has just read."""
         with self.lock:
             if self._is_black_hole:
                 connection.has_lost_bytes = True

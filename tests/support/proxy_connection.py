@@ -53,7 +53,7 @@ class ProxyConnection:
             thread.join(WAIT_S)
 
     def end(self, reset: bool) -> None:
-        """Ends both sides, from any thread; the client sees RST, or a plain end. The first call decides which."""
+        """End both sides, from any thread; the client gets RST or a plain end. The first call decides which."""
         with self._lock:
             if self._ended.is_set():
                 return
@@ -62,7 +62,7 @@ class ProxyConnection:
                 self._hold.go.set()
             if reset:
                 self._client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
-            # Wakes the threads. The client's sending half only for a plain end: it would send FIN, where RST is wanted.
+            # This wakes the threads. Shutting the client's sending half would send FIN before the RST.
             _shut(self._client, socket.SHUT_RD if reset else socket.SHUT_RDWR)
             _shut(self._server, socket.SHUT_RDWR)
 
@@ -72,12 +72,12 @@ class ProxyConnection:
                 _shut(self._client, socket.SHUT_RDWR)
 
     def _carry(self, source: socket.socket, handle: Callable[[bytes], bool]) -> None:
-        """One way of the connection until its source ends or `handle` says so."""
+        """Pass on one direction until its source ends or `handle` returns False."""
         while True:
             chunk = _receive(source)
             is_lost = self._proxy.swallows(self)
             if is_lost and not chunk:
-                self._ended.wait()  # an end is lost like everything else: the other side must not learn of it
+                self._ended.wait()  # the black hole swallows the end too: the other side must not notice it
             if not chunk or not (is_lost or handle(chunk)):
                 break
         self.end(reset=False)
@@ -99,7 +99,7 @@ class ProxyConnection:
                 self._is_in_flight = True
                 self._proxy.note_flight()
             self._unanswered += len(requests)
-            # Before anything is forwarded: the whole flight goes unanswered, not only what comes after the match.
+            # Set before anything is forwarded, so that no reply of the flight is delivered.
             self._dropping = self._dropping or _first(faults, Kind.DROP_REPLY)
             self._cutting = self._cutting or _first(faults, Kind.CUT_REPLY) or _first(faults, Kind.STALL_REPLY)
             self._reply_delay = self._reply_delay or _first(faults, Kind.DELAY_REPLY)
@@ -127,7 +127,7 @@ class ProxyConnection:
         self._proxy.fire(hold)
         hold.caught.set()
         hold.go.wait()
-        # Until it is answered nobody looks at the client, whose end would overtake the request.
+        # Wait for the reply before reading from the client again: the client's end would overtake the request.
         return not self._ended.is_set() and _send(self._server, request) and hold.answered.wait(WAIT_S)
 
     # Server to client
@@ -135,7 +135,7 @@ class ProxyConnection:
     def _land(self, chunk: bytes) -> bool:
         replies = self._replies.feed(chunk)
         with self._lock:
-            # Never below zero: messages of a subscription answer nothing.
+            # Never below zero: the messages of a subscription are no replies.
             self._unanswered = max(0, self._unanswered - replies)
             is_landed = self._unanswered == 0 and not self._requests.is_midway
             self._is_in_flight = not is_landed

@@ -29,7 +29,7 @@ class ClientSide(Protocol):
 
 @dataclass
 class Fault:
-    """One planned fault; `fired` counts how often it has happened: assert it, or the test proves nothing."""
+    """One planned fault. A test must assert `fired`, the number of times it has happened, or it proves nothing."""
 
     kind: Kind
     match: Match
@@ -48,7 +48,7 @@ class Fault:
 
 
 class HeldRequest(Fault):
-    """A request caught on its way; the server does not know of it until `release`."""
+    """A request that the proxy holds; the server receives it after `release`."""
 
     def __init__(self, match: Match, nth: int) -> None:
         super().__init__(Kind.HOLD, match, nth)
@@ -62,13 +62,13 @@ class HeldRequest(Fault):
             raise TimeoutError(f"no request came to be held within {timeout_s} s")
 
     def cut_client(self) -> None:
-        """The client's connection ends now; the request stays on its way."""
+        """End the client's connection now; the request stays held."""
         self.wait_caught()
         assert self.connection is not None
         self.connection.cut_client()
 
     def release(self, timeout_s: float = WAIT_S) -> None:
-        """Delivers the request, whether its client is still there or not; returns when the server has answered."""
+        """Deliver the request, even if its client has gone, and wait for the server's reply."""
         self.wait_caught(timeout_s)
         self.go.set()
         if not self.answered.wait(timeout_s):
