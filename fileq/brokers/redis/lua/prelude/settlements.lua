@@ -132,18 +132,10 @@ end
 -- The slots whose claim this call has settled: they are free, and the claim part may give them the next job.
 local is_freed = {}
 
--- Settle the claims of this part: `move` moves each job that its slot still holds, `finish` runs once after them, then
--- the processing lists are emptied. Returns for each: done, done already (a repeat), or fenced (the slot no longer
--- holds the job; nothing changed).
-local function settle(move, finish)
-  require_access(SETTLED, 'hash', 'HMGET', 'HSET')
-  local answers, held_jobs, settled_here, jobs, slots = {}, {}, {}, {}, {}
-  for i = 1, own_size do
-    jobs[i] = next_settlement()
-    slots[i] = jobs[i].slot
-  end
-  if own_size == 0 then return answers end
-  local settled_last, fenced = redis.call('HMGET', SETTLED, unpack(slots)), 0
+-- The answer for each settlement, the jobs that their slots still hold, and how many settlements are fenced.
+local function find_held(jobs, slots)
+  local answers, held_jobs, settled_here, fenced = {}, {}, {}, 0
+  local settled_last = redis.call('HMGET', SETTLED, unpack(slots))
   for i, job in ipairs(jobs) do
     local last = settled_here[job.slot] or settled_last[i]
     if last == job.token then
@@ -158,22 +150,22 @@ local function settle(move, finish)
       held_jobs[#held_jobs + 1] = job
     end
   end
-  if #held_jobs > 0 then
-    require_permission(held_jobs[1].processing, 'LREM')
-    require_permission(held_jobs[1].heartbeat, 'SET')
-  end
+  return answers, held_jobs, fenced
+end
+
+local function require_end_of_claims(held_jobs)
+  if #held_jobs == 0 then return end
+  require_permission(held_jobs[1].processing, 'LREM')
+  require_permission(held_jobs[1].heartbeat, 'SET')
   local heartbeats = {}
   for _, job in ipairs(held_jobs) do
     if not job.is_claiming then heartbeats[#heartbeats + 1] = job.heartbeat end
   end
   require_strings(heartbeats)
-  if fenced > 0 then count('fenced', fenced) end -- after the last check: a refused part must not change a counter
-  if #held_jobs == 0 then return answers end
-  for _, job in ipairs(held_jobs) do
-    move(job)
-    add_event(job.event)
-  end
-  if finish then finish() end
+end
+
+-- Remove the jobs from the processing lists and remember each slot's last settlement.
+local function end_claims(held_jobs)
   local settled_now = {}
   for i, job in ipairs(held_jobs) do
     settled_now[2 * i - 1], settled_now[2 * i] = job.slot, job.token
@@ -185,5 +177,28 @@ local function settle(move, finish)
     redis.call('LREM', job.processing, '1', job.raw)
   end
   redis.call('HSET', SETTLED, unpack(settled_now))
+end
+
+-- Settle the claims of this part: `move` moves each job that its slot still holds, `finish` runs once after them, then
+-- the processing lists are emptied. Returns for each: done, done already (a repeat), or fenced (the slot no longer
+-- holds the job; nothing changed).
+local function settle(move, finish)
+  require_access(SETTLED, 'hash', 'HMGET', 'HSET')
+  if own_size == 0 then return {} end
+  local jobs, slots = {}, {}
+  for i = 1, own_size do
+    jobs[i] = next_settlement()
+    slots[i] = jobs[i].slot
+  end
+  local answers, held_jobs, fenced = find_held(jobs, slots)
+  require_end_of_claims(held_jobs)
+  if fenced > 0 then count('fenced', fenced) end -- after the last check: a refused part must not change a counter
+  if #held_jobs == 0 then return answers end
+  for _, job in ipairs(held_jobs) do
+    move(job)
+    add_event(job.event)
+  end
+  if finish then finish() end
+  end_claims(held_jobs)
   return answers
 end
