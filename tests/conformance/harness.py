@@ -182,11 +182,14 @@ class ServerHarness(Harness):
         assert self.client.delete(f"{self.config.redis.prefix}:job:{id}") == 1
 
     def lose_element(self, place: str, raw: bytes, slot: str = "") -> None:
-        names = self.broker.names  # type: ignore[attr-defined]
+        from fileq.brokers.redis.keys import Keys
+
+        keys = Keys(self.config)
         if place == "scheduled":
-            assert self.client.zrem(names.scheduled, raw) == 1
+            assert self.client.zrem(keys.scheduled, raw) == 1
         else:
-            key = names.processing(slot) if place == "processing" else names.place(place)
+            key = keys.processing(slot) if place == "processing" else keys.list_of(place)
+            assert key is not None
             assert self.client.lrem(key, 1, raw) == 1
 
     def bend_counter(self, name: str, by: int) -> None:

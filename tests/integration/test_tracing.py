@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 from msgspec import Struct
+from redis import Redis
 
 from fileq.brokers.types import Entry
 from fileq.core.events import ignore
@@ -111,7 +112,8 @@ def test_a_job_that_another_program_pushed_continues_the_trace_it_brings(farm: F
     fields = {"id": "foreign", "filepath": str(farm.inbox / "a"), "filesize": 1, "priority": "high", "retries": 0}
     ids = {"creation_time": "2026-01-01T00:00:00Z", "trace_id": TRACE_ID, "span_id": SPAN_ID}
     (farm.inbox / "a").write_bytes(b"x")
-    farm.broker.link.call("LPUSH", "jobqueue:high_priority", json.dumps({**fields, **ids}))  # type: ignore[attr-defined]
+    with Redis.from_url(f"redis://{farm.settings['redis.addr']}/{farm.settings['redis.db']}") as client:
+        client.lpush("jobqueue:high_priority", json.dumps({**fields, **ids}))
     with http_collector() as collector:
         farm.worker(count=1, handlers=on_files("on_file"), **traced(collector.endpoint))
         process = one(collector.wait("process"))

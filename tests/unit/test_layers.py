@@ -109,5 +109,5 @@ def test_one_lua_file_a_verb_and_each_opens_with_its_map() -> None:
     assert verbs <= set(files)
     for name, text in files.items():
         head = "\n".join(itertools.takewhile(lambda line: line.startswith(("#!", "--")), text.splitlines()))
-        assert name == "prelude" or text.startswith("#!lua") or "Part of a turn" in head, name
+        assert text.startswith("#!lua") or "Part of settle_and_claim" in head, name
         assert "KEYS" in head or "ARGV" in head, name

@@ -1,4 +1,4 @@
-"""What every key is called. The only place where a name is put together."""
+"""The names of all Redis keys. Owns the key layout of the contract; no other module puts a key together."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from fileq.config import Config
 from fileq.core.errors import ConfigError
 
 
-class Names:
-    """The key layout of one configuration."""
+class Keys:
+    """The keys of one configuration."""
 
     def __init__(self, config: Config) -> None:
         prefix, worker = config.redis.prefix, config.worker
         self.queue_names = tuple(worker.priorities)
         self.queues = tuple(worker.queues[name] for name in self.queue_names)
-        self.number = {name: i for i, name in enumerate(self.queue_names, start=1)}
+        self.queue_numbers = {name: i for i, name in enumerate(self.queue_names, start=1)}
         self.workers = f"{prefix}:workers"
         self.settled = f"{prefix}:settled"
         self.stats = f"{prefix}:stats"
@@ -30,7 +30,8 @@ class Names:
         self.records = f"{prefix}:job:"
         self._processing = worker.processing_list_pattern
         self._heartbeat = worker.heartbeat_key_pattern
-        self.of_slot = lru_cache(maxsize=1024)(self._of_slot)  # a few slots, named again in every turn
+        # Cached: a worker has few slots, and every call names them again.
+        self.of_slot = lru_cache(maxsize=1024)(self._of_slot)
         self.fixed = (
             *(self.workers, self.settled, self.stats, self.scheduled, self.completed, self.dead, self.cancelled),
             *(self.ledger, self.paused, self.rate_limit),
@@ -50,27 +51,31 @@ class Names:
     def record(self, id: str) -> str:
         return self.records + id
 
-    def pattern_halves(self) -> tuple[str, str, str, str]:
-        """Both patterns cut at their %s."""
+    def hour(self, hour: int) -> str:
+        """The counters of one hour since the epoch."""
+        return f"{self.stats}:{hour}"
+
+    def split_patterns(self) -> tuple[str, str, str, str]:
+        """The patterns of processing lists and heartbeats, each split at its %s."""
         processing = self._processing.partition("%s")
         heartbeat = self._heartbeat.partition("%s")
         return processing[0], processing[2], heartbeat[0], heartbeat[2]
 
-    def place(self, name: str) -> str | None:
-        """The list behind a word of the command line."""
+    def list_of(self, place: str) -> str | None:
+        """The list of a queue or of an ended state; None for a place that is no list."""
         ended = {"dead_letter": self.dead, "completed": self.completed, "cancelled": self.cancelled}
-        return ended.get(name) or dict(zip(self.queue_names, self.queues, strict=True)).get(name)
+        return ended.get(place) or dict(zip(self.queue_names, self.queues, strict=True)).get(place)
 
-    def check_one_slot(self) -> None:
-        """On Cluster every key must lie in one hash slot, or no script can touch two of them."""
+    def check_hash_slot(self) -> None:
+        """On Redis Cluster all keys must share one hash slot, because every script touches several of them."""
         from redis.crc import key_slot
 
         keys = (*self.fixed, self.records, self.processing("x"), self.heartbeat("x"))
-        slots = {key: key_slot(key.encode()) for key in keys}
-        # The patterns need a tag of their own: without one each worker's id would choose another slot.
-        astray = sorted(key for key in keys if slots[key] != slots[self.workers] or "{" not in key)
-        if astray:
+        hash_slots = {key: key_slot(key.encode()) for key in keys}
+        # A pattern needs a hash tag of its own: without one, the worker ID would select the hash slot.
+        wrong = sorted(key for key in keys if hash_slots[key] != hash_slots[self.workers] or "{" not in key)
+        if wrong:
             raise ConfigError(
-                f"on Redis Cluster all names must share one hash tag; not so {', '.join(astray)}; "
+                f"on Redis Cluster all names must share one hash tag; not so {', '.join(wrong)}; "
                 "set redis.prefix to '{jobqueue}' and put the tag into the names you chose"
             )

@@ -1,5 +1,5 @@
-"""A key of the wrong type, a right that is missing: the call is refused, the error says what is in the way, and not a
-byte has changed. Lua does not roll back, so this holds only if every script looks before it writes."""
+"""A key of the wrong type or a missing permission: the call is refused, the error names the cause, and not a byte has
+changed. Lua does not roll back, so this holds only if every script checks before it writes."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,11 +11,13 @@ import pytest
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.settlement import complete
 from tests.conformance.builders import an_entry, completed, enqueue, ids_in, register, whereabouts
-from tests.support.redis_store import VERBS, Store, claimed, contents, dump, opened, spoil, whole_life
+from tests.support.redis_calls import CALLS
+from tests.support.redis_scenario import use_every_method
+from tests.support.redis_store import Store, claimed, contents, dump, opened, spoil
 
-# All but the turn of several verbs: each of them is here by itself, and one's refusal does not undo another.
-SINGLE = [verb for verb in VERBS if verb.name != "settle_and_claim"]
-every_verb = pytest.mark.parametrize("verb", SINGLE, ids=[verb.name.replace(" ", "_") for verb in SINGLE])
+# Without settle_and_claim of several verbs: each verb is here alone, and the refusal of one does not undo another.
+SINGLE = [call for call in CALLS if call.name != "settle_and_claim"]
+every_call = pytest.mark.parametrize("subject", SINGLE, ids=[call.name.replace(" ", "_") for call in SINGLE])
 
 
 @pytest.fixture
@@ -24,10 +26,10 @@ def store(redis_server) -> Iterator[Store]:
         yield store
 
 
-def prepared(store, verb):
-    """The call, its scene set; and a copy of every key before it, to put it back."""
+def prepared(store, subject):
+    """The call with its scene set, and a copy of every key to restore it."""
     store.empty()
-    call = verb.prepare(store)
+    call = subject.prepare(store)
     copies = {key: (store.client.dump(key), store.client.pexpiretime(key)) for key in keys_in(store)}
     return call, copies
 
@@ -37,7 +39,7 @@ def keys_in(store):
 
 
 def refusal_of(call, *args):
-    """What it says if it refuses; that it should be away is an error here."""
+    """The message of a refusal, or None; BrokerUnavailable is an error here."""
     try:
         call(*args)
     except BrokerUnavailable:
@@ -47,42 +49,42 @@ def refusal_of(call, *args):
     return None
 
 
-def put_back(client, key, copy):
+def restore_key(client, key, copy):
     client.delete(key)
     if copy is not None:
         payload, expires_at_ms = copy
         client.restore(key, max(0, expires_at_ms), payload, absttl=True)
 
 
-def changed_by(store, verb):
-    """Every key, and those that the call makes, changes or removes."""
+def changed_by(store, subject):
+    """All keys, and those that the call creates, changes or removes."""
     store.empty()
-    call = verb.prepare(store)
+    call = subject.prepare(store)
     before = contents(store.client)
     call(store.broker)
     after = contents(store.client)
-    keys = before.keys() | after.keys() | {name.encode() for name in store.broker.names.fixed}
+    keys = before.keys() | after.keys() | {name.encode() for name in store.keys.fixed}
     return sorted(keys), {key for key in keys if before.get(key) != after.get(key)}
 
 
-@every_verb
-def test_a_key_of_the_wrong_type_is_refused_and_nothing_changes(store, verb):
-    keys, destinations = changed_by(store, verb)
-    if verb.name == "claim":
+@every_call
+def test_a_key_of_the_wrong_type_is_refused_and_nothing_changes(store, subject):
+    keys, destinations = changed_by(store, subject)
+    if subject.name == "claim":
         keys = [key for key in keys if not key.startswith(b"jobqueue:job:")]  # see below
-    call, original = prepared(store, verb)
+    call, original = prepared(store, subject)
     for key in keys:
         spoil(store.client, key)
         before = dump(store.client)
         refusal = refusal_of(call, store.broker)
         if refusal is None:
-            assert key not in destinations, f"{key} is spoilt, and nobody minded"
+            assert key not in destinations, f"{key} has the wrong type, and the call was not refused"
             assert dump(store.client)[key] == before[key]
-            call, original = prepared(store, verb)
+            call, original = prepared(store, subject)
         else:
             assert key.decode() in refusal
-            assert dump(store.client) == before, f"{key} is spoilt"
-            put_back(store.client, key, original.get(key))
+            assert dump(store.client) == before, f"{key} has the wrong type"
+            restore_key(store.client, key, original.get(key))
     call(store.broker)
 
 
@@ -96,8 +98,8 @@ def test_a_job_whose_record_is_of_the_wrong_type_is_not_claimed(store):
     assert dump(store.client) == before
 
 
-def test_what_was_claimed_before_a_job_that_cannot_be_reaches_its_slots(store):
-    """Or it would lie in their lists, unknown to them; the next call meets the other job first."""
+def test_jobs_claimed_before_one_that_cannot_be_claimed_reach_their_slots(store):
+    """Otherwise their processing lists would hold jobs they do not know of. The next call meets the other job first."""
     enqueue(store, "a", "b")
     register(store, "w1", "w2")
     spoil(store.client, b"jobqueue:job:b")
@@ -107,7 +109,7 @@ def test_what_was_claimed_before_a_job_that_cannot_be_reaches_its_slots(store):
         store.broker.settle_and_claim([], ["w2"])
 
 
-def test_a_settlement_that_was_lost_is_not_counted_while_its_turn_is_refused(store):
+def test_a_fenced_settlement_is_not_counted_while_its_call_is_refused(store):
     lost, held = claimed(store, "w1", "w2", ids=("a", "b"))
     store.client.delete("jobqueue:worker:w1:processing")
     spoil(store.client, b"jobqueue:processing:worker:w2")
@@ -118,8 +120,8 @@ def test_a_settlement_that_was_lost_is_not_counted_while_its_turn_is_refused(sto
     assert dump(store.client) == before
 
 
-def test_a_stranger_under_the_name_of_a_record_that_falls_off_is_left_alone(redis_server):
-    """It shows when the list is trimmed, which is after the writing began."""
+def test_another_type_under_the_key_of_a_trimmed_record_is_left_alone(redis_server):
+    """The script finds it when it trims the list, after the first write."""
     with opened(redis_server, **{"worker.completed_max": 1}) as store:
         completed(store, "a")
         spoil(store.client, b"jobqueue:job:a")
@@ -129,7 +131,7 @@ def test_a_stranger_under_the_name_of_a_record_that_falls_off_is_left_alone(redi
         assert store.broker.census().drift == 0
 
 
-LOOKS = {
+QUERIES = {
     "census": lambda broker: broker.census(),
     "suspects": lambda broker: broker.suspects(sweep=True),
     "workers": lambda broker: broker.workers(),
@@ -144,26 +146,26 @@ LOOKS = {
 }
 
 
-@pytest.mark.parametrize("look", LOOKS)
-def test_a_look_at_a_key_of_the_wrong_type_names_it(store, look):
+@pytest.mark.parametrize("query", QUERIES)
+def test_a_query_of_a_key_of_the_wrong_type_names_it(store, query):
     claimed(store, "w1")
     store.client.delete("jobqueue:processing:worker:w1")
-    keys = {*keys_in(store), *(name.encode() for name in store.broker.names.fixed)}
+    keys = {*keys_in(store), *(name.encode() for name in store.keys.fixed)}
     refused = []
     for key in sorted(keys):
         copy = store.client.dump(key)
         spoil(store.client, key)
-        if (refusal := refusal_of(LOOKS[look], store.broker)) is not None:
+        if (refusal := refusal_of(QUERIES[query], store.broker)) is not None:
             assert key.decode() in refusal
             refused.append(key)
-        put_back(store.client, key, copy and (copy, 0))
+        restore_key(store.client, key, copy and (copy, 0))
     assert refused
-    LOOKS[look](store.broker)
+    QUERIES[query](store.broker)
 
 
-# rights
+# permissions
 
-# What fileq needs of a server that is not its own, as the README tells it: these commands, on its own keys and channel.
+# The permissions in the README for a server that fileq shares: these commands, on its own keys and channel.
 COMMANDS = (
     *("evalsha", "script|load", "type", "time", "exists", "del", "scan", "pexpire", "persist", "pttl"),
     *("get", "mget", "set", "incrby", "sadd", "srem", "sismember", "smembers"),
@@ -171,20 +173,20 @@ COMMANDS = (
     *("lpush", "rpush", "rpop", "rpoplpush", "blmove", "llen", "lindex", "lpos", "lrange", "lrem"),
     *("zadd", "zrem", "zscore", "zcard", "zrange", "zrangebyscore", "publish", "subscribe"),
 )
-RIGHTS = ("~jobqueue:*", "&jobqueue:*", "-@all", *(f"+{command}" for command in COMMANDS))
+PERMISSIONS = ("~jobqueue:*", "&jobqueue:*", "-@all", *(f"+{command}" for command in COMMANDS))
 LOGIN = {"redis.username": "fileq", "redis.password": "pass"}
-# Where a right is given by pattern: keys of which only the server knows the name come under one.
+# Permissions by pattern, for keys whose names depend on ids and hours.
 PATTERNS = ("jobqueue:job:*", "jobqueue:stats:*", "jobqueue:worker:*:processing", "jobqueue:processing:worker:*")
 
 
 @pytest.fixture
 def limited(store):
-    """A broker with exactly the documented rights."""
-    store.server.add_user("fileq", "pass", *RIGHTS)
+    """A broker with exactly the documented permissions."""
+    store.server.add_user("fileq", "pass", *PERMISSIONS)
     return store.another(**LOGIN)
 
 
-def change_rights(store, *rules):
+def change_permissions(store, *rules):
     store.client.execute_command("ACL", "SETUSER", "fileq", *rules)
 
 
@@ -193,10 +195,10 @@ def calls_of(client):
     return {name.removeprefix("cmdstat_"): stat["calls"] for name, stat in stats.items()}
 
 
-def used_by(store, verb):
+def used_by(store, subject):
     """The commands that the call makes the server run."""
     store.empty()
-    call = verb.prepare(store)
+    call = subject.prepare(store)
     before = calls_of(store.client)
     call(store.broker)
     return {name for name, n in calls_of(store.client).items() if n > before.get(name, 0)} - {"info"}
@@ -205,81 +207,81 @@ def used_by(store, verb):
 def assert_refused(store, call, broker, what):
     before = dump(store.client)
     refusal = refusal_of(call, broker)
-    assert refusal is not None, f"nobody minded {what}"
+    assert refusal is not None, f"the call was not refused with {what}"
     assert "forbids" in refusal
     assert dump(store.client) == before, what
 
 
-def test_the_documented_rights_suffice_for_a_whole_life(redis_server):
-    redis_server.add_user("fileq", "pass", *RIGHTS)
+def test_the_documented_permissions_suffice_for_every_method(redis_server):
+    redis_server.add_user("fileq", "pass", *PERMISSIONS)
     with Store(redis_server, **LOGIN, **{"worker.completed_max": 1}) as store:
-        whole_life(store.broker, store.client)
+        use_every_method(store.broker, store.client)
 
 
-def test_none_of_the_documented_rights_is_idle(redis_server):
-    redis_server.add_user("fileq", "pass", *RIGHTS)
+def test_each_documented_permission_is_needed(redis_server):
+    redis_server.add_user("fileq", "pass", *PERMISSIONS)
     with Store(redis_server, **LOGIN) as store:
         for command in set(COMMANDS) - {"publish", "script|load", "blmove"}:  # these have tests of their own
             store.empty()
-            change_rights(store, f"-{command}")
-            refusal = refusal_of(whole_life, store.broker, store.client)
-            assert command in (refusal or "nobody needs it").lower(), command
-            change_rights(store, f"+{command}")
-        change_rights(store, "-script|load")
+            change_permissions(store, f"-{command}")
+            refusal = refusal_of(use_every_method, store.broker, store.client)
+            assert command in (refusal or "not needed").lower(), command
+            change_permissions(store, f"+{command}")
+        change_permissions(store, "-script|load")
         assert "script|load" in refusal_of(store.another)
 
 
-@every_verb
-def test_each_right_that_is_missing_is_noticed_before_anything_changes(store, limited, verb):
-    commands = used_by(store, verb) & set(COMMANDS)
-    assert len(commands) > (0 if verb.name in ("pause", "resume") else 3)
-    call, _ = prepared(store, verb)
+@every_call
+def test_each_missing_permission_is_found_before_anything_changes(store, limited, subject):
+    commands = used_by(store, subject) & set(COMMANDS)
+    assert len(commands) > (0 if subject.name in ("pause", "resume") else 3)
+    call, _ = prepared(store, subject)
     for command in commands - {"publish", "time"}:
-        change_rights(store, f"-{command}")
+        change_permissions(store, f"-{command}")
         assert_refused(store, call, limited, f"-{command}")
-        change_rights(store, f"+{command}")
+        change_permissions(store, f"+{command}")
     call(limited)
 
 
-@every_verb
-def test_each_key_that_may_only_be_read_is_noticed_before_anything_changes(store, limited, verb):
-    _, changed = changed_by(store, verb)
-    call, _ = prepared(store, verb)
-    for name in (*store.broker.names.fixed, *PATTERNS):
+@every_call
+def test_each_key_that_may_only_be_read_is_found_before_anything_changes(store, limited, subject):
+    _, changed = changed_by(store, subject)
+    call, _ = prepared(store, subject)
+    for name in (*store.keys.fixed, *PATTERNS):
         if any(fnmatchcase(key.decode(), name) for key in changed):
-            others = [f"~{other}" for other in (*store.broker.names.fixed, *PATTERNS) if other != name]
-            change_rights(store, "resetkeys", *others, f"%R~{name}")
+            others = [f"~{other}" for other in (*store.keys.fixed, *PATTERNS) if other != name]
+            change_permissions(store, "resetkeys", *others, f"%R~{name}")
             assert_refused(store, call, limited, f"%R~{name}")
-    change_rights(store, "~jobqueue:*")
+    change_permissions(store, "~jobqueue:*")
     call(limited)
 
 
-def test_a_missing_clock_is_refused(store):
-    store.server.add_user("fileq", "pass", *RIGHTS, "-time")
+def test_a_missing_permission_for_the_time_is_refused(store):
+    store.server.add_user("fileq", "pass", *PERMISSIONS, "-time")
     with Store(store.server, **LOGIN) as real:
         assert_refused(store, lambda broker: broker.enqueue([an_entry("a")]), real.broker, "-time")
 
 
-def test_without_the_channel_everything_works_and_nobody_hears_of_it(redis_server):
-    redis_server.add_user("fileq", "pass", *RIGHTS, "resetchannels")
+def test_without_the_channel_every_method_works_and_no_event_is_published(redis_server):
+    redis_server.add_user("fileq", "pass", *PERMISSIONS, "resetchannels")
     with Store(redis_server, **LOGIN) as store, redis_server.client().pubsub() as listener:
         listener.subscribe("jobqueue:events")
         assert listener.get_message(timeout=5)["type"] == "subscribe"
-        whole_life(store.broker, store.client, is_heard=False)
+        use_every_method(store.broker, store.client, has_events=False)
         assert listener.get_message(timeout=0.1) is None
         with pytest.raises(BrokerError, match=r"forbids.*jobqueue:events"):
             store.broker.subscribe()
 
 
-def test_a_waiter_without_the_right_to_wait_says_so(store, limited):
-    change_rights(store, "-blmove")
+def test_a_waiter_without_permission_to_wait_names_it(store, limited):
+    change_permissions(store, "-blmove")
     with closing(limited.waiter()) as waiter:
         waiter.arm()
         with pytest.raises(BrokerError, match=r"forbids BLMOVE jobqueue:high_priority"):
             waiter.wait(10)
 
 
-def test_the_readme_lists_exactly_these_rights() -> None:
+def test_the_readme_lists_exactly_these_permissions() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     block = readme.split("ACL SETUSER", 1)[1].split("```", 1)[0]
     assert {word.removeprefix("+") for word in block.split() if word.startswith("+")} == set(COMMANDS)
