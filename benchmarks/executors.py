@@ -20,11 +20,11 @@ from fileq.core.outcome import Done
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
 from fileq.runtime.handlers_program import handlers_program
-from fileq.worker.executors.base import Executor
-from fileq.worker.executors.mixed import MixedExecutor
-from fileq.worker.executors.process import ProcessExecutor
+from fileq.worker.executors.by_isolation import ExecutorsByIsolation
+from fileq.worker.executors.process.executor import ProcessExecutor
+from fileq.worker.executors.process.program import Program, Run
+from fileq.worker.executors.protocol import Executor
 from fileq.worker.executors.thread import ThreadExecutor
-from fileq.worker.program import Program, Run
 
 RAW = encode(Job("0b1c2d3e", "", 0, "low", 0, "2026-01-02T03:04:05.678Z", "", "", type="noop"))
 SINK = os.open(os.devnull, os.O_WRONLY | os.O_APPEND)
@@ -48,7 +48,7 @@ def with_handlers(count: int, isolation: str) -> Executor:
         {"worker": {"count": count, "isolation": isolation}, "handlers": [{"type": "noop", "use": "executors:noop"}]}
     )
     routes = Routes.load(config, handlers_are_set=True, app_dir=".")
-    return MixedExecutor(config.worker, routes, handlers_program(config, handlers_are_set=True, app_dir="."))
+    return ExecutorsByIsolation(config.worker, routes, handlers_program(config, handlers_are_set=True, app_dir="."))
 
 
 def rate(executor: Executor, count: int, total: int) -> float:

@@ -25,7 +25,7 @@ from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
 from fileq.core.outcome import Failed
 from fileq.core.trace import new_ids
 from fileq.files.mounts import mount_of, mounts
-from fileq.handlers.files import objection
+from fileq.handlers.file_check import objection
 from fileq.handlers.task import Task
 from fileq.producer.outbox import priority_chooser
 from fileq.producer.scan import DatabaseFiles, found_at

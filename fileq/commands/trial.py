@@ -21,8 +21,8 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import decode, encode, file_job
 from fileq.core.outcome import Failed
 from fileq.files.paths import Paths
-from fileq.handlers.endings import CommandFailed, TimedOut, done, failed
-from fileq.handlers.files import objection
+from fileq.handlers.file_check import objection
+from fileq.handlers.outcomes import CommandFailed, TimedOut, done, failed
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import invoke
 from fileq.handlers.task import Task

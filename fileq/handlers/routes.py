@@ -18,8 +18,8 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import Job
 from fileq.files.globs import Globs
 from fileq.handlers import registry
-from fileq.handlers.commands import command_problems, command_warnings
-from fileq.handlers.loop import EventLoop
+from fileq.handlers.command import command_problems, command_warnings
+from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.registry import Registration
 from fileq.handlers.targets import Importer, Wrong, is_async, unfitness
 

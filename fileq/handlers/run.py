@@ -16,11 +16,11 @@ import msgspec
 from fileq.core.errors import Permanent, Undecodable
 from fileq.core.job import Job, decode
 from fileq.core.trace import attempt_span_id, parent_of
-from fileq.handlers.commands import run_command, run_shell
+from fileq.handlers.command import run_command, run_shell
 from fileq.handlers.context import CancelFlag, Context, view_of
-from fileq.handlers.endings import done, failed
-from fileq.handlers.files import objection
-from fileq.handlers.loop import EventLoop
+from fileq.handlers.event_loop import EventLoop
+from fileq.handlers.file_check import objection
+from fileq.handlers.outcomes import done, failed
 from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.task import Ran, Task
 

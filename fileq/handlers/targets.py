@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from fileq.core.errors import ConfigError
-from fileq.handlers.endings import one_line
+from fileq.handlers.outcomes import one_line
 
 _LONGEST = 300
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 from fileq.config import Config
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.task import Ran, Task
-from fileq.worker.program import Program, Run
+from fileq.worker.executors.process.program import Program, Run
 
 
 class _Handlers(Struct, frozen=True):

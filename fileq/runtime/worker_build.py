@@ -16,7 +16,7 @@ from fileq.runtime.loop import Loop
 from fileq.runtime.outage import longest_pause_s
 from fileq.runtime.service import Service
 from fileq.runtime.worker_service import WorkerService
-from fileq.worker.executors.mixed import MixedExecutor
+from fileq.worker.executors.by_isolation import ExecutorsByIsolation
 from fileq.worker.pump import Pump
 from fileq.worker.reaper import Reaper
 from fileq.worker.roots import RootsWatch
@@ -64,7 +64,7 @@ def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir:
     paths = config.paths
     roots = RootsWatch(paths.roots)
     program = handlers_program(config, handlers_are_set=loaded.is_set("handlers"), app_dir=app_dir)
-    executor = MixedExecutor(worker, routes, program, emit=emit)
+    executor = ExecutorsByIsolation(worker, routes, program, emit=emit)
     pump = Pump(config, broker, executor, routes, paths, breaker, emit=emit)
     service = WorkerService(
         pump,

@@ -17,8 +17,8 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import Job, decode, encode, file_job, typed_job
 from fileq.files.version import signature_of
 from fileq.handlers.context import Context, view_of
-from fileq.handlers.endings import done
-from fileq.handlers.loop import EventLoop
+from fileq.handlers.event_loop import EventLoop
+from fileq.handlers.outcomes import done
 from fileq.handlers.run import call
 from fileq.handlers.targets import is_async, unfitness
 

@@ -27,7 +27,7 @@ from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Changed, Ran, Task
 from fileq.worker.aftermath import Aftermath
-from fileq.worker.executors.base import Executor
+from fileq.worker.executors.protocol import Executor
 from fileq.worker.prepare import prepare
 from fileq.worker.slots import Running, Slots
 from fileq.worker.telling import tell_claimed, tell_fenced, tell_settled

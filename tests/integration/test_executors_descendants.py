@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fileq.worker import descendants
-from fileq.worker.descendants import children_of, descendants_of, memory_of
+from fileq.worker.executors.process import descendants
+from fileq.worker.executors.process.descendants import children_of, descendants_of, memory_of
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ def in_a_process(function: Callable[[], object]) -> object:
     """What the function returns in a process of its own, which adopts orphans."""
     code = f"""if True:
         import json
-        from fileq.worker.prctl import adopt_orphans
+        from fileq.worker.executors.process.prctl import adopt_orphans
         from {function.__module__} import {function.__name__}
         adopt_orphans()
         print(json.dumps({function.__name__}()))

@@ -22,11 +22,12 @@ import pytest
 from fileq.core.errors import ConfigError
 from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors import children, forkserver
-from fileq.worker.executors.children import ASKED_AT_ONCE
-from fileq.worker.executors.forkserver import ForkServer
-from fileq.worker.executors.process import ProcessExecutor
-from fileq.worker.program import Program
+from fileq.worker.executors.process import child_pool as children
+from fileq.worker.executors.process import fork_server_client as forkserver
+from fileq.worker.executors.process.child_pool import ASKED_AT_ONCE
+from fileq.worker.executors.process.executor import ProcessExecutor
+from fileq.worker.executors.process.fork_server_client import ForkServer
+from fileq.worker.executors.process.program import Program
 from tests.support.executor_tasks import LOADER
 from tests.support.waiting import wait_until
 
@@ -298,7 +299,7 @@ def test_children_are_spawned_when_importing_started_threads(start: Start, tmp_p
     driver = start(2, "threads")
     assert driver.run("echo hello") == Done(b"hello")
     child = driver_result(driver.run("pid")).decode()
-    assert b"fileq.worker.child" in Path(f"/proc/{child}/cmdline").read_bytes()
+    assert b"fileq.worker.executors.process.child" in Path(f"/proc/{child}/cmdline").read_bytes()
     key = driver.submit(f"stop_when_told {tmp_path}/begun")
     driver.until((tmp_path / "begun").exists)
     driver.executor.cancel(key)
@@ -308,7 +309,7 @@ def test_children_are_spawned_when_importing_started_threads(start: Start, tmp_p
 
 def test_children_are_forked_when_it_did_not(start: Start) -> None:
     child = driver_result(start().run("pid")).decode()
-    assert b"fileq.worker.forkserver" in Path(f"/proc/{child}/cmdline").read_bytes()
+    assert b"fileq.worker.executors.process.fork_server" in Path(f"/proc/{child}/cmdline").read_bytes()
 
 
 @pytest.mark.parametrize("argument", ["processes", "threads"])

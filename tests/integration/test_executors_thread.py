@@ -20,8 +20,8 @@ from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
 from fileq.runtime.handlers_program import handlers_program
 from fileq.worker.executors import thread
-from fileq.worker.executors.base import Executor
-from fileq.worker.executors.mixed import MixedExecutor
+from fileq.worker.executors.by_isolation import ExecutorsByIsolation
+from fileq.worker.executors.protocol import Executor
 from fileq.worker.executors.thread import CALL_S, ThreadExecutor
 from tests.support.waiting import wait_until
 
@@ -303,14 +303,14 @@ def raw(type: str, payload: bytes = b"{}") -> bytes:
 
 @pytest.fixture
 def mixed() -> Iterator[Callable[..., Driver]]:
-    made: list[MixedExecutor] = []
+    made: list[ExecutorsByIsolation] = []
 
     def started(*isolations: str, use: str = f"{__name__}:where") -> Driver:
         routes = [{"type": f"t{i}", "use": use, "isolation": isolation} for i, isolation in enumerate(isolations)]
         config = config_from({"worker": {"count": 2}, "handlers": routes})
         table = Routes.load(config, handlers_are_set=True, app_dir=str(Path(__file__).parents[2]))
         program = handlers_program(config, handlers_are_set=True, app_dir=str(Path(__file__).parents[2]))
-        made.append(MixedExecutor(config.worker, table, program))
+        made.append(ExecutorsByIsolation(config.worker, table, program))
         return Driver(made[-1])
 
     yield started
@@ -528,4 +528,6 @@ def test_handlers_that_only_children_cannot_import_are_a_configuration_error(
     routes = Routes.load(config, handlers_are_set=True, app_dir=str(tmp_path))
     (tmp_path / "fickle.py").write_text("import nowhere\n")
     with pytest.raises(ConfigError, match="nowhere"):
-        MixedExecutor(config.worker, routes, handlers_program(config, handlers_are_set=True, app_dir=str(tmp_path)))
+        ExecutorsByIsolation(
+            config.worker, routes, handlers_program(config, handlers_are_set=True, app_dir=str(tmp_path))
+        )

@@ -16,7 +16,7 @@ import pytest
 
 from fileq.core.job import decode
 from fileq.core.outcome import Done, Failed
-from fileq.handlers.commands import NAMES
+from fileq.handlers.command import NAMES
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran
 from tests.support.handler_runs import file_task, routes_of, run, task_of, typed_task
@@ -266,7 +266,7 @@ def test_a_cancelled_command_is_asked_to_stop_and_may_clean_up(tmp_path: Path) -
 
 
 def test_a_cancelled_command_that_will_not_stop_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fileq.handlers.process.TERM_GRACE_S", 0.2)
+    monkeypatch.setattr("fileq.handlers.subprocesses.TERM_GRACE_S", 0.2)
     ready = tmp_path / "ready"
     code = (
         "import os, pathlib, signal, time\n"

@@ -168,7 +168,7 @@ def test_a_changed_file_is_not_run_unless_told_to(file: Path, root: Path) -> Non
 
 
 def test_without_proc_the_same_checks_hold(file: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fileq.handlers.files._HAS_PROC", False)
+    monkeypatch.setattr("fileq.handlers.file_check._HAS_PROC", False)
     assert run(file_task(file, root, signature=signature(file)), called) == CALLED
     for path, kind in ((root / "b.txt", "FileVanished"), (Path("/etc/passwd"), "OutsideRoots")):
         ended = run(file_task(path, root), called)

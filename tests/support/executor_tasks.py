@@ -19,10 +19,10 @@ from multiprocessing import resource_tracker, shared_memory
 
 from fileq.core.errors import ConfigError
 from fileq.core.outcome import Done
-from fileq.handlers.endings import failed
+from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors.process import ProcessExecutor
-from fileq.worker.program import Program, Run
+from fileq.worker.executors.process.executor import ProcessExecutor
+from fileq.worker.executors.process.program import Program, Run
 
 LOADER = "tests.support.executor_tasks:load"
 

@@ -25,10 +25,10 @@ from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit
 from fileq.core.outcome import Cancelled, Released
 from fileq.handlers.context import Flag
-from fileq.handlers.endings import failed
+from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors.asked import CANCEL_GRACE_S, Asked, ending, timed_out
-from fileq.worker.program import Run
+from fileq.worker.executors.process.program import Run
+from fileq.worker.executors.stop_request import CANCEL_GRACE_S, Asked, ending, timed_out
 
 NEVER_S = float("inf")
 TINY_S = 0.0001

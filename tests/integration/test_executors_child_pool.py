@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fileq.worker.executors import children
-from fileq.worker.executors.children import Children
-from fileq.worker.executors.place import Place
-from fileq.worker.program import Program
-from fileq.worker.wire import Exited, FromServer, NotSpawned, Spawned
+from fileq.worker.executors.process import child_pool as children
+from fileq.worker.executors.process.child_handle import Place
+from fileq.worker.executors.process.child_pool import Children
+from fileq.worker.executors.process.messages import Exited, FromServer, NotSpawned, Spawned
+from fileq.worker.executors.process.program import Program
 
 
 class EmptyServer:

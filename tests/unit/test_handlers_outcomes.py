@@ -12,8 +12,8 @@ import pytest
 
 from fileq.core.errors import Permanent, Retry
 from fileq.core.outcome import Done, Failed
-from fileq.handlers.endings import LONGEST_ERROR, LONGEST_RESULT, CommandFailed, TimedOut, done, failed
-from fileq.worker.executors.asked import timed_out
+from fileq.handlers.outcomes import LONGEST_ERROR, LONGEST_RESULT, CommandFailed, TimedOut, done, failed
+from fileq.worker.executors.stop_request import timed_out
 
 
 class Unspeakable(Exception):
@@ -96,7 +96,7 @@ def test_a_result_is_kept_up_to_64_kib_of_json_and_not_a_byte_more() -> None:
 def test_an_exception_is_its_name_and_message_and_where_it_was_raised() -> None:
     ending = failed(raised(ValueError("bad header")))
     assert without_place(ending) == "ValueError: bad header"
-    assert " (at test_handlers_endings.py:" in ending.error
+    assert " (at test_handlers_outcomes.py:" in ending.error
     assert ending.error.endswith(" in raised)")
     assert (ending.kind, ending.is_permanent, ending.after_s, ending.is_sample) == ("ValueError", False, None, True)
 

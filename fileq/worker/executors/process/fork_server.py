@@ -28,7 +28,7 @@ import traceback
 from typing import NoReturn
 
 from fileq.core.errors import ConfigError
-from fileq.worker.child import (
+from fileq.worker.executors.process.child import (
     Child,
     become_child,
     become_deaf,
@@ -37,10 +37,8 @@ from fileq.worker.child import (
     read_program,
     show_output_by_line,
 )
-from fileq.worker.descendants import children_of, end_children, kill_children, reap_children
-from fileq.worker.prctl import adopt_orphans, set_name
-from fileq.worker.program import Program, Run, one_line, python_command
-from fileq.worker.wire import (
+from fileq.worker.executors.process.descendants import children_of, end_children, kill_children, reap_children
+from fileq.worker.executors.process.messages import (
     LONGEST_PACKET,
     Ended,
     Exited,
@@ -51,6 +49,8 @@ from fileq.worker.wire import (
     decode_spawn,
     encode,
 )
+from fileq.worker.executors.process.prctl import adopt_orphans, set_name
+from fileq.worker.executors.process.program import Program, Run, one_line, python_command
 
 
 def main() -> None:
@@ -192,7 +192,7 @@ class Server:
             os._exit(1)
 
     def _started(self, stream: int) -> int:
-        command = python_command("fileq.worker.child", stream, self._program_fd, os.getpid())
+        command = python_command("fileq.worker.executors.process.child", stream, self._program_fd, os.getpid())
         for fd in (stream, self._program_fd):
             os.set_inheritable(fd, True)
         try:

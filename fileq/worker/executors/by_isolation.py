@@ -16,13 +16,13 @@ from fileq.handlers import context
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors.base import Executor
-from fileq.worker.executors.process import ProcessExecutor
+from fileq.worker.executors.process.executor import ProcessExecutor
+from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.protocol import Executor
 from fileq.worker.executors.thread import ThreadExecutor
-from fileq.worker.program import Program
 
 
-class MixedExecutor:
+class ExecutorsByIsolation:
     """The executor of a worker. Raises ConfigError if its children can't import the handlers."""
 
     def __init__(

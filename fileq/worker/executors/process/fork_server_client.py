@@ -14,8 +14,7 @@ import msgspec
 
 from fileq.config import format_duration
 from fileq.core.errors import ConfigError
-from fileq.worker.program import Program, python_command
-from fileq.worker.wire import (
+from fileq.worker.executors.process.messages import (
     LONGEST_PACKET,
     Ended,
     FromServer,
@@ -25,6 +24,7 @@ from fileq.worker.wire import (
     decode_from_server,
     encode,
 )
+from fileq.worker.executors.process.program import Program, python_command
 
 LOAD_TIMEOUT_S = 120.0
 
@@ -44,7 +44,7 @@ class ForkServer:
             os.write(program_fd, msgspec.msgpack.encode(program))
             fds = (theirs.fileno(), program_fd)
             self._guard = subprocess.Popen(
-                python_command("fileq.worker.forkserver", *fds, os.getpid()),
+                python_command("fileq.worker.executors.process.fork_server", *fds, os.getpid()),
                 stdin=subprocess.DEVNULL,
                 stdout=_stderr(),
                 stderr=_stderr(),

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from fileq.core.errors import Permanent
 from fileq.core.outcome import Failed
 from fileq.files.version import signature_of
-from fileq.handlers.endings import failed
+from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Changed, Task
 
 # One look gives where a path really leads and what is there, of the same file, and costs a third of realpath.

@@ -23,12 +23,12 @@ from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit
 from fileq.core.outcome import Cancelled, Died, Failed, Released
 from fileq.handlers.task import Ran, Task
-from fileq.worker.descendants import memory_of
-from fileq.worker.executors.asked import CANCEL_GRACE_S, Asked, ending, timed_out
-from fileq.worker.executors.children import Children
-from fileq.worker.executors.place import NEVER_S, Garbage, Place
-from fileq.worker.program import Program
-from fileq.worker.wire import NUMBERS
+from fileq.worker.executors.process.child_handle import NEVER_S, Garbage, Place
+from fileq.worker.executors.process.child_pool import Children
+from fileq.worker.executors.process.descendants import memory_of
+from fileq.worker.executors.process.messages import NUMBERS
+from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.stop_request import CANCEL_GRACE_S, Asked, ending, timed_out
 
 RING_EVERY_S = 0.1  # while a child has been asked to stop and has not
 SAMPLE_EVERY_S = 0.2

@@ -9,9 +9,9 @@ import pytest
 
 from fileq.core.outcome import Died, Done, Failed
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors.asked import Asked
-from fileq.worker.executors.place import Garbage, Place
-from fileq.worker.wire import DOORBELL, HEADER, LONGEST_RAN, READY, decode_task, framed
+from fileq.worker.executors.process.child_handle import Garbage, Place
+from fileq.worker.executors.process.messages import DOORBELL, HEADER, LONGEST_RAN, READY, decode_task, framed
+from fileq.worker.executors.stop_request import Asked
 
 TASK = Task("key", b"raw", 3, b"/data/\xff", (b"/data",), 2, 30.0)
 BIG = Task("big", b"x" * (4 << 20), 0, b"", (), 1, 30.0)

@@ -34,12 +34,10 @@ import msgspec
 from fileq.core.errors import ConfigError
 from fileq.core.outcome import Failed
 from fileq.handlers.context import Flag
-from fileq.handlers.endings import failed
+from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task
-from fileq.worker.descendants import children_of, end_children, has_children
-from fileq.worker.prctl import adopt_orphans, die_with_parent, set_name
-from fileq.worker.program import Program, Run
-from fileq.worker.wire import (
+from fileq.worker.executors.process.descendants import children_of, end_children, has_children
+from fileq.worker.executors.process.messages import (
     BLOCK,
     DOORBELL,
     EXIT_CUT_OFF,
@@ -49,6 +47,8 @@ from fileq.worker.wire import (
     decode_task,
     framed,
 )
+from fileq.worker.executors.process.prctl import adopt_orphans, die_with_parent, set_name
+from fileq.worker.executors.process.program import Program, Run
 
 # From a terminal, or from a service manager that means the worker and tells every process it finds.
 NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

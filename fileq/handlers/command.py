@@ -20,8 +20,8 @@ import msgspec
 from fileq.core.errors import Permanent
 from fileq.core.job import Job
 from fileq.handlers.context import Context
-from fileq.handlers.endings import CommandFailed, TimedOut, one_line
-from fileq.handlers.process import Ended, Tail, run_process
+from fileq.handlers.outcomes import CommandFailed, TimedOut, one_line
+from fileq.handlers.subprocesses import Ended, Tail, run_process
 
 TAIL = 16 * 1024  # bytes kept of stdout and of stderr
 _LONGEST_JSON = 30 * 1024  # of each as JSON, so that both fit into a result

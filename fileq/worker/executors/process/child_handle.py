@@ -14,8 +14,8 @@ import socket
 import msgspec
 
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors.asked import Asked
-from fileq.worker.wire import BLOCK, DOORBELL, HEADER, LONGEST_RAN, decode_ran, framed
+from fileq.worker.executors.process.messages import BLOCK, DOORBELL, HEADER, LONGEST_RAN, decode_ran, framed
+from fileq.worker.executors.stop_request import Asked
 
 NEVER_S = float("inf")
 

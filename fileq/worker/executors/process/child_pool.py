@@ -13,10 +13,19 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from fileq.core.events import Emit
-from fileq.worker.executors.forkserver import ForkServer
-from fileq.worker.executors.place import NEVER_S, Place
-from fileq.worker.program import Program
-from fileq.worker.wire import EXIT_CUT_OFF, NUMBERS, Exited, FromServer, Loaded, NotSpawned, Spawned, cause_of_death
+from fileq.worker.executors.process.child_handle import NEVER_S, Place
+from fileq.worker.executors.process.fork_server_client import ForkServer
+from fileq.worker.executors.process.messages import (
+    EXIT_CUT_OFF,
+    NUMBERS,
+    Exited,
+    FromServer,
+    Loaded,
+    NotSpawned,
+    Spawned,
+    cause_of_death,
+)
+from fileq.worker.executors.process.program import Program
 
 ASKED_AT_ONCE = 32  # children; more requests would only fill the socket
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fileq.handlers.context import Context
-from fileq.handlers.endings import TimedOut
+from fileq.handlers.outcomes import TimedOut
 
 _LOOK_EVERY_S = 0.05  # how soon a cancellation reaches a coroutine
 _LAST_WORDS_S = 1.0  # for what is still on the loop when it closes

@@ -4,9 +4,9 @@ import pytest
 
 from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
 from fileq.handlers.task import Changed, Ran
-from fileq.worker.executors.asked import Asked, ending, timed_out
-from fileq.worker.executors.children import pause_after
-from fileq.worker.wire import cause_of_death
+from fileq.worker.executors.process.child_pool import pause_after
+from fileq.worker.executors.process.messages import cause_of_death
+from fileq.worker.executors.stop_request import Asked, ending, timed_out
 
 EVERY_END: list[Ran] = [Done(b"1"), Changed("s"), Failed("no", "ValueError"), timed_out(1.0), Died("killed")]
 

@@ -1,0 +1,1 @@
+"""Runs handlers in child processes of a fork server."""
