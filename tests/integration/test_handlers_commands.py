@@ -16,7 +16,7 @@ import pytest
 
 from fileq.core.job import decode
 from fileq.core.outcome import Done, Failed
-from fileq.handlers.command import NAMES
+from fileq.handlers.command_handler import NAMES
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran
 from tests.support.handler_runs import file_task, routes_of, run, task_of, typed_task

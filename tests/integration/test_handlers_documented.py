@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fileq.config import Route
-from fileq.handlers.command import NAMES
+from fileq.handlers.command_handler import NAMES
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "handlers.md").read_text()

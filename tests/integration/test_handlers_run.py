@@ -15,10 +15,9 @@ import pytest
 
 from fileq.core.errors import Permanent, Retry
 from fileq.core.job import decode
-from fileq.core.outcome import Done, Failed
+from fileq.core.outcome import Changed, Done, Failed
 from fileq.handlers import checksum, simulate
 from fileq.handlers.run import run_task
-from fileq.handlers.task import Changed
 from tests.support.handler_runs import file_task, routes_of, run, task_of, typed_task
 
 EMPTY_SHA = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -168,7 +167,7 @@ def test_a_changed_file_is_not_run_unless_told_to(file: Path, root: Path) -> Non
 
 
 def test_without_proc_the_same_checks_hold(file: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fileq.handlers.file_check._HAS_PROC", False)
+    monkeypatch.setattr("fileq.handlers.file_check.HAS_PROC", False)
     assert run(file_task(file, root, signature=signature(file)), called) == CALLED
     for path, kind in ((root / "b.txt", "FileVanished"), (Path("/etc/passwd"), "OutsideRoots")):
         ended = run(file_task(path, root), called)

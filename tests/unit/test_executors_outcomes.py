@@ -2,8 +2,8 @@
 
 import pytest
 
-from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
-from fileq.handlers.task import Changed, Ran
+from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Released
+from fileq.handlers.task import Ran
 from fileq.worker.executors.process.child_pool import pause_after
 from fileq.worker.executors.process.messages import cause_of_death
 from fileq.worker.executors.stop_request import Asked, ending, timed_out

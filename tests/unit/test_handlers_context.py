@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from fileq.core.job import Job, decode, encode, file_job, typed_job
-from fileq.handlers.context import Context, Flag, JobView, view_of
+from fileq.handlers.context import Context, JobView, LazyEvent, view_of
 
 NOW = datetime(2026, 11, 16, 3, 25, tzinfo=UTC)
 
@@ -123,7 +123,7 @@ def test_time_left_is_asked_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_flag_is_an_event_to_whoever_looks_or_waits() -> None:
-    flag = Flag()
+    flag = LazyEvent()
     assert not flag.is_set()
     assert not flag.wait(0)
     flag.set()
@@ -132,13 +132,13 @@ def test_a_flag_is_an_event_to_whoever_looks_or_waits() -> None:
 
 
 def test_a_flag_set_before_anybody_waits_does_not_let_him_wait() -> None:
-    flag = Flag()
+    flag = LazyEvent()
     flag.set()
     assert flag.wait()
 
 
 def test_a_flag_wakes_those_who_wait() -> None:
-    flag = Flag()
+    flag = LazyEvent()
     heard: list[bool] = []
     waiting = [threading.Thread(target=lambda: heard.append(flag.wait(30))) for _ in range(3)]
     for thread in waiting:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 
 from fileq.config import format_duration
-from fileq.core.outcome import Cancelled, Done, Failed, Released
-from fileq.handlers.task import Changed, Ran
+from fileq.core.outcome import Cancelled, Changed, Done, Failed, Released
+from fileq.handlers.task import Ran
 
 CANCEL_GRACE_S = 5.0  # between context.cancelled and the end by force
 

@@ -24,7 +24,7 @@ from queue import SimpleQueue
 from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit
 from fileq.core.outcome import Cancelled, Released
-from fileq.handlers.context import Flag
+from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.program import Run
@@ -44,7 +44,7 @@ class _Running:
     def __init__(self, task: Task, ends_s: float) -> None:
         self.task = task
         self.ends_s = ends_s
-        self.cancelled = Flag()
+        self.cancelled = LazyEvent()
         self.asked = Asked.NOTHING
         self.token = [True]
         self.ran: Ran | None = None

@@ -33,7 +33,7 @@ import msgspec
 
 from fileq.core.errors import ConfigError
 from fileq.core.outcome import Failed
-from fileq.handlers.context import Flag
+from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.descendants import children_of, end_children, has_children
@@ -83,7 +83,7 @@ class Child:
         self._pid = os.getpid()
         self._identity = _identity(stream)
         self._inbox = bytearray()
-        self._cancelled: Flag | None = None  # of the task that runs
+        self._cancelled: LazyEvent | None = None  # of the task that runs
         self._was_rung = False
         self._is_looking = False
         self._signals: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(NOT_FOR_US, do_nothing)
@@ -110,7 +110,7 @@ class Child:
         self._send(_message(number, ran))
 
     def _ran(self, task: Task) -> Ran:
-        cancelled = self._cancelled = Flag()
+        cancelled = self._cancelled = LazyEvent()
         try:
             if self._was_rung or self._inbox:
                 self._was_rung = True
