@@ -11,7 +11,8 @@ from msgspec import Struct
 from fileq.config import Config
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors.process.program import Program, Run
+from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.protocol import Run
 
 
 class _Handlers(Struct, frozen=True):

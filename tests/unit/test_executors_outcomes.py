@@ -1,4 +1,4 @@
-"""What becomes of a task that was asked to stop, and the words for how a child died."""
+"""The outcome of a task that was requested to stop, the texts for the death of a child, and the pauses after one."""
 
 import pytest
 
@@ -6,29 +6,29 @@ from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Released
 from fileq.handlers.task import Ran
 from fileq.worker.executors.process.child_pool import pause_after
 from fileq.worker.executors.process.messages import cause_of_death
-from fileq.worker.executors.stop_request import Asked, ending, timed_out
+from fileq.worker.executors.stop_request import StopRequest, outcome_after, timed_out
 
-EVERY_END: list[Ran] = [Done(b"1"), Changed("s"), Failed("no", "ValueError"), timed_out(1.0), Died("killed")]
-
-
-@pytest.mark.parametrize("ran", EVERY_END)
-def test_a_task_that_was_asked_nothing_ends_as_it_ended(ran: Ran) -> None:
-    assert ending(Asked.NOTHING, ran) is ran
+ALL_OUTCOMES: list[Ran] = [Done(b"1"), Changed("s"), Failed("no", "ValueError"), timed_out(1.0), Died("killed")]
 
 
-@pytest.mark.parametrize("ran", EVERY_END)
-def test_a_cancelled_task_is_cancelled_however_it_ended(ran: Ran) -> None:
-    assert ending(Asked.TO_STOP, ran) == Cancelled()
+@pytest.mark.parametrize("ran", ALL_OUTCOMES)
+def test_without_a_stop_request_the_outcome_is_unchanged(ran: Ran) -> None:
+    assert outcome_after(StopRequest.NONE, ran) is ran
+
+
+@pytest.mark.parametrize("ran", ALL_OUTCOMES)
+def test_a_cancelled_task_ends_as_cancelled_whatever_its_outcome(ran: Ran) -> None:
+    assert outcome_after(StopRequest.CANCEL, ran) == Cancelled()
 
 
 @pytest.mark.parametrize("ran", [Done(b"1"), Changed("s")])
-def test_what_finishes_while_the_worker_stops_counts(ran: Ran) -> None:
-    assert ending(Asked.TO_QUIT, ran) is ran
+def test_a_handler_that_finishes_while_the_worker_stops_counts(ran: Ran) -> None:
+    assert outcome_after(StopRequest.QUIT, ran) is ran
 
 
 @pytest.mark.parametrize("ran", [Failed("no", "ValueError"), timed_out(1.0), Died("killed")])
-def test_what_fails_while_the_worker_stops_is_given_back(ran: Ran) -> None:
-    assert ending(Asked.TO_QUIT, ran) == Released()
+def test_a_failure_while_the_worker_stops_is_a_release(ran: Ran) -> None:
+    assert outcome_after(StopRequest.QUIT, ran) == Released()
 
 
 @pytest.mark.parametrize(
@@ -53,6 +53,6 @@ def test_the_cause_of_a_death_names_the_status_or_the_signal(code: int, cause: s
     assert cause_of_death(code) == cause
 
 
-def test_pauses_grow_from_the_second_failure_on_and_have_an_end() -> None:
+def test_pauses_double_with_each_failure_up_to_a_limit() -> None:
     assert [pause_after(n) for n in (0, 1, 2, 3)] == [0.0, 0.05, 0.1, 0.2]
     assert pause_after(1000) == 5.0

@@ -1,49 +1,58 @@
-"""What the pump asks of an executor. It never raises for what a handler does, and holds the pump up for a
-few milliseconds at most."""
+"""What the pump expects of an executor.
+
+An executor never raises for what a handler does, and never blocks the pump for more than a few milliseconds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
 
 from fileq.core.claim import ClaimKey
 from fileq.core.outcome import Cancelled, Released
+from fileq.handlers.context import CancelFlag
 from fileq.handlers.task import Ran, Task
+
+Run: TypeAlias = Callable[[Task, CancelFlag], Ran]
+TaskOutcome: TypeAlias = Ran | Cancelled | Released
 
 
 class Executor(Protocol):
-    """Runs tasks in a fixed number of places. Used by one thread, the pump's."""
+    """Runs a fixed number of tasks at the same time. Only one thread, the pump's, calls it."""
 
     def fileno(self) -> int:
-        """Readable when collect() has something; fit for select and epoll together with others."""
+        """A descriptor that is readable when collect() has something; can be watched by select and epoll."""
         ...
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        """Start each in a free place. There is one: the pump never has more tasks out than places. Some may have ended
-        when it returns; collect() has them, whether fileno() tells or not."""
+        """Start these tasks. The caller never has more tasks submitted than the executor can run.
+
+        Some may have ended when submit() returns. collect() returns those even if fileno() is not readable, and
+        next_deadline_s() is then in the past."""
         ...
 
-    def collect(self) -> list[tuple[Task, Ran | Cancelled | Released]]:
-        """What has ended since the last call, each task exactly once; also ends what has run out of time or memory."""
+    def collect(self) -> list[tuple[Task, TaskOutcome]]:
+        """The tasks that have ended since the last call, each exactly once; ends those out of time or memory."""
         ...
 
     def next_deadline_s(self) -> float | None:
-        """By time.monotonic(): when collect() should be called at the latest, though nothing may be readable."""
+        """The time, by time.monotonic(), at which collect() must be called even if fileno() is not readable."""
         ...
 
     def cancel(self, key: ClaimKey) -> None:
-        """Ask a running task to stop (context.cancelled), and end it by force a little later; it ends as Cancelled."""
+        """Set context.cancelled of a running task, and stop it by force after a grace; it ends as Cancelled."""
         ...
 
     def abandon(self, key: ClaimKey) -> None:
-        """The job is no longer ours: end it by force and say nothing of it again."""
+        """Stop a task by force because its lease is lost; collect() never returns it."""
         ...
 
     def quit(self, grace_s: float) -> None:
-        """Set every context.cancelled now, end by force what still runs after the grace; each ends as Released,
-        unless it finished by itself meanwhile. Goes on through collect()."""
+        """Set context.cancelled of every task now, and stop by force those that still run after the grace.
+
+        Returns at once; collect() goes on as before. A task ends as Released unless its handler finished."""
         ...
 
     def close(self) -> None:
-        """Nothing of it is left running afterwards: no child, no grandchild, no thread it can end."""
+        """Stop everything: afterwards no child process, no descendant of one and no idle thread is left."""
         ...

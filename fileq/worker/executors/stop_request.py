@@ -1,4 +1,4 @@
-"""What a running task was asked to do, and what that makes of its end; the same in processes and in threads."""
+"""Requests to stop a running task, and the outcome of a task that got one. The same in processes and in threads."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ import enum
 from fileq.config import format_duration
 from fileq.core.outcome import Cancelled, Changed, Done, Failed, Released
 from fileq.handlers.task import Ran
+from fileq.worker.executors.protocol import TaskOutcome
 
-CANCEL_GRACE_S = 5.0  # between context.cancelled and the end by force
-
-
-class Asked(enum.Enum):
-    NOTHING = enum.auto()
-    TO_STOP = enum.auto()  # somebody cancelled the job
-    TO_QUIT = enum.auto()  # the worker stops
+CANCEL_GRACE_S = 5.0  # from context.cancelled to the stop by force
 
 
-def ending(asked: Asked, ran: Ran) -> Ran | Cancelled | Released:
-    """How the task ended, given what it was asked.
+class StopRequest(enum.Enum):
+    NONE = enum.auto()
+    CANCEL = enum.auto()  # the job was cancelled
+    QUIT = enum.auto()  # the worker stops
 
-    When the worker stops, only what was done counts: an exception or a killed command is most likely the answer to
-    context.cancelled, and no failure is held against a job because of a shutdown."""
-    match asked:
-        case Asked.TO_STOP:
+
+def outcome_after(request: StopRequest, ran: Ran) -> TaskOutcome:
+    """The outcome of a task that ended with `ran` after this request.
+
+    When the worker stops, only a handler that finished counts. An exception or a killed command is most likely the
+    reaction to context.cancelled, and a shutdown must not count as a failure of the job."""
+    match request:
+        case StopRequest.CANCEL:
             return Cancelled()
-        case Asked.TO_QUIT if not isinstance(ran, Done | Changed):
+        case StopRequest.QUIT if not isinstance(ran, Done | Changed):
             return Released()
     return ran
 

@@ -1,17 +1,19 @@
-"""A child: runs one task after the other for the worker at the other end of its stream. Knows nothing of brokers.
+"""The program of a child: runs one task after the other for the worker at the other end of its stream.
 
-What a handler may do to it, and what follows:
-1. It leaves processes behind: they are killed before the outcome is told. All of them are found, because orphans below
-   this process become its children (prctl.adopt_orphans); without children, one system call says so.
-2. It forks and lets the copy return: the copy ends here, only the process the worker knows speaks.
-3. It closes the stream: the outcome can't be told, so the child ends, and the fork server tells the worker of that.
-   The descriptor may be another file by now; nothing is written to it before it was looked at.
-4. It replaces signal handlers: ours are put back after it.
+Knows nothing of brokers. What a handler may do to the child, and what follows:
+1. It leaves processes running. The child kills them before it sends the outcome. It finds all of them, because orphans
+   below it become its children (prctl.adopt_orphans). One system call tells when there are none.
+2. It forks and lets the copy return. The copy exits: only the process that the worker knows sends outcomes.
+3. It closes the stream. The outcome can't be sent, so the child exits, and the fork server reports that to the worker.
+   The descriptor may refer to another file by then, so the child checks it before each write.
+4. It replaces signal handlers. The child sets its own again after each task.
 
-Cancelling. The worker writes which task to stop and rings DOORBELL. The signal's handler runs in the main thread
-between two steps of the user's handler, perhaps within context.cancelled, whose lock is not reentrant: so it does not
-set the event but starts a thread that does. One that comes too late stands before the next task in the stream and is
-skipped there.
+Cancelling. The worker writes the number of the task to stop and sends WAKE_SIGNAL. The signal handler runs in the main
+thread between two steps of the user's handler, perhaps inside context.cancelled.wait(), whose lock is not reentrant.
+So it does not set the event itself but starts a thread that does. A cancellation that arrives too late precedes the
+next task in the stream, and is skipped there.
+
+A kill -9 of the child leaves the processes of its handler to the fork server, which kills them.
 """
 
 from __future__ import annotations
@@ -38,43 +40,45 @@ from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.descendants import children_of, end_children, has_children
 from fileq.worker.executors.process.messages import (
-    BLOCK,
-    DOORBELL,
-    EXIT_CUT_OFF,
+    EXIT_STREAM_LOST,
     HEADER,
-    LONGEST_RAN,
+    MAX_OUTCOME_BYTES,
+    READ_SIZE,
     READY,
+    WAKE_SIGNAL,
     decode_task,
     framed,
 )
 from fileq.worker.executors.process.prctl import adopt_orphans, die_with_parent, set_name
-from fileq.worker.executors.process.program import Program, Run
+from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.protocol import Run
 
-# From a terminal, or from a service manager that means the worker and tells every process it finds.
-NOT_FOR_US = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-LEFTOVERS_PATIENCE_S = 2.0
+# Sent by a terminal or a service manager to all processes of a worker. Only the worker acts on them.
+WORKER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+END_LEFTOVERS_TIMEOUT_S = 2.0
 
 
 def do_nothing(_number: int, _frame: FrameType | None) -> None:
-    """Not SIG_IGN, which programs started from here would inherit."""
+    """A signal handler in place of SIG_IGN, which programs started from here would inherit."""
 
 
-def become_deaf() -> None:
-    for number in NOT_FOR_US:
+def neutralize_signals() -> None:
+    for number in WORKER_SIGNALS:
         signal.signal(number, do_nothing)
 
 
 def become_child(server_pid: int) -> None:
-    """What makes a process one of the fork server's: it ends with it, and leads its own session."""
+    """Make this process a child of the fork server: it ends with the server and leads a session of its own."""
     os.setsid()
     die_with_parent(server_pid)
     adopt_orphans()
-    become_deaf()
+    neutralize_signals()
     set_name("fileq-child")
 
 
 class Child:
-    """The loop. `spared` are processes that importing the handlers started: they are no task's leftovers."""
+    """Receives, runs and answers tasks. `spared` are processes that importing the handlers started: no task left them
+    behind, so they are not killed."""
 
     def __init__(self, stream: int, run: Run, spared: Collection[int] = ()) -> None:
         self._stream = stream
@@ -84,37 +88,38 @@ class Child:
         self._identity = _identity(stream)
         self._inbox = bytearray()
         self._cancelled: LazyEvent | None = None  # of the task that runs
-        self._was_rung = False
-        self._is_looking = False
-        self._signals: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(NOT_FOR_US, do_nothing)
-        self._signals[DOORBELL] = self._on_doorbell
+        self._was_woken = False
+        self._is_checking = False
+        self._signal_handlers: dict[int, Callable[[int, FrameType | None], None]]
+        self._signal_handlers = dict.fromkeys(WORKER_SIGNALS, do_nothing)
+        self._signal_handlers[WAKE_SIGNAL] = self._on_wake_signal
 
     def serve(self) -> NoReturn:
         try:
-            self._listen()
+            self._set_signal_handlers()
             os.write(self._stream, READY)
             while True:
                 self._turn()
         except ConnectionError:
-            os._exit(0)  # the worker gave this child up
+            os._exit(0)  # the worker closed the stream
 
     def _turn(self) -> None:
         number, task = self._receive()
-        ran = self._ran(task)
+        ran = self._run_task(task)
         if os.getpid() != self._pid:
             os._exit(0)
         if has_children():
             self._end_leftovers()
-        self._listen()
+        self._set_signal_handlers()
         flush_output()
         self._send(_message(number, ran))
 
-    def _ran(self, task: Task) -> Ran:
+    def _run_task(self, task: Task) -> Ran:
         cancelled = self._cancelled = LazyEvent()
         try:
-            if self._was_rung or self._inbox:
-                self._was_rung = True
-                self._look()
+            if self._was_woken or self._inbox:
+                self._was_woken = True
+                self._check_cancelled()
             return self._run(task, cancelled)
         except BaseException as error:
             return failed(error)
@@ -122,8 +127,9 @@ class Child:
             self._cancelled = None
 
     def _end_leftovers(self) -> None:
-        if not end_children(self._spared | _resource_tracker(), patience_s=LEFTOVERS_PATIENCE_S):
-            # Asleep in the kernel, killed when they wake up; or another user's. The next task does not wait for them.
+        if not end_children(self._spared | _resource_tracker(), timeout_s=END_LEFTOVERS_TIMEOUT_S):
+            # They sleep in the kernel and die when they wake up, or belong to another user. The next task must not
+            # wait for them again.
             self._spared = frozenset(children_of(self._pid))
 
     def _receive(self) -> tuple[int, Task]:
@@ -135,89 +141,92 @@ class Child:
                     break
                 body = inbox[HEADER.size : HEADER.size + length]
                 del inbox[: HEADER.size + length]
-                if length:  # else a cancellation that came too late
+                if length:  # else a cancellation that arrived too late
                     return number, decode_task(body)
-            block = os.read(self._stream, BLOCK)
+            block = os.read(self._stream, READ_SIZE)
             if not block:
                 os._exit(0)
             inbox += block
 
     def _send(self, message: bytearray) -> None:
         if _identity(self._stream) != self._identity:
-            os._exit(EXIT_CUT_OFF)
+            os._exit(EXIT_STREAM_LOST)
         left = memoryview(message)
         while left:
             left = left[os.write(self._stream, left) :]
 
-    def _listen(self) -> None:
-        for number, handler in self._signals.items():
-            # Not signal.getsignal, which makes an enumeration's member of it, for more than all the rest of a turn.
+    def _set_signal_handlers(self) -> None:
+        for number, handler in self._signal_handlers.items():
+            # Not signal.getsignal(): its conversion to an enum costs more than the rest of a turn.
             if _signal.getsignal(number) is not handler:
                 signal.signal(number, handler)
 
-    def _on_doorbell(self, _number: int, _frame: FrameType | None) -> None:
-        self._was_rung = True
-        # While no task runs, _receive reads the stream, and _ran looks again before it runs one.
-        if self._cancelled is not None and not self._is_looking:
-            self._look()
+    def _on_wake_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._was_woken = True
+        # While no task runs, _receive() reads the stream, and _run_task() checks again before it runs a task.
+        if self._cancelled is not None and not self._is_checking:
+            self._check_cancelled()
 
-    def _look(self) -> None:
-        """Read what came in while a task runs: nothing but cancellations. May be interrupted by the doorbell."""
-        while self._was_rung:
-            self._is_looking = True
-            self._was_rung = False
-            if self._is_cancelled() and self._cancelled is not None:
+    def _check_cancelled(self) -> None:
+        """Set the event of the running task if its cancellation has arrived. The signal may interrupt this."""
+        while self._was_woken:
+            self._is_checking = True
+            self._was_woken = False
+            if self._has_cancellation() and self._cancelled is not None:
                 _thread.start_new_thread(self._cancelled.set, ())
-            self._is_looking = False
+            self._is_checking = False
 
-    def _is_cancelled(self) -> bool:
+    def _has_cancellation(self) -> bool:
+        """Read the stream without waiting. While a task runs, only cancellations arrive on it."""
         inbox = self._inbox
         if _identity(self._stream) == self._identity:
             poll = select.poll()
             poll.register(self._stream, select.POLLIN)
             if poll.poll(0):
-                inbox += os.read(self._stream, BLOCK)
-        whole = len(inbox) // HEADER.size * HEADER.size
-        del inbox[:whole]
-        return whole > 0
+                inbox += os.read(self._stream, READ_SIZE)
+        complete = len(inbox) // HEADER.size * HEADER.size
+        del inbox[:complete]
+        return complete > 0
 
 
 def _resource_tracker() -> set[int]:
-    """multiprocessing's, which belongs to the process and not to a task; killed, it would come back with a warning."""
+    """The pid of multiprocessing's resource tracker, which serves the whole process and not one task.
+
+    Killed, it would be started again with a warning."""
     tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
     pid = getattr(tracker, "_pid", None)
     return set() if pid is None else {pid}
 
 
 def _message(number: int, ran: Ran) -> bytearray:
-    """The outcome as a message. One that can't be sent becomes a failure that says so."""
+    """The outcome as a message. An outcome that can't be sent becomes a failure that says why."""
     try:
         message = framed(number, ran)
     except (UnicodeEncodeError, msgspec.EncodeError, TypeError, ValueError) as error:
         return framed(number, failed(error))
-    if len(message) > LONGEST_RAN:
-        text = f"its outcome has {len(message)} bytes; {LONGEST_RAN} can be sent"
+    if len(message) > MAX_OUTCOME_BYTES:
+        text = f"its outcome has {len(message)} bytes; {MAX_OUTCOME_BYTES} can be sent"
         return framed(number, Failed(text, "OutcomeTooLong"))
     return message
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
-    """Which file a descriptor is; None for none. Sockets have numbers of their own."""
+    """Device and inode of an open descriptor, unique also for sockets; None if it is closed."""
     try:
-        found = os.fstat(fd)
+        status = os.fstat(fd)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
-def show_output_by_line() -> None:
-    """What a handler printed before it crashed is seen, too."""
+def set_line_buffering() -> None:
+    """Write each printed line at once, so that a crash loses none."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
 
 
 def flush_output() -> None:
-    """What a handler printed is seen now, not with its next line; its stdout may be anything. stderr keeps nothing."""
+    """Write what a handler printed without a newline. stderr has no buffer; a handler may have replaced stdout."""
     with contextlib.suppress(Exception):
         sys.stdout.flush()
 
@@ -229,7 +238,7 @@ def main() -> NoReturn:
     for fd in (stream, program_fd):
         os.set_inheritable(fd, False)
     become_child(server_pid)
-    show_output_by_line()
+    set_line_buffering()
     try:
         run = read_program(program_fd).load()
         Child(stream, run, children_of(os.getpid())).serve()
@@ -243,8 +252,8 @@ def main() -> NoReturn:
 
 
 def read_program(fd: int) -> Program:
-    """By position: all children of a server read the same descriptor."""
+    """Read by offset, because all children of a server share the descriptor and its position."""
     content = b""
-    while block := os.pread(fd, BLOCK, len(content)):
+    while block := os.pread(fd, READ_SIZE, len(content)):
         content += block
     return msgspec.msgpack.decode(content, type=Program)

@@ -1,6 +1,7 @@
-"""One place of the process executor: the child that is there now, its stream, and the task it runs.
+"""The worker's handle on one child: its process, its stream, and the task it runs.
 
-The child is replaced when it ended or had to be killed; the place stays. Nothing here blocks.
+The executor has one handle for each task that it can run at a time. When a child ends or is killed, the handle gets
+another child. Nothing here blocks, and nothing here starts a child: child_pool.py does.
 """
 
 from __future__ import annotations
@@ -14,116 +15,126 @@ import socket
 import msgspec
 
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors.process.messages import BLOCK, DOORBELL, HEADER, LONGEST_RAN, decode_ran, framed
-from fileq.worker.executors.stop_request import Asked
+from fileq.worker.executors.process.messages import (
+    HEADER,
+    MAX_OUTCOME_BYTES,
+    READ_SIZE,
+    WAKE_SIGNAL,
+    decode_ran,
+    framed,
+)
+from fileq.worker.executors.stop_request import StopRequest
 
 NEVER_S = float("inf")
 
 
-class Garbage(Exception):
-    """A child said what no child of ours says."""
+class InvalidMessage(Exception):
+    """A child wrote something that the protocol does not allow."""
 
 
-class Place:
-    """`child` is the number the fork server knows the child by; 0 while there is none."""
+class ChildHandle:
+    """`child` is the fork server's number for the child; 0 while there is none. Times are by time.monotonic()."""
 
     __slots__ = (
-        "asked",
         "child",
-        "ends_s",
-        "failures",
+        "failed_starts",
         "fd",
         "inbox",
         "is_ready",
-        "number",
+        "kill_at_s",
         "outbox",
         "pid",
         "pidfd",
-        "starts_s",
+        "spawn_at_s",
+        "stop_request",
         "stream",
         "task",
+        "task_number",
         "was_task_read",
     )
 
     def __init__(self) -> None:
         self.stream: socket.socket | None = None
         self.task: Task | None = None
-        self.asked = Asked.NOTHING
-        self.ends_s = NEVER_S  # when the task is ended by force
-        self.starts_s = 0.0  # when the next child may be asked for
-        self.failures = 0  # children in a row that ended before they had done anything
+        self.stop_request = StopRequest.NONE
+        self.kill_at_s = NEVER_S  # when the child is killed if the task still runs
+        self.spawn_at_s = 0.0  # when the next child may be requested
+        self.failed_starts = 0  # children in a row that ended before they were given a task
         self.outbox: bytes | memoryview = b""
-        self._forget()
+        self._reset()
 
     @property
-    def has_worked(self) -> bool:
+    def was_used(self) -> bool:
         """Whether this child was ever given a task."""
-        return self.number > 0
+        return self.task_number > 0
 
     @property
     def is_running(self) -> bool:
-        """Whether the task was given to the child; a child that is not ready has not begun anything."""
+        """Whether the child was given the task; a task may also wait for a child that is not ready yet."""
         return self.task is not None and self.is_ready
 
     @property
-    def has_word(self) -> bool:
-        """Whether there is something to hear: one that may have ended is asked this, not the epoll."""
+    def is_readable(self) -> bool:
+        """Whether the stream holds data now. Asks the kernel: the epoll may not have reported it yet."""
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
         return any(event & select.POLLIN for _, event in poll.poll(0))
 
-    def open(self, child: int) -> socket.socket:
-        """A stream for a new child; returns the child's end."""
-        self.stream, theirs = socket.socketpair()
+    def open_stream(self, child: int) -> socket.socket:
+        """Make the stream of a new child; returns the child's end."""
+        self.stream, child_end = socket.socketpair()
         self.stream.setblocking(False)
-        theirs.setblocking(True)
+        child_end.setblocking(True)
         self.fd = self.stream.fileno()
         self.child = child
-        return theirs
+        return child_end
 
-    def spawned(self, pid: int, pidfd: int) -> None:
-        """The child may have been faster than this news of it, and be at work."""
+    def set_process(self, pid: int, pidfd: int) -> None:
+        """The fork server reports the process. The child may have become ready and got its task before that."""
         self.pid, self.pidfd = pid, pidfd
-        if self.asked is not Asked.NOTHING:
-            self.ring()
+        if self.stop_request is not StopRequest.NONE:
+            self.wake()
 
-    def start(self, number: int, task: Task, ends_s: float) -> bool:
-        """Give the child its task; False if part of it must wait until the child reads.
-        Raises BrokenPipeError if there is nobody to read it."""
+    def send_task(self, number: int, task: Task, kill_at_s: float) -> bool:
+        """Give the child its task; False if flush() must send the rest later.
+
+        Raises BrokenPipeError if the child has ended."""
         self.task = task
-        self.number = number
-        self.asked = Asked.NOTHING
-        self.ends_s = ends_s
-        return self._say(framed(number, task))
+        self.task_number = number
+        self.stop_request = StopRequest.NONE
+        self.kill_at_s = kill_at_s
+        return self._send(framed(number, task))
 
-    def ask(self, asked: Asked, ends_s: float) -> bool:
-        """Set context.cancelled in the child; False as for start()."""
-        self.asked = asked
-        self.ends_s = min(self.ends_s, ends_s)
+    def request_stop(self, request: StopRequest, kill_at_s: float) -> bool:
+        """Have the child set context.cancelled; False as for send_task(). Never moves `kill_at_s` to a later time."""
+        self.stop_request = request
+        self.kill_at_s = min(self.kill_at_s, kill_at_s)
         try:
-            return self._say(HEADER.pack(0, self.number))
+            return self._send(HEADER.pack(0, self.task_number))
         except BrokenPipeError:
-            return True  # what became of the child, the fork server tells
+            return True  # the child has ended, and the fork server reports how
         finally:
-            self.ring()
+            self.wake()
 
     def flush(self) -> bool:
-        """Go on with what could not be said at once; False while there is more."""
+        """Send what is left in the outbox; False while more is left."""
         outbox, self.outbox = self.outbox, b""
         try:
-            is_said = self._say(outbox)
+            is_sent = self._send(outbox)
         except BrokenPipeError:
             return True
-        if is_said and self.asked is not Asked.NOTHING:
-            self.ring()  # the doorbell rang before there was anything to read
-        return is_said
+        if is_sent and self.stop_request is not StopRequest.NONE:
+            self.wake()  # the first signal came before the stop request was in the stream
+        return is_sent
 
-    def hear(self) -> Ran | None:
-        """Read once. The outcome, if it is whole by now; ready is noted. Raises Garbage, EOFError, BlockingIOError."""
+    def receive(self) -> Ran | None:
+        """Read once. Returns the outcome once all of it is there; sets `is_ready` when the child says so.
+
+        Raises InvalidMessage, EOFError or BlockingIOError."""
         try:
-            block = os.read(self.fd, BLOCK)
+            block = os.read(self.fd, READ_SIZE)
         except ConnectionResetError:
-            # The kernel's word for an end that came before everything was read.
+            # Linux reports this when the other end closed before it had read everything.
             self.was_task_read = False
             block = b""
         if not block:
@@ -136,10 +147,10 @@ class Place:
             length, number = HEADER.unpack_from(inbox)
             size = HEADER.size + length
             if not length:
-                self._is_ready_now(number, len(inbox))
+                self._set_ready(number, len(inbox))
                 return None
-            if number != self.number or self.task is None or length > LONGEST_RAN or len(inbox) > size:
-                raise Garbage
+            if number != self.task_number or self.task is None or length > MAX_OUTCOME_BYTES or len(inbox) > size:
+                raise InvalidMessage
             if len(inbox) == size:
                 return self._outcome(inbox)
         if not self.inbox:
@@ -147,27 +158,34 @@ class Place:
         return None
 
     def kill(self) -> None:
-        """The child only: what it leaves becomes the fork server's, and is killed there."""
+        """Kill the child. Its own children become the fork server's, which kills them."""
         self._signal(signal.SIGKILL)
 
-    def vacate(self) -> None:
-        """Forget the child; a task that it was not given stays. May be called twice."""
+    def wake(self) -> None:
+        """Have the child read its stream.
+
+        One signal may have no effect: when it arrives just before the interpreter starts to wait, its handler runs
+        only after another signal ends that wait. So the executor resends it until the task has ended."""
+        self._signal(WAKE_SIGNAL)
+
+    def discard_child(self) -> None:
+        """Forget the child, and keep a task that it was not given. May be called twice."""
         if self.stream is not None:
             self.stream.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.stream = None
-        self.child = self.number = 0
+        self.child = self.task_number = 0
         self.fd = self.pidfd = self.pid = -1
         self.is_ready = False
         self.was_task_read = True
         self.inbox = bytearray()
         self.outbox = b""
 
-    def _say(self, message: bytes | bytearray | memoryview) -> bool:
+    def _send(self, message: bytes | bytearray | memoryview) -> bool:
         if self.outbox:
             self.outbox = bytes(self.outbox) + message
             return False
@@ -180,9 +198,9 @@ class Place:
         self.outbox = memoryview(message)[sent:]
         return False
 
-    def _is_ready_now(self, number: int, size: int) -> None:
+    def _set_ready(self, number: int, size: int) -> None:
         if self.is_ready or number or size != HEADER.size:
-            raise Garbage
+            raise InvalidMessage
         self.is_ready = True
         self.inbox.clear()
 
@@ -190,15 +208,10 @@ class Place:
         try:
             ran = decode_ran.decode(memoryview(message)[HEADER.size :])
         except (msgspec.DecodeError, ValueError) as error:
-            raise Garbage from error
+            raise InvalidMessage from error
         if self.inbox:
             self.inbox = bytearray()
         return ran
-
-    def ring(self) -> None:
-        """Have the child look at its stream. One ring can go unheard: a signal that comes while the interpreter is on
-        its way into a wait is handled only when another ends that wait. So whoever asks rings until he is heard."""
-        self._signal(DOORBELL)
 
     def _signal(self, number: int) -> None:
         if self.pidfd >= 0:

@@ -1,15 +1,17 @@
-"""Runs each task in a child process: crashes are contained, timeouts are hard, all cores are used.
+"""Runs each task in a child process: crashes are contained, timeouts are enforced, all cores are used.
 
-One warm child a place. Children work whatever this thread does, and this thread never waits for them: what can't be
-written now is written later, half a message waits for its other half.
+Each handle keeps one warm child. The pump's thread never waits for a child: a message that does not fit into the
+stream is sent later, and half a message waits in the inbox for its other half.
 
-How a task ends, beside the outcome that its child sends:
-1. The child ended: the fork server says so, with the status. The end of the stream alone says nothing, since a handler
-   may close it and go on. What the child sent before it ended counts.
-2. Its time is up, it uses too much memory, it was cancelled and did not stop: the child is killed and the place gets
-   another at once. Whatever ran below the child falls to the fork server, which kills it.
-3. The child writes nonsense: killed as well.
-4. The fork server is gone, and all children with it; another one is started.
+How a task can end without an outcome from its child:
+1. The child has ended. The fork server reports it, with the status. The end of the stream alone proves nothing: a
+   handler may close the stream and go on. An outcome that the child sent before it ended counts.
+2. The task is out of time or memory, or was cancelled and did not stop. The child is killed and replaced at once. The
+   fork server kills the child's descendants.
+3. The child wrote an invalid message. It is killed and replaced too.
+4. The fork server has ended, and all children with it. Another one is started.
+
+A kill -9 of the worker leaves no process running: see fork_server.py.
 """
 
 from __future__ import annotations
@@ -21,21 +23,22 @@ from collections.abc import Sequence
 from fileq.config.units import format_size
 from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit
-from fileq.core.outcome import Cancelled, Died, Failed, Released
+from fileq.core.outcome import Died, Failed
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors.process.child_handle import NEVER_S, Garbage, Place
-from fileq.worker.executors.process.child_pool import Children
+from fileq.worker.executors.process.child_handle import NEVER_S, ChildHandle, InvalidMessage
+from fileq.worker.executors.process.child_pool import ChildPool
 from fileq.worker.executors.process.descendants import memory_of
-from fileq.worker.executors.process.messages import NUMBERS
+from fileq.worker.executors.process.messages import NUMBER_LIMIT
 from fileq.worker.executors.process.program import Program
-from fileq.worker.executors.stop_request import CANCEL_GRACE_S, Asked, ending, timed_out
+from fileq.worker.executors.protocol import TaskOutcome
+from fileq.worker.executors.stop_request import CANCEL_GRACE_S, StopRequest, outcome_after, timed_out
 
-RING_EVERY_S = 0.1  # while a child has been asked to stop and has not
-SAMPLE_EVERY_S = 0.2
+WAKE_EVERY_S = 0.1  # while a task that should stop still runs
+CHECK_MEMORY_EVERY_S = 0.2
 
 
 class ProcessExecutor:
-    """Made, it has imported its handlers; raises ConfigError if they can't be imported."""
+    """After construction the handlers are imported. Raises ConfigError if they can't be."""
 
     def __init__(
         self,
@@ -48,193 +51,194 @@ class ProcessExecutor:
     ) -> None:
         self._max_memory = max_memory
         self._cancel_grace_s = cancel_grace_s
-        self._places = [Place() for _ in range(count)]
-        self._idle: list[Place] = []  # ready, without a task; the last used is the first used again
-        self._ended: list[tuple[Task, Ran | Cancelled | Released]] = []
-        self._last_number = 0
+        self._handles = [ChildHandle() for _ in range(count)]
+        self._idle: list[ChildHandle] = []  # ready and without a task; the last used, with warm caches, is used first
+        self._ended: list[tuple[Task, TaskOutcome]] = []
+        self._last_task_number = 0
         self._is_quitting = self._is_closed = False
-        self._looks_s = 0.0  # when something may be due: never later than that, sometimes earlier
-        self._samples_s = NEVER_S
-        self._children = Children(self._places, program, emit)
+        self._due_s = 0.0  # no timed work is due before this; it may be earlier than the first
+        self._memory_check_s = NEVER_S
+        self._pool = ChildPool(self._handles, program, emit)
 
     def fileno(self) -> int:
-        return self._children.epoll.fileno()
+        return self._pool.epoll.fileno()
 
     def submit(self, tasks: Sequence[Task]) -> None:
         for task in tasks:
             if self._idle:
                 self._start(self._idle.pop(), task)
                 continue
-            # It starts when its child is ready; its time counts from then.
-            place = next(place for place in self._places if place.task is None)
-            place.task = task
+            # It starts when the child is ready, and its timeout counts from then.
+            handle = next(handle for handle in self._handles if handle.task is None)
+            handle.task = task
             if self._is_quitting:
-                self._ask(place, Asked.TO_QUIT, 0.0)
+                self._request_stop(handle, StopRequest.QUIT, 0.0)
 
-    def collect(self) -> list[tuple[Task, Ran | Cancelled | Released]]:
-        self._hear_everyone()
-        if self._looks_s <= (now_s := time.monotonic()):
-            self._look(now_s)
+    def collect(self) -> list[tuple[Task, TaskOutcome]]:
+        self._receive_all()
+        if self._due_s <= (now_s := time.monotonic()):
+            self._do_due_work(now_s)
         ended, self._ended = self._ended, []
         return ended
 
     def next_deadline_s(self) -> float | None:
-        return None if self._looks_s == NEVER_S else self._looks_s
+        return None if self._due_s == NEVER_S else self._due_s
 
     def cancel(self, key: ClaimKey) -> None:
-        for place in self._holding(key):
-            self._ask(place, Asked.TO_STOP, self._cancel_grace_s)
+        for handle in self._handles_of(key):
+            self._request_stop(handle, StopRequest.CANCEL, self._cancel_grace_s)
 
     def abandon(self, key: ClaimKey) -> None:
-        for place in self._holding(key):
-            is_running = place.is_running
-            self._let_go(place)
+        for handle in self._handles_of(key):
+            is_running = handle.is_running
+            self._clear_task(handle)
             if is_running:
-                self._replace(place)
-        self._ended = [(task, ran) for task, ran in self._ended if task.key != key]
+                self._replace(handle)
+        self._ended = [(task, outcome) for task, outcome in self._ended if task.key != key]
 
     def quit(self, grace_s: float) -> None:
-        self._hear_everyone()  # what ended before counts as it is
+        self._receive_all()  # tasks that ended before this keep their outcome
         self._is_quitting = True
-        self._children.stop()
-        for place in self._places:
-            if place.task is not None:
-                self._ask(place, Asked.TO_QUIT if place.asked is Asked.NOTHING else place.asked, grace_s)
+        self._pool.stop()
+        for handle in self._handles:
+            if handle.task is not None:
+                is_first = handle.stop_request is StopRequest.NONE
+                self._request_stop(handle, StopRequest.QUIT if is_first else handle.stop_request, grace_s)
 
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            self._children.close()
+            self._pool.close()
 
-    # a task
+    # tasks
 
-    def _hear_everyone(self) -> None:
-        children = self._children
-        for fd, event in children.epoll.poll(0, len(self._places) + 2):
-            place = children.by_fd.get(fd)
-            if place is not None:
+    def _receive_all(self) -> None:
+        pool = self._pool
+        for fd, event in pool.epoll.poll(0, len(self._handles) + 2):
+            handle = pool.by_fd.get(fd)
+            if handle is not None:
                 if event & select.EPOLLOUT:
-                    children.listen(place, is_writing=not place.flush())
+                    pool.watch(handle, is_writing=not handle.flush())
                 if event & ~select.EPOLLOUT:
-                    self._hear(place)
-            elif fd == children.server_fd:  # and not the stream of a child that was replaced since the poll
-                for place, cause in children.hear():
-                    self._bury(place, cause)
-                self._looks_s = 0.0
+                    self._receive(handle)
+            elif fd == pool.server_fd:  # else the stream of a child that was replaced since the poll
+                for handle, cause in pool.receive():
+                    self._on_child_end(handle, cause)
+                self._due_s = 0.0
 
-    def _start(self, place: Place, task: Task) -> None:
-        self._last_number = self._last_number % (NUMBERS - 1) + 1
+    def _start(self, handle: ChildHandle, task: Task) -> None:
+        self._last_task_number = self._last_task_number % (NUMBER_LIMIT - 1) + 1
         now_s = time.monotonic()
         try:
-            is_said = place.start(self._last_number, task, now_s + task.timeout_s)
+            is_sent = handle.send_task(self._last_task_number, task, now_s + task.timeout_s)
         except BrokenPipeError:
-            self._try_again(place)
+            self._give_to_next_child(handle)
             return
-        if place.ends_s < self._looks_s:
-            self._looks_s = place.ends_s
-        if self._max_memory is not None and self._samples_s == NEVER_S:
-            self._samples_s = now_s + SAMPLE_EVERY_S
-            self._looks_s = min(self._looks_s, self._samples_s)
-        if not is_said:
-            self._children.listen(place, is_writing=True)
+        if handle.kill_at_s < self._due_s:
+            self._due_s = handle.kill_at_s
+        if self._max_memory is not None and self._memory_check_s == NEVER_S:
+            self._memory_check_s = now_s + CHECK_MEMORY_EVERY_S
+            self._due_s = min(self._due_s, self._memory_check_s)
+        if not is_sent:
+            self._pool.watch(handle, is_writing=True)
 
-    def _ask(self, place: Place, asked: Asked, grace_s: float) -> None:
-        if not place.is_running:
-            self._finish(place, asked, Died("never began"))
-            self._looks_s = 0.0  # there is something to collect
+    def _request_stop(self, handle: ChildHandle, request: StopRequest, grace_s: float) -> None:
+        if not handle.is_running:
+            self._finish(handle, request, Died("never began"))
+            self._due_s = 0.0  # there is something to collect
             return
-        if not place.ask(asked, time.monotonic() + grace_s):
-            self._children.listen(place, is_writing=True)
-        self._looks_s = min(self._looks_s, place.ends_s, time.monotonic() + RING_EVERY_S)
+        if not handle.request_stop(request, time.monotonic() + grace_s):
+            self._pool.watch(handle, is_writing=True)
+        self._due_s = min(self._due_s, handle.kill_at_s, time.monotonic() + WAKE_EVERY_S)
 
-    def _hear(self, place: Place) -> None:
-        was_ready = place.is_ready
+    def _receive(self, handle: ChildHandle) -> None:
+        was_ready = handle.is_ready
         try:
-            ran = place.hear()
+            ran = handle.receive()
         except BlockingIOError:
-            return  # the event was the former child's, whose descriptor this one got
+            return  # the event was for the previous child, whose descriptor number this one got
         except EOFError:
-            self._children.deafen(place)  # whether and how the child ended, the fork server tells
+            self._pool.unwatch(handle)  # the fork server reports whether and how the child ended
             return
-        except Garbage:
-            self._end_by_force(place, Died("wrote something that is no outcome"))
+        except InvalidMessage:
+            self._kill_and_finish(handle, Died("wrote something that is no outcome"))
             return
         if ran is not None:
-            place.failures = 0
-            self._finish(place, place.asked, ran)
-            self._idle.append(place)
-        elif place.is_ready and not was_ready:
-            if place.task is None:
-                self._idle.append(place)
+            handle.failed_starts = 0
+            self._finish(handle, handle.stop_request, ran)
+            self._idle.append(handle)
+        elif handle.is_ready and not was_ready:
+            if handle.task is None:
+                self._idle.append(handle)
             else:
-                self._start(place, place.task)
+                self._start(handle, handle.task)
 
-    def _finish(self, place: Place, asked: Asked, ran: Ran) -> None:
-        task = place.task
-        self._let_go(place)
+    def _finish(self, handle: ChildHandle, request: StopRequest, ran: Ran) -> None:
+        task = handle.task
+        self._clear_task(handle)
         if task is not None:
-            self._ended.append((task, ending(asked, ran)))
+            self._ended.append((task, outcome_after(request, ran)))
 
-    def _let_go(self, place: Place) -> None:
-        place.task = None
-        place.asked = Asked.NOTHING
-        place.ends_s = NEVER_S
+    def _clear_task(self, handle: ChildHandle) -> None:
+        handle.task = None
+        handle.stop_request = StopRequest.NONE
+        handle.kill_at_s = NEVER_S
 
-    def _end_by_force(self, place: Place, ran: Ran) -> None:
-        if place.is_running:
-            self._finish(place, place.asked, ran)
-        self._replace(place)
+    def _kill_and_finish(self, handle: ChildHandle, ran: Ran) -> None:
+        if handle.is_running:
+            self._finish(handle, handle.stop_request, ran)
+        self._replace(handle)
 
-    def _holding(self, key: ClaimKey) -> list[Place]:
-        return [place for place in self._places if place.task is not None and place.task.key == key]
+    def _handles_of(self, key: ClaimKey) -> list[ChildHandle]:
+        return [handle for handle in self._handles if handle.task is not None and handle.task.key == key]
 
-    # its child
+    # children
 
-    def _bury(self, place: Place, cause: str) -> None:
-        """Its child has ended: what it said before counts."""
-        child = place.child
-        while place.is_running and place.fd in self._children.by_fd and place.has_word:
-            self._hear(place)
-        if place.child != child:
+    def _on_child_end(self, handle: ChildHandle, cause: str) -> None:
+        """The child has ended: take the outcome that it may have sent, else end its task as Died."""
+        child = handle.child
+        while handle.is_running and handle.fd in self._pool.by_fd and handle.is_readable:
+            self._receive(handle)
+        if handle.child != child:
             return
-        if place.was_task_read or place.asked is not Asked.NOTHING:
-            self._end_by_force(place, Died(cause))
+        if handle.was_task_read or handle.stop_request is not StopRequest.NONE:
+            self._kill_and_finish(handle, Died(cause))
         else:
-            self._try_again(place)
+            self._give_to_next_child(handle)
 
-    def _try_again(self, place: Place) -> None:
-        """Its child ended before it began the task: nothing is held against that, the next child gets it."""
-        place.number = 0
-        place.ends_s = NEVER_S
-        self._replace(place)
+    def _give_to_next_child(self, handle: ChildHandle) -> None:
+        """The child ended before it read the task, so the task did not run and does not count as died."""
+        handle.task_number = 0
+        handle.kill_at_s = NEVER_S
+        self._replace(handle)
 
-    def _replace(self, place: Place) -> None:
-        if place in self._idle:
-            self._idle.remove(place)
-        self._children.replace(place)
-        self._looks_s = 0.0
+    def _replace(self, handle: ChildHandle) -> None:
+        if handle in self._idle:
+            self._idle.remove(handle)
+        self._pool.replace(handle)
+        self._due_s = 0.0
 
-    # what is due
+    # timed work
 
-    def _look(self, now_s: float) -> None:
-        """End what has run out of time or memory, and find out when to look again."""
-        rings_s = NEVER_S
-        for place in self._places:
-            if place.ends_s <= now_s and place.task is not None:
-                self._end_by_force(place, timed_out(place.task.timeout_s))
-            elif place.is_running and place.asked is not Asked.NOTHING:
-                place.ring()
-                rings_s = now_s + RING_EVERY_S
-        if self._samples_s <= now_s:
-            self._sample(now_s)
-        ends_s = min((place.ends_s for place in self._places), default=NEVER_S)
-        self._looks_s = min(self._children.look(now_s), self._samples_s, ends_s, rings_s)
+    def _do_due_work(self, now_s: float) -> None:
+        """End tasks that are out of time or memory, and find out when timed work is due next."""
+        wake_s = NEVER_S
+        for handle in self._handles:
+            if handle.kill_at_s <= now_s and handle.task is not None:
+                self._kill_and_finish(handle, timed_out(handle.task.timeout_s))
+            elif handle.is_running and handle.stop_request is not StopRequest.NONE:
+                handle.wake()
+                wake_s = now_s + WAKE_EVERY_S
+        if self._memory_check_s <= now_s:
+            self._check_memory(now_s)
+        kill_at_s = min((handle.kill_at_s for handle in self._handles), default=NEVER_S)
+        self._due_s = min(self._pool.do_due_work(now_s), self._memory_check_s, kill_at_s, wake_s)
 
-    def _sample(self, now_s: float) -> None:
-        running = [place for place in self._places if place.is_running and place.pid > 0]
+    def _check_memory(self, now_s: float) -> None:
+        running = [handle for handle in self._handles if handle.is_running and handle.pid > 0]
         limit = self._max_memory or 0
-        for place in running:
-            if (used := memory_of(place.pid)) > limit:
+        for handle in running:
+            if (used := memory_of(handle.pid)) > limit:
                 error = f"used {used >> 20}MB of memory, more than worker.max_memory, {format_size(limit)}"
-                self._end_by_force(place, Failed(error, "MemoryLimit"))
-        self._samples_s = now_s + SAMPLE_EVERY_S if running else NEVER_S
+                self._kill_and_finish(handle, Failed(error, "MemoryLimit"))
+        self._memory_check_s = now_s + CHECK_MEMORY_EVERY_S if running else NEVER_S

@@ -1,14 +1,14 @@
-"""What worker, fork server and children say to each other. Plain data in msgpack, never pickle.
+"""The messages between worker, fork server and children. Plain data in msgpack, never pickle.
 
-Worker ↔ child, a stream: each message is a header (length of what follows, number of the task) and a body.
-    worker → child   Task               begin it; the next comes only after this one's outcome
-                     nothing            stop the task of that number (context.cancelled); DOORBELL is rung as well
-    child → worker   nothing, number 0  ready
-                     Ran                the outcome of the task of that number
-Worker ↔ fork server, packets of one message each, descriptors beside it.
+Worker ↔ child: a stream. Each message is a header (length of the body, number of the task) and a body.
+    worker → child   Task                 run it; the next one is sent only after the outcome of this one
+                     empty body           stop the task of that number; WAKE_SIGNAL is sent as well
+    child → worker   empty body, number 0 the child is ready
+                     Ran                  the outcome of the task of that number
+Worker ↔ fork server: packets of one message each, with descriptors attached.
     worker → server  Spawn + the child's end of its stream
-    server → worker  Loaded, then Spawned + a pidfd or NotSpawned for each Spawn, Exited for each child that ended;
-                     last, by the guard, Ended
+    server → worker  HandlersLoaded first; Spawned + a pidfd, or NotSpawned, for each Spawn; Exited for each child that
+                     ended; ForkServerEnded last, sent by the guard
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from msgspec import Struct, msgpack
 from fileq.handlers.task import Ran, Task
 
 HEADER = struct.Struct("<II")
-LONGEST_RAN = 16 << 20  # bytes of an outcome; whoever announces more is not talking to us
-BLOCK = 1 << 16
-NUMBERS = 1 << 32
+MAX_OUTCOME_BYTES = 16 << 20
+READ_SIZE = 1 << 16
+NUMBER_LIMIT = 1 << 32  # numbers of tasks and children are unsigned 32-bit integers
 READY = HEADER.pack(0, 0)
+MAX_PACKET_BYTES = 1 << 16
 
-# Tells a child that has a task running to look at its stream. Not one of the signals that handlers or libraries use.
-DOORBELL = signal.SIGRTMIN + 7
-EXIT_CUT_OFF = 76  # of a child whose handler closed the stream
-LONGEST_PACKET = 1 << 16
+# Makes a child that runs a task read its stream. Neither Python nor common libraries use this signal.
+WAKE_SIGNAL = signal.SIGRTMIN + 7
+EXIT_STREAM_LOST = 76  # exit status of a child whose handler closed the stream
 
 decode_task = msgpack.Decoder(Task).decode
 decode_ran: msgpack.Decoder[Ran] = msgpack.Decoder(Ran)
@@ -41,8 +41,8 @@ class Spawn(Struct, frozen=True, tag=True):
     child: int
 
 
-class Loaded(Struct, frozen=True, tag=True):
-    """The handlers are imported, or this is what stood against it."""
+class HandlersLoaded(Struct, frozen=True, tag=True):
+    """The handlers are imported, or can't be because of these problems."""
 
     problems: tuple[str, ...] = ()
 
@@ -58,26 +58,26 @@ class NotSpawned(Struct, frozen=True, tag=True):
 
 
 class Exited(Struct, frozen=True, tag=True):
-    """`code` is the exit status, or minus the number of the signal that ended it."""
+    """`code` is the exit status, or minus the number of the signal that killed the child."""
 
     child: int
     code: int
 
 
-class Ended(Struct, frozen=True, tag=True):
-    """The fork server itself."""
+class ForkServerEnded(Struct, frozen=True, tag=True):
+    """`code` as in Exited."""
 
     code: int
 
 
-FromServer: TypeAlias = Loaded | Spawned | NotSpawned | Exited | Ended
+FromServer: TypeAlias = HandlersLoaded | Spawned | NotSpawned | Exited | ForkServerEnded
 decode_from_server: msgpack.Decoder[FromServer] = msgpack.Decoder(FromServer)
 decode_spawn = msgpack.Decoder(Spawn).decode
 encode = _encoder.encode
 
 
 def framed(number: int, body: Task | Ran) -> bytearray:
-    """One message, header and all."""
+    """One message of the stream, header included."""
     message = bytearray(HEADER.size)
     _encoder.encode_into(body, message, HEADER.size)
     HEADER.pack_into(message, 0, len(message) - HEADER.size, number)
