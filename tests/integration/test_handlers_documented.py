@@ -1,4 +1,4 @@
-"""docs/handlers.md: every snippet in it is run, and every option, placeholder and name is in it."""
+"""docs/handlers.md: its snippets are run, and it documents every option, placeholder and environment variable."""
 
 from __future__ import annotations
 
