@@ -69,9 +69,7 @@ def test_a_coroutine_is_awaited_also_inside_a_running_loop() -> None:
 
     assert fileq.testing.run(asynchronous) == 7
     assert asyncio.run(test()) == 7
-    assert not [thread for thread in threading.enumerate() if thread.name == "async"], (
-        "the thread of the event loop has ended"
-    )
+    assert not [thread for thread in threading.enumerate() if thread.name == "async"], "no loop is left"
 
 
 def test_a_cancellation_can_be_tried() -> None:

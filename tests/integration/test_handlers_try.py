@@ -107,9 +107,9 @@ def test_an_error_is_shown_with_the_traceback_of_the_handler(
     out, err = capfd.readouterr()
     assert out == ""
     assert "Traceback (most recent call last)" in err
-    places = [line for line in err.splitlines() if line.startswith("  File ")]
-    assert len(places) == 2
-    assert all(str(app / "tried.py") in place for place in places), "no lines of fileq"
+    lines = [line for line in err.splitlines() if line.startswith("  File ")]
+    assert len(lines) == 2
+    assert all(str(app / "tried.py") in line for line in lines), "no lines of fileq"
     last = err.splitlines()[-1]
     assert last.startswith("failed after ")
     assert ", to be retried: ValueError: bad header" in last
