@@ -22,8 +22,8 @@ from fileq.core.job import decode, encode, file_job
 from fileq.core.outcome import Failed
 from fileq.core.units import format_duration
 from fileq.files.paths import Paths
-from fileq.handlers.endings import CommandFailed, TimedOut, done, failed
-from fileq.handlers.files import objection
+from fileq.handlers.file_check import check_file
+from fileq.handlers.outcomes import CommandFailed, TimedOut, done, failed
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import invoke
 from fileq.handlers.task import Task
@@ -53,15 +53,14 @@ def _task(routes: Routes, paths: Paths, path: str) -> Task:
         raise ConfigError(f"{path!r} can't be read: {getattr(error, 'strerror', None) or error}") from error
     job = file_job(where, size=size, priority="low", now=datetime.now(UTC))
     number = routes.find(job, paths.relative(where))
-    timeout_s = routes[number].timeout if number is not None else 0.0
-    task = Task(ClaimKey("try", 0), encode(job), number or 0, where, paths.roots, attempt=1, timeout_s=timeout_s)
-    refused = objection(task, None)
+    refused = check_file(where, paths.roots)
     if isinstance(refused, Failed):
         advice = "; add one to worker.allowed_roots" if refused.kind == "OutsideRoots" else f": {path}"
         raise ConfigError(refused.error + advice)
     if number is None:
         raise ConfigError(routes.refusal(job))
-    return task
+    timeout_s = routes[number].timeout
+    return Task(ClaimKey("try", 0), encode(job), number, where, paths.roots, attempt=1, timeout_s=timeout_s)
 
 
 def _try(routes: Routes, task: Task) -> int:

@@ -43,6 +43,12 @@ class Died(Struct, frozen=True, tag=True):
     cause: str
 
 
+class Changed(Struct, frozen=True, tag=True):
+    """Nothing was run: the file is another version now, the one with this signature."""
+
+    signature: str
+
+
 class Cancelled(Struct, frozen=True, tag=True):
     """The cancellation was requested, and the handler has stopped."""
 

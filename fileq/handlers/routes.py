@@ -17,10 +17,10 @@ from fileq.core.job import Job
 from fileq.core.units import format_duration
 from fileq.files.globs import Globs
 from fileq.handlers import registry
-from fileq.handlers.commands import command_problems, command_warnings
-from fileq.handlers.loop import EventLoop
+from fileq.handlers.command_handler import command_problems, command_warnings
+from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.registry import Registration
-from fileq.handlers.targets import Importer, Wrong, is_async, unfitness
+from fileq.handlers.targets import Importer, InvalidTarget, is_async, unfitness
 
 COMMAND_TYPE = "command"
 _DECORATED = "decorated:function"  # stands for a function that has no importable name
@@ -146,8 +146,8 @@ class _Loading:
         for i, name in enumerate(self._config.imports):
             try:
                 self._importer.module(name)
-            except Wrong as wrong:
-                self.problems.append(f"imports[{i}] {wrong}")
+            except InvalidTarget as error:
+                self.problems.append(f"imports[{i}] {error}")
 
     def configured(self, where: str, route: RouteSettings) -> BoundRoute | None:
         place = f"{where} ({f'type {route.type}' if route.match is None else route.match})"
@@ -159,8 +159,8 @@ class _Loading:
         try:
             assert route.use is not None
             return self._bound(where, route.use, route, self._importer.function(route.use))
-        except Wrong as wrong:
-            self.problems.append(f"{place} {wrong}")
+        except InvalidTarget as error:
+            self.problems.append(f"{place} {error}")
             return None
 
     def decorated(self, registration: Registration) -> BoundRoute | None:

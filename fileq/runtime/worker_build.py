@@ -15,7 +15,7 @@ from fileq.runtime.loop import Loop
 from fileq.runtime.outage import longest_pause_s, without_outages
 from fileq.runtime.service import Service
 from fileq.runtime.worker_service import WorkerService
-from fileq.worker.executors.mixed import MixedExecutor
+from fileq.worker.executors.by_isolation import ExecutorsByIsolation
 from fileq.worker.pump import Pump
 from fileq.worker.reaper import Reaper
 from fileq.worker.roots import RootsWatch
@@ -42,7 +42,7 @@ def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir:
     paths = config.paths
     roots = RootsWatch(paths.roots)
     program = handlers_program(config, app_dir=app_dir)
-    executor = MixedExecutor(worker, routes, program, emit=emit)
+    executor = ExecutorsByIsolation(worker, routes, program, emit=emit)
     pump = Pump(config, broker, executor, routes, paths, breaker, emit=emit)
     service = WorkerService(
         pump,

@@ -17,7 +17,7 @@ from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.events import Emit
 from fileq.core.process_events import BrokerRefused, DrainStarted, WorkerFailed
 from fileq.runtime.outage import Outage
-from fileq.worker.executors.base import Executor
+from fileq.worker.executors.protocol import Executor
 from fileq.worker.pump import KILL_GRACE_S, Pump
 
 FIRST_BACKOFF_S = 0.001

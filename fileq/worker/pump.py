@@ -20,15 +20,15 @@ from fileq.core.claim import Claim, ClaimKey
 from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, claimed, fenced, ignore, result_dropped, settled
 from fileq.core.job import Version
-from fileq.core.outcome import Cancelled, Died, Done, Failed, Outcome, Refused, Released
+from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Outcome, Refused, Released
 from fileq.core.process_events import SlotReplaced
 from fileq.core.retry import Policy, decide
 from fileq.core.settlement import Settlement, SettleResult
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
-from fileq.handlers.task import Changed, Ran, Task
+from fileq.handlers.task import Ran, Task
 from fileq.worker.aftermath import Aftermath
-from fileq.worker.executors.base import Executor
+from fileq.worker.executors.protocol import Executor
 from fileq.worker.prepare import prepare
 from fileq.worker.slots import Running, Slots
 from fileq.worker.turns import Turns

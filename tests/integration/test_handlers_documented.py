@@ -1,4 +1,4 @@
-"""docs/handlers.md: every snippet in it is run, and every option, placeholder and name is in it."""
+"""docs/handlers.md: its snippets are run, and it documents every option, placeholder and environment variable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fileq.config import RouteSettings
-from fileq.handlers.commands import NAMES
+from fileq.handlers.command_handler import NAMES
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "handlers.md").read_text()

@@ -15,10 +15,10 @@ from fileq.core.breaker import Breaker
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, Version, file_job, typed_job
-from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
+from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Released
 from fileq.core.settlement import Settlement, release
 from fileq.handlers.routes import Routes
-from fileq.handlers.task import Changed, Task
+from fileq.handlers.task import Task
 from fileq.worker.pump import Pump
 from tests.support.clocks import Hands, Told
 

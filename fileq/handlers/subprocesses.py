@@ -1,4 +1,9 @@
-"""Runs a program to its end: output read as it comes, tails kept, the whole group gone afterwards. Knows no job."""
+"""Runs a program in a process group of its own: reads its output, keeps the last bytes, kills the group at the end.
+
+Knows nothing of jobs. When this process exits by itself, an atexit hook kills the programs that still run. A kill -9
+leaves them running. If this process is a child of the fork server, the fork server kills them; commands therefore run
+in children unless their route says `isolation: thread`.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +22,18 @@ from msgspec import Struct
 
 from fileq.handlers.context import CancelFlag
 
-TERM_GRACE_S = 3.0  # between asking a cancelled program to stop and killing it; shorter than an executor's patience
-_LOOK_EVERY_S = 0.05  # how soon a cancellation is seen
+TERM_GRACE_S = 3.0  # from SIGTERM to SIGKILL of a cancelled program; shorter than CANCEL_GRACE_S of the executors
+_POLL_EVERY_S = 0.05  # the longest time until a cancellation is seen
 _CHUNK = 64 * 1024
-_RUNNING: set[int] = set()  # for the last moment of this process, when threads no longer get to their ends
+_RUNNING: set[int] = set()  # pids that the atexit hook kills: daemon threads do not reach their `finally` then
 _SPAWNING = threading.Lock()
-_SPAWN_PATIENCE_S = 5.0
-_LAST_CHUNKS = 32  # read after the end, at most: somebody who left the group may hold the pipe and go on writing
+_SPAWN_TIMEOUT_S = 5.0
+_MAX_LAST_CHUNKS = 32  # read after the exit: a process outside the group may still hold the pipe and write to it
 
 
-class Ended(Struct, frozen=True):
-    """How a program ended: its exit code, or minus the signal; None if somebody else took its status. `stopped` says
-    why we ended it, if we did. Of its output only the ends are kept."""
+class ProcessResult(Struct, frozen=True):
+    """How a program ended. `code` is its exit code, or minus the number of the signal that killed it; None if other
+    code in this process has reaped it. `stopped` is the reason why run_process() stopped it, if it did."""
 
     code: int | None
     stdout: Tail
@@ -39,21 +44,21 @@ class Ended(Struct, frozen=True):
 class Tail:
     """The last bytes of a stream."""
 
-    def __init__(self, longest: int) -> None:
-        self._longest = longest
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         self._kept = bytearray()
         self.is_cut = False
 
     def add(self, chunk: bytes) -> None:
         self._kept += chunk
-        if len(self._kept) > self._longest:
-            del self._kept[: -self._longest]
+        if len(self._kept) > self._limit:
+            del self._kept[: -self._limit]
             self.is_cut = True
 
     def text(self) -> str:
         kept = bytes(self._kept)
         if self.is_cut:
-            kept = kept.lstrip(bytes(range(0x80, 0xC0)))  # the rest of a character that was cut in two
+            kept = kept.lstrip(bytes(range(0x80, 0xC0)))  # the rest of a character that was cut
         return ("…" if self.is_cut else "") + kept.decode("utf-8", "replace")
 
 
@@ -64,10 +69,12 @@ def run_process(
     cancelled: CancelFlag,
     timeout_s: float,
     tail: int,
-) -> Ended:
-    """Start it, wait for its end or bring it about. Raises OSError or ValueError if it can't be started."""
+) -> ProcessResult:
+    """Start a program and wait for its end; stop it on cancellation or timeout. `tail` bytes of each stream are kept.
+
+    Raises OSError or ValueError if it can't be started."""
     ends_s = time.monotonic() + timeout_s
-    with _SPAWNING:  # so that the last moment knows every program that was started before it
+    with _SPAWNING:  # the atexit hook must find every program that was started before it
         spawned = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
@@ -83,18 +90,18 @@ def run_process(
             with contextlib.closing(_Watch(process, tail)) as watch:
                 return watch.until_end(cancelled, ends_s)
         finally:
-            # Before Popen waits for it: as long as nobody has, its number can't be another group's.
+            # Before Popen reaps it: until then the kernel gives its number to no other group.
             _signal_group(process.pid, signal.SIGKILL)
             _RUNNING.discard(process.pid)
 
 
 @atexit.register
 def _kill_running() -> None:
-    """A worker that ends leaves no program behind, though its threads were left behind."""
-    is_ours = _SPAWNING.acquire(timeout=_SPAWN_PATIENCE_S)
+    """A process that exits leaves no program running, although its daemon threads do not finish."""
+    is_locked = _SPAWNING.acquire(timeout=_SPAWN_TIMEOUT_S)
     for pid in tuple(_RUNNING):
         _signal_group(pid, signal.SIGKILL)
-    if is_ours:
+    if is_locked:
         _SPAWNING.release()
 
 
@@ -110,11 +117,11 @@ class _Watch:
             os.set_blocking(fd, False)
             self._selector.register(fd, selectors.EVENT_READ)
         self._pidfd = -1
-        with contextlib.suppress(OSError):  # an old kernel, a strict sandbox: then we look every now and then
+        with contextlib.suppress(OSError):  # an old kernel or a strict sandbox: polling finds the exit
             self._pidfd = os.pidfd_open(self._pid)
             self._selector.register(self._pidfd, selectors.EVENT_READ)
 
-    def until_end(self, cancelled: CancelFlag, ends_s: float) -> Ended:
+    def until_end(self, cancelled: CancelFlag, ends_s: float) -> ProcessResult:
         stopped: Literal["", "cancelled", "timeout"] = ""
         kill_s = ends_s
         while not (exit_status := self._exit_status()):
@@ -126,13 +133,13 @@ class _Watch:
                 stopped = "cancelled"
                 kill_s = min(ends_s, now_s + TERM_GRACE_S)
                 _signal_group(self._pid, signal.SIGTERM)
-            for key, _ in self._selector.select(_LOOK_EVERY_S):
+            for key, _ in self._selector.select(_POLL_EVERY_S):
                 self._read(key.fd)
         for fd in self._tails:
-            for _ in range(_LAST_CHUNKS):
+            for _ in range(_MAX_LAST_CHUNKS):
                 if not self._read(fd):
                     break
-        return Ended(exit_status[0], self._stdout, self._stderr, stopped)
+        return ProcessResult(exit_status[0], self._stdout, self._stderr, stopped)
 
     def close(self) -> None:
         self._selector.close()
@@ -140,7 +147,7 @@ class _Watch:
             os.close(self._pidfd)
 
     def _read(self, fd: int) -> bool:
-        """Whether there was something to read; at its end the stream is not looked at any more."""
+        """Read once; False if there was nothing to read. A stream at its end is no longer watched."""
         if fd not in self._tails:
             return False
         try:
@@ -155,7 +162,7 @@ class _Watch:
         return True
 
     def _exit_status(self) -> tuple[int | None] | None:
-        """The exit code or minus the signal, once there is one; its process stays a zombie until Popen waits for it."""
+        """The code of ProcessResult in a tuple once the program has exited, else None. Does not reap: Popen does."""
         try:
             info = os.waitid(os.P_PID, self._pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
@@ -166,6 +173,6 @@ class _Watch:
 
 
 def _signal_group(pid: int, number: int) -> None:
-    # Gone, or run as somebody else: nothing that we could do about it.
+    # The group has ended, or it belongs to another user and can't be signalled.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)

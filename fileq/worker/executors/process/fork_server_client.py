@@ -1,4 +1,8 @@
-"""The worker's end of the fork server: starts it, asks for children, hears of them. Never blocks but in load()."""
+"""The worker's side of the fork server: starts it, requests children, receives reports about them.
+
+Never blocks, except in load() and in has_ended() with a timeout. When the worker is killed with kill -9, the kernel
+closes its end of the control socket, and the guard kills every process below it.
+"""
 
 from __future__ import annotations
 
@@ -14,37 +18,37 @@ import msgspec
 
 from fileq.core.errors import ConfigError
 from fileq.core.units import format_duration
-from fileq.worker.program import Program, python_command
-from fileq.worker.wire import (
-    LONGEST_PACKET,
-    Ended,
+from fileq.worker.executors.process.messages import (
+    MAX_PACKET_BYTES,
+    ForkServerEnded,
     FromServer,
-    Loaded,
+    HandlersLoaded,
     Spawn,
     cause_of_death,
     decode_from_server,
     encode,
 )
+from fileq.worker.executors.process.program import Program, python_command
 
 LOAD_TIMEOUT_S = 120.0
 
 
-class ForkServer:
-    """One guard process with the server below it. When it is gone, is_gone, and another one must be made."""
+class ForkServerClient:
+    """One guard process with the fork server below it. Once `is_gone`, it is of no use: make another one."""
 
     def __init__(self, program: Program) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
-        theirs.setblocking(True)
+        server_end.setblocking(True)
         self.is_loaded = False
         self.is_gone = False
         self.cause = ""  # of its end
         program_fd = os.memfd_create("fileq-program")
         try:
             os.write(program_fd, msgspec.msgpack.encode(program))
-            fds = (theirs.fileno(), program_fd)
+            fds = (server_end.fileno(), program_fd)
             self._guard = subprocess.Popen(
-                python_command("fileq.worker.forkserver", *fds, os.getpid()),
+                python_command("fileq.worker.executors.process.fork_server", *fds, os.getpid()),
                 stdin=subprocess.DEVNULL,
                 stdout=_stderr(),
                 stderr=_stderr(),
@@ -55,14 +59,14 @@ class ForkServer:
             self._control.close()
             raise
         finally:
-            theirs.close()
+            server_end.close()
             os.close(program_fd)
 
     def fileno(self) -> int:
         return self._control.fileno()
 
     def load(self) -> None:
-        """Wait until the handlers are imported. Raises ConfigError, one line a problem, if they can't be."""
+        """Wait until the handlers are imported. If they can't be, raises ConfigError with one line for each problem."""
         deadline_s = time.monotonic() + LOAD_TIMEOUT_S
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
@@ -70,14 +74,14 @@ class ForkServer:
             if not poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
                 raise ConfigError(f"importing the handlers took more than {format_duration(LOAD_TIMEOUT_S)}")
             for message, _ in self.receive():
-                if isinstance(message, Loaded) and message.problems:
+                if isinstance(message, HandlersLoaded) and message.problems:
                     raise ConfigError(message.problems)
             if self.is_loaded:
                 return
         raise ConfigError(f"the handlers can't be loaded: the process that imports them {self.cause}")
 
     def spawn(self, child: int, stream: int) -> bool:
-        """Ask for a child with this end of a stream; False if that can't be said now."""
+        """Request a child that gets this end of a stream; False if the request can't be sent now."""
         try:
             socket.send_fds(self._control, [encode(Spawn(child))], [stream], socket.MSG_NOSIGNAL)
         except OSError:
@@ -85,10 +89,10 @@ class ForkServer:
         return True
 
     def receive(self) -> Iterator[tuple[FromServer, int | None]]:
-        """What has come in, with the descriptors that came along; they are the caller's to close."""
+        """The messages that have arrived, each with its descriptor, which the caller must close."""
         while not self.is_gone:
             try:
-                packet, fds, _, _ = socket.recv_fds(self._control, LONGEST_PACKET, 1, socket.MSG_CMSG_CLOEXEC)
+                packet, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
             except ConnectionError:
@@ -98,31 +102,31 @@ class ForkServer:
                 self.cause = self.cause or "died"
                 return
             message = decode_from_server.decode(packet)
-            if isinstance(message, Loaded):
+            if isinstance(message, HandlersLoaded):
                 self.is_loaded = not message.problems
-            elif isinstance(message, Ended):
+            elif isinstance(message, ForkServerEnded):
                 self.cause = f"was {cause}" if (cause := cause_of_death(message.code)).startswith("killed") else cause
             yield message, fds[0] if fds else None
 
     def hang_up(self) -> None:
-        """Everything below it is killed, soon. May be called twice."""
+        """Close the connection: the guard then kills everything below it. Does not wait. May be called twice."""
         self.is_gone, self.is_loaded = True, False
-        # Not only closed: a process that a handler forked from this one may hold a copy.
+        # close() alone is not enough: a process that a handler forked from the worker may hold a copy of the socket.
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)
         self._control.close()
 
-    def has_ended(self, patience_s: float = 0.0) -> bool:
-        """Whether nothing is left of it: the guard ends last."""
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        """Whether all of its processes have ended. The guard ends last."""
         try:
-            self._guard.wait(patience_s)
+            self._guard.wait(timeout_s)
         except subprocess.TimeoutExpired:
             return False
         return True
 
 
 def _stderr() -> int:
-    """What children print is not the worker's output: it goes where the logs go, if there is such a place."""
+    """Where handlers print: to the worker's stderr, as the logs do, or to nowhere if that is closed."""
     try:
         os.fstat(2)
     except OSError:

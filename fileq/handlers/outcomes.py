@@ -1,6 +1,6 @@
-"""How a call of a handler ended, as an outcome: what it returned as Done, what it raised as Failed. Never raises.
+"""Turns what a handler returned into Done and what it raised into Failed. Never raises.
 
-Everything here must survive a trip from a child to its parent: plain UTF-8 text of bounded length.
+A child process sends these outcomes to the worker, so every text in them is UTF-8 and bounded in length.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class TimedOut(JobError):
 
 
 class CommandFailed(JobError):
-    """A command ended with an exit code other than 0, or by a signal: `ending` is the code or the signal's name."""
+    """A command exited with a code other than 0 or was killed: `status` is the code or the name of the signal."""
 
-    def __init__(self, message: str, ending: int | str) -> None:
+    def __init__(self, message: str, status: int | str) -> None:
         super().__init__(message)
-        self.ending = ending
+        self.status = status
 
 
 def done(value: Any) -> Done:
-    """The result as JSON; one that can't be kept is dropped with a warning, and the job is done all the same."""
+    """The result as JSON. A result that can't be stored is dropped with a warning; the job is still done."""
     if value is None:
         return Done()
     try:
@@ -53,15 +53,15 @@ def done(value: Any) -> Done:
 
 
 def failed(error: BaseException, give_up_on: Sequence[int | str] = ()) -> Failed:
-    """The attempt as a failure; whether another is worth it is for the error and `give_up_on` to say."""
+    """The attempt as a failure; permanent if the error is Permanent or matches `give_up_on`."""
     try:
         return _failed(_unwrapped(error), give_up_on)
-    except BaseException:  # what a handler raises is its own code too, down to its comparisons
+    except BaseException:  # the exception's class is the user's code, and any method of it may raise
         return Failed(_bounded(type(error).__name__, _LONGEST_KIND), "Error")
 
 
 def one_line(text: str) -> str:
-    """The text with its lines joined, fit for a list of errors."""
+    """The text with its non-empty lines joined by " | "."""
     return " | ".join(line for line in map(str.strip, text.splitlines()) if line)
 
 
@@ -77,7 +77,7 @@ def _failed(error: BaseException, give_up_on: Sequence[int | str]) -> Failed:
 
 
 def _described(error: BaseException) -> str:
-    """`ValueError: message`, whatever str() makes of it."""
+    """`ValueError: message`, also when str() of the exception raises."""
     if isinstance(error, CommandFailed | TimedOut):
         return str(error)
     try:
@@ -90,7 +90,7 @@ def _described(error: BaseException) -> str:
 
 def _kind(error: BaseException) -> str:
     if isinstance(error, CommandFailed):
-        return f"exit {error.ending}" if isinstance(error.ending, int) else error.ending
+        return f"exit {error.status}" if isinstance(error.status, int) else error.status
     if isinstance(error, TimedOut):
         return "Timeout"
     return _bounded(type(error).__name__, _LONGEST_KIND)
@@ -102,7 +102,7 @@ def _bounded(text: str, longest: int) -> str:
 
 
 def _location(error: BaseException) -> str:
-    """Where the handler was and where it was raised; what was raised on purpose, or by us, needs none."""
+    """The first and the last line of the user's code in the traceback; none for errors that fileq defines."""
     if isinstance(error, JobError):
         return ""
     frames = list(_frames(error.__traceback__))
@@ -119,18 +119,20 @@ def _frames(trace: TracebackType | None) -> Iterator[str]:
 
 
 def _unwrapped(error: BaseException) -> BaseException:
-    """A task group packs even a single exception: Permanent in it still means Permanent."""
+    """A task group wraps even a single exception; Permanent inside it must still count as Permanent."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
 def _gives_up(error: BaseException, give_up_on: Sequence[int | str]) -> bool:
-    """Exceptions are matched as `except` would, by name: with their module or without it, and by what they inherit."""
+    """Whether a name in `give_up_on`, with or without its module, is a class of the error or a base of it.
+
+    Numbers match the exit codes of commands and of SystemExit; signal names match commands."""
     if not give_up_on:
         return False
     if isinstance(error, CommandFailed):
-        return error.ending in give_up_on
+        return error.status in give_up_on
     if isinstance(error, SystemExit) and error.code in give_up_on:
         return True
     classes = type(error).__mro__
@@ -139,7 +141,7 @@ def _gives_up(error: BaseException, give_up_on: Sequence[int | str]) -> bool:
 
 
 def _delay_s(after: object) -> float | None:
-    """The delay a handler asked for; None, which leaves it to the policy, for one that makes no sense."""
+    """The delay that Retry carries, bounded; None, which means the policy's own delay, if it is not a number."""
     if isinstance(after, bool) or not isinstance(after, int | float) or math.isnan(after):
         return None
     return min(max(0.0, float(after)), LONGEST_DELAY_S)

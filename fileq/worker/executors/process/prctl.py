@@ -1,4 +1,7 @@
-"""What Linux does for a process that asks: end it with its parent, hand it orphans, name it."""
+"""Three settings of a process that only Linux has: end with the parent, adopt orphans, a name.
+
+They are why a kill -9 of any process of a worker leaves no descendants: see fork_server.py.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,19 @@ _SET_PDEATHSIG, _SET_NAME, _SET_CHILD_SUBREAPER = 1, 15, 36
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """SIGKILL for this process when the thread that made it ends; also if that happened before this call."""
+    """Have the kernel kill this process when the thread that forked it ends, also if it has ended already."""
     _prctl(_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def adopt_orphans() -> None:
-    """Descendants that lose their parent become children of this process, whatever session they are in."""
+    """Descendants that lose their parent become children of this process, whichever session they are in."""
     _prctl(_SET_CHILD_SUBREAPER, ctypes.c_ulong(1))
 
 
 def set_name(name: str) -> None:
-    """What `ps` and `top` show; the kernel keeps 15 bytes of it."""
+    """Set the name that `ps` and `top` show; the kernel keeps 15 bytes of it."""
     _prctl(_SET_NAME, ctypes.c_char_p(name.encode()))
 
 

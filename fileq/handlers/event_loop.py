@@ -1,6 +1,7 @@
-"""One event loop for the async handlers of a process, in a thread of its own, so that it goes on between jobs.
+"""The event loop of a process's async handlers: one loop in a thread of its own, which keeps running between jobs.
 
-Started by the first coroutine, hence in the child that runs it and not in the process that forked it.
+Never started before the first coroutine runs: the fork server must stay without threads, and each child it forks
+needs a thread and a loop of its own.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fileq.handlers.context import Context
-from fileq.handlers.endings import TimedOut
+from fileq.handlers.outcomes import TimedOut
 
-_LOOK_EVERY_S = 0.05  # how soon a cancellation reaches a coroutine
-_LAST_WORDS_S = 1.0  # for what is still on the loop when it closes
+_POLL_EVERY_S = 0.05  # the longest time until a cancellation reaches a coroutine
+_CLOSE_TIMEOUT_S = 1.0  # for the tasks that are still on the loop when it closes
 
 
 class EventLoop:
@@ -28,14 +29,16 @@ class EventLoop:
         self._is_closing = False
 
     def run(self, start: Callable[[], Awaitable[Any]], context: Context) -> Any:
-        """What the coroutine returns or raises. Cancelled, it gets CancelledError at its next await; past its
-        deadline too, and that ends as TimedOut."""
+        """What the coroutine returns or raises.
+
+        When it is cancelled or its deadline passes, it gets CancelledError at its next await. After the deadline the
+        result is TimedOut."""
         loop = self._started()
         tasks: list[asyncio.Task[Any]] = []
-        future = asyncio.run_coroutine_threadsafe(_watched(start, context, tasks), loop)
+        future = asyncio.run_coroutine_threadsafe(_limited(start, context, tasks), loop)
         while True:
             try:
-                value, error = future.result(_LOOK_EVERY_S)
+                value, error = future.result(_POLL_EVERY_S)
                 break
             except concurrent.futures.TimeoutError:
                 if tasks and context.cancelled.is_set():
@@ -45,7 +48,7 @@ class EventLoop:
         return value
 
     def close(self) -> None:
-        """Cancels what still runs and ends the thread. May be called twice, and before anything ran."""
+        """Cancel the running coroutines and end the thread. May be called twice, and before anything ran."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -60,26 +63,29 @@ class EventLoop:
             if self._loop is None:
                 self._is_closing = False
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._turn, args=(self._loop,), name="async", daemon=True)
+                self._thread = threading.Thread(target=self._run_loop, args=(self._loop,), name="async", daemon=True)
                 self._thread.start()
             return self._loop
 
-    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         asyncio.set_event_loop(loop)
         while not self._is_closing:
             try:
                 loop.run_forever()
             except (SystemExit, KeyboardInterrupt):
-                continue  # a task that a handler started, and asyncio lets these two through; others still run
+                # Raised by a task that a handler left on the loop. asyncio lets these two stop the loop.
+                continue
         _cancel_all(loop)
         loop.close()
 
 
-async def _watched(
+async def _limited(
     start: Callable[[], Awaitable[Any]], context: Context, tasks: list[asyncio.Task[Any]]
 ) -> tuple[Any, BaseException | None]:
-    """Value or exception as a value: raised, a TimeoutError of the handler's own would be taken for that of our wait,
-    and SystemExit would stop the loop."""
+    """The value or the exception of the coroutine, ended at the deadline.
+
+    The exception is returned, not raised: run() could not tell a TimeoutError of the handler from its own, and
+    SystemExit would stop the loop."""
     own = asyncio.current_task()
     if own is not None:
         tasks.append(own)
@@ -93,8 +99,8 @@ async def _watched(
 
 
 def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
-    """What handlers left behind on the loop ends with it, if it heeds its cancellation."""
+    """Cancel the tasks that handlers left on the loop, and wait a bounded time for them."""
     for task in (tasks := asyncio.all_tasks(loop)):
         task.cancel()
     if tasks:
-        loop.run_until_complete(asyncio.wait(tasks, timeout=_LAST_WORDS_S))
+        loop.run_until_complete(asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT_S))

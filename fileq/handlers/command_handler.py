@@ -1,7 +1,7 @@
-"""Command handlers: an argument list with placeholders, run as a process of its own.
+"""Runs a command as the handler of a job: an argument list with placeholders, in a process of its own.
 
-No shell: a file name reaches the program as one argument or in the environment, whatever is in it. Only jobs of the
-type `command` bring a line for the shell along, and there are none unless worker.allow_commands.
+Never passes a file name to a shell: it is one argument or an environment variable, with any bytes in it. Only jobs of
+the type `command` carry a shell line of their own, and a worker runs those only with worker.allow_commands.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import msgspec
 from fileq.core.errors import Permanent
 from fileq.core.job import Job
 from fileq.handlers.context import Context
-from fileq.handlers.endings import CommandFailed, TimedOut, one_line
-from fileq.handlers.process import Ended, Tail, run_process
+from fileq.handlers.outcomes import CommandFailed, TimedOut, one_line
+from fileq.handlers.subprocesses import ProcessResult, Tail, run_process
 
 TAIL = 16 * 1024  # bytes kept of stdout and of stderr
-_LONGEST_JSON = 30 * 1024  # of each as JSON, so that both fit into a result
-_LONGEST_SAID = 3_500  # characters of what a failed program said
+_MAX_JSON = 30 * 1024  # bytes of JSON for each of the two, so that both fit into a result
+_MAX_SHOWN = 3_500  # characters of a failed program's output in the error
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 # Placeholder → environment variable.
 NAMES = {
@@ -44,7 +44,7 @@ NAMES = {
 
 
 def command_problems(command: Sequence[str]) -> Iterator[str]:
-    """Why this command would fail for every job; sentences that continue the name of its route."""
+    """Why this command would fail for every job. Each text continues a sentence that begins with the route's name."""
     program, *rest = command
     if _PLACEHOLDER.fullmatch(program):
         yield f"has {program} as its program; a file that was dropped is never executed"
@@ -58,7 +58,7 @@ def command_problems(command: Sequence[str]) -> Iterator[str]:
 
 
 def command_warnings(command: Sequence[str]) -> Iterator[str]:
-    """What is allowed and probably not meant."""
+    """What is valid but probably a mistake; texts as those of command_problems()."""
     for argument in command[1:]:
         names = _PLACEHOLDER.findall(argument)
         if not _PLACEHOLDER.fullmatch(argument) and any(name in NAMES for name in names):
@@ -66,14 +66,14 @@ def command_warnings(command: Sequence[str]) -> Iterator[str]:
 
 
 def run_command(command: Sequence[str], job: Job, path: bytes, context: Context) -> dict[str, Any]:
-    """Exit code and output of a configured command with this job's values in its places."""
+    """Exit code and output of a configured command, its placeholders replaced by this job's values."""
     values = _values(job, path, context.attempt)
     arguments = [_argument(argument, values) for argument in command]
     return _run(arguments, os.path.basename(command[0]), values, context)
 
 
 def run_shell(job: Job, path: bytes, context: Context) -> dict[str, Any]:
-    """Exit code and output of the command that the job itself brings along: a line for the shell, or a list."""
+    """Exit code and output of the command in the job's payload: a line for the shell, or a list of arguments."""
     payload = job.payload_value
     command = payload.get("command") if isinstance(payload, dict) else None
     if isinstance(command, str) and command.strip():
@@ -87,44 +87,46 @@ def run_shell(job: Job, path: bytes, context: Context) -> dict[str, Any]:
 
 
 def _run(arguments: list[bytes], name: str, values: dict[str, bytes], context: Context) -> dict[str, Any]:
-    environment = {**os.environb, **{NAMES[place].encode(): value for place, value in values.items()}}
+    environment = {**os.environb, **{NAMES[name].encode(): value for name, value in values.items()}}
     if context.traceparent:
         environment[b"TRACEPARENT"] = context.traceparent.encode()
     try:
-        ended = run_process(arguments, environment, cancelled=context.cancelled, timeout_s=context.time_left, tail=TAIL)
+        result = run_process(
+            arguments, environment, cancelled=context.cancelled, timeout_s=context.time_left, tail=TAIL
+        )
     except ValueError as error:
         raise Permanent(f"the job can't be handed to a command: {error}") from error
     except OSError as error:
         if error.errno == errno.E2BIG:
             raise Permanent("the job is too large for the arguments and environment of a command") from error
         raise
-    if ended.stopped == "timeout":
+    if result.stopped == "timeout":
         raise TimedOut(context.timeout_s)
-    if ended.stopped == "cancelled":
+    if result.stopped == "cancelled":
         raise InterruptedError("cancelled")
-    if ended.code != 0:
-        raise _failure(name, ended)
-    return {"exit": 0, "stdout": _fitting(ended.stdout), "stderr": _fitting(ended.stderr)}
+    if result.code != 0:
+        raise _failure(name, result)
+    return {"exit": 0, "stdout": _fitting(result.stdout), "stderr": _fitting(result.stderr)}
 
 
-def _failure(name: str, ended: Ended) -> CommandFailed:
-    if ended.code is None:
+def _failure(name: str, result: ProcessResult) -> CommandFailed:
+    if result.code is None:
         return CommandFailed(f"{name} has ended, and its exit code was lost", "lost")
-    said = one_line(ended.stderr.text()) or one_line(ended.stdout.text())
-    if len(said) > _LONGEST_SAID:
-        said = "…" + said[-_LONGEST_SAID:]
-    colon = f": {said}" if said else ""
-    if ended.code > 0:
-        return CommandFailed(f"{name} exited with {ended.code}{colon}", ended.code)
+    output = one_line(result.stderr.text()) or one_line(result.stdout.text())
+    if len(output) > _MAX_SHOWN:
+        output = "…" + output[-_MAX_SHOWN:]
+    details = f": {output}" if output else ""
+    if result.code > 0:
+        return CommandFailed(f"{name} exited with {result.code}{details}", result.code)
     try:
-        ending = signal.Signals(-ended.code).name
+        signal_name = signal.Signals(-result.code).name
     except ValueError:
-        ending = f"signal {-ended.code}"
-    return CommandFailed(f"{name} was killed by {ending}{colon}", ending)
+        signal_name = f"signal {-result.code}"
+    return CommandFailed(f"{name} was killed by {signal_name}{details}", signal_name)
 
 
 def _values(job: Job, path: bytes, attempt: int) -> dict[str, bytes]:
-    """What placeholders and variables stand for; empty where the job has no such thing."""
+    """The values of the placeholders and environment variables; empty for fields that the job does not have."""
     texts = {
         "job_id": job.id,
         "type": job.type or "",
@@ -146,8 +148,8 @@ def _argument(argument: str, values: dict[str, bytes]) -> bytes:
 
 
 def _fitting(tail: Tail) -> str:
-    """The text, shortened at its front until its JSON fits: control characters take six bytes each there."""
+    """The text, shortened at its front until its JSON fits: JSON needs six bytes for a control character."""
     text = tail.text()
-    while len(msgspec.json.encode(text)) > _LONGEST_JSON:
+    while len(msgspec.json.encode(text)) > _MAX_JSON:
         text = "…" + text[len(text) // 4 + 1 :]
     return text

@@ -1,4 +1,4 @@
-"""What a handler returned or raised, as an outcome: text that survives any process border, bounded, readable."""
+"""What a handler returned or raised becomes an outcome: bounded text that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import pytest
 
 from fileq.core.errors import Permanent, Retry
 from fileq.core.outcome import Done, Failed
-from fileq.handlers.endings import LONGEST_ERROR, LONGEST_RESULT, CommandFailed, TimedOut, done, failed
-from fileq.worker.executors.asked import timed_out
+from fileq.handlers.outcomes import LONGEST_ERROR, LONGEST_RESULT, CommandFailed, TimedOut, done, failed
+from fileq.worker.executors.stop_request import timed_out
 
 
 class Unspeakable(Exception):
     def __str__(self) -> str:
-        raise RuntimeError("no words")
+        raise RuntimeError("no message")
 
 
-class NotEvenEqual(Exception):
-    """Unpickleable, and hostile to whoever looks at it."""
+class Unpicklable(Exception):
+    """Can't be pickled."""
 
     def __init__(self) -> None:
         super().__init__("odd")
@@ -43,11 +43,11 @@ def raised(error: BaseException) -> BaseException:
         return caught
 
 
-def without_place(ending: Failed) -> str:
-    return ending.error.partition(" (at ")[0]
+def without_location(outcome: Failed) -> str:
+    return outcome.error.partition(" (at ")[0]
 
 
-def test_nothing_returned_is_no_result() -> None:
+def test_a_handler_that_returns_none_has_no_result() -> None:
     assert done(None) == Done()
 
 
@@ -72,18 +72,20 @@ def test_a_small_result_is_kept_as_json(value: Any, json: bytes) -> None:
     assert done(value) == Done(json)
 
 
-def endless() -> list[Any]:
+def self_containing() -> list[Any]:
     value: list[Any] = []
     value.append(value)
     return value
 
 
-@pytest.mark.parametrize("value", [object(), {"x": object()}, endless(), "\udc80", {"a": {b"\xff": 1j}}, iter([])])
+@pytest.mark.parametrize(
+    "value", [object(), {"x": object()}, self_containing(), "\udc80", {"a": {b"\xff": 1j}}, iter([])]
+)
 def test_a_result_that_is_not_json_is_dropped_with_a_warning(value: Any) -> None:
-    ending = done(value)
-    assert ending.result == b""
-    assert "not JSON" in ending.warning
-    assert msgspec.msgpack.encode(ending)
+    outcome = done(value)
+    assert outcome.result == b""
+    assert "not JSON" in outcome.warning
+    assert msgspec.msgpack.encode(outcome)
 
 
 def test_a_result_is_kept_up_to_64_kib_of_json_and_not_a_byte_more() -> None:
@@ -94,11 +96,11 @@ def test_a_result_is_kept_up_to_64_kib_of_json_and_not_a_byte_more() -> None:
 
 
 def test_an_exception_is_its_name_and_message_and_where_it_was_raised() -> None:
-    ending = failed(raised(ValueError("bad header")))
-    assert without_place(ending) == "ValueError: bad header"
-    assert " (at test_handlers_endings.py:" in ending.error
-    assert ending.error.endswith(" in raised)")
-    assert (ending.kind, ending.is_permanent, ending.after_s, ending.is_sample) == ("ValueError", False, None, True)
+    outcome = failed(raised(ValueError("bad header")))
+    assert without_location(outcome) == "ValueError: bad header"
+    assert " (at test_handlers_outcomes.py:" in outcome.error
+    assert outcome.error.endswith(" in raised)")
+    assert (outcome.kind, outcome.is_permanent, outcome.after_s, outcome.is_sample) == ("ValueError", False, None, True)
 
 
 def test_an_exception_deep_in_a_library_names_the_handler_too() -> None:
@@ -112,9 +114,9 @@ def test_an_exception_deep_in_a_library_names_the_handler_too() -> None:
         handler()
     error = caught.value
     assert error.__traceback__ is not None
-    ending = failed(error.with_traceback(error.__traceback__.tb_next))
-    assert without_place(ending) == "KeyError: 'x'"
-    assert [place.split()[-1].strip(")") for place in ending.error.split(" (at ")[1].split(", ")] == [
+    outcome = failed(error.with_traceback(error.__traceback__.tb_next))
+    assert without_location(outcome) == "KeyError: 'x'"
+    assert [location.split()[-1].strip(")") for location in outcome.error.split(" (at ")[1].split(", ")] == [
         "handler",
         "raised_by_library",
     ]
@@ -126,7 +128,7 @@ def test_an_exception_deep_in_a_library_names_the_handler_too() -> None:
         (ValueError(), "ValueError", "ValueError"),
         (ValueError("two\n  lines\r\n\n"), "ValueError: two | lines", "ValueError"),
         (Unspeakable(), "Unspeakable: (its message can't be shown)", "Unspeakable"),
-        (NotEvenEqual(), "NotEvenEqual: odd", "NotEvenEqual"),
+        (Unpicklable(), "Unpicklable: odd", "Unpicklable"),
         (SystemExit(3), "SystemExit: 3", "SystemExit"),
         (KeyboardInterrupt(), "KeyboardInterrupt", "KeyboardInterrupt"),
         (MemoryError(), "MemoryError", "MemoryError"),
@@ -135,20 +137,20 @@ def test_an_exception_deep_in_a_library_names_the_handler_too() -> None:
         (GeneratorExit(), "GeneratorExit", "GeneratorExit"),
     ],
 )
-def test_whatever_is_raised_becomes_a_failure_that_can_be_sent(error: BaseException, text: str, kind: str) -> None:
-    ending = failed(raised(error))
-    assert (without_place(ending), ending.kind, ending.is_permanent) == (text, kind, False)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(ending), type=Failed) == ending
-    assert "\n" not in ending.error
+def test_every_exception_becomes_a_failure_that_can_be_sent(error: BaseException, text: str, kind: str) -> None:
+    outcome = failed(raised(error))
+    assert (without_location(outcome), outcome.kind, outcome.is_permanent) == (text, kind, False)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(outcome), type=Failed) == outcome
+    assert "\n" not in outcome.error
 
 
 def test_an_error_is_at_most_4000_characters() -> None:
-    ending = failed(ValueError("x" * 10_000))
-    assert len(ending.error) == LONGEST_ERROR == 4_000
-    assert ending.error.endswith("…")
+    outcome = failed(ValueError("x" * 10_000))
+    assert len(outcome.error) == LONGEST_ERROR == 4_000
+    assert outcome.error.endswith("…")
 
 
-def test_a_class_that_breaks_every_question_is_still_a_failure() -> None:
+def test_an_exception_whose_class_raises_on_inspection_is_still_a_failure() -> None:
     class Meta(type):
         def __getattribute__(cls, name: str) -> Any:
             if name == "__module__":
@@ -161,9 +163,9 @@ def test_a_class_that_breaks_every_question_is_still_a_failure() -> None:
     assert failed(Hidden(), give_up_on=("ValueError",)).error == "Hidden"
 
 
-def test_permanent_is_for_good_and_no_sample() -> None:
-    ending = failed(raised(Permanent("no such customer")))
-    assert ending == Failed("Permanent: no such customer", "Permanent", is_permanent=True, is_sample=False)
+def test_permanent_is_a_permanent_failure_and_no_sample_for_the_breaker() -> None:
+    outcome = failed(raised(Permanent("no such customer")))
+    assert outcome == Failed("Permanent: no such customer", "Permanent", is_permanent=True, is_sample=False)
 
 
 @pytest.mark.parametrize(
@@ -179,9 +181,9 @@ def test_permanent_is_for_good_and_no_sample() -> None:
         (True, None),
     ],
 )
-def test_retry_chooses_the_delay_if_it_is_one(after: Any, after_s: float | None) -> None:
-    ending = failed(raised(Retry("busy", after=after)))
-    assert ending == Failed("Retry: busy", "Retry", after_s=after_s)
+def test_retry_chooses_the_delay_if_it_is_a_number(after: Any, after_s: float | None) -> None:
+    outcome = failed(raised(Retry("busy", after=after)))
+    assert outcome == Failed("Retry: busy", "Retry", after_s=after_s)
 
 
 @pytest.mark.parametrize(
@@ -198,17 +200,17 @@ def test_retry_chooses_the_delay_if_it_is_one(after: Any, after_s: float | None)
     ],
 )
 def test_give_up_on_matches_as_except_would_by_name(name: str, is_permanent: bool) -> None:
-    ending = failed(raised(BadInput("x")), give_up_on=(7, name))
-    assert (ending.is_permanent, ending.is_sample) == (is_permanent, not is_permanent)
+    outcome = failed(raised(BadInput("x")), give_up_on=(7, name))
+    assert (outcome.is_permanent, outcome.is_sample) == (is_permanent, not is_permanent)
 
 
 @pytest.mark.parametrize(("code", "is_permanent"), [(7, True), (8, False), ("7", False), (None, False)])
-def test_give_up_on_knows_the_exit_code_a_function_exits_with(code: Any, is_permanent: bool) -> None:
+def test_give_up_on_matches_the_code_of_system_exit(code: Any, is_permanent: bool) -> None:
     assert failed(SystemExit(code), give_up_on=(7,)).is_permanent is is_permanent
 
 
 @pytest.mark.parametrize(
-    ("ending", "kind", "give_up_on", "is_permanent"),
+    ("status", "kind", "give_up_on", "is_permanent"),
     [
         (7, "exit 7", (7,), True),
         (7, "exit 7", (8, "SIGSEGV", "CommandFailed"), False),
@@ -216,18 +218,18 @@ def test_give_up_on_knows_the_exit_code_a_function_exits_with(code: Any, is_perm
         ("SIGSEGV", "SIGSEGV", (11, 139), False),
     ],
 )
-def test_give_up_on_knows_the_exit_codes_and_signals_of_commands(
-    ending: int | str, kind: str, give_up_on: tuple[int | str, ...], is_permanent: bool
+def test_give_up_on_matches_exit_codes_and_signals_of_commands(
+    status: int | str, kind: str, give_up_on: tuple[int | str, ...], is_permanent: bool
 ) -> None:
-    outcome = failed(raised(CommandFailed("convert exited", ending)), give_up_on)
+    outcome = failed(raised(CommandFailed("convert exited", status)), give_up_on)
     assert outcome == Failed("convert exited", kind, is_permanent=is_permanent, is_sample=not is_permanent)
 
 
-def test_a_timeout_reads_the_same_from_inside_and_from_outside() -> None:
+def test_a_timeout_has_the_same_text_from_the_executor_and_from_the_handler() -> None:
     assert timed_out(90) == failed(raised(TimedOut(90))) == Failed("timed out after 1m30s", "Timeout")
 
 
-def test_what_a_task_group_packs_counts_as_itself_when_it_is_alone() -> None:
+def test_the_only_exception_of_a_task_group_counts_as_itself() -> None:
     alone = ExceptionGroup("g", [ExceptionGroup("h", [Permanent("bad")])])
     assert failed(alone).error == "Permanent: bad"
     two = failed(ExceptionGroup("g", [Permanent("bad"), ValueError("x")]))

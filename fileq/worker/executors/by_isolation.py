@@ -1,6 +1,6 @@
-"""Each task where its route wants it: in a child process or in a thread. The places are shared, so is the descriptor.
+"""The executor of a worker: passes each task to the process executor or the thread executor, as its route says.
 
-What no route needs is not started: no fork server without process isolation, no threads without thread isolation.
+Never starts what no route needs: no fork server without process isolation, no threads without thread isolation.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from collections.abc import Sequence
 from fileq.config import WorkerSettings
 from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit, ignore
-from fileq.core.outcome import Cancelled, Released
-from fileq.handlers import context
+from fileq.handlers.context import CancelFlag
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors.base import Executor
-from fileq.worker.executors.process import ProcessExecutor
+from fileq.worker.executors.process.executor import ProcessExecutor
+from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.protocol import Executor, TaskOutcome
 from fileq.worker.executors.thread import ThreadExecutor
-from fileq.worker.program import Program
 
 
-class MixedExecutor:
-    """The executor of a worker. Raises ConfigError if its children can't import the handlers."""
+class ExecutorsByIsolation:
+    """Raises ConfigError on construction if the children can't import the handlers."""
 
     def __init__(
         self,
@@ -52,11 +51,12 @@ class MixedExecutor:
         return self._epoll.fileno()
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        for isolation, executor in self._executors.items():  # children first: who runs threads may wait for them
+        # In the order of construction, processes first: submit() of the thread executor may wait for its tasks.
+        for isolation, executor in self._executors.items():
             if wanted := [task for task in tasks if self._routes[task.route].isolation == isolation]:
                 executor.submit(wanted)
 
-    def collect(self) -> list[tuple[Task, Ran | Cancelled | Released]]:
+    def collect(self) -> list[tuple[Task, TaskOutcome]]:
         return [ended for executor in self._executors.values() for ended in executor.collect()]
 
     def next_deadline_s(self) -> float | None:
@@ -86,5 +86,5 @@ class MixedExecutor:
         self._executors[isolation] = executor
         self._epoll.register(executor.fileno(), select.EPOLLIN)
 
-    def _run(self, task: Task, cancelled: context.CancelFlag) -> Ran:
+    def _run(self, task: Task, cancelled: CancelFlag) -> Ran:
         return run_task(task, self._routes, cancelled)
