@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from fileq.core.outcome import Died, Done
+from fileq.core.process_events import ForkServerDied
 from fileq.worker.executors.process import child_pool
 from fileq.worker.executors.process.fork_server_client import ForkServerClient
 from fileq.worker.executors.process.program import Program
@@ -43,7 +44,7 @@ def test_when_the_fork_server_is_killed_running_tasks_end_as_died_and_later_ones
         assert driver.outcome(key) == Died("the fork server was killed by signal SIGKILL")
     assert driver.run("echo again") == Done(b"again")
     driver.until(lambda: not before.keys() & marked(driver.mark).keys())
-    assert driver.emitted("forkserver.died") == [{"cause": "was killed by signal SIGKILL"}]
+    assert driver.emitted("forkserver.died") == [ForkServerDied("was killed by signal SIGKILL")]
 
 
 def test_a_fork_server_that_does_not_start_again_is_tried_again_while_tasks_wait(start: Start, tmp_path: Path) -> None:
