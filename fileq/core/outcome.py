@@ -1,4 +1,4 @@
-"""How one run of a handler ended. Executors make these; the retry policy turns them into settlements.
+"""How one run of a handler ended. Executors make these values; the retry policy decides what follows from them.
 
 Tagged, so that a child process can send them to its parent.
 """
@@ -11,17 +11,16 @@ from msgspec import Struct
 
 
 class Done(Struct, frozen=True, tag=True):
-    """The handler returned. `warning` tells what became of a result that could not be kept."""
+    """The handler returned. `warning` says why its result could not be kept."""
 
     result: bytes = b""
     warning: str = ""
-    is_superseded: bool = False
 
 
 class Failed(Struct, frozen=True, tag=True):
     """The attempt failed: an exception, a timeout, too much memory, a command's exit code.
 
-    `kind` is the error's name, for counting; `is_sample` says whether the breaker should hear of it."""
+    `kind` is the error's name, for counting. `is_sample`: the failure counts for the circuit breaker."""
 
     error: str
     kind: str
@@ -31,24 +30,32 @@ class Failed(Struct, frozen=True, tag=True):
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """Nobody tried: these bytes, this type or this hour do not allow it. It is dead, and no attempt has failed."""
+    """Nothing was run: the bytes are not a job, no handler takes it, or its deadline has passed. It becomes a dead
+    letter, and no attempt is counted."""
 
     error: str
     kind: str
 
 
 class Died(Struct, frozen=True, tag=True):
-    """The process that ran it ended by a signal or an exit that we did not cause."""
+    """The process that ran it ended by a signal or an exit that fileq did not cause."""
 
     cause: str
 
 
+class Changed(Struct, frozen=True, tag=True):
+    """Nothing was run: the file is another version now, the one with this signature."""
+
+    signature: str
+
+
 class Cancelled(Struct, frozen=True, tag=True):
-    """Somebody asked for it, and it has stopped."""
+    """An operator cancelled the job, and its handler has stopped."""
 
 
 class Released(Struct, frozen=True, tag=True):
-    """It was stopped because the worker stops; nothing is held against it."""
+    """It was stopped because the worker stops; nothing is counted against the job."""
 
 
-Outcome: TypeAlias = Done | Failed | Refused | Died | Cancelled | Released
+FinalOutcome: TypeAlias = Done | Failed | Refused | Died | Cancelled | Released
+Outcome: TypeAlias = FinalOutcome | Changed
