@@ -102,8 +102,9 @@ class Attempts:
         """Ends the attempt of a job that another slot has now. It is not settled."""
         assert isinstance(slot.state, Running)
         claim = slot.state.claim
-        self._executor.abandon(claim.key)
-        if slot.state.changed is not None:
+        if slot.state.changed is None:
+            self._executor.abandon(claim.key)
+        else:
             self._changed.remove(slot)
         slot.lose()
         self._breaker.record(claim.key, None)

@@ -17,6 +17,25 @@ from tests.support.terminal import Terminal
 from tests.support.worker_setup import Farm, ids, is_running, on_files
 
 
+def imported_by(farm: Farm, *arguments: str) -> set[str]:
+    """The modules that this command imports; it must succeed."""
+    python, *words = program.command(*arguments, "--app-dir", str(farm.directory), settings=farm.all_settings())
+    command = [python, "-X", "importtime", *words]
+    environment = program.environment()
+    ended = subprocess.run(command, cwd=farm.directory, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    return {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines() if line.startswith("import time:")}
+
+
+def test_a_worker_on_sqlite_does_not_import_redis(sqlite_farm: Farm) -> None:
+    """Importing it takes longer than all the rest of a worker's start."""
+    sqlite_farm.enqueue("note", "one")
+    imported = imported_by(sqlite_farm, "worker", str(sqlite_farm.inbox), "--once")
+    assert {"fileq.core.breaker", "pybreaker"} <= imported
+    assert not {name for name in imported if name.startswith("redis.")}, "pybreaker may try, and must fail at once"
+    assert sqlite_farm.told("note") == ["one"]
+
+
 def all_once(farm: Farm, **settings: object) -> subprocess.CompletedProcess[str]:
     arguments = ("all", str(farm.inbox), "--once", "--app-dir", str(farm.directory))
     return program.run(*arguments, cwd=farm.directory, settings=farm.all_settings(**settings), timeout_s=100)
