@@ -22,9 +22,9 @@ from fileq.core.settlement import SettleResult
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.worker.attempts import Attempts
+from fileq.worker.calls import Call, CallsInFlight
 from fileq.worker.executors.base import Executor
 from fileq.worker.heartbeats import Heartbeats
-from fileq.worker.in_flight import Call, CallsInFlight
 from fileq.worker.policies import policies_of
 from fileq.worker.post_actions import PostActions
 from fileq.worker.slot import Slot
@@ -72,7 +72,7 @@ class Pump:
         self._calls = CallsInFlight(broker, worker.count)
         self._post_actions = PostActions(worker.after, paths, emit)
         self.is_quiet = False  # claims nothing any more
-        self.is_underfilled = True  # the last claim brought fewer jobs than it asked for: wait for a wake-up
+        self.is_underfilled = True  # the last claim brought fewer jobs than it could: wait for a wake-up
         self.paused: frozenset[str] = frozenset()
         self.reply_count = 0  # grows as long as the broker is reachable
 
