@@ -8,10 +8,10 @@ import stat
 from collections.abc import Iterable
 
 from fileq.core.errors import Permanent
-from fileq.core.outcome import Failed
+from fileq.core.outcome import Changed, Failed
 from fileq.files.version import signature_of
 from fileq.handlers.endings import failed
-from fileq.handlers.task import Changed, Task
+from fileq.handlers.task import Task
 
 # One look gives where a path really leads and what is there, of the same file, and costs a third of realpath.
 _HAS_PROC = os.path.isdir("/proc/self/fd")

@@ -15,10 +15,9 @@ import pytest
 
 from fileq.core.errors import Permanent, Retry
 from fileq.core.job import decode
-from fileq.core.outcome import Done, Failed
+from fileq.core.outcome import Changed, Done, Failed
 from fileq.handlers import checksum, simulate
 from fileq.handlers.run import run_task
-from fileq.handlers.task import Changed
 from tests.support.handler_runs import file_task, routes_of, run, task_of, typed_task
 
 EMPTY_SHA = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
-from fileq.handlers.task import Changed, Ran
+from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Released
+from fileq.handlers.task import Ran
 from fileq.worker.executors.asked import Asked, ending, timed_out
 from fileq.worker.executors.children import pause_after
 from fileq.worker.wire import cause_of_death

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 
-from fileq.core.outcome import Cancelled, Done, Failed, Released
+from fileq.core.outcome import Cancelled, Changed, Done, Failed, Released
 from fileq.core.units import format_duration
-from fileq.handlers.task import Changed, Ran
+from fileq.handlers.task import Ran
 
 CANCEL_GRACE_S = 5.0  # between context.cancelled and the end by force
 
