@@ -1,0 +1,1 @@
+"""What the command line does once it has parsed its arguments. Must never parse arguments or import argparse."""

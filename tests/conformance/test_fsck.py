@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fileq.brokers.redis import open_redis
 from fileq.brokers.sqlite import SqliteBroker
 from fileq.brokers.types import UnrecordedJob
-from fileq.commands.admin.fsck import fsck, walk
+from fileq.commands.admin.fsck import broker_walk, fsck
 from fileq.core.errors import ConfigError
 from fileq.core.settlement import cancel, complete
 from tests.conformance.builders import (
@@ -334,7 +334,7 @@ def other_broker(harness, config):
 
 def test_more_damage_than_is_kept_in_mind_at_once_is_repaired_in_rounds(harness, monkeypatch):
     """And no counter makes up for jobs that can still be put back."""
-    monkeypatch.setattr(walk, "CANDIDATES", 25)
+    monkeypatch.setattr(broker_walk, "CANDIDATES", 25)
     enqueue(harness, *names(110))
     for id in names(110)[:60]:
         harness.lose_element("low", record_of(harness, id).raw)
@@ -347,7 +347,7 @@ def test_more_damage_than_is_kept_in_mind_at_once_is_repaired_in_rounds(harness,
 
 
 def test_among_many_strangers_ours_are_found_and_the_rest_is_left_alone(harness, monkeypatch):
-    monkeypatch.setattr(walk, "CANDIDATES", 25)
+    monkeypatch.setattr(broker_walk, "CANDIDATES", 25)
     for i in range(60):
         harness.push_raw("low", foreign(f"f{i}"))
     enqueue(harness, *names(3))

@@ -44,8 +44,8 @@ def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(desk: Desk)
     assert desk.json("admin", "pause", "low") == expected
     assert desk.json("pause", "low") == {**expected, "has_changed": False}
     assert desk.broker.census().paused == {"low"}
-    assert desk.run("resume", "low") == "low is open, 1 job in it\n"
-    assert desk.run("resume", "low") == "low is open already, 1 job in it\n"
+    assert desk.run("resume", "low") == "low is open, 1 job waiting\n"
+    assert desk.run("resume", "low") == "low is already open, 1 job waiting\n"
     assert desk.json("resume", "low") == {**expected, "is_paused": False, "has_changed": False}
     assert desk.broker.census().paused == frozenset()
 
@@ -53,8 +53,8 @@ def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(desk: Desk)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("pause", "nope"), "no queue is called 'nope'; there are high, low"),
-        (("resume", "dead_letter"), "no queue is called 'dead_letter'"),
+        (("pause", "nope"), "no queue is named 'nope'; the queues are high, low"),
+        (("resume", "dead_letter"), "no queue is named 'dead_letter'"),
         (("pause",), "QUEUE"),
         (("reprocess", "--since", "yesterday"), "--since is 'yesterday'"),
         (("reprocess", "--match", ""), "--match is empty"),

@@ -33,7 +33,7 @@ from tests.support.waiting import wait_until
 
 
 def bury_all(desk: Desk, ids: list[str], slots: int = 250) -> None:
-    """Dead jobs of these ids, quickly."""
+    """DeadJob jobs of these ids, quickly."""
     for start in range(0, len(ids), slots):
         some = ids[start : start + slots]
         enqueue(desk, *some)

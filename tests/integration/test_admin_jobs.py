@@ -87,7 +87,7 @@ def test_bytes_that_are_no_job_are_shown_under_an_id(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("peek", "--queue", "nope"), "no queue is called 'nope'; there are high, low, scheduled"),
+        (("peek", "--queue", "nope"), "no queue is named 'nope'; give one of high, low, scheduled"),
         (("peek", "-n", "0"), "-n is '0'; it must be a whole number, 1 or more"),
         (("list", "--state", "odd"), "--state is 'odd'; it must be one of pending"),
         (("list", "--limit", "x"), "--limit is 'x'"),
@@ -225,7 +225,7 @@ def test_a_version_whose_record_has_expired_is_still_known(desk: Desk) -> None:
     desk.broker.discard([("gone", raw.raw)])
     [version] = desk.json("trace", "in/a")["versions"]
     assert (version["job_id"], version["job"]) == ("gone", None)
-    assert "its history has expired" in desk.run("trace", "in/a")
+    assert "its record has expired" in desk.run("trace", "in/a")
 
 
 def test_a_file_nobody_knows_is_one_line_and_exit_1(desk: Desk) -> None:

@@ -20,10 +20,10 @@ import pytest
 from msgspec.structs import replace
 
 from fileq.brokers import open_broker
-from fileq.commands.admin.stats import Recent, gather
+from fileq.commands.admin.formatting import Screen
+from fileq.commands.admin.live_stats import watch
+from fileq.commands.admin.stats import RecentTotals, gather
 from fileq.commands.admin.stats_text import render
-from fileq.commands.admin.text import Page
-from fileq.commands.admin.watch import watch
 from fileq.config import config_from
 from fileq.core.job import rfc3339_ms
 from fileq.core.settlement import complete
@@ -48,7 +48,7 @@ from tests.support.waiting import wait_until
 def test_an_empty_broker(desk: Desk) -> None:
     out = desk.run("admin", "stats")
     assert out.startswith(f"fileq on {desk.broker.kind} {desk.broker.where}, ")
-    assert "Nothing waits." in out
+    assert "No job is waiting." in out
     assert "no workers" in out
     stats = desk.json("stats")
     assert [(queue["name"], queue["length"], queue["oldest_age_s"]) for queue in stats["queues"]] == [
@@ -116,9 +116,9 @@ def test_workers_are_grouped_by_their_process_with_their_breaker(desk: Desk) -> 
         ("alpha", 3, 1, "open"),
         ("beta", 1, 1, "closed"),
     ]
-    assert "every breaker is open" not in desk.run("stats")
+    assert "every circuit breaker is open" not in desk.run("stats")
     desk.broker.register({"b0": worker_info(host="beta", pid=1, breaker="open")})
-    assert "2 jobs to do; every breaker is open, nothing is claimed." in desk.run("stats")
+    assert "2 jobs to do; every circuit breaker is open, no job is claimed." in desk.run("stats")
     out = desk.run("workers")
     assert "1 of 3" in out
     assert "/data/x.pdf" in out
@@ -132,7 +132,7 @@ def test_a_page_is_never_wider_or_higher_than_its_terminal(desk: Desk) -> None:
     claims_of(desk, *slots)
     for kind in ("A" * 60, "B" * 60, "C"):
         settle(desk, failed(running(desk, f"f{kind}", "w"), kind=kind, delay_ms=60_000))
-    lines = render(gather(desk.broker), Page(80, 24))
+    lines = render(gather(desk.broker), Screen(80, 24))
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert any("and" in line and "more: fileq workers" in line for line in lines)
@@ -152,7 +152,7 @@ def test_a_wrong_argument_is_one_line(desk: Desk, words: tuple[str, ...], said: 
 
 
 def test_the_rates_of_a_watch_are_taken_between_its_looks(desk: Desk) -> None:
-    recent = Recent()
+    recent = RecentTotals()
     assert gather(desk.broker, recent).now is None
     enqueue(desk, *names(4))
     register(desk, "w1")
@@ -173,11 +173,11 @@ def test_a_watch_goes_on_while_the_server_is_away(valkey: Server) -> None:
             lambda stats, trouble: seen.append((stats is not None, trouble)),
             1.0,
             sleep=lambda seconds: next(happens)(),
-            looks=4,
+            times=4,
         )
     assert [bool(trouble) for _, trouble in seen] == [False, True, True, False]
-    assert all(has_stats for has_stats, _ in seen), "what was last seen stays on the page"
-    assert seen[1][1].startswith("away for ")
+    assert all(has_stats for has_stats, _ in seen), "what was last seen stays on the screen"
+    assert seen[1][1].startswith("unreachable for ")
     assert "is away" in seen[1][1]
 
 
@@ -249,10 +249,10 @@ def test_on_a_terminal_a_watch_refreshes_in_place_and_leaves_the_screen_as_it_wa
 def test_colours_are_for_terminals_that_want_them(desk: Desk) -> None:
     dead(desk, "a")
     with on_a_terminal(desk, "stats") as (process, ours):
-        assert b"\x1b[31mdead" in read_until(ours, b"Nothing waits.")
+        assert b"\x1b[31mdead" in read_until(ours, b"No job is waiting.")
         assert process.wait(20) == 0
     with on_a_terminal(desk, "stats", NO_COLOR="1") as (process, ours):
-        assert b"\x1b[" not in read_until(ours, b"Nothing waits.")
+        assert b"\x1b[" not in read_until(ours, b"No job is waiting.")
         assert process.wait(20) == 0
     assert "\x1b" not in desk.run("stats")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fileq.cli import main
-from fileq.cli.commands import all_commands
 from fileq.cli.completion import SHELLS, completion_script
+from fileq.cli.definitions import all_commands
 from fileq.cli.parser import parser_of
 
 
@@ -35,7 +35,7 @@ def test_every_command_is_reached_word_by_word_and_offers_its_own_options(bash_s
     for command in all_commands():
         for i, word in enumerate(command.words):
             assert word in offered(bash_script, *command.words[:i], word[:2], cwd=tmp_path), command.name
-        own = {flag for action in parser_of(command)._actions for flag in action.option_strings}
+        own = {flag for action in parser_of(command).actions for flag in action.option_strings}
         assert offered(bash_script, *command.words, "-", cwd=tmp_path) == own, command.name
 
 

@@ -23,7 +23,7 @@ import pytest
 from fileq.brokers.redis import examine as redis_examine
 from fileq.brokers.sqlite import examine as sqlite_examine
 from fileq.cli import main
-from fileq.commands.doctor import files as files_checks
+from fileq.commands.doctor import check_files
 from tests.integration.test_redis_rights import RIGHTS
 from tests.support.producer_setup import Place
 from tests.support.program import Program, command, environment, run
@@ -369,7 +369,7 @@ def test_how_files_will_be_found_is_told(mode: str, words: str, here: Path, doct
 
 def test_more_directories_than_watches_is_wrong(here: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "data" / "more").mkdir()
-    monkeypatch.setattr(files_checks, "most_watches", lambda: 1)
+    monkeypatch.setattr(check_files, "max_watches", lambda: 1)
     assert doctor().wrong == ["inotify"]
     assert "max_user_watches" in doctor.find("inotify")[0]["advice"]
 

@@ -15,7 +15,7 @@ import pytest
 from fileq.brokers.sqlite import SqliteBroker
 from fileq.brokers.types import Enqueued, Entry
 from fileq.cli import main
-from fileq.cli.commands import enqueue as enqueue_command
+from fileq.commands import enqueue as enqueue_command
 from fileq.core.job import Job, decode
 from tests.support.producer_setup import Place
 from tests.support.program import command, environment, run
@@ -161,12 +161,12 @@ def test_a_command_that_is_enqueued_is_run_by_a_worker_that_may(sqlite_farm: Far
         (["in"], "'in' can't be enqueued: it is a directory"),
         (["outside"], "outside' leads outside the allowed roots"),
         (["in/way-out"], "leads outside the allowed roots"),
-        ([""], "a path is ''"),
+        ([""], "a path is empty; name a file"),
         (["in/pipe"], "'in/pipe' can't be enqueued: it is not a regular file"),
         (["in/a", "--priority", "hgih"], "--priority is 'hgih'; it must be one of high, low"),
-        (["in/a", "in/a", "--id", "x"], "--id is 'x', the name of one job, but there are 2"),
+        (["in/a", "in/a", "--id", "x"], "--id is 'x', but there are 2 jobs to enqueue"),
         (["in/a", "--id", "a b"], "--id 'a b' can't be used"),
-        (["in/a", "--type", "t"], "--type is for jobs about no file; leave it out, or 'in/a'"),
+        (["in/a", "--type", "t"], "--type queues a job without a file; leave out --type or 'in/a'"),
         (["in/a", "--payload", "{}"], "--payload needs --type"),
         (["--type", "t", "--payload", "{"], "--payload is '{'; it must be JSON"),
         (["--type", ""], "--type is ''"),
@@ -224,7 +224,7 @@ def test_what_was_enqueued_before_an_outage_is_told(
     for n in range(4):
         on_sqlite.write(f"{n}")
     monkeypatch.chdir(on_sqlite.directory)
-    monkeypatch.setattr(enqueue_command, "PORTION", 2)
+    monkeypatch.setattr(enqueue_command, "BATCH", 2)
     real = SqliteBroker.enqueue
 
     def once(broker: SqliteBroker, entries: Sequence[Entry]) -> Enqueued:

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from fileq.cli import main, opening
-from fileq.cli.commands import all_commands
-from fileq.cli.opening import OPEN_TIMEOUT_S
+from fileq.cli.broker_opening import OPEN_TIMEOUT_S
+from fileq.cli.definitions import all_commands
 from tests.support.fault_proxy import FaultProxy
 from tests.support.program import run
 from tests.support.servers import Server

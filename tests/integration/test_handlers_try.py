@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from fileq.commands.trial import try_path
+from fileq.commands.try_handler import try_path
 from fileq.config import load
 from fileq.core.errors import ConfigError
 from fileq.handlers import registry
@@ -112,15 +112,15 @@ def test_an_error_comes_with_the_handlers_own_traceback(
     assert all(str(app / "tried.py") in place for place in places), "none of ours"
     last = err.splitlines()[-1]
     assert last.startswith("failed after ")
-    assert ", to be retried: ValueError: bad header" in last
+    assert ", would be retried: ValueError: bad header" in last
 
 
 @pytest.mark.parametrize(
     ("name", "word"),
     [
-        ("inbox/a.permanent", "not worth a retry: Permanent: no such customer"),
-        ("inbox/a.busy", "to be retried after 1m30s: Retry: busy"),
-        ("inbox/a.sh", "not worth a retry: sh exited with 3: oops"),
+        ("inbox/a.permanent", "would not be retried: Permanent: no such customer"),
+        ("inbox/a.busy", "would be retried after 1m30s: Retry: busy"),
+        ("inbox/a.sh", "would not be retried: sh exited with 3: oops"),
     ],
 )
 def test_what_a_worker_would_do_next_is_told(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fileq.cli.command import Command
-from fileq.cli.commands import all_commands
+from fileq.cli.definitions import all_commands
 from fileq.cli.help import overview
 from fileq.cli.parser import parse, parser_of
 from fileq.cli.reference import reference
@@ -48,14 +48,14 @@ def test_help_has_a_description_every_option_and_an_example_within_eighty_column
     assert max(map(len, text.splitlines())) <= WIDTH, [line for line in text.splitlines() if len(line) > WIDTH]
     assert "examples:\n  fileq" in text
     assert command.description.split()[0] in text
-    for action in parser_of(command)._actions:
+    for action in parser_of(command).actions:
         assert action.help, (command.name, action.dest)
         assert all(flag in text for flag in action.option_strings)
 
 
 @every_command
 def test_whatever_prints_json_documents_its_fields(command: Command) -> None:
-    flags = {flag for action in parser_of(command)._actions for flag in action.option_strings}
+    flags = {flag for action in parser_of(command).actions for flag in action.option_strings}
     assert ("--json" in flags) == bool(command.json_fields), command.name
     assert all(name and meaning for name, meaning in command.json_fields)
 

@@ -6,9 +6,9 @@ import argparse
 
 import pytest
 
-from fileq.cli.arguments import add_json, moment, moment_or_ago, whole
+from fileq.cli.arguments import add_json, point_in_time, point_in_time_or_ago, whole_number
 from fileq.cli.command import Command
-from fileq.cli.parser import Parsed, parse
+from fileq.cli.parser import ParsedLine, parse
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
 
@@ -20,7 +20,7 @@ def command(*words: str, arguments: tuple[str, ...] = ()) -> Command:
             if argument == "--yes":
                 parser.add_argument("--yes", action="store_true")
             elif argument == "-n":
-                parser.add_argument("-n", type=whole(1))
+                parser.add_argument("-n", type=whole_number(1))
             else:
                 parser.add_argument(argument.strip("*"), nargs="*" if "*" in argument else None)
 
@@ -30,7 +30,7 @@ def command(*words: str, arguments: tuple[str, ...] = ()) -> Command:
         description="It does.",
         examples=((f"fileq {' '.join(words)}", "so"),),
         arguments=add,
-        run=lambda context: 0,
+        run=lambda invocation: 0,
     )
 
 
@@ -48,7 +48,7 @@ COMMANDS = (
 )
 
 
-def parsed(line: str) -> Parsed:
+def parsed(line: str) -> ParsedLine:
     return parse(line.split(), COMMANDS)
 
 
@@ -159,18 +159,18 @@ def test_help_is_given_for_all_for_a_group_and_for_one_command() -> None:
 
 @pytest.mark.parametrize("text", ["2026-01-31T18:00:00Z", "2026-01-31T18:00:00+00:00", "2026-01-31 20:00+02:00"])
 def test_a_moment_is_read_with_its_zone(text: str) -> None:
-    assert moment(text) == 1769882400000
+    assert point_in_time(text) == 1769882400000
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01", "0"])
 def test_what_is_no_moment_is_named(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="it must be a time such as"):
-        moment(text)
+        point_in_time(text)
 
 
 def test_a_duration_is_that_long_before_now() -> None:
-    assert moment_or_ago("2h") < moment_or_ago("1h") < moment_or_ago("1s")
-    assert moment_or_ago("2026-01-31T18:00:00Z") == 1769882400000
+    assert point_in_time_or_ago("2h") < point_in_time_or_ago("1h") < point_in_time_or_ago("1s")
+    assert point_in_time_or_ago("2026-01-31T18:00:00Z") == 1769882400000
 
 
 @pytest.mark.parametrize(

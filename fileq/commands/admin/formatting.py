@@ -1,15 +1,16 @@
-"""Text for people: ages, numbers, and tables that fit a terminal. Whatever came from outside is one harmless line."""
+"""Formats ages, numbers and tables for a terminal. Callers escape untrusted text with `printable` first."""
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from fileq.core.job import rfc3339_ms
 
-ENDLESS = 100_000  # columns of what is not a terminal: nothing is cut there but errors
-ERROR_SHOWN = 300  # characters of an error in a list; `show` has it all
+ENDLESS = 100_000  # columns and lines where stdout is not a terminal: only errors are cut there
+ERROR_SHOWN = 300  # characters of an error in a list; `fileq show` prints all of it
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "yellow": "33", "green": "32"}
 
 
@@ -18,8 +19,8 @@ class Cell(NamedTuple):
     style: str = ""
 
 
-class Page(NamedTuple):
-    """What is known of the place a text is printed to."""
+class Screen(NamedTuple):
+    """The size of the terminal, and whether it shows colours."""
 
     width: int = ENDLESS
     height: int = ENDLESS
@@ -30,14 +31,14 @@ class Page(NamedTuple):
 
 
 def columns(text: str) -> int:
-    """The columns a text takes on a terminal."""
+    """The number of terminal columns that a text occupies."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def cut(text: str, width: int, *, from_left: bool = False) -> str:
-    """The text, or as much of it as fits, with an ellipsis where something is missing."""
+    """The text shortened to `width` columns, with an ellipsis where characters were removed."""
     if columns(text) <= width:
         return text
     kept: list[str] = []
@@ -52,7 +53,7 @@ def cut(text: str, width: int, *, from_left: bool = False) -> str:
 
 def table(
     rows: Sequence[Sequence[str | Cell]],
-    page: Page,
+    screen: Screen,
     *,
     right: Sequence[int] = (),
     flexible: int = -1,
@@ -60,7 +61,7 @@ def table(
     indent: int = 0,
     from_left: bool = True,
 ) -> list[str]:
-    """Lines of aligned columns, two blanks apart; the flexible one gives way where the page is narrow."""
+    """Lines of aligned columns, two blanks apart. On a narrow screen only the flexible column is shortened."""
     if not rows:
         return []
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
@@ -69,14 +70,14 @@ def table(
     widths = [max(columns(row[i].text) for row in cells) for i in range(len(cells[0]))]
     flexible %= len(widths)
     others = sum(widths) - widths[flexible] + 2 * (len(widths) - 1) + indent
-    widths[flexible] = max(8, min(widths[flexible], page.width - others))
-    return [_line(row, widths, page, right, flexible, indent, from_left) for row in cells]
+    widths[flexible] = max(8, min(widths[flexible], screen.width - others))
+    return [_line(row, widths, screen, right, flexible, indent, from_left) for row in cells]
 
 
 def _line(
     row: Sequence[Cell],
     widths: Sequence[int],
-    page: Page,
+    screen: Screen,
     right: Sequence[int],
     flexible: int,
     indent: int,
@@ -86,7 +87,7 @@ def _line(
     for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
         text = cut(cell.text, width, from_left=from_left) if i == flexible else cell.text
         blanks = " " * (width - columns(text))
-        painted = page.paint(text, cell.style)
+        painted = screen.paint(text, cell.style)
         parts.append(blanks + painted if i in right else painted + blanks)
     return (" " * indent + "  ".join(parts)).rstrip()
 
@@ -109,15 +110,19 @@ def number(count: float) -> str:
     return f"{count:,.0f}"
 
 
-def rate(a_second: float) -> str:
-    """By the second, or by the minute or hour where that is too small a number to read."""
-    if a_second == 0:
+def rate(per_second: float) -> str:
+    """A rate per second; per minute or per hour if the number would be too small to read."""
+    if per_second == 0:
         return "0"
-    if a_second >= 0.95:
-        return f"{a_second:,.0f}/s" if a_second >= 10 else f"{a_second:.1f}/s"
-    if a_second * 60 >= 0.95:
-        return f"{a_second * 60:.1f}/min"
-    return f"{a_second * 3600:.1f}/h"
+    if per_second >= 0.95:
+        return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.1f}/s"
+    if per_second * 60 >= 0.95:
+        return f"{per_second * 60:.1f}/min"
+    return f"{per_second * 3600:.1f}/h"
+
+
+def now_ms() -> int:
+    return int(datetime.now(UTC).timestamp() * 1000)
 
 
 def plural(count: int, word: str, words: str = "") -> str:
@@ -125,10 +130,10 @@ def plural(count: int, word: str, words: str = "") -> str:
 
 
 def moment(ms: int) -> str:
-    """A time for people, to the second; "" for none."""
+    """A time for text output, to the second; "" for 0."""
     return rfc3339_ms(ms)[:19].replace("T", " ") + "Z" if ms else ""
 
 
 def stamp(ms: int) -> str | None:
-    """A time for programs: RFC 3339, or null."""
+    """A time for --json: RFC 3339, or null for 0."""
     return rfc3339_ms(ms) if ms else None

@@ -1,4 +1,4 @@
-"""Every command, by the name of its module here. Each module has COMMANDS and imports nothing heavy."""
+"""The definitions of all commands. Each module has COMMANDS and must import nothing heavy at import time."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from fileq.cli.command import Command
 
 # In the order in which --help lists them.
 MODULES = (
-    "roles",
-    "attempt",
-    "enqueue",
-    "config",
-    "doctor",
-    "completion",
-    "admin_stats",
-    "admin_jobs",
-    "admin_dlq",
-    "admin_care",
+    "role_commands",
+    "try_command",
+    "enqueue_command",
+    "config_commands",
+    "doctor_command",
+    "completion_command",
+    "stats_commands",
+    "job_commands",
+    "dlq_commands",
+    "queue_commands",
+    "repair_commands",
 )
 
 

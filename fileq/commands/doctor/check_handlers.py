@@ -1,4 +1,4 @@
-"""Do the handlers import, and does every route lead somewhere. Imports them, as a worker would, and runs none."""
+"""Checks that handlers can be imported and programs exist. Imports handlers, as a worker would, but runs none."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fileq.core.errors import ConfigError
 from fileq.core.finding import Finding, sound, unknown, wrong
 from fileq.handlers.routes import Routes
 
-_ADVICE = "--app-dir says where handlers are; 'fileq try PATH' runs one"
+_ADVICE = "--app-dir names the directory of the handlers; 'fileq try PATH' runs one"
 
 
 def check_handlers(loaded: Loaded, app_dir: str) -> Iterator[Finding]:
     are_set = loaded.is_set("handlers")
     try:
-        # What a module prints while it is imported is not our data.
+        # stdout is for findings: what a module prints while it is imported goes to stderr.
         with contextlib.redirect_stdout(sys.stderr):
             routes = Routes.load(loaded.config, handlers_are_set=are_set, app_dir=app_dir)
     except ConfigError as error:
@@ -28,7 +28,7 @@ def check_handlers(loaded: Loaded, app_dir: str) -> Iterator[Finding]:
     for warning in routes.warnings:
         yield unknown("handlers", warning)
     if not are_set and len(routes) <= 1:
-        yield unknown("handlers", "none is set: files are only checksummed", "set 'handlers' to process them")
+        yield unknown("handlers", "none is configured: files are only checksummed", "set 'handlers' to process them")
         return
     for route in routes:
         yield sound("handlers", str(route))

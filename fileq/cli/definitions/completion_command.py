@@ -1,36 +1,36 @@
-"""`fileq completion`: what to do when Tab is pressed."""
+"""`fileq completion`: print a completion script for a shell."""
 
 from __future__ import annotations
 
 import argparse
 
-from fileq.cli.command import Command, Context
+from fileq.cli.command import Command, Invocation
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
 
 
-def _run(context: Context) -> int:
-    from fileq.cli.commands import all_commands
+def _run(invocation: Invocation) -> int:
     from fileq.cli.completion import completion_script
+    from fileq.cli.definitions import all_commands
 
-    print(completion_script(context.options.shell, all_commands()), end="")
+    print(completion_script(invocation.options.shell, all_commands()), end="")
     return 0
 
 
 COMMANDS = (
     Command(
         words=("completion",),
-        summary="print a script that completes fileq's words in your shell",
+        summary="print a shell completion script",
         description="""\
-Prints a script that makes the Tab key complete commands, options, choices, keys of the configuration and files. The
-script does not start fileq; print it anew after an upgrade. To try it in this bash only: eval "$(fileq completion
+Prints a script that lets the Tab key complete commands, options, their values, configuration keys and files. The script
+does not start fileq; print it again after an upgrade. To try it in the current bash: eval "$(fileq completion
 bash)".""",
         examples=(
             (
                 "fileq completion bash > ~/.local/share/bash-completion/completions/fileq",
-                "bash, from the next shell on",
+                "bash, effective in new shells",
             ),
             ("fileq completion zsh > ~/.zfunc/_fileq", "zsh, with ~/.zfunc in fpath before compinit"),
             ("fileq completion fish > ~/.config/fish/completions/fileq.fish", "fish"),

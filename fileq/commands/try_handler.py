@@ -1,6 +1,6 @@
-"""`fileq try PATH`: runs the handler that would get this file, in the foreground. No queue, no retries, no record.
+"""Runs the handler that a worker would choose for a file, in the foreground: no queue, no retries, no record.
 
-The result goes to stdout, everything about it to stderr.
+Prints the handler's result to stdout and everything else to stderr. Must never open a broker.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from fileq.handlers.task import Task
 from fileq.runtime.observers import log_to_stderr
 
 OK, FAILED = 0, 1
-_OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_FILEQ = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def try_path(loaded: Loaded, path: str, app_dir: str = "") -> int:
-    """0 if the handler succeeded, 1 if it failed; ConfigError if no handler would get this file."""
+    """Returns 0 if the handler succeeded, 1 if it failed. ConfigError if no handler matches the file."""
     config = loaded.config
     log_to_stderr(config)
     routes = Routes.load(config, handlers_are_set=loaded.is_set("handlers"), app_dir=app_dir)
@@ -65,7 +65,7 @@ def _task(routes: Routes, paths: Paths, path: str) -> Task:
 
 def _try(routes: Routes, task: Task) -> int:
     route = routes[task.route]
-    _say(f"{route} (timeout {format_duration(route.timeout)})")
+    _remark(f"{route} (timeout {format_duration(route.timeout)})")
     started_s = time.perf_counter()
     try:
         ended = done(invoke(route, decode(task.raw), task, threading.Event(), routes.loop))
@@ -74,29 +74,29 @@ def _try(routes: Routes, task: Task) -> int:
     except BaseException as error:
         took = _since(started_s)
         if not isinstance(error, CommandFailed | TimedOut):
-            traceback.print_exception(type(error), error, _theirs(error.__traceback__))
+            traceback.print_exception(type(error), error, _from_handler(error.__traceback__))
         ending = failed(error, route.give_up_on)
-        _say(f"failed after {took}, {_next_step(ending)}: {ending.error}")
+        _remark(f"failed after {took}, {_next_step(ending)}: {ending.error}")
         return FAILED
     took = _since(started_s)
     if ended.result:
         print(msgspec.json.format(ended.result, indent=2).decode())
     if ended.warning:
-        _say(ended.warning)
-    _say(f"done in {took}")
+        _remark(ended.warning)
+    _remark(f"done in {took}")
     return OK
 
 
 def _next_step(ending: Failed) -> str:
     """What a worker would do with the job."""
     if ending.is_permanent:
-        return "not worth a retry"
-    return "to be retried" if ending.after_s is None else f"to be retried after {format_duration(ending.after_s)}"
+        return "would not be retried"
+    return "would be retried" if ending.after_s is None else f"would be retried after {format_duration(ending.after_s)}"
 
 
-def _theirs(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the handler on."""
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
+def _from_handler(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without fileq's own frames."""
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_FILEQ):
         trace = trace.tb_next
     return trace
 
@@ -105,5 +105,5 @@ def _since(started_s: float) -> str:
     return format_duration(max(0.001, round(time.perf_counter() - started_s, 3)))
 
 
-def _say(text: str) -> None:
+def _remark(text: str) -> None:
     print(text, file=sys.stderr)

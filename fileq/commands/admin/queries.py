@@ -1,4 +1,4 @@
-"""Looks at jobs: the next out of a place, jobs by state, one job's history, a file's history. Changes nothing."""
+"""Queries about jobs: the next of a queue, jobs by state, the history of a job or a file. Must change nothing."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
-from fileq.commands.admin.jobs import JobHistory, JobView, history, id_in, view
+from fileq.commands.admin.job_summary import JobHistory, JobSummary, history, id_in, summarize
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.job import State, decode_or_none
 
-# The places that are no queues, and the state of what lies there.
+# The places that are not queues, and the state of the jobs in them.
 PLACES = {
     "scheduled": State.SCHEDULED,
     "dead_letter": State.DEAD,
@@ -30,32 +30,32 @@ def known_places(queues: Sequence[str]) -> tuple[str, ...]:
 
 
 def place_named(word: str, queues: Sequence[str]) -> str:
-    """The place an operator means; a queue's own name goes first."""
+    """The place with this name or alias. The name of a queue has precedence over an alias."""
     place = word if word in queues else {"dlq": "dead_letter", "dead": "dead_letter"}.get(word, word)
     if place not in known_places(queues):
-        raise ConfigError(f"no queue is called {word!r}; there are {', '.join(known_places(queues))}")
+        raise ConfigError(f"no queue is named {word!r}; give one of {', '.join(known_places(queues))}")
     return place
 
 
-def peek(broker: FullBroker, place: str, limit: int) -> tuple[JobView, ...]:
-    """The next out of a queue or of `scheduled`, the newest of the others."""
-    return tuple(_views(broker, broker.peek(place, limit), PLACES.get(place, State.PENDING), place))
+def peek(broker: FullBroker, place: str, limit: int) -> tuple[JobSummary, ...]:
+    """The jobs that leave a queue or `scheduled` next; the newest of any other place."""
+    return tuple(_summaries(broker, broker.peek(place, limit), PLACES.get(place, State.PENDING), place))
 
 
-def _views(broker: FullBroker, raws: Sequence[bytes], state: State, place: str) -> Iterator[JobView]:
+def _summaries(broker: FullBroker, raws: Sequence[bytes], state: State, place: str) -> Iterator[JobSummary]:
     queue = "" if place in PLACES else place
     for raw, record in zip(raws, broker.records([id_in(raw) for raw in raws]), strict=True):
         if state is State.SCHEDULED and record is not None and record.state is State.RETRYING:
-            yield view(raw, record, state=State.RETRYING, queue=queue)
+            yield summarize(raw, record, state=State.RETRYING, queue=queue)
         else:
-            yield view(raw, record, state=state, queue=queue)
+            yield summarize(raw, record, state=state, queue=queue)
 
 
 def list_jobs(
     broker: FullBroker, queues: Sequence[str], *, state: State | None, type: str | None, limit: int
-) -> tuple[JobView, ...]:
-    """Jobs of a state (None: of all, the liveliest first) and of a type; the next out, or the newest, first."""
-    found: list[JobView] = []
+) -> tuple[JobSummary, ...]:
+    """Jobs of a state (None: all states, running first) and type; waiting jobs in order, ended ones newest first."""
+    found: list[JobSummary] = []
     for one in _LISTED if state is None else (state,):
         found += _of_state(broker, queues, one, type, limit - len(found))
         if len(found) >= limit:
@@ -65,10 +65,10 @@ def list_jobs(
 
 def _of_state(
     broker: FullBroker, queues: Sequence[str], state: State, type: str | None, limit: int
-) -> Iterator[JobView]:
+) -> Iterator[JobSummary]:
     if state is State.RUNNING:
         raws = [v.raw for v in broker.workers() if v.raw and _is_of_type(v.raw, type)][:limit]
-        yield from _views(broker, raws, state, "")
+        yield from _summaries(broker, raws, state, "")
     elif state is State.PENDING:
         for queue in queues:
             for job in _first(broker, queue, state, type, limit):
@@ -81,11 +81,11 @@ def _of_state(
         yield from _newest(broker, place, state, type, limit)
 
 
-def _first(broker: FullBroker, place: str, state: State, type: str | None, limit: int) -> Iterator[JobView]:
-    """In the order of their turn; delayed and retrying jobs lie in one place; only their records tell them apart."""
+def _first(broker: FullBroker, place: str, state: State, type: str | None, limit: int) -> Iterator[JobSummary]:
+    """Jobs in the order in which they leave the place. Only records tell retrying jobs from scheduled ones."""
     for page in broker.pages(place) if limit > 0 else ():
         wanted = [raw for raw in page if _is_of_type(raw, type)]
-        for job in _views(broker, wanted, PLACES.get(place, state), place):
+        for job in _summaries(broker, wanted, PLACES.get(place, state), place):
             if job.state == state.value:
                 yield job
                 limit -= 1
@@ -93,14 +93,14 @@ def _first(broker: FullBroker, place: str, state: State, type: str | None, limit
                     return
 
 
-def _newest(broker: FullBroker, place: str, state: State, type: str | None, limit: int) -> Iterator[JobView]:
+def _newest(broker: FullBroker, place: str, state: State, type: str | None, limit: int) -> Iterator[JobSummary]:
     if type is None:
         raws = broker.peek(place, limit)
     else:
-        # Pages come oldest first: keep the last that fit, and turn them round.
+        # Pages come oldest first: keep the last `limit` and reverse them.
         last = deque((raw for page in broker.pages(place) for raw in page if _is_of_type(raw, type)), maxlen=limit)
         raws = list(reversed(last))
-    yield from _views(broker, raws, state, place)
+    yield from _summaries(broker, raws, state, place)
 
 
 def _is_of_type(raw: bytes, type: str | None) -> bool:
@@ -111,15 +111,15 @@ def _is_of_type(raw: bytes, type: str | None) -> bool:
 
 
 def show(broker: FullBroker, id: str) -> JobHistory:
-    """All that is known of one job."""
+    """Everything known about one job."""
     [record] = broker.records([id])
     if record is None:
-        raise BrokerError(f"no job {id!r} is known (any more); see 'fileq list' for those that are")
+        raise BrokerError(f"job {id!r} is unknown: it never existed, or its record has expired; see 'fileq list'")
     return history(record)
 
 
 class VersionTrace(Struct, frozen=True):
-    """One version of a file. `job` is null when its record is gone: it ended, and its history has expired."""
+    """One version of a file. `job` is null if its job has ended and the record has expired."""
 
     signature: str | None
     job_id: str
@@ -137,7 +137,7 @@ class FileTrace(Struct, frozen=True):
 
 
 def trace(broker: FullBroker, path: bytes) -> FileTrace:
-    """Everything the ledger and the records know of a file, newest version first."""
+    """Everything that the ledger and the records know about a file, newest version first."""
     [entry] = broker.lookup([path])
     versions = entry.versions if entry is not None else ()
     known = dict(zip(_ids(versions), broker.records(_ids(versions)), strict=True))
@@ -160,22 +160,22 @@ def _ids(versions: Sequence[tuple[str, str]]) -> list[str]:
 
 def _version(signature: str, id: str, record: Record | None, *, is_newest: bool, is_in_ledger: bool) -> VersionTrace:
     size, modified_ns = read_signature(signature)
-    told = history(record) if record is not None else None
-    return VersionTrace(signature or None, id, is_newest, is_in_ledger, size, modified_ns, told)
+    job = history(record) if record is not None else None
+    return VersionTrace(signature or None, id, is_newest, is_in_ledger, size, modified_ns, job)
 
 
 def read_signature(signature: str) -> tuple[int | None, int | None]:
-    """Size and time of modification in ns of a version that a producer saw."""
+    """Size and modification time in ns of a version; None for both if the signature has another form."""
     size, _, modified = signature.partition("-")
     return (int(size), int(modified)) if size.isdigit() and modified.isdigit() else (None, None)
 
 
 def _records_about(broker: FullBroker, path: bytes) -> Iterator[Record]:
-    """Records of jobs about this file that the ledger need not know: enqueued by hand, or by another program."""
+    """Records of jobs for this file, including jobs that the ledger does not know: those of other programs."""
     needle = msgspec.json.encode(os.path.basename(path).decode(errors="backslashreplace"))[1:-1]
     for page in broker.ids():
         for record in broker.records(page):
-            # The name first: it spares decoding all that are about something else. Others may escape it otherwise.
+            # Searching for the name avoids decoding every job. Another program may have escaped it as \uXXXX.
             if record is not None and (needle in record.raw or b"\\u" in record.raw):
                 job = decode_or_none(record.raw)
                 if job is not None and job.path == path:

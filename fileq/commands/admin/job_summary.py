@@ -1,4 +1,4 @@
-"""One job as operators see it: its element and its record put together. Knows no broker."""
+"""One job as operators see it: its stored bytes combined with its record. Must not know a broker."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import msgspec
 from msgspec import Struct
 
 from fileq.brokers.types import Attempt, Record
-from fileq.commands.admin.text import stamp
+from fileq.commands.admin.formatting import stamp
 from fileq.core.errors import Undecodable
 from fileq.core.job import State, decode, decode_or_none, parse_time, raw_id
 
 
-class JobView(Struct, frozen=True):
-    """A job in a list. Bytes that are no job have an id (raw-<sha1>), a size and the reason in `error`."""
+class JobSummary(Struct, frozen=True):
+    """A job in a list. Bytes that are not a job have the id raw-<sha1>, a size, and the reason in `error`."""
 
     id: str
     state: str
@@ -35,7 +35,7 @@ class JobView(Struct, frozen=True):
     is_job: bool = True
 
 
-class AttemptView(Struct, frozen=True):
+class AttemptSummary(Struct, frozen=True):
     number: int
     started: str | None
     ended: str | None
@@ -46,15 +46,15 @@ class AttemptView(Struct, frozen=True):
 
 
 class JobHistory(Struct, frozen=True):
-    """All that is known of one job."""
+    """Everything known about one job."""
 
-    job: JobView
-    json: Any  # the job as it travels; null for bytes that are no job
-    raw_b64: str | None  # those bytes
+    job: JobSummary
+    json: Any  # the job's own JSON; null for bytes that are not a job
+    raw_b64: str | None  # those bytes; null for a job
     signature: str | None
     is_cancel_requested: bool
     result: Any
-    attempts: tuple[AttemptView, ...]
+    attempts: tuple[AttemptSummary, ...]
     attempts_forgotten: int
 
 
@@ -63,14 +63,14 @@ def id_in(raw: bytes) -> str:
     return job.id if job is not None else raw_id(raw)
 
 
-def view(raw: bytes, record: Record | None, *, state: State, queue: str = "") -> JobView:
-    """The element as it lies somewhere; its record tells the rest. `state` and `queue` are what its place says."""
+def summarize(raw: bytes, record: Record | None, *, state: State, queue: str = "") -> JobSummary:
+    """Combines the stored bytes with the record. `state` and `queue` follow from the place that holds the bytes."""
     try:
         job = decode(raw)
     except Undecodable as defect:
-        return _view_of_bytes(raw, record, str(defect), state, queue)
+        return _summarize_bytes(raw, record, str(defect), state, queue)
     created_ms = record.created_ms if record is not None else _ms(job.creation_time)
-    return JobView(
+    return JobSummary(
         id=job.id,
         state=state.value,
         queue=(record.queue if record is not None else "") or queue or job.priority,
@@ -90,8 +90,8 @@ def view(raw: bytes, record: Record | None, *, state: State, queue: str = "") ->
     )
 
 
-def _view_of_bytes(raw: bytes, record: Record | None, defect: str, state: State, queue: str) -> JobView:
-    return JobView(
+def _summarize_bytes(raw: bytes, record: Record | None, defect: str, state: State, queue: str) -> JobSummary:
+    return JobSummary(
         id=raw_id(raw),
         state=state.value,
         queue=record.queue if record is not None else queue,
@@ -117,7 +117,7 @@ def history(record: Record) -> JobHistory:
 
     job = decode_or_none(record.raw)
     return JobHistory(
-        job=view(record.raw, record, state=record.state, queue=record.queue),
+        job=summarize(record.raw, record, state=record.state, queue=record.queue),
         json=msgspec.json.decode(record.raw) if job is not None else None,
         raw_b64=None if job is not None else base64.b64encode(record.raw).decode(),
         signature=job.signature if job is not None else None,
@@ -128,13 +128,13 @@ def history(record: Record) -> JobHistory:
     )
 
 
-def attempts_of(record: Record) -> tuple[AttemptView, ...]:
+def attempts_of(record: Record) -> tuple[AttemptSummary, ...]:
     first = record.attempt_count - len(record.attempts) + 1
     return tuple(_attempt(n, attempt) for n, attempt in enumerate(record.attempts, first))
 
 
-def _attempt(number: int, attempt: Attempt) -> AttemptView:
-    return AttemptView(
+def _attempt(number: int, attempt: Attempt) -> AttemptSummary:
+    return AttemptSummary(
         number=number,
         started=stamp(attempt.started_ms),
         ended=stamp(attempt.ended_ms),
@@ -153,7 +153,7 @@ def _result(result: bytes) -> Any:
 
 
 def waiting_since_ms(raw: bytes) -> int | None:
-    """When the job in these bytes began to wait: made, or due if it was made for later; None if nobody can tell."""
+    """Since when the job in these bytes is ready: its creation or due time; None if the bytes are not a job."""
     job = decode_or_none(raw)
     if job is None:
         return None

@@ -1,4 +1,4 @@
-"""Is the broker there, and fit to keep jobs. Never makes a database."""
+"""Checks that the broker is reachable and safe for jobs. Must never create or migrate a database."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def check_broker(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[
     config = loaded.config
     choice = describe_broker_choice(loaded)
     if config.broker_kind == "memory":
-        yield sound("broker", f"{choice}; it forgets everything when its process ends")
+        yield sound("broker", f"{choice}; all jobs are lost when its process ends")
         return
-    if config.broker_kind == "sqlite" and (findings := _unopened(config.sqlite.path, choice)):
+    if config.broker_kind == "sqlite" and (findings := _without_opening(config.sqlite.path, choice)):
         yield from findings
         return
     try:
@@ -30,16 +30,17 @@ def check_broker(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[
     yield from findings
 
 
-def _unopened(path: str, choice: str) -> list[Finding]:
-    """Of a database that must not be opened to be looked at: one that is not there would be made, and one of an older
-    fileq migrated, perhaps while that one is still running. Empty for any other."""
+def _without_opening(path: str, choice: str) -> list[Finding]:
+    """Findings about a database that opening would change; empty for any other.
+
+    Opening creates a missing database. It migrates one of an older fileq, which may still be running."""
     from fileq.brokers.sqlite.examine import examine_place, older_schema
 
     if not os.path.exists(path):
-        found = [unknown("broker", f"{choice}; there is no database yet", "the first start makes one")]
+        found = [unknown("broker", f"{choice}; there is no database yet", "the first start creates it")]
     elif version := older_schema(path):
-        advice = "the next start migrates it, after a backup"
-        found = [sound("broker", choice), unknown("schema", f"version {version}, of an older fileq", advice)]
+        advice = "the next start makes a backup and migrates it"
+        found = [sound("broker", choice), unknown("schema", f"version {version}, from an older fileq", advice)]
     else:
         return []
     return [*found, *examine_place(path)]
@@ -47,7 +48,7 @@ def _unopened(path: str, choice: str) -> list[Finding]:
 
 def _advice(kind: str, error: str, choice: str) -> str:
     if kind == "sqlite":
-        return ""  # the error says it all
+        return ""  # the error names the next step
     is_refused = any(word in error for word in ("NOAUTH", "WRONGPASS", "username-password"))
-    what = "check redis.username and redis.password" if is_refused else "see that it runs and can be reached"
+    what = "check redis.username and redis.password" if is_refused else "check that it is running and reachable"
     return f"{what}: {choice}"
