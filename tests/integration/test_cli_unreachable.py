@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.cli import main, opening
+from fileq.cli import broker_opening, main
 from fileq.cli.broker_opening import OPEN_TIMEOUT_S
 from fileq.cli.definitions import all_commands
 from tests.support.fault_proxy import FaultProxy
@@ -79,7 +79,7 @@ def admin_lines() -> list[list[str]]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody answers anyway, there is no need to wait as long as an operator would."""
-    monkeypatch.setattr(opening, "OPEN_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(broker_opening, "OPEN_TIMEOUT_S", 0.3)
 
 
 @pytest.mark.usefixtures("impatient")
