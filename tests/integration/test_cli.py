@@ -157,7 +157,7 @@ def test_config_init_writes_the_example_once(tmp_path: Path) -> None:
     assert (tmp_path / "config.yaml").read_text() == example_yaml()
     again = fileq("config", "init", cwd=tmp_path)
     assert again.returncode == 2
-    assert "is there already" in again.stderr
+    assert "exists already" in again.stderr
 
 
 def test_config_check_names_what_the_environment_says_in_vain(tmp_path: Path) -> None:
