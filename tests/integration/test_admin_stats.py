@@ -95,7 +95,7 @@ def test_everything_is_counted(shell: CommandLine) -> None:
     assert "paused" in out
 
 
-def test_the_oldest_age_is_that_of_the_next_job_out(shell: CommandLine) -> None:
+def test_the_oldest_age_is_that_of_the_next_job(shell: CommandLine) -> None:
     now_ms = time.time_ns() // 1_000_000
     old, new = an_entry("old"), an_entry("new")
     created = {"old": rfc3339_ms(now_ms - 7_200_000), "new": rfc3339_ms(now_ms)}
@@ -125,7 +125,7 @@ def test_workers_are_grouped_by_their_process_with_their_breaker(shell: CommandL
     assert " a0 " in out
 
 
-def test_a_page_is_never_wider_or_higher_than_its_terminal(shell: CommandLine) -> None:
+def test_the_text_is_never_wider_or_higher_than_the_terminal(shell: CommandLine) -> None:
     slots = names(40, "slot")
     for i in range(40):
         shell.broker.enqueue([an_entry(f"j{i}", queue="high")])
@@ -151,7 +151,7 @@ def test_a_wrong_argument_is_one_line(shell: CommandLine, words: tuple[str, ...]
     assert said in shell.fail(*words, code=2)
 
 
-def test_the_rates_of_a_watch_are_taken_between_its_looks(shell: CommandLine) -> None:
+def test_the_rates_of_a_watch_are_computed_between_refreshes(shell: CommandLine) -> None:
     recent = RecentTotals()
     assert gather(shell.broker, recent).now is None
     enqueue(shell, *names(4))
@@ -163,25 +163,25 @@ def test_the_rates_of_a_watch_are_taken_between_its_looks(shell: CommandLine) ->
     assert now.seconds > 0
 
 
-def test_a_watch_goes_on_while_the_server_is_away(valkey: Server) -> None:
+def test_a_watch_continues_while_the_server_is_unreachable(valkey: Server) -> None:
     config = config_from({"redis": {"addr": valkey.address, "max_retries": 0, "min_idle_conns": 0}})
     seen: list[tuple[bool, str]] = []
     happens = iter([valkey.kill, lambda: None, valkey.start])
     with closing(open_broker(config)) as broker:
         watch(
             lambda: broker,
-            lambda stats, trouble: seen.append((stats is not None, trouble)),
+            lambda stats, outage: seen.append((stats is not None, outage)),
             1.0,
             sleep=lambda seconds: next(happens)(),
             times=4,
         )
-    assert [bool(trouble) for _, trouble in seen] == [False, True, True, False]
-    assert all(has_stats for has_stats, _ in seen), "what was last seen stays on the screen"
+    assert [bool(outage) for _, outage in seen] == [False, True, True, False]
+    assert all(has_stats for has_stats, _ in seen), "the last stats stay on the screen"
     assert seen[1][1].startswith("unreachable for ")
     assert "is away" in seen[1][1]
 
 
-def test_a_watch_on_a_pipe_prints_a_block_each_time_and_ends_well_on_ctrl_c(shell: CommandLine) -> None:
+def test_a_watch_on_a_pipe_prints_a_block_each_time_and_exits_0_on_ctrl_c(shell: CommandLine) -> None:
     with subprocess.Popen(
         command("stats", "--watch", "0.1", settings=shell.settings),
         cwd=shell.directory,
@@ -203,7 +203,7 @@ def test_a_watch_on_a_pipe_prints_a_block_each_time_and_ends_well_on_ctrl_c(shel
 
 @contextmanager
 def on_a_terminal(shell: CommandLine, *words: str, **environ: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The real program on a terminal of 80 by 24, and our end of it."""
+    """Runs the real program on a terminal of 80 by 24; yields it and our end of the terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     try:
@@ -234,11 +234,11 @@ def read_until(ours: int, wanted: bytes, seen: bytes = b"") -> bytes:
     return wait_until(more, 30, f"{wanted!r} on the terminal")
 
 
-def test_on_a_terminal_a_watch_refreshes_in_place_and_leaves_the_screen_as_it_was(shell: CommandLine) -> None:
+def test_on_a_terminal_a_watch_refreshes_in_place_and_restores_the_screen(shell: CommandLine) -> None:
     dead(shell, "a")
     with on_a_terminal(shell, "stats", "--watch", "0.2") as (process, ours):
         seen = read_until(ours, b"fileq dlq list")
-        assert b"\x1b[?1049h" in seen, "a screen of its own"
+        assert b"\x1b[?1049h" in seen, "the alternate screen"
         enqueue(shell, *names(17), queue="high")
         seen = read_until(ours, b"17")
         process.send_signal(signal.SIGINT)
@@ -246,7 +246,7 @@ def test_on_a_terminal_a_watch_refreshes_in_place_and_leaves_the_screen_as_it_wa
         assert process.wait(20) == 0
 
 
-def test_colours_are_for_terminals_that_want_them(shell: CommandLine) -> None:
+def test_only_terminals_without_no_color_get_colours(shell: CommandLine) -> None:
     dead(shell, "a")
     with on_a_terminal(shell, "stats") as (process, ours):
         assert b"\x1b[31mdead" in read_until(ours, b"No job is waiting.")
@@ -257,7 +257,7 @@ def test_colours_are_for_terminals_that_want_them(shell: CommandLine) -> None:
     assert "\x1b" not in shell.run("stats")
 
 
-def test_rich_is_not_loaded_for_a_look(shell: CommandLine) -> None:
+def test_stats_does_not_load_rich(shell: CommandLine) -> None:
     code = (
         "import sys\nfrom fileq.cli import main\n"
         "assert main(sys.argv[1:]) == 0\n"
@@ -275,7 +275,7 @@ def test_rich_is_not_loaded_for_a_look(shell: CommandLine) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_without_a_database_nothing_is_made_and_the_code_is_4(tmp_path: Path) -> None:
+def test_without_a_database_nothing_is_created_and_the_exit_code_is_4(tmp_path: Path) -> None:
     ended = run("admin", "stats", cwd=tmp_path, settings={"sqlite.path": str(tmp_path / "none.db")})
     assert ended.returncode == 4
     assert "no database at" in ended.stderr

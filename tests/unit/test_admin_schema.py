@@ -1,4 +1,4 @@
-"""What --json prints is documented field by field, and nothing else is."""
+"""The documented --json fields are exactly the fields that are printed."""
 
 import re
 
@@ -35,7 +35,7 @@ def fields_of(struct):
 
 
 @pytest.mark.parametrize(("documented", "struct", "inner"), DOCUMENTED, ids=[s.__name__ for _, s, _ in DOCUMENTED])
-def test_the_documented_fields_are_those_of_the_answer(documented, struct, inner):
+def test_the_documented_fields_are_those_of_the_document(documented, struct, inner):
     top = {name for names, _ in documented for name in re.split(r", ", names) if not re.search(r"[.\[]", name)}
     lists = {names.split("[")[0].split(".")[0] for names, _ in documented if re.search(r"[.\[]", names)}
     assert top | lists == fields_of(struct)

@@ -18,7 +18,7 @@ def render_dead(dead: DeadJobs, screen: Screen, at_ms: int) -> list[str]:
     lines = [line for job in dead.jobs for line in _job_lines(job, screen, at_ms)]
     more = dead.total - len(dead.jobs)
     shown = f"{len(dead.jobs)} of " if more else ""
-    next_steps = "'fileq show ID' shows one in full, 'fileq dlq retry ID' puts it back"
+    next_steps = "'fileq show ID' for details, 'fileq dlq retry ID' to retry"
     return [*lines, "", f"{shown}{plural(dead.total, 'dead job')}; {next_steps}"]
 
 

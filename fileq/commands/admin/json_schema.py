@@ -93,18 +93,27 @@ REPROCESS_FIELDS = (
 )
 FSCK_FIELDS = (
     ("is_clean", "boolean: there is no problem; with --repair: none remains"),
-    ("law", "produced, adopted; pending, scheduled (with retrying), running, dead, completed, cancelled, deleted"),
+    (
+        "law",
+        "both sides of the balance: produced, adopted; pending, scheduled (with retrying), running, dead, completed, "
+        "cancelled, deleted",
+    ),
     ("law.unclaimed", "number: jobs that other programs pushed and no worker has claimed yet"),
     ("law.is_exact", "boolean: false if the system was too busy to count them, so that only bounds are known"),
     ("law.excess", "number: jobs that are certainly missing; below 0: surplus jobs"),
-    ("problems[]", "kind (lost, unheld, unrecorded, silent, forsaken), id, state, filepath; at most 1000"),
+    ("problems[]", "kind, id, state, filepath; at most 1000"),
+    (
+        "problems[].kind",
+        "string: lost (not where its record says), unheld (running, but no slot holds it), unrecorded (without a "
+        "record), silent (its slot is dead), forsaken (a file whose job left no trace)",
+    ),
     ("problem_count", "number: all problems that were found, up to 10,000 of a kind at a time"),
     ("duplicates[]", "id, count: copies pushed by other programs; each of them runs; not a problem"),
     ("undecodable", "number: list elements that are not jobs"),
     ("elements, records, slots", "number: how many were checked"),
     (
         "repairs[]",
-        "action (reaped, reinstated, recorded, enqueued, forgotten, counted), id, detail; in chronological order",
+        "action (reaped, reinstated, recorded, enqueued, forgotten, counted), id, detail; in their order",
     ),
     ("is_repair", "boolean: --repair was given; the other fields describe the state after it"),
 )

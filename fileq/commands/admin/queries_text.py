@@ -150,7 +150,7 @@ def _version_lines(version: VersionTrace, screen: Screen, at_ms: int) -> list[st
     if version.job is None:
         return [*lines, "  ended; its record has expired (worker.history_ttl)"]
     job = version.job.job
-    lines.append(f"  enqueued {_when(job.created, at_ms)} in {printable(job.queue)}")
+    lines.append(f"  enqueued {_when(job.created, at_ms)} in queue {printable(job.queue)}")
     for attempt in version.job.attempts:
         lines += attempt_lines(attempt, screen)
     state = screen.paint(job.state, STATE_STYLES.get(job.state, ""))
