@@ -1,4 +1,4 @@
-"""Tests of the deployment need external programs. Without them they are skipped locally, with the reason, and fail in CI."""
+"""Tests of the deployment need external programs; without them they are skipped locally and fail in CI."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Images and containers where no engine runs: a Dockerfile's own instructions, run in namespaces of this machine.
+"""Builds images and runs containers without a container engine, in namespaces of this machine.
 
-What differs from an engine: FROM is this machine's file system, and the packages that pip would fetch are those of the
-test environment. All else is as written: every RUN and COPY, the user, the environment, the entrypoint as PID 1, a
-read-only root, no capabilities, a network of its own."""
+Executes the instructions of a real Dockerfile. Two differences from an engine: FROM is the file system of this machine,
+and packages come from the test environment instead of the network. Everything else is as written: every RUN and COPY, the
+user, the environment, the entrypoint as PID 1, a read-only root, no capabilities, an isolated network.
+"""
 
 from __future__ import annotations
 
@@ -273,7 +274,7 @@ class Container:
         return _innermost(self._process.pid)
 
     def execute(self, command: Sequence[str], timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
-        """Runs a command in the container, as `docker exec` and health checks do: same files, network, user and environment."""
+        """Runs a command in the container, as `docker exec` does: same files, network, user and environment."""
         words = [f"{name}={value}" for name, value in self.env.items()]
         enter = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--net", "--root", "--wd"]
         who = [f"--setuid={self.user}", f"--setgid={self.user}"]

@@ -1,7 +1,8 @@
-"""What runs inside the namespaces of tests/support/container.py, as root: it lays the file system out over that of
-this machine, and then builds an image's stages or becomes the program that a container is for.
+"""Runs as root inside the namespaces that tests/support/container.py creates.
 
-Nothing that it does is seen outside: mounts are private, writes go to a tmpfs. Standard library only."""
+Mounts an overlay of this machine's file system, then builds the stages of an image or becomes the program of a container.
+Changes nothing outside: mounts are private, writes go to a tmpfs. Must use the standard library only.
+"""
 
 import contextlib
 import ctypes

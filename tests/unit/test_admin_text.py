@@ -1,4 +1,4 @@
-"""Text for people: short, aligned, within its screen, and harmless."""
+"""Text for a terminal: short, aligned, within its width, and without control characters."""
 
 import pytest
 
