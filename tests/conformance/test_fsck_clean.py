@@ -28,8 +28,13 @@ def test_a_filled_broker_is_clean_and_a_check_changes_nothing(harness):
     before = snapshot(harness, "c1", "d1", "r1", "l1")
     report = check(harness)
     assert report.is_clean, report
-    assert (report.law.excess, report.law.is_exact, report.law.unclaimed) == (0, True, 0)
-    assert (report.law.produced, report.law.pending, report.law.scheduled, report.law.running) == (11, 4, 2, 1)
+    assert (report.balance.excess, report.balance.is_exact, report.balance.unclaimed) == (0, True, 0)
+    assert (report.balance.produced, report.balance.pending, report.balance.scheduled, report.balance.running) == (
+        11,
+        4,
+        2,
+        1,
+    )
     assert (report.elements, report.records, report.slots) == (7, 11, 2)
     assert snapshot(harness, "c1", "d1", "r1", "l1") == before
 
@@ -41,7 +46,7 @@ def test_unclaimed_jobs_of_other_programs_are_not_a_problem(harness):
     harness.push_raw("high", b"not a job")
     report = check(harness, repair=True)
     assert (report.is_clean, report.repairs) == (True, ())
-    assert (report.law.unclaimed, report.law.excess, report.undecodable, report.duplicates) == (4, 0, 1, ())
+    assert (report.balance.unclaimed, report.balance.excess, report.undecodable, report.duplicates) == (4, 0, 1, ())
 
 
 def test_copies_are_listed_and_are_not_a_problem(harness):

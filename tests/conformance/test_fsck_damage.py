@@ -27,7 +27,7 @@ def test_a_lost_job_is_named_and_restored(harness, place):
     harness.lose_element(place, record_of(harness, id).raw)
     report = check(harness)
     assert not report.is_clean
-    assert (kinds(report), report.law.excess, report.repairs) == ([("lost", id)], 1, ())
+    assert (kinds(report), report.balance.excess, report.repairs) == ([("lost", id)], 1, ())
     assert assert_repaired(harness, id) == [("reinstated", id)]
     assert whereabouts(harness, id) == [place]
 
@@ -90,7 +90,7 @@ def test_a_counter_that_is_wrong_is_found_and_balanced(harness, name, by, counte
     fill(harness)
     harness.bend_counter(name, by)
     report = check(harness)
-    assert (report.is_clean, report.law.excess, kinds(report)) == (False, -by if name == "completed" else by, [])
+    assert (report.is_clean, report.balance.excess, kinds(report)) == (False, -by if name == "completed" else by, [])
     assert assert_repaired(harness, "l1") == [("counted", counted)]
 
 
@@ -100,7 +100,7 @@ def test_wrong_counters_are_distinguished_from_jobs_of_other_programs(harness):
     harness.bend_counter("produced", 1)  # so that the sums agree by chance
     assert drift(harness) == 0
     report = check(harness)
-    assert (report.is_clean, report.law.excess, report.law.unclaimed) == (False, 1, 1)
+    assert (report.is_clean, report.balance.excess, report.balance.unclaimed) == (False, 1, 1)
 
 
 def test_a_job_without_a_trace_is_counted_as_deleted(harness):
@@ -109,5 +109,5 @@ def test_a_job_without_a_trace_is_counted_as_deleted(harness):
     harness.lose_record("a")
     harness.lose_element("low", raw)
     report = check(harness)
-    assert (report.is_clean, report.law.excess, kinds(report)) == (False, 1, [])
+    assert (report.is_clean, report.balance.excess, kinds(report)) == (False, 1, [])
     assert assert_repaired(harness, "b") == [("counted", "deleted")]

@@ -34,7 +34,7 @@ def test_a_file_whose_job_left_no_trace_is_named_and_enqueued_again(harness, tmp
     completed(harness, "done")
     lose_without_a_trace(harness, "lost")
     report = check(harness)
-    assert (kinds(report), report.law.excess) == ([("forsaken", "lost")], 1)
+    assert (kinds(report), report.balance.excess) == ([("forsaken", "lost")], 1)
     assert report.problems[0].filepath == str(tmp_path / "lost")
     assert assert_repaired(harness, "lost") == [("enqueued", "lost"), ("counted", "deleted")]
     assert whereabouts(harness, "lost") == ["low"]
@@ -49,7 +49,7 @@ def test_a_file_is_not_enqueued_again_if_its_record_may_have_expired(harness, tm
     enqueue(harness, "typed")
     for id in ("old", "future", "typed"):
         lose_without_a_trace(harness, id)
-    assert (kinds(check(harness)), check(harness).law.excess) == ([], 3)
+    assert (kinds(check(harness)), check(harness).balance.excess) == ([], 3)
     assert assert_repaired(harness) == [("counted", "deleted")]
 
 
@@ -71,4 +71,4 @@ def test_more_files_without_a_record_than_jobs_are_missing_prove_nothing(harness
         known_file(harness, tmp_path / id, id)
         lose_without_a_trace(harness, id)
     harness.bend_counter("produced", -1)
-    assert (kinds(check(harness)), check(harness).law.excess) == ([], 1)
+    assert (kinds(check(harness)), check(harness).balance.excess) == ([], 1)

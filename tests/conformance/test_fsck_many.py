@@ -97,10 +97,10 @@ def test_one_of_our_jobs_is_found_among_many_of_other_programs(harness, monkeypa
     enqueue(harness, *names(3))
     harness.lose_record("job-0001")
     harness.bend_counter("produced", 2)
-    assert check(harness).law.excess == 3
+    assert check(harness).balance.excess == 3
     report = check(harness, repair=True)
     assert report.is_clean, report
-    assert report.law.unclaimed + drift(harness) == 0
+    assert report.balance.unclaimed + drift(harness) == 0
 
 
 def test_beside_a_busy_worker_fsck_reports_nothing(harness):

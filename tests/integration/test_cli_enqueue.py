@@ -67,8 +67,8 @@ def test_a_producer_does_not_enqueue_that_version_again_but_the_command_does(pla
     again = enqueue(place, "in/a.txt").stdout.strip()
     assert len(place.jobs()) == 2
     settings = {**place.all_settings(), "producer.settle_unclosed": "0s"}
-    told = run("producer", "--once", str(place.inbox), cwd=place.directory, settings=settings)
-    assert "already known 1" in told.stdout, told.stderr
+    ended = run("producer", "--once", str(place.inbox), cwd=place.directory, settings=settings)
+    assert "already known 1" in ended.stdout, ended.stderr
     assert len(place.jobs()) == 2
     with place.open() as broker:
         known = broker.lookup([path])[0]
@@ -129,9 +129,9 @@ def test_a_type_and_a_payload_make_a_job_without_a_file(place: Place) -> None:
 
 def test_json_lists_every_job(place: Place) -> None:
     place.write("a.txt")
-    told = json.loads(enqueue(place, "in/a.txt", '{"command": "ls"}', "--json", "--at", "2999-01-01T00:00Z").stdout)
-    assert set(told) == {"jobs", "batch_id"}
-    file, line = told["jobs"]
+    report = json.loads(enqueue(place, "in/a.txt", '{"command": "ls"}', "--json", "--at", "2999-01-01T00:00Z").stdout)
+    assert set(report) == {"jobs", "batch_id"}
+    file, line = report["jobs"]
     assert file == {
         "id": file["id"],
         "fate": "enqueued",
@@ -141,7 +141,7 @@ def test_json_lists_every_job(place: Place) -> None:
         "process_at": "2999-01-01T00:00:00.000Z",
     }
     assert (line["type"], line["filepath"]) == ("command", "")
-    assert job_of(place, line["id"]).batch_id == told["batch_id"]
+    assert job_of(place, line["id"]).batch_id == report["batch_id"]
 
 
 def test_an_enqueued_command_is_run_by_a_worker_that_allows_commands(sqlite_farm: Farm) -> None:

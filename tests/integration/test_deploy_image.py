@@ -126,8 +126,8 @@ def test_its_health_check_fails_when_the_process_hangs(running: Container, image
 
 
 def test_the_program_in_it_is_the_one_that_was_installed(running: Container) -> None:
-    told = running.execute(["python", "-c", "import fileq; print(fileq.__file__)"])
-    assert told.stdout.startswith("/opt/fileq/lib/"), told.stderr
+    ended = running.execute(["python", "-c", "import fileq; print(fileq.__file__)"])
+    assert ended.stdout.startswith("/opt/fileq/lib/"), ended.stderr
     assert running.execute(["fileq", "--version"]).stdout == f"fileq {fileq.__version__}\n"
     listed = running.execute(["fileq", "config", "list"])
     assert "/etc/fileq/config.yaml" in listed.stdout, listed.stderr

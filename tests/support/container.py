@@ -1,8 +1,8 @@
 """Builds images and runs containers without a container engine, in namespaces of this machine.
 
 Executes the instructions of a real Dockerfile. Two differences from an engine: FROM is the file system of this machine,
-and packages come from the test environment instead of the network. Everything else is as written: every RUN and COPY, the
-user, the environment, the entrypoint as PID 1, a read-only root, no capabilities, an isolated network.
+and packages come from the test environment instead of the network. Everything else is as written: every RUN and COPY,
+the user, the environment, the entrypoint as PID 1, a read-only root, no capabilities, an isolated network.
 """
 
 from __future__ import annotations

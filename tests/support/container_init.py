@@ -1,7 +1,7 @@
 """Runs as root inside the namespaces that tests/support/container.py creates.
 
-Mounts an overlay of this machine's file system, then builds the stages of an image or becomes the program of a container.
-Changes nothing outside: mounts are private, writes go to a tmpfs. Must use the standard library only.
+Mounts an overlay of this machine's file system, then builds the stages of an image or becomes the program of a
+container. Changes nothing outside: mounts are private, writes go to a tmpfs. Must use the standard library only.
 """
 
 import contextlib

@@ -162,7 +162,7 @@ def _report(found: Discrepancy, repairs: Sequence[Repair] = (), *, is_repair: bo
     problems = found.problems()
     return Report(
         is_clean=not problems and not found.excess,
-        law=balance_of(found.second.census, found.second.unclaimed, found.excess, is_exact=found.second.is_exact),
+        balance=balance_of(found.second.census, found.second.unclaimed, found.excess, is_exact=found.second.is_exact),
         problems=tuple(problems[:NAMED]),
         problem_count=len(problems),
         duplicates=found.walk.copies_found(),

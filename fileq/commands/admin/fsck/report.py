@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from fileq.brokers.types import Census
 from fileq.commands.admin.formatting import Screen, number, plural
@@ -74,7 +74,7 @@ class Repair(Struct, frozen=True):
 
 class Report(Struct, frozen=True):
     is_clean: bool
-    law: Balance
+    balance: Balance = field(name="law")  # the name of the --json field
     problems: tuple[Problem, ...]
     problem_count: int
     duplicates: tuple[DuplicateJob, ...]
@@ -105,7 +105,7 @@ def balance_of(census: Census, unclaimed: int, excess: int, *, is_exact: bool) -
 
 
 def render(report: Report, screen: Screen) -> list[str]:
-    lines = [*_balance_lines(report.law, screen), ""]
+    lines = [*_balance_lines(report.balance, screen), ""]
     if report.repairs:
         lines += [screen.paint("repairs", "bold")]
         lines += [_repair_line(repair) for repair in report.repairs[:SHOWN]]
@@ -170,7 +170,7 @@ def _verdict(report: Report, screen: Screen) -> str:
         f"{plural(report.elements, 'element')}, {plural(report.records, 'record')}, {plural(report.slots, 'slot')}"
     )
     if report.is_clean:
-        inexact = "" if report.law.is_exact else "; too busy to count the jobs of other programs"
+        inexact = "" if report.balance.is_exact else "; too busy to count the jobs of other programs"
         return screen.paint(f"clean: checked {checked}{inexact}", "green")
     advice = "some problems could not be repaired" if report.is_repair else "'fileq fsck --repair' repairs what it can"
     return screen.paint(f"not clean; {advice} (checked {checked})", "red")
