@@ -52,7 +52,7 @@ def measurement_from(before: Census, after: Census, walk: BrokerWalk) -> Measure
     if not walk.unrecorded and before.drift == after.drift == 0:
         # No job of another program was found, and the sides are equal: jobs that looked like copies were just claimed.
         return Measurement(0, 0, after, 0)
-    # The bounds cross only if a job is lost during the walk; then nothing is certain.
+    # The bounds cross only if the damage happens during the walk; then nothing is certain.
     if at_least > at_most:
         at_least, at_most = min(at_most, 0), max(at_least, 0)
     return Measurement(at_least, at_most, after, unclaimed)
