@@ -33,7 +33,7 @@ def whole_number(at_least: int = 0) -> Callable[[str], int]:
 
 def duration(text: str) -> float:
     """Seconds."""
-    from fileq.config import parse_duration
+    from fileq.core.units import parse_duration
 
     try:
         return parse_duration(text)
@@ -57,7 +57,7 @@ def point_in_time_or_ago(text: str) -> int:
     """Milliseconds since the epoch. A duration such as 2h means two hours ago."""
     import time
 
-    from fileq.config import parse_duration
+    from fileq.core.units import parse_duration
 
     try:
         return int((time.time() - parse_duration(text)) * 1000)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Enqueued, Entry, Event, Record, WorkerInfo
+from fileq.brokers.types import Enqueued, Entry, Record, WireEvent, WorkerInfo
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
 from fileq.core.job import Job, Version, decode, encode, raw_id, rfc3339_ms
@@ -200,7 +200,7 @@ def dead(harness: Harness, id: str = "a", *, queue: str = "low") -> bytes:
     """A job of this id that ended in the dead-letter list; the element as it lies there."""
     settlement = hopeless(running(harness, id, queue=queue))
     assert settle(harness, settlement) is SettleResult.DONE
-    return settlement.raw
+    return settlement.next_raw
 
 
 def completed(harness: Harness, *ids: str) -> None:
@@ -302,12 +302,12 @@ def listening(harness: Harness) -> Iterator[Any]:
     """Inside, `heard(n)` gives the next n events; asks with a deadline, so a missing one fails."""
     subscription = harness.broker.subscribe()
 
-    def heard(count: int) -> list[Event]:
+    def heard(count: int) -> list[WireEvent]:
         found = []
         for _ in range(count):
             event = subscription.get(10.0)
             assert event is not None, f"{count} events were expected, heard {found}"
-            found.append(msgspec.json.decode(event, type=Event))
+            found.append(msgspec.json.decode(event, type=WireEvent))
         return found
 
     try:

@@ -16,6 +16,7 @@ from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config, config_from
 from tests.support.servers import Server
+from tests.support.sqlite_store import change_one_row, push_raw
 
 KINDS = ("memory", "sqlite", "valkey", "redis")
 SERVER_KINDS = ("valkey", "redis")
@@ -98,24 +99,24 @@ class MemoryHarness(Harness):
         return self.broker
 
     def push_raw(self, queue: str, raw: bytes) -> None:
-        with self.broker.lock:
-            self.broker.push_raw(queue, raw, front=False)
+        with self.broker.store.lock:
+            self.broker.store.push_raw(queue, raw, front=False)
 
     def lose_registration(self, slot: str) -> None:
-        del self.broker.registry[slot]
+        del self.broker.store.registry[slot]
 
     def lose_record(self, id: str) -> None:
-        del self.broker.rows[id]
+        del self.broker.store.records[id]
 
     def lose_element(self, place: str, raw: bytes, slot: str = "") -> None:
-        broker = self.broker
+        store = self.broker.store
         if place == "scheduled":
-            del broker.scheduled[raw]
+            del store.scheduled[raw]
         else:
-            {**broker.queues, "dead_letter": broker.dead, "processing": broker.processing[slot]}[place].remove(raw)
+            {**store.queues, "dead_letter": store.dead, "processing": store.processing[slot]}[place].remove(raw)
 
     def bend_counter(self, name: str, by: int) -> None:
-        self.broker.stats[name] += by
+        self.broker.store.counters[name] += by
 
 
 class SqliteHarness(Harness):
@@ -129,29 +130,24 @@ class SqliteHarness(Harness):
         return SqliteBroker(self.config, clock=self.clock, monotonic=self.clock)
 
     def push_raw(self, queue: str, raw: bytes) -> None:
-        self.broker.store.push_raw(queue, raw)  # type: ignore[attr-defined]
+        push_raw(self.broker, queue, raw)
 
     def lose_registration(self, slot: str) -> None:
-        with self.broker.store.transaction() as db:  # type: ignore[attr-defined]
-            assert db.execute("UPDATE slots SET info = NULL WHERE slot = ?", (slot,)).rowcount == 1
+        change_one_row(self.broker, "UPDATE slots SET info = NULL WHERE slot = ?", slot)
 
     def lose_record(self, id: str) -> None:
-        self._break("DELETE FROM records WHERE id = ?", id)
+        change_one_row(self.broker, "DELETE FROM records WHERE id = ?", id)
 
     def lose_element(self, place: str, raw: bytes, slot: str = "") -> None:
         if place == "processing":
-            self._break("UPDATE slots SET held = NULL WHERE held = ? AND slot = ?", raw, slot)
+            change_one_row(self.broker, "UPDATE slots SET held = NULL WHERE held = ? AND slot = ?", raw, slot)
         elif place in ("scheduled", "dead_letter"):
-            self._break(f"DELETE FROM {place.removesuffix('_letter')} WHERE raw = ?", raw)
+            change_one_row(self.broker, f"DELETE FROM {place.removesuffix('_letter')} WHERE raw = ?", raw)
         else:
-            self._break("DELETE FROM queued WHERE queue = ? AND raw = ?", place, raw)
+            change_one_row(self.broker, "DELETE FROM queued WHERE queue = ? AND raw = ?", place, raw)
 
     def bend_counter(self, name: str, by: int) -> None:
-        self._break("UPDATE stats SET value = value + ? WHERE name = ?", by, name)
-
-    def _break(self, sql: str, *values: object) -> None:
-        with self.broker.store.transaction() as db:  # type: ignore[attr-defined]
-            assert db.execute(sql, values).rowcount == 1
+        change_one_row(self.broker, "UPDATE stats SET value = value + ? WHERE name = ?", by, name)
 
 
 class ServerHarness(Harness):
@@ -186,11 +182,14 @@ class ServerHarness(Harness):
         assert self.client.delete(f"{self.config.redis.prefix}:job:{id}") == 1
 
     def lose_element(self, place: str, raw: bytes, slot: str = "") -> None:
-        names = self.broker.names  # type: ignore[attr-defined]
+        from fileq.brokers.redis.keys import Keys
+
+        keys = Keys(self.config)
         if place == "scheduled":
-            assert self.client.zrem(names.scheduled, raw) == 1
+            assert self.client.zrem(keys.scheduled, raw) == 1
         else:
-            key = names.processing(slot) if place == "processing" else names.place(place)
+            key = keys.processing(slot) if place == "processing" else keys.list_of(place)
+            assert key is not None
             assert self.client.lrem(key, 1, raw) == 1
 
     def bend_counter(self, name: str, by: int) -> None:

@@ -71,7 +71,7 @@ def test_a_running_jobs_worker_is_told_at_its_next_renewal(harness):
     assert record_of(harness, "a").is_cancel_requested
     assert whereabouts(harness, "a") == ["processing:w1"]
     [renewal] = harness.broker.renew([("w1", claim.raw)])
-    assert renewal.hold is LeaseStatus.CANCEL
+    assert renewal.status is LeaseStatus.CANCEL
     assert settle(harness, cancel(claim)) is SettleResult.DONE
     assert whereabouts(harness, "a") == ["cancelled"]
     assert record_of(harness, "a").state is State.CANCELLED
@@ -93,7 +93,7 @@ def test_the_wish_outlives_the_worker(harness):
     reap_all(harness)
     claim = claim_one(harness, "w2")
     [renewal] = harness.broker.renew([("w2", claim.raw)])
-    assert renewal.hold is LeaseStatus.CANCEL
+    assert renewal.status is LeaseStatus.CANCEL
 
 
 @pytest.mark.parametrize("end", ["completed", "dead", "cancelled"])

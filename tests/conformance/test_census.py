@@ -70,7 +70,7 @@ def test_the_books_balance_after_everything(harness):
     )
     harness.broker.deregister(["slot-0005"])
     harness.broker.cancel(["job-0001"])
-    harness.broker.discard([("job-0002", hopeless(by_id["job-0002"]).raw)])
+    harness.broker.discard([("job-0002", hopeless(by_id["job-0002"]).next_raw)])
     counters = harness.broker.census().counters
     assert {name: counters[name] for name in ("produced", "adopted", "completed", "cancelled", "deleted")} == {
         "produced": 10,

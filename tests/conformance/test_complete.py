@@ -78,7 +78,7 @@ def test_a_batch_larger_than_the_list_keeps_its_newest(make_harness):
 def test_an_id_whose_record_fell_off_is_free_again(make_harness):
     harness = make_harness(**{"worker.completed_max": 1})
     completed(harness, "a", "b")
-    assert enqueue(harness, "a").fates == (EnqueueResult.ENQUEUED,)
+    assert enqueue(harness, "a").results == (EnqueueResult.ENQUEUED,)
 
 
 def test_the_record_of_a_job_that_runs_again_survives_its_old_element(make_harness):
@@ -126,7 +126,7 @@ def test_the_version_that_a_handler_leaves_behind_is_known(harness):
     settle(harness, complete(claim_one(harness), leaves=Version(b"/data/a", "v2")))
     [entry] = harness.broker.lookup([b"/data/a"])
     assert entry.versions == (("v2", "a"), ("v1", "a"))
-    assert harness.broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))]).fates == (EnqueueResult.KNOWN,)
+    assert harness.broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))]).results == (EnqueueResult.KNOWN,)
 
 
 def test_a_handler_that_left_its_file_alone_leaves_the_ledger_alone(harness):

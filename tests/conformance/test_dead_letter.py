@@ -194,10 +194,10 @@ def test_discarding_one_copy_leaves_the_record_of_one_that_runs(harness):
         harness.push_raw("low", foreign("a"))
     first, second = claims_of(harness, "w1", "w2")
     settle(harness, hopeless(first))
-    harness.broker.revive([revival(hopeless(first).raw)])
+    harness.broker.revive([revival(hopeless(first).next_raw)])
     claim_one(harness, "w1")
     settle(harness, hopeless(second))
-    assert harness.broker.discard([("a", hopeless(second).raw)]) == 1
+    assert harness.broker.discard([("a", hopeless(second).next_raw)]) == 1
     assert whereabouts(harness, "a") == ["processing:w1"]
     assert drift(harness) == 0
 
@@ -209,7 +209,7 @@ def test_discarding_a_copy_does_not_forget_that_another_waits(harness):
     first, second = claims_of(harness, "w1", "w2")
     settle(harness, release(first))
     settle(harness, hopeless(second))
-    harness.broker.discard([("a", hopeless(second).raw)])
+    harness.broker.discard([("a", hopeless(second).next_raw)])
     assert whereabouts(harness, "a") == ["low"]
     settle(harness, complete(claim_one(harness)))
     assert counter(harness, "adopted") == 2

@@ -2,7 +2,7 @@
 
 import json
 
-from fileq.brokers.types import Entry, Event
+from fileq.brokers.types import Entry, WireEvent
 from fileq.core.job import encode
 from fileq.core.settlement import cancel, complete, release, retry
 from tests.conformance.builders import (
@@ -30,11 +30,11 @@ def test_a_life_in_events(harness):
         harness.broker.promote()
         settle(harness, complete(claim_one(harness), duration_ms=80))
         assert heard(5) == [
-            Event("job:created", "a", None, "high", "", 0, "", 0),
-            Event("job:started", "a", None, "high", "w1", 0, "", 0),
-            Event("job:failed", "a", None, "high", "w1", 120, ERROR, 1),
-            Event("job:started", "a", None, "high", "w1", 0, "", 1),
-            Event("job:completed", "a", None, "high", "w1", 80, "", 1),
+            WireEvent("job:created", "a", None, "high", "", 0, "", 0),
+            WireEvent("job:started", "a", None, "high", "w1", 0, "", 0),
+            WireEvent("job:failed", "a", None, "high", "w1", 120, ERROR, 1),
+            WireEvent("job:started", "a", None, "high", "w1", 0, "", 1),
+            WireEvent("job:completed", "a", None, "high", "w1", 80, "", 1),
         ]
 
 
@@ -54,7 +54,7 @@ def test_an_event_is_one_json_object_with_these_fields_in_order(harness):
 def test_a_burial_is_an_event(harness):
     with listening(harness) as heard:
         settle(harness, hopeless(running(harness, "a")))
-        assert heard(3)[-1] == Event("job:dead", "a", None, "low", "w1", 0, ERROR, 1)
+        assert heard(3)[-1] == WireEvent("job:dead", "a", None, "low", "w1", 0, ERROR, 1)
 
 
 def test_a_burial_of_bytes_that_are_not_a_job_is_an_event(harness):
@@ -62,7 +62,7 @@ def test_a_burial_of_bytes_that_are_not_a_job_is_an_event(harness):
     with listening(harness) as heard:
         claim = claim_one(harness)
         settle(harness, hopeless(claim, error="not a job"))
-        assert heard(1) == [Event("job:dead", claim.id, None, "low", "w1", 0, "not a job", 0)]
+        assert heard(1) == [WireEvent("job:dead", claim.id, None, "low", "w1", 0, "not a job", 0)]
 
 
 def test_cancelling_is_an_event_where_the_job_waits_and_where_it_runs(harness):
@@ -73,8 +73,8 @@ def test_cancelling_is_an_event_where_the_job_waits_and_where_it_runs(harness):
         harness.broker.cancel(["a", "b", "nobody"])
         settle(harness, cancel(running_claim, duration_ms=5))
         assert heard(2) == [
-            Event("job:cancelled", "b", None, "low", "", 0, "cancelled", 0),
-            Event("job:cancelled", "a", None, "low", "w1", 5, "cancelled", 0),
+            WireEvent("job:cancelled", "b", None, "low", "", 0, "cancelled", 0),
+            WireEvent("job:cancelled", "a", None, "low", "w1", 5, "cancelled", 0),
         ]
 
 
@@ -83,14 +83,14 @@ def test_a_recovery_is_an_event(harness):
     let_leases_run_out(harness)
     with listening(harness) as heard:
         reap_all(harness)
-        assert heard(1) == [Event("job:recovered", "a", None, "low", "w1", 0, "worker died", 0)]
+        assert heard(1) == [WireEvent("job:recovered", "a", None, "low", "w1", 0, "worker died", 0)]
 
 
 def test_a_recovery_that_waits_is_the_same_event(harness):
     claim = running(harness, "a")
     with listening(harness) as heard:
         settle(harness, retry(claim, encode(claim.job.but(recoveries=1)), delay_ms=5, error="killed", died=True))
-        assert heard(1) == [Event("job:recovered", "a", None, "low", "w1", 0, "killed", 0)]
+        assert heard(1) == [WireEvent("job:recovered", "a", None, "low", "w1", 0, "killed", 0)]
 
 
 def test_the_type_of_a_job_is_told(harness):
@@ -111,7 +111,7 @@ def test_a_foreign_job_starts_like_our_own(harness):
     harness.push_raw("high", json.dumps(dict(reversed(job.items()))).encode())
     with listening(harness) as heard:
         claim_one(harness)
-        assert heard(1) == [Event("job:started", id, "a/b", "high", "w1", 0, "", 2)]
+        assert heard(1) == [WireEvent("job:started", id, "a/b", "high", "w1", 0, "", 2)]
 
 
 def test_what_changed_nothing_is_not_told(harness):

@@ -17,7 +17,7 @@ def new_files(count: int, prefix: str = "job"):
 
 def test_without_a_limit_nothing_is_counted(harness):
     answer = harness.broker.enqueue(new_files(300))
-    assert set(answer.fates) == {EnqueueResult.ENQUEUED}
+    assert set(answer.results) == {EnqueueResult.ENQUEUED}
     assert (answer.permits, answer.wait_ms) == (0, 0)
 
 
@@ -28,7 +28,7 @@ def test_each_new_version_takes_a_permit(harness):
 
 def test_what_is_over_the_limit_is_throttled_and_leaves_no_trace(harness):
     answer = harness.broker.enqueue(new_files(5), limit=3)
-    assert answer.fates == (EnqueueResult.ENQUEUED,) * 3 + (EnqueueResult.THROTTLED,) * 2
+    assert answer.results == (EnqueueResult.ENQUEUED,) * 3 + (EnqueueResult.THROTTLED,) * 2
     assert answer.permits == 3
     assert 0 < answer.wait_ms <= WINDOW_MS
     assert ids_in(harness, "low") == names(3)
@@ -40,7 +40,7 @@ def test_what_is_over_the_limit_is_throttled_and_leaves_no_trace(harness):
 def test_the_limit_holds_over_several_calls_of_one_window(harness):
     assert harness.broker.enqueue(new_files(2, "a"), limit=3).permits == 2
     answer = harness.broker.enqueue(new_files(2, "b"), limit=3)
-    assert answer.fates == (EnqueueResult.ENQUEUED, EnqueueResult.THROTTLED)
+    assert answer.results == (EnqueueResult.ENQUEUED, EnqueueResult.THROTTLED)
     assert answer.permits == 1
 
 
@@ -54,13 +54,13 @@ def test_known_versions_and_duplicates_take_no_permit(harness):
 def test_known_versions_are_known_even_when_no_permit_is_left(harness):
     harness.broker.enqueue([new_file("a")], limit=1)
     answer = harness.broker.enqueue([new_file("b"), an_entry("c", version=Version(b"/data/a", "v1"))], limit=1)
-    assert answer.fates == (EnqueueResult.THROTTLED, EnqueueResult.KNOWN)
+    assert answer.results == (EnqueueResult.THROTTLED, EnqueueResult.KNOWN)
 
 
 def test_jobs_without_a_version_pass_without_a_permit(harness):
     entries = [new_file("a"), new_file("b"), an_entry("c"), new_file("d", always=True)]
     answer = harness.broker.enqueue(entries, limit=1)
-    assert answer.fates == (
+    assert answer.results == (
         EnqueueResult.ENQUEUED,
         EnqueueResult.THROTTLED,
         EnqueueResult.ENQUEUED,
@@ -75,28 +75,28 @@ def test_a_call_that_needs_no_permit_opens_no_window(harness):
     harness.advance(0.6)
     harness.broker.enqueue([new_file("b")], limit=1)
     harness.advance(0.6)
-    assert harness.broker.enqueue([new_file("c")], limit=1).fates == (EnqueueResult.THROTTLED,)
+    assert harness.broker.enqueue([new_file("c")], limit=1).results == (EnqueueResult.THROTTLED,)
 
 
 def test_the_window_ends_a_second_after_its_first_permit(harness):
     """Neither later permits nor refusals push it out."""
     harness.broker.enqueue([new_file("a")], limit=2)
     harness.advance(0.5)
-    assert harness.broker.enqueue([new_file("b"), new_file("c")], limit=2).fates == (
+    assert harness.broker.enqueue([new_file("b"), new_file("c")], limit=2).results == (
         EnqueueResult.ENQUEUED,
         EnqueueResult.THROTTLED,
     )
     harness.advance(0.5)
-    assert harness.broker.enqueue([new_file("c")], limit=2).fates == (EnqueueResult.ENQUEUED,)
+    assert harness.broker.enqueue([new_file("c")], limit=2).results == (EnqueueResult.ENQUEUED,)
 
 
 def test_a_millisecond_before_its_end_the_window_still_holds(harness):
     harness.broker.enqueue([new_file("a")], limit=1)
     harness.advance(0.999)
     answer = harness.broker.enqueue([new_file("b")], limit=1)
-    assert answer.fates == (EnqueueResult.THROTTLED,)
+    assert answer.results == (EnqueueResult.THROTTLED,)
     harness.advance(0.001)
-    assert harness.broker.enqueue([new_file("b")], limit=1).fates == (EnqueueResult.ENQUEUED,)
+    assert harness.broker.enqueue([new_file("b")], limit=1).results == (EnqueueResult.ENQUEUED,)
 
 
 def test_wait_ms_is_the_rest_of_the_window(harness):
@@ -105,7 +105,7 @@ def test_wait_ms_is_the_rest_of_the_window(harness):
     wait_ms = harness.broker.enqueue([new_file("b")], limit=1).wait_ms
     assert wait_ms == 600 if harness.is_exact else 0 < wait_ms <= 600
     harness.advance(0.6)
-    assert harness.broker.enqueue([new_file("b")], limit=1).fates == (EnqueueResult.ENQUEUED,)
+    assert harness.broker.enqueue([new_file("b")], limit=1).results == (EnqueueResult.ENQUEUED,)
 
 
 def test_a_repeated_call_takes_no_second_permit(harness):
@@ -133,7 +133,7 @@ def test_producers_at_once_never_pass_the_limit(harness):
 
 def test_a_thousand_against_the_limit(harness):
     answer = harness.broker.enqueue(new_files(1000), limit=100)
-    assert answer.fates == (EnqueueResult.ENQUEUED,) * 100 + (EnqueueResult.THROTTLED,) * 900
+    assert answer.results == (EnqueueResult.ENQUEUED,) * 100 + (EnqueueResult.THROTTLED,) * 900
     assert answer.permits == 100
 
 

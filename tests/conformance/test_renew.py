@@ -95,7 +95,7 @@ def test_a_slot_that_knows_of_no_job_is_given_the_one_it_holds(harness):
     running(harness, "a")
     harness.advance(5)
     [renewal] = harness.broker.renew([("w1", b"")])
-    assert (renewal.slot, renewal.hold) == ("w1", LeaseStatus.UNEXPECTED)
+    assert (renewal.slot, renewal.status) == ("w1", LeaseStatus.UNEXPECTED)
     claim = renewal.claim
     assert (claim.slot, claim.queue, claim.id) == ("w1", "low", "a")
     assert claim.claimed_ms == harness.clock.ms - 5000
@@ -114,7 +114,7 @@ def test_an_unexpected_element_that_is_no_job_is_given_too(harness):
     harness.push_raw("low", b"hello")
     claim_one(harness)
     [renewal] = harness.broker.renew([("w1", b"")])
-    assert renewal.hold is LeaseStatus.UNEXPECTED
+    assert renewal.status is LeaseStatus.UNEXPECTED
     assert (renewal.claim.raw, renewal.claim.job) == (b"hello", None)
 
 
@@ -140,7 +140,7 @@ def test_each_slot_has_its_own_answer(harness):
     register(harness, "w3", "w4")
     answers = harness.broker.renew([("w1", first.raw), ("w2", b""), ("w3", b""), ("w4", first.raw), ("w5", b"")])
     assert [answer.slot for answer in answers] == ["w1", "w2", "w3", "w4", "w5"]
-    assert [answer.hold for answer in answers] == [
+    assert [answer.status for answer in answers] == [
         LeaseStatus.HELD,
         LeaseStatus.UNEXPECTED,
         LeaseStatus.IDLE,
@@ -156,7 +156,7 @@ def test_a_thousand_in_one_call(harness):
     held = {claim.slot: claim.raw for claim in claims}
     harness.advance(20)
     answers = harness.broker.renew([(slot, held.get(slot, b"")) for slot in slots])
-    assert [answer.hold for answer in answers] == [LeaseStatus.HELD] * 500 + [LeaseStatus.IDLE] * 500
+    assert [answer.status for answer in answers] == [LeaseStatus.HELD] * 500 + [LeaseStatus.IDLE] * 500
     harness.advance(20)
     assert harness.broker.suspects() == []
 

@@ -30,11 +30,11 @@ def promoted(harness, seconds: float = 1.0) -> None:
 def test_a_failed_job_waits_in_scheduled(harness):
     settlement = failed(running(harness, "a"), delay_ms=2500)
     settle(harness, settlement)
-    assert elements(harness, "scheduled") == [settlement.raw]
-    assert decode(settlement.raw).retries == 1
+    assert elements(harness, "scheduled") == [settlement.next_raw]
+    assert decode(settlement.next_raw).retries == 1
     record = record_of(harness, "a")
     assert (record.state, record.due_ms, record.error) == (State.RETRYING, harness.clock.ms + 2500, ERROR)
-    assert (record.raw, record.ended_ms) == (settlement.raw, 0)
+    assert (record.raw, record.ended_ms) == (settlement.next_raw, 0)
 
 
 def test_a_failed_attempt_is_counted(harness):

@@ -112,7 +112,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for arrival in arrivals:
             if isinstance(arrival, Entry):
                 answer = self.same(lambda broker, entry=arrival: broker.enqueue([entry]))
-                self.came_in += answer.fates.count(EnqueueResult.ENQUEUED)
+                self.came_in += answer.results.count(EnqueueResult.ENQUEUED)
             else:
                 for harness in (self.model, self.real):
                     harness.push_raw(*arrival)
@@ -121,7 +121,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(entries=st.lists(an_entry, max_size=4))
     def enqueue_a_batch(self, entries: list[Entry]) -> None:
         answer = self.same(lambda broker: broker.enqueue(entries))
-        self.came_in += answer.fates.count(EnqueueResult.ENQUEUED)
+        self.came_in += answer.results.count(EnqueueResult.ENQUEUED)
 
     # working
 
@@ -177,8 +177,10 @@ class BrokerMachine(RuleBasedStateMachine):
             for slot, i in holdings
         ]
         expected, got = self.model.broker.renew(believed), self.real.broker.renew(believed)
-        assert [(one.slot, one.hold) for one in got] == [(one.slot, one.hold) for one in expected]
-        self.remember(*([one.claim for one in side if one.hold is LeaseStatus.UNEXPECTED] for side in (expected, got)))
+        assert [(one.slot, one.status) for one in got] == [(one.slot, one.status) for one in expected]
+        self.remember(
+            *([one.claim for one in side if one.status is LeaseStatus.UNEXPECTED] for side in (expected, got))
+        )
         held = [(view.slot, view.raw) for view in self.model.broker.workers() if view.raw]
         self.same(lambda broker: broker.renew(held))
 

@@ -124,7 +124,7 @@ def lose_all_elements(shell: CommandLine) -> None:
     if shell.broker.kind == "redis":
         assert shell.server_client().delete("jobqueue:low_priority") == 1
     else:
-        with shell.broker.store.transaction() as db:  # type: ignore[attr-defined]
+        with shell.broker.store.database.transaction() as db:  # type: ignore[attr-defined]
             db.execute("DELETE FROM queued")
 
 

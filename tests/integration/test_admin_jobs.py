@@ -220,9 +220,9 @@ def test_a_file_is_traced_through_all_its_versions(shell: CommandLine, name: byt
 def test_a_version_whose_record_has_expired_is_still_known(shell: CommandLine) -> None:
     path = os.path.join(os.fsencode(shell.directory), b"in", b"a")
     version_of(shell, path, "4-1700000000000000000", "gone")
-    raw = hopeless(claim_one(shell))
-    settle(shell, raw)
-    shell.broker.discard([("gone", raw.raw)])
+    settlement = hopeless(claim_one(shell))
+    settle(shell, settlement)
+    shell.broker.discard([("gone", settlement.next_raw)])
     [version] = shell.json("trace", "in/a")["versions"]
     assert (version["job_id"], version["job"]) == ("gone", None)
     assert "its record has expired" in shell.run("trace", "in/a")

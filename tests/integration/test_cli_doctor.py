@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from redis import Redis
 
 from fileq.cli import main
 from fileq.commands.doctor import check_files
@@ -26,8 +27,8 @@ UNPRIVILEGED_UID = 65534
 
 def test_a_healthy_system_has_no_problem_and_one_line_for_each_check(place: Place) -> None:
     if place.kind == "redis":
-        with place.open() as broker:
-            broker.link.call("CONFIG", "SET", "appendonly", "yes")  # type: ignore[attr-defined]
+        with Redis.from_url(f"redis://{place.settings['redis.addr']}") as client:
+            client.config_set("appendonly", "yes")
     settings = {**place.settings, "producer.scan_dir": place.inbox, "observability.metrics_port": 0}
     assert run("enqueue", "--type", "t", cwd=place.directory, settings=settings).returncode == 0
     ended = run("doctor", cwd=place.directory, settings=settings)

@@ -12,7 +12,7 @@ import pytest
 from fileq.brokers.redis import examine as redis_examine
 from fileq.brokers.sqlite import examine as sqlite_examine
 from fileq.cli import main
-from tests.integration.test_redis_rights import RIGHTS
+from tests.integration.test_redis_permissions import PERMISSIONS
 from tests.support.doctor import Doctor
 from tests.support.program import Program
 from tests.support.redis_store import contents
@@ -53,7 +53,7 @@ def test_checking_the_permissions_changes_nothing(cwd: Path, valkey: Server, doc
 
 
 def test_what_a_user_may_not_read_is_unknown_and_not_a_problem(cwd: Path, valkey: Server, doctor: Doctor) -> None:
-    valkey.add_user("fileq", "pass", *RIGHTS)
+    valkey.add_user("fileq", "pass", *PERMISSIONS)
     assert doctor(redis__addr=valkey.address, redis__username="fileq", redis__password="pass").code == 0
     assert [doctor.status(name) for name in ("version", "eviction", "persistence")] == ["unknown"] * 3
     assert [doctor.status(name) for name in ("broker", "clock", "rights")] == ["ok"] * 3
@@ -66,7 +66,7 @@ def test_what_a_user_may_not_read_is_unknown_and_not_a_problem(cwd: Path, valkey
 def test_a_missing_permission_is_named_with_the_verb_that_needs_it(
     right: str, verb: str, cwd: Path, valkey: Server, doctor: Doctor
 ) -> None:
-    valkey.add_user("fileq", "pass", *RIGHTS, f"-{right}")
+    valkey.add_user("fileq", "pass", *PERMISSIONS, f"-{right}")
     doctor(redis__addr=valkey.address, redis__username="fileq", redis__password="pass")
     assert doctor.wrong == ["rights"]
     detail = doctor.find("rights")[0]["detail"]
@@ -113,7 +113,7 @@ def test_a_replica_is_a_problem(cwd: Path, valkey: Server, doctor: Doctor) -> No
 def test_a_foreign_database_or_a_full_disk_is_a_problem(
     cwd: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_examine, "LEAST_FREE", 1 << 62)
+    monkeypatch.setattr(sqlite_examine, "LEAST_FREE_BYTES", 1 << 62)
     assert doctor().wrong == ["disk space"]
     monkeypatch.undo()
     monkeypatch.chdir(cwd)

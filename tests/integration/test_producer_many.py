@@ -82,7 +82,7 @@ def test_a_directory_that_is_empty_for_a_while_is_not_enqueued_again(place: Plac
         place.inbox.rename(aside)
         place.inbox.mkdir()
         # it may or may not have looked between the two
-        wait_until(lambda: program.events("scan_dir.replaced") or program.events("scan_dir.found"))
+        wait_until(lambda: program.events("scan_dir.replaced") or program.events("scan_dir.restored"))
         scanned_again(program)
         assert program.readiness()[0] == 200
         place.inbox.rmdir()

@@ -9,7 +9,7 @@ from pathlib import Path
 # In a process of its own: what StopSignals takes over stays with it.
 PROLOGUE = """
 import os, signal, threading, time
-from fileq.signals import StopSignals
+from fileq.runtime.signals import StopSignals
 signals = StopSignals()
 def send(number=signal.SIGTERM): os.kill(os.getpid(), number)
 """
@@ -37,7 +37,7 @@ def test_each_is_waited_for_once() -> None:
 
 
 def test_a_wait_that_nobody_needs_any_more_ends_without_one() -> None:
-    assert answers("threading.Timer(0.1, signals.enough).start(); print(signals.wait())") == "False"
+    assert answers("threading.Timer(0.1, signals.end_wait).start(); print(signals.wait())") == "False"
 
 
 def test_one_that_the_system_gives_to_another_thread_ends_the_wait() -> None:

@@ -1,4 +1,4 @@
-"""A broker of other people, installed like any package, is found by its entry point."""
+"""A broker from another package is found by its entry point."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ def test_an_installed_broker_is_opened_by_its_name(site: Path) -> None:
     assert ended.stdout == "shelf {'only': 0}\n", ended.stderr
 
 
-def test_a_broker_that_is_not_installed_is_named_with_those_that_are() -> None:
+def test_the_error_for_a_broker_that_is_not_installed_lists_the_installed_ones() -> None:
     with pytest.raises(ConfigError, match=r"'shelf'.*redis.*sqlite.*memory"):
         open_broker(config_from({"broker": "shelf"}))

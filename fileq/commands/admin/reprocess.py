@@ -116,7 +116,7 @@ def _enqueue(
             entries.append(_entry(config, path, signature, size))
     if not entries:
         return
-    fates = [EnqueueResult.ENQUEUED] * len(entries) if is_dry_run else broker.enqueue(entries).fates
+    fates = [EnqueueResult.ENQUEUED] * len(entries) if is_dry_run else broker.enqueue(entries).results
     for entry, fate in zip(entries, fates, strict=True):
         assert fate is EnqueueResult.ENQUEUED, fate  # the ids are new, and `always` ignores the ledger
         yield ReprocessedFile(entry.job.filepath, "enqueued", None if is_dry_run else entry.job.id)

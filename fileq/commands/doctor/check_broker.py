@@ -34,7 +34,7 @@ def _without_opening(path: str, choice: str) -> list[Finding]:
     """Findings about a database that opening would change; empty for any other.
 
     Opening creates a missing database. It migrates one of an older fileq, which may still be running."""
-    from fileq.brokers.sqlite.examine import examine_place, older_schema
+    from fileq.brokers.sqlite.examine import examine_location, older_schema
 
     if not os.path.exists(path):
         found = [unknown("broker", f"{choice}; there is no database yet", "the first start creates it")]
@@ -43,7 +43,7 @@ def _without_opening(path: str, choice: str) -> list[Finding]:
         found = [sound("broker", choice), unknown("schema", f"version {version}, from an older fileq", advice)]
     else:
         return []
-    return [*found, *examine_place(path)]
+    return [*found, *examine_location(path)]
 
 
 def _advice(kind: str, error: str, choice: str) -> str:

@@ -88,7 +88,7 @@ class Repairs:
             job = file_job(file.path, size=size, priority=queue, now=datetime.now(UTC), signature=file.signature)
             entries.append(Entry(job.but(id=file.id), queue, Version(file.path, file.signature), always=True))
         if entries:
-            for entry, fate in zip(entries, self._broker.enqueue(entries).fates, strict=True):
+            for entry, fate in zip(entries, self._broker.enqueue(entries).results, strict=True):
                 if fate is EnqueueResult.ENQUEUED:
                     self._did("enqueued", entry.job.id, f"again, for {printable(entry.job.filepath)}")
 
