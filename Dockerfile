@@ -1,11 +1,11 @@
 # One image for every role: docker build -t fileq:0.1.0 . && docker run --rm -v "$PWD/inbox:/data" fileq:0.1.0 all
-# Handlers go into an image of yours on top of it: docs/deploying-handlers.md
+# Put your handlers into an image on top of it: docs/deploying-handlers.md
 ARG PYTHON=3.11-slim-bookworm
 
 FROM python:${PYTHON} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
-# What fileq needs changes seldom: a layer of its own, so that a change of the code does not install it all again.
+# Dependencies change rarely: they have their own layer, so a change of the code does not install them again.
 COPY pyproject.toml constraints.txt ./
 RUN python -m venv /opt/fileq \
     && cp constraints.txt /opt/fileq/constraints.txt \
@@ -25,8 +25,8 @@ LABEL org.opencontainers.image.title="fileq" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}" \
       org.opencontainers.image.licenses="MIT"
-# /data: the files. /var/lib/fileq: the SQLite broker, if that is the one. /app: your handlers. Only the first two are
-# ever written to, so the root file system may be read-only.
+# /data: the files. /var/lib/fileq: the database of the SQLite broker. /app: your handlers. Only the first two are written
+# to, so the root file system can be read-only.
 RUN groupadd --gid 10001 fileq \
     && useradd --no-log-init --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin fileq \
     && install -d -o 10001 -g 10001 /data /var/lib/fileq \
@@ -37,10 +37,10 @@ ENV PATH=/opt/fileq/bin:$PATH \
     FILEQ_CONFIG=/etc/fileq/config.yaml \
     PYTHONDONTWRITEBYTECODE=1
 WORKDIR /app
-# By number: Kubernetes' runAsNonRoot can't tell who a name is.
+# A number, because Kubernetes' runAsNonRoot can't check a name.
 USER 10001:10001
 EXPOSE 9090
-# Alive, not ready: a container must not be ended because the broker is away.
+# Liveness, not readiness: a container must not be restarted because the broker is unreachable.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=15s --retries=3 \
     CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('FILEQ_OBSERVABILITY_METRICS_PORT') or 9090), timeout=2); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]
 ENTRYPOINT ["fileq"]

@@ -1,4 +1,4 @@
-"""Checks YAML files: how many documents there are, and whether all can be read."""
+"""Checks that YAML files can be parsed, and counts their documents."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ def test_documents_are_counted(tmp_path: Path) -> None:
     assert run(check, file) == {"documents": 2}
 
 
-def test_what_is_not_yaml_is_not_tried_again(tmp_path: Path) -> None:
+def test_a_file_that_is_not_yaml_is_not_retried(tmp_path: Path) -> None:
     file = tmp_path / "none.yaml"
     file.write_text("a: [1, 2\n")
     with pytest.raises(fileq.Permanent, match="not YAML"):

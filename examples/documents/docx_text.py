@@ -1,6 +1,6 @@
-"""docx_text.py FILE DIRECTORY: writes the text of a .docx to DIRECTORY/NAME.txt. Exit 65: it is no such document.
+"""docx_text.py FILE DIRECTORY: writes the text of a .docx to DIRECTORY/NAME.txt. Exit code 65: not a document.
 
-Any program will do in its place: `command: ["pdftotext", "{filepath}", "-"]`.
+Any program can be used instead: `command: ["pdftotext", "{filepath}", "-"]`.
 """
 
 import os
@@ -9,14 +9,14 @@ import zipfile
 from xml.etree import ElementTree
 
 NOT_A_DOCUMENT = 65  # EX_DATAERR of sysexits.h
-LONGEST = 64 << 20  # a small archive can hold a very large file
+MAX_BYTES = 64 << 20  # bytes; a small archive can contain a very large file
 WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 
 
 def text_of(path: str) -> str:
     with zipfile.ZipFile(path) as archive:
         document = archive.getinfo("word/document.xml")
-        if document.file_size > LONGEST:
+        if document.file_size > MAX_BYTES:
             raise ValueError(f"its text has {document.file_size} bytes")
         root = ElementTree.fromstring(archive.read(document))
     paragraphs = ("".join(run.text or "" for run in part.iter(f"{WORD}t")) for part in root.iter(f"{WORD}p"))

@@ -9,12 +9,12 @@ from typing import BinaryIO
 
 import fileq
 
-# Markers of a JPEG that start a frame: they hold its size. C4, C8 and CC are in their midst and something else.
+# JPEG markers that start a frame, which contains the size. C4, C8 and CC are in that range but mean something else.
 FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def describe(job: fileq.JobView, context: fileq.Context) -> dict[str, object]:
-    """Writes the sidecar in one step, so that a repetition replaces it and nobody reads half of one."""
+    """Idempotent: writes the sidecar in one step, so a second run replaces it and no reader sees half of it."""
     with open(job.path, "rb") as file:
         try:
             form, width, height = read_size(file)
@@ -42,7 +42,7 @@ def read_size(file: BinaryIO) -> tuple[str, int, int]:
 
 
 def _jpeg_size(file: BinaryIO) -> tuple[int, int]:
-    """Walks from segment to segment until one tells the size."""
+    """Reads segment by segment until one contains the size."""
     file.seek(2)
     while True:
         marker, length = struct.unpack(">HH", file.read(4))

@@ -1,4 +1,4 @@
-"""Announces a file to a URL: POST, as JSON, with the job's id, so that the receiver can tell a repetition."""
+"""Announces a file to a URL: a POST of JSON with the job's id, by which the receiver detects duplicates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATER = (408, 425, 429, 503)
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Following one would turn the POST into a GET without a body."""
+    """Does not follow redirects: that would turn the POST into a GET without a body."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -40,16 +40,16 @@ def announce(job: fileq.JobView, context: fileq.Context) -> dict[str, int]:
 
 
 def verdict(refusal: urllib.error.HTTPError) -> Exception:
-    """What an answer means for the job: again when the server says, again by the usual delays, or never."""
+    """The exception for an HTTP error: retry when the server says, retry after the usual backoff, or never retry."""
     if refusal.code in LATER:
-        return fileq.Retry(f"the server asks for patience: {refusal}", after=retry_after_s(refusal))
+        return fileq.Retry(f"the server is busy: {refusal}", after=retry_after_s(refusal))
     if refusal.code < 500:
         return fileq.Permanent(f"the server refuses: {refusal}")
     return RuntimeError(f"the server failed: {refusal}")
 
 
 def retry_after_s(refusal: urllib.error.HTTPError) -> float | None:
-    """Seconds, or a date; None, which leaves the delay to the route, when the server says neither."""
+    """Seconds until the server accepts a retry; None if it does not say, so the route's backoff applies."""
     text = refusal.headers.get("Retry-After", "")
     if text.isdecimal():
         return float(text)

@@ -1,7 +1,8 @@
-"""The command line: parses, calls, and turns every expected failure into one line and an exit code.
+"""The command line: parses the arguments, calls one command, prints, and returns the exit code.
 
-command.py says what a command is, commands/ holds them, parser.py finds the one that was meant. Nothing heavy is
-imported here; each command imports what it needs when it runs.
+Every expected failure becomes one line on stderr and an exit code, never a traceback. command.py defines what a command
+is, definitions/ holds the commands, parser.py finds the one that was typed. This module must import nothing heavy: each
+command imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -14,32 +15,32 @@ from fileq import __version__
 from fileq.core.errors import BrokerUnavailable, ConfigError, FileqError
 
 OK, FAILED, USAGE, LEFT_DEAD, UNREACHABLE = range(5)
-INTERRUPTED = 130  # what shells report of a program that Ctrl-C ended
+INTERRUPTED = 130  # the code that shells report for a program ended by Ctrl-C
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code: 0 done, 1 failed, 2 usage or configuration, 3 work left dead, 4 broker unreachable."""
+    """Returns the exit code: 0 done, 1 failed, 2 usage or configuration, 3 work left dead, 4 broker unreachable."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     _prepare_output()
     try:
-        code = OK if _is_told_the_version(arguments) else _run(arguments)
+        code = OK if _print_version(arguments) else _run(arguments)
         sys.stdout.flush()
         return code
     except ConfigError as error:
         for problem in error.problems:
-            _complain(problem)
+            _print_error(problem)
         return USAGE
     except BrokerUnavailable as error:
-        _complain(str(error))
+        _print_error(str(error))
         return UNREACHABLE
     except FileqError as error:
-        _complain(str(error))
+        _print_error(str(error))
         return FAILED
     except BrokenPipeError:
         _drop_output()
         return OK
-    except OSError as error:  # the disk is full that our output goes to, the working directory is gone
-        _complain(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
+    except OSError as error:  # for example: the disk that takes our output is full, the working directory was removed
+        _print_error(": ".join(str(part) for part in (error.filename, error.strerror or error) if part))
         _drop_output()
         return FAILED
     except KeyboardInterrupt:
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    from fileq.cli.command import Context
+    from fileq.cli.command import Invocation
     from fileq.cli.parser import parse
 
     parsed = parse(arguments)
@@ -55,11 +56,12 @@ def _run(arguments: list[str]) -> int:
         print(parsed.text, end="")
         return OK
     assert parsed.command is not None
-    with Context(parsed.options) as context:
-        return parsed.command.run(context)
+    with Invocation(parsed.options) as invocation:
+        return parsed.command.run(invocation)
 
 
-def _is_told_the_version(arguments: list[str]) -> bool:
+def _print_version(arguments: list[str]) -> bool:
+    """Prints the version if --version is among the arguments; returns whether it did."""
     if "--version" not in arguments[: arguments.index("--") if "--" in arguments else None]:
         return False
     print(f"fileq {__version__}")
@@ -69,21 +71,22 @@ def _is_told_the_version(arguments: list[str]) -> bool:
 def _prepare_output() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            # Closed by whoever started us. Its number must not be given to a database, into which somebody may print.
+            # The parent process closed this descriptor. A database must not get its number: a print would then write
+            # into the database file.
             setattr(sys, name, open(os.open(os.devnull, os.O_WRONLY), "w", closefd=False))  # noqa: SIM115
-    # A name on disk may be no text in any encoding; showing it must not be what fails.
+    # A file name on disk may be invalid in every encoding; printing it must not raise.
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="backslashreplace")
 
 
-def _complain(text: str) -> None:
-    """One line, whatever names are in it."""
+def _print_error(text: str) -> None:
+    """Prints exactly one line, even if the text contains a file name with newlines."""
     from fileq.core.text import printable
 
     print(f"fileq: {printable(text)}", file=sys.stderr)
 
 
 def _drop_output() -> None:
-    """Whoever read our output has gone, as `head` does; what is still in the buffer must not fail at exit."""
+    """The reader of stdout has exited, as `head` does; the rest of the buffer must not raise at exit."""
     with open(os.devnull, "wb") as nowhere:
         os.dup2(nowhere.fileno(), sys.stdout.fileno())

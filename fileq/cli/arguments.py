@@ -1,4 +1,4 @@
-"""Kinds of arguments that several commands take. A wrong one is named with its value and what it must be."""
+"""Argument types that several commands share. An error message names the value and what it must be."""
 
 from __future__ import annotations
 
@@ -7,14 +7,22 @@ from collections.abc import Callable
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def add_app_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--app-dir", default=".", metavar="DIR", help="where handlers are imported from")
+    parser.add_argument("--app-dir", default=".", metavar="DIR", help="directory from which handlers are imported")
 
 
-def whole(at_least: int = 0) -> Callable[[str], int]:
+def add_match(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--match",
+        metavar="GLOB",
+        help="only files that match: '*.pdf' matches the name, a pattern with a slash the whole path",
+    )
+
+
+def whole_number(at_least: int = 0) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < at_least:
             raise argparse.ArgumentTypeError(f"is {text!r}; it must be a whole number, {at_least} or more")
@@ -33,8 +41,8 @@ def duration(text: str) -> float:
         raise argparse.ArgumentTypeError(f"is {text!r}; it must be {wrong}") from None
 
 
-def moment(text: str) -> int:
-    """Milliseconds since the epoch. A time without a zone is this machine's."""
+def point_in_time(text: str) -> int:
+    """Milliseconds since the epoch. A time without a zone is local time."""
     from datetime import datetime
 
     try:
@@ -45,8 +53,8 @@ def moment(text: str) -> int:
         ) from None
 
 
-def moment_or_ago(text: str) -> int:
-    """Milliseconds since the epoch; a duration means that long ago."""
+def point_in_time_or_ago(text: str) -> int:
+    """Milliseconds since the epoch. A duration such as 2h means two hours ago."""
     import time
 
     from fileq.core.units import parse_duration
@@ -56,6 +64,6 @@ def moment_or_ago(text: str) -> int:
     except ValueError:
         pass
     try:
-        return moment(text)
+        return point_in_time(text)
     except argparse.ArgumentTypeError as wrong:
-        raise argparse.ArgumentTypeError(f"{wrong}, or a duration such as 2h for that long ago") from None
+        raise argparse.ArgumentTypeError(f"{wrong}, or a duration such as 2h, which means two hours ago") from None

@@ -1,4 +1,4 @@
-"""What a command is, and what it is given to run with. Knows no command and imports nothing heavy by itself."""
+"""The definition of a command, and the invocation it runs with. Must not know any command or import anything heavy."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from fileq.brokers.protocol import FullBroker
     from fileq.config import Loaded
 
-WIDTH = 80  # of what is not printed to a terminal
+WIDTH = 80  # columns of help pages, and of tables where stdout is not a terminal
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """One thing fileq does. `--config` and `--set` are added to the arguments of every command that `is_configured`."""
+    """One command of fileq. The parser adds `--config` and `--set` to every command that `is_configured`."""
 
     words: tuple[str, ...]  # ("admin", "stats"), ("enqueue",)
-    summary: str  # one line, for lists
-    description: str  # paragraphs with an empty line between them, for --help and the reference
+    summary: str  # one line, for lists of commands
+    description: str  # paragraphs separated by an empty line, for --help and docs/cli.md
     examples: tuple[tuple[str, str], ...]  # (command line, what it does); at least one
     arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[Context], int]  # gives the exit code; imports what it needs inside
-    json_fields: tuple[tuple[str, str], ...] = ()  # (field, its type and meaning) of what --json prints
+    run: Callable[[Invocation], int]  # returns the exit code; imports what it needs inside
+    json_fields: tuple[tuple[str, str], ...] = ()  # (field, type and meaning) of the --json document
     is_listed: bool = True
     is_configured: bool = True
 
@@ -37,8 +37,8 @@ class Command(Struct, frozen=True, kw_only=True):
         return f"fileq {' '.join(self.words)}"
 
 
-class Context:
-    """What a command runs with: its options, and the configuration and the broker, each made when first asked for."""
+class Invocation:
+    """One run of a command: its options, the configuration and the broker. The last two are opened on first use."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -46,7 +46,7 @@ class Context:
         self._broker: FullBroker | None = None
 
     def loaded(self, *sets: str) -> Loaded:
-        """The configuration by --config and --set, and by what flags of the command stand for; loaded once."""
+        """The configuration from --config, --set and `sets`, the flags that stand for a setting. Loaded once."""
         if self._loaded is None:
             from fileq.config import load
 
@@ -54,22 +54,22 @@ class Context:
         return self._loaded
 
     def broker(self, *, create: bool = False) -> FullBroker:
-        """The broker, within two seconds of the start or not at all. Closed by main when the command ends.
+        """Opens the broker within two seconds or raises BrokerUnavailable. Closed when the command ends.
 
-        An SQLite database that is not there is made only with `create`: looking must not leave traces."""
+        A missing SQLite database is created only with `create`: a command that only reads must not leave a file."""
         if self._broker is None:
-            from fileq.cli.opening import open_for_operator
+            from fileq.cli.broker_opening import open_for_operator
 
             self._broker = open_for_operator(self.loaded().config, create=create)
         return self._broker
 
     def print_json(self, value: Any) -> None:
-        """One JSON document on stdout, for programs on one line, for people on many."""
+        """Prints one JSON document: on one line, or indented if stdout is a terminal."""
         import msgspec
 
         try:
             text = msgspec.json.encode(value)
-        except UnicodeEncodeError:  # a name that is no text in UTF-8
+        except UnicodeEncodeError:  # a file name that is not valid UTF-8
             text = msgspec.json.encode(_escaped(msgspec.to_builtins(value)))
         if sys.stdout.isatty():
             text = msgspec.json.format(text, indent=2)
@@ -77,7 +77,7 @@ class Context:
 
     @functools.cached_property
     def console(self) -> Console:
-        """For tables and colours on stdout. Text is shown as it is: a file may be called [red]."""
+        """Writes colours to stdout. Markup is off: a file may be named [red]."""
         from rich.console import Console
 
         width = None if sys.stdout.isatty() else WIDTH

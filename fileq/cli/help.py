@@ -1,4 +1,4 @@
-"""What --help prints: a page for each command, and lists of commands. Generated, so that it can't be wrong."""
+"""The --help texts: a page for each command, and the lists of commands. Generated from the definitions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ _SECTIONS = (
     ("Commands", lambda words: words[0] not in ("producer", "worker", "all", "admin")),
     ("Operations", lambda words: words[0] == "admin"),
 )
-_DEEP = " " * 6
+_INDENT = " " * 6
 _MEANING_COLUMN = 24
-_TAIL = """\
-'fileq COMMAND --help' tells more and gives examples. --role=worker means the
-word worker, --role=admin stats means admin stats; --version tells the version.
+_FOOTER = """\
+'fileq COMMAND --help' shows options and examples. 'fileq --role=worker' is the
+same as 'fileq worker'; the word 'admin' may be left out; --version prints the
+version.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 work left dead,
-4 broker unreachable.
+Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 jobs died in
+this run, 4 broker unreachable.
 """
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Eighty columns, paragraphs kept, and the default of every option that has one."""
+    """Eighty columns, paragraphs preserved, and the default of every option that has one."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=26, width=WIDTH)
@@ -45,7 +46,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 def _is_laid_out(paragraph: str) -> bool:
-    """A table or a list of examples: its lines stay as they are."""
+    """Whether this is a table or a list of examples, whose lines must not be wrapped."""
     return any(line.startswith("  ") for line in paragraph.splitlines())
 
 
@@ -63,25 +64,25 @@ def epilog(command: Command) -> str:
         parts.append("\n".join(lines))
     lines = ["examples:"]
     for line, meaning in command.examples:
-        lines += [f"  {line}", textwrap.fill(meaning, WIDTH, initial_indent=_DEEP, subsequent_indent=_DEEP)]
+        lines += [f"  {line}", textwrap.fill(meaning, WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)]
     parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
 
 def overview(words: tuple[str, ...], known: Sequence[Command]) -> str:
-    """All commands that begin with these words, a line each."""
-    below = [command for command in known if command.is_listed and command.words[: len(words)] == words]
-    called = " ".join(("fileq", *words))
-    head = f"usage: {called} COMMAND [options]\n\n"
+    """All commands that begin with these words, one line each."""
+    listed = [command for command in known if command.is_listed and command.words[: len(words)] == words]
+    name = " ".join(("fileq", *words))
+    head = f"usage: {name} COMMAND [options]\n\n"
     if words:
-        return head + _rows(below) + f"\n'{called} COMMAND --help' tells more and gives examples.\n"
-    head += "Drop a file into a directory: queued once, processed, retried, never lost.\n\n"
+        return head + _rows(listed) + f"\n'{name} COMMAND --help' shows options and examples.\n"
+    head += "Process every file dropped into a directory: queued once, retried, never lost.\n\n"
     parts = [
         f"{title}:\n{_rows(chosen)}\n"
         for title, belongs in _SECTIONS
-        if (chosen := [command for command in below if belongs(command.words)])
+        if (chosen := [command for command in listed if belongs(command.words)])
     ]
-    return head + "".join(parts) + _TAIL
+    return head + "".join(parts) + _FOOTER
 
 
 def _rows(commands: Sequence[Command]) -> str:

@@ -1,7 +1,7 @@
-"""From the words of a command line to one command and its options, or one line on what is wrong with them.
+"""Turns the arguments of a command line into one command and its options, or into one line that says what is wrong.
 
-The words are found first, then only that command's own parser is built. Common options may stand anywhere, `--role`
-too; admin words also work without `admin`.
+The words of the command are found first; then only that command's own parser is built. The common options and `--role`
+may stand anywhere. The words after `admin` also work without it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 from msgspec import Struct
 
 from fileq.cli.command import Command
-from fileq.cli.commands import all_commands
+from fileq.cli.definitions import all_commands
 from fileq.core.errors import ConfigError
 
 ROLES = ("producer", "worker", "all", "admin")
-# Other names people know these by; they work and are in no list.
+# Alternative names; they work and are not listed in --help.
 ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("admin", "status"): ("admin", "stats"),
     ("admin", "dlq", "clear"): ("admin", "purge-dlq"),
@@ -28,16 +28,16 @@ _CHOICE = re.compile(r"invalid choice: (.*) \(choose from (.*)\)$")
 _TAKE_A_VALUE = ("--config", "--set")
 
 
-class Parsed(Struct, frozen=True):
-    """The command that was meant with its options; or, in its place, a text that was asked for."""
+class ParsedLine(Struct, frozen=True):
+    """The command with its options; or, instead of a command, a help text to print."""
 
     command: Command | None = None
     options: argparse.Namespace = argparse.Namespace()
     text: str = ""
 
 
-class Found(Struct, frozen=True):
-    """The words that name a command, the options that stood between them, and all from the first other word on."""
+class CommandWords(Struct, frozen=True):
+    """The words that name a command, the options between them, and the tail: everything from the first other word."""
 
     words: tuple[str, ...]
     options: list[str]
@@ -48,7 +48,7 @@ class Found(Struct, frozen=True):
         return not {"-h", "--help"}.isdisjoint([*self.options, *_before_dashes(self.tail)])
 
 
-def parse(arguments: Sequence[str], commands: Iterable[Command] | None = None) -> Parsed:
+def parse(arguments: Sequence[str], commands: Iterable[Command] | None = None) -> ParsedLine:
     known = all_commands() if commands is None else tuple(commands)
     if arguments[:1] == ["help"]:
         arguments = [*arguments[1:], "--help"]
@@ -58,15 +58,15 @@ def parse(arguments: Sequence[str], commands: Iterable[Command] | None = None) -
         if found.wants_help and not found.tail:
             from fileq.cli.help import overview
 
-            return Parsed(text=overview(found.words, known))
-        raise ConfigError(_missing(found, known))
+            return ParsedLine(text=overview(found.words, known))
+        raise ConfigError(_no_command(found, known))
     parser = parser_of(command)
     if found.wants_help:
-        return Parsed(text=parser.format_help())
-    return Parsed(command, parser.read([*found.options, *found.tail]))
+        return ParsedLine(text=parser.format_help())
+    return ParsedLine(command, parser.read([*found.options, *found.tail]))
 
 
-def find_words(arguments: Sequence[str], known: Sequence[Command]) -> Found:
+def find_words(arguments: Sequence[str], known: Sequence[Command]) -> CommandWords:
     role, tokens = _without_role(arguments)
     words: tuple[str, ...] = (role,) if role else ()
     options: list[str] = []
@@ -77,18 +77,18 @@ def find_words(arguments: Sequence[str], known: Sequence[Command]) -> Found:
             options += tokens[:width]
             del tokens[:width]
             continue
-        longer = _extended(words, tokens[0], names)
-        if longer is None:
+        extended = _extend(words, tokens[0], names)
+        if extended is None:
             break
-        words = longer
+        words = extended
         del tokens[0]
     if words == ("admin", "status") and tokens:
         words = ("admin", "show")  # status ID
-    return Found(ALIASES.get(words, words), options, tokens)
+    return CommandWords(ALIASES.get(words, words), options, tokens)
 
 
-def _extended(words: tuple[str, ...], word: str, names: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
-    """The words with one more, if some command begins like that."""
+def _extend(words: tuple[str, ...], word: str, names: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
+    """The words and the next one, if any command begins with them; else None."""
     if words == (word,) and word in ROLES:
         return words  # --role=admin admin stats
     tries = [(*words, word)] if words else [(word,), ("admin", word)]
@@ -96,7 +96,7 @@ def _extended(words: tuple[str, ...], word: str, names: Sequence[tuple[str, ...]
 
 
 def _without_role(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """What --role names, wherever it stands, and the other arguments."""
+    """The value of --role, which may stand anywhere, and the other arguments."""
     tokens = list(arguments)
     end = tokens.index("--") if "--" in tokens else len(tokens)
     role = ""
@@ -119,11 +119,11 @@ def _without_role(arguments: Sequence[str]) -> tuple[str, list[str]]:
     return role, tokens
 
 
-def _missing(found: Found, known: Sequence[Command]) -> str:
-    """What to say where no command is named."""
+def _no_command(found: CommandWords, known: Sequence[Command]) -> str:
+    """The error message for a line that names no command."""
     words = found.words
-    called = " ".join(("fileq", *words))
-    advice = f"see '{called} --help'"
+    typed = " ".join(("fileq", *words))
+    advice = f"see '{typed} --help'"
     listed = [command.words for command in known if command.is_listed]
     following = list(dict.fromkeys(name[len(words)] for name in listed if name[: len(words)] == words))
     if found.tail:
@@ -133,7 +133,7 @@ def _missing(found: Found, known: Sequence[Command]) -> str:
     unknown = [option for option in found.options if option.startswith("-") and option not in _TAKE_A_VALUE]
     if unknown and not words:
         return f"unknown option {unknown[0]!r}; {advice}"
-    return f"'{called}' needs a command: {', '.join(following)}; {advice}"
+    return f"'{typed}' needs a command: {', '.join(following)}; {advice}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -144,12 +144,17 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _before_dashes(tokens: Sequence[str]) -> list[str]:
-    """What may be an option: all up to `--`."""
+    """The arguments that may be options: all before `--`."""
     return list(tokens[: tokens.index("--")] if "--" in tokens else tokens)
 
 
 class Parser(argparse.ArgumentParser):
-    """One command's options. Usage errors are one line with what to do, like all others."""
+    """Parses one command's options. A usage error is one line with advice, like every other error."""
+
+    @property
+    def actions(self) -> Sequence[argparse.Action]:
+        """Every argument and option of the command, in the order of their definition."""
+        return self._actions
 
     def read(self, rest: Sequence[str]) -> argparse.Namespace:
         accepted = self._option_string_actions
@@ -165,8 +170,9 @@ class Parser(argparse.ArgumentParser):
         return known
 
     def _options_first(self, rest: Sequence[str]) -> list[str]:
-        """Options with their values, then `--` and the arguments: so a list of these may have options in its middle,
-        which the library can do only without `--`."""
+        """Reorders: options with their values, then `--` and the arguments.
+
+        So options may stand between the arguments of a list. argparse allows that only on lines without `--`."""
         tokens = _before_dashes(rest)
         options: list[str] = []
         arguments = list(rest[len(tokens) + 1 :])
@@ -185,7 +191,7 @@ class Parser(argparse.ArgumentParser):
         return [*options, "--", *arguments] if arguments else options
 
     def _most_values(self, option: str) -> int:
-        """Of those that follow it as arguments of their own."""
+        """How many of the following arguments this option takes at most."""
         action = self._option_string_actions.get(option)
         if action is None:
             return 0
@@ -223,7 +229,9 @@ def parser_of(command: Command) -> Parser:
 
 
 def add_common(group: Any) -> None:
-    group.add_argument("--config", metavar="FILE", help="the file to read (default: $FILEQ_CONFIG, else ./config.yaml)")
     group.add_argument(
-        "--set", metavar="KEY=VALUE", action="append", default=[], dest="sets", help="override one key; repeatable"
+        "--config", metavar="FILE", help="configuration file (default: $FILEQ_CONFIG, else ./config.yaml)"
+    )
+    group.add_argument(
+        "--set", metavar="KEY=VALUE", action="append", default=[], dest="sets", help="override one setting; repeatable"
     )

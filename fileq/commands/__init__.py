@@ -1,4 +1,1 @@
-"""What the commands do, without the command line: each function takes values and returns values.
-
-`cli` parses arguments, calls these functions and prints the results.
-"""
+"""What the command line does once it has parsed its arguments. Must never parse arguments or import argparse."""

@@ -1,8 +1,8 @@
-"""Jobs that a person asks for: checked, all of them, before the first is enqueued. Decides nothing for the producer.
+"""Enqueues jobs that an operator requests. Checks all of them before it enqueues the first.
 
-A file's job is what the producer would have made of it, ledger included, so that a running producer does not enqueue
-the same version again; but it is enqueued whatever the ledger says. Killed in the middle, each job is there or is not;
-repeated with the same --id, nothing is enqueued twice.
+The job of a file is the one a producer would make, including its version in the ledger, so a running producer does not
+enqueue that version again. Unlike a producer it enqueues versions that the ledger knows already. After a kill -9 each
+job is enqueued completely or not at all; repeated with the same --id, the command enqueues nothing twice.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.types import Entry
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import EnqueueResult, Entry
 from fileq.config import Config
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
@@ -27,7 +28,9 @@ from fileq.files.mounts import mount_of, mounts
 from fileq.handlers.file_check import check_file
 from fileq.producer.outbox import priority_chooser
 from fileq.producer.scan import DatabaseFiles, found_at
+from fileq.runtime.produce_spans import ProduceSpans
 
+BATCH = 500  # jobs in one call of the broker
 COMMAND_TYPE = "command"
 _ADVICE = {
     "FileVanished": "there is no such file",
@@ -35,10 +38,10 @@ _ADVICE = {
 }
 
 
-class Wish(Struct, frozen=True):
-    """What the options say about every job of one call."""
+class JobOptions(Struct, frozen=True):
+    """The options of `fileq enqueue`, applied to every job of one call."""
 
-    priority: str = ""  # "": by the file's extension, else the default
+    priority: str = ""  # "": chosen by the extension of the file
     delay_ms: int = 0
     at_ms: int = 0
     max_retries: int | None = None
@@ -59,9 +62,45 @@ class Wish(Struct, frozen=True):
         )
 
 
-def entries_for(config: Config, subjects: Sequence[str], wish: Wish) -> list[Entry]:
-    """One entry for each file, or command in JSON, in their order; ConfigError with everything that is wrong."""
-    _check_wish(config, wish, len(subjects))
+class EnqueuedJob(Struct, frozen=True):
+    """One job of the call, as `--json` prints it."""
+
+    id: str
+    fate: EnqueueResult
+    filepath: str
+    type: str | None
+    priority: str
+    process_at: str | None
+
+
+class Enqueuing:
+    """Enqueues entries in batches. `jobs` holds what the broker acknowledged, also after an outage in the middle."""
+
+    def __init__(self, broker: FullBroker, config: Config) -> None:
+        self._broker = broker
+        self._spans = ProduceSpans(config)
+        self.jobs: list[EnqueuedJob] = []
+
+    def enqueue(self, entries: Sequence[Entry]) -> None:
+        for start in range(0, len(entries), BATCH):
+            batch = entries[start : start + BATCH]
+            fates = self._broker.enqueue(batch).results
+            self.jobs += map(_enqueued_job, batch, fates)
+            self._spans.add([entry for entry, fate in zip(batch, fates, strict=True) if fate == "enqueued"])
+
+    def send_spans(self) -> str:
+        """Sends the `produce` spans; returns the reason why some were not sent, or ""."""
+        return self._spans.send()
+
+
+def _enqueued_job(entry: Entry, fate: EnqueueResult) -> EnqueuedJob:
+    job = entry.job
+    return EnqueuedJob(job.id, fate, job.filepath, job.type, job.priority, job.process_at)
+
+
+def entries_for(config: Config, subjects: Sequence[str], options: JobOptions) -> list[Entry]:
+    """One entry for each file, or command in JSON, in their order. ConfigError names everything that is wrong."""
+    _check_options(config, options, len(subjects))
     files = _Files(config)
     made: list[Entry] = []
     problems: list[str] = []
@@ -69,9 +108,9 @@ def entries_for(config: Config, subjects: Sequence[str], wish: Wish) -> list[Ent
     for subject in subjects:
         try:
             if subject.lstrip().startswith("{"):
-                made.append(_typed(config, COMMAND_TYPE, _command(subject), wish, batch_id))
+                made.append(_typed(config, COMMAND_TYPE, _command(subject), options, batch_id))
             else:
-                made.append(files.entry(subject, wish, batch_id))
+                made.append(files.entry(subject, options, batch_id))
         except ConfigError as error:
             problems += error.problems
     if problems:
@@ -79,35 +118,35 @@ def entries_for(config: Config, subjects: Sequence[str], wish: Wish) -> list[Ent
     return made
 
 
-def entry_of_type(config: Config, type: str, payload: str | None, wish: Wish) -> Entry:
-    """A job that is not about a file."""
-    _check_wish(config, wish, 1)
+def entry_of_type(config: Config, type: str, payload: str | None, options: JobOptions) -> Entry:
+    """The entry of a job without a file."""
+    _check_options(config, options, 1)
     if not type or not type.isprintable():
-        raise ConfigError(f"--type is {type!r}; it must be the type of a route, a printable word")
+        raise ConfigError(f"--type is {type!r}; it must be the type of a route, in printable characters")
     value = None if payload is None else _json(payload, "--payload", """'{"key": "value"}'""")
-    return _typed(config, type, value, wish, None)
+    return _typed(config, type, value, options, None)
 
 
-def _check_wish(config: Config, wish: Wish, count: int) -> None:
+def _check_options(config: Config, options: JobOptions, count: int) -> None:
     priorities = config.worker.priorities
-    if wish.priority and wish.priority not in priorities:
-        raise ConfigError(f"--priority is {wish.priority!r}; it must be one of {', '.join(priorities)}")
-    if wish.id and count > 1:
-        raise ConfigError(f"--id is {wish.id!r}, the name of one job, but there are {count} to enqueue; give one")
+    if options.priority and options.priority not in priorities:
+        raise ConfigError(f"--priority is {options.priority!r}; it must be one of {', '.join(priorities)}")
+    if options.id and count > 1:
+        raise ConfigError(f"--id is {options.id!r}, but there are {count} jobs to enqueue; --id is for a single job")
 
 
-def _typed(config: Config, type: str, payload: Any, wish: Wish, batch_id: str | None) -> Entry:
-    queue = wish.priority or config.producer.default_priority
+def _typed(config: Config, type: str, payload: Any, options: JobOptions, batch_id: str | None) -> Entry:
+    queue = options.priority or config.producer.default_priority
     try:
-        job = typed_job(type, payload, priority=queue, now=datetime.now(UTC), id=wish.id)
+        job = typed_job(type, payload, priority=queue, now=datetime.now(UTC), id=options.id)
     except JobError as error:
         raise ConfigError(f"--{error}") from error
-    job = wish.applied(job, batch_id)
-    return Entry(job, queue, always=True, delay_ms=wish.delay_ms, at_ms=wish.at_ms)
+    job = options.applied(job, batch_id)
+    return Entry(job, queue, always=True, delay_ms=options.delay_ms, at_ms=options.at_ms)
 
 
 def _command(text: str) -> Any:
-    value = _json(text, "the argument", """'{"command": "ls"}'; a file of that name is ./{…""")
+    value = _json(text, "the argument", """'{"command": "ls"}'; a file with such a name is given as ./{…""")
     line = value.get("command")
     is_list = isinstance(line, list) and bool(line) and all(isinstance(part, str) for part in line) and bool(line[0])
     if not is_list and not (isinstance(line, str) and line.strip()):
@@ -126,18 +165,18 @@ def _json(text: str, what: str, example: str) -> Any:
 
 
 class _Files:
-    """Files by the names people give them, as the producer would name them."""
+    """Makes entries for files, under the path that the producer would use."""
 
     def __init__(self, config: Config) -> None:
         self._paths = config.paths
         self._priority_of = priority_chooser(config)
         self._database = DatabaseFiles(config)
         self._scan_dir = os.path.abspath(os.fsencode(config.producer.scan_dir))
-        # A root may be here under the worker's name or under the producer's.
+        # On this machine a root may have the worker's path or the producer's.
         self._roots = tuple(dict.fromkeys((*self._paths.roots, *map(self._paths.there, self._paths.roots))))
         self._mounts = mounts()
 
-    def entry(self, name: str, wish: Wish, batch_id: str | None) -> Entry:
+    def entry(self, name: str, options: JobOptions, batch_id: str | None) -> Entry:
         where = os.path.abspath(os.fsencode(name))
         self._check(name, where)
         try:
@@ -145,7 +184,7 @@ class _Files:
         except OSError as error:
             raise ConfigError(f"{name!r} can't be enqueued: {error.strerror}") from error
         path = self._as_produced(where)
-        queue = wish.priority or self._priority_of(path)
+        queue = options.priority or self._priority_of(path)
         try:
             job = file_job(
                 path,
@@ -153,17 +192,17 @@ class _Files:
                 priority=queue,
                 now=datetime.now(UTC),
                 signature=found.signature,
-                id=wish.id,
+                id=options.id,
             )
         except JobError as error:
             raise ConfigError(f"--{error}") from error
         version = Version(path, found.signature, self._device(where) if path == where else "")
-        job = wish.applied(job, batch_id)
-        return Entry(job, queue, version, always=True, delay_ms=wish.delay_ms, at_ms=wish.at_ms)
+        job = options.applied(job, batch_id)
+        return Entry(job, queue, version, always=True, delay_ms=options.delay_ms, at_ms=options.at_ms)
 
     def _check(self, name: str, where: bytes) -> None:
         if not name:
-            raise ConfigError("a path is ''; name a file")
+            raise ConfigError("a path is empty; name a file")
         if os.path.isdir(where):
             raise ConfigError(f"{name!r} can't be enqueued: it is a directory; name the files in it")
         refused = check_file(where, self._roots)
@@ -175,7 +214,7 @@ class _Files:
             raise ConfigError(f"{name!r} can't be enqueued: it belongs to fileq's own database")
 
     def _as_produced(self, where: bytes) -> bytes:
-        """The spelling a producer would use: the ledger knows files by their names, links in the way included."""
+        """The path that a producer would use: the ledger identifies files by path, symbolic links unresolved."""
         if where.startswith(self._scan_dir.rstrip(b"/") + b"/"):
             return where
         real_dir, real = os.path.realpath(self._scan_dir), os.path.realpath(where)

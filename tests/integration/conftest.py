@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ServerPool
-from tests.support.command_line import Desk
+from tests.support.command_line import CommandLine
 from tests.support.container import Image, Pod
+from tests.support.doctor import Doctor
 from tests.support.producer_setup import Place
-from tests.support.program import REPOSITORY
+from tests.support.program import REPOSITORY, environment
 from tests.support.servers import Server, available_servers
 from tests.support.worker_setup import Farm, farm_on
 
@@ -70,13 +71,13 @@ def each_farm(request: pytest.FixtureRequest, tmp_path: Path) -> Farm:
 
 
 @pytest.fixture
-def desk(each_farm: Farm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Desk:
+def shell(each_farm: Farm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """The command line, in this process, on each kind of broker; nothing in the environment configures it."""
     prefixes = ("FILEQ_", "REDIS_", "WORKER_", "PRODUCER_", "OBSERVABILITY_", "SQLITE_")
     for name in [name for name in os.environ if name.startswith(prefixes)]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(each_farm.directory)
-    return Desk(each_farm, capsys)
+    return CommandLine(each_farm, capsys)
 
 
 @pytest.fixture(scope="session")
@@ -92,3 +93,18 @@ def pod(tmp_path: Path) -> Iterator[Pod]:
     """A network of its own, for containers."""
     with Pod(tmp_path) as pod:
         yield pod
+
+
+@pytest.fixture
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory with ./data in it; nothing in the environment configures fileq."""
+    for name in set(os.environ) - set(environment()):
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
+    return Doctor(capsys)

@@ -27,77 +27,77 @@ from tests.conformance.builders import (
     settle,
     whereabouts,
 )
-from tests.support.command_line import Desk
+from tests.support.command_line import CommandLine
 from tests.support.program import command, environment, run
 from tests.support.waiting import wait_until
 
 
-def bury_all(desk: Desk, ids: list[str], slots: int = 250) -> None:
-    """Dead jobs of these ids, quickly."""
+def bury_all(shell: CommandLine, ids: list[str], slots: int = 250) -> None:
+    """Makes dead jobs with these ids, in batches."""
     for start in range(0, len(ids), slots):
         some = ids[start : start + slots]
-        enqueue(desk, *some)
-        claims = claims_of(desk, *names(len(some), "slot"))
-        desk.broker.settle_and_claim([hopeless(claim) for claim in claims], [])
-    desk.broker.deregister(names(slots, "slot"))
+        enqueue(shell, *some)
+        claims = claims_of(shell, *names(len(some), "slot"))
+        shell.broker.settle_and_claim([hopeless(claim) for claim in claims], [])
+    shell.broker.deregister(names(slots, "slot"))
 
 
-def bury_garbage(desk: Desk, raw: bytes = b"not a job") -> str:
-    desk.push("low", raw)
-    settle(desk, hopeless(claim_one(desk), error="not a job: malformed"))
+def bury_garbage(shell: CommandLine, raw: bytes = b"not a job") -> str:
+    shell.push("low", raw)
+    settle(shell, hopeless(claim_one(shell), error="not a job: malformed"))
     return raw_id(raw)
 
 
-def bury_file(desk: Desk, id: str, path: str, error: str) -> None:
-    desk.broker.enqueue([Entry(a_job(id, filepath=path, retries=3, recoveries=2), "low")])
-    settle(desk, hopeless(claim_one(desk), error=error))
+def bury_file(shell: CommandLine, id: str, path: str, error: str) -> None:
+    shell.broker.enqueue([Entry(a_job(id, filepath=path, retries=3, recoveries=2), "low")])
+    settle(shell, hopeless(claim_one(shell), error=error))
 
 
-def three(desk: Desk) -> None:
-    bury_file(desk, "one", "/srv/in/2026/one.pdf", "OSError: Connection refused")
-    bury_file(desk, "two", "/srv/in/2026/two.txt", "ValueError: no such page")
-    bury_file(desk, "three", "/srv/other/three.pdf", "TimeoutError: connection REFUSED late")
+def bury_three(shell: CommandLine) -> None:
+    bury_file(shell, "one", "/srv/in/2026/one.pdf", "OSError: Connection refused")
+    bury_file(shell, "two", "/srv/in/2026/two.txt", "ValueError: no such page")
+    bury_file(shell, "three", "/srv/other/three.pdf", "TimeoutError: connection REFUSED late")
 
 
 # list
 
 
-def test_dead_jobs_are_listed_newest_first_with_attempts_error_and_times(desk: Desk) -> None:
-    settle(desk, failed(running(desk, "a"), delay_ms=0))
-    desk.broker.promote()
-    settle(desk, hopeless(claim_one(desk), error="ValueError: first\nsecond"))
-    dead(desk, "b")
-    listed = desk.json("admin", "dlq", "list")
+def test_dead_jobs_are_listed_newest_first_with_attempts_error_and_times(shell: CommandLine) -> None:
+    settle(shell, failed(running(shell, "a"), delay_ms=0))
+    shell.broker.promote()
+    settle(shell, hopeless(claim_one(shell), error="ValueError: first\nsecond"))
+    dead(shell, "b")
+    listed = shell.json("admin", "dlq", "list")
     assert listed["total"] == 2
     newest, oldest = listed["jobs"]
     assert (newest["id"], oldest["id"]) == ("b", "a")
     assert (oldest["attempts"], oldest["error"], oldest["state"]) == (2, "ValueError: first\nsecond", "dead")
     assert oldest["ended"] >= oldest["created"]
-    out = desk.run("dlq", "list")
+    out = shell.run("dlq", "list")
     assert "2 attempts" in out
     assert "ValueError: first" in out
     assert "second" not in out
-    assert "1 of 2 dead jobs" in desk.run("dlq", "list", "--limit", "1")
+    assert "1 of 2 dead jobs" in shell.run("dlq", "list", "--limit", "1")
 
 
-def test_dead_jobs_are_listed_by_path_and_by_error(desk: Desk) -> None:
-    three(desk)
+def test_dead_jobs_are_listed_by_path_and_by_error(shell: CommandLine) -> None:
+    bury_three(shell)
     for words, ids in {
         ("--match", "*.pdf"): ["three", "one"],
         ("--match", "/srv/in/**"): ["two", "one"],
         ("--error", "connection refused"): ["three", "one"],
         ("--error", "connection refused", "--match", "/srv/in/**/*.pdf"): ["one"],
-        ("--error", "nobody"): [],
+        ("--error", "absent"): [],
     }.items():
-        assert [job["id"] for job in desk.json("dlq", "list", *words)["jobs"]] == ids, words
-    assert desk.run("dlq", "list", "--error", "nobody") == "none of 3 dead jobs is like that\n"
+        assert [job["id"] for job in shell.json("dlq", "list", *words)["jobs"]] == ids, words
+    assert shell.run("dlq", "list", "--error", "absent") == "none of the 3 dead jobs matches\n"
 
 
-def test_an_empty_dead_letter_queue(desk: Desk) -> None:
-    assert desk.run("dlq", "list") == "no dead jobs\n"
-    assert desk.json("dlq", "list") == {"total": 0, "jobs": []}
-    assert desk.run("dlq", "retry", "--all") == "0 jobs put back\n"
-    assert desk.run("purge-dlq", "--yes") == "0 dead jobs deleted\n"
+def test_an_empty_dead_letter_queue(shell: CommandLine) -> None:
+    assert shell.run("dlq", "list") == "no dead jobs\n"
+    assert shell.json("dlq", "list") == {"total": 0, "jobs": []}
+    assert shell.run("dlq", "retry", "--all") == "0 jobs put back\n"
+    assert shell.run("purge-dlq", "--yes") == "0 dead jobs deleted\n"
 
 
 @pytest.mark.parametrize(
@@ -112,29 +112,31 @@ def test_an_empty_dead_letter_queue(desk: Desk) -> None:
         (("dlq", "lst"), "unknown command"),
     ],
 )
-def test_a_wrong_argument_is_one_line_and_nothing_is_done(desk: Desk, words: tuple[str, ...], said: str) -> None:
-    dead(desk, "a")
-    assert said in desk.fail(*words, code=2)
-    assert whereabouts(desk, "a") == ["dead_letter"]
+def test_a_wrong_argument_is_one_line_and_nothing_is_done(
+    shell: CommandLine, words: tuple[str, ...], said: str
+) -> None:
+    dead(shell, "a")
+    assert said in shell.fail(*words, code=2)
+    assert whereabouts(shell, "a") == ["dead_letter"]
 
 
 # retry
 
 
-def test_a_retried_job_starts_anew_under_its_id(desk: Desk) -> None:
-    three(desk)
-    answer = desk.json("dlq", "retry", "two")
-    assert answer == {
+def test_a_retried_job_keeps_its_id_and_resets_its_counts(shell: CommandLine) -> None:
+    bury_three(shell)
+    report = shell.json("dlq", "retry", "two")
+    assert report == {
         "count": 1,
         "is_dry_run": False,
         "results": [{"id": "two", "result": "retried", "filepath": "/srv/in/2026/two.txt", "reason": ""}],
     }
-    [raw] = elements(desk, "low")
+    [raw] = elements(shell, "low")
     job = decode(raw)
     assert (job.id, job.retries, job.recoveries, job.error, job.failed_at) == ("two", 0, 0, None, None)
-    assert record_of(desk, "two").error == ""
-    assert ids_in(desk, "dead_letter") == ["one", "three"]
-    assert desk.broker.census().drift == 0
+    assert record_of(shell, "two").error == ""
+    assert ids_in(shell, "dead_letter") == ["one", "three"]
+    assert shell.broker.census().drift == 0
 
 
 @pytest.mark.parametrize(
@@ -146,73 +148,73 @@ def test_a_retried_job_starts_anew_under_its_id(desk: Desk) -> None:
         (("--match", "/srv/in/**", "--error", "refused"), ["one"]),
     ],
 )
-def test_all_or_those_that_meet_the_conditions_are_retried(desk: Desk, words: tuple[str, ...], ids: list[str]) -> None:
-    three(desk)
-    rehearsed = desk.json("dlq", "retry", "--all", *words, "--dry-run")
-    assert (rehearsed["count"], rehearsed["is_dry_run"]) == (len(ids), True)
-    assert sorted(r["id"] for r in rehearsed["results"]) == ids
-    assert len(ids_in(desk, "dead_letter")) == 3, "a rehearsal changes nothing"
-    assert "would be put back" in desk.run("dlq", "retry", "--all", *words, "--dry-run")
-    assert desk.json("dlq", "retry", "--all", *words)["count"] == len(ids)
-    assert sorted(ids_in(desk, "low")) == ids
-    assert len(ids_in(desk, "dead_letter")) == 3 - len(ids)
-    assert desk.json("dlq", "retry", "--all", *words)["count"] == 0
-    assert sorted(ids_in(desk, "low")) == ids
+def test_all_jobs_or_those_that_match_are_retried(shell: CommandLine, words: tuple[str, ...], ids: list[str]) -> None:
+    bury_three(shell)
+    dry = shell.json("dlq", "retry", "--all", *words, "--dry-run")
+    assert (dry["count"], dry["is_dry_run"]) == (len(ids), True)
+    assert sorted(r["id"] for r in dry["results"]) == ids
+    assert len(ids_in(shell, "dead_letter")) == 3, "a dry run changes nothing"
+    assert "would be put back" in shell.run("dlq", "retry", "--all", *words, "--dry-run")
+    assert shell.json("dlq", "retry", "--all", *words)["count"] == len(ids)
+    assert sorted(ids_in(shell, "low")) == ids
+    assert len(ids_in(shell, "dead_letter")) == 3 - len(ids)
+    assert shell.json("dlq", "retry", "--all", *words)["count"] == 0
+    assert sorted(ids_in(shell, "low")) == ids
 
 
-def test_a_rehearsal_by_id_changes_nothing(desk: Desk) -> None:
-    dead(desk, "a")
-    assert desk.json("dlq", "retry", "a", "--dry-run")["count"] == 1
-    assert whereabouts(desk, "a") == ["dead_letter"]
+def test_a_dry_run_by_id_changes_nothing(shell: CommandLine) -> None:
+    dead(shell, "a")
+    assert shell.json("dlq", "retry", "a", "--dry-run")["count"] == 1
+    assert whereabouts(shell, "a") == ["dead_letter"]
 
 
-def test_an_id_that_is_not_dead_is_exit_1_and_the_others_are_retried(desk: Desk) -> None:
-    dead(desk, "a")
-    enqueue(desk, "waiting")
-    out = desk.run("dlq", "retry", "a", "waiting", "nobody", code=1)
+def test_an_id_that_is_not_dead_is_exit_1_and_the_others_are_retried(shell: CommandLine) -> None:
+    dead(shell, "a")
+    enqueue(shell, "waiting")
+    out = shell.run("dlq", "retry", "a", "waiting", "absent", code=1)
     assert "waiting: unknown: it is not in the dead-letter queue" in out
-    assert whereabouts(desk, "a") == ["low"]
-    assert ids_in(desk, "low").count("waiting") == 1
+    assert whereabouts(shell, "a") == ["low"]
+    assert ids_in(shell, "low").count("waiting") == 1
 
 
-def test_bytes_that_are_no_job_are_refused_with_the_reason(desk: Desk) -> None:
-    id = bury_garbage(desk)
-    dead(desk, "a")
-    out = desk.run("dlq", "retry", id, code=1)
-    assert "these bytes are no job" in out
-    assert desk.json("dlq", "retry", "--all")["count"] == 1
-    assert ids_in(desk, "dead_letter") == [id]
+def test_bytes_that_are_not_a_job_are_refused_with_the_reason(shell: CommandLine) -> None:
+    id = bury_garbage(shell)
+    dead(shell, "a")
+    out = shell.run("dlq", "retry", id, code=1)
+    assert "these bytes are not a job" in out
+    assert shell.json("dlq", "retry", "--all")["count"] == 1
+    assert ids_in(shell, "dead_letter") == [id]
 
 
-def test_a_dead_job_without_a_record_is_retried_and_deleted(desk: Desk) -> None:
-    dead(desk, "a")
-    dead(desk, "b")
+def test_a_dead_job_without_a_record_is_retried_and_deleted(shell: CommandLine) -> None:
+    dead(shell, "a")
+    dead(shell, "b")
     for id in ("a", "b"):
-        if desk.broker.kind == "redis":
-            assert desk.server_client().delete(f"jobqueue:job:{id}") == 1
+        if shell.broker.kind == "redis":
+            assert shell.server_client().delete(f"jobqueue:job:{id}") == 1
         else:
-            desk.execute("DELETE FROM records WHERE id = ?", id)
-    assert desk.json("dlq", "retry", "a")["count"] == 1
-    assert desk.json("dlq", "delete", "b")["count"] == 1
-    assert (ids_in(desk, "low"), ids_in(desk, "dead_letter")) == (["a"], [])
-    assert desk.broker.census().drift == 0
+            shell.execute("DELETE FROM records WHERE id = ?", id)
+    assert shell.json("dlq", "retry", "a")["count"] == 1
+    assert shell.json("dlq", "delete", "b")["count"] == 1
+    assert (ids_in(shell, "low"), ids_in(shell, "dead_letter")) == (["a"], [])
+    assert shell.broker.census().drift == 0
 
 
-def test_more_than_a_page_is_retried_in_one_go(desk: Desk) -> None:
-    bury_all(desk, names(900))
-    answer = desk.json("dlq", "retry", "--all")
-    assert answer["count"] == 900
-    assert sorted(ids_in(desk, "low")) == names(900)
-    assert desk.broker.census().drift == 0
+def test_more_than_one_page_is_retried(shell: CommandLine) -> None:
+    bury_all(shell, names(900))
+    report = shell.json("dlq", "retry", "--all")
+    assert report["count"] == 900
+    assert sorted(ids_in(shell, "low")) == names(900)
+    assert shell.broker.census().drift == 0
 
 
-def test_killed_in_the_middle_and_repeated_nothing_is_lost_or_doubled(desk: Desk) -> None:
+def test_a_retry_that_is_killed_and_repeated_loses_and_doubles_nothing(shell: CommandLine) -> None:
     ids = names(3000)
-    bury_all(desk, ids)
-    dead_count = lambda: desk.broker.census().dead  # noqa: E731
+    bury_all(shell, ids)
+    dead_count = lambda: shell.broker.census().dead  # noqa: E731
     with subprocess.Popen(
-        command("dlq", "retry", "--all", settings=desk.settings),
-        cwd=desk.directory,
+        command("dlq", "retry", "--all", settings=shell.settings),
+        cwd=shell.directory,
         env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -220,48 +222,48 @@ def test_killed_in_the_middle_and_repeated_nothing_is_lost_or_doubled(desk: Desk
         wait_until(lambda: dead_count() < 3000, 30, every_s=0.0005)
         process.send_signal(signal.SIGKILL)
     left = dead_count()
-    assert desk.broker.census().drift == 0
-    everywhere = Counter(id_of(raw) for place in ("low", "dead_letter") for raw in elements(desk, place))
+    assert shell.broker.census().drift == 0
+    everywhere = Counter(id_of(raw) for place in ("low", "dead_letter") for raw in elements(shell, place))
     assert everywhere == Counter(ids)
-    assert desk.json("dlq", "retry", "--all")["count"] == left
-    assert Counter(ids_in(desk, "low")) == Counter(ids)
-    assert (dead_count(), desk.broker.census().drift) == (0, 0)
+    assert shell.json("dlq", "retry", "--all")["count"] == left
+    assert Counter(ids_in(shell, "low")) == Counter(ids)
+    assert (dead_count(), shell.broker.census().drift) == (0, 0)
 
 
 # delete and purge
 
 
-def test_dead_jobs_and_dead_bytes_are_deleted_by_id(desk: Desk) -> None:
-    id = bury_garbage(desk)
-    dead(desk, "a")
-    dead(desk, "b")
-    answer = desk.json("dlq", "delete", "a", id)
-    assert [(r["id"], r["result"]) for r in answer["results"]] == [("a", "deleted"), (id, "deleted")]
-    assert ids_in(desk, "dead_letter") == ["b"]
-    assert desk.broker.records(["a", id]) == [None, None]
-    assert "it is not in the dead-letter queue" in desk.run("dlq", "delete", "a", code=1)
-    assert desk.broker.census().drift == 0
+def test_dead_jobs_and_dead_bytes_are_deleted_by_id(shell: CommandLine) -> None:
+    id = bury_garbage(shell)
+    dead(shell, "a")
+    dead(shell, "b")
+    report = shell.json("dlq", "delete", "a", id)
+    assert [(r["id"], r["result"]) for r in report["results"]] == [("a", "deleted"), (id, "deleted")]
+    assert ids_in(shell, "dead_letter") == ["b"]
+    assert shell.broker.records(["a", id]) == [None, None]
+    assert "it is not in the dead-letter queue" in shell.run("dlq", "delete", "a", code=1)
+    assert shell.broker.census().drift == 0
 
 
-def test_a_purge_counts_and_refuses_unless_it_is_told_to(desk: Desk) -> None:
-    bury_all(desk, names(450))
-    ended = run("purge-dlq", cwd=desk.directory, settings=desk.settings)
+def test_a_purge_without_yes_only_counts(shell: CommandLine) -> None:
+    bury_all(shell, names(450))
+    ended = run("purge-dlq", cwd=shell.directory, settings=shell.settings)
     assert (ended.returncode, ended.stdout) == (2, "450 dead jobs; nothing was deleted\n")
-    assert "say --yes" in ended.stderr
-    assert len(ids_in(desk, "dead_letter")) == 450
-    assert desk.run("purge-dlq", "--yes") == "450 dead jobs deleted\n"
-    assert ids_in(desk, "dead_letter") == []
-    assert desk.broker.records(["job-0000"]) == [None]
-    assert desk.broker.census().drift == 0
+    assert "add --yes to confirm" in ended.stderr
+    assert len(ids_in(shell, "dead_letter")) == 450
+    assert shell.run("purge-dlq", "--yes") == "450 dead jobs deleted\n"
+    assert ids_in(shell, "dead_letter") == []
+    assert shell.broker.records(["job-0000"]) == [None]
+    assert shell.broker.census().drift == 0
 
 
 @pytest.mark.parametrize("words", [("purge-dlq", "--force"), ("dlq", "clear", "--yes")])
-def test_other_words_for_a_purge(desk: Desk, words: tuple[str, ...]) -> None:
-    dead(desk, "a")
-    assert desk.json(*words) == {"deleted": 1, "dead": 1}
+def test_force_and_clear_are_aliases_of_a_purge(shell: CommandLine, words: tuple[str, ...]) -> None:
+    dead(shell, "a")
+    assert shell.json(*words) == {"deleted": 1, "dead": 1}
 
 
-def test_a_refused_purge_tells_programs_the_count(desk: Desk) -> None:
-    dead(desk, "a")
-    ended = run("purge-dlq", "--json", cwd=desk.directory, settings=desk.settings)
+def test_a_purge_without_yes_prints_the_count_as_json(shell: CommandLine) -> None:
+    dead(shell, "a")
+    ended = run("purge-dlq", "--json", cwd=shell.directory, settings=shell.settings)
     assert (ended.returncode, ended.stdout) == (2, '{"deleted":0,"dead":1}\n')

@@ -27,34 +27,34 @@ from tests.conformance.builders import (
     settle,
     whereabouts,
 )
-from tests.support.command_line import Desk
+from tests.support.command_line import CommandLine
 
 NOW = datetime.now(UTC)
 
 
-def ids_of(answer: dict[str, list[dict[str, str]]]) -> list[str]:
-    return [job["id"] for job in answer["jobs"]]
+def ids_of(report: dict[str, list[dict[str, str]]]) -> list[str]:
+    return [job["id"] for job in report["jobs"]]
 
 
-def everything(desk: Desk) -> None:
-    completed(desk, "c1", "c2")
-    dead(desk, "d1")
-    settle(desk, failed(running(desk, "r1"), delay_ms=60_000))
-    enqueue(desk, "x1")
-    desk.broker.cancel(["x1"])
-    running(desk, "run1", "w2")
-    enqueue(desk, "s1", delay_ms=90_000)
-    enqueue(desk, "l1", "l2", "l3")
-    enqueue(desk, "h1", queue="high")
+def everything(shell: CommandLine) -> None:
+    completed(shell, "c1", "c2")
+    dead(shell, "d1")
+    settle(shell, failed(running(shell, "r1"), delay_ms=60_000))
+    enqueue(shell, "x1")
+    shell.broker.cancel(["x1"])
+    running(shell, "run1", "w2")
+    enqueue(shell, "s1", delay_ms=90_000)
+    enqueue(shell, "l1", "l2", "l3")
+    enqueue(shell, "h1", queue="high")
 
 
 # peek
 
 
-def test_peek_shows_the_next_out_of_each_queue_and_moves_nothing(desk: Desk) -> None:
-    everything(desk)
-    assert ids_of(desk.json("admin", "peek")) == ["h1", "l1", "l2", "l3"]
-    assert ids_of(desk.json("peek", "--queue", "low", "-n", "2")) == ["l1", "l2"]
+def test_peek_shows_the_next_jobs_of_each_queue_and_moves_nothing(shell: CommandLine) -> None:
+    everything(shell)
+    assert ids_of(shell.json("admin", "peek")) == ["h1", "l1", "l2", "l3"]
+    assert ids_of(shell.json("peek", "--queue", "low", "-n", "2")) == ["l1", "l2"]
     for place, ids in {
         "scheduled": ["r1", "s1"],
         "dead_letter": ["d1"],
@@ -62,32 +62,32 @@ def test_peek_shows_the_next_out_of_each_queue_and_moves_nothing(desk: Desk) -> 
         "completed": ["c2", "c1"],
         "cancelled": ["x1"],
     }.items():
-        assert ids_of(desk.json("peek", "--queue", place)) == ids
-    out = desk.run("peek")
+        assert ids_of(shell.json("peek", "--queue", place)) == ids
+    out = shell.run("peek")
     assert "high: the next 1" in out
     assert "/data/l3.pdf" in out
-    assert " in 1m" in desk.run("peek", "--queue", "scheduled")
-    assert "dead_letter: the newest 1" in desk.run("peek", "--queue", "dead_letter")
-    assert whereabouts(desk, "l1") == ["low"]
+    assert " in 1m" in shell.run("peek", "--queue", "scheduled")
+    assert "dead_letter: the newest 1" in shell.run("peek", "--queue", "dead_letter")
+    assert whereabouts(shell, "l1") == ["low"]
 
 
-def test_peek_at_nothing(desk: Desk) -> None:
-    assert desk.run("peek") == "high: empty\nlow: empty\n"
-    assert desk.json("peek", "--queue", "completed") == {"jobs": []}
+def test_peek_at_empty_queues(shell: CommandLine) -> None:
+    assert shell.run("peek") == "high: empty\nlow: empty\n"
+    assert shell.json("peek", "--queue", "completed") == {"jobs": []}
 
 
-def test_bytes_that_are_no_job_are_shown_under_an_id(desk: Desk) -> None:
-    desk.push("low", b"\x1b[2Jnot a job\xff")
-    [job] = desk.json("peek")["jobs"]
+def test_bytes_that_are_not_a_job_have_an_id(shell: CommandLine) -> None:
+    shell.push("low", b"\x1b[2Jnot a job\xff")
+    [job] = shell.json("peek")["jobs"]
     assert (job["id"], job["is_job"], job["filesize"]) == (raw_id(b"\x1b[2Jnot a job\xff"), False, 14)
     assert "not a job" in job["error"]
-    assert "\x1b" not in desk.run("peek")
+    assert "\x1b" not in shell.run("peek")
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("peek", "--queue", "nope"), "no queue is called 'nope'; there are high, low, scheduled"),
+        (("peek", "--queue", "nope"), "no queue is named 'nope'; give one of high, low, scheduled"),
         (("peek", "-n", "0"), "-n is '0'; it must be a whole number, 1 or more"),
         (("list", "--state", "odd"), "--state is 'odd'; it must be one of pending"),
         (("list", "--limit", "x"), "--limit is 'x'"),
@@ -96,15 +96,15 @@ def test_bytes_that_are_no_job_are_shown_under_an_id(desk: Desk) -> None:
         (("cancel",), "ID"),
     ],
 )
-def test_a_wrong_argument_is_one_line(desk: Desk, words: tuple[str, ...], said: str) -> None:
-    assert said in desk.fail(*words, code=2)
+def test_a_wrong_argument_is_one_line(shell: CommandLine, words: tuple[str, ...], said: str) -> None:
+    assert said in shell.fail(*words, code=2)
 
 
 # list
 
 
-def test_jobs_are_listed_by_state_and_by_the_words_people_use(desk: Desk) -> None:
-    everything(desk)
+def test_jobs_are_listed_by_state_and_by_aliases_of_states(shell: CommandLine) -> None:
+    everything(shell)
     for state, ids in {
         "pending": ["h1", "l1", "l2", "l3"],
         "scheduled": ["s1"],
@@ -116,170 +116,170 @@ def test_jobs_are_listed_by_state_and_by_the_words_people_use(desk: Desk) -> Non
         "dead": ["d1"],
         "cancelled": ["x1"],
     }.items():
-        jobs = desk.json("list", "--state", state)
+        jobs = shell.json("list", "--state", state)
         assert ids_of(jobs) == ids, state
         wanted = {"failed": "retrying", "processing": "running"}.get(state, state)
         assert {job["state"] for job in jobs["jobs"]} == {wanted}
     every = ["run1", "h1", "l1", "l2", "l3", "r1", "s1", "d1", "c2", "c1", "x1"]
-    assert ids_of(desk.json("list")) == every
-    assert ids_of(desk.json("list", "--limit", "3")) == every[:3]
-    assert "run1" in desk.run("list")
+    assert ids_of(shell.json("list")) == every
+    assert ids_of(shell.json("list", "--limit", "3")) == every[:3]
+    assert "run1" in shell.run("list")
 
 
-def test_jobs_are_listed_by_type(desk: Desk) -> None:
+def test_jobs_are_listed_by_type(shell: CommandLine) -> None:
     for i in range(3):
         for kind in ("report", "thumbnail"):
             job = typed_job(kind, {"i": i}, priority="low", now=NOW, id=f"{kind}-{i}")
-            desk.broker.enqueue([Entry(job, "low")])
-    assert ids_of(desk.json("list", "--type", "report")) == ["report-0", "report-1", "report-2"]
-    assert ids_of(desk.json("list", "--type", "report", "--state", "pending", "--limit", "1")) == ["report-0"]
+            shell.broker.enqueue([Entry(job, "low")])
+    assert ids_of(shell.json("list", "--type", "report")) == ["report-0", "report-1", "report-2"]
+    assert ids_of(shell.json("list", "--type", "report", "--state", "pending", "--limit", "1")) == ["report-0"]
     for _ in range(4):
-        settle(desk, complete(claim_one(desk)))
-    assert ids_of(desk.json("list", "--type", "report", "--state", "completed")) == ["report-1", "report-0"]
-    assert desk.run("list", "--type", "nobody") == "no such jobs\n"
-    assert desk.json("list", "--type", "nobody") == {"jobs": []}
+        settle(shell, complete(claim_one(shell)))
+    assert ids_of(shell.json("list", "--type", "report", "--state", "completed")) == ["report-1", "report-0"]
+    assert shell.run("list", "--type", "absent") == "no job matches\n"
+    assert shell.json("list", "--type", "absent") == {"jobs": []}
 
 
 # show
 
 
-def test_the_whole_history_of_a_job_is_shown(desk: Desk) -> None:
-    enqueue(desk, "a")
-    settle(desk, failed(claim_one(desk), error="OSError: first", delay_ms=0))
-    desk.broker.promote()
-    settle(desk, hopeless(claim_one(desk), error="ValueError: last\nwith a second line"))
-    told = desk.json("show", "a")
-    assert (told["job"]["state"], told["job"]["attempts"], told["json"]["id"]) == ("dead", 2, "a")
-    assert [(a["number"], a["outcome"], a["error"], a["worker"]) for a in told["attempts"]] == [
+def test_a_job_is_shown_with_all_attempts(shell: CommandLine) -> None:
+    enqueue(shell, "a")
+    settle(shell, failed(claim_one(shell), error="OSError: first", delay_ms=0))
+    shell.broker.promote()
+    settle(shell, hopeless(claim_one(shell), error="ValueError: last\nwith a second line"))
+    shown = shell.json("show", "a")
+    assert (shown["job"]["state"], shown["job"]["attempts"], shown["json"]["id"]) == ("dead", 2, "a")
+    assert [(a["number"], a["outcome"], a["error"], a["worker"]) for a in shown["attempts"]] == [
         (1, "failed", "OSError: first", "w1"),
         (2, "failed", "ValueError: last\nwith a second line", "w1"),
     ]
-    out = desk.run("status", "a")
+    out = shell.run("status", "a")
     assert "OSError: first" in out
     assert "with a second line" in out
     assert "/data/a.pdf" in out
 
 
-def test_a_result_is_shown(desk: Desk) -> None:
-    settle(desk, complete(running(desk, "a"), result=b'{"pages":3}'))
-    assert desk.json("show", "a")["result"] == {"pages": 3}
-    assert '{"pages":3}' in desk.run("show", "a")
+def test_a_result_is_shown(shell: CommandLine) -> None:
+    settle(shell, complete(running(shell, "a"), result=b'{"pages":3}'))
+    assert shell.json("show", "a")["result"] == {"pages": 3}
+    assert '{"pages":3}' in shell.run("show", "a")
 
 
-def test_dead_bytes_are_shown_by_their_id(desk: Desk) -> None:
-    desk.push("low", b"not a job")
-    settle(desk, hopeless(claim_one(desk), error="not a job: malformed"))
-    told = desk.json("show", raw_id(b"not a job"))
-    assert base64.b64decode(told["raw_b64"]) == b"not a job"
-    assert told["json"] is None
-    assert "malformed" in desk.run("show", raw_id(b"not a job"))
+def test_dead_bytes_are_shown_by_their_id(shell: CommandLine) -> None:
+    shell.push("low", b"not a job")
+    settle(shell, hopeless(claim_one(shell), error="not a job: malformed"))
+    shown = shell.json("show", raw_id(b"not a job"))
+    assert base64.b64decode(shown["raw_b64"]) == b"not a job"
+    assert shown["json"] is None
+    assert "malformed" in shell.run("show", raw_id(b"not a job"))
 
 
-def test_an_unknown_id_is_one_line_and_exit_1(desk: Desk) -> None:
-    assert "no job 'nobody' is known" in desk.fail("show", "nobody", code=1)
-    assert "no job 'nobody' is known" in desk.fail("show", "nobody", "--json", code=1)
+def test_an_unknown_id_is_one_line_and_exit_1(shell: CommandLine) -> None:
+    assert "job 'absent' is unknown" in shell.fail("show", "absent", code=1)
+    assert "job 'absent' is unknown" in shell.fail("show", "absent", "--json", code=1)
 
 
 # trace
 
 
-def version_of(desk: Desk, path: bytes, signature: str, id: str) -> None:
+def version_of(shell: CommandLine, path: bytes, signature: str, id: str) -> None:
     job = file_job(path, size=1, priority="low", now=NOW, signature=signature, id=id)
-    desk.broker.enqueue([Entry(job, "low", Version(path, signature))])
+    shell.broker.enqueue([Entry(job, "low", Version(path, signature))])
 
 
 @pytest.mark.parametrize("name", [b"a.pdf", b"\xff\xfe not text\n.pdf", 'quo"te\\ ü.pdf'.encode()])
-def test_a_file_is_traced_through_all_its_versions(desk: Desk, name: bytes) -> None:
-    path = os.path.join(os.fsencode(desk.directory), b"in", name)
-    version_of(desk, path, "4-1700000000000000000", "v1")
-    settle(desk, failed(claim_one(desk), error="OSError: first", delay_ms=0))
-    desk.broker.promote()
-    settle(desk, complete(claim_one(desk)))
-    version_of(desk, path, "5-1700000001000000000", "v2")
-    settle(desk, hopeless(claim_one(desk), error="ValueError: broken"))
+def test_a_file_is_traced_through_all_its_versions(shell: CommandLine, name: bytes) -> None:
+    path = os.path.join(os.fsencode(shell.directory), b"in", name)
+    version_of(shell, path, "4-1700000000000000000", "v1")
+    settle(shell, failed(claim_one(shell), error="OSError: first", delay_ms=0))
+    shell.broker.promote()
+    settle(shell, complete(claim_one(shell)))
+    version_of(shell, path, "5-1700000001000000000", "v2")
+    settle(shell, hopeless(claim_one(shell), error="ValueError: broken"))
     apart = file_job(path, size=9, priority="low", now=NOW, id="apart")
-    desk.broker.enqueue([Entry(apart, "low")])
-    enqueue(desk, "unrelated")
+    shell.broker.enqueue([Entry(apart, "low")])
+    enqueue(shell, "unrelated")
     relative = os.path.join("in", os.fsdecode(name))
-    told = desk.json("trace", relative)
-    assert [(v["job_id"], v["is_newest"], v["is_in_ledger"], v["size"]) for v in told["versions"]] == [
+    shown = shell.json("trace", relative)
+    assert [(v["job_id"], v["is_newest"], v["is_in_ledger"], v["size"]) for v in shown["versions"]] == [
         ("v2", True, True, 5),
         ("v1", False, True, 4),
         ("apart", False, False, None),
     ]
-    attempts = told["versions"][1]["job"]["attempts"]
+    attempts = shown["versions"][1]["job"]["attempts"]
     assert [(a["outcome"], a["error"], a["worker"]) for a in attempts] == [
         ("failed", "OSError: first", "w1"),
         ("completed", "", "w1"),
     ]
-    out = desk.run("trace", os.fsdecode(path))
+    out = shell.run("trace", os.fsdecode(path))
     for words in ("ValueError: broken", "OSError: first", "now dead", "now completed", "now pending", "on w1"):
         assert words in out
 
 
-def test_a_version_whose_record_has_expired_is_still_known(desk: Desk) -> None:
-    path = os.path.join(os.fsencode(desk.directory), b"in", b"a")
-    version_of(desk, path, "4-1700000000000000000", "gone")
-    settlement = hopeless(claim_one(desk))
-    settle(desk, settlement)
-    desk.broker.discard([("gone", settlement.next_raw)])
-    [version] = desk.json("trace", "in/a")["versions"]
+def test_a_version_whose_record_has_expired_is_still_known(shell: CommandLine) -> None:
+    path = os.path.join(os.fsencode(shell.directory), b"in", b"a")
+    version_of(shell, path, "4-1700000000000000000", "gone")
+    settlement = hopeless(claim_one(shell))
+    settle(shell, settlement)
+    shell.broker.discard([("gone", settlement.next_raw)])
+    [version] = shell.json("trace", "in/a")["versions"]
     assert (version["job_id"], version["job"]) == ("gone", None)
-    assert "its history has expired" in desk.run("trace", "in/a")
+    assert "its record has expired" in shell.run("trace", "in/a")
 
 
-def test_a_file_nobody_knows_is_one_line_and_exit_1(desk: Desk) -> None:
-    assert "nothing is known of" in desk.fail("trace", "in/nobody.pdf", code=1)
+def test_an_unknown_file_is_one_line_and_exit_1(shell: CommandLine) -> None:
+    assert "nothing is known about" in shell.fail("trace", "in/absent.pdf", code=1)
 
 
 # cancel
 
 
-def test_a_waiting_job_leaves_its_queue_and_a_running_one_is_asked_to_end(desk: Desk) -> None:
-    running(desk, "run")
-    enqueue(desk, "wait", "stay")
-    enqueue(desk, "later", delay_ms=60_000)
-    done = desk.json("cancel", "wait", "later", "run")
+def test_a_waiting_job_leaves_its_queue_and_a_running_one_is_requested_to_stop(shell: CommandLine) -> None:
+    running(shell, "run")
+    enqueue(shell, "wait", "stay")
+    enqueue(shell, "later", delay_ms=60_000)
+    done = shell.json("cancel", "wait", "later", "run")
     assert [(r["id"], r["result"], r["state"]) for r in done["results"]] == [
         ("wait", "cancelled", "cancelled"),
         ("later", "cancelled", "cancelled"),
         ("run", "requested", "running"),
     ]
-    assert (whereabouts(desk, "wait"), whereabouts(desk, "stay")) == (["cancelled"], ["low"])
-    assert record_of(desk, "run").is_cancel_requested
-    assert "is running; its worker ends it within 10 s" in desk.run("cancel", "run")
-    assert desk.broker.census().drift == 0
+    assert (whereabouts(shell, "wait"), whereabouts(shell, "stay")) == (["cancelled"], ["low"])
+    assert record_of(shell, "run").is_cancel_requested
+    assert "is running; its worker stops it within 10 s" in shell.run("cancel", "run")
+    assert shell.broker.census().drift == 0
 
 
-def test_a_job_that_has_ended_or_that_nobody_knows_is_exit_1(desk: Desk) -> None:
-    completed(desk, "done")
-    enqueue(desk, "wait")
-    out = desk.run("cancel", "done", "nobody", "wait", code=1)
-    assert "done: is completed already" in out
-    assert "nobody: no such job" in out
+def test_a_job_that_has_ended_or_is_unknown_is_exit_1(shell: CommandLine) -> None:
+    completed(shell, "done")
+    enqueue(shell, "wait")
+    out = shell.run("cancel", "done", "absent", "wait", code=1)
+    assert "done: is already completed" in out
+    assert "absent: is unknown" in out
     assert "wait: cancelled" in out
-    answer = desk.json("cancel", "nobody", code=1)
-    assert answer["results"] == [{"id": "nobody", "result": "unknown", "state": None}]
+    report = shell.json("cancel", "absent", code=1)
+    assert report["results"] == [{"id": "absent", "result": "unknown", "state": None}]
 
 
-def test_a_job_that_is_not_where_its_record_says_is_a_case_for_fsck(desk: Desk) -> None:
-    enqueue(desk, "a")
-    if desk.broker.kind == "redis":
-        assert desk.server_client().delete("jobqueue:low_priority") == 1
+def test_cancelling_a_lost_job_advises_fsck(shell: CommandLine) -> None:
+    enqueue(shell, "a")
+    if shell.broker.kind == "redis":
+        assert shell.server_client().delete("jobqueue:low_priority") == 1
     else:
-        desk.execute("DELETE FROM queued")
-    assert "is pending by its record, and not there; see 'fileq fsck'" in desk.run("cancel", "a", code=1)
+        shell.execute("DELETE FROM queued")
+    assert "is pending according to its record, but was not found; run 'fileq fsck'" in shell.run("cancel", "a", code=1)
 
 
-def test_names_from_outside_cannot_move_the_cursor(desk: Desk) -> None:
-    desk.broker.enqueue([Entry(a_job("a", filepath="/data/\x1b[31mred\n.pdf"), "low")])
-    desk.push("low", foreign("b\x1b[2J"))
-    out = desk.run("peek") + desk.run("list") + desk.run("show", "a")
+def test_names_from_outside_cannot_move_the_cursor(shell: CommandLine) -> None:
+    shell.broker.enqueue([Entry(a_job("a", filepath="/data/\x1b[31mred\n.pdf"), "low")])
+    shell.push("low", foreign("b\x1b[2J"))
+    out = shell.run("peek") + shell.run("list") + shell.run("show", "a")
     assert "\x1b" not in out
     assert "\\x1b[31mred\\n.pdf" in out
-    assert json.loads(desk.run("peek", "--json"))["jobs"][0]["filepath"] == "/data/\x1b[31mred\n.pdf"
+    assert json.loads(shell.run("peek", "--json"))["jobs"][0]["filepath"] == "/data/\x1b[31mred\n.pdf"
 
 
-def test_an_entry_is_found_wherever_it_was_put(desk: Desk) -> None:
-    desk.broker.enqueue([an_entry("z", queue="high")])
-    assert [job["queue"] for job in desk.json("list", "--state", "pending")["jobs"]] == ["high"]
+def test_a_listed_job_names_the_queue_that_holds_it(shell: CommandLine) -> None:
+    shell.broker.enqueue([an_entry("z", queue="high")])
+    assert [job["queue"] for job in shell.json("list", "--state", "pending")["jobs"]] == ["high"]

@@ -20,10 +20,10 @@ import pytest
 from msgspec.structs import replace
 
 from fileq.brokers import open_broker
-from fileq.commands.admin.stats import Recent, gather
+from fileq.commands.admin.formatting import Screen
+from fileq.commands.admin.live_stats import watch
+from fileq.commands.admin.stats import RecentTotals, gather
 from fileq.commands.admin.stats_text import render
-from fileq.commands.admin.text import Page
-from fileq.commands.admin.watch import watch
 from fileq.config import config_from
 from fileq.core.job import rfc3339_ms
 from fileq.core.settlement import complete
@@ -39,36 +39,36 @@ from tests.conformance.builders import (
     settle,
     worker_info,
 )
-from tests.support.command_line import Desk
+from tests.support.command_line import CommandLine
 from tests.support.program import command, environment, run
 from tests.support.servers import Server
 from tests.support.waiting import wait_until
 
 
-def test_an_empty_broker(desk: Desk) -> None:
-    out = desk.run("admin", "stats")
-    assert out.startswith(f"fileq on {desk.broker.kind} {desk.broker.where}, ")
-    assert "Nothing waits." in out
+def test_an_empty_broker(shell: CommandLine) -> None:
+    out = shell.run("admin", "stats")
+    assert out.startswith(f"fileq on {shell.broker.kind} {shell.broker.where}, ")
+    assert "No job is waiting." in out
     assert "no workers" in out
-    stats = desk.json("stats")
+    stats = shell.json("stats")
     assert [(queue["name"], queue["length"], queue["oldest_age_s"]) for queue in stats["queues"]] == [
         ("high", 0, None),
         ("low", 0, None),
     ]
     assert (stats["eta_s"], stats["workers"], stats["errors"], stats["now"]) == (0.0, [], [], None)
-    assert "no workers" in desk.run("workers")
-    assert desk.json("workers")["workers"] == []
+    assert "no workers" in shell.run("workers")
+    assert shell.json("workers")["workers"] == []
 
 
-def test_everything_is_counted(desk: Desk) -> None:
-    dead(desk, "d")
-    settle(desk, complete(running(desk, "c")))
-    settle(desk, failed(running(desk, "r"), kind="OSError", delay_ms=60_000))
-    running(desk, "run", "w2")
-    enqueue(desk, *names(5), queue="high")
-    desk.broker.enqueue([an_entry("later", delay_ms=60_000)])
-    desk.broker.pause("low")
-    stats = desk.json("stats")
+def test_everything_is_counted(shell: CommandLine) -> None:
+    dead(shell, "d")
+    settle(shell, complete(running(shell, "c")))
+    settle(shell, failed(running(shell, "r"), kind="OSError", delay_ms=60_000))
+    running(shell, "run", "w2")
+    enqueue(shell, *names(5), queue="high")
+    shell.broker.enqueue([an_entry("later", delay_ms=60_000)])
+    shell.broker.pause("low")
+    stats = shell.json("stats")
     assert [(queue["name"], queue["length"], queue["is_paused"]) for queue in stats["queues"]] == [
         ("high", 5, False),
         ("low", 0, True),
@@ -89,50 +89,50 @@ def test_everything_is_counted(desk: Desk) -> None:
     [job] = worker["jobs"]
     assert (job["slot"], job["job_id"], job["filepath"]) == ("w2", "run", "/data/run.pdf")
     assert 0 <= job["running_s"] < 60
-    out = desk.run("stats")
+    out = shell.run("stats")
     assert "/data/run.pdf" in out
     assert "OSError" in out
     assert "paused" in out
 
 
-def test_the_oldest_age_is_that_of_the_next_job_out(desk: Desk) -> None:
+def test_the_oldest_age_is_that_of_the_next_job(shell: CommandLine) -> None:
     now_ms = time.time_ns() // 1_000_000
     old, new = an_entry("old"), an_entry("new")
     created = {"old": rfc3339_ms(now_ms - 7_200_000), "new": rfc3339_ms(now_ms)}
-    desk.broker.enqueue([replace(e, job=e.job.but(creation_time=created[e.job.id])) for e in (old, new)])
-    [_, low] = desk.json("stats")["queues"]
+    shell.broker.enqueue([replace(e, job=e.job.but(creation_time=created[e.job.id])) for e in (old, new)])
+    [_, low] = shell.json("stats")["queues"]
     assert 7_190 < low["oldest_age_s"] < 7_260
-    assert "2h00m" in desk.run("stats")
+    assert "2h00m" in shell.run("stats")
 
 
-def test_workers_are_grouped_by_their_process_with_their_breaker(desk: Desk) -> None:
+def test_workers_are_grouped_by_their_process_with_their_breaker(shell: CommandLine) -> None:
     infos = {f"a{i}": worker_info(host="alpha", pid=1, breaker="open") for i in range(3)}
-    desk.broker.register({**infos, "b0": worker_info(host="beta", pid=1)})
-    enqueue(desk, "x", "y")
-    desk.broker.settle_and_claim([], ["a0", "b0"])
-    workers = desk.json("workers")
+    shell.broker.register({**infos, "b0": worker_info(host="beta", pid=1)})
+    enqueue(shell, "x", "y")
+    shell.broker.settle_and_claim([], ["a0", "b0"])
+    workers = shell.json("workers")
     assert (workers["slots"], workers["busy"]) == (4, 2)
     assert [(w["host"], w["slots"], w["busy"], w["breaker"]) for w in workers["workers"]] == [
         ("alpha", 3, 1, "open"),
         ("beta", 1, 1, "closed"),
     ]
-    assert "every breaker is open" not in desk.run("stats")
-    desk.broker.register({"b0": worker_info(host="beta", pid=1, breaker="open")})
-    assert "2 jobs to do; every breaker is open, nothing is claimed." in desk.run("stats")
-    out = desk.run("workers")
+    assert "every circuit breaker is open" not in shell.run("stats")
+    shell.broker.register({"b0": worker_info(host="beta", pid=1, breaker="open")})
+    assert "2 jobs to do; every circuit breaker is open, no job is claimed." in shell.run("stats")
+    out = shell.run("workers")
     assert "1 of 3" in out
     assert "/data/x.pdf" in out
     assert " a0 " in out
 
 
-def test_a_page_is_never_wider_or_higher_than_its_terminal(desk: Desk) -> None:
+def test_the_text_is_never_wider_or_higher_than_the_terminal(shell: CommandLine) -> None:
     slots = names(40, "slot")
     for i in range(40):
-        desk.broker.enqueue([an_entry(f"j{i}", queue="high")])
-    claims_of(desk, *slots)
+        shell.broker.enqueue([an_entry(f"j{i}", queue="high")])
+    claims_of(shell, *slots)
     for kind in ("A" * 60, "B" * 60, "C"):
-        settle(desk, failed(running(desk, f"f{kind}", "w"), kind=kind, delay_ms=60_000))
-    lines = render(gather(desk.broker), Page(80, 24))
+        settle(shell, failed(running(shell, f"f{kind}", "w"), kind=kind, delay_ms=60_000))
+    lines = render(gather(shell.broker), Screen(80, 24))
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert any("and" in line and "more: fileq workers" in line for line in lines)
@@ -147,44 +147,44 @@ def test_a_page_is_never_wider_or_higher_than_its_terminal(desk: Desk) -> None:
         (("workers", "here"), "unexpected argument 'here'"),
     ],
 )
-def test_a_wrong_argument_is_one_line(desk: Desk, words: tuple[str, ...], said: str) -> None:
-    assert said in desk.fail(*words, code=2)
+def test_a_wrong_argument_is_one_line(shell: CommandLine, words: tuple[str, ...], said: str) -> None:
+    assert said in shell.fail(*words, code=2)
 
 
-def test_the_rates_of_a_watch_are_taken_between_its_looks(desk: Desk) -> None:
-    recent = Recent()
-    assert gather(desk.broker, recent).now is None
-    enqueue(desk, *names(4))
-    register(desk, "w1")
-    for claim in desk.broker.settle_and_claim([], ["w1"]).claims:
-        settle(desk, complete(claim))
-    now = wait_until(lambda: gather(desk.broker, recent).now)
+def test_the_rates_of_a_watch_are_computed_between_refreshes(shell: CommandLine) -> None:
+    recent = RecentTotals()
+    assert gather(shell.broker, recent).now is None
+    enqueue(shell, *names(4))
+    register(shell, "w1")
+    for claim in shell.broker.settle_and_claim([], ["w1"]).claims:
+        settle(shell, complete(claim))
+    now = wait_until(lambda: gather(shell.broker, recent).now)
     assert (now.produced, now.completed, now.failed) == (4, 1, 0)
     assert now.seconds > 0
 
 
-def test_a_watch_goes_on_while_the_server_is_away(valkey: Server) -> None:
+def test_a_watch_continues_while_the_server_is_unreachable(valkey: Server) -> None:
     config = config_from({"redis": {"addr": valkey.address, "max_retries": 0, "min_idle_conns": 0}})
     seen: list[tuple[bool, str]] = []
     happens = iter([valkey.kill, lambda: None, valkey.start])
     with closing(open_broker(config)) as broker:
         watch(
             lambda: broker,
-            lambda stats, trouble: seen.append((stats is not None, trouble)),
+            lambda stats, outage: seen.append((stats is not None, outage)),
             1.0,
             sleep=lambda seconds: next(happens)(),
-            looks=4,
+            times=4,
         )
-    assert [bool(trouble) for _, trouble in seen] == [False, True, True, False]
-    assert all(has_stats for has_stats, _ in seen), "what was last seen stays on the page"
-    assert seen[1][1].startswith("away for ")
+    assert [bool(outage) for _, outage in seen] == [False, True, True, False]
+    assert all(has_stats for has_stats, _ in seen), "the last stats stay on the screen"
+    assert seen[1][1].startswith("unreachable for ")
     assert "is away" in seen[1][1]
 
 
-def test_a_watch_on_a_pipe_prints_a_block_each_time_and_ends_well_on_ctrl_c(desk: Desk) -> None:
+def test_a_watch_on_a_pipe_prints_a_block_each_time_and_exits_0_on_ctrl_c(shell: CommandLine) -> None:
     with subprocess.Popen(
-        command("stats", "--watch", "0.1", settings=desk.settings),
-        cwd=desk.directory,
+        command("stats", "--watch", "0.1", settings=shell.settings),
+        cwd=shell.directory,
         env=environment(PYTHONUNBUFFERED="1"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -202,14 +202,14 @@ def test_a_watch_on_a_pipe_prints_a_block_each_time_and_ends_well_on_ctrl_c(desk
 
 
 @contextmanager
-def on_a_terminal(desk: Desk, *words: str, **environ: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The real program on a terminal of 80 by 24, and our end of it."""
+def on_a_terminal(shell: CommandLine, *words: str, **environ: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Runs the real program on a terminal of 80 by 24; yields it and our end of the terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     try:
         with subprocess.Popen(
-            command(*words, settings=desk.settings),
-            cwd=desk.directory,
+            command(*words, settings=shell.settings),
+            cwd=shell.directory,
             env={**environment(), "TERM": "xterm", "COLUMNS": "", "LINES": "", **environ},
             stdin=theirs,
             stdout=theirs,
@@ -234,38 +234,38 @@ def read_until(ours: int, wanted: bytes, seen: bytes = b"") -> bytes:
     return wait_until(more, 30, f"{wanted!r} on the terminal")
 
 
-def test_on_a_terminal_a_watch_refreshes_in_place_and_leaves_the_screen_as_it_was(desk: Desk) -> None:
-    dead(desk, "a")
-    with on_a_terminal(desk, "stats", "--watch", "0.2") as (process, ours):
+def test_on_a_terminal_a_watch_refreshes_in_place_and_restores_the_screen(shell: CommandLine) -> None:
+    dead(shell, "a")
+    with on_a_terminal(shell, "stats", "--watch", "0.2") as (process, ours):
         seen = read_until(ours, b"fileq dlq list")
-        assert b"\x1b[?1049h" in seen, "a screen of its own"
-        enqueue(desk, *names(17), queue="high")
+        assert b"\x1b[?1049h" in seen, "the alternate screen"
+        enqueue(shell, *names(17), queue="high")
         seen = read_until(ours, b"17")
         process.send_signal(signal.SIGINT)
         read_until(ours, b"\x1b[?1049l")
         assert process.wait(20) == 0
 
 
-def test_colours_are_for_terminals_that_want_them(desk: Desk) -> None:
-    dead(desk, "a")
-    with on_a_terminal(desk, "stats") as (process, ours):
-        assert b"\x1b[31mdead" in read_until(ours, b"Nothing waits.")
+def test_only_terminals_without_no_color_get_colours(shell: CommandLine) -> None:
+    dead(shell, "a")
+    with on_a_terminal(shell, "stats") as (process, ours):
+        assert b"\x1b[31mdead" in read_until(ours, b"No job is waiting.")
         assert process.wait(20) == 0
-    with on_a_terminal(desk, "stats", NO_COLOR="1") as (process, ours):
-        assert b"\x1b[" not in read_until(ours, b"Nothing waits.")
+    with on_a_terminal(shell, "stats", NO_COLOR="1") as (process, ours):
+        assert b"\x1b[" not in read_until(ours, b"No job is waiting.")
         assert process.wait(20) == 0
-    assert "\x1b" not in desk.run("stats")
+    assert "\x1b" not in shell.run("stats")
 
 
-def test_rich_is_not_loaded_for_a_look(desk: Desk) -> None:
+def test_stats_does_not_load_rich(shell: CommandLine) -> None:
     code = (
         "import sys\nfrom fileq.cli import main\n"
         "assert main(sys.argv[1:]) == 0\n"
         "assert 'rich' not in sys.modules and 'structlog' not in sys.modules and 'wcmatch' not in sys.modules"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", code, "stats", *desk.sets],
-        cwd=desk.directory,
+        [sys.executable, "-c", code, "stats", *shell.sets],
+        cwd=shell.directory,
         env=environment(),
         capture_output=True,
         text=True,
@@ -275,7 +275,7 @@ def test_rich_is_not_loaded_for_a_look(desk: Desk) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_without_a_database_nothing_is_made_and_the_code_is_4(tmp_path: Path) -> None:
+def test_without_a_database_nothing_is_created_and_the_exit_code_is_4(tmp_path: Path) -> None:
     ended = run("admin", "stats", cwd=tmp_path, settings={"sqlite.path": str(tmp_path / "none.db")})
     assert ended.returncode == 4
     assert "no database at" in ended.stderr

@@ -1,4 +1,4 @@
-"""What the commands do beside a real worker: cancel a running job, rest a queue, prove that nothing is lost."""
+"""Admin commands beside a real worker: cancel a running job, pause a queue, check the balance."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def checked(farm: Farm, *, repair: bool = False) -> Report:
 
 
 def cancel_running(farm: Farm) -> None:
-    """A handler that would never end: its child is gone, the slot is free, the job cancelled, nothing else is."""
+    """Cancels a handler that never returns: its child ends, its slot is free again, and only this job is cancelled."""
     farm.worker(count=2)
     farm.enqueue("stubborn", "endless")
     farm.enqueue("gated", "other")
@@ -54,7 +54,7 @@ def test_a_running_job_is_cancelled_in_its_worker_on_sqlite(farm: Farm) -> None:
 
 
 def pause_and_resume(farm: Farm) -> None:
-    """Nothing more is claimed from it after a second; what runs finishes; other queues go on."""
+    """A second after the pause nothing is claimed from the queue; running jobs finish; other queues continue."""
     farm.worker(count=2)
     farm.enqueue("gated", "running")
     farm.wait_told("start", 1)
@@ -73,17 +73,17 @@ def pause_and_resume(farm: Farm) -> None:
 
 
 @together("redis")
-def test_a_paused_queue_rests_and_running_jobs_finish_on_redis(farm: Farm) -> None:
+def test_a_paused_queue_is_not_claimed_from_and_running_jobs_finish_on_redis(farm: Farm) -> None:
     pause_and_resume(farm)
 
 
 @together("sqlite")
-def test_a_paused_queue_rests_and_running_jobs_finish_on_sqlite(farm: Farm) -> None:
+def test_a_paused_queue_is_not_claimed_from_and_running_jobs_finish_on_sqlite(farm: Farm) -> None:
     pause_and_resume(farm)
 
 
 def fsck_while_busy(farm: Farm) -> None:
-    """Jobs succeed, fail, are retried, die and kill their children; each fsck finds all of it in order."""
+    """Jobs succeed, fail, are retried, die and kill their children; no fsck reports a problem."""
     farm.worker(count=4, max_retries=1, circuit_breaker__min_samples=1000)
     jobs = [
         *farm.enqueue("work", *ids("work", 150), payload=0.01),
@@ -112,7 +112,7 @@ def test_fsck_beside_a_busy_worker_gives_no_false_alarm_on_sqlite(farm: Farm) ->
 
 
 @together("redis")
-def test_dead_jobs_are_retried_by_a_worker_that_was_mended(farm: Farm) -> None:
+def test_dead_jobs_are_retried_after_the_handler_was_fixed(farm: Farm) -> None:
     farm.worker(count=2, max_retries=0, circuit_breaker__min_samples=1000)
     jobs = farm.enqueue("fails", *ids("job", 20))
     farm.wait_for(State.DEAD, jobs)

@@ -1,4 +1,4 @@
-"""The program as people start it: exit codes, one line an error, and nothing imported before it is needed."""
+"""The program as users start it: exit codes, one line for each error, and no import before it is needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.producer_setup import Place
 HEAVY = ("redis", "sqlite3", "yaml", "opentelemetry", "rich", "starlette", "uvicorn", "watchdog", "structlog")
 
 
-# What only those need who find, run or watch.
+# Modules that only roles and some commands need.
 OTHERS = (
     *("prometheus_client", "wcmatch", "pybreaker", "cronsim", "importlib.metadata"),
     *("fileq.producer", "fileq.worker", "fileq.handlers", "fileq.observe", "fileq.commands.doctor"),
@@ -34,10 +34,10 @@ def fileq(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedPro
     )
 
 
-def test_version_is_told_without_importing_anything_heavy(tmp_path: Path) -> None:
+def test_the_version_is_printed_without_importing_anything_heavy(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "before = set(sys.modules)\n"  # what measures the tests has modules of its own
+        "before = set(sys.modules)\n"  # the coverage tool has imported modules already
         "from fileq.cli import main\n"
         "try:\n    main(['--version'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
         f"print([name for name in {HEAVY!r} if name in set(sys.modules) - before])"
@@ -54,7 +54,7 @@ def test_stats_import_their_own_broker_and_nothing_else_that_is_heavy(place: Pla
     sets = [f"--set={key}={value}" for key, value in place.settings.items()]
     own = {"redis": "redis", "sqlite": "sqlite3"}[place.kind]
     code = (
-        f"import sys, {own}\n"  # with whatever that brings along
+        f"import sys, {own}\n"  # with the modules that it imports itself
         "before = set(sys.modules)\n"
         "from fileq.cli import main\n"
         f"assert main(['admin', 'stats', *{sets!r}]) == 0\n"
@@ -67,12 +67,12 @@ def test_stats_import_their_own_broker_and_nothing_else_that_is_heavy(place: Pla
 
 
 @pytest.mark.parametrize("arguments", [["--role=worker", "--version"], ["--config", "x", "--version"]])
-def test_the_version_is_told_wherever_it_is_asked_for(arguments: list[str], tmp_path: Path) -> None:
+def test_version_works_at_any_position(arguments: list[str], tmp_path: Path) -> None:
     assert fileq(*arguments, cwd=tmp_path).stdout == f"fileq {__version__}\n"
 
 
 @pytest.mark.parametrize("redirection", ["> /dev/full", "| true", ">&-", ">&- 2>&-"])
-def test_output_that_goes_nowhere_is_no_traceback(redirection: str, tmp_path: Path) -> None:
+def test_closed_or_full_output_gives_no_traceback(redirection: str, tmp_path: Path) -> None:
     line = f"{sys.executable} -X dev -W error -m fileq config list {redirection}"
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path(__file__).parents[2])}
     ended = subprocess.run(
@@ -101,7 +101,7 @@ def test_a_name_with_a_line_break_is_still_one_line(tmp_path: Path) -> None:
     assert "a\\nb\\x1b[31m.db" in ended.stderr
 
 
-def test_help_is_also_a_word(tmp_path: Path) -> None:
+def test_help_is_also_a_command(tmp_path: Path) -> None:
     assert fileq("help", "config", "set", cwd=tmp_path).stdout == fileq("config", "set", "--help", cwd=tmp_path).stdout
     assert fileq("help", cwd=tmp_path).stdout.startswith("usage: fileq COMMAND")
 
@@ -134,7 +134,7 @@ def test_a_bad_command_line_is_one_line_and_exit_2(arguments: list[str], tmp_pat
     assert "--help" in ended.stderr
 
 
-def test_config_list_tells_each_value_and_its_origin_and_no_secret(tmp_path: Path) -> None:
+def test_config_list_shows_each_value_and_its_origin_and_no_secret(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("redis: {addr: 'r:6379', password: hunter2}\n")
     ended = fileq("config", "list", cwd=tmp_path, FILEQ_WORKER_COUNT="3")
     assert ended.returncode == 0, ended.stderr
@@ -157,10 +157,10 @@ def test_config_init_writes_the_example_once(tmp_path: Path) -> None:
     assert (tmp_path / "config.yaml").read_text() == example_yaml()
     again = fileq("config", "init", cwd=tmp_path)
     assert again.returncode == 2
-    assert "is there already" in again.stderr
+    assert "exists already" in again.stderr
 
 
-def test_config_check_names_what_the_environment_says_in_vain(tmp_path: Path) -> None:
+def test_config_check_names_variables_that_have_no_effect(tmp_path: Path) -> None:
     ended = fileq("config", "check", cwd=tmp_path, FILEQ_SERVICE_HOST="10.0.0.1")
     assert ended.returncode == 0
     assert "FILEQ_SERVICE_HOST" in ended.stdout

@@ -1,4 +1,4 @@
-"""Completion, asked of a real shell."""
+"""Completion in a real shell."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fileq.cli import main
-from fileq.cli.commands import all_commands
 from fileq.cli.completion import SHELLS, completion_script
+from fileq.cli.definitions import all_commands
 from fileq.cli.parser import parser_of
 
 
@@ -35,7 +35,7 @@ def test_every_command_is_reached_word_by_word_and_offers_its_own_options(bash_s
     for command in all_commands():
         for i, word in enumerate(command.words):
             assert word in offered(bash_script, *command.words[:i], word[:2], cwd=tmp_path), command.name
-        own = {flag for action in parser_of(command)._actions for flag in action.option_strings}
+        own = {flag for action in parser_of(command).actions for flag in action.option_strings}
         assert offered(bash_script, *command.words, "-", cwd=tmp_path) == own, command.name
 
 
@@ -62,13 +62,13 @@ def test_every_command_is_reached_word_by_word_and_offers_its_own_options(bash_s
         (["nonsense", ""], {command.words[0] for command in all_commands()}),
     ],
 )
-def test_what_may_come_next_is_offered(words: list[str], wanted: set[str], bash_script: str, tmp_path: Path) -> None:
+def test_possible_next_words_are_offered(words: list[str], wanted: set[str], bash_script: str, tmp_path: Path) -> None:
     (tmp_path / "a.pdf").touch()
     (tmp_path / "apples").mkdir()
     assert offered(bash_script, *words, cwd=tmp_path) == wanted
 
 
-def test_every_shell_that_is_here_accepts_its_script(tmp_path: Path) -> None:
+def test_every_installed_shell_accepts_its_script(tmp_path: Path) -> None:
     for shell in SHELLS:
         script = tmp_path / shell
         script.write_text(completion_script(shell, all_commands()))
@@ -79,7 +79,7 @@ def test_every_shell_that_is_here_accepts_its_script(tmp_path: Path) -> None:
             assert (checked.returncode, checked.stderr) == (0, ""), shell
 
 
-def test_a_shell_that_is_unknown_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_shell_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", "tcsh"]) == 2
     assert capsys.readouterr().err.splitlines() == [
         "fileq: SHELL is 'tcsh'; it must be one of bash, zsh, fish; see 'fileq completion --help'"

@@ -15,33 +15,33 @@ import pytest
 from fileq.brokers.sqlite import SqliteBroker
 from fileq.brokers.types import Enqueued, Entry
 from fileq.cli import main
-from fileq.cli.commands import enqueue as enqueue_command
+from fileq.commands import enqueue as enqueue_command
 from fileq.core.job import Job, decode
 from tests.support.producer_setup import Place
 from tests.support.program import command, environment, run
 from tests.support.worker_setup import Farm
 
 
-class Said(NamedTuple):
+class Output(NamedTuple):
     stdout: str
     stderr: str
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in set(os.environ) - set(environment()):
         monkeypatch.delenv(name)
 
 
-def enqueue(place: Place, *arguments: str, code: int = 0, **settings: object) -> Said:
-    """In this process: so many starts of another would take their time."""
+def enqueue(place: Place, *arguments: str, code: int = 0, **settings: object) -> Output:
+    """Runs `fileq enqueue` in this process, which is faster than starting another."""
     named = {key.replace("__", "."): value for key, value in settings.items()}
     chosen = {"producer.scan_dir": place.inbox, **place.settings, **named}
     sets = [f"--set={key}={value}" for key, value in chosen.items()]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.chdir(place.directory), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         assert main(["enqueue", *arguments, *sets]) == code, err.getvalue()
-    return Said(out.getvalue(), err.getvalue())
+    return Output(out.getvalue(), err.getvalue())
 
 
 def job_of(place: Place, id: str) -> Job:
@@ -51,7 +51,7 @@ def job_of(place: Place, id: str) -> Job:
         return decode(record.raw)
 
 
-def test_files_become_jobs_and_their_ids_are_printed_one_a_line(place: Place) -> None:
+def test_files_become_jobs_and_their_ids_are_printed_one_on_each_line(place: Place) -> None:
     pdf, txt = place.write("a.pdf", b"four"), place.write("b.txt")
     ids = enqueue(place, os.fsdecode(pdf), os.fsdecode(txt)).stdout.split()
     first, second = job_of(place, ids[0]), job_of(place, ids[1])
@@ -61,14 +61,14 @@ def test_files_become_jobs_and_their_ids_are_printed_one_a_line(place: Place) ->
     assert len(place.jobs()) == 2
 
 
-def test_a_producer_does_not_enqueue_that_version_again_but_we_do(place: Place) -> None:
+def test_a_producer_does_not_enqueue_that_version_again_but_the_command_does(place: Place) -> None:
     path = place.write("a.txt")
     enqueue(place, "in/a.txt")
     again = enqueue(place, "in/a.txt").stdout.strip()
     assert len(place.jobs()) == 2
     settings = {**place.all_settings(), "producer.settle_unclosed": "0s"}
-    told = run("producer", "--once", str(place.inbox), cwd=place.directory, settings=settings)
-    assert "already known 1" in told.stdout, told.stderr
+    ended = run("producer", "--once", str(place.inbox), cwd=place.directory, settings=settings)
+    assert "already known 1" in ended.stdout, ended.stderr
     assert len(place.jobs()) == 2
     with place.open() as broker:
         known = broker.lookup([path])[0]
@@ -77,7 +77,7 @@ def test_a_producer_does_not_enqueue_that_version_again_but_we_do(place: Place) 
         assert known.device
 
 
-def test_a_file_named_through_a_link_is_the_file_the_producer_knows(place: Place) -> None:
+def test_a_file_named_through_a_link_gets_the_path_of_the_producer(place: Place) -> None:
     path = place.write("deep/a.txt")
     (place.directory / "way").symlink_to(place.inbox / "deep")
     id = enqueue(place, "way/a.txt").stdout.strip()
@@ -101,7 +101,7 @@ def test_options_reach_the_job(place: Place) -> None:
         assert broker.census().scheduled == 1
 
 
-def test_a_time_in_the_future_is_waited_for_and_one_in_the_past_is_not(place: Place) -> None:
+def test_a_job_waits_for_a_time_in_the_future_and_not_for_one_in_the_past(place: Place) -> None:
     enqueue(place, "--type", "t", "--at", "2999-01-01T00:00:00Z", "--id", "later")
     enqueue(place, "--type", "t", "--at", "2001-01-01 00:00", "--id", "now")
     with place.open() as broker:
@@ -121,17 +121,17 @@ def test_the_same_id_twice_is_one_job_and_no_failure(place: Place) -> None:
     assert fate == "duplicate"
 
 
-def test_a_type_and_a_payload_make_a_job_about_no_file(place: Place) -> None:
+def test_a_type_and_a_payload_make_a_job_without_a_file(place: Place) -> None:
     enqueue(place, "--type", "report", "--payload", '{"n": [1, 2.50, "é"]}', "--id", "r")
     job = job_of(place, "r")
     assert (job.type, job.filepath, job.payload_value) == ("report", "", {"n": [1, 2.5, "é"]})
 
 
-def test_json_tells_of_every_job(place: Place) -> None:
+def test_json_lists_every_job(place: Place) -> None:
     place.write("a.txt")
-    told = json.loads(enqueue(place, "in/a.txt", '{"command": "ls"}', "--json", "--at", "2999-01-01T00:00Z").stdout)
-    assert set(told) == {"jobs", "batch_id"}
-    file, line = told["jobs"]
+    report = json.loads(enqueue(place, "in/a.txt", '{"command": "ls"}', "--json", "--at", "2999-01-01T00:00Z").stdout)
+    assert set(report) == {"jobs", "batch_id"}
+    file, line = report["jobs"]
     assert file == {
         "id": file["id"],
         "fate": "enqueued",
@@ -141,10 +141,10 @@ def test_json_tells_of_every_job(place: Place) -> None:
         "process_at": "2999-01-01T00:00:00.000Z",
     }
     assert (line["type"], line["filepath"]) == ("command", "")
-    assert job_of(place, line["id"]).batch_id == told["batch_id"]
+    assert job_of(place, line["id"]).batch_id == report["batch_id"]
 
 
-def test_a_command_that_is_enqueued_is_run_by_a_worker_that_may(sqlite_farm: Farm) -> None:
+def test_an_enqueued_command_is_run_by_a_worker_that_allows_commands(sqlite_farm: Farm) -> None:
     order = json.dumps({"command": f"echo done > {sqlite_farm.directory}/proof"})
     ended = run("enqueue", order, cwd=sqlite_farm.directory, settings=sqlite_farm.settings)
     assert "allow_commands is false here" in ended.stderr
@@ -161,12 +161,12 @@ def test_a_command_that_is_enqueued_is_run_by_a_worker_that_may(sqlite_farm: Far
         (["in"], "'in' can't be enqueued: it is a directory"),
         (["outside"], "outside' leads outside the allowed roots"),
         (["in/way-out"], "leads outside the allowed roots"),
-        ([""], "a path is ''"),
+        ([""], "a path is empty; name a file"),
         (["in/pipe"], "'in/pipe' can't be enqueued: it is not a regular file"),
         (["in/a", "--priority", "hgih"], "--priority is 'hgih'; it must be one of high, low"),
-        (["in/a", "in/a", "--id", "x"], "--id is 'x', the name of one job, but there are 2"),
+        (["in/a", "in/a", "--id", "x"], "--id is 'x', but there are 2 jobs to enqueue"),
         (["in/a", "--id", "a b"], "--id 'a b' can't be used"),
-        (["in/a", "--type", "t"], "--type is for jobs about no file; leave it out, or 'in/a'"),
+        (["in/a", "--type", "t"], "--type queues a job without a file; leave out --type or 'in/a'"),
         (["in/a", "--payload", "{}"], "--payload needs --type"),
         (["--type", "t", "--payload", "{"], "--payload is '{'; it must be JSON"),
         (["--type", ""], "--type is ''"),
@@ -180,7 +180,7 @@ def test_a_command_that_is_enqueued_is_run_by_a_worker_that_may(sqlite_farm: Far
         (["in/a", "--jsn"], "did you mean '--json'?"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_exit_2_and_nothing_is_queued(
+def test_an_error_is_one_line_and_exit_2_and_nothing_is_queued(
     arguments: list[str],
     said: str,
     on_sqlite: Place,
@@ -196,20 +196,20 @@ def test_what_is_wrong_is_one_line_and_exit_2_and_nothing_is_queued(
     assert not (on_sqlite.directory / "fileq.db").exists()
 
 
-def test_one_wrong_path_keeps_all_from_being_queued_and_every_wrong_one_is_told(place: Place) -> None:
+def test_one_wrong_path_prevents_all_jobs_and_every_wrong_path_is_reported(place: Place) -> None:
     place.write("a")
     ended = enqueue(place, "in/a", "in/none", "/etc/passwd", code=2)
     assert len(ended.stderr.splitlines()) == 2
     assert place.jobs() == []
 
 
-def test_the_database_itself_is_no_file_to_process(on_sqlite: Place) -> None:
+def test_the_database_itself_is_refused(on_sqlite: Place) -> None:
     enqueue(on_sqlite, "--type", "t")
     ended = enqueue(on_sqlite, "fileq.db", code=2, worker__allowed_roots=f"[{on_sqlite.directory}]")
     assert "belongs to fileq's own database" in ended.stderr
 
 
-def test_a_file_of_the_workers_side_gets_the_producers_name(on_sqlite: Place) -> None:
+def test_a_mapped_file_gets_the_path_of_the_producer(on_sqlite: Place) -> None:
     on_sqlite.write("a")
     id = enqueue(
         on_sqlite, "in/a", producer__scan_dir="/far/inbox", worker__path_map=f"{{/far/inbox: {on_sqlite.inbox}}}"
@@ -217,14 +217,14 @@ def test_a_file_of_the_workers_side_gets_the_producers_name(on_sqlite: Place) ->
     assert job_of(on_sqlite, id).filepath == "/far/inbox/a"
 
 
-def test_what_was_enqueued_before_an_outage_is_told(
+def test_jobs_that_were_enqueued_before_an_outage_are_printed(
     on_sqlite: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The database is removed between two portions."""
+    """The database is removed between two batches."""
     for n in range(4):
         on_sqlite.write(f"{n}")
     monkeypatch.chdir(on_sqlite.directory)
-    monkeypatch.setattr(enqueue_command, "PORTION", 2)
+    monkeypatch.setattr(enqueue_command, "BATCH", 2)
     real = SqliteBroker.enqueue
 
     def once(broker: SqliteBroker, entries: Sequence[Entry]) -> Enqueued:
@@ -246,11 +246,11 @@ def test_a_broker_that_refuses_is_exit_4_and_one_line(on_sqlite: Place) -> None:
     assert "127.0.0.1:1" in ended.stderr
 
 
-def test_a_broker_of_one_process_gets_no_jobs_from_another(on_sqlite: Place) -> None:
+def test_the_memory_broker_is_refused(on_sqlite: Place) -> None:
     assert "broker is 'memory'" in enqueue(on_sqlite, "--type", "t", code=2, broker="memory").stderr
 
 
-def test_whoever_reads_our_output_may_leave_early(on_sqlite: Place) -> None:
+def test_the_reader_of_stdout_may_exit_early(on_sqlite: Place) -> None:
     files = [os.fsdecode(on_sqlite.write(f"{n}")) for n in range(600)]
     settings = {"producer.scan_dir": on_sqlite.inbox, **on_sqlite.settings}
     reading, writing = os.pipe()

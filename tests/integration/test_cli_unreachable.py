@@ -1,4 +1,4 @@
-"""A broker that is not there: one line and exit code 4, and nobody waits for it longer than two seconds."""
+"""An unreachable broker: one line and exit code 4, within two seconds."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from fileq.cli import main, opening
-from fileq.cli.commands import all_commands
-from fileq.cli.opening import OPEN_TIMEOUT_S
+from fileq.cli import broker_opening, main
+from fileq.cli.broker_opening import OPEN_TIMEOUT_S
+from fileq.cli.definitions import all_commands
 from tests.support.fault_proxy import FaultProxy
 from tests.support.program import run
 from tests.support.servers import Server
 
-# The default of redis.read_timeout: what a wait would take that nobody cut short. What an idle machine takes is
-# OPEN_TIMEOUT_S; a busy one takes what it takes.
-UNCUT_S = 3.0
+# The default of redis.read_timeout: how long the command would wait without its own limit. On an idle machine it waits
+# OPEN_TIMEOUT_S, on a busy one somewhat longer.
+UNLIMITED_S = 3.0
 
 
 @contextlib.contextmanager
@@ -34,14 +34,14 @@ def refusing() -> Iterator[str]:
 
 @contextlib.contextmanager
 def silent() -> Iterator[str]:
-    """Takes connections and never says a word."""
+    """Accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 @contextlib.contextmanager
 def another_protocol() -> Iterator[str]:
-    """A web server, as somebody may have put there, or a proxy in between that speaks for itself."""
+    """Answers as a web server or a proxy would."""
 
     def answer(listening: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -61,7 +61,7 @@ def another_protocol() -> Iterator[str]:
 
 @contextlib.contextmanager
 def unreached() -> Iterator[str]:
-    """Nobody takes the connection and nobody refuses it, as with an address that no way leads to."""
+    """Neither accepts nor refuses connections, like an address without a route."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listening, contextlib.ExitStack() as callers:
         for _ in range(4):
             caller = callers.enter_context(socket.socket())
@@ -77,14 +77,14 @@ def admin_lines() -> list[list[str]]:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody answers anyway, there is no need to wait as long as an operator would."""
-    monkeypatch.setattr(opening, "OPEN_TIMEOUT_S", 0.3)
+def short_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shortens the time limit: these servers never answer."""
+    monkeypatch.setattr(broker_opening, "OPEN_TIMEOUT_S", 0.3)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_timeout")
 @pytest.mark.parametrize("broken", [refusing, silent, unreached, another_protocol], ids=lambda broken: broken.__name__)
-def test_a_server_that_does_not_answer_is_told_in_one_line_within_two_seconds(
+def test_a_server_that_does_not_answer_is_one_line_within_two_seconds(
     broken: Callable[[], AbstractContextManager[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with broken() as address:
@@ -95,28 +95,28 @@ def test_a_server_that_does_not_answer_is_told_in_one_line_within_two_seconds(
     assert (code, shown.out) == (4, "")
     assert len(shown.err.splitlines()) == 1
     assert address in shown.err
-    assert took_s < UNCUT_S
+    assert took_s < UNLIMITED_S
 
 
 def test_the_wait_for_a_server_leaves_room_for_a_start_within_two_seconds() -> None:
     assert OPEN_TIMEOUT_S + 0.5 < 2.0
 
 
-@pytest.mark.usefixtures("impatient")
-def test_sentinels_that_do_not_answer_are_not_waited_for_one_after_the_other(
+@pytest.mark.usefixtures("short_timeout")
+def test_the_time_limit_covers_all_sentinels_together(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with silent() as one, silent() as other, silent() as third:
         started_s = time.monotonic()
         url = f"redis+sentinel://{one},{other},{third}/master"
         assert main(["enqueue", "--type", "t", "--set", f"redis.url={url}"]) == 4
-        assert time.monotonic() - started_s < UNCUT_S
+        assert time.monotonic() - started_s < UNLIMITED_S
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("scheme", ["redis+cluster://{}", "redis+sentinel://{}/master", "rediss://{}"])
 @pytest.mark.parametrize("broken", [refusing, another_protocol], ids=lambda broken: broken.__name__)
-def test_of_every_kind_of_address_it_is_one_line_without_the_librarys_insides(
+def test_every_kind_of_address_gives_one_line_without_internals_of_the_library(
     broken: Callable[[], AbstractContextManager[str]], scheme: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with broken() as address:
@@ -128,7 +128,7 @@ def test_of_every_kind_of_address_it_is_one_line_without_the_librarys_insides(
     assert "<redis." not in said
 
 
-def test_a_server_that_is_no_sentinel_is_one_line(valkey: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_is_not_a_sentinel_is_one_line(valkey: Server, capsys: pytest.CaptureFixture[str]) -> None:
     url = f"redis+sentinel://{valkey.address}/master"
     assert main(["enqueue", "--type", "t", "--set", f"redis.url={url}"]) == 1
     said = capsys.readouterr().err
@@ -136,17 +136,15 @@ def test_a_server_that_is_no_sentinel_is_one_line(valkey: Server, capsys: pytest
     assert len(said.splitlines()) == 1
 
 
-def test_the_program_ends_although_somebody_still_waits_for_the_answer(tmp_path: Path) -> None:
+def test_the_program_exits_although_a_thread_still_waits_for_the_answer(tmp_path: Path) -> None:
     with silent() as address:
         ended = run("enqueue", "--type", "t", cwd=tmp_path, settings={"redis.addr": address})
     assert (ended.returncode, ended.stdout) == (4, "")
     assert ended.stderr == f"fileq: redis at {address} is away: no answer within 1.2 s\n"
 
 
-def test_a_server_that_is_far_away_is_not_taken_for_one_that_is_gone(
-    valkey: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It has answered; that the scripts take long to reach it is no reason to give up."""
+def test_a_slow_server_is_not_unreachable(valkey: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """The server has answered; loading the scripts may take longer than the time limit."""
     with FaultProxy(valkey.port) as proxy:
         slow = proxy.delay_replies(1.5 * OPEN_TIMEOUT_S, b"LOAD", times=1)
         assert main(["enqueue", "--type", "t", "--set", f"redis.addr=127.0.0.1:{proxy.port}"]) == 0
@@ -154,14 +152,14 @@ def test_a_server_that_is_far_away_is_not_taken_for_one_that_is_gone(
     assert capsys.readouterr().err == ""
 
 
-def test_every_admin_command_says_so_where_no_server_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_admin_command_reports_an_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
     for line in admin_lines():
         with refusing() as address:
             assert main([*line, "--set", f"redis.addr={address}"]) == 4, line
         assert len(capsys.readouterr().err.splitlines()) == 1, line
 
 
-def test_no_admin_command_makes_a_database_and_each_says_that_there_is_none(
+def test_no_admin_command_creates_a_database_and_each_reports_that_it_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -173,6 +171,6 @@ def test_no_admin_command_makes_a_database_and_each_says_that_there_is_none(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_that_nobody_knows_is_an_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_host_name_is_an_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["enqueue", "--type", "t", "--set", "redis.addr=no-such-host.invalid:6379"]) == 4
     assert len(capsys.readouterr().err.splitlines()) == 1

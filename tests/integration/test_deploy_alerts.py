@@ -1,4 +1,4 @@
-"""deploy/prometheus: the alerts are valid, fire when they should and only then, and each is explained."""
+"""deploy/prometheus: the alerts are valid, fire when they should and only then, and each is documented."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_they_fire_when_they_should_and_only_then() -> None:
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
-# One way to get each of them wrong.
+# One mistake for each alert, which the tests must detect.
 MISTAKES = {
     "FileqBrokerDown": ("min by (job) (fileq_broker_up) == 0\n", "max by (job) (fileq_broker_up) == 0\n"),
     "FileqNoWorkers": (" or absent(worker_active)", ""),
@@ -74,7 +74,7 @@ def test_every_alert_has_its_mistake_its_severity_and_its_paragraph() -> None:
 
 
 def test_compose_gives_prometheus_a_valid_configuration(tmp_path: Path) -> None:
-    """With the files where its volumes put them."""
+    """With the files at the paths where its volumes mount them."""
     compose = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
     for volume in compose["services"]["prometheus"]["volumes"]:
         source, target = volume.split(":")[:2]

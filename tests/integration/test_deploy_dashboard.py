@@ -1,4 +1,4 @@
-"""deploy/grafana/fileq.json: a dashboard that Grafana can show, whose every query a real Prometheus answers."""
+"""deploy/grafana/fileq.json: a valid dashboard; a real Prometheus answers every query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ JOB = "fileq"
 
 
 def filled(expression: str, **values: str) -> str:
-    """As Grafana puts its variables in."""
+    """The expression with its variables replaced, as Grafana does."""
     known = {"job": JOB, "instance": ".*", "__rate_interval": "1m"} | values
     return re.sub(r"\$\{?(\w+)\}?", lambda found: known[found[1]], expression)
 
@@ -35,7 +35,7 @@ def filled(expression: str, **values: str) -> str:
 # What Grafana needs
 
 
-def test_panels_have_ids_of_their_own_and_lie_side_by_side() -> None:
+def test_panels_have_unique_ids_and_do_not_overlap() -> None:
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(set(ids)) == len(ids)
     taken: dict[tuple[int, int], str] = {}
@@ -48,7 +48,7 @@ def test_panels_have_ids_of_their_own_and_lie_side_by_side() -> None:
                 taken[x, y] = panel["title"]
 
 
-def test_every_panel_says_what_it_shows_in_which_unit_and_asks_the_chosen_source() -> None:
+def test_every_panel_has_a_description_a_unit_and_the_selected_data_source() -> None:
     source = {"type": "prometheus", "uid": "${datasource}"}
     for panel in PANELS:
         assert panel["description"], panel["title"]
@@ -62,7 +62,7 @@ def test_every_panel_says_what_it_shows_in_which_unit_and_asks_the_chosen_source
     assert len(set(titles)) == len(titles)
 
 
-def test_source_job_and_instance_can_be_chosen() -> None:
+def test_data_source_job_and_instance_can_be_selected() -> None:
     assert list(VARIABLES) == ["datasource", "job", "instance"]
     assert (VARIABLES["datasource"]["type"], VARIABLES["datasource"]["query"]) == ("datasource", "prometheus")
     assert VARIABLES["job"]["multi"] is False
@@ -70,14 +70,14 @@ def test_source_job_and_instance_can_be_chosen() -> None:
     assert (DASHBOARD["uid"], DASHBOARD.get("id")) == ("fileq", None)
 
 
-def test_every_metric_is_shown_and_every_one_shown_is_there() -> None:
+def test_the_panels_show_every_metric_and_no_other() -> None:
     text = " ".join(TARGETS.values())
     shown = set(re.findall(r"\b([a-z_]+)\{", text))
     names = {metric.name for metric in METRICS}
     assert {re.sub("_(bucket|sum|count)$", "", name) for name in shown} == names
 
 
-def test_what_every_process_tells_alike_is_never_added_up_over_processes() -> None:
+def test_gauges_that_are_equal_in_every_process_are_never_summed() -> None:
     for title, expression in TARGETS.items():
         for gauge in ("queue_length", "queue_oldest_age_seconds"):
             asked = [found.end() for found in re.finditer(gauge, expression)]
@@ -85,7 +85,7 @@ def test_what_every_process_tells_alike_is_never_added_up_over_processes() -> No
             assert len(asked) == len(whole), title
 
 
-def test_every_query_is_about_the_chosen_job() -> None:
+def test_every_query_selects_the_job() -> None:
     for title, expression in TARGETS.items():
         selectors = re.findall(r"\{([^{}]*)\}", expression)
         assert selectors, title
@@ -97,7 +97,7 @@ def test_every_query_is_about_the_chosen_job() -> None:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Prometheus, Program, Program]]:
-    """A producer and a worker that have done some of everything while Prometheus looked."""
+    """A producer and a worker, scraped by Prometheus while jobs completed, failed and died."""
     directory = tmp_path_factory.mktemp("watched")
     inbox = directory / "in"
     inbox.mkdir()
@@ -147,15 +147,15 @@ def test_the_query_returns_data(watched: tuple[Prometheus, Program, Program], ti
     wait_until(answered, 20, f"data for {TARGETS[title]}", every_s=0.2)
 
 
-def test_the_numbers_are_those_of_the_program(watched: tuple[Prometheus, Program, Program]) -> None:
+def test_the_numbers_are_correct(watched: tuple[Prometheus, Program, Program]) -> None:
     prometheus, worker, _ = watched
-    # a look at the broker serves for two seconds
+    # the gauges of the broker are read at most every two seconds
     wait_until(lambda: value_of(prometheus, "Dead letters") == 2, 20, "both dead letters", every_s=0.1)
     assert value_of(prometheus, "Waiting") == 0
     assert value_of(prometheus, "Running") == 0
     assert value_of(prometheus, "Broker") == 1
     assert value_of(prometheus, "Slots") == worker.metric("worker_active") == 16
-    # 4 attempts of fail.txt, fail-1.txt and permanent.txt failed, 4 files are done
+    # 4 attempts of fail.txt, fail-1.txt and permanent.txt failed; 4 files were processed
     assert value_of(prometheus, "Failure ratio") == pytest.approx(4 / 8, abs=0.05)
 
 

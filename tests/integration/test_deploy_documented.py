@@ -1,4 +1,4 @@
-"""docs/production.md and docs/deploying-handlers.md: what they name is there, and what they show is what is run."""
+"""docs/production.md and docs/deploying-handlers.md: links and settings exist, and the snippets are the real files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
+def test_links_are_valid(page: str) -> None:
     links = re.findall(r"\]\(([^)]+)\)", (DOCS / page).read_text())
     assert links
     for link in links:
@@ -60,8 +60,8 @@ def test_the_pods_of_the_guide_are_those_of_the_example() -> None:
     assert yaml.safe_load(shown) == {key: wanted[key] for key in wanted if key not in ("apiVersion", "kind")}
 
 
-def test_the_backup_of_the_guide_is_whole(tmp_path: Path) -> None:
-    """While the last transactions are still in the write-ahead log."""
+def test_the_backup_of_the_guide_is_complete(tmp_path: Path) -> None:
+    """The last transactions are still in the write-ahead log."""
     [line] = re.findall(r"^ +(python3 -c .*)$", (DOCS / "production.md").read_text(), re.MULTILINE)
     with sqlite3.connect(tmp_path / "fileq.db") as live:
         live.execute("PRAGMA journal_mode=WAL")
@@ -76,8 +76,8 @@ def test_the_backup_of_the_guide_is_whole(tmp_path: Path) -> None:
     copy.close()
 
 
-def test_a_file_whose_job_the_broker_forgot_is_found_again(tmp_path: Path, valkey: Server) -> None:
-    """As the guide promises for every way in which a broker forgets: also by a producer that goes on running."""
+def test_a_file_whose_job_the_broker_lost_is_found_again(tmp_path: Path, valkey: Server) -> None:
+    """As the guide promises for a broker that loses data; also by a producer that keeps running."""
     inbox = tmp_path / "in"
     inbox.mkdir()
     settings = {

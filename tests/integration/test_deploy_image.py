@@ -22,7 +22,7 @@ DOCKERFILES = ["Dockerfile", "examples/container/Dockerfile"]
 
 
 def start(image: Image, pod: Pod, directory: Path) -> Container:
-    """As `docker run` starts it, with volumes for the files and for the broker."""
+    """Starts a container as `docker run` does, with volumes for the files and the broker."""
     volumes = []
     for name, target in (("inbox", "/data"), ("state", "/var/lib/fileq")):
         (directory / name).mkdir()
@@ -35,7 +35,7 @@ def start(image: Image, pod: Pod, directory: Path) -> Container:
 
 @pytest.fixture(scope="module")
 def running(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
-    """One for all who only look."""
+    """One container for all tests that change nothing."""
     directory = tmp_path_factory.mktemp("running")
     with Pod(directory) as pod:
         yield start(image, pod, directory)
@@ -47,11 +47,11 @@ def lint(file: Path) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
-def test_hadolint_has_nothing_to_say(dockerfile: str) -> None:
+def test_hadolint_reports_nothing(dockerfile: str) -> None:
     assert lint(ROOT / dockerfile) == (0, "")
 
 
-def test_hadolint_would_speak_up(tmp_path: Path) -> None:
+def test_hadolint_would_report_a_mistake(tmp_path: Path) -> None:
     careless = tmp_path / "Dockerfile"
     careless.write_text("FROM python\nRUN pip install rich\nENTRYPOINT fileq\n")
     code, said = lint(careless)
@@ -69,7 +69,7 @@ def test_it_has_stages_labels_and_a_number_for_its_user(image: Image) -> None:
     assert {"title", "description", "version", "revision", "licenses"} <= labels.keys()
 
 
-def test_the_engine_is_sent_what_the_dockerfile_copies_and_nothing_more() -> None:
+def test_the_build_context_has_exactly_what_the_dockerfile_copies() -> None:
     allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     copied = []
     for word, rest in instructions((ROOT / "Dockerfile").read_text()):
@@ -80,7 +80,7 @@ def test_the_engine_is_sent_what_the_dockerfile_copies_and_nothing_more() -> Non
 
 
 def test_it_holds_every_file_of_the_package(image: Image) -> None:
-    """A directory without __init__.py is left out of a wheel, and missed by nobody who runs from a checkout."""
+    """A directory without __init__.py is left out of a wheel, which no test in a checkout would notice."""
     git = ["git", "-c", "safe.directory=*", "ls-files", "-co", "--exclude-standard", "fileq"]
     listed = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=True)
     [installed] = image.layer.glob("opt/fileq/lib/python3*/site-packages/fileq")
@@ -88,8 +88,8 @@ def test_it_holds_every_file_of_the_package(image: Image) -> None:
     assert {path for path in there if "__pycache__" not in path} == set(listed.stdout.split())
 
 
-def test_its_user_can_read_whatever_the_umask_of_the_builder_is(image: Image) -> None:
-    """Files of the package get their modes from pip; those that are copied say theirs."""
+def test_its_user_can_read_every_file_with_any_umask_of_the_builder(image: Image) -> None:
+    """pip sets the modes of the package; COPY sets those of other files."""
     assert (image.layer / "etc/fileq/config.yaml").stat().st_mode & 0o777 == 0o644
     closed = [
         path for path in image.layer.glob("opt/fileq/**/*") if not path.is_symlink() and not path.stat().st_mode & 4
@@ -107,7 +107,7 @@ def test_it_processes_a_file_and_stops_on_sigterm(image: Image, pod: Pod, tmp_pa
     assert "role.stopped" in container.text()
 
 
-def test_it_is_nobody_and_can_write_nowhere_else(running: Container) -> None:
+def test_it_is_unprivileged_and_can_not_write_elsewhere(running: Container) -> None:
     status = dict(re.findall(r"^(\w+):\s+(.*)$", Path(f"/proc/{running.pid}/status").read_text(), re.MULTILINE))
     assert set(status["Uid"].split()) == set(status["Gid"].split()) == {"10001"}
     assert status["NSpid"].split()[-1] == "1"
@@ -119,15 +119,15 @@ def test_it_is_nobody_and_can_write_nowhere_else(running: Container) -> None:
     assert running.execute(["touch", "/tmp/x", "/data/x", "/var/lib/fileq/x"]).returncode == 0
 
 
-def test_its_health_check_tells_life_from_death(running: Container, image: Image) -> None:
+def test_its_health_check_fails_when_the_process_hangs(running: Container, image: Image) -> None:
     assert running.execute(image.healthcheck).returncode == 0
     elsewhere = running.execute(["env", "FILEQ_OBSERVABILITY_METRICS_PORT=1", *image.healthcheck])
     assert (elsewhere.returncode, "ConnectionRefusedError" in elsewhere.stderr) == (1, True)
 
 
 def test_the_program_in_it_is_the_one_that_was_installed(running: Container) -> None:
-    told = running.execute(["python", "-c", "import fileq; print(fileq.__file__)"])
-    assert told.stdout.startswith("/opt/fileq/lib/"), told.stderr
+    ended = running.execute(["python", "-c", "import fileq; print(fileq.__file__)"])
+    assert ended.stdout.startswith("/opt/fileq/lib/"), ended.stderr
     assert running.execute(["fileq", "--version"]).stdout == f"fileq {fileq.__version__}\n"
     listed = running.execute(["fileq", "config", "list"])
     assert "/etc/fileq/config.yaml" in listed.stdout, listed.stderr
@@ -170,7 +170,7 @@ def test_compose_pins_its_images_publishes_to_this_machine_only_and_mounts_what_
                 assert source in compose()["volumes"]
 
 
-def test_compose_keeps_redis_from_losing_anything() -> None:
+def test_compose_configures_redis_without_data_loss() -> None:
     words = compose()["services"]["redis"]["command"]
     given = dict(zip(words[1::2], words[2::2], strict=True))
     assert given == {"--appendonly": "yes", "--appendfsync": "everysec", "--maxmemory-policy": "noeviction"}

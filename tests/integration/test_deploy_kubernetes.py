@@ -53,7 +53,7 @@ def deployment(role: str) -> Manifest:
 
 
 def validate(file: Path) -> list[tuple[str, str]]:
-    """Level and text of each thing kubernetes-validate says."""
+    """Level and text of each message of kubernetes-validate."""
     said = subprocess.run([VALIDATE, "--strict", file], capture_output=True, text=True, timeout=60, check=False)
     lines = (said.stdout + said.stderr).splitlines()
     assert (said.returncode == 0) is not any(line.startswith("ERROR") for line in lines), said
@@ -64,7 +64,7 @@ def validate(file: Path) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("directory", DIRECTORIES, ids=lambda path: path.name)
-def test_every_kustomization_is_valid_to_the_letter(directory: Path, tmp_path: Path) -> None:
+def test_every_kustomization_is_strictly_valid(directory: Path, tmp_path: Path) -> None:
     file = tmp_path / "all.yaml"
     file.write_text(kustomize(directory))
     said = validate(file)
@@ -85,7 +85,7 @@ def test_the_example_of_a_secret_is_valid_and_is_what_the_pods_mount() -> None:
     file = K8S / "base" / "secret.example.yaml"
     assert [level for level, _ in validate(file)] == ["INFO"]
     secret = yaml.safe_load(file.read_text())
-    assert "Secret" not in base().kinds()  # nobody must go live with the password of an example
+    assert "Secret" not in base().kinds()  # the password of an example must never be deployed
     for workload in base().fileqs():
         mount = mounts_of(workload)["/run/secrets/fileq"]
         assert mount["volume"]["secret"]["secretName"] == secret["metadata"]["name"]
@@ -137,7 +137,7 @@ def test_both_roles_see_one_shared_claim_at_the_same_path_and_the_producer_only_
     assert mounts["worker"].get("readOnly", False) is False
 
 
-def test_the_configuration_of_every_pod_is_right(manifests: Manifests, tmp_path: Path) -> None:
+def test_the_configuration_of_every_pod_is_valid(manifests: Manifests, tmp_path: Path) -> None:
     for workload in manifests.fileqs():
         loaded = configuration_of(workload, manifests, tmp_path)
         assert loaded.unknown_env == ()
@@ -150,13 +150,13 @@ def test_the_broker_of_the_base_is_redis() -> None:
     assert {environment_of(workload)["FILEQ_BROKER"] for workload in base().fileqs()} == {"redis"}
 
 
-def test_pods_have_time_to_finish_and_to_give_back(manifests: Manifests, tmp_path: Path) -> None:
+def test_pods_have_time_to_finish_and_to_release_their_jobs(manifests: Manifests, tmp_path: Path) -> None:
     for workload in manifests.fileqs():
         shutdown_s = configuration_of(workload, manifests, tmp_path).config.worker.shutdown_timeout
         assert pod_of(workload)["terminationGracePeriodSeconds"] >= shutdown_s + 15
 
 
-def test_probes_ask_the_endpoints_where_they_are(manifests: Manifests, tmp_path: Path) -> None:
+def test_probes_use_the_health_endpoints(manifests: Manifests, tmp_path: Path) -> None:
     for workload in manifests.fileqs():
         container = container_of(workload)
         [port] = container["ports"]
@@ -180,7 +180,7 @@ def test_the_resources_of_workers_fit_their_slots(manifests: Manifests, tmp_path
             assert amount(resources["requests"]["cpu"]) >= worker.count / 2
 
 
-# What goes with them
+# Services, policies and configuration
 
 
 def labels_of(workload: Manifest) -> dict[str, str]:
@@ -207,7 +207,7 @@ def test_selectors_find_their_own_pods_and_no_others(manifests: Manifests) -> No
         assert selected(budget["spec"]["selector"]["matchLabels"], manifests) == {"fileq-worker"}
 
 
-def test_network_policies_are_about_who_comes_in_only() -> None:
+def test_network_policies_restrict_only_incoming_connections() -> None:
     [policy] = base().of("NetworkPolicy")
     assert policy["spec"]["policyTypes"] == ["Ingress"]
     assert "egress" not in policy["spec"]
@@ -217,13 +217,13 @@ def test_network_policies_are_about_who_comes_in_only() -> None:
     assert who["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "prometheus"}
 
 
-def test_a_drain_takes_one_worker_at_a_time() -> None:
+def test_a_drain_evicts_one_worker_at_a_time() -> None:
     [budget] = base().of("PodDisruptionBudget")
     assert budget["spec"]["maxUnavailable"] == 1
     assert deployment("worker")["spec"]["replicas"] > 1
 
 
-def test_a_changed_configuration_rolls_both_roles(tmp_path: Path) -> None:
+def test_a_changed_configuration_restarts_both_roles(tmp_path: Path) -> None:
     shutil.copytree(K8S / "base", tmp_path / "base")
     config = tmp_path / "base" / "config.yaml"
     config.write_text(config.read_text().replace("count: 4", "count: 5"))
@@ -239,7 +239,7 @@ def test_a_changed_configuration_rolls_both_roles(tmp_path: Path) -> None:
 # Overlays
 
 
-def test_single_is_one_replica_of_all_on_sqlite_with_a_claim_of_its_own(tmp_path: Path) -> None:
+def test_single_is_one_replica_of_all_on_sqlite_with_its_own_claim(tmp_path: Path) -> None:
     single = overlay("single")
     [all_] = single.of("Deployment")
     assert single.kinds() == {"ConfigMap", "Deployment", "NetworkPolicy", "PersistentVolumeClaim", "Service"}
@@ -255,7 +255,7 @@ def test_single_is_one_replica_of_all_on_sqlite_with_a_claim_of_its_own(tmp_path
     assert "/run/secrets/fileq" not in mounts_of(all_)
 
 
-def test_the_redis_for_trials_is_the_one_that_the_pods_look_for(tmp_path: Path) -> None:
+def test_the_pods_connect_to_the_redis_for_trials(tmp_path: Path) -> None:
     redis = overlay("redis")
     service = redis.get("Service", "redis")
     [port] = service["spec"]["ports"]
@@ -280,10 +280,10 @@ def test_keda_scales_on_waiting_and_running_work_and_never_to_none(tmp_path: Pat
     assert (trigger["type"], trigger["metricType"]) == ("prometheus", "AverageValue")
     slots = configuration_of(worker, keda, tmp_path).config.worker.count
     assert trigger["metadata"]["threshold"] == str(slots)
-    assert all(isinstance(value, str) for value in trigger["metadata"].values())  # KEDA takes nothing else
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())  # KEDA accepts only strings
 
 
-def test_monitoring_scrapes_the_pods_and_brings_rules_and_dashboard() -> None:
+def test_monitoring_scrapes_the_pods_and_adds_rules_and_dashboard() -> None:
     monitoring = overlay("monitoring")
     [monitor] = monitoring.of("PodMonitor")
     assert selected(monitor["spec"]["selector"]["matchLabels"], monitoring) == {"fileq-producer", "fileq-worker"}
@@ -298,8 +298,8 @@ def test_monitoring_scrapes_the_pods_and_brings_rules_and_dashboard() -> None:
     assert shown == json.loads((ROOT / "deploy" / "grafana" / "fileq.json").read_text())
 
 
-def test_overlays_can_be_put_together(tmp_path: Path) -> None:
-    """Each is the base and a component; who wants several names several."""
+def test_components_can_be_combined(tmp_path: Path) -> None:
+    """Each overlay is the base and one component; a kustomization can name several."""
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
     mine = tmp_path / "deploy" / "mine"
     mine.mkdir()

@@ -31,7 +31,7 @@ SECRETS = {"fileq-redis": {"redis-password": PASSWORD}}
 
 
 class Volumes:
-    """What volumes of these manifests hold, as directories; claims are shared by name."""
+    """The volumes of these manifests, as directories; claims are shared by name."""
 
     def __init__(self, directory: Path, manifests: Manifests) -> None:
         self.directory = directory
@@ -88,7 +88,7 @@ def redis_overlay() -> Manifests:
 
 @pytest.fixture(scope="module")
 def redis_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """This machine's Redis, for anybody to run, in the working directory of the official image."""
+    """This machine's Redis, executable for all users, in the working directory of the official image."""
     directory = tmp_path_factory.mktemp("redis")
     for name in ("redis-server", "redis-cli"):
         shutil.copy(require("redis-server", shutil.which(name)), directory / name)
@@ -101,7 +101,7 @@ def redis_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
 
 
 def probe(running: Container, workload: Manifest, name: str) -> str:
-    """Status that the kubelet would get."""
+    """The status that the kubelet would get."""
     container = container_of(workload)
     asked = container[name]["httpGet"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -113,7 +113,7 @@ def probe(running: Container, workload: Manifest, name: str) -> str:
 
 
 def ask(redis: Container, *words: str) -> str:
-    """A command to the Redis in the pod, with the password as its readiness probe gives it."""
+    """Runs a command on the Redis of the pod, with the password that its readiness probe uses."""
     line = 'REDISCLI_AUTH="$(cat /run/secrets/fileq/redis-password)" exec redis-cli "$@"'
     return redis.execute(["sh", "-c", line, "sh", *words]).stdout.strip()
 
@@ -128,7 +128,7 @@ def test_the_redis_overlay_processes_a_file(
     wait_until(lambda: redis.execute(ready).returncode == 0, 20, "Redis is ready", every_s=0.1)
     assert "NOAUTH" in redis.execute(["redis-cli", "ping"]).stdout
 
-    # In one network, where in a cluster each has its own: so the second gets another port.
+    # Both share one network here, unlike in a cluster, so the second gets another port.
     deployed = redis_overlay.get("Deployment", "fileq-worker")
     worker = start(pod, image, deployed, volumes)
     worker.wait_for("role.started")

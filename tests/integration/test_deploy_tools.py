@@ -1,4 +1,4 @@
-"""Programs that the deployment's tests need: without them they are skipped at a desk, saying what to install."""
+"""Tests of the deployment need external programs; without them they are skipped locally and fail in CI."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NEEDY = {
 
 
 @pytest.mark.parametrize(("ci", "word"), [("", "2 skipped"), ("true", "2 failed")])
-def test_without_them_tests_are_skipped_at_a_desk_and_fail_in_ci(ci: str, word: str, tmp_path: Path) -> None:
+def test_without_them_tests_are_skipped_locally_and_fail_in_ci(ci: str, word: str, tmp_path: Path) -> None:
     (tmp_path / "git").symlink_to(str(shutil.which("git")))
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-pno:cacheprovider", "-q", *NEEDY.values()],

@@ -33,7 +33,7 @@ Run = Callable[[str], Ran]
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Run]]:
-    """Goes into a copy of an example, and returns what runs a file of its inbox as a worker there would."""
+    """Changes into a copy of an example; returns a function that runs a file of its inbox as a worker would."""
     before = set(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -111,14 +111,16 @@ def test_the_size_of_an_image_is_read_and_written_beside_it(
 
 
 @pytest.mark.parametrize("content", [b"", b"text", PNG[:20], JPEG[:30], b"\xff\xd8" + b"junk" * 9, b"GIF89a\0"])
-def test_what_is_no_image_is_dead_at_once_and_leaves_nothing(content: bytes, example: Callable[[str], Run]) -> None:
+def test_a_file_that_is_not_an_image_dies_at_once_and_leaves_nothing(
+    content: bytes, example: Callable[[str], Run]
+) -> None:
     run = example("images")
     Path("inbox/a.png").write_bytes(content)
     assert failure(run("a.png")).is_permanent
     assert os.listdir("inbox") == ["a.png"]
 
 
-def test_what_is_written_beside_images_is_not_taken_for_an_image(example: Callable[[str], Run]) -> None:
+def test_sidecar_files_are_not_processed(example: Callable[[str], Run]) -> None:
     example("images")
     included = Globs(load(environ={}).config.producer.include_globs)
     names = ("a.png", "b.JPG", "a.png.json", "a.png.json.j1.tmp")
@@ -144,7 +146,7 @@ def test_the_text_of_a_document_is_extracted_by_a_command(example: Callable[[str
     assert "pwned" not in os.listdir() + os.listdir("inbox")
 
 
-def test_a_damaged_document_is_dead_at_once(example: Callable[[str], Run]) -> None:
+def test_a_damaged_document_dies_at_once(example: Callable[[str], Run]) -> None:
     run = example("documents")
     Path("inbox/a.docx").write_bytes(b"PK\3\4 cut off")
     ended = failure(run("a.docx"))
@@ -152,7 +154,7 @@ def test_a_damaged_document_is_dead_at_once(example: Callable[[str], Run]) -> No
     assert "not a document: File is not a zip file" in ended.error
 
 
-def test_the_text_of_a_page_is_what_sed_leaves(example: Callable[[str], Run]) -> None:
+def test_the_text_of_an_html_page_is_extracted(example: Callable[[str], Run]) -> None:
     run = example("documents")
     Path("inbox/-n.html").write_text("<html>\n<h1>Title</h1>\n\n<p>One <b>two</b>\n</html>\n")
     assert result(run("-n.html"))["stdout"] == "Title\nOne two\n"
@@ -162,7 +164,7 @@ def test_the_text_of_a_page_is_what_sed_leaves(example: Callable[[str], Run]) ->
 
 
 class Receiver(ThreadingHTTPServer):
-    """A server that answers as it is told and keeps what it got."""
+    """A server with configurable answers that keeps the requests."""
 
     daemon_threads = True
 
@@ -221,7 +223,7 @@ def test_a_file_is_announced_with_the_id_of_its_job(announce: Callable[[], Ran],
 
 
 @pytest.mark.parametrize("status", [400, 404, 410, 302])
-def test_a_refusal_is_dead_at_once(status: int, announce: Callable[[], Ran], receiver: Receiver) -> None:
+def test_a_refused_job_dies_at_once(status: int, announce: Callable[[], Ran], receiver: Receiver) -> None:
     receiver.status = status
     receiver.answer_headers = {"Location": receiver.url}
     ended = failure(announce())
@@ -231,7 +233,9 @@ def test_a_refusal_is_dead_at_once(status: int, announce: Callable[[], Ran], rec
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_asks_for_patience_gets_it(status: int, announce: Callable[[], Ran], receiver: Receiver) -> None:
+def test_a_busy_server_chooses_the_delay_of_the_retry(
+    status: int, announce: Callable[[], Ran], receiver: Receiver
+) -> None:
     receiver.status = status
     receiver.answer_headers = {"Retry-After": "120"}
     ended = failure(announce())
@@ -245,7 +249,7 @@ def test_a_server_that_asks_for_patience_gets_it(status: int, announce: Callable
         assert failure(announce()).after_s is None
 
 
-def test_a_server_that_fails_or_is_away_is_tried_again_by_the_usual_delays(
+def test_a_failing_or_unreachable_server_is_retried_after_the_usual_backoff(
     announce: Callable[[], Ran], receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receiver.status = 500

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from fileq.commands.trial import try_path
+from fileq.commands.try_handler import try_path
 from fileq.config import load
 from fileq.core.errors import ConfigError
 from fileq.handlers import registry
@@ -112,15 +112,15 @@ def test_an_error_is_shown_with_the_traceback_of_the_handler(
     assert all(str(app / "tried.py") in line for line in lines), "no lines of fileq"
     last = err.splitlines()[-1]
     assert last.startswith("failed after ")
-    assert ", to be retried: ValueError: bad header" in last
+    assert ", would be retried: ValueError: bad header" in last
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("inbox/a.permanent", "not worth a retry: Permanent: no such customer"),
-        ("inbox/a.busy", "to be retried after 1m30s: Retry: busy"),
-        ("inbox/a.sh", "not worth a retry: sh exited with 3: oops"),
+        ("inbox/a.permanent", "would not be retried: Permanent: no such customer"),
+        ("inbox/a.busy", "would be retried after 1m30s: Retry: busy"),
+        ("inbox/a.sh", "would not be retried: sh exited with 3: oops"),
     ],
 )
 def test_the_next_step_of_a_worker_is_shown(name: str, text: str, app: Path, capfd: pytest.CaptureFixture[str]) -> None:

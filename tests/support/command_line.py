@@ -1,4 +1,4 @@
-"""An operator's desk: a broker with something in it, and the command line beside it."""
+"""Runs the command line in this process, on the broker of a test."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.sqlite_store import change_one_row, push_raw
 from tests.support.worker_setup import Farm
 
 
-class Desk:
-    """Builders of the conformance suite take a desk for their harness."""
+class CommandLine:
+    """The command line and its broker. The builders of the conformance suite accept it as their harness."""
 
     def __init__(self, farm: Farm, capsys: pytest.CaptureFixture[str]) -> None:
         self.farm = farm
@@ -32,7 +32,7 @@ class Desk:
         return [word for key, value in self.settings.items() for word in ("--set", f"{key}={value}")]
 
     def run(self, *words: str, code: int = 0) -> str:
-        """What a command prints, if it ends with that code; nothing may be on stderr unless it fails."""
+        """Returns stdout. Asserts the exit code, and an empty stderr if that is 0."""
         self._capsys.readouterr()
         ended = main([*words, *self.sets])
         out, err = self._capsys.readouterr()
@@ -42,7 +42,7 @@ class Desk:
         return out
 
     def fail(self, *words: str, code: int) -> str:
-        """The one line a command ends with."""
+        """Returns stderr. Asserts the exit code, and that stderr is one line."""
         self._capsys.readouterr()
         ended = main([*words, *self.sets])
         out, err = self._capsys.readouterr()
@@ -55,7 +55,7 @@ class Desk:
         return json.loads(self.run(*words, "--json", code=code))
 
     def push(self, queue: str, raw: bytes) -> None:
-        """What another program does on Redis; on SQLite, what its own tests do."""
+        """Pushes bytes as another program would."""
         if self.broker.kind == "redis":
             client = self.server_client()
             client.lpush(self.config.worker.queues[queue], raw)
@@ -69,5 +69,5 @@ class Desk:
         return Redis(host=host, port=int(port), single_connection_client=False)
 
     def execute(self, sql: str, *values: object) -> None:
-        """Behind the back of the SQLite broker."""
+        """Changes one row of the database, bypassing the SQLite broker."""
         change_one_row(self.broker, sql, *values)

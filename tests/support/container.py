@@ -1,8 +1,9 @@
-"""Images and containers where no engine runs: a Dockerfile's own instructions, run in namespaces of this machine.
+"""Builds images and runs containers without a container engine, in namespaces of this machine.
 
-What differs from an engine: FROM is this machine's file system, and the packages that pip would fetch are those of the
-test environment. All else is as written: every RUN and COPY, the user, the environment, the entrypoint as PID 1, a
-read-only root, no capabilities, a network of its own."""
+Executes the instructions of a real Dockerfile. Two differences from an engine: FROM is the file system of this machine,
+and packages come from the test environment instead of the network. Everything else is as written: every RUN and COPY,
+the user, the environment, the entrypoint as PID 1, a read-only root, no capabilities, an isolated network.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +31,13 @@ from tests.support.waiting import wait_until
 INIT = Path(__file__).with_name("container_init.py")
 PYTHON, SITE, DEPENDENCIES = "/opt/test-python", "/opt/test-environment", "/opt/test-dependencies"
 OUR_PYTHON = f"{sys.base_prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}"
-# As of the official Python images, but for where our python is.
+# As in the official Python images, except for the path of python.
 BASE_ENV = {"PATH": f"{PYTHON}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 STAND_IN = {"PYTHONPATH": DEPENDENCIES}
 
 
 def as_root() -> list[str]:
-    """What makes a command root's; namespaces with mounts need that."""
+    """The prefix that runs a command as root, which mount namespaces need."""
     if os.getuid() == 0:
         return []
     sudo = shutil.which("sudo")
@@ -49,7 +50,7 @@ def as_root() -> list[str]:
 
 
 class Stage:
-    """One FROM and what follows. The last one's settings are the image's."""
+    """One FROM with its instructions. The settings of the last stage are those of the image."""
 
     def __init__(self, base: str, name: str, inherited: Image | None) -> None:
         self.base = base
@@ -66,7 +67,7 @@ class Stage:
 
 
 class Image:
-    """What a Dockerfile makes: a layer of files, and how to run it."""
+    """The result of a Dockerfile: a layer of files, and the settings to run it."""
 
     def __init__(self, dockerfile: Path, *, context: Path, directory: Path, base: Image | None = None) -> None:
         self.directory = directory
@@ -96,7 +97,7 @@ class Image:
         return self
 
     def remove(self) -> None:
-        """Its files are root's, and pytest may not be."""
+        """Removes it as root, who owns its files."""
         subprocess.run([*as_root(), "rm", "-rf", self.layer], check=True)
 
     def _read(self, text: str) -> list[Stage]:
@@ -117,7 +118,7 @@ class Image:
 
 
 def instructions(text: str) -> Iterator[tuple[str, str]]:
-    """Word and rest of each, lines joined, comments left out."""
+    """Yields (word, rest) of each instruction, with lines joined and comments removed."""
     lines = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     for line in re.sub(r"\\\n", " ", lines).splitlines():
         if line.strip():
@@ -132,7 +133,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 def _apply(stage: Stage, word: str, rest: str, arguments: dict[str, str]) -> None:
     values = stage.env | arguments
     if word == "RUN":
-        # What the environment does not have is an error, not a download; and Debian's pip takes our tree for its own.
+        # A missing package is an error, not a download; and Debian's pip would refuse to install into our tree.
         env = stage.env | STAND_IN | {"PIP_NO_INDEX": "1", "PIP_BREAK_SYSTEM_PACKAGES": "1"}
         stage.steps.append(("run", [rest, stage.cwd, env, stage.user]))
     elif word == "COPY":
@@ -161,7 +162,7 @@ def _apply(stage: Stage, word: str, rest: str, arguments: dict[str, str]) -> Non
 
 
 def surroundings(directory: Path) -> dict[str, Any]:
-    """Our Python as `python`, and its packages without fileq, which must come from the image."""
+    """This machine's Python and its packages, without fileq, which must come from the image."""
     site = sysconfig.get_paths()["purelib"]
     programs, links = directory / "programs", directory / "dependencies"
     if not links.exists():
@@ -184,7 +185,7 @@ def _in_namespaces(spec: Mapping[str, Any], directory: Path, prefix: Sequence[st
 
 
 class Pod:
-    """Containers that share one network, with nothing in it but themselves."""
+    """Containers that share one isolated network."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -215,7 +216,7 @@ class Pod:
 
 
 class Container:
-    """One process tree on an image: read-only but for its volumes and tmpfs."""
+    """One process tree on an image; read-only except for its volumes and tmpfs."""
 
     def __init__(
         self,
@@ -269,11 +270,11 @@ class Container:
 
     @property
     def pid(self) -> int:
-        """Of its PID 1, as this machine sees it."""
+        """The pid of its PID 1 outside of the container."""
         return _innermost(self._process.pid)
 
     def execute(self, command: Sequence[str], timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
-        """A command beside it, as `docker exec` and a health check run: same files, network, user and environment."""
+        """Runs a command in the container, as `docker exec` does: same files, network, user and environment."""
         words = [f"{name}={value}" for name, value in self.env.items()]
         enter = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--net", "--root", "--wd"]
         who = [f"--setuid={self.user}", f"--setgid={self.user}"]
@@ -289,7 +290,7 @@ class Container:
         return self._process.wait(timeout_s)
 
     def stop(self, timeout_s: float = 30.0) -> int:
-        """SIGTERM to its PID 1, and its exit code."""
+        """Sends SIGTERM to its PID 1 and returns its exit code."""
         subprocess.run([*as_root(), "kill", "-TERM", str(self.pid)], check=True)
         return self.wait(timeout_s)
 
@@ -301,13 +302,13 @@ class Container:
 
 
 def _make_ours(directory: Path) -> None:
-    """Or pytest, where it is not root, could not remove what containers left."""
+    """Makes the files of containers ours; otherwise pytest could remove them only as root."""
     if os.getuid() != 0:
         subprocess.run([*as_root(), "chown", "-R", f"{os.getuid()}:{os.getgid()}", directory], check=True)
 
 
 def _innermost(pid: int) -> int:
-    """The last of a chain of only children: sudo, unshare, then what was meant."""
+    """The last process in a chain of only children: sudo, unshare, then the program."""
 
     def children(of: int) -> list[int]:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):

@@ -1,7 +1,8 @@
-"""What runs inside the namespaces of tests/support/container.py, as root: it lays the file system out over that of
-this machine, and then builds an image's stages or becomes the program that a container is for.
+"""Runs as root inside the namespaces that tests/support/container.py creates.
 
-Nothing that it does is seen outside: mounts are private, writes go to a tmpfs. Standard library only."""
+Mounts an overlay of this machine's file system, then builds the stages of an image or becomes the program of a
+container. Changes nothing outside: mounts are private, writes go to a tmpfs. Must use the standard library only.
+"""
 
 import contextlib
 import ctypes
@@ -24,14 +25,14 @@ def mount(*arguments):
 
 
 def bind(source, target, *, read_only=False):
-    make_place(source, target)
+    make_mount_point(source, target)
     mount("--rbind", source, target)
     if read_only:
         mount("-o", "remount,bind,ro", target)
 
 
-def make_place(source, target):
-    """What an engine does for a mount that has no place in the image."""
+def make_mount_point(source, target):
+    """Creates the mount point if the image does not have it, as an engine does."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         target.mkdir(exist_ok=True)
@@ -40,12 +41,12 @@ def make_place(source, target):
 
 
 def copy_layer(source, target):
-    """All but the overlay's own marks, which mean nothing in another."""
+    """Copies everything except overlayfs's own attributes, which have no meaning in another overlay."""
     subprocess.run(["cp", "-dR", "--preserve=mode,ownership,timestamps", f"{source}/.", target], check=True)
 
 
 class Tree:
-    """A file system whose lowest layer is this machine's; `layer` holds what differs."""
+    """A file system whose lowest layer is that of this machine; `layer` holds the differences."""
 
     def __init__(self, scratch, name, spec, image=""):
         self.layer, work, self.root = (scratch / f"{name}-{part}" for part in ("layer", "work", "root"))
@@ -57,11 +58,11 @@ class Tree:
         mount("-t", "proc", "proc", self.root / "proc")
         mount("--rbind", "/dev", self.root / "dev")
         for path in spec["visible"]:
-            # Also for a user who may not look into /root, and where /tmp is covered.
+            # Readable for users without access to /root, and where another mount covers /tmp.
             for parent in reversed(Path(path).parents):
                 inside = self.at(parent)
                 inside.chmod(inside.stat().st_mode | 0o011)
-            # A layer below has only what is on the same file system.
+            # A lower layer contains only files of the same file system.
             if os.stat(path).st_dev != os.stat("/").st_dev or Path("/tmp") in Path(path).parents:
                 bind(Path(path), self.at(path), read_only=True)
         for target, source in spec["given"].items():
@@ -76,7 +77,7 @@ class Tree:
         subprocess.run(line, env=env, check=True, stdin=subprocess.DEVNULL)
 
     def copy(self, source, target, mode):
-        """As COPY does: a directory's content, or a file under its name and, if given, with that mode."""
+        """Copies as COPY does: the content of a directory, or a file under its name, with the mode if given."""
         into = self.at(target)
         if source.is_dir():
             shutil.copytree(source, into, dirs_exist_ok=True, symlinks=True)
@@ -89,7 +90,7 @@ class Tree:
 
 
 def build(spec, scratch):
-    """Every stage in a tree of its own; of the last, what differs from this machine is kept."""
+    """Builds every stage in its own tree; keeps the differences of the last one."""
     trees = {}
     for number, stage in enumerate(spec["stages"]):
         image = spec["base"] if stage["is_on_ours"] else ""
@@ -129,7 +130,7 @@ def raise_loopback():
 
 
 def become(user):
-    """That user with no other group, no capability and no way to get one."""
+    """Becomes that user, without other groups and capabilities, and unable to regain them."""
     libc = ctypes.CDLL(None, use_errno=True)
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
     for capability in range(last + 1):

@@ -1,4 +1,4 @@
-"""The Kubernetes manifests as `kubectl kustomize` builds them, and what a pod of them needs to run here."""
+"""The Kubernetes manifests as `kubectl kustomize` builds them, and the parts that tests need to run a pod."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conftest import require
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "deploy" / "k8s"
 OVERLAYS = ("single", "redis", "keda", "monitoring")
-# Kinds that belong to operators: no schema of Kubernetes knows them.
+# Kinds of operators, which Kubernetes' own schemas do not contain.
 CUSTOM = {"PodMonitor", "PrometheusRule", "ScaledObject"}
 _UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
@@ -91,7 +91,7 @@ def mounts_of(workload: Manifest) -> dict[str, Manifest]:
 
 
 def configuration_of(workload: Manifest, manifests: Manifests, directory: Path) -> Loaded:
-    """What fileq would make of the pod's ConfigMap and environment. The password's file is looked for elsewhere."""
+    """The configuration that fileq loads from the pod's ConfigMap and environment, with another password file."""
     mount = mounts_of(workload)["/etc/fileq"]
     text = manifests.files_of(mount["volume"], {})["config.yaml"]
     (directory / "redis-password").write_text("secret")
@@ -102,7 +102,7 @@ def configuration_of(workload: Manifest, manifests: Manifests, directory: Path) 
 
 
 def amount(text: str) -> float:
-    """Of memory in bytes, or of CPUs."""
+    """Memory in bytes, or a number of CPUs."""
     if text.endswith("m"):
         return float(text[:-1]) / 1000
     found = re.fullmatch(r"(\d+)(Ki|Mi|Gi|)", text)

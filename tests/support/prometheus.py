@@ -1,4 +1,4 @@
-"""A real Prometheus on a private port, scraping every second whatever it is told to."""
+"""A real Prometheus on a private port that scrapes the given targets every second."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ START_TIMEOUT_S = 30.0
 
 
 class Prometheus:
-    """Jobs are names with their targets; rules are files."""
+    """`jobs` maps names to targets; `rules` are files."""
 
     def __init__(self, directory: Path, jobs: Mapping[str, Sequence[str]], rules: Sequence[Path] = ()) -> None:
         self.directory = directory / "prometheus"
@@ -68,7 +68,7 @@ class Prometheus:
         print(f"--- end of Prometheus's log\n{self._log.read_text()[-2000:]}")
 
     def ask(self, path: str, **parameters: str) -> Any:
-        """The data of an answer of its API; an AssertionError with its reason if there is none."""
+        """Calls the API and returns the data; AssertionError with the reason on failure."""
         url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(url, timeout=10) as answer:

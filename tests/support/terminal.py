@@ -1,4 +1,4 @@
-"""The program on a terminal, as people see it."""
+"""Runs the program on a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 
 
 class Terminal:
-    """Runs a command with a terminal for its stderr, and reads what it shows."""
+    """Runs a command with a terminal as its stderr, and reads the terminal."""
 
     def __init__(self, arguments: list[str], cwd: os.PathLike[str], columns: int = 200) -> None:
         ours, theirs = pty.openpty()
@@ -37,7 +37,7 @@ class Terminal:
         while True:
             try:
                 some = os.read(fd, 65536)
-            except OSError:  # the other side is closed
+            except OSError:  # the program has closed the terminal
                 break
             if not some:
                 break
@@ -45,7 +45,7 @@ class Terminal:
         os.close(fd)
 
     def shown(self) -> str:
-        """All that it has shown so far."""
+        """Everything shown so far."""
         return self._shown.decode(errors="replace")
 
     def wait_shown(self, pattern: str, timeout_s: float = 20.0) -> None:
@@ -59,14 +59,14 @@ class Terminal:
         self.process.send_signal(signal.SIGINT)
 
     def finish(self, code: int = 0) -> tuple[str, str]:
-        """What it wrote to stdout and what its terminal showed; it must end with this code."""
+        """Waits for the end; returns stdout and the text of the terminal. Asserts the exit code."""
         out, _ = self.process.communicate(timeout=60)
         self._reader.join()
         assert self.process.returncode == code, self.shown()
         return out, self.shown()
 
     def close(self) -> None:
-        """Whatever became of the test, nothing goes on."""
+        """Kills the program, also after a failed test."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate(timeout=60)

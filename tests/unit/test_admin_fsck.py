@@ -1,12 +1,12 @@
-"""The law's arithmetic: what is certain, what is only possible; and the memory that fsck has of ids."""
+"""The arithmetic of the balance: what is certain and what is only possible; and the Bloom filter of ids."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from fileq.brokers.types import Census
-from fileq.commands.admin.fsck.balance import agreed, measured, tighter
-from fileq.commands.admin.fsck.walk import Seen, readable_id, record_for
+from fileq.commands.admin.fsck.balance import agreed_excess, measurement_from, tighten
+from fileq.commands.admin.fsck.broker_walk import BloomFilter, readable_id, record_for
 
 
 def census(produced, pending, *, adopted=0, completed=0):
@@ -22,50 +22,50 @@ def walk(unclaimed=0, unrecorded=None):
     ("produced", "pending", "unclaimed", "excess"),
     [(5, 5, 0, 0), (5, 7, 2, 0), (5, 5, 1, 1), (5, 3, 0, 2), (5, 7, 0, -2), (5, 7, 1, -1)],
 )
-def test_at_a_quiet_moment_the_excess_is_exact(produced, pending, unclaimed, excess):
+def test_on_a_quiet_system_the_excess_is_exact(produced, pending, unclaimed, excess):
     look = census(produced, pending)
-    now = measured(look, look, walk(unclaimed))
+    now = measurement_from(look, look, walk(unclaimed))
     assert (now.is_exact, now.excess) == (True, excess)
 
 
 def test_on_a_busy_system_only_what_is_certain_counts():
-    # Two strangers were pushed meanwhile; nothing is wrong, and nothing is said.
-    now = measured(census(5, 6), census(6, 9), walk(2))
+    # Another program pushed two jobs meanwhile; there is no problem, and none is reported.
+    now = measurement_from(census(5, 6), census(6, 9), walk(2))
     assert (now.is_exact, now.excess) == (False, 0)
-    # More is missing than any number of strangers could explain.
-    now = measured(census(9, 5), census(10, 5), walk(1))
+    # More is missing than jobs of other programs could explain.
+    now = measurement_from(census(9, 5), census(10, 5), walk(1))
     assert (now.is_exact, now.excess) == (False, 5)
-    # More is there than could be strangers.
-    now = measured(census(5, 3, completed=6), census(5, 2, completed=7), walk(0))
+    # There are more jobs than other programs could have pushed.
+    now = measurement_from(census(5, 3, completed=6), census(5, 2, completed=7), walk(0))
     assert (now.is_exact, now.excess) == (False, -2)
 
 
-def test_what_was_claimed_while_it_was_looked_at_is_no_stranger():
-    now = measured(census(5, 5), census(6, 6), walk(unclaimed=2, unrecorded=0))
+def test_a_job_that_was_claimed_during_the_walk_is_not_foreign():
+    now = measurement_from(census(5, 5), census(6, 6), walk(unclaimed=2, unrecorded=0))
     assert (now.is_exact, now.excess) == (True, 0)
 
 
-def test_only_what_both_looks_are_certain_of_is_a_verdict():
+def test_only_the_excess_that_both_measurements_prove_counts():
     def exact(excess):
         look = census(5, 5 - excess)
-        return measured(look, look, walk())
+        return measurement_from(look, look, walk())
 
-    assert agreed(exact(2), exact(3)) == 2
-    assert agreed(exact(-2), exact(-3)) == -2
-    assert agreed(exact(2), exact(0)) == 0
-    assert agreed(exact(2), exact(-1)) == 0
+    assert agreed_excess(exact(2), exact(3)) == 2
+    assert agreed_excess(exact(-2), exact(-3)) == -2
+    assert agreed_excess(exact(2), exact(0)) == 0
+    assert agreed_excess(exact(2), exact(-1)) == 0
 
 
-def test_further_looks_narrow_the_bounds():
-    wide = measured(census(5, 6), census(6, 9), walk(2))
-    other = measured(census(9, 9, completed=1), census(9, 10, completed=0), walk(1))
-    narrow = tighter(wide, other)
+def test_further_measurements_narrow_the_bounds():
+    wide = measurement_from(census(5, 6), census(6, 9), walk(2))
+    other = measurement_from(census(9, 9, completed=1), census(9, 10, completed=0), walk(1))
+    narrow = tighten(wide, other)
     assert narrow.at_least == max(wide.at_least, other.at_least)
     assert narrow.at_most == min(wide.at_most, other.at_most)
 
 
-def test_what_was_seen_is_never_taken_for_unseen():
-    seen = Seen(5_000)
+def test_the_bloom_filter_has_no_false_negatives_and_few_false_positives():
+    seen = BloomFilter(5_000)
     assert not any(seen.add(("queue", f"job-{i}")) for i in range(3))
     for i in range(5_000):
         seen.add(("queue", f"job-{i}"))
@@ -74,8 +74,8 @@ def test_what_was_seen_is_never_taken_for_unseen():
     assert seen.add(("queue", "job-7"))
 
 
-def test_its_memory_is_bounded():
-    assert len(Seen(10**9)._map) == 1 << 24
+def test_the_bloom_filter_has_a_bounded_size():
+    assert BloomFilter(10**9).size_bytes == 1 << 24
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_an_id_is_read_as_a_claim_reads_it(raw, id):
     assert readable_id(raw) == id
 
 
-def test_bytes_that_are_no_job_need_a_record_only_among_the_dead():
+def test_bytes_that_are_not_a_job_need_a_record_only_in_the_dead_letter_queue():
     assert record_for("low", b"x", None, ("high", "low")) is None
     record = record_for("dead_letter", b"x", None, ("high", "low"))
     assert record is not None

@@ -1,32 +1,32 @@
-"""What --json prints is documented field by field, and nothing else is."""
+"""The documented --json fields are exactly the fields that are printed."""
 
 import re
 
 import msgspec
 import pytest
 
-from fileq.cli.commands import all_commands
-from fileq.commands.admin import schema
-from fileq.commands.admin.control import Cancellation, JobCancellation, Pausing, Workers
-from fileq.commands.admin.dlq import Answer, DeadJobs, Result
-from fileq.commands.admin.fsck.report import Copies, Law, Problem, Repair, Report
-from fileq.commands.admin.jobs import AttemptView, JobHistory, JobView
-from fileq.commands.admin.looking import FileTrace, VersionTrace
-from fileq.commands.admin.reprocess import Again, Reprocessed
-from fileq.commands.admin.stats import ErrorCount, Flow, Process, QueueStats, Slot, Stats
+from fileq.cli.definitions import all_commands
+from fileq.commands.admin import json_schema as schema
+from fileq.commands.admin.control import Cancellation, JobCancellation, PauseResult, WorkerList
+from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
+from fileq.commands.admin.fsck.report import Balance, DuplicateJob, Problem, Repair, Report
+from fileq.commands.admin.job_summary import AttemptSummary, JobHistory, JobSummary
+from fileq.commands.admin.queries import FileTrace, VersionTrace
+from fileq.commands.admin.reprocess import ReprocessedFile, ReprocessReport
+from fileq.commands.admin.stats import ErrorCount, QueueStats, SlotSummary, Stats, Throughput, WorkerProcess
 
 DOCUMENTED = [
-    (schema.STATS_FIELDS, Stats, (QueueStats, Process, Slot, Flow, ErrorCount)),
-    (schema.WORKERS_FIELDS, Workers, (Process, Slot)),
-    (schema.JOB_FIELDS, JobView, ()),
-    (schema.HISTORY_FIELDS, JobHistory, (AttemptView,)),
+    (schema.STATS_FIELDS, Stats, (QueueStats, WorkerProcess, SlotSummary, Throughput, ErrorCount)),
+    (schema.WORKERS_FIELDS, WorkerList, (WorkerProcess, SlotSummary)),
+    (schema.JOB_FIELDS, JobSummary, ()),
+    (schema.HISTORY_FIELDS, JobHistory, (AttemptSummary,)),
     (schema.TRACE_FIELDS, FileTrace, (VersionTrace,)),
     (schema.CANCEL_FIELDS, Cancellation, (JobCancellation,)),
-    (schema.PAUSE_FIELDS, Pausing, ()),
+    (schema.PAUSE_FIELDS, PauseResult, ()),
     (schema.DLQ_LIST_FIELDS, DeadJobs, ()),
-    (schema.DLQ_ANSWER_FIELDS, Answer, (Result,)),
-    (schema.REPROCESS_FIELDS, Reprocessed, (Again,)),
-    (schema.FSCK_FIELDS, Report, (Law, Problem, Copies, Repair)),
+    (schema.DLQ_REPORT_FIELDS, DlqReport, (DeadJobResult,)),
+    (schema.REPROCESS_FIELDS, ReprocessReport, (ReprocessedFile,)),
+    (schema.FSCK_FIELDS, Report, (Balance, Problem, DuplicateJob, Repair)),
 ]
 
 
@@ -35,7 +35,7 @@ def fields_of(struct):
 
 
 @pytest.mark.parametrize(("documented", "struct", "inner"), DOCUMENTED, ids=[s.__name__ for _, s, _ in DOCUMENTED])
-def test_the_documented_fields_are_those_of_the_answer(documented, struct, inner):
+def test_the_documented_fields_are_those_of_the_document(documented, struct, inner):
     top = {name for names, _ in documented for name in re.split(r", ", names) if not re.search(r"[.\[]", name)}
     lists = {names.split("[")[0].split(".")[0] for names, _ in documented if re.search(r"[.\[]", names)}
     assert top | lists == fields_of(struct)

@@ -1,8 +1,8 @@
-"""Text for people: short, aligned, within its page, and harmless."""
+"""Text for a terminal: short, aligned, within its width, and without control characters."""
 
 import pytest
 
-from fileq.commands.admin.text import Cell, Page, age, columns, cut, plural, rate, table
+from fileq.commands.admin.formatting import Cell, Screen, age, columns, cut, plural, rate, table
 from fileq.core.text import printable
 
 
@@ -26,10 +26,10 @@ def test_an_age_has_two_units_at_most(seconds, text):
 
 
 @pytest.mark.parametrize(
-    ("a_second", "text"), [(0, "0"), (1234.5, "1,234/s"), (9.94, "9.9/s"), (0.5, "30.0/min"), (0.001, "3.6/h")]
+    ("per_second", "text"), [(0, "0"), (1234.5, "1,234/s"), (9.94, "9.9/s"), (0.5, "30.0/min"), (0.001, "3.6/h")]
 )
-def test_a_rate_is_a_number_one_can_read(a_second, text):
-    assert rate(a_second) == text
+def test_a_rate_has_a_readable_unit(per_second, text):
+    assert rate(per_second) == text
 
 
 def test_what_is_not_printable_is_escaped():
@@ -37,7 +37,7 @@ def test_what_is_not_printable_is_escaped():
     assert printable("ünï 🦊") == "ünï 🦊"
 
 
-def test_a_text_is_cut_where_it_says_least():
+def test_a_text_is_cut_on_the_right_or_on_the_left():
     assert cut("/data/inbox/a.pdf", 9, from_left=True) == "…ox/a.pdf"
     assert cut("ValueError: no", 6) == "Value…"
     assert cut("short", 5) == "short"
@@ -45,19 +45,19 @@ def test_a_text_is_cut_where_it_says_least():
     assert columns("漢字e\u0301") == 5
 
 
-def test_a_table_never_exceeds_its_page_and_only_the_flexible_column_gives_way():
+def test_a_table_fits_the_screen_and_only_the_flexible_column_is_shortened():
     rows = [("id", "name"), ("0123456789", "x" * 100), ("1", "short")]
-    lines = table(rows, Page(40))
+    lines = table(rows, Screen(40))
     assert [len(line) for line in lines] == [16, 40, 17]
     assert lines[1].startswith("0123456789  …xxx")
 
 
 def test_colours_do_not_change_the_width():
     rows = [("a", "b"), (Cell("dead", "red"), "1")]
-    plain, painted = table(rows, Page(80)), table(rows, Page(80, is_coloured=True))
+    plain, painted = table(rows, Screen(80)), table(rows, Screen(80, is_coloured=True))
     assert painted[1] == "\x1b[31mdead\x1b[0m  1"
     assert plain[1] == "dead  1"
 
 
-def test_one_is_not_many():
+def test_a_count_of_one_is_singular():
     assert (plural(1, "job"), plural(0, "job"), plural(1200, "job")) == ("1 job", "0 jobs", "1,200 jobs")

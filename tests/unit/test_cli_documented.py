@@ -1,4 +1,4 @@
-"""What the program says about itself is complete and current: --help, docs/cli.md, the README."""
+"""--help, docs/cli.md and the README are complete and up to date."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fileq.cli.command import Command
-from fileq.cli.commands import all_commands
+from fileq.cli.definitions import all_commands
 from fileq.cli.help import overview
 from fileq.cli.parser import parse, parser_of
 from fileq.cli.reference import reference
@@ -21,13 +21,13 @@ _SHELL = {">", ">>", "<", "|", "&&", ";"}
 every_command = pytest.mark.parametrize("command", all_commands(), ids=lambda command: "_".join(command.words))
 
 
-def test_the_reference_is_current() -> None:
+def test_the_reference_is_up_to_date() -> None:
     """If this fails: make docs."""
     assert (REPOSITORY / "docs" / "cli.md").read_text() == reference()
 
 
 def arguments_of(line: str) -> list[str]:
-    """What the program gets of a line for the shell."""
+    """The arguments that the program gets from a shell command line."""
     words = shlex.split(line, posix=True)
     ends = [i for i, word in enumerate(words) if word in _SHELL]
     assert words[0] == "fileq", line
@@ -35,7 +35,7 @@ def arguments_of(line: str) -> list[str]:
 
 
 @every_command
-def test_every_example_is_a_line_the_parser_takes_for_that_command(command: Command) -> None:
+def test_every_example_is_parsed_as_that_command(command: Command) -> None:
     assert command.examples
     for line, meaning in command.examples:
         assert parse(arguments_of(line)).command == command
@@ -48,14 +48,14 @@ def test_help_has_a_description_every_option_and_an_example_within_eighty_column
     assert max(map(len, text.splitlines())) <= WIDTH, [line for line in text.splitlines() if len(line) > WIDTH]
     assert "examples:\n  fileq" in text
     assert command.description.split()[0] in text
-    for action in parser_of(command)._actions:
+    for action in parser_of(command).actions:
         assert action.help, (command.name, action.dest)
         assert all(flag in text for flag in action.option_strings)
 
 
 @every_command
-def test_whatever_prints_json_documents_its_fields(command: Command) -> None:
-    flags = {flag for action in parser_of(command)._actions for flag in action.option_strings}
+def test_every_command_with_json_documents_its_fields(command: Command) -> None:
+    flags = {flag for action in parser_of(command).actions for flag in action.option_strings}
     assert ("--json" in flags) == bool(command.json_fields), command.name
     assert all(name and meaning for name, meaning in command.json_fields)
 
@@ -74,7 +74,7 @@ def test_every_command_is_in_the_readme(command: Command) -> None:
     assert re.search(rf"fileq (admin )?{' '.join(command.words).removeprefix('admin ')}\b", readme)
 
 
-def test_every_command_line_in_the_operators_chapter_is_one_the_parser_takes() -> None:
+def test_every_command_line_in_the_operating_chapter_can_be_parsed() -> None:
     chapter = (REPOSITORY / "README.md").read_text().split("## Operating\n", 1)[1].split("\n## ", 1)[0]
     lines = [line for line in re.findall("`(fileq [^`]+)`", chapter) if "…" not in line and "COMMAND" not in line]
     assert len(lines) > 30

@@ -1,4 +1,4 @@
-"""Which command a line means: words, roles, short forms, options in any place, and what is said when none is meant."""
+"""Which command a line means: words, roles, short forms, options at any position, and the error messages."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 
 import pytest
 
-from fileq.cli.arguments import add_json, moment, moment_or_ago, whole
+from fileq.cli.arguments import add_json, point_in_time, point_in_time_or_ago, whole_number
 from fileq.cli.command import Command
-from fileq.cli.parser import Parsed, parse
+from fileq.cli.parser import ParsedLine, parse
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
 
@@ -20,7 +20,7 @@ def command(*words: str, arguments: tuple[str, ...] = ()) -> Command:
             if argument == "--yes":
                 parser.add_argument("--yes", action="store_true")
             elif argument == "-n":
-                parser.add_argument("-n", type=whole(1))
+                parser.add_argument("-n", type=whole_number(1))
             else:
                 parser.add_argument(argument.strip("*"), nargs="*" if "*" in argument else None)
 
@@ -30,7 +30,7 @@ def command(*words: str, arguments: tuple[str, ...] = ()) -> Command:
         description="It does.",
         examples=((f"fileq {' '.join(words)}", "so"),),
         arguments=add,
-        run=lambda context: 0,
+        run=lambda invocation: 0,
     )
 
 
@@ -48,7 +48,7 @@ COMMANDS = (
 )
 
 
-def parsed(line: str) -> Parsed:
+def parsed(line: str) -> ParsedLine:
     return parse(line.split(), COMMANDS)
 
 
@@ -58,7 +58,7 @@ def words_of(line: str) -> str:
     return " ".join(found.words)
 
 
-def complaint(line: str) -> str:
+def error_of(line: str) -> str:
     with pytest.raises(ConfigError) as caught:
         parsed(line)
     (problem,) = caught.value.problems
@@ -87,7 +87,7 @@ def test_every_spelling_of_stats_means_admin_stats(line: str) -> None:
 @pytest.mark.parametrize(
     "line", ["purge-dlq --force", "dlq clear --yes", "admin dlq clear --force", "--force dlq clear"]
 )
-def test_force_is_taken_for_yes_and_clear_for_purge(line: str) -> None:
+def test_force_is_an_alias_of_yes_and_clear_of_purge(line: str) -> None:
     assert words_of(line) == "admin purge-dlq"
     assert parsed(line).options.yes is True
 
@@ -138,16 +138,16 @@ def test_after_two_dashes_everything_is_an_argument() -> None:
         ("peek -n 0", "-n is '0'; it must be a whole number, 1 or more; see 'fileq admin peek --help'"),
     ],
 )
-def test_what_is_wrong_is_told_in_one_line_with_what_to_do(line: str, said: str) -> None:
-    assert complaint(line) == said
+def test_an_error_is_one_line_with_advice(line: str, said: str) -> None:
+    assert error_of(line) == said
 
 
-def test_force_is_wrong_where_nothing_asks_for_yes() -> None:
-    assert "unknown option '--force'" in complaint("stats --force")
+def test_force_is_unknown_where_there_is_no_yes() -> None:
+    assert "unknown option '--force'" in error_of("stats --force")
 
 
-def test_an_option_is_never_guessed_from_its_beginning() -> None:
-    assert "did you mean '--json'" in complaint("stats --js")
+def test_options_can_not_be_abbreviated() -> None:
+    assert "did you mean '--json'" in error_of("stats --js")
 
 
 def test_help_is_given_for_all_for_a_group_and_for_one_command() -> None:
@@ -158,19 +158,19 @@ def test_help_is_given_for_all_for_a_group_and_for_one_command() -> None:
 
 
 @pytest.mark.parametrize("text", ["2026-01-31T18:00:00Z", "2026-01-31T18:00:00+00:00", "2026-01-31 20:00+02:00"])
-def test_a_moment_is_read_with_its_zone(text: str) -> None:
-    assert moment(text) == 1769882400000
+def test_a_point_in_time_is_read_with_its_zone(text: str) -> None:
+    assert point_in_time(text) == 1769882400000
 
 
 @pytest.mark.parametrize("text", ["", "tomorrow", "2026-13-01", "0"])
-def test_what_is_no_moment_is_named(text: str) -> None:
+def test_an_invalid_point_in_time_is_named(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="it must be a time such as"):
-        moment(text)
+        point_in_time(text)
 
 
 def test_a_duration_is_that_long_before_now() -> None:
-    assert moment_or_ago("2h") < moment_or_ago("1h") < moment_or_ago("1s")
-    assert moment_or_ago("2026-01-31T18:00:00Z") == 1769882400000
+    assert point_in_time_or_ago("2h") < point_in_time_or_ago("1h") < point_in_time_or_ago("1s")
+    assert point_in_time_or_ago("2026-01-31T18:00:00Z") == 1769882400000
 
 
 @pytest.mark.parametrize(
@@ -181,5 +181,5 @@ def test_a_duration_is_that_long_before_now() -> None:
         (b"\xff.txt".decode("utf-8", "surrogateescape"), "\\udcff.txt"),
     ],
 )
-def test_nothing_from_outside_can_move_the_cursor(text: str, shown: str) -> None:
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown

@@ -1,7 +1,7 @@
-"""Shell completion: scripts made from the commands themselves, for bash, zsh and fish.
+"""Generates completion scripts for bash, zsh and fish from the definitions of the commands.
 
-table.py says what can stand where; each shell has a module that writes it in its language. The scripts never call
-fileq: a key press must not start Python.
+table.py collects what can be typed at each position; each shell has a module that writes it in its own language. The
+scripts must never call fileq: pressing Tab must not start Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Completion for bash: one function that walks the words, then offers what the table has at that place."""
+"""Completion for bash: one function that reads the words typed so far, then offers what the table has there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from fileq.cli.completion.table import Option, Table, Value
 
-# `=` breaks words in bash: `--role=admin` arrives as three.
+# bash splits words at `=`: `--role=admin` arrives as three words.
 _FRAME = """\
 # fileq completion for bash: eval "$(fileq completion bash)", best in ~/.bashrc
 _fileq() {{
@@ -78,10 +78,10 @@ def _lines(lines: Iterable[str], indent: int) -> str:
 
 
 def _valued(table: Table) -> Iterator[str]:
-    for page in table.pages:
-        flags = [flag for option in page.options if option.value is not None for flag in option.flags]
+    for command in table.commands:
+        flags = [flag for option in command.options if option.value is not None for flag in option.flags]
         if flags:
-            yield " | ".join(shlex.quote(f"{page.at}|{flag}") for flag in flags) + ") want=$word ;;"
+            yield " | ".join(shlex.quote(f"{command.at}|{flag}") for flag in flags) + ") want=$word ;;"
 
 
 def _steps(table: Table) -> Iterator[str]:
@@ -93,8 +93,8 @@ def _steps(table: Table) -> Iterator[str]:
 
 
 def _values(table: Table) -> Iterator[str]:
-    places = [(page.at, option) for page in table.pages for option in page.options]
-    for at, option in places:
+    positions = [(command.at, option) for command in table.commands for option in command.options]
+    for at, option in positions:
         if option.value is not None and option.value.kind != "any":
             yield f"{_pattern(at, option)}) {_offer(option.value, table)} ;;"
     for option in table.everywhere:
@@ -107,8 +107,8 @@ def _pattern(at: str, option: Option) -> str:
 
 
 def _options(table: Table) -> Iterator[str]:
-    for page in table.pages:
-        yield f"{shlex.quote(page.at)}) _fileq_words {_flags(page.options)} ;;"
+    for command in table.commands:
+        yield f"{shlex.quote(command.at)}) _fileq_words {_flags(command.options)} ;;"
     yield f"*) _fileq_words {_flags(table.everywhere)} ;;"
 
 
@@ -119,9 +119,9 @@ def _flags(options: Iterable[Option]) -> str:
 def _arguments(table: Table) -> Iterator[str]:
     for at, words in table.following.items():
         yield f"{shlex.quote(at)}) _fileq_words {shlex.quote(' '.join(word for word, _ in words))} ;;"
-    for page in table.pages:
-        if page.argument is not None and page.argument.kind != "any":
-            yield f"{shlex.quote(page.at)}) {_offer(page.argument, table)} ;;"
+    for command in table.commands:
+        if command.argument is not None and command.argument.kind != "any":
+            yield f"{shlex.quote(command.at)}) {_offer(command.argument, table)} ;;"
 
 
 def _offer(value: Value, table: Table) -> str:

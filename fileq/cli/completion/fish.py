@@ -1,4 +1,4 @@
-"""Completion for fish: a function that walks the words, and one `complete` line for everything that can be offered."""
+"""Completion for fish: a function that reads the words typed so far, and one `complete` line for each candidate."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def script(table: Table) -> str:
     return _FRAME.format(
         valued="\n".join(_valued(table)),
         steps="\n".join(_steps(table)),
-        completions="\n".join((*_words(table), *_everywhere(table), *_pages(table))),
+        completions="\n".join((*_words(table), *_everywhere(table), *_commands(table))),
     )
 
 
@@ -50,10 +50,10 @@ def quote(text: str) -> str:
 
 
 def _valued(table: Table) -> Iterator[str]:
-    for page in table.pages:
-        flags = [flag for option in page.options if option.value is not None for flag in option.flags]
+    for command in table.commands:
+        flags = [flag for option in command.options if option.value is not None for flag in option.flags]
         if flags:
-            yield f"                case {' '.join(quote(f'{page.at}|{flag}') for flag in flags)}"
+            yield f"                case {' '.join(quote(f'{command.at}|{flag}') for flag in flags)}"
             yield "                    set want $word"
 
 
@@ -80,12 +80,12 @@ def _everywhere(table: Table) -> Iterator[str]:
         yield f"{_when('')} {_option(option, table)}"
 
 
-def _pages(table: Table) -> Iterator[str]:
-    for page in table.pages:
-        for option in page.options:
-            yield f"{_when(page.at)} {_option(option, table)}"
-        if page.argument is not None and page.argument.kind != "any":
-            yield f"{_when(page.at)} {_value(page.argument, table)}"
+def _commands(table: Table) -> Iterator[str]:
+    for command in table.commands:
+        for option in command.options:
+            yield f"{_when(command.at)} {_option(option, table)}"
+        if command.argument is not None and command.argument.kind != "any":
+            yield f"{_when(command.at)} {_value(command.argument, table)}"
 
 
 def _option(option: Option, table: Table) -> str:

@@ -1,4 +1,4 @@
-"""What can stand where on a command line, read from the parsers."""
+"""What can be typed at each position of a command line, read from the parsers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KINDS = {"FILE": "file", "PATH": "file", "DIR": "directory", "KEY": "key", "KEY
 
 
 class Value(Struct, frozen=True):
-    """What an option or an argument takes: one of these words, a file, a directory, a key, a key=value, or anything."""
+    """The value of an option or argument: one of some words, a file, a directory, a key, a key=value, or anything."""
 
     kind: str
     words: tuple[str, ...] = ()
@@ -23,11 +23,11 @@ class Value(Struct, frozen=True):
 class Option(Struct, frozen=True):
     flags: tuple[str, ...]
     help: str
-    value: Value | None = None  # None: it takes none
+    value: Value | None = None  # None: a flag
 
 
-class Page(Struct, frozen=True):
-    """One command: its words in one text, its options, and what its arguments are."""
+class CommandSyntax(Struct, frozen=True):
+    """One command: its words joined by blanks, its options, and the kind of its arguments."""
 
     at: str
     options: tuple[Option, ...]
@@ -35,29 +35,29 @@ class Page(Struct, frozen=True):
 
 
 class Table:
-    """`following` has, for each text of words so far, the words that may come next with a line on each."""
+    """`following` maps the words typed so far to the words that may come next, each with a help text."""
 
     def __init__(self, commands: Sequence[Command]) -> None:
         listed = [command for command in commands if command.is_listed]
-        self.pages = [_page(command) for command in listed]
+        self.commands = [_syntax(command) for command in listed]
         self.following = _following(listed)
-        self.short = [word for word, _ in self.following.get("admin", [])]  # these also work without `admin`
+        self.short = [word for word, _ in self.following.get("admin", [])]  # work without `admin` too
         self.everywhere = (
-            Option(("--role",), "the role, in place of its word", Value("words", ROLES)),
-            Option(("--config",), "the file to read", Value("file")),
-            Option(("--set",), "override one key", Value("assignment")),
+            Option(("--role",), "the role, instead of a command", Value("words", ROLES)),
+            Option(("--config",), "configuration file", Value("file")),
+            Option(("--set",), "override one setting", Value("assignment")),
             Option(("--version",), "print the version"),
-            Option(("-h", "--help"), "print a page on it"),
+            Option(("-h", "--help"), "print help"),
         )
         self.keys = _keys()
 
 
-def _page(command: Command) -> Page:
-    actions = parser_of(command)._actions
+def _syntax(command: Command) -> CommandSyntax:
+    actions = parser_of(command).actions
     named = [action for action in actions if action.option_strings]
     options = tuple(Option(tuple(action.option_strings), _help(action), _value(action)) for action in named)
     argument = next((_value(action) for action in actions if not action.option_strings), None)
-    return Page(" ".join(command.words), options, argument)
+    return CommandSyntax(" ".join(command.words), options, argument)
 
 
 def _help(action: argparse.Action) -> str:

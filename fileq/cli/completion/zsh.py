@@ -1,4 +1,4 @@
-"""Completion for zsh: the same walk as in bash, with a line of help beside each word."""
+"""Completion for zsh: the same algorithm as for bash, with a help text beside each word."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def _described(word: str, help: str) -> str:
 
 
 def _valued(table: Table) -> Iterator[str]:
-    for page in table.pages:
-        flags = [flag for option in page.options if option.value is not None for flag in option.flags]
+    for command in table.commands:
+        flags = [flag for option in command.options if option.value is not None for flag in option.flags]
         if flags:
-            yield "(" + "|".join(quote(f"{page.at}|{flag}") for flag in flags) + ") want=$word ;;"
+            yield "(" + "|".join(quote(f"{command.at}|{flag}") for flag in flags) + ") want=$word ;;"
 
 
 def _steps(table: Table) -> Iterator[str]:
@@ -96,10 +96,10 @@ def _steps(table: Table) -> Iterator[str]:
 
 
 def _values(table: Table) -> Iterator[str]:
-    for page in table.pages:
-        for option in page.options:
+    for command in table.commands:
+        for option in command.options:
             if option.value is not None and option.value.kind != "any":
-                flags = "|".join(quote(f"{page.at}|{flag}") for flag in option.flags)
+                flags = "|".join(quote(f"{command.at}|{flag}") for flag in option.flags)
                 yield f"({flags}) {_offer(option.value, table)} ;;"
     for option in table.everywhere:
         if option.value is not None:
@@ -108,8 +108,8 @@ def _values(table: Table) -> Iterator[str]:
 
 
 def _options(table: Table) -> Iterator[str]:
-    for page in table.pages:
-        yield f"({quote(page.at)}) found=({_flags(page.options)}) ;;"
+    for command in table.commands:
+        yield f"({quote(command.at)}) found=({_flags(command.options)}) ;;"
     yield f"(*) found=({_flags(table.everywhere)}) ;;"
 
 
@@ -120,9 +120,9 @@ def _flags(options: Iterable[Option]) -> str:
 def _arguments(table: Table) -> Iterator[str]:
     for at, words in table.following.items():
         yield f"({quote(at)}) found=({' '.join(_described(word, help) for word, help in words)}) ;;"
-    for page in table.pages:
-        if page.argument is not None and page.argument.kind != "any":
-            yield f"({quote(page.at)}) {_offer(page.argument, table)} ;;"
+    for command in table.commands:
+        if command.argument is not None and command.argument.kind != "any":
+            yield f"({quote(command.at)}) {_offer(command.argument, table)} ;;"
 
 
 def _offer(value: Value, table: Table) -> str:

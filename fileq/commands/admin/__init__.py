@@ -1,2 +1,4 @@
-"""What the admin commands do: looks and repairs on a broker's operator faces, as plain values that are printed as
-text or as JSON. Never parses a command line, never opens a broker, never prints."""
+"""The admin commands: queries and repairs that return plain values and lines of text.
+
+The command line prints them as text or as JSON. Nothing here may parse arguments, open a broker or print.
+"""

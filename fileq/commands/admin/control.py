@@ -1,4 +1,4 @@
-"""What an operator asks of a running system: cancel a job, pause and resume a queue, see the workers."""
+"""Controls a running system: cancels jobs, pauses and resumes queues, lists the workers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult
-from fileq.commands.admin.stats import Process, processes
-from fileq.commands.admin.text import stamp
+from fileq.commands.admin.formatting import stamp
+from fileq.commands.admin.stats import WorkerProcess, processes
 from fileq.core.errors import ConfigError
 
 
 class JobCancellation(Struct, frozen=True):
-    """`cancelled`, `requested` (its worker ends it within a renewal), `ended` (too late) or `unknown`."""
+    """`cancelled`, `requested` (its worker stops it at the next renewal), `ended` (too late) or `unknown`."""
 
     id: str
     result: str
@@ -23,33 +23,33 @@ class JobCancellation(Struct, frozen=True):
 
 class Cancellation(Struct, frozen=True):
     results: tuple[JobCancellation, ...]
-    within_s: float  # a running job is told of it
+    within_s: float  # time until the worker of a running job stops it
 
     @property
     def has_failed(self) -> bool:
         return any(result.result in ("ended", "unknown") for result in self.results)
 
 
-class Pausing(Struct, frozen=True):
+class PauseResult(Struct, frozen=True):
     queue: str
     is_paused: bool
     has_changed: bool
     waiting: int
 
 
-class Workers(Struct, frozen=True):
+class WorkerList(Struct, frozen=True):
     at: str
-    workers: tuple[Process, ...]
+    workers: tuple[WorkerProcess, ...]
     slots: int
     busy: int
 
 
 def cancel(broker: FullBroker, ids: Sequence[str], heartbeat_ttl_s: float) -> Cancellation:
-    answers = broker.cancel(ids)
+    outcomes = broker.cancel(ids)
     records = broker.records(ids)
     results = tuple(
-        JobCancellation(id, answer.value, record.state.value if record is not None else None)
-        for id, answer, record in zip(ids, answers, records, strict=True)
+        JobCancellation(id, outcome.value, record.state.value if record is not None else None)
+        for id, outcome, record in zip(ids, outcomes, records, strict=True)
     )
     return Cancellation(results, heartbeat_ttl_s / 3)
 
@@ -59,25 +59,27 @@ def describe(result: JobCancellation, within_s: float) -> str:
         case CancelResult.CANCELLED:
             return "cancelled"
         case CancelResult.REQUESTED:
-            return f"is running; its worker ends it within {within_s:.0f} s"
+            return f"is running; its worker stops it within {within_s:.0f} s"
         case CancelResult.ENDED:
             if result.state in ("pending", "scheduled", "retrying"):
-                return f"is {result.state} by its record, and not there; see 'fileq fsck'"
-            return f"is {result.state or 'ended'} already; nothing was done"
+                return f"is {result.state} according to its record, but was not found; run 'fileq fsck'"
+            return f"is already {result.state or 'ended'}; nothing was done"
         case CancelResult.UNKNOWN:
-            return "no such job is known (any more)"
+            return "is unknown: it never existed, or its record has expired"
 
 
-def set_paused(broker: FullBroker, queue: str, queues: Sequence[str], *, paused: bool) -> Pausing:
-    """Repeated, it changes nothing."""
+def set_paused(broker: FullBroker, queue: str, queues: Sequence[str], *, paused: bool) -> PauseResult:
+    """Pauses or resumes a queue. Idempotent."""
     if queue not in queues:
-        raise ConfigError(f"no queue is called {queue!r}; there are {', '.join(queues)}")
+        raise ConfigError(f"no queue is named {queue!r}; the queues are {', '.join(queues)}")
     census = broker.census()
     (broker.pause if paused else broker.resume)(queue)
-    return Pausing(queue, paused, (queue in census.paused) != paused, census.pending[queue])
+    return PauseResult(queue, paused, (queue in census.paused) != paused, census.pending[queue])
 
 
-def workers(broker: FullBroker) -> Workers:
+def workers(broker: FullBroker) -> WorkerList:
     overview = broker.overview(1)
     found = processes(overview.workers, overview.census.now_ms)
-    return Workers(stamp(overview.census.now_ms) or "", found, sum(p.slots for p in found), sum(p.busy for p in found))
+    return WorkerList(
+        stamp(overview.census.now_ms) or "", found, sum(p.slots for p in found), sum(p.busy for p in found)
+    )

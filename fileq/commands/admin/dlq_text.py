@@ -1,47 +1,52 @@
-"""Dead jobs as text: three lines each, so that id, file and error are whole on a narrow terminal too."""
+"""Dead jobs as text: three lines for each job, so that id, file and error fit on a narrow terminal."""
 
 from __future__ import annotations
 
-from fileq.commands.admin.dlq import Answer, DeadJobs
-from fileq.commands.admin.jobs import JobView
-from fileq.commands.admin.looking_text import ago, error_lines
+from fileq.commands.admin.dlq import DeadJobs, DlqReport
+from fileq.commands.admin.formatting import ERROR_SHOWN, Screen, cut, number, plural
+from fileq.commands.admin.job_summary import JobSummary
+from fileq.commands.admin.queries_text import ago, error_lines
 from fileq.commands.admin.stats_text import name_of
-from fileq.commands.admin.text import ERROR_SHOWN, Page, cut, number, plural
 from fileq.core.text import printable
 
-_SHOWN = 20  # of the jobs that were put back or deleted
+_SHOWN = 20  # jobs named in a report
 
 
-def render_dead(dead: DeadJobs, page: Page, at_ms: int) -> list[str]:
+def render_dead(dead: DeadJobs, screen: Screen, at_ms: int) -> list[str]:
     if not dead.jobs:
-        return ["no dead jobs" if not dead.total else f"none of {plural(dead.total, 'dead job')} is like that"]
-    lines = [line for job in dead.jobs for line in _job_lines(job, page, at_ms)]
+        return ["no dead jobs" if not dead.total else _none_matches(dead.total)]
+    lines = [line for job in dead.jobs for line in _job_lines(job, screen, at_ms)]
     more = dead.total - len(dead.jobs)
     shown = f"{len(dead.jobs)} of " if more else ""
-    what_next = "'fileq show ID' tells more, 'fileq dlq retry ID' puts it back"
-    return [*lines, "", f"{shown}{plural(dead.total, 'dead job')}; {what_next}"]
+    next_steps = "'fileq show ID' for details, 'fileq dlq retry ID' to retry"
+    return [*lines, "", f"{shown}{plural(dead.total, 'dead job')}; {next_steps}"]
 
 
-def _job_lines(job: JobView, page: Page, at_ms: int) -> list[str]:
+def _none_matches(total: int) -> str:
+    return "the only dead job does not match" if total == 1 else f"none of the {number(total)} dead jobs matches"
+
+
+def _job_lines(job: JobSummary, screen: Screen, at_ms: int) -> list[str]:
     facts = f"{ago(job.ended, at_ms)} ago, {plural(job.attempts, 'attempt')}, {printable(job.queue)}"
-    name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')} that are no job"
-    error = cut(error_lines(job.error)[0], min(page.width - 2, ERROR_SHOWN))
+    name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
+    error = cut(error_lines(job.error)[0], min(screen.width - 2, ERROR_SHOWN))
     return [
-        f"{page.paint(printable(job.id), 'bold')}  {facts}",
-        f"  {cut(name, page.width - 2, from_left=True)}",
-        f"  {page.paint(error, 'red')}",
+        f"{screen.paint(printable(job.id), 'bold')}  {facts}",
+        f"  {cut(name, screen.width - 2, from_left=True)}",
+        f"  {screen.paint(error, 'red')}",
     ]
 
 
-def render_answer(answer: Answer, done: str, page: Page) -> list[str]:
+def render_report(report: DlqReport, verb: str, screen: Screen) -> list[str]:
     lines = []
-    for result in answer.results[:_SHOWN]:
+    for result in report.results[:_SHOWN]:
         id = printable(result.id)
         if result.reason:
-            lines.append(f"{id}: {page.paint(result.result, 'red')}: {result.reason}")
+            lines.append(f"{id}: {screen.paint(result.result, 'red')}: {result.reason}")
         else:
-            lines.append(f"{id}  {cut(printable(result.filepath), max(20, page.width - len(id) - 2), from_left=True)}")
-    if len(answer.results) > _SHOWN:
-        lines.append(f"and {number(len(answer.results) - _SHOWN)} more")
-    would = "would be " if answer.is_dry_run else ""
-    return [*lines, f"{plural(answer.count, 'job')} {would}{done}"]
+            path = cut(printable(result.filepath), max(20, screen.width - len(id) - 2), from_left=True)
+            lines.append(f"{id}  {path}")
+    if len(report.results) > _SHOWN:
+        lines.append(f"and {number(len(report.results) - _SHOWN)} more")
+    would = "would be " if report.is_dry_run else ""
+    return [*lines, f"{plural(report.count, 'job')} {would}{verb}"]

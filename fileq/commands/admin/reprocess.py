@@ -1,7 +1,7 @@
-"""Enqueues known versions of files again: the newest of each path in the ledger.
+"""Enqueues the newest known version of each path in the ledger again.
 
-A kill -9 leaves the batches before it enqueued and the others not. Repeated, the command leaves out files whose job
-has not ended yet, so that what it enqueued a moment ago is not enqueued twice.
+A kill -9 leaves the batches before it enqueued and the others not. The command can be repeated: it skips files whose
+job has not ended yet, so files that were enqueued a moment ago are not enqueued twice.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from msgspec import Struct
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry, LedgerEntry
 from fileq.commands.admin.dlq import path_matcher
-from fileq.commands.admin.looking import read_signature
+from fileq.commands.admin.formatting import plural
+from fileq.commands.admin.queries import read_signature
 from fileq.config import Config
 from fileq.core.job import State, Version, file_job
+from fileq.core.text import printable
 from fileq.producer.outbox import priority_chooser
 
 _BATCH = 500
@@ -26,20 +28,20 @@ _SHOWN = 1000
 _ENDED = (State.COMPLETED, State.DEAD, State.CANCELLED)
 
 
-class Again(Struct, frozen=True):
-    """`enqueued`, `missing` (no such file any more) or `unfinished` (its last job has not ended)."""
+class ReprocessedFile(Struct, frozen=True):
+    """`enqueued`, `missing` (the file no longer exists) or `unfinished` (its last job has not ended)."""
 
     filepath: str
     result: str
     job_id: str | None = None
 
 
-class Reprocessed(Struct, frozen=True):
+class ReprocessReport(Struct, frozen=True):
     enqueued: int
     missing: int
     unfinished: int
     is_dry_run: bool
-    files: tuple[Again, ...]
+    files: tuple[ReprocessedFile, ...]
 
 
 Known = tuple[bytes, str, str]  # path, signature, job id
@@ -53,16 +55,24 @@ def reprocess(
     since_ms: int | None = None,
     is_dry_run: bool = False,
     here: Callable[[bytes], bytes] = lambda path: path,
-) -> Reprocessed:
-    """`since_ms` is about the time of modification; `here` says where a producer's path is on this machine."""
+) -> ReprocessReport:
+    """`since_ms` is the earliest modification time; `here` maps a producer's path to a path on this machine."""
     counts = {"enqueued": 0, "missing": 0, "unfinished": 0}
-    shown: list[Again] = []
+    shown: list[ReprocessedFile] = []
     for batch in _batches(_wanted(broker, match, since_ms)):
-        for again in _do(broker, config, batch, here, is_dry_run):
-            counts[again.result] += 1
+        for file in _enqueue(broker, config, batch, here, is_dry_run):
+            counts[file.result] += 1
             if len(shown) < _SHOWN:
-                shown.append(again)
-    return Reprocessed(**counts, is_dry_run=is_dry_run, files=tuple(shown))
+                shown.append(file)
+    return ReprocessReport(**counts, is_dry_run=is_dry_run, files=tuple(shown))
+
+
+def render(report: ReprocessReport) -> list[str]:
+    lines = [f"missing: {printable(file.filepath)}" for file in report.files if file.result == "missing"]
+    would = "would be " if report.is_dry_run else ""
+    skipped = f"; {plural(report.missing, 'file')} missing" if report.missing else ""
+    skipped += f"; {plural(report.unfinished, 'file')} skipped, not finished yet" if report.unfinished else ""
+    return [*lines, f"{plural(report.enqueued, 'file')} {would}enqueued again{skipped}"]
 
 
 def _wanted(broker: FullBroker, match: str | None, since_ms: int | None) -> Iterator[Known]:
@@ -79,7 +89,7 @@ def _is_since(entry: LedgerEntry, since_ms: int | None) -> bool:
 
 
 def _batches(wanted: Iterator[Known]) -> Iterator[list[Known]]:
-    """A path that a page of the ledger brought twice is taken once; more is not promised of a ledger that changes."""
+    """Each batch holds a path once. Pages of a changing ledger may repeat a path, also in a later batch."""
     batch: dict[bytes, Known] = {}
     for known in wanted:
         batch[known[0]] = known
@@ -90,30 +100,30 @@ def _batches(wanted: Iterator[Known]) -> Iterator[list[Known]]:
         yield list(batch.values())
 
 
-def _do(
+def _enqueue(
     broker: FullBroker, config: Config, batch: list[Known], here: Callable[[bytes], bytes], is_dry_run: bool
-) -> Iterator[Again]:
+) -> Iterator[ReprocessedFile]:
     entries: list[Entry] = []
     records = broker.records([id for _, _, id in batch])
     for (path, signature, _), record in zip(batch, records, strict=True):
         shown = path.decode(errors="backslashreplace")
         size = _size_of(here(path))
         if record is not None and record.state not in _ENDED:
-            yield Again(shown, "unfinished", record.id)
+            yield ReprocessedFile(shown, "unfinished", record.id)
         elif size is None:
-            yield Again(shown, "missing")
+            yield ReprocessedFile(shown, "missing")
         else:
             entries.append(_entry(config, path, signature, size))
     if not entries:
         return
     fates = [EnqueueResult.ENQUEUED] * len(entries) if is_dry_run else broker.enqueue(entries).results
     for entry, fate in zip(entries, fates, strict=True):
-        assert fate is EnqueueResult.ENQUEUED, fate  # new ids, and whatever the ledger says
-        yield Again(entry.job.filepath, "enqueued", None if is_dry_run else entry.job.id)
+        assert fate is EnqueueResult.ENQUEUED, fate  # the ids are new, and `always` ignores the ledger
+        yield ReprocessedFile(entry.job.filepath, "enqueued", None if is_dry_run else entry.job.id)
 
 
 def _size_of(path: bytes) -> int | None:
-    """The file's size, or None where there is no regular file."""
+    """The size of the file; None if it is not a regular file."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
-"""How the queues stand: one overview of the broker, turned into what an operator asks about. Costs the same whatever
-the queues hold."""
+"""The state of the queues and workers, computed from one overview of the broker. The cost does not depend on the
+length of the queues."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, WorkerView
-from fileq.commands.admin.jobs import waiting_since_ms
-from fileq.commands.admin.text import stamp
+from fileq.commands.admin.formatting import stamp
+from fileq.commands.admin.job_summary import waiting_since_ms
 from fileq.core.job import decode_or_none
 
 HOUR_MS = 3_600_000
-_FLOWS = ("produced", "completed", "failed", "dead")
+_RATES = ("produced", "completed", "failed", "dead")
 _ERROR = "error:"
-_SAMPLES = 16  # refreshes that a rate is taken over
+_SAMPLES = 16  # refreshes over which the current rate is computed
 
 
 class QueueStats(Struct, frozen=True):
@@ -27,8 +27,8 @@ class QueueStats(Struct, frozen=True):
     is_paused: bool
 
 
-class Slot(Struct, frozen=True):
-    """A slot that is on a job."""
+class SlotSummary(Struct, frozen=True):
+    """A busy slot and its job."""
 
     slot: str
     job_id: str
@@ -37,7 +37,7 @@ class Slot(Struct, frozen=True):
     running_s: float | None
 
 
-class Process(Struct, frozen=True):
+class WorkerProcess(Struct, frozen=True):
     """One worker process."""
 
     host: str
@@ -49,11 +49,11 @@ class Process(Struct, frozen=True):
     is_alive: bool
     slots: int
     busy: int
-    jobs: tuple[Slot, ...]
+    jobs: tuple[SlotSummary, ...]
 
 
-class Flow(Struct, frozen=True):
-    """What happened in some time, and what that is a second."""
+class Throughput(Struct, frozen=True):
+    """How many jobs were produced, completed, … within `seconds`."""
 
     seconds: float
     produced: int
@@ -61,7 +61,7 @@ class Flow(Struct, frozen=True):
     failed: int
     dead: int
 
-    def a_second(self, name: str) -> float:
+    def per_second(self, name: str) -> float:
         count: int = getattr(self, name)
         return count / self.seconds if self.seconds > 0 else 0.0
 
@@ -84,11 +84,11 @@ class Stats(Struct, frozen=True):
     dead: int
     cancelled: int
     totals: Mapping[str, int]
-    this_hour: Flow
-    last_hour: Flow
-    now: Flow | None  # between the last refreshes, with --watch
+    this_hour: Throughput
+    last_hour: Throughput
+    now: Throughput | None  # over the last refreshes, with --watch
     eta_s: float | None
-    workers: tuple[Process, ...]
+    workers: tuple[WorkerProcess, ...]
     errors: tuple[ErrorCount, ...]
 
     @property
@@ -96,28 +96,28 @@ class Stats(Struct, frozen=True):
         return sum(queue.length for queue in self.queues)
 
 
-class Recent:
-    """The totals at the last refreshes: what a rate of now is taken from."""
+class RecentTotals:
+    """The counters at the last refreshes, from which the current rate is computed."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[int, Mapping[str, int]]] = deque(maxlen=_SAMPLES)
 
-    def add(self, at_ms: int, totals: Mapping[str, int]) -> Flow | None:
-        """What happened since the earliest sample that is kept; None at the first."""
+    def add(self, at_ms: int, totals: Mapping[str, int]) -> Throughput | None:
+        """The throughput since the earliest sample that is kept; None for the first sample."""
         self._samples.append((at_ms, totals))
         first_ms, first = self._samples[0]
         if at_ms <= first_ms:
             return None
-        counts = {name: max(0, totals.get(name, 0) - first.get(name, 0)) for name in _FLOWS}
-        return Flow((at_ms - first_ms) / 1000, **counts)
+        counts = {name: max(0, totals.get(name, 0) - first.get(name, 0)) for name in _RATES}
+        return Throughput((at_ms - first_ms) / 1000, **counts)
 
 
-def gather(broker: FullBroker, recent: Recent | None = None) -> Stats:
-    """One look; with `recent` also the rates since the looks before."""
+def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
+    """The stats from one overview; with `recent` also the rates since the calls before."""
     overview = broker.overview(2)
     census = overview.census
     now = recent.add(census.now_ms, census.counters) if recent is not None else None
-    this_hour, last_hour = _flows(overview)
+    this_hour, last_hour = _throughputs(overview)
     workers = processes(overview.workers, census.now_ms)
     return Stats(
         broker=broker.kind,
@@ -153,56 +153,56 @@ def _age_s(raw: bytes | None, now_ms: int) -> float | None:
     return None if since_ms is None else max(0, now_ms - since_ms) / 1000
 
 
-def _flows(overview: Overview) -> tuple[Flow, Flow]:
+def _throughputs(overview: Overview) -> tuple[Throughput, Throughput]:
     now_ms = overview.census.now_ms
     hour = now_ms // HOUR_MS
 
-    def flow(which: int, seconds: float) -> Flow:
+    def throughput(which: int, seconds: float) -> Throughput:
         counters = overview.hours.get(which, {})
-        return Flow(seconds, **{name: counters.get(name, 0) for name in _FLOWS})
+        return Throughput(seconds, **{name: counters.get(name, 0) for name in _RATES})
 
-    return flow(hour, max(1, now_ms - hour * HOUR_MS) / 1000), flow(hour - 1, HOUR_MS / 1000)
+    return throughput(hour, max(1, now_ms - hour * HOUR_MS) / 1000), throughput(hour - 1, HOUR_MS / 1000)
 
 
-def _eta_s(overview: Overview, now: Flow | None, this_hour: Flow, last_hour: Flow) -> float | None:
-    """Until what waits and runs is done, if nothing more comes. What is paused or due later is not waited for."""
+def _eta_s(overview: Overview, now: Throughput | None, this_hour: Throughput, last_hour: Throughput) -> float | None:
+    """Seconds until all pending and running jobs are done, without new ones, paused queues and jobs due later."""
     census = overview.census
     backlog = census.running + sum(n for name, n in census.pending.items() if name not in census.paused)
     if not backlog:
         return 0.0
-    done = _ended_a_second(now) if now is not None else 0.0
-    if not done and (now is None or now.seconds < 60):
-        done = _ended_a_second(_since_workers_came(overview, this_hour, last_hour))
-    return backlog / done if done else None
+    per_second = _ended_per_second(now) if now is not None else 0.0
+    if not per_second and (now is None or now.seconds < 60):
+        per_second = _ended_per_second(_since_first_worker(overview, this_hour, last_hour))
+    return backlog / per_second if per_second else None
 
 
-def _ended_a_second(flow: Flow) -> float:
-    return flow.a_second("completed") + flow.a_second("dead")
+def _ended_per_second(throughput: Throughput) -> float:
+    return throughput.per_second("completed") + throughput.per_second("dead")
 
 
-def _since_workers_came(overview: Overview, this_hour: Flow, last_hour: Flow) -> Flow:
-    """This hour and the last, but not the time before there was a worker: a rate of when nobody worked is none."""
+def _since_first_worker(overview: Overview, this_hour: Throughput, last_hour: Throughput) -> Throughput:
+    """This hour and the last. Excludes the time before the first worker started."""
     now_ms = overview.census.now_ms
-    came_ms = min((view.info.started_ms for view in overview.workers if view.is_alive), default=0)
-    seconds = min(this_hour.seconds + last_hour.seconds, max(1.0, (now_ms - came_ms) / 1000))
-    both = {name: getattr(this_hour, name) + getattr(last_hour, name) for name in _FLOWS}
+    started_ms = min((view.info.started_ms for view in overview.workers if view.is_alive), default=0)
+    seconds = min(this_hour.seconds + last_hour.seconds, max(1.0, (now_ms - started_ms) / 1000))
+    both = {name: getattr(this_hour, name) + getattr(last_hour, name) for name in _RATES}
     if seconds <= this_hour.seconds:
-        both = {name: getattr(this_hour, name) for name in _FLOWS}
-    return Flow(seconds, **both)
+        both = {name: getattr(this_hour, name) for name in _RATES}
+    return Throughput(seconds, **both)
 
 
-def processes(views: Iterable[WorkerView], now_ms: int) -> tuple[Process, ...]:
-    """Slots grouped by their process, the longest running job first."""
+def processes(views: Iterable[WorkerView], now_ms: int) -> tuple[WorkerProcess, ...]:
+    """Slots grouped by process, the longest running job first."""
     groups: dict[tuple[str, int, int], list[WorkerView]] = {}
     for view in views:
         groups.setdefault((view.info.host, view.info.pid, view.info.started_ms), []).append(view)
     return tuple(_process(group, now_ms) for _, group in sorted(groups.items()))
 
 
-def _process(views: list[WorkerView], now_ms: int) -> Process:
+def _process(views: list[WorkerView], now_ms: int) -> WorkerProcess:
     info = views[0].info
     jobs = [_slot(view, now_ms) for view in views if view.raw]
-    return Process(
+    return WorkerProcess(
         host=info.host,
         pid=info.pid,
         version=info.version,
@@ -216,12 +216,12 @@ def _process(views: list[WorkerView], now_ms: int) -> Process:
     )
 
 
-def _slot(view: WorkerView, now_ms: int) -> Slot:
+def _slot(view: WorkerView, now_ms: int) -> SlotSummary:
     job = decode_or_none(view.raw)
     running_s = max(0, now_ms - view.since_ms) / 1000 if view.since_ms else None
     if job is None:
-        return Slot(view.slot, "", "", None, running_s)
-    return Slot(view.slot, job.id, job.filepath, job.type, running_s)
+        return SlotSummary(view.slot, "", "", None, running_s)
+    return SlotSummary(view.slot, job.id, job.filepath, job.type, running_s)
 
 
 def _errors(overview: Overview) -> tuple[ErrorCount, ...]:

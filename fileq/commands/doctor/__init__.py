@@ -1,7 +1,7 @@
-"""`fileq doctor`: looks at everything fileq needs around it, one finding a check. Makes and changes nothing.
+"""`fileq doctor`: checks the environment of fileq and yields findings. Must create and change nothing.
 
-broker.py asks the broker, files.py looks at directories and watches, handlers.py at what workers run. Each check bears
-whatever it meets: a sick system is what it is for.
+check_broker.py checks the broker, check_files.py directories and watches, check_handlers.py the routes, check_port.py
+the port of /metrics. A check must not raise: doctor runs on systems that are broken.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from fileq.brokers.protocol import FullBroker
-from fileq.commands.doctor.broker import check_broker
-from fileq.commands.doctor.files import check_after, check_roots, check_scan_dir, check_watching
-from fileq.commands.doctor.handlers import check_handlers
-from fileq.commands.doctor.port import check_port
+from fileq.commands.doctor.check_broker import check_broker
+from fileq.commands.doctor.check_files import check_after, check_roots, check_scan_dir, check_watching
+from fileq.commands.doctor.check_handlers import check_handlers
+from fileq.commands.doctor.check_port import check_port
 from fileq.config import Loaded
 from fileq.core.finding import Finding, sound, wrong
 
 ROLES = ("producer", "worker", "all")
 
 
-def examine_surroundings(
+def check_environment(
     loaded: Loaded, role: str, app_dir: str, open_broker: Callable[[], FullBroker]
 ) -> Iterator[Finding]:
-    """Every finding, as soon as it is known."""
+    """Yields every finding as soon as it is known."""
     yield sound("configuration", loaded.path or "no file, all defaults")
     checks: list[tuple[str, Callable[[], Iterable[Finding]]]] = [
         ("broker", lambda: check_broker(loaded, open_broker)),
@@ -41,4 +41,4 @@ def examine_surroundings(
             yield from check()
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            yield wrong(name, f"{where}{error.strerror or error}", "see to it, and look again")
+            yield wrong(name, f"{where}{error.strerror or error}", "fix it, then run 'fileq doctor' again")

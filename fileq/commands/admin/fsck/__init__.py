@@ -1,34 +1,35 @@
-"""Proves that nothing was lost, on a live system, and puts back what was.
+"""Proves that no job was lost, while workers are running, and repairs what was.
 
-**The law.** produced + adopted = pending + scheduled (retrying too) + running + dead + completed + cancelled + deleted.
-A census reads both sides in one atomic look, so no job in motion is ever between two places. What other programs
-pushed and nobody has claimed yet is on the right side only, until a claim adopts it: so `drift + unclaimed` must be 0,
-where drift is left minus right. How many are unclaimed can be told only by walking the queues, which takes time:
+**The balance.** produced + adopted = pending + scheduled (with retrying) + running + dead + completed + cancelled +
+deleted. One census reads both sides atomically, so no moving job is ever between two places. A job that another program
+pushed is on the right side only, until a claim adopts it. So `drift + unclaimed` must be 0, where drift is left minus
+right. The number of unclaimed jobs is known only after a walk through the queues, which takes time:
 
-1. If the walk was quiet, that is, nothing moved between the census before it and the one after it, the number is exact.
-2. If not, it lies between 0 and all that waits. A drift above 0 proves a loss whatever the number is; one below minus
-   all that waits proves a surplus; anything between proves nothing, and is never reported as drift.
+1. If the walk was quiet, that is, nothing moved between the census before it and the census after it, it is exact.
+2. Otherwise it is between 0 and the number of all pending jobs. A drift above 0 then proves a loss; a drift below minus
+   the number of pending jobs proves a surplus; anything between proves nothing and is never reported.
 
-A verdict must come out the same at two looks.
+Two measurements must agree before a difference is reported.
 
 **The cross-check.** The record of a job that has not ended names a place, and at every instant the bytes that the
-record holds lie in that place: each verb moves both in one step. So `astray`, one atomic look of the broker at record
-and place, has no false alarms even on a busy system; likewise `unrecorded`, for an element that has no record. Walking
-pages of lists and records, which shift meanwhile, only finds candidates: what is reported is what these looks confirm
-after a pause. Ids seen in lists are remembered in a bitmap of bounded size, which may take a few unseen ones for seen
-(others in each run) but none the other way round; all the rest is one page at a time.
+record holds are in that place: each verb of the broker changes both in one step. So the broker's `lost`, one atomic
+look at record and place, has no false alarms on a busy system; nor has `unrecorded`, for bytes without a record. The
+walk reads lists and records page by page while they change, so it only finds candidates. A candidate is reported if the
+broker confirms it after a pause. The ids that the walk saw in lists are kept in a Bloom filter of bounded size: no
+false negatives, a few false positives, different ones in each run. Everything else is one page at a time.
 
-Slots without a heartbeat are dead only if they are silent at two looks half a ttl apart: the living renew at a third
-of it, and come back from an outage within a sixth.
+A slot without a heartbeat counts as dead only if two looks, half a ttl apart, find it silent. Live slots renew at a
+third of the ttl, and reconnect after an outage within a sixth.
 
-**Repair.** In this order, since each step can make later ones needless: silent slots are reaped as a reaper would; jobs
-that are astray go back where their record says, what nobody runs any more to the front of its queue; elements without
-a record get one, those in queues only as far as the law says that they were ours; files whose job left no trace but in
-the ledger are enqueued again under its id (see ledger.py on when that is certain); the counters are changed last, by
-what is still out of balance then, and only if it is exactly that at that moment. Each is one atomic step that looks
-again first. So a kill -9 at any instant leaves damage or repair and nothing between; workers, reapers or another fsck
-that were faster leave nothing to do; and fsck, run again, goes on where it ended. A worker that lives after all while
-its slot is reaped finds itself fenced, and the job runs twice at worst.
+**Repair.** In this order, because each step can make later ones unnecessary: dead slots are reaped as a reaper would
+do; lost jobs are restored to the place that their record names, or, if they were running, to the front of their queue;
+bytes without a record get one, in queues only as many as the balance proves to be ours; files whose job left a trace
+only in the ledger are enqueued again under its id (lost_files.py says when that is certain); the counters are changed
+last, by the difference that remains, and only if it is still exactly that.
+
+Each repair is one atomic step of the broker that checks again first. So a kill -9 at any instant leaves each repair
+done or not done, and the next fsck continues. Where a worker, a reaper or another fsck was faster, the step does
+nothing. A worker that is alive after all while its slot is reaped is fenced; at worst its job runs twice.
 """
 
 from fileq.commands.admin.fsck.check import fsck

@@ -1,4 +1,4 @@
-"""The conservation law, measured: how much is missing or too much, for certain. See the package's docstring."""
+"""Measures the balance: how many jobs are certainly missing or surplus. The package's docstring explains it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census
-from fileq.commands.admin.fsck.walk import Walk
+from fileq.commands.admin.fsck.broker_walk import BrokerWalk
 
-TRIES = 3
+MEASUREMENTS = 3
 PAUSE_S = 0.5
 
 
-class Measured(Struct, frozen=True):
-    """The excess lies between these two; at a quiet moment they are equal."""
+class Measurement(Struct, frozen=True):
+    """The excess is between `at_least` and `at_most`; they are equal if the system was quiet."""
 
     at_least: int
     at_most: int
@@ -28,12 +28,12 @@ class Measured(Struct, frozen=True):
 
     @property
     def excess(self) -> int:
-        """What is certain: 0 where the bounds leave that possible."""
+        """The certain part: 0 if the bounds allow 0."""
         return max(self.at_least, 0) or min(self.at_most, 0)
 
 
 def is_quiet(before: Census, after: Census) -> bool:
-    """Nothing that could change what waits has happened between these looks."""
+    """Whether no job entered or left a queue between the two censuses."""
     return (before.pending, before.scheduled, dict(before.counters)) == (
         after.pending,
         after.scheduled,
@@ -41,51 +41,50 @@ def is_quiet(before: Census, after: Census) -> bool:
     )
 
 
-def measured(before: Census, after: Census, walk: Walk) -> Measured:
-    """From the looks before and after a walk, and what it saw that a claim would adopt."""
+def measurement_from(before: Census, after: Census, walk: BrokerWalk) -> Measurement:
+    """From the censuses before and after a walk, and the unclaimed jobs that the walk found."""
     unclaimed = walk.unclaimed
     if is_quiet(before, after):
         exact = after.drift + unclaimed
-        return Measured(exact, exact, after, unclaimed)
-    looks = (before, after)
-    at_least = max(look.drift for look in looks)
-    at_most = min(look.drift + sum(look.pending.values()) for look in looks)
+        return Measurement(exact, exact, after, unclaimed)
+    at_least = max(census.drift for census in (before, after))
+    at_most = min(census.drift + sum(census.pending.values()) for census in (before, after))
     if not walk.unrecorded and before.drift == after.drift == 0:
-        # Nothing seen that others pushed, and the books balance; what looks like a copy was claimed just then.
-        return Measured(0, 0, after, 0)
-    # They can cross only if the damage itself happens just now; then nothing is certain.
+        # No job of another program was found, and the sides are equal: jobs that looked like copies were just claimed.
+        return Measurement(0, 0, after, 0)
+    # The bounds cross only if the damage happens during the walk; then nothing is certain.
     if at_least > at_most:
         at_least, at_most = min(at_most, 0), max(at_least, 0)
-    return Measured(at_least, at_most, after, unclaimed)
+    return Measurement(at_least, at_most, after, unclaimed)
 
 
-def measure(broker: FullBroker, queues: Sequence[str], sleep: Callable[[float], None]) -> Measured:
-    """The best of some tries: a system that is never still has only bounds."""
-    best: Measured | None = None
-    for i in range(TRIES):
+def measure(broker: FullBroker, queues: Sequence[str], sleep: Callable[[float], None]) -> Measurement:
+    """The tightest of several measurements: on a busy system each gives only bounds."""
+    best: Measurement | None = None
+    for i in range(MEASUREMENTS):
         if i:
             sleep(PAUSE_S)
         before = broker.census(sweep=True)
-        walk = Walk(broker, queues, expected=sum(before.pending.values()))
+        walk = BrokerWalk(broker, queues, expected=sum(before.pending.values()))
         walk.queues()
-        now = measured(before, broker.census(sweep=True), walk)
+        now = measurement_from(before, broker.census(sweep=True), walk)
         if now.is_exact:
             return now
-        best = now if best is None else tighter(best, now)
+        best = now if best is None else tighten(best, now)
     assert best is not None
     return best
 
 
-def tighter(one: Measured, other: Measured) -> Measured:
-    """The excess does not change by what moves, so both are about the same number."""
+def tighten(one: Measurement, other: Measurement) -> Measurement:
+    """Combines the bounds of two measurements. Moving jobs do not change the excess, so both bound the same number."""
     at_least, at_most = max(one.at_least, other.at_least), min(one.at_most, other.at_most)
     if at_least > at_most:
         return other
-    return Measured(at_least, at_most, other.census, other.unclaimed)
+    return Measurement(at_least, at_most, other.census, other.unclaimed)
 
 
-def agreed(first: Measured, second: Measured) -> int:
-    """What both looks are certain of."""
+def agreed_excess(first: Measurement, second: Measurement) -> int:
+    """The excess that both measurements prove."""
     if first.excess > 0 and second.excess > 0:
         return min(first.excess, second.excess)
     if first.excess < 0 and second.excess < 0:

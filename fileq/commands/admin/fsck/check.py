@@ -1,4 +1,4 @@
-"""Two looks, the verdict, and on request the repair and a third look at what it left."""
+"""Checks twice, reports what both checks found, and on request repairs it and checks again."""
 
 from __future__ import annotations
 
@@ -8,55 +8,58 @@ from typing import TypeVar
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census, Record, Suspect, UnrecordedJob
-from fileq.commands.admin.fsck import walk as walks
-from fileq.commands.admin.fsck.balance import Measured, agreed, measure, measured
-from fileq.commands.admin.fsck.ledger import Forsaken, forsaken
-from fileq.commands.admin.fsck.repair import Mending
-from fileq.commands.admin.fsck.report import NAMED, Problem, Repair, Report, law_of
-from fileq.commands.admin.fsck.walk import Walk
+from fileq.commands.admin.fsck import broker_walk
+from fileq.commands.admin.fsck.balance import Measurement, agreed_excess, measure, measurement_from
+from fileq.commands.admin.fsck.broker_walk import BrokerWalk
+from fileq.commands.admin.fsck.lost_files import LostFile, find_lost_files
+from fileq.commands.admin.fsck.repairs import Repairs
+from fileq.commands.admin.fsck.report import NAMED, Problem, Repair, Report, balance_of
 from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.core.job import State, decode_or_none
 
-PAUSE_S = 1.0  # between two looks at a job
-_AT_ONCE = 20  # searches of a whole list in one call
+PAUSE_S = 1.0  # between two checks of a job
+_BATCH = 20  # jobs in one call of the broker, which may search a whole list for each
 
 Sleep = Callable[[float], None]
 T = TypeVar("T")
 
 
-class Found:
-    """What was wrong at two looks."""
+class Discrepancy:
+    """What two checks found."""
 
-    def __init__(self, walk: Walk, first: Measured) -> None:
+    def __init__(self, walk: BrokerWalk, first: Measurement) -> None:
         self.walk = walk
         self.first = first
         self.second = first
         self.excess = 0
         self.lost: dict[str, Record] = {}
-        self.strays: list[UnrecordedJob] = []  # outside queues
-        self.queue_strays: list[UnrecordedJob] = []
+        self.unrecorded: list[UnrecordedJob] = []  # in places that are not queues
+        self.unrecorded_in_queues: list[UnrecordedJob] = []
         self.silent: list[Suspect] = []
-        self.forsaken: list[Forsaken] = []
+        self.lost_files: list[LostFile] = []
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing was left out that could explain what is missing."""
-        has_all_strays = len(self.walk.strays) < walks.CANDIDATES or self.excess <= 0
-        return len(self.walk.lost) < walks.CANDIDATES and has_all_strays
+        """Whether every candidate fitted into memory: only then the remaining excess is unexplained."""
+        has_all_unrecorded = len(self.walk.unrecorded_jobs) < broker_walk.CANDIDATES or self.excess <= 0
+        return len(self.walk.lost) < broker_walk.CANDIDATES and has_all_unrecorded
 
     def problems(self) -> list[Problem]:
         problems = [
             Problem("unheld" if record.state is State.RUNNING else "lost", id, record.state.value, path_in(record.raw))
             for id, record in self.lost.items()
         ]
-        # In a queue an element without a record is a stranger's, unless the books say that one of ours lost its own.
-        ours = self.queue_strays if self.excess > 0 else []
-        problems += [Problem("unrecorded", s.record.id, s.place, path_in(s.record.raw)) for s in (*self.strays, *ours)]
+        # A job without a record in a queue was pushed by another program, unless the balance proves that one is ours.
+        ours = self.unrecorded_in_queues if self.excess > 0 else []
+        problems += [
+            Problem("unrecorded", job.record.id, job.place, path_in(job.record.raw))
+            for job in (*self.unrecorded, *ours)
+        ]
         for suspect in self.silent:
             problems += [Problem("silent", claim.id, suspect.slot, path_in(claim.raw)) for claim in suspect.claims]
         problems += [
-            Problem("forsaken", one.id, "", one.path.decode(errors="backslashreplace")) for one in self.forsaken
+            Problem("forsaken", file.id, "", file.path.decode(errors="backslashreplace")) for file in self.lost_files
         ]
         return problems
 
@@ -74,91 +77,92 @@ def fsck(
     sleep: Sleep = time.sleep,
     here: Callable[[bytes], bytes] = lambda path: path,
 ) -> Report:
-    """The report: as it is, or with `is_repairing` as it is after the repair. `here` says where a producer's path is on
-    this machine."""
-    found = look_twice(broker, config, sleep)
+    """Reports the state, or the state after the repair. `here` maps a producer's path to a path on this machine."""
+    found = check_twice(broker, config, sleep)
     if not is_repairing:
         return _report(found)
-    mending = Mending(broker, config, here)
-    done = -1
-    while len(mending.repairs) > done:
-        done = len(mending.repairs)
-        mending.mend(found.silent, list(found.lost.values()), found.strays, found.queue_strays, found.excess)
+    repairs = Repairs(broker, config, here)
+    done_before = -1
+    while len(repairs.done) > done_before:
+        done_before = len(repairs.done)
+        repairs.repair_jobs(
+            found.silent, list(found.lost.values()), found.unrecorded, found.unrecorded_in_queues, found.excess
+        )
         if found.is_complete:
-            # Not before: a counter must not make up for jobs that can still be put back.
-            mending.enqueue(found.forsaken)
-            if found.excess or mending.repairs:
-                mending.balance(lambda: measure(broker, config.worker.priorities, sleep))
-        if len(mending.repairs) > done:
-            found = look_twice(broker, config, sleep)
-    return _report(found, mending.repairs, is_repair=True)
+            # Not before: a counter must not compensate for jobs that can still be restored.
+            repairs.enqueue(found.lost_files)
+            if found.excess or repairs.done:
+                repairs.balance(lambda: measure(broker, config.worker.priorities, sleep))
+        if len(repairs.done) > done_before:
+            found = check_twice(broker, config, sleep)
+    return _report(found, repairs.done, is_repair=True)
 
 
-def look_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Found:
+def check_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Discrepancy:
     queues = config.worker.priorities
     before = broker.census(sweep=True)
-    walk = Walk(broker, queues, expected=_size_of(before))
+    walk = BrokerWalk(broker, queues, expected=_size_of(before))
     walk.everything()
     if walk.unknown_queues:
-        # Nobody can count what lies in lists he does not know.
+        # The jobs in these queues can't be counted: only worker.priorities says which lists exist.
         names = ", ".join(sorted(map(repr, walk.unknown_queues)))
-        raise ConfigError(f"there are jobs of the queue {names}, which is not in worker.priorities; add it to look")
-    found = Found(walk, measured(before, broker.census(sweep=True), walk))
+        raise ConfigError(f"there are jobs of the queue {names}, which is not in worker.priorities; add it first")
+    found = Discrepancy(walk, measurement_from(before, broker.census(sweep=True), walk))
     is_doubtful = not found.first.is_exact or bool(found.first.excess)
-    if is_doubtful or walk.lost or walk.strays or walk.silent or walk.copies:
+    if is_doubtful or walk.lost or walk.unrecorded_jobs or walk.silent or walk.copies:
         sleep(max(PAUSE_S, config.worker.heartbeat_ttl / 2) if walk.silent else PAUSE_S)
         if is_doubtful:
             _measure_again(broker, queues, found, sleep)
-        _look_again(broker, config, found)
-        unexplained = found.excess - len(found.lost) - len(found.queue_strays)
+        _confirm(broker, config, found)
+        unexplained = found.excess - len(found.lost) - len(found.unrecorded_in_queues)
         if found.is_complete:
-            found.forsaken = forsaken(broker, config, found.second.census, unexplained)
+            found.lost_files = find_lost_files(broker, config, found.second.census, unexplained)
     return found
 
 
-def _measure_again(broker: FullBroker, queues: Sequence[str], found: Found, sleep: Sleep) -> None:
-    """What two looks agree on; a first that gave only bounds is replaced by a third."""
+def _measure_again(broker: FullBroker, queues: Sequence[str], found: Discrepancy, sleep: Sleep) -> None:
+    """Sets the excess that two measurements prove. A first one that gave only bounds is replaced by a third."""
     found.second = measure(broker, queues, sleep)
     earlier = found.first
     if found.second.excess and found.second.is_exact and not earlier.is_exact:
         sleep(PAUSE_S)
         earlier, found.second = found.second, measure(broker, queues, sleep)
-    found.excess = agreed(earlier, found.second)
+    found.excess = agreed_excess(earlier, found.second)
 
 
-def _look_again(broker: FullBroker, config: Config, found: Found) -> None:
+def _confirm(broker: FullBroker, config: Config, found: Discrepancy) -> None:
+    """The second check: keeps the candidates of the walk that the broker confirms."""
     walk = found.walk
-    found.lost = {id: walk.lost[id] for id, is_astray in _asked(broker.lost, list(walk.lost)) if is_astray}
+    found.lost = {id: walk.lost[id] for id in _confirmed(broker.lost, list(walk.lost))}
     if walk.copies:
         walk.confirm_copies()
-    elsewhere = [stray for stray in walk.strays.values() if stray.place not in config.worker.priorities]
-    found.strays = [stray for stray, is_stray in _asked(broker.unrecorded, elsewhere) if is_stray]
+    candidates = walk.unrecorded_jobs.values()
+    queues = config.worker.priorities
+    found.unrecorded = _confirmed(broker.unrecorded, [job for job in candidates if job.place not in queues])
     if found.excess > 0:
-        in_queues = [stray for stray in walk.strays.values() if stray.place in config.worker.priorities]
-        found.queue_strays = [stray for stray, is_stray in _asked(broker.unrecorded, in_queues) if is_stray]
+        found.unrecorded_in_queues = _confirmed(broker.unrecorded, [job for job in candidates if job.place in queues])
     if walk.silent:
-        still = {suspect.slot: suspect for suspect in broker.suspects(sweep=True)}
-        found.silent = [still[slot] for slot in walk.silent if slot in still]
+        still_silent = {suspect.slot: suspect for suspect in broker.suspects(sweep=True)}
+        found.silent = [still_silent[slot] for slot in walk.silent if slot in still_silent]
 
 
-def _asked(look: Callable[[Sequence[T]], list[bool]], things: Sequence[T]) -> list[tuple[T, bool]]:
-    answers: list[tuple[T, bool]] = []
-    for start in range(0, len(things), _AT_ONCE):
-        some = things[start : start + _AT_ONCE]
-        answers += zip(some, look(some), strict=True)
-    return answers
+def _confirmed(check: Callable[[Sequence[T]], list[bool]], candidates: Sequence[T]) -> list[T]:
+    confirmed: list[T] = []
+    for start in range(0, len(candidates), _BATCH):
+        batch = candidates[start : start + _BATCH]
+        confirmed += [candidate for candidate, is_so in zip(batch, check(batch), strict=True) if is_so]
+    return confirmed
 
 
 def _size_of(census: Census) -> int:
     return sum(census.pending.values()) + census.scheduled + census.dead
 
 
-def _report(found: Found, repairs: Sequence[Repair] = (), *, is_repair: bool = False) -> Report:
+def _report(found: Discrepancy, repairs: Sequence[Repair] = (), *, is_repair: bool = False) -> Report:
     problems = found.problems()
-    law = law_of(found.second.census, found.second.unclaimed, found.excess, is_exact=found.second.is_exact)
     return Report(
         is_clean=not problems and not found.excess,
-        law=law,
+        balance=balance_of(found.second.census, found.second.unclaimed, found.excess, is_exact=found.second.is_exact),
         problems=tuple(problems[:NAMED]),
         problem_count=len(problems),
         duplicates=found.walk.copies_found(),

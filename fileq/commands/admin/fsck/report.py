@@ -1,49 +1,54 @@
-"""What fsck found and did, for programs and for people."""
+"""What fsck found and did, as values for --json and as text.
+
+The values of `kind` and `action` are part of the --json contract and keep their spelling.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from fileq.brokers.types import Census
-from fileq.commands.admin.text import Page, number, plural
+from fileq.commands.admin.formatting import Screen, number, plural
 from fileq.core.text import printable
 
-SHOWN = 20  # of each kind, on a page for people
-NAMED = 1000  # of each kind, for programs
+SHOWN = 20  # of each kind, in text
+NAMED = 1000  # of each kind, in JSON
 
-_WORDS = {
-    "lost": "its record says {state}, and it is not there",
-    "unheld": "its record says running, and no slot holds it",
-    "unrecorded": "it lies in {state} and has no record",
+_PROBLEMS = {
+    "lost": "its record says {state}, but it was not found there",
+    "unheld": "its record says running, but no slot holds it",
+    "unrecorded": "it is in {state}, but has no record",
     "silent": "its slot {state} has no heartbeat",
-    "forsaken": "the ledger knows of it, and there is no trace of it",
+    "forsaken": "the ledger knows it, but there is neither a job nor a record",
 }
+_ACTIONS = {"reinstated": "restored"}  # where the text differs from the JSON value
 
 
 class Problem(Struct, frozen=True):
-    """One job that is wrong: `lost`, `unheld`, `unrecorded`, `silent` or `forsaken`. `state` is its record's, the place
-    it lies in, or the slot that is silent."""
+    """One inconsistent job: `lost`, `unheld`, `unrecorded`, `silent` or `forsaken` (a lost file).
+
+    `state` is the state in its record, the place that holds it, or the id of the silent slot."""
 
     kind: str
     id: str
     state: str
     filepath: str = ""
 
-    def words(self) -> str:
-        return _WORDS[self.kind].format(state=printable(self.state))
+    def describe(self) -> str:
+        return _PROBLEMS[self.kind].format(state=printable(self.state))
 
 
-class Copies(Struct, frozen=True):
-    """Elements of one id in queues that nobody enqueued here."""
+class DuplicateJob(Struct, frozen=True):
+    """Copies of one job in queues that fileq did not enqueue."""
 
     id: str
     count: int
 
 
-class Law(Struct, frozen=True):
-    """Both sides of the law in one look. `excess` is what is missing (above 0) or too much (below 0) for certain."""
+class Balance(Struct, frozen=True):
+    """Both sides of the balance in one census. `excess` jobs are certainly missing (above 0) or surplus (below 0)."""
 
     produced: int
     adopted: int
@@ -60,7 +65,7 @@ class Law(Struct, frozen=True):
 
 
 class Repair(Struct, frozen=True):
-    """One thing that was put right: `reaped`, `reinstated`, `recorded`, `enqueued`, `forgotten` or `counted`."""
+    """One repair: `reaped`, `reinstated`, `recorded`, `enqueued`, `forgotten` or `counted`."""
 
     action: str
     id: str
@@ -69,10 +74,10 @@ class Repair(Struct, frozen=True):
 
 class Report(Struct, frozen=True):
     is_clean: bool
-    law: Law
+    balance: Balance = field(name="law")  # the name of the --json field
     problems: tuple[Problem, ...]
     problem_count: int
-    duplicates: tuple[Copies, ...]
+    duplicates: tuple[DuplicateJob, ...]
     undecodable: int
     elements: int
     records: int
@@ -81,9 +86,9 @@ class Report(Struct, frozen=True):
     is_repair: bool = False
 
 
-def law_of(census: Census, unclaimed: int, excess: int, *, is_exact: bool) -> Law:
+def balance_of(census: Census, unclaimed: int, excess: int, *, is_exact: bool) -> Balance:
     counters: Mapping[str, int] = census.counters
-    return Law(
+    return Balance(
         produced=counters.get("produced", 0),
         adopted=counters.get("adopted", 0),
         pending=sum(census.pending.values()),
@@ -99,63 +104,73 @@ def law_of(census: Census, unclaimed: int, excess: int, *, is_exact: bool) -> La
     )
 
 
-def render(report: Report, page: Page) -> list[str]:
-    lines = [*_law_lines(report.law, page), ""]
+def render(report: Report, screen: Screen) -> list[str]:
+    lines = [*_balance_lines(report.balance, screen), ""]
     if report.repairs:
-        lines += [page.paint("repaired", "bold")]
-        lines += [f"  {r.action} {printable(r.id)}{': ' if r.detail else ''}{r.detail}" for r in report.repairs[:SHOWN]]
-        lines += _more(len(report.repairs), page)
+        lines += [screen.paint("repairs", "bold")]
+        lines += [_repair_line(repair) for repair in report.repairs[:SHOWN]]
+        lines += _more(len(report.repairs), screen)
         lines.append("")
     for problem in report.problems[:SHOWN]:
-        lines.append(f"{page.paint('wrong', 'red')}: job {printable(problem.id)}: {problem.words()}")
+        lines.append(f"{screen.paint('problem', 'red')}: job {printable(problem.id)}: {problem.describe()}")
         if problem.filepath:
-            lines.append(f"       {printable(problem.filepath)}")
-    lines += _more(report.problem_count, page)
+            lines.append(f"         {printable(problem.filepath)}")
+    lines += _more(report.problem_count, screen)
     lines += [f"copies: job {printable(c.id)} {c.count}×; each will run" for c in report.duplicates[:SHOWN]]
-    lines += _more(len(report.duplicates), page)
+    lines += _more(len(report.duplicates), screen)
     if report.undecodable:
-        lines.append(f"note: {plural(report.undecodable, 'element')} no worker can read; see 'fileq dlq list'")
-    return [*lines, _verdict(report, page)]
+        undecodable = plural(report.undecodable, "list element is not a job", "list elements are not jobs")
+        lines.append(f"note: {undecodable}; see 'fileq dlq list'")
+    return [*lines, _verdict(report, screen)]
 
 
-def _more(count: int, page: Page) -> list[str]:
-    return [page.paint(f"  and {number(count - SHOWN)} more; --json names them", "dim")] if count > SHOWN else []
+def _repair_line(repair: Repair) -> str:
+    action = _ACTIONS.get(repair.action, repair.action)
+    return f"  {action} {printable(repair.id)}{': ' if repair.detail else ''}{repair.detail}"
 
 
-def _law_lines(law: Law, page: Page) -> list[str]:
-    left = law.produced + law.adopted
+def _more(count: int, screen: Screen) -> list[str]:
+    return [screen.paint(f"  and {number(count - SHOWN)} more; --json lists them", "dim")] if count > SHOWN else []
+
+
+def _balance_lines(balance: Balance, screen: Screen) -> list[str]:
+    left = balance.produced + balance.adopted
     parts = [
-        (law.pending, "pending"),
-        (law.scheduled, "scheduled or retrying"),
-        (law.running, "running"),
-        (law.dead, "dead"),
-        (law.completed, "completed"),
-        (law.cancelled, "cancelled"),
-        (law.deleted, "deleted"),
+        (balance.pending, "pending"),
+        (balance.scheduled, "scheduled or retrying"),
+        (balance.running, "running"),
+        (balance.dead, "dead"),
+        (balance.completed, "completed"),
+        (balance.cancelled, "cancelled"),
+        (balance.deleted, "deleted"),
     ]
     right = sum(count for count, _ in parts)
-    lines = [f"{number(law.produced)} produced + {number(law.adopted)} adopted = {number(left)}"]
+    lines = [f"{number(balance.produced)} produced + {number(balance.adopted)} adopted = {number(left)}"]
     line = f"{number(right)} ="
     for i, (count, name) in enumerate(parts):
         part = f" {'+ ' if i else ''}{number(count)} {name}"
-        if len(line) + len(part) > min(page.width, 80):
+        if len(line) + len(part) > min(screen.width, 80):
             lines.append(line)
             line = " " * 4
         line += part
     lines.append(line)
-    if law.unclaimed and law.is_exact:
-        lines.append(f"of these {number(law.unclaimed)} pushed by other programs and not claimed yet")
-    if law.excess > 0:
-        lines.append(page.paint(f"{plural(law.excess, 'job')} taken in and not accounted for", "red"))
-    elif law.excess < 0:
-        lines.append(page.paint(f"{plural(-law.excess, 'job')} more than were taken in", "red"))
+    if balance.unclaimed and balance.is_exact:
+        lines.append(f"pending includes {number(balance.unclaimed)} that other programs pushed, not claimed yet")
+    if balance.excess > 0:
+        lines.append(
+            screen.paint(f"{plural(balance.excess, 'job')} missing: entered the broker, not accounted for", "red")
+        )
+    elif balance.excess < 0:
+        lines.append(screen.paint(f"{plural(-balance.excess, 'job')} surplus: more than entered the broker", "red"))
     return lines
 
 
-def _verdict(report: Report, page: Page) -> str:
-    looked = f"{plural(report.elements, 'element')}, {plural(report.records, 'record')}, {plural(report.slots, 'slot')}"
+def _verdict(report: Report, screen: Screen) -> str:
+    checked = (
+        f"{plural(report.elements, 'element')}, {plural(report.records, 'record')}, {plural(report.slots, 'slot')}"
+    )
     if report.is_clean:
-        unsure = "" if report.law.is_exact else "; too busy to count what other programs pushed"
-        return page.paint(f"clean: {looked} looked at{unsure}", "green")
-    advice = "some of it could not be put right" if report.is_repair else "fileq fsck --repair puts back what it can"
-    return page.paint(f"not clean; {advice} ({looked})", "red")
+        inexact = "" if report.balance.is_exact else "; too busy to count the jobs of other programs"
+        return screen.paint(f"clean: checked {checked}{inexact}", "green")
+    advice = "some problems could not be repaired" if report.is_repair else "'fileq fsck --repair' repairs what it can"
+    return screen.paint(f"not clean; {advice} (checked {checked})", "red")

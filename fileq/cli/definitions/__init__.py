@@ -1,0 +1,29 @@
+"""The definitions of all commands. Each module has COMMANDS and must import nothing heavy at import time."""
+
+from __future__ import annotations
+
+import functools
+from importlib import import_module
+
+from fileq.cli.command import Command
+
+# In the order in which --help lists them.
+MODULES = (
+    "role_commands",
+    "try_command",
+    "enqueue_command",
+    "config_commands",
+    "doctor_command",
+    "completion_command",
+    "stats_commands",
+    "job_commands",
+    "dlq_commands",
+    "queue_commands",
+    "repair_commands",
+)
+
+
+@functools.cache
+def all_commands() -> tuple[Command, ...]:
+    modules = [import_module(f"{__name__}.{name}") for name in MODULES]
+    return tuple(command for module in modules for command in module.COMMANDS)

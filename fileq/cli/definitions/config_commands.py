@@ -1,0 +1,206 @@
+"""`fileq config …`: show, check and change the configuration."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fileq.cli.arguments import add_json
+from fileq.cli.command import Command, Invocation
+from fileq.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fileq.config import ListedSetting
+
+
+def _key(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("key", metavar="KEY", help="a setting such as worker.count, or a section such as redis")
+    add_json(parser)
+
+
+def _key_and_value(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("key", metavar="KEY", help="a setting such as worker.count")
+    parser.add_argument("value", metavar="VALUE", help="as for --set: 8, 30s, a,b or [a, b]; - reads one line of stdin")
+    add_json(parser)
+
+
+def _file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", default="config.yaml", metavar="FILE", help="file to write")
+
+
+def _check(invocation: Invocation) -> int:
+    from fileq.config import describe_broker_choice
+
+    try:
+        loaded = invocation.loaded()
+    except ConfigError as error:
+        if not invocation.options.json:
+            raise
+        invocation.print_json({"is_ok": False, "problems": error.problems, "path": None, "broker": None, "ignored": []})
+        return 2
+    broker = describe_broker_choice(loaded)
+    if invocation.options.json:
+        ignored = loaded.unknown_env
+        invocation.print_json(
+            {"is_ok": True, "problems": [], "path": loaded.path, "broker": broker, "ignored": ignored}
+        )
+        return 0
+    print(f"ok: {loaded.path or 'no file, all defaults'}; broker {broker}")
+    for name in loaded.unknown_env:
+        print(f"ignored: the environment variable {name} names no setting")
+    return 0
+
+
+def _list(invocation: Invocation) -> int:
+    from fileq.config import to_listing
+
+    loaded = invocation.loaded()
+    rows = to_listing(loaded, getattr(invocation.options, "key", ""))
+    if invocation.options.json:
+        invocation.print_json({"path": loaded.path, "settings": list(map(_as_json, rows))})
+    else:
+        _print(rows)
+    return 0
+
+
+def _as_json(row: ListedSetting) -> dict[str, Any]:
+    return {"key": row.key, "value": row.plain, "layer": row.origin.layer, "origin": row.origin.name}
+
+
+def _print(rows: list[ListedSetting]) -> None:
+    wide = max(len(row.key) for row in rows)
+    for row in rows:
+        print(f"{row.key:<{wide}}  {row.value}  ({row.origin})")
+
+
+def _set(invocation: Invocation) -> int:
+    from fileq.config.edit import set_in_file
+
+    options = invocation.options
+    value = sys.stdin.readline().rstrip("\n") if options.value == "-" else options.value
+    changed = set_in_file(options.key, value, path=options.config, sets=options.sets)
+    if options.json:
+        document = {
+            "path": changed.path,
+            "is_new_file": changed.is_new_file,
+            "settings": list(map(_as_json, changed.written)),
+            "overriding": list(map(_as_json, changed.overriding)),
+            "problems": changed.problems,
+        }
+        invocation.print_json(document)
+        return 0
+    if changed.is_new_file:
+        _remark(f"there was no configuration file; wrote a new {changed.path}")
+    if changed.written:
+        _print(changed.written)
+    else:
+        print(f"{options.key} is set in {changed.path}")
+    for problem in changed.problems:
+        _remark(f"still wrong: {problem}")
+    if changed.is_exposed:
+        _remark(f"all users of this machine can read {changed.path}, which holds a secret; chmod o-r {changed.path}")
+    for row in changed.overriding:
+        source = f"{row.origin} in the environment" if row.origin.layer == "env" else f"{row.origin}"
+        _remark(f"{row.key} stays {row.value} here: {source} overrides the file")
+    return 0
+
+
+def _remark(text: str) -> None:
+    print(f"fileq: {text}", file=sys.stderr)
+
+
+def _init(invocation: Invocation) -> int:
+    from fileq.config import example_yaml
+
+    file = invocation.options.file
+    try:
+        with open(file, "x", encoding="utf-8") as opened:
+            opened.write(example_yaml())
+    except FileExistsError:
+        raise ConfigError(f"{file!r} exists already; name another file or remove it") from None
+    except OSError as error:
+        raise ConfigError(f"{file!r} can't be written: {error.strerror}") from error
+    print(f"wrote {file}")
+    return 0
+
+
+_SETTINGS = (
+    ("settings", "list: one object for each setting, in the order of config.example.yaml"),
+    ("settings[].key", "string: the dotted path of the setting"),
+    ("settings[].value", "any: the value as written in a file; durations as text, secrets as ***"),
+    ("settings[].layer", "string: where the value comes from: default, file, env or --set"),
+    ("settings[].origin", "string: the line of the file or the name of the variable; else empty"),
+)
+_LISTED = (("path", "string or null: the file that was read, if any"), *_SETTINGS)
+
+COMMANDS = (
+    Command(
+        words=("config", "list"),
+        summary="show every setting and where its value comes from",
+        description="Prints every setting, its value and where the value comes from. Secrets are shown as ***.",
+        examples=(("fileq config list", "the configuration that fileq would use in this directory"),),
+        arguments=add_json,
+        run=_list,
+        json_fields=_LISTED,
+    ),
+    Command(
+        words=("config", "get"),
+        summary="show one setting or one section",
+        description="Prints one setting, or all settings of a section, in the format of `config list`.",
+        examples=(("fileq config get worker.count", "one value"), ("fileq config get redis", "a section")),
+        arguments=_key,
+        run=_list,
+        json_fields=_LISTED,
+    ),
+    Command(
+        words=("config", "set"),
+        summary="change one setting in the file, keeping comments",
+        description="""\
+Changes one setting in the file that fileq loads here (--config, else $FILEQ_CONFIG, else ./config.yaml). Everything
+else in the file stays as it is, comments included. If there is no file, ./config.yaml is created.
+
+The result is checked before it is written; a change that makes the configuration invalid is refused. A remark says if
+the environment or --set overrides the file. A secret is never printed; to keep it out of the shell's history, give -
+and type it. Roles read the file when they start, so restart them after a change.""",
+        examples=(
+            ("fileq config set worker.count 8", "eight slots, effective at the next start"),
+            ("fileq config set producer.include_globs '**/*.pdf,**/*.docx'", "a list"),
+            ("fileq config set redis.password - < /run/secrets/redis", "a secret, read from a file"),
+        ),
+        arguments=_key_and_value,
+        run=_set,
+        json_fields=(
+            ("path", "string: the file that was written"),
+            ("is_new_file", "boolean: the file did not exist before"),
+            *_SETTINGS,
+            ("overriding", "list: settings, with the same fields, that the environment or --set overrides"),
+            ("problems", "list of strings: what is still wrong with the configuration"),
+        ),
+    ),
+    Command(
+        words=("config", "check"),
+        summary="check the configuration and report every problem",
+        description="Reads the file, the environment and --set, and reports all problems at once, one line each.",
+        examples=(("fileq config check --config staging.yaml", "is this file valid?"),),
+        arguments=add_json,
+        run=_check,
+        json_fields=(
+            ("is_ok", "boolean: there is no problem; else the exit code is 2"),
+            ("problems", "list of strings: all problems"),
+            ("path", "string or null: the file that was read, if any"),
+            ("broker", "string or null: which broker, its address, and the setting that selected it"),
+            ("ignored", "list of strings: FILEQ_ variables in the environment that name no setting"),
+        ),
+    ),
+    Command(
+        words=("config", "init"),
+        summary="write a file with every setting, its default and meaning",
+        description="""\
+Writes a configuration file with every setting, its default and its meaning. Never overwrites a file.""",
+        examples=(("fileq config init", "write ./config.yaml"),),
+        arguments=_file,
+        run=_init,
+        is_configured=False,
+    ),
+)

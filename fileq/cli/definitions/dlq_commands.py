@@ -1,0 +1,176 @@
+"""`fileq admin dlq list|retry|delete` and `fileq admin purge-dlq`: the dead-letter queue."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from fileq.cli.arguments import add_json, add_match, whole_number
+from fileq.cli.command import Command, Invocation
+from fileq.cli.screen import print_lines, screen_of_stdout
+from fileq.commands.admin.json_schema import DLQ_LIST_FIELDS, DLQ_REPORT_FIELDS, PURGE_FIELDS
+from fileq.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fileq.commands.admin.dlq import DlqReport
+
+
+def _add_conditions(parser: argparse.ArgumentParser) -> None:
+    add_match(parser)
+    parser.add_argument("--error", metavar="TEXT", help="only jobs whose error contains TEXT (case-insensitive)")
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    _add_conditions(parser)
+    parser.add_argument("--limit", type=whole_number(1), default=50, metavar="N", help="list at most N (default: 50)")
+    add_json(parser)
+
+
+def _list(invocation: Invocation) -> int:
+    from fileq.commands.admin.dlq import list_dead
+
+    options = invocation.options
+    dead = list_dead(invocation.broker(), options.limit, match=options.match, error=options.error)
+    if options.json:
+        invocation.print_json(dead)
+        return 0
+    from fileq.commands.admin.dlq_text import render_dead
+    from fileq.commands.admin.formatting import now_ms
+
+    print_lines(render_dead(dead, screen_of_stdout(), now_ms()))
+    return 0
+
+
+def _retry_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ids", nargs="*", metavar="ID", help="id of a dead job")
+    parser.add_argument("--all", action="store_true", help="all dead jobs, or all that match --match and --error")
+    _add_conditions(parser)
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, only report")
+    add_json(parser)
+
+
+def _retry(invocation: Invocation) -> int:
+    from fileq.commands.admin.dlq import retry, retry_all
+
+    options = invocation.options
+    has_conditions = options.match is not None or options.error is not None
+    if options.ids and (options.all or has_conditions):
+        raise ConfigError("give ids, or --all with --match and --error; not both; see 'fileq admin dlq retry --help'")
+    if not options.ids and not options.all:
+        named = "--all as well" if has_conditions else "ids, or --all"
+        raise ConfigError(f"which dead jobs? give {named}; see 'fileq admin dlq retry --help'")
+    queue = invocation.loaded().config.worker.priorities[-1]
+    broker = invocation.broker()
+    if options.all:
+        report = retry_all(broker, queue=queue, match=options.match, error=options.error, is_dry_run=options.dry_run)
+    else:
+        report = retry(broker, options.ids, queue=queue, is_dry_run=options.dry_run)
+    return _print_report(invocation, report, "put back", has_failed=report.has_failed and not options.all)
+
+
+def _print_report(invocation: Invocation, report: DlqReport, verb: str, *, has_failed: bool) -> int:
+    if invocation.options.json:
+        invocation.print_json(report)
+    else:
+        from fileq.commands.admin.dlq_text import render_report
+
+        print_lines(render_report(report, verb, screen_of_stdout()))
+    return 1 if has_failed else 0
+
+
+def _delete_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "ids", nargs="+", metavar="ID", help="id of a dead job, or raw-<sha1> for bytes that are not a job"
+    )
+    add_json(parser)
+
+
+def _delete(invocation: Invocation) -> int:
+    from fileq.commands.admin.dlq import delete
+
+    report = delete(invocation.broker(), invocation.options.ids)
+    return _print_report(invocation, report, "deleted", has_failed=report.has_failed)
+
+
+def _purge_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--yes", action="store_true", help="delete; without it the command only counts (or: --force)")
+    add_json(parser)
+
+
+def _purge(invocation: Invocation) -> int:
+    from fileq.commands.admin.dlq import count_dead, purge
+    from fileq.commands.admin.formatting import plural
+
+    broker = invocation.broker()
+    if not invocation.options.yes:
+        count = count_dead(broker)
+        if invocation.options.json:
+            invocation.print_json({"deleted": 0, "dead": count})
+        else:
+            print(f"{plural(count, 'dead job')}; nothing was deleted")
+        raise ConfigError("purge-dlq deletes all dead jobs permanently; add --yes to confirm")
+    deleted = purge(broker)
+    if invocation.options.json:
+        invocation.print_json({"deleted": deleted, "dead": deleted})
+    else:
+        print(f"{plural(deleted, 'dead job')} deleted")
+    return 0
+
+
+COMMANDS = (
+    Command(
+        words=("admin", "dlq", "list"),
+        summary="list dead jobs with attempts, error and times",
+        description="""\
+Lists the dead-letter queue, newest first: for each job its id, when it died, the number of its attempts, its queue, its
+file and the first line of its error. Bytes that are not a job are listed under raw-<sha1>. `fileq show ID` shows one
+job in full.""",
+        examples=(
+            ("fileq dlq list", "the newest fifty"),
+            ("fileq dlq list --match '*.pdf' --error timeout", "only jobs that match both conditions"),
+        ),
+        arguments=_list_arguments,
+        run=_list,
+        json_fields=DLQ_LIST_FIELDS,
+    ),
+    Command(
+        words=("admin", "dlq", "retry"),
+        summary="put dead jobs back into their queues",
+        description="""\
+Puts dead jobs back into the queues they came from, as new jobs with the same id: retries, recoveries and error are
+reset. The command can be interrupted and repeated: no job is lost or runs twice. Bytes that are not a job are refused,
+because a retry would bury them again. Exit code 1 if a job that was named by its id could not be put back.""",
+        examples=(
+            ("fileq dlq retry 2f6c1d0e-5b7a-4c3f-9e21-8d4b6a7c9f10", "one job; several ids may be given"),
+            ("fileq dlq retry --all --error 'connection refused' --dry-run", "show which jobs would be put back"),
+            ("fileq dlq retry --all --match '/srv/inbox/2026/**'", "all jobs for files of one directory"),
+        ),
+        arguments=_retry_arguments,
+        run=_retry,
+        json_fields=DLQ_REPORT_FIELDS,
+    ),
+    Command(
+        words=("admin", "dlq", "delete"),
+        summary="delete dead jobs permanently",
+        description="""\
+Deletes dead jobs and their records. Files are not touched. Exit code 1 if an id is not that of a dead job.""",
+        examples=(("fileq dlq delete raw-da39a3ee5e6b4b0d3255bfef95601890afd80709", "bytes that are not a job"),),
+        arguments=_delete_arguments,
+        run=_delete,
+        json_fields=DLQ_REPORT_FIELDS,
+    ),
+    Command(
+        words=("admin", "purge-dlq"),
+        summary="delete all dead jobs",
+        description="""\
+Deletes all dead jobs with their records and prints how many. Without --yes it only prints how many there are and ends
+with exit code 2.""",
+        examples=(
+            ("fileq purge-dlq", "show how many jobs would be deleted"),
+            ("fileq purge-dlq --yes", "delete them"),
+        ),
+        arguments=_purge_arguments,
+        run=_purge,
+        json_fields=PURGE_FIELDS,
+    ),
+)

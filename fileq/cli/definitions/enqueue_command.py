@@ -1,0 +1,128 @@
+"""`fileq enqueue`: queue jobs for files, commands, or a handler of a type."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from fileq.cli.arguments import add_json, duration, point_in_time, whole_number
+from fileq.cli.command import Command, Invocation
+from fileq.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fileq.commands.enqueue import EnqueuedJob
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("subjects", nargs="*", metavar="PATH", help='a file; or a command as \'{"command": "…"}\'')
+    parser.add_argument("--type", metavar="T", help="queue one job of this type, without a file")
+    parser.add_argument("--payload", metavar="JSON", help="job.payload of the job given by --type")
+    parser.add_argument("--priority", metavar="P", help="the queue (default: the one the producer would choose)")
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--delay", type=duration, default=0.0, metavar="D", help="run after this delay, such as 10m")
+    when.add_argument("--at", type=point_in_time, default=0, metavar="TIME", help="run at 2026-01-31T18:00 or later")
+    parser.add_argument("--max-retries", type=whole_number(), metavar="N", help="overrides worker.max_retries")
+    parser.add_argument("--timeout", type=duration, metavar="D", help="limit of one attempt; overrides worker.timeout")
+    parser.add_argument("--id", default="", metavar="ID", help="id of the job; if it is in use, nothing is queued")
+    add_json(parser)
+
+
+def _run(invocation: Invocation) -> int:
+    from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, JobOptions, entries_for, entry_of_type
+
+    options = invocation.options
+    _check(options)
+    config = invocation.loaded().config
+    job_options = JobOptions(
+        priority=options.priority or "",
+        delay_ms=round(options.delay * 1000),
+        at_ms=options.at,
+        max_retries=options.max_retries,
+        timeout_s=options.timeout,
+        id=options.id,
+        is_traced=config.observability.tracing.enabled,
+    )
+    if options.type is not None:
+        entries = [entry_of_type(config, options.type, options.payload, job_options)]
+    else:
+        entries = entries_for(config, options.subjects, job_options)
+    if any(entry.job.type == COMMAND_TYPE for entry in entries) and not config.worker.allow_commands:
+        _remark("worker.allow_commands is false here; a worker with this setting will refuse the command")
+    enqueuing = Enqueuing(invocation.broker(create=True), config)
+    try:
+        enqueuing.enqueue(entries)
+    finally:
+        # Also after an outage: prints the jobs that were enqueued before it. The spans are sent first, because the
+        # reader of stdout may exit early.
+        try:
+            if unsent := enqueuing.send_spans():
+                _remark(f"not all spans of these jobs were sent: {unsent}")
+        finally:
+            _print(invocation, enqueuing.jobs, entries[0].job.batch_id)
+    return 0
+
+
+def _print(invocation: Invocation, jobs: list[EnqueuedJob], batch_id: str | None) -> None:
+    if invocation.options.json:
+        if jobs:
+            invocation.print_json({"jobs": jobs, "batch_id": batch_id})
+        return
+    for job in jobs:
+        print(job.id)
+        if job.fate == "duplicate":
+            _remark(f"a job with the id {job.id} exists already; nothing was enqueued")
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.type is not None and options.subjects:
+        raise ConfigError(f"--type queues a job without a file; leave out --type or {options.subjects[0]!r}")
+    if options.type is None and options.payload is not None:
+        raise ConfigError("--payload needs --type; see 'fileq enqueue --help'")
+    if options.type is None and not options.subjects:
+        raise ConfigError("nothing to enqueue; name files, or give --type; see 'fileq enqueue --help'")
+    if options.timeout == 0:
+        raise ConfigError("--timeout is 0; it must be longer than 0")
+
+
+def _remark(text: str) -> None:
+    print(f"fileq: {text}", file=sys.stderr)
+
+
+COMMANDS = (
+    Command(
+        words=("enqueue",),
+        summary="queue jobs for files, commands, or a handler of a type",
+        description="""\
+Queues one job for each file, even if its version was processed before, and prints the ids of the jobs, one on each
+line. The version is recorded as if a producer had found it, so a running producer does not queue it again. Files must
+be below worker.allowed_roots or, if that is not set, below producer.scan_dir.
+
+With --type: one job without a file, for the handler of that type. An argument that begins with a brace is a command. It
+runs on workers that have worker.allow_commands.
+
+All arguments are checked before the first job is queued. If the connection was lost, repeat the command with the same
+--id: an existing job is not queued twice; its id is printed, and the exit code is 0.""",
+        examples=(
+            ("fileq enqueue inbox/a.pdf inbox/b.pdf", "process these files (again)"),
+            ("fileq enqueue inbox/big.zip --priority low --delay 10m", "in ten minutes, in the queue low"),
+            (
+                "fileq enqueue --type report --payload '{\"month\": 1}' --id report-2026-01",
+                "a job without a file, at most once under this id",
+            ),
+            ('fileq enqueue \'{"command": "df -h"}\' --timeout 30s', "a shell command, run by a worker"),
+        ),
+        arguments=_arguments,
+        run=_run,
+        json_fields=(
+            ("jobs", "list: one object for each job, in the order of the arguments"),
+            ("jobs[].id", "string: the id of the job"),
+            ("jobs[].fate", "string: enqueued, or duplicate if a job with this id exists already"),
+            ("jobs[].filepath", "string: the path of the file on the producer; empty for a job without a file"),
+            ("jobs[].type", "string or null: the type of a job without a file"),
+            ("jobs[].priority", "string: the queue of the job"),
+            ("jobs[].process_at", "string or null: the job does not run before this time (RFC 3339, UTC)"),
+            ("batch_id", "string or null: shared by all jobs of one call; null for a single job"),
+        ),
+    ),
+)

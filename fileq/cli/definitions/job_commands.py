@@ -1,0 +1,209 @@
+"""`fileq admin peek|list|show|trace|cancel`: look at jobs, and cancel them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from fileq.cli.arguments import add_json, whole_number
+from fileq.cli.command import Command, Invocation
+from fileq.cli.screen import print_lines, screen_of_stdout
+from fileq.commands.admin.json_schema import CANCEL_FIELDS, HISTORY_FIELDS, JOB_FIELDS, TRACE_FIELDS
+from fileq.core.job import State
+
+_LIST_FIELDS = (("jobs[]", "one object for each job"), *((f"jobs[].{name}", meaning) for name, meaning in JOB_FIELDS))
+_STATES = (*(state.value for state in State), "processing", "failed")
+
+
+def _peek_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--queue",
+        metavar="NAME",
+        help="a queue, or dead_letter, completed, scheduled, cancelled (default: all queues)",
+    )
+    parser.add_argument(
+        "-n", type=whole_number(1), default=10, metavar="N", dest="limit", help="show at most N (default: 10)"
+    )
+    add_json(parser)
+
+
+def _peek(invocation: Invocation) -> int:
+    from fileq.commands.admin.queries import peek, place_named
+
+    queues = invocation.loaded().config.worker.priorities
+    name = invocation.options.queue
+    places = [place_named(name, queues)] if name is not None else list(queues)
+    found = {place: peek(invocation.broker(), place, invocation.options.limit) for place in places}
+    if invocation.options.json:
+        invocation.print_json({"jobs": [job for jobs in found.values() for job in jobs]})
+        return 0
+    from fileq.commands.admin.formatting import now_ms
+    from fileq.commands.admin.queries_text import render_peek
+
+    print_lines(render_peek(found, queues, screen_of_stdout(), now_ms()))
+    return 0
+
+
+def _state(text: str) -> State:
+    try:
+        return State.from_filter(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"is {text!r}; it must be one of {', '.join(_STATES)}") from None
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--state", type=_state, metavar="S", help=f"only jobs in this state: {', '.join(_STATES)}")
+    parser.add_argument("--type", metavar="T", help="only jobs of this type")
+    parser.add_argument("--limit", type=whole_number(1), default=50, metavar="N", help="list at most N (default: 50)")
+    add_json(parser)
+
+
+def _list(invocation: Invocation) -> int:
+    from fileq.commands.admin.queries import list_jobs
+
+    options = invocation.options
+    queues = invocation.loaded().config.worker.priorities
+    jobs = list_jobs(invocation.broker(), queues, state=options.state, type=options.type, limit=options.limit)
+    if options.json:
+        invocation.print_json({"jobs": jobs})
+        return 0
+    if not jobs:
+        print("no job matches")
+        return 0
+    from fileq.commands.admin.formatting import now_ms
+    from fileq.commands.admin.queries_text import job_table
+
+    print_lines(job_table(jobs, screen_of_stdout(), now_ms()))
+    return 0
+
+
+def _show_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="id of a job")
+    add_json(parser)
+
+
+def _show(invocation: Invocation) -> int:
+    from fileq.commands.admin.queries import show
+
+    history = show(invocation.broker(), invocation.options.id)
+    if invocation.options.json:
+        invocation.print_json(history)
+        return 0
+    from fileq.commands.admin.formatting import now_ms
+    from fileq.commands.admin.queries_text import render_history
+
+    print_lines(render_history(history, screen_of_stdout(), now_ms()))
+    return 0
+
+
+def _trace_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", help="path of the file on the producer; it need not exist any more")
+    add_json(parser)
+
+
+def _trace(invocation: Invocation) -> int:
+    from fileq.commands.admin.queries import trace
+    from fileq.core.errors import BrokerError
+
+    traced = trace(invocation.broker(), os.path.abspath(os.fsencode(invocation.options.path)))
+    if not traced.versions:
+        raise BrokerError(
+            f"nothing is known about {traced.filepath!r}; "
+            "give its path on the producer, below producer.scan_dir, and check include_globs and exclude_globs"
+        )
+    if invocation.options.json:
+        invocation.print_json(traced)
+        return 0
+    from fileq.commands.admin.formatting import now_ms
+    from fileq.commands.admin.queries_text import render_trace
+
+    print_lines(render_trace(traced, screen_of_stdout(), now_ms()))
+    return 0
+
+
+def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("ids", nargs="+", metavar="ID", help="id of a job")
+    add_json(parser)
+
+
+def _cancel(invocation: Invocation) -> int:
+    from fileq.commands.admin.control import cancel, describe
+
+    cancelled = cancel(invocation.broker(), invocation.options.ids, invocation.loaded().config.worker.heartbeat_ttl)
+    if invocation.options.json:
+        invocation.print_json(cancelled)
+    else:
+        from fileq.core.text import printable
+
+        print_lines(f"{printable(result.id)}: {describe(result, cancelled.within_s)}" for result in cancelled.results)
+    return 1 if cancelled.has_failed else 0
+
+
+COMMANDS = (
+    Command(
+        words=("admin", "peek"),
+        summary="show the next jobs of a queue",
+        description="""\
+Shows the jobs that are claimed next from each queue, or from one. For `scheduled` it shows the jobs that are due first;
+for `dead_letter`, `completed` and `cancelled` the newest. Changes nothing.""",
+        examples=(
+            ("fileq peek", "the next ten jobs of each queue"),
+            ("fileq peek --queue high -n 3", "the next three jobs of one queue"),
+            ("fileq peek --queue completed", "the jobs that were completed last"),
+        ),
+        arguments=_peek_arguments,
+        run=_peek,
+        json_fields=_LIST_FIELDS,
+    ),
+    Command(
+        words=("admin", "list"),
+        summary="list jobs by state and type",
+        description="""\
+Lists jobs in one state, or in all states: running, pending, retrying, scheduled, dead, completed, cancelled. Waiting
+jobs are listed in the order in which they are claimed, ended jobs newest first. `processing` is another name for
+running, `failed` for retrying.""",
+        examples=(
+            ("fileq list --state failed", "jobs that wait for another attempt"),
+            ("fileq list --type thumbnail --limit 5 --json", "five jobs of one type, as JSON"),
+        ),
+        arguments=_list_arguments,
+        run=_list,
+        json_fields=_LIST_FIELDS,
+    ),
+    Command(
+        words=("admin", "show"),
+        summary="show one job with all its attempts",
+        description="""\
+Shows everything known about a job: its state, its file, and every attempt with worker, duration and error. The record
+of a completed or cancelled job is kept for worker.history_ttl; the record of a dead job until it is retried or
+deleted.""",
+        examples=(("fileq show 2f6c1d0e-5b7a-4c3f-9e21-8d4b6a7c9f10", "what happened to this job"),),
+        arguments=_show_arguments,
+        run=_show,
+        json_fields=HISTORY_FIELDS,
+    ),
+    Command(
+        words=("admin", "trace"),
+        summary="show everything known about a file, version by version",
+        description="""\
+Shows the history of a file. For every version that the ledger or a record still knows: when it was enqueued, each
+attempt with worker, duration and error, and the outcome. The path is the one that the producer uses; a relative path is
+resolved here. Exit code 1 if nothing is known about the file.""",
+        examples=(("fileq trace inbox/invoice-17.pdf", "was it processed, and if not, why?"),),
+        arguments=_trace_arguments,
+        run=_trace,
+        json_fields=TRACE_FIELDS,
+    ),
+    Command(
+        words=("admin", "cancel"),
+        summary="cancel waiting or running jobs",
+        description="""\
+A waiting job is removed from its queue at once. A running job is stopped by its worker at the next renewal of its
+heartbeat, at most a third of worker.heartbeat_ttl later. A job that has already ended or is unknown is not changed;
+then the exit code is 1.""",
+        examples=(("fileq cancel 2f6c1d0e-5b7a-4c3f-9e21-8d4b6a7c9f10", "one job; several ids may be given"),),
+        arguments=_cancel_arguments,
+        run=_cancel,
+        json_fields=CANCEL_FIELDS,
+    ),
+)

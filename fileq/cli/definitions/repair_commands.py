@@ -1,0 +1,99 @@
+"""`fileq admin reprocess|fsck`: enqueue known files again, check the broker's consistency and repair it."""
+
+from __future__ import annotations
+
+import argparse
+
+from fileq.cli.arguments import add_json, add_match, point_in_time_or_ago
+from fileq.cli.command import Command, Invocation
+from fileq.cli.screen import print_lines, screen_of_stdout
+from fileq.commands.admin.json_schema import FSCK_FIELDS, REPROCESS_FIELDS
+
+
+def _reprocess_arguments(parser: argparse.ArgumentParser) -> None:
+    add_match(parser)
+    parser.add_argument(
+        "--since", type=point_in_time_or_ago, metavar="T", help="only files modified since: 2h, 2026-11-01 or RFC 3339"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="change nothing, only report")
+    add_json(parser)
+
+
+def _reprocess(invocation: Invocation) -> int:
+    from fileq.commands.admin.reprocess import render, reprocess
+
+    options, config = invocation.options, invocation.loaded().config
+    report = reprocess(
+        invocation.broker(),
+        config,
+        match=options.match,
+        since_ms=options.since,
+        is_dry_run=options.dry_run,
+        here=config.paths.here,
+    )
+    if options.json:
+        invocation.print_json(report)
+    else:
+        print_lines(render(report))
+    return 0
+
+
+def _fsck_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repair", action="store_true", help="repair what can be repaired, and report it")
+    add_json(parser)
+
+
+def _fsck(invocation: Invocation) -> int:
+    from fileq.commands.admin.fsck import fsck
+
+    config = invocation.loaded().config
+    report = fsck(invocation.broker(), config, is_repairing=invocation.options.repair, here=config.paths.here)
+    if invocation.options.json:
+        invocation.print_json(report)
+    else:
+        from fileq.commands.admin.fsck.report import render
+
+        print_lines(render(report, screen_of_stdout()))
+    return 0 if report.is_clean else 1
+
+
+COMMANDS = (
+    Command(
+        words=("admin", "reprocess"),
+        summary="enqueue known files again",
+        description="""\
+Enqueues the newest known version of each file again, whether its last job was completed or died; for example after a
+handler was fixed. Skips and reports files that no longer exist, and files whose last job has not ended yet.""",
+        examples=(
+            ("fileq reprocess --match '*.pdf' --since 2h --dry-run", "show which files would be enqueued"),
+            (
+                "fileq reprocess --match '/srv/inbox/2026/**' --since 2026-11-01",
+                "all files of a directory modified since then",
+            ),
+        ),
+        arguments=_reprocess_arguments,
+        run=_reprocess,
+        json_fields=REPROCESS_FIELDS,
+    ),
+    Command(
+        words=("admin", "fsck"),
+        summary="prove that no job was lost, and repair",
+        description="""\
+Proves, while workers are running, that every job that entered the broker is accounted for: produced + adopted = pending
++ scheduled + retrying + running + dead + completed + cancelled + deleted. Also checks that lists, records, slots and
+counters agree. Every problem is checked twice before it is reported, so a check that finds one takes some seconds. Exit
+code 1 if there is a problem.
+
+With --repair: jobs of dead slots return to their queues; jobs that are missing from the list that their record names
+are restored; jobs without a record get one; files whose job left no trace are enqueued again; the difference that
+remains is counted as deleted or adopted. Each repair is one atomic step that checks again first. The command can be
+interrupted and repeated while workers are running. It lists what it did. Exit code 0 if no problem remains.""",
+        examples=(
+            ("fileq fsck", "is anything lost?"),
+            ("fileq fsck --repair", "repair it"),
+        ),
+        arguments=_fsck_arguments,
+        run=_fsck,
+        json_fields=FSCK_FIELDS,
+    ),
+)

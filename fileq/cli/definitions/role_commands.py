@@ -1,0 +1,89 @@
+"""`fileq producer`, `fileq worker`, `fileq all`: start a role."""
+
+from __future__ import annotations
+
+import argparse
+
+from fileq.cli.arguments import add_app_dir, whole_number
+from fileq.cli.command import Command, Invocation
+
+
+def _producer_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scan_dir", nargs="?", metavar="DIR", help="directory of the files (producer.scan_dir)")
+    add_app_dir(parser)
+    parser.add_argument("--once", action="store_true", help="process what is there now, then exit")
+
+
+def _worker_arguments(parser: argparse.ArgumentParser) -> None:
+    _producer_arguments(parser)
+    parser.add_argument(
+        "--count", type=whole_number(1), metavar="N", help="jobs that run at the same time (worker.count)"
+    )
+
+
+def _run(invocation: Invocation, role: str) -> int:
+    options = invocation.options
+    flags = {"producer.scan_dir": options.scan_dir, "worker.count": getattr(options, "count", None)}
+    loaded = invocation.loaded(*(f"{key}={value}" for key, value in flags.items() if value is not None))
+    if role == "producer":
+        from fileq.runtime.roles import run_producer, run_producer_once
+
+        return run_producer_once(loaded) if options.once else run_producer(loaded)
+    if options.once:
+        from fileq.runtime.once import run_once
+
+        return run_once(loaded, options.app_dir, is_producing=role == "all")
+    from fileq.runtime.roles import run_worker
+
+    return run_worker(loaded, options.app_dir, is_producing=role == "all")
+
+
+COMMANDS = (
+    Command(
+        words=("producer",),
+        summary="find files and queue one job for each version",
+        description="""\
+Scans and watches a directory until SIGTERM or Ctrl-C, and queues one job for each version of a file as soon as the file
+is completely written. All producers of one broker share a rate limit.
+
+With --once: scans once, prints a summary to stdout and exits.""",
+        examples=(
+            ("fileq producer /srv/inbox", "watch /srv/inbox until SIGTERM or Ctrl-C"),
+            ("fileq producer --once --set producer.rate_limit_per_sec=0", "one scan without a rate limit"),
+        ),
+        arguments=_producer_arguments,
+        run=lambda invocation: _run(invocation, "producer"),
+    ),
+    Command(
+        words=("worker",),
+        summary="run the handlers of queued jobs",
+        description="""\
+Claims jobs in the order of their priority, runs their handlers and records the outcomes, until a signal arrives. Also
+returns the jobs of dead workers to their queues and queues jobs that are due. After the first SIGINT or SIGTERM running
+jobs may finish, up to worker.shutdown_timeout; after the second they are stopped and returned to their queues.
+
+With --once: runs until no job is pending, running or retrying. Exit code 0, or 3 if a job died in this run.""",
+        examples=(
+            ("fileq worker --count 8", "eight jobs at a time"),
+            ("fileq worker --app-dir /opt/handlers --set redis.addr=redis:6379", "handlers from another directory"),
+        ),
+        arguments=_worker_arguments,
+        run=lambda invocation: _run(invocation, "worker"),
+    ),
+    Command(
+        words=("all",),
+        summary="producer and worker in one process",
+        description="""\
+Runs producer and worker in one process: all that a single machine needs.
+
+With --once, for cron and CI: scans once, then runs until no job is pending, running or retrying. Exit code 0, or 3 if a
+job died in this run. Waits up to a minute for files that are still being written. Leaves and reports jobs that are
+scheduled for later or are in paused queues.""",
+        examples=(
+            ("fileq all ./inbox", "process files dropped into ./inbox; needs no server, only an SQLite file"),
+            ("fileq all ./inbox --once", "process the files that are there now, then exit"),
+        ),
+        arguments=_worker_arguments,
+        run=lambda invocation: _run(invocation, "all"),
+    ),
+)

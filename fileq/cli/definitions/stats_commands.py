@@ -1,0 +1,164 @@
+"""`fileq admin stats` and `fileq admin workers`: the state of the queues and of the workers."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fileq.cli.arguments import add_json
+from fileq.cli.command import Command, Invocation
+from fileq.cli.screen import print_lines, screen_of_stdout
+from fileq.commands.admin.json_schema import STATS_FIELDS, WORKERS_FIELDS
+
+if TYPE_CHECKING:
+    from fileq.commands.admin.stats import Stats
+
+REFRESH_S = 2.0
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text.removesuffix("s"))
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 86_400:
+        raise argparse.ArgumentTypeError(f"is {text!r}; it must be a number of seconds, 0.1 or more")
+    return seconds
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    add_json(parser)
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=_seconds,
+        const=REFRESH_S,
+        metavar="SECONDS",
+        help=f"refresh until Ctrl-C, every {REFRESH_S:g} seconds by default; with --json one line each time",
+    )
+
+
+def _stats(invocation: Invocation) -> int:
+    if invocation.options.watch is not None:
+        return _watch(invocation, invocation.options.watch)
+    from fileq.commands.admin.stats import gather
+
+    stats = gather(invocation.broker())
+    if invocation.options.json:
+        invocation.print_json(stats)
+        return 0
+    from fileq.commands.admin.stats_text import render
+
+    print_lines(render(stats, screen_of_stdout(is_endless=True)))
+    return 0
+
+
+def _watch(invocation: Invocation, interval_s: float) -> int:
+    import sys
+
+    from fileq.commands.admin.live_stats import watch
+
+    try:
+        if sys.stdout.isatty() and not invocation.options.json:
+            _watch_in_place(invocation, interval_s)
+        else:
+            watch(invocation.broker, _show_blocks(invocation), interval_s)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _show_blocks(invocation: Invocation) -> Callable[[Stats | None, str], None]:
+    """Prints one block of lines after another, for files and pipes."""
+    import sys
+
+    from fileq.commands.admin.stats_text import render
+
+    def show(stats: Stats | None, outage: str) -> None:
+        if outage:
+            print(f"fileq: {outage}", file=sys.stderr, flush=True)
+        elif invocation.options.json:
+            invocation.print_json(stats)
+            sys.stdout.flush()
+        elif stats is not None:
+            print_lines([*render(stats, screen_of_stdout()), ""])
+            sys.stdout.flush()
+
+    return show
+
+
+def _watch_in_place(invocation: Invocation, interval_s: float) -> None:
+    from rich.live import Live
+    from rich.text import Text
+
+    from fileq.commands.admin.live_stats import watch
+    from fileq.commands.admin.stats_text import render
+
+    with Live(console=invocation.console, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
+
+        def show(stats: Stats | None, outage: str) -> None:
+            screen = screen_of_stdout()
+            lines = render(stats, screen._replace(height=screen.height - bool(outage))) if stats is not None else []
+            if outage:
+                lines.insert(0, screen.paint(outage[: screen.width], "red"))
+            live.update(Text.from_ansi("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
+
+        watch(invocation.broker, show, interval_s)
+
+
+def _workers(invocation: Invocation) -> int:
+    from fileq.commands.admin.control import workers
+
+    found = workers(invocation.broker())
+    if invocation.options.json:
+        invocation.print_json(found)
+        return 0
+    if not found.workers:
+        print("no workers; start one with 'fileq worker'")
+        return 0
+    from fileq.commands.admin.stats_text import process_table, slot_table
+
+    screen = screen_of_stdout(is_endless=True)
+    heads = process_table(found.workers, screen, found.at)
+    lines = [heads[0]]
+    for process, head in zip(found.workers, heads[1:], strict=True):
+        lines += [head, *slot_table(process.jobs, screen, with_slots=True)]
+    print_lines(lines)
+    return 0
+
+
+COMMANDS = (
+    Command(
+        words=("admin", "stats"),
+        summary="show queue lengths, rates, workers and errors",
+        description="""\
+Shows the broker and its address; for each queue how many jobs are waiting and the age of the next one; the number of
+scheduled, processing, completed and dead jobs; the rates of this hour and the last, and when the backlog will be done;
+the workers and their running jobs; failed attempts by kind of error. The cost for the broker does not depend on the
+length of the queues.
+
+With --watch it refreshes in place until Ctrl-C and adds the rates of the last refreshes. It continues while the broker
+is unreachable, and says so.""",
+        examples=(
+            ("fileq stats", "print the state once (`admin` may be left out)"),
+            ("fileq stats --watch", "refresh every 2 seconds, in place"),
+            ("fileq stats --json | jq .dead", "one number, for scripts"),
+        ),
+        arguments=_arguments,
+        run=_stats,
+        json_fields=STATS_FIELDS,
+    ),
+    Command(
+        words=("admin", "workers"),
+        summary="show worker processes, their slots and running jobs",
+        description="""\
+Lists every registered worker process: how many of its slots are busy, the state of its circuit breaker, whether it is
+alive or silent (no heartbeat), and how long it has been running; then each busy slot with its job and how long that has
+been running. The reaper of another worker removes a silent process and returns its jobs to their queues.""",
+        examples=(("fileq workers", "which job runs where, and for how long"),),
+        arguments=add_json,
+        run=_workers,
+        json_fields=WORKERS_FIELDS,
+    ),
+)

@@ -1,0 +1,23 @@
+"""Measures stdout: its width, its height and whether it shows colours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterable
+
+from fileq.commands.admin.formatting import ENDLESS, Screen
+
+
+def screen_of_stdout(*, is_endless: bool = False) -> Screen:
+    """Without a terminal nothing is cut. `is_endless`: any number of lines, because the user can scroll."""
+    if not sys.stdout.isatty():
+        return Screen()
+    size = shutil.get_terminal_size()
+    is_coloured = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Screen(size.columns, ENDLESS if is_endless else size.lines, is_coloured)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    print("\n".join(lines))

@@ -1,0 +1,139 @@
+"""Formats ages, numbers and tables for a terminal. Callers escape untrusted text with `printable` first."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from fileq.core.job import rfc3339_ms
+
+ENDLESS = 100_000  # columns and lines where stdout is not a terminal: only errors are cut there
+ERROR_SHOWN = 300  # characters of an error in a list; `fileq show` prints all of it
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "yellow": "33", "green": "32"}
+
+
+class Cell(NamedTuple):
+    text: str
+    style: str = ""
+
+
+class Screen(NamedTuple):
+    """The size of the terminal, and whether it shows colours."""
+
+    width: int = ENDLESS
+    height: int = ENDLESS
+    is_coloured: bool = False
+
+    def paint(self, text: str, style: str) -> str:
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if style and self.is_coloured and text else text
+
+
+def columns(text: str) -> int:
+    """The number of terminal columns that a text occupies."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def cut(text: str, width: int, *, from_left: bool = False) -> str:
+    """The text shortened to `width` columns, with an ellipsis where characters were removed."""
+    if columns(text) <= width:
+        return text
+    kept: list[str] = []
+    room = max(0, width - 1)
+    for c in reversed(text) if from_left else text:
+        room -= columns(c)
+        if room < 0:
+            break
+        kept.append(c)
+    return "…" + "".join(reversed(kept)) if from_left else "".join(kept) + "…"
+
+
+def table(
+    rows: Sequence[Sequence[str | Cell]],
+    screen: Screen,
+    *,
+    right: Sequence[int] = (),
+    flexible: int = -1,
+    has_header: bool = True,
+    indent: int = 0,
+    from_left: bool = True,
+) -> list[str]:
+    """Lines of aligned columns, two blanks apart. On a narrow screen only the flexible column is shortened."""
+    if not rows:
+        return []
+    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    if has_header:
+        cells[0] = [Cell(cell.text, "dim") for cell in cells[0]]
+    widths = [max(columns(row[i].text) for row in cells) for i in range(len(cells[0]))]
+    flexible %= len(widths)
+    others = sum(widths) - widths[flexible] + 2 * (len(widths) - 1) + indent
+    widths[flexible] = max(8, min(widths[flexible], screen.width - others))
+    return [_line(row, widths, screen, right, flexible, indent, from_left) for row in cells]
+
+
+def _line(
+    row: Sequence[Cell],
+    widths: Sequence[int],
+    screen: Screen,
+    right: Sequence[int],
+    flexible: int,
+    indent: int,
+    from_left: bool,
+) -> str:
+    parts = []
+    for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        text = cut(cell.text, width, from_left=from_left) if i == flexible else cell.text
+        blanks = " " * (width - columns(text))
+        painted = screen.paint(text, cell.style)
+        parts.append(blanks + painted if i in right else painted + blanks)
+    return (" " * indent + "  ".join(parts)).rstrip()
+
+
+def age(seconds: float | None) -> str:
+    """Two units at most: 12s, 4m10s, 2h05m, 3d04h."""
+    if seconds is None:
+        return "?"
+    s = max(0, round(seconds))
+    if s < 60:
+        return f"{s}s"
+    if s < 3600:
+        return f"{s // 60}m{s % 60:02}s"
+    if s < 172_800:
+        return f"{s // 3600}h{s % 3600 // 60:02}m"
+    return f"{s // 86_400}d{s % 86_400 // 3600:02}h"
+
+
+def number(count: float) -> str:
+    return f"{count:,.0f}"
+
+
+def rate(per_second: float) -> str:
+    """A rate per second; per minute or per hour if the number would be too small to read."""
+    if per_second == 0:
+        return "0"
+    if per_second >= 0.95:
+        return f"{per_second:,.0f}/s" if per_second >= 10 else f"{per_second:.1f}/s"
+    if per_second * 60 >= 0.95:
+        return f"{per_second * 60:.1f}/min"
+    return f"{per_second * 3600:.1f}/h"
+
+
+def now_ms() -> int:
+    return int(datetime.now(UTC).timestamp() * 1000)
+
+
+def plural(count: int, word: str, words: str = "") -> str:
+    return f"{number(count)} {word if count == 1 else words or word + 's'}"
+
+
+def moment(ms: int) -> str:
+    """A time for text output, to the second; "" for 0."""
+    return rfc3339_ms(ms)[:19].replace("T", " ") + "Z" if ms else ""
+
+
+def stamp(ms: int) -> str | None:
+    """A time for --json: RFC 3339, or null for 0."""
+    return rfc3339_ms(ms) if ms else None

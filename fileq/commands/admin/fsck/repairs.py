@@ -1,0 +1,126 @@
+"""Repairs what two checks confirmed, each by one atomic step of the broker, and lists what it did."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import EnqueueResult, Entry, Record, Suspect, UnrecordedJob
+from fileq.commands.admin.fsck.balance import Measurement, agreed_excess
+from fileq.commands.admin.fsck.lost_files import LostFile
+from fileq.commands.admin.fsck.report import Repair
+from fileq.config import Config
+from fileq.core.job import State, Version, decode_or_none, encode, file_job
+from fileq.core.text import printable
+from fileq.producer.outbox import priority_chooser
+from fileq.worker.reaper import reap
+
+_BATCH = 20
+_BALANCE_ATTEMPTS = 5
+
+
+class Repairs:
+    """`done` lists the repairs, in their order."""
+
+    def __init__(self, broker: FullBroker, config: Config, here: Callable[[bytes], bytes]) -> None:
+        worker = config.worker
+        self._broker = broker
+        self._config = config
+        self._here = here
+        self._policy = Policy(worker.max_retries, worker.max_recoveries, worker.backoff)
+        self.done: list[Repair] = []
+
+    def repair_jobs(
+        self,
+        silent: Sequence[Suspect],
+        lost: Sequence[Record],
+        unrecorded: Sequence[UnrecordedJob],
+        unrecorded_in_queues: Sequence[UnrecordedJob],
+        excess: int,
+    ) -> None:
+        """Repairs jobs, slots and records, but not the counters."""
+        for suspect in silent:
+            self._reap(suspect)
+        restored = self._restore(lost)
+        self._create_records(unrecorded)
+        # Each restored job explains one of the missing ones. The rest of the excess are jobs of ours that lost their
+        # record; the other jobs in queues were pushed by other programs and need no record.
+        ours = sorted(unrecorded_in_queues, key=self._foreignness)[: max(0, excess - restored)]
+        self._create_records(ours)
+
+    def _reap(self, suspect: Suspect) -> None:
+        next_states = {"release": "back in its queue", "retry": "to be retried", "bury": "dead"}
+        for verdict in reap(self._broker, suspect, self._policy):
+            self._did("reaped", verdict.claim.id, f"its slot {suspect.slot} died; {next_states[verdict.verb.value]}")
+        if not suspect.claims:
+            self._did("forgotten", suspect.slot, "the slot died without a job")
+
+    def _restore(self, lost: Sequence[Record]) -> int:
+        """Returns how many were restored. A job that was running counts too: it goes back to its queue."""
+        count = 0
+        for start in range(0, len(lost), _BATCH):
+            batch = lost[start : start + _BATCH]
+            for record, is_restored in zip(batch, self._broker.restore([r.id for r in batch]), strict=True):
+                if is_restored:
+                    count += 1
+                    self._did("reinstated", record.id, _destination(record))
+        return count
+
+    def _create_records(self, unrecorded: Sequence[UnrecordedJob]) -> None:
+        for start in range(0, len(unrecorded), _BATCH):
+            batch = unrecorded[start : start + _BATCH]
+            for job, is_created in zip(batch, self._broker.create_record(batch), strict=True):
+                if is_created:
+                    self._did("recorded", job.record.id, f"as {job.record.state.value}, from its bytes")
+
+    def enqueue(self, files: Sequence[LostFile]) -> None:
+        """Enqueues a job with the old id for each file that still exists. `balance` counts the old job as deleted."""
+        entries = []
+        for file in files:
+            try:
+                size = os.stat(self._here(file.path)).st_size
+            except (OSError, ValueError):
+                continue
+            queue = priority_chooser(self._config)(file.path)
+            job = file_job(file.path, size=size, priority=queue, now=datetime.now(UTC), signature=file.signature)
+            entries.append(Entry(job.but(id=file.id), queue, Version(file.path, file.signature), always=True))
+        if entries:
+            for entry, fate in zip(entries, self._broker.enqueue(entries).results, strict=True):
+                if fate is EnqueueResult.ENQUEUED:
+                    self._did("enqueued", entry.job.id, f"again, for {printable(entry.job.filepath)}")
+
+    def _foreignness(self, unrecorded: UnrecordedJob) -> tuple[bool, bool]:
+        """A sort key: first the jobs that the ledger knows, then those encoded as fileq encodes them, then others."""
+        job = decode_or_none(unrecorded.record.raw)
+        if job is None:
+            return True, True
+        [entry] = self._broker.lookup([job.path]) if job.filepath else [None]
+        is_known = entry is not None and any(id == job.id for _, id in entry.versions)
+        return not is_known, encode(job) != unrecorded.record.raw
+
+    def balance(self, measure: Callable[[], Measurement]) -> None:
+        """Changes the counters by the remaining excess, if it is still exactly that; otherwise measures again."""
+        for _ in range(_BALANCE_ATTEMPTS):
+            first = measure()
+            now = measure() if first.excess else first
+            excess = agreed_excess(first, now)
+            if not excess:
+                return
+            drift = now.census.drift
+            if self._broker.balance(drift, drift - excess):
+                if excess > 0:
+                    self._did("counted", "deleted", f"+{excess}: entered the broker, found nowhere")
+                else:
+                    self._did("counted", "adopted", f"+{-excess}: found, never entered the broker")
+                return
+
+    def _did(self, action: str, id: str, detail: str) -> None:
+        self.done.append(Repair(action, id, detail))
+
+
+def _destination(record: Record) -> str:
+    if record.state in (State.PENDING, State.RUNNING):
+        return f"to the front of {record.queue}"
+    return "to the dead-letter queue" if record.state is State.DEAD else "to the scheduled jobs"

@@ -1,0 +1,165 @@
+"""One job as operators see it: its stored bytes combined with its record. Must not know a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fileq.brokers.types import Attempt, Record
+from fileq.commands.admin.formatting import stamp
+from fileq.core.errors import Undecodable
+from fileq.core.job import State, decode, decode_or_none, parse_time, raw_id
+
+
+class JobSummary(Struct, frozen=True):
+    """A job in a list. Bytes that are not a job have the id raw-<sha1>, a size, and the reason in `error`."""
+
+    id: str
+    state: str
+    queue: str
+    filepath: str
+    filesize: int
+    type: str | None
+    priority: str
+    retries: int
+    recoveries: int
+    attempts: int
+    error: str
+    worker: str
+    created: str | None
+    started: str | None
+    ended: str | None
+    due: str | None
+    is_job: bool = True
+
+
+class AttemptSummary(Struct, frozen=True):
+    number: int
+    started: str | None
+    ended: str | None
+    duration_s: float
+    worker: str
+    outcome: str
+    error: str
+
+
+class JobHistory(Struct, frozen=True):
+    """Everything known about one job."""
+
+    job: JobSummary
+    json: Any  # the job's own JSON; null for bytes that are not a job
+    raw_b64: str | None  # those bytes; null for a job
+    signature: str | None
+    is_cancel_requested: bool
+    result: Any
+    attempts: tuple[AttemptSummary, ...]
+    attempts_forgotten: int
+
+
+def id_in(raw: bytes) -> str:
+    job = decode_or_none(raw)
+    return job.id if job is not None else raw_id(raw)
+
+
+def summarize(raw: bytes, record: Record | None, *, state: State, queue: str = "") -> JobSummary:
+    """Combines the stored bytes with the record. `state` and `queue` follow from the place that holds the bytes."""
+    try:
+        job = decode(raw)
+    except Undecodable as defect:
+        return _summarize_bytes(raw, record, str(defect), state, queue)
+    created_ms = record.created_ms if record is not None else _ms(job.creation_time)
+    return JobSummary(
+        id=job.id,
+        state=state.value,
+        queue=(record.queue if record is not None else "") or queue or job.priority,
+        filepath=job.filepath,
+        filesize=job.filesize,
+        type=job.type,
+        priority=job.priority,
+        retries=job.retries,
+        recoveries=job.recoveries,
+        attempts=record.attempt_count if record is not None else 0,
+        error=job.error or (record.error if record is not None else ""),
+        worker=record.slot if record is not None else "",
+        created=stamp(created_ms),
+        started=stamp(record.started_ms) if record is not None else None,
+        ended=stamp(record.ended_ms) if record is not None else job.failed_at,
+        due=stamp(record.due_ms) if record is not None else None,
+    )
+
+
+def _summarize_bytes(raw: bytes, record: Record | None, defect: str, state: State, queue: str) -> JobSummary:
+    return JobSummary(
+        id=raw_id(raw),
+        state=state.value,
+        queue=record.queue if record is not None else queue,
+        filepath="",
+        filesize=len(raw),
+        type=None,
+        priority="",
+        retries=0,
+        recoveries=0,
+        attempts=record.attempt_count if record is not None else 0,
+        error=(record.error if record is not None else "") or defect,
+        worker=record.slot if record is not None else "",
+        created=stamp(record.created_ms) if record is not None else None,
+        started=stamp(record.started_ms) if record is not None else None,
+        ended=stamp(record.ended_ms) if record is not None else None,
+        due=None,
+        is_job=False,
+    )
+
+
+def history(record: Record) -> JobHistory:
+    import base64
+
+    job = decode_or_none(record.raw)
+    return JobHistory(
+        job=summarize(record.raw, record, state=record.state, queue=record.queue),
+        json=msgspec.json.decode(record.raw) if job is not None else None,
+        raw_b64=None if job is not None else base64.b64encode(record.raw).decode(),
+        signature=job.signature if job is not None else None,
+        is_cancel_requested=record.is_cancel_requested,
+        result=_result(record.result),
+        attempts=attempts_of(record),
+        attempts_forgotten=record.attempt_count - len(record.attempts),
+    )
+
+
+def attempts_of(record: Record) -> tuple[AttemptSummary, ...]:
+    first = record.attempt_count - len(record.attempts) + 1
+    return tuple(_attempt(n, attempt) for n, attempt in enumerate(record.attempts, first))
+
+
+def _attempt(number: int, attempt: Attempt) -> AttemptSummary:
+    return AttemptSummary(
+        number=number,
+        started=stamp(attempt.started_ms),
+        ended=stamp(attempt.ended_ms),
+        duration_s=max(0, attempt.ended_ms - attempt.started_ms) / 1000 if attempt.started_ms else 0.0,
+        worker=attempt.slot,
+        outcome=attempt.outcome,
+        error=attempt.error,
+    )
+
+
+def _result(result: bytes) -> Any:
+    try:
+        return msgspec.json.decode(result) if result else None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def waiting_since_ms(raw: bytes) -> int | None:
+    """Since when the job in these bytes is ready: its creation or due time; None if the bytes are not a job."""
+    job = decode_or_none(raw)
+    if job is None:
+        return None
+    return max(_ms(job.creation_time), _ms(job.process_at or "")) or None
+
+
+def _ms(text: str) -> int:
+    moment = parse_time(text)
+    return int(moment.timestamp() * 1000) if moment is not None else 0

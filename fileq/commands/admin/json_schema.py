@@ -1,0 +1,119 @@
+"""The fields that the admin commands print with --json: (field, type and meaning), for --help and docs/cli.md.
+
+They are a contract: fields are added, never renamed or removed. This module must import nothing, because every run of
+the command line loads it.
+"""
+
+from __future__ import annotations
+
+STATS_FIELDS = (
+    ("broker, where", "string: the kind of the broker, and its address or file"),
+    ("at", "string (RFC 3339): the time of the broker's clock"),
+    ("queues[]", "name, length, oldest_age_s (number or null: age of the next job), is_paused"),
+    ("scheduled", "number: delayed and retrying jobs"),
+    ("processing", "number: jobs held by slots"),
+    ("heartbeats", "number: slots with a heartbeat"),
+    ("completed, dead, cancelled", "number: jobs in these lists"),
+    ("totals", "object: all counters since the first start, such as produced, adopted, completed, failed, dead"),
+    ("this_hour, last_hour", "seconds, produced, completed, failed (attempts), dead"),
+    ("now", "the same over the last refreshes, with --watch; else null"),
+    ("eta_s", "number or null: seconds until the backlog is done at the current rate"),
+    ("workers[]", "host, pid, version, started, queues, breaker, is_alive, slots, busy, jobs"),
+    ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null)"),
+    ("errors[]", "kind, this_hour, last_hour: failed attempts by kind of error"),
+)
+WORKERS_FIELDS = (
+    ("at", "string (RFC 3339): the time of the broker's clock"),
+    ("workers[]", "host, pid, version, started, queues, breaker, is_alive, slots, busy, jobs"),
+    ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
+    ("slots, busy", "number: in all processes"),
+)
+# The fields of a JobSummary.
+JOB_FIELDS = (
+    ("id", "string"),
+    ("state", "string: pending, scheduled, running, retrying, completed, dead, cancelled"),
+    ("queue", "string: the queue of the job"),
+    ("filepath", "string: the path on the producer, escaped where it is not UTF-8; empty for a job without a file"),
+    ("filesize", "number: bytes"),
+    ("type", "string or null"),
+    ("priority", "string"),
+    ("retries", "number: failed attempts that count against max_retries"),
+    ("recoveries", "number: how often its worker died while running it"),
+    ("attempts", "number: attempts that have ended"),
+    ("error", "string: error of the last failed attempt, or why the job is dead"),
+    ("worker", "string: id of the slot that runs or last ran the job"),
+    ("created, started, ended, due", "string (RFC 3339) or null"),
+    ("is_job", "boolean: false for bytes that are not a job"),
+)
+HISTORY_FIELDS = (
+    ("job", "object: as in `fileq admin list --json`"),
+    ("json", "object: the job's own JSON; null for bytes that are not a job"),
+    ("raw_b64", "string: those bytes in base64; null for a job"),
+    ("signature", "string or null: the version of the file: size and modification time in ns"),
+    ("is_cancel_requested", "boolean"),
+    ("result", "the result that the handler returned, or null"),
+    ("attempts[]", "number, started, ended, duration_s, worker, outcome, error"),
+    ("attempts_forgotten", "number: how many of the first attempts are no longer recorded"),
+)
+TRACE_FIELDS = (
+    ("filepath", "string: the absolute path, escaped where it is not UTF-8"),
+    ("missing_since_ms", "number: since when producers have not found the file; 0 if they find it"),
+    ("versions[]", "newest first: signature, job_id, is_newest, is_in_ledger, size, modified_ns, job"),
+    ("versions[].job", "as in `fileq admin show --json`; null if the record has expired"),
+)
+CANCEL_FIELDS = (
+    ("results[]", "id, result (cancelled, requested, ended, unknown), state (string or null)"),
+    ("within_s", "number: seconds within which a worker stops a running job"),
+)
+PAUSE_FIELDS = (
+    ("queue", "string"),
+    ("is_paused", "boolean: the state after the command"),
+    ("has_changed", "boolean: false if the queue was in this state before"),
+    ("waiting", "number: jobs in the queue"),
+)
+DLQ_LIST_FIELDS = (
+    ("total", "number: jobs in the dead-letter queue"),
+    ("jobs[]", "newest first, as in `fileq admin list --json`"),
+)
+DLQ_REPORT_FIELDS = (
+    ("count", "number: jobs that were put back or deleted, or would be with --dry-run"),
+    ("is_dry_run", "boolean"),
+    ("results[]", "id, result (retried, deleted, refused, unknown), filepath, reason; at most 1000 with --all"),
+)
+PURGE_FIELDS = (
+    ("deleted", "number: dead jobs that were deleted"),
+    ("dead", "number: dead jobs before the command"),
+)
+REPROCESS_FIELDS = (
+    ("enqueued", "number: files that were enqueued again, or would be with --dry-run"),
+    ("missing", "number: files that no longer exist, skipped"),
+    ("unfinished", "number: files whose last job has not ended yet, skipped"),
+    ("is_dry_run", "boolean"),
+    ("files[]", "filepath, result (enqueued, missing, unfinished), job_id (string or null); at most 1000"),
+)
+FSCK_FIELDS = (
+    ("is_clean", "boolean: there is no problem; with --repair: none remains"),
+    (
+        "law",
+        "both sides of the balance: produced, adopted; pending, scheduled (with retrying), running, dead, completed, "
+        "cancelled, deleted",
+    ),
+    ("law.unclaimed", "number: jobs that other programs pushed and no worker has claimed yet"),
+    ("law.is_exact", "boolean: false if the system was too busy to count them, so that only bounds are known"),
+    ("law.excess", "number: jobs that are certainly missing; below 0: surplus jobs"),
+    ("problems[]", "kind, id, state, filepath; at most 1000"),
+    (
+        "problems[].kind",
+        "string: lost (not where its record says), unheld (running, but no slot holds it), unrecorded (without a "
+        "record), silent (its slot is dead), forsaken (a file whose job left no trace)",
+    ),
+    ("problem_count", "number: all problems that were found, up to 10,000 of a kind at a time"),
+    ("duplicates[]", "id, count: copies pushed by other programs; each of them runs; not a problem"),
+    ("undecodable", "number: list elements that are not jobs"),
+    ("elements, records, slots", "number: how many were checked"),
+    (
+        "repairs[]",
+        "action (reaped, reinstated, recorded, enqueued, forgotten, counted), id, detail; in their order",
+    ),
+    ("is_repair", "boolean: --repair was given; the other fields describe the state after it"),
+)

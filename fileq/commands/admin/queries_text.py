@@ -1,0 +1,167 @@
+"""Jobs, their histories and the history of a file as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, plural, table
+from fileq.commands.admin.job_summary import AttemptSummary, JobHistory, JobSummary
+from fileq.commands.admin.queries import FileTrace, VersionTrace
+from fileq.commands.admin.stats_text import name_of
+from fileq.core.job import parse_time
+from fileq.core.text import printable
+
+_OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
+STATE_STYLES = {"dead": "red", "retrying": "yellow", "running": "green"}
+
+
+def ago(text: str | None, at_ms: int) -> str:
+    """The time since a moment, which the clock of another machine may have written."""
+    then = parse_time(text) if text else None
+    return age(at_ms / 1000 - then.timestamp()) if then is not None else "?"
+
+
+def job_table(jobs: Sequence[JobSummary], screen: Screen, at_ms: int, *, with_state: bool = True) -> list[str]:
+    """One line for each job. A long path is cut on the left, where it matters least."""
+    header = ["id", *(["state"] if with_state else []), "age", "file or type"]
+    rows: list[list[str | Cell]] = [[*header]]
+    for job in jobs:
+        state = [Cell(job.state, STATE_STYLES.get(job.state, ""))] if with_state else []
+        name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
+        rows.append([printable(job.id), *state, _age_or_due(job, at_ms), name])
+    return table(rows, screen, right=(2,) if with_state else (1,))
+
+
+def _age_or_due(job: JobSummary, at_ms: int) -> str:
+    due = parse_time(job.due) if job.due and job.state in ("scheduled", "retrying") else None
+    return f"in {age(due.timestamp() - at_ms / 1000)}" if due is not None else ago(job.created, at_ms)
+
+
+def render_peek(
+    found: Mapping[str, Sequence[JobSummary]], queues: Sequence[str], screen: Screen, at_ms: int
+) -> list[str]:
+    lines = []
+    for place, jobs in found.items():
+        order = "next" if place in queues or place == "scheduled" else "newest"
+        title = f"{place}: {f'the {order} {len(jobs)}' if jobs else 'empty'}"
+        lines += [screen.paint(title, "bold"), *(job_table(jobs, screen, at_ms) if jobs else [])]
+    return lines
+
+
+def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]:
+    job = history.job
+    is_stopping = history.is_cancel_requested and job.state == "running"
+    state = Cell("running, cancel requested", "yellow") if is_stopping else _state_cell(job)
+    facts: list[tuple[str, str | Cell]] = [
+        ("id", Cell(printable(job.id), "bold")),
+        ("state", state),
+        ("file", printable(job.filepath)),
+        ("type", printable(job.type or "")),
+        ("size", plural(job.filesize, "byte") if job.filepath or not job.is_job else ""),
+        ("version", printable(history.signature or "")),
+        ("queue", printable(job.queue)),
+        ("retries", str(job.retries) if job.is_job else ""),
+        ("recoveries", str(job.recoveries) if job.recoveries else ""),
+        ("created", _when(job.created, at_ms)),
+        ("due", _when(job.due, at_ms) if job.state in ("scheduled", "retrying") else ""),
+        ("started", _when(job.started, at_ms) if job.state == "running" else ""),
+        ("worker", printable(job.worker) if job.state == "running" else ""),
+        ("ended", _when(job.ended, at_ms) if job.state in ("completed", "dead", "cancelled") else ""),
+        ("result", _json(history.result)),
+    ]
+    rows = [(Cell(name, "dim"), value) for name, value in facts if value not in ("", Cell(""))]
+    # Nothing is cut here, so that values can be copied.
+    lines = table(rows, screen._replace(width=ENDLESS), has_header=False)
+    if job.error and job.state != "completed":
+        lines += [screen.paint("error", "dim"), *(f"  {screen.paint(line, 'red')}" for line in error_lines(job.error))]
+    return [*lines, *_attempts(history, screen)]
+
+
+def _state_cell(job: JobSummary) -> Cell:
+    return Cell(job.state, STATE_STYLES.get(job.state, ""))
+
+
+def _attempts(history: JobHistory, screen: Screen) -> list[str]:
+    if not history.attempts:
+        return []
+    lines = ["", screen.paint("attempts", "bold")]
+    if history.attempts_forgotten:
+        lines.append(f"  the first {history.attempts_forgotten} are no longer recorded")
+    for attempt in history.attempts:
+        # The error of the last one is the job's own and was printed above.
+        is_printed = attempt is history.attempts[-1] and history.job.state != "completed"
+        lines += attempt_lines(attempt, screen, with_error=not is_printed)
+    return lines
+
+
+def attempt_lines(attempt: AttemptSummary, screen: Screen, *, with_error: bool = True) -> list[str]:
+    outcome = screen.paint(attempt.outcome, _OUTCOME_STYLES.get(attempt.outcome, ""))
+    started = (attempt.started or "")[:19].replace("T", " ")
+    line = f"  {attempt.number}  {started}Z  {outcome} after {seconds(attempt.duration_s)}"
+    lines = [line, screen.paint(f"     on {printable(attempt.worker)}", "dim")]
+    if attempt.error and with_error:
+        lines.append(f"     {error_lines(attempt.error)[0]}")
+    return lines
+
+
+def seconds(duration_s: float) -> str:
+    if duration_s >= 60:
+        return age(duration_s)
+    return f"{duration_s:.1f}s" if duration_s >= 1 else f"{duration_s * 1000:.0f}ms"
+
+
+def error_lines(error: str) -> list[str]:
+    return [printable(line) for line in error.splitlines()] or [""]
+
+
+def _when(text: str | None, at_ms: int) -> str:
+    then = parse_time(text) if text else None
+    if then is None:
+        return ""
+    since_s = at_ms / 1000 - then.timestamp()
+    shown = moment(int(then.timestamp() * 1000))
+    return f"{shown} ({age(since_s)} ago)" if since_s >= 0 else f"{shown} (in {age(-since_s)})"
+
+
+def _json(value: object) -> str:
+    import msgspec
+
+    return "" if value is None else printable(msgspec.json.encode(value).decode())
+
+
+def render_trace(trace: FileTrace, screen: Screen, at_ms: int) -> list[str]:
+    lines = [screen.paint(printable(trace.filepath), "bold")]
+    if trace.missing_since_ms:
+        lines.append(screen.paint(f"missing since {moment(trace.missing_since_ms)}", "yellow"))
+    for version in trace.versions:
+        lines += ["", *_version_lines(version, screen, at_ms)]
+    return lines
+
+
+def _version_lines(version: VersionTrace, screen: Screen, at_ms: int) -> list[str]:
+    title = (
+        "newest version"
+        if version.is_newest
+        else "earlier version"
+        if version.is_in_ledger
+        else "job outside the ledger"
+    )
+    lines = [f"{screen.paint(title, 'bold')}{_facts(version)}", f"  job {printable(version.job_id)}"]
+    if version.job is None:
+        return [*lines, "  ended; its record has expired (worker.history_ttl)"]
+    job = version.job.job
+    lines.append(f"  enqueued {_when(job.created, at_ms)} in queue {printable(job.queue)}")
+    for attempt in version.job.attempts:
+        lines += attempt_lines(attempt, screen)
+    state = screen.paint(job.state, STATE_STYLES.get(job.state, ""))
+    ended = f" {_when(job.ended, at_ms)}" if job.state in ("completed", "dead", "cancelled") else ""
+    due = f", due {_when(job.due, at_ms)}" if job.state in ("scheduled", "retrying") else ""
+    on = f" on {printable(job.worker)} since {_when(job.started, at_ms)}" if job.state == "running" else ""
+    lines.append(f"  now {state}{ended}{due}{on}")
+    return lines
+
+
+def _facts(version: VersionTrace) -> str:
+    if version.size is None or version.modified_ns is None:
+        return ""
+    return f": {plural(version.size, 'byte')}, modified {moment(version.modified_ns // 1_000_000)}"

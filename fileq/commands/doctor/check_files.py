@@ -1,0 +1,189 @@
+"""Checks that the producer can read and watch scan_dir, and that workers can read their roots and do worker.after."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from fileq.config import Config, Loaded
+from fileq.core.finding import Finding, sound, unknown, wrong
+from fileq.producer.places import Places
+from fileq.producer.scan import Scanner
+
+COUNT_TIMEOUT_S = 2.0  # limit of one walk through a directory tree
+_WATCHES = "/proc/sys/fs/inotify/max_user_watches"
+_MOVE = "move:"
+
+
+class TreeCount(Struct):
+    """Directories below scan_dir."""
+
+    directories: int = 0
+    unreadable: int = 0
+    first_unreadable: bytes = b""
+    is_complete: bool = True
+
+    @property
+    def shown(self) -> str:
+        count = f"{'' if self.is_complete else 'more than '}{self.directories}"
+        return f"{count} {'directory' if count == '1' else 'directories'}"
+
+
+def check_scan_dir(loaded: Loaded) -> Iterator[Finding]:
+    config = loaded.config
+    scan_dir = config.producer.scan_dir
+    root = os.path.abspath(os.fsencode(scan_dir))
+    if not os.path.isdir(root):
+        what = "is not a directory" if os.path.lexists(root) else "does not exist"
+        if config.paths.here(root) != root:
+            # The files come from another machine under another path; only the producer there needs scan_dir.
+            yield unknown("scan_dir", f"{scan_dir} {what} here; workers find its files by worker.path_map")
+        else:
+            yield wrong("scan_dir", f"{scan_dir} {what}", "create it, or set producer.scan_dir")
+        return
+    if not os.access(root, os.R_OK | os.X_OK, effective_ids=True):
+        yield wrong("scan_dir", f"{scan_dir} can't be read", "give this user the permissions r and x on it")
+        return
+    tree = count_directories(root, time.monotonic() + COUNT_TIMEOUT_S)
+    if tree.unreadable:
+        first = os.fsdecode(tree.first_unreadable)
+        yield wrong(
+            "scan_dir",
+            f"{tree.unreadable} directories below {scan_dir} can't be read, such as {first!r}",
+            "give this user the permissions r and x on them, or exclude them",
+        )
+    else:
+        yield sound("scan_dir", f"{scan_dir}, {tree.shown}")
+
+
+def count_directories(root: bytes, deadline_s: float) -> TreeCount:
+    tree = TreeCount()
+    waiting = [root]
+    while waiting:
+        if time.monotonic() > deadline_s:
+            tree.is_complete = False
+            break
+        directory = waiting.pop()
+        tree.directories += 1
+        try:
+            with os.scandir(directory) as entries:
+                waiting += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:
+            continue
+        except OSError:
+            tree.unreadable += 1
+            tree.first_unreadable = tree.first_unreadable or directory
+    return tree
+
+
+def check_watching(config: Config) -> Iterator[Finding]:
+    root = os.path.abspath(os.fsencode(config.producer.scan_dir))
+    if not os.path.isdir(root):
+        return
+    mode = config.producer.watch
+    places = Places(mode, root)
+    if mode == "off":
+        yield sound("watching", "off: only rescans find new files")
+    elif places.hears_nothing:
+        reason = (
+            "producer.watch is poll" if mode == "poll" else "its file system does not report changes made elsewhere"
+        )
+        yield sound("watching", f"by polling; {reason}")
+    else:
+        polled = len(places.polled())
+        yield sound("watching", "by events" + (f", but {polled} directories by polling" if polled else ""))
+        yield _watches(root)
+
+
+def _watches(root: bytes) -> Finding:
+    from fileq.producer.watch import Watcher  # imported late: it loads watchdog
+
+    try:
+        watcher = Watcher(threading.Event())
+    except OSError as error:
+        return wrong("inotify", f"{error.strerror}", "sysctl fs.inotify.max_user_instances=1024")
+    try:
+        watcher.watch(root)
+    except OSError as error:
+        return wrong("inotify", f"{error.strerror}", "sysctl fs.inotify.max_user_watches=1048576")
+    finally:
+        watcher.close()
+    tree = count_directories(root, time.monotonic() + COUNT_TIMEOUT_S)
+    limit = max_watches()
+    if limit is None:
+        return unknown("inotify", f"{_WATCHES} can't be read")
+    if tree.directories > limit:
+        wanted = max(1_048_576, 2 * tree.directories)
+        return wrong(
+            "inotify",
+            f"{tree.shown} to watch, but at most {limit} watches",
+            f"sysctl fs.inotify.max_user_watches={wanted}; until then the producer polls",
+        )
+    return sound("inotify", f"{tree.shown} to watch, at most {limit} watches for all programs of this user")
+
+
+def max_watches() -> int | None:
+    try:
+        with open(_WATCHES) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def check_roots(config: Config) -> Iterator[Finding]:
+    """Checks the directories below which workers may open files. While one is missing, no job with a file runs."""
+    for root in config.paths.roots:
+        shown = os.fsdecode(root)
+        if not os.path.isdir(root):
+            key = "worker.allowed_roots" if config.worker.allowed_roots else "producer.scan_dir or worker.path_map"
+            yield wrong("roots", f"{shown} is missing: no job with a file runs", f"mount or create it, or change {key}")
+        elif not os.access(root, os.R_OK | os.X_OK, effective_ids=True):
+            yield wrong("roots", f"{shown} can't be read", "give this user the permissions r and x on it")
+        else:
+            yield sound("roots", f"{shown} exists")
+
+
+def check_after(config: Config) -> Iterator[Finding]:
+    """Checks that workers can delete or move files as worker.after says."""
+    rules = {"completed": config.worker.after.completed, "dead": config.worker.after.dead}
+    active = {end: rule for end, rule in rules.items() if rule != "keep"}
+    if not active:
+        return
+    for root in config.paths.roots:
+        if os.path.isdir(root) and not os.access(root, os.W_OK | os.X_OK, effective_ids=True):
+            shown = os.fsdecode(root)
+            yield wrong(
+                "after",
+                f"{shown} is not writable, but worker.after removes files from it",
+                "give this user the permission w on it",
+            )
+    for end, rule in active.items():
+        if rule.startswith(_MOVE):
+            yield _check_target(config, end, rule.removeprefix(_MOVE))
+        else:
+            yield sound("after", f"files of {end} jobs are deleted")
+
+
+def _check_target(config: Config, end: str, folder: str) -> Finding:
+    target = os.path.abspath(os.fsencode(folder))
+    scanner = Scanner(config)
+    if os.path.realpath(target).startswith(os.path.realpath(scanner.root).rstrip(b"/") + b"/"):
+        inside = scanner.root.rstrip(b"/") + b"/" + os.path.relpath(target, scanner.root)
+        if scanner.counts(os.path.join(inside, b"a.txt")):
+            below = os.fsdecode(os.path.relpath(target, scanner.root))
+            return wrong(
+                "after",
+                f"files of {end} jobs are moved to {folder}, where the producer would find them again",
+                f"add '{below}/**' to producer.exclude_globs, or move them elsewhere",
+            )
+    existing = target
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing) or not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
+        advice = f"check the permissions of {os.fsdecode(existing)}"
+        return wrong("after", f"files of {end} jobs can't be moved to {folder}", advice)
+    return sound("after", f"files of {end} jobs are moved to {folder}")

@@ -1,0 +1,52 @@
+"""Checks that the port of /metrics, /healthz and /readyz is free, or served by a fileq already."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterator
+
+from fileq.config import Loaded
+from fileq.core.finding import Finding, sound, unknown, wrong
+
+_TIMEOUT_S = 1.0
+
+
+def check_port(loaded: Loaded) -> Iterator[Finding]:
+    bind, port = loaded.config.observability.metrics_bind, loaded.config.observability.metrics_port
+    if port == 0:
+        yield sound("metrics port", "any free port")
+        return
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in bind else socket.AF_INET) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+            trial.bind((bind, port))
+            trial.listen()
+    except OSError as error:
+        yield _refused(loaded, bind, port, error)
+        return
+    yield sound("metrics port", f"{port} on {bind} is free")
+
+
+def _refused(loaded: Loaded, bind: str, port: int, error: OSError) -> Finding:
+    if error.errno == errno.EADDRINUSE:
+        if _is_fileq(bind, port):
+            return sound("metrics port", f"{port} on {bind} is served by a running fileq")
+        if not loaded.is_set("observability.metrics_port"):
+            return unknown("metrics port", f"{port} on {bind} is in use; a free port is chosen at start")
+    reason = error.strerror or str(error)
+    return wrong("metrics port", f"{port} on {bind}: {reason}", "set observability.metrics_port to another, or to 0")
+
+
+def _is_fileq(bind: str, port: int) -> bool:
+    from http.client import HTTPConnection, HTTPException
+
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bind, bind)
+    connection = HTTPConnection(host, port, timeout=_TIMEOUT_S)
+    try:
+        connection.request("GET", "/healthz")
+        return (connection.getresponse().getheader("Server") or "").startswith("fileq")
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,108 @@
+"""fsck reports no problem where there is none, on every broker."""
+
+from fileq.brokers.types import UnrecordedJob
+from fileq.core.settlement import complete
+from tests.conformance.builders import (
+    claim_one,
+    completed,
+    enqueue,
+    foreign,
+    hopeless,
+    let_leases_run_out,
+    record_of,
+    running,
+    settle,
+    snapshot,
+    whereabouts,
+)
+from tests.conformance.fsck_checks import check, fill
+
+
+def test_an_empty_broker_is_clean(harness):
+    report = check(harness)
+    assert (report.is_clean, report.elements, report.records, report.slots) == (True, 0, 0, 0)
+
+
+def test_a_filled_broker_is_clean_and_a_check_changes_nothing(harness):
+    fill(harness)
+    before = snapshot(harness, "c1", "d1", "r1", "l1")
+    report = check(harness)
+    assert report.is_clean, report
+    assert (report.balance.excess, report.balance.is_exact, report.balance.unclaimed) == (0, True, 0)
+    assert (report.balance.produced, report.balance.pending, report.balance.scheduled, report.balance.running) == (
+        11,
+        4,
+        2,
+        1,
+    )
+    assert (report.elements, report.records, report.slots) == (7, 11, 2)
+    assert snapshot(harness, "c1", "d1", "r1", "l1") == before
+
+
+def test_unclaimed_jobs_of_other_programs_are_not_a_problem(harness):
+    enqueue(harness, "a")
+    for i in range(3):
+        harness.push_raw("low", foreign(f"f{i}"))
+    harness.push_raw("high", b"not a job")
+    report = check(harness, repair=True)
+    assert (report.is_clean, report.repairs) == (True, ())
+    assert (report.balance.unclaimed, report.balance.excess, report.undecodable, report.duplicates) == (4, 0, 1, ())
+
+
+def test_copies_are_listed_and_are_not_a_problem(harness):
+    enqueue(harness, "a", "b")
+    raw = record_of(harness, "a").raw
+    harness.push_raw("low", raw)
+    harness.push_raw("high", raw)
+    completed(harness, "done")  # takes the copy in the high queue
+    report = check(harness)
+    assert report.is_clean, report
+    assert [(copies.id, copies.count) for copies in report.duplicates] == [("a", 2)]
+
+
+def test_a_copy_of_a_job_that_runs_or_has_ended_is_listed(harness):
+    raw = running(harness, "a").raw
+    harness.push_raw("low", raw)
+    report = check(harness)
+    assert report.is_clean, report
+    assert [(copies.id, copies.count) for copies in report.duplicates] == [("a", 1)]
+    settle(harness, complete(claim_one(harness, "w1")))
+    assert [(copies.id, copies.count) for copies in check(harness).duplicates] == [("a", 1)]
+
+
+def test_dead_bytes_that_are_not_a_job_are_counted_and_are_not_a_problem(harness):
+    harness.push_raw("low", b"not a job")
+    settle(harness, hopeless(claim_one(harness)))
+    report = check(harness)
+    assert (report.is_clean, report.undecodable) == (True, 1)
+
+
+def test_an_element_that_comes_back_between_two_checks_is_not_reported(harness):
+    fill(harness)
+    harness.lose_element("high", record_of(harness, "h1").raw)
+    report = check(harness, meanwhile=lambda: harness.broker.restore(["h1"]))
+    assert report.is_clean, report
+
+
+def test_a_record_that_comes_back_between_two_checks_is_not_reported(harness):
+    fill(harness)
+    record = record_of(harness, "s1")
+    harness.lose_record("s1")
+    report = check(harness, meanwhile=lambda: harness.broker.create_record([UnrecordedJob("scheduled", record)]))
+    assert report.is_clean, report
+
+
+def test_a_counter_that_is_right_at_the_second_check_is_not_reported(harness):
+    fill(harness)
+    harness.bend_counter("completed", -1)
+    corrections = iter([1])
+    report = check(harness, meanwhile=lambda: harness.bend_counter("completed", next(corrections, 0)))
+    assert report.is_clean, report
+
+
+def test_a_slot_that_renews_between_two_checks_is_not_dead(harness):
+    claim = running(harness, "a")
+    let_leases_run_out(harness)
+    report = check(harness, repair=True, meanwhile=lambda: harness.broker.renew([("w1", claim.raw)]))
+    assert (report.is_clean, report.repairs) == (True, ())
+    assert whereabouts(harness, "a") == ["processing:w1"]
