@@ -143,7 +143,7 @@ def test_a_changed_file_that_no_other_job_is_for_is_run_or_released_when_the_wor
     assert decide_changed(may_run=True, **jobs_by_version) == RunChanged("v-2")
     decision = decide_changed(may_run=False, **jobs_by_version)
     assert isinstance(decision, Settlement)
-    assert (decision.verb, decision.raw) == (Verb.RELEASE, decision.claim.raw)
+    assert (decision.verb, decision.next_raw) == (Verb.RELEASE, decision.claim.raw)
 
 
 def test_a_refused_job_is_dead_with_the_reason_and_no_attempt_counted() -> None:
