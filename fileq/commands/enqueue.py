@@ -27,8 +27,9 @@ from fileq.core.trace import new_ids
 from fileq.files.mounts import mount_of, mounts
 from fileq.handlers.files import objection
 from fileq.handlers.task import Task
-from fileq.producer.outbox import priority_chooser
-from fileq.producer.scan import DatabaseFiles, found_at
+from fileq.producer.finder.database_files import DatabaseFiles
+from fileq.producer.finder.found_file import found_at
+from fileq.producer.priority import priority_chooser
 
 COMMAND_TYPE = "command"
 _ADVICE = {

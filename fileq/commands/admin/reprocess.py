@@ -19,7 +19,7 @@ from fileq.commands.admin.dlq import path_matcher
 from fileq.commands.admin.looking import read_signature
 from fileq.config import Config
 from fileq.core.job import State, Version, file_job
-from fileq.producer.outbox import priority_chooser
+from fileq.producer.priority import priority_chooser
 
 _BATCH = 500
 _SHOWN = 1000

@@ -15,7 +15,7 @@ from fileq.config import Config
 from fileq.core.job import State, Version, decode_or_none, encode, file_job
 from fileq.core.retry import Policy
 from fileq.core.text import printable
-from fileq.producer.outbox import priority_chooser
+from fileq.producer.priority import priority_chooser
 from fileq.worker.reaper import reap
 
 _AT_ONCE = 20
