@@ -77,8 +77,8 @@ class Scenario:
     def __init__(self, root: Path, **producer: object) -> None:
         root.mkdir(exist_ok=True)
         self.root = root
-        self.hands = Hands(wall_ns=time.time_ns())
-        self.told = Told()
+        self.clock = Hands(wall_ns=time.time_ns())
+        self.events = Told()
         self.config = config_from({"broker": "memory", "producer": {"scan_dir": str(root), **producer}})
         self.broker = UnreliableBroker(MemoryBroker(self.config))
         self.producer = self.start()
@@ -88,9 +88,9 @@ class Scenario:
             self.config,
             self.broker,  # type: ignore[arg-type]
             self.broker,  # type: ignore[arg-type]
-            emit=self.told,
-            monotonic=self.hands.monotonic,
-            wall_ns=self.hands.wall_ns,
+            emit=self.events,
+            monotonic=self.clock.monotonic,
+            wall_ns=self.clock.wall_ns,
             **options,
         )
         self.producers.append(producer)
@@ -110,7 +110,7 @@ class Scenario:
             path = self.root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"x" * size)
-            os.utime(path, ns=(self.hands.wall, self.hands.wall))
+            os.utime(path, ns=(self.clock.wall, self.clock.wall))
 
     def path(self, name: str) -> bytes:
         return bytes(self.root / name)
@@ -131,12 +131,12 @@ class Scenario:
 
     def turn(self, seconds: float = 0.0) -> float:
         """One turn, after some time."""
-        self.hands.advance(seconds)
+        self.clock.advance(seconds)
         return self.producer.turn()
 
     def run(self, seconds: float = 0.0) -> None:
         """Turns, after some time, until there is nothing to do right now."""
-        self.hands.advance(seconds)
+        self.clock.advance(seconds)
         for _ in range(10_000):
             if self.producer.turn() > 0:
                 return

@@ -17,7 +17,7 @@ def test_a_close_leads_to_a_job_after_the_shorter_time(scenario):
     scenario.run()
     scenario.run(SETTLE)
     assert scenario.names() == ["a"]
-    assert scenario.told.count("scan.finished") <= 1
+    assert scenario.events.count("scan.finished") <= 1
 
 
 def test_a_creation_without_a_close_takes_the_longer_time(scenario):
@@ -87,7 +87,7 @@ def test_events_do_not_wait_for_the_end_of_a_scan(scenario, monkeypatch):
 def test_a_scan_continues_while_new_directories_keep_coming(scenario, monkeypatch):
     monkeypatch.setattr(walk, "STEP_ENTRIES", 3)
     scenario.add(*(f"old/{n}" for n in range(30)))
-    scenario.hands.advance(UNCLOSED + 1)
+    scenario.clock.advance(UNCLOSED + 1)
     for n in range(80):
         scenario.add(f"x{n}/a")
         scenario.make_event(directory=f"x{n}")
@@ -105,10 +105,10 @@ def test_lost_events_are_reported_once_and_cause_a_scan_at_once(scenario):
     scenario.run()
     scenario.run(UNCLOSED)
     assert scenario.names() == ["a"]
-    assert scenario.told.count("producer.events_lost") == 1
+    assert scenario.events.count("producer.events_lost") == 1
     scenario.watcher.events.is_overflown = True
     scenario.run(60.0)
-    assert scenario.told.count("producer.events_lost") == 2
+    assert scenario.events.count("producer.events_lost") == 2
 
 
 def test_without_further_watches_the_producer_reports_it_once_and_polls(tmp_path, monkeypatch):
@@ -117,14 +117,14 @@ def test_without_further_watches_the_producer_reports_it_once_and_polls(tmp_path
     scenario.add("a/x", "b/x", "c/x")
     scenario.run(UNCLOSED + 1)
     assert scenario.names() == ["a/x", "b/x", "c/x"]
-    assert scenario.told.count("producer.watch_failed") == 1
-    assert "no more watches" in str(scenario.told.fields("producer.watch_failed")["error"])
+    assert scenario.events.count("producer.watch_failed") == 1
+    assert "no more watches" in str(scenario.events.fields("producer.watch_failed")["error"])
     assert scenario.watcher.is_closed
     scenario.add("a/new")
     scenario.run(1.0)
     scenario.run(UNCLOSED)
     assert "a/new" in scenario.names()
-    assert scenario.told.count("producer.watch_failed") == 1
+    assert scenario.events.count("producer.watch_failed") == 1
 
 
 def test_without_an_inotify_instance_the_producer_polls(tmp_path, monkeypatch):
@@ -138,7 +138,7 @@ def test_without_an_inotify_instance_the_producer_polls(tmp_path, monkeypatch):
     scenario.run(1.0)
     scenario.run(UNCLOSED)
     assert scenario.names() == ["a"]
-    assert scenario.told.count("producer.watch_failed") == 1
+    assert scenario.events.count("producer.watch_failed") == 1
 
 
 def test_with_watch_off_only_rescans_find_files(tmp_path):

@@ -66,7 +66,7 @@ def test_a_step_of_the_wall_clock_is_not_a_day(scenario):
     scenario.run(UNCLOSED + 1)
     (scenario.root / "a").unlink()
     scenario.run(HOUR)
-    scenario.hands.step(3 * DAY_MS / 1000)
+    scenario.clock.step(3 * DAY_MS / 1000)
     scenario.run(HOUR)
     scenario.run(HOUR)
     assert scenario.entry("a") is not None
@@ -77,7 +77,7 @@ def test_an_outage_ends_a_sweep_and_another_sweep_follows(scenario):
     scenario.run(UNCLOSED + 1)
     (scenario.root / "a").unlink()
     scenario.broker.is_away = lambda verb: verb == "update_ledger"
-    scenario.hands.advance(HOUR)
+    scenario.clock.advance(HOUR)
     with pytest.raises(BrokerUnavailable):
         scenario.run()
     scenario.broker.is_away = lambda verb: True
@@ -97,4 +97,27 @@ def test_a_producer_of_another_directory_leaves_these_entries_alone(scenario, tm
     other.producer = other.start(forget_after_ms=0)
     for _ in range(3):
         other.run(HOUR)
+    assert not scenario.is_marked_missing("a")
+
+
+def test_marks_are_cleared_even_if_an_outage_follows_the_scan_with_the_error(scenario, monkeypatch):
+    scenario.add("a", "b", "locked/c")
+    scenario.run(UNCLOSED + 1)
+    (scenario.root / "a").unlink()
+    scenario.run(HOUR)
+    assert scenario.is_marked_missing("a")
+    real = os.scandir
+
+    def refuse(path):
+        if path.endswith(b"/locked"):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path)
+
+    scenario.broker.is_away = lambda verb: True
+    with monkeypatch.context() as patch:
+        patch.setattr(walk.os, "scandir", refuse)
+        with pytest.raises(BrokerUnavailable):
+            scenario.turn(RESCAN)
+    scenario.broker.is_away = lambda verb: False
+    scenario.turn()
     assert not scenario.is_marked_missing("a")

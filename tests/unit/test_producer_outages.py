@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("fake_watchers")
 
 def test_an_outage_of_the_lookup_loses_nothing(scenario):
     scenario.add("a", "b")
-    scenario.hands.advance(UNCLOSED + 1)
+    scenario.clock.advance(UNCLOSED + 1)
     scenario.broker.is_away = lambda verb: verb == "lookup"
     for _ in range(3):
         with pytest.raises(BrokerUnavailable):
@@ -29,7 +29,7 @@ def test_an_outage_of_the_lookup_loses_nothing(scenario):
 
 def test_an_outage_of_the_enqueue_call_loses_nothing(scenario):
     scenario.add("a", "b")
-    scenario.hands.advance(UNCLOSED + 1)
+    scenario.clock.advance(UNCLOSED + 1)
     scenario.broker.is_away = lambda verb: verb == "enqueue"
     for _ in range(3):
         with pytest.raises(BrokerUnavailable):

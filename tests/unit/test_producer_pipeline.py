@@ -77,7 +77,7 @@ def test_known_files_are_looked_up_in_batches(scenario):
     assert scenario.broker.calls.count("lookup") <= 2
     assert "enqueue" not in scenario.broker.calls
     assert scenario.producer.counts.known == 100
-    assert scenario.producer.counts.enqueued == scenario.told.count("job.produced") == 100
+    assert scenario.producer.counts.enqueued == scenario.events.count("job.produced") == 100
 
 
 # markers
@@ -141,7 +141,7 @@ def test_while_the_enqueuer_is_full_nothing_more_is_scanned(tmp_path, monkeypatc
     monkeypatch.setattr(walk, "STEP_ENTRIES", 3)
     scenario = Scenario(tmp_path / "in", rate_limit_per_sec=1)
     scenario.add(*(str(n) for n in range(40)))
-    scenario.hands.advance(UNCLOSED + 1)
+    scenario.clock.advance(UNCLOSED + 1)
     for _ in range(100):
         scenario.turn()
         assert in_the_enqueuer(scenario) <= 5 + 3
@@ -170,5 +170,5 @@ def test_skipped_files_are_logged_once_each_and_up_to_a_limit(tmp_path, monkeypa
         (scenario.root / f"out{n}").symlink_to("/etc/passwd")
     for _ in range(3):
         scenario.run(RESCAN)
-    assert scenario.told.count("file.skipped") == 3
+    assert scenario.events.count("file.skipped") == 3
     assert scenario.skipped["outside"] == 15

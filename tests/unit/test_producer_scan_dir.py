@@ -22,7 +22,7 @@ def test_a_missing_scan_dir_is_a_problem_until_it_returns(scenario, tmp_path):
     assert "No such file" in scenario.producer.problem
     assert scenario.watcher.is_closed
     for seconds in (1.0, 1.0, 1.0, RESCAN, 1.0):
-        assert 0 < scenario.turn(seconds) <= 1.0, "it must neither spin nor sleep too long"
+        assert 0 < scenario.turn(seconds) <= 1.0, "the producer must neither spin nor sleep too long"
     (tmp_path / "away").rename(scenario.root)
     scenario.add("a")
     scenario.run(0.1)
@@ -30,7 +30,7 @@ def test_a_missing_scan_dir_is_a_problem_until_it_returns(scenario, tmp_path):
     assert not scenario.watcher.is_closed
     scenario.run(UNCLOSED)
     assert scenario.names() == ["a"]
-    assert (scenario.told.count("scan_dir.lost"), scenario.told.count("scan_dir.restored")) == (1, 1)
+    assert (scenario.events.count("scan_dir.lost"), scenario.events.count("scan_dir.restored")) == (1, 1)
 
 
 def test_a_scan_dir_that_vanishes_before_the_first_scan_is_waited_for(scenario, tmp_path):
