@@ -14,7 +14,7 @@ from fileq.commands.admin.fsck.report import Repair
 from fileq.config import Config
 from fileq.core.job import State, Version, decode_or_none, encode, file_job
 from fileq.core.text import printable
-from fileq.producer.outbox import priority_chooser
+from fileq.producer.priority import priority_chooser
 from fileq.worker.policies import worker_policy
 from fileq.worker.reaper import reap
 

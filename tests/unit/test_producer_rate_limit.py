@@ -3,7 +3,7 @@
 import pytest
 
 from fileq.config import config_from
-from fileq.producer.limit import JITTER_S, MAX_PENDING, PRESSURE_PAUSE_S, RATE_LIMIT, Throttle, permits_per_window
+from fileq.producer.rate_limit import JITTER_S, MAX_PENDING, PRESSURE_PAUSE_S, RATE_LIMIT, Throttle, permits_per_window
 
 
 @pytest.mark.parametrize(
@@ -18,16 +18,16 @@ from fileq.producer.limit import JITTER_S, MAX_PENDING, PRESSURE_PAUSE_S, RATE_L
         ("memory", 7, 7),
     ],
 )
-def test_unset_it_is_a_hundred_on_redis_and_none_elsewhere(broker, limit, permits):
+def test_the_default_limit_is_100_on_redis_and_none_elsewhere(broker, limit, permits):
     config = config_from({"broker": broker, "producer": {} if limit is None else {"rate_limit_per_sec": limit}})
     assert permits_per_window(config) == permits
 
 
-def test_at_first_nothing_has_to_wait():
+def test_a_new_throttle_does_not_wait():
     assert Throttle().left_s(0.0) == 0.0
 
 
-def test_a_full_window_is_waited_out_to_its_end_and_not_much_longer():
+def test_after_a_full_window_the_wait_ends_with_the_window_plus_jitter():
     lefts = set()
     for _ in range(200):
         throttle = Throttle()
@@ -37,20 +37,20 @@ def test_a_full_window_is_waited_out_to_its_end_and_not_much_longer():
         assert throttle.left_s(100.4 + JITTER_S) == 0.0
         assert throttle.reason == RATE_LIMIT
         lefts.add(left_s)
-    assert len(lefts) > 100, "producers that were told the same moment all come at it"
+    assert len(lefts) > 100, "producers that wait for the same window all call at once"
 
 
-def test_the_pause_while_too_many_wait_is_short_and_says_why():
+def test_the_pause_of_max_pending_is_short_and_names_the_setting():
     throttle = Throttle()
-    throttle.too_many_wait(100.0)
+    throttle.too_many_pending(100.0)
     assert throttle.left_s(100.0) == PRESSURE_PAUSE_S
     assert throttle.reason == MAX_PENDING
 
 
-def test_the_reason_stays_until_something_went_through():
+def test_the_reason_stays_until_a_call_is_accepted():
     throttle = Throttle()
     throttle.window_is_full(100.0, wait_ms=1)
     assert throttle.left_s(200.0) == 0.0
     assert throttle.reason == RATE_LIMIT
-    throttle.lift()
+    throttle.clear_reason()
     assert throttle.reason == ""
