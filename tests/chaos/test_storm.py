@@ -20,13 +20,13 @@ from fileq.brokers.types import LedgerEntry
 from fileq.core.job import State
 from fileq.producer.scan import found_at
 from tests.support.fault_proxy import FaultProxy
-from tests.support.parallel_scenarios import server_beside, together, under_way
+from tests.support.parallel_scenarios import parallel_scenario, running_scenarios, setup_with_own_server
 from tests.support.program import Program, run
 from tests.support.servers import Server
 from tests.support.waiting import wait_until
-from tests.support.worker_setup import TTL_S, Farm, is_running, is_still_running, on_files
+from tests.support.worker_setup import TTL_S, WorkerSetup, is_running, is_still_running, on_files
 
-__all__ = ["under_way"]
+__all__ = ["running_scenarios"]
 CHAOS_S = float(os.environ.get("CHAOS_S", "8"))
 LONGEST_S = CHAOS_S + 400  # more than all that is waited for: the storm itself tells its seed
 FILES_AT_ONCE, MOST_FILES = 20, 100 + 20 * int(CHAOS_S)
@@ -40,56 +40,56 @@ SETTINGS: dict[str, object] = {
 }
 
 
-@together("valkey", timeout_s=LONGEST_S)
-def test_whatever_dies_around_a_server_every_file_is_processed_and_nothing_is_left(farm: Farm) -> None:
-    with server_beside(farm) as (server, farm):
-        survive(Storm(farm, server=server))
+@parallel_scenario("valkey", timeout_s=LONGEST_S)
+def test_whatever_dies_around_a_server_every_file_is_processed_and_nothing_is_left(setup: WorkerSetup) -> None:
+    with setup_with_own_server(setup) as (server, setup):
+        survive(Storm(setup, server=server))
 
 
-@together("valkey", timeout_s=LONGEST_S)
-def test_whatever_is_lost_on_the_wire_every_file_is_processed_and_nothing_is_left(farm: Farm) -> None:
-    with server_beside(farm) as (server, farm), FaultProxy(server.port) as wire:
-        survive(Storm(farm, wire=wire))
+@parallel_scenario("valkey", timeout_s=LONGEST_S)
+def test_whatever_is_lost_on_the_wire_every_file_is_processed_and_nothing_is_left(setup: WorkerSetup) -> None:
+    with setup_with_own_server(setup) as (server, setup), FaultProxy(server.port) as wire:
+        survive(Storm(setup, wire=wire))
 
 
-@together("sqlite", timeout_s=LONGEST_S)
-def test_whatever_dies_around_a_database_every_file_is_processed_and_nothing_is_left(farm: Farm) -> None:
-    survive(Storm(farm))
+@parallel_scenario("sqlite", timeout_s=LONGEST_S)
+def test_whatever_dies_around_a_database_every_file_is_processed_and_nothing_is_left(setup: WorkerSetup) -> None:
+    survive(Storm(setup))
 
 
 def survive(storm: Storm) -> None:
-    farm = storm.farm
+    setup = storm.setup
     try:
         storm.rage(CHAOS_S)
         storm.end()
-        after = farm.worker(role="all", **SETTINGS)
+        after = setup.worker(role="all", **SETTINGS)
         wait_until(storm.is_over, 60, "everything is processed", every_s=0.2)
         assert after.stop() == 0
         assert_all_is_well(storm)
     except BaseException as error:
-        error.add_note(f"CHAOS_SEED={storm.seed}: {', '.join(storm.told)}\n{farm.census()}")
+        error.add_note(f"CHAOS_SEED={storm.seed}: {', '.join(storm.told)}\n{setup.census()}")
         raise
 
 
 def assert_all_is_well(storm: Storm) -> None:
-    farm = storm.farm
-    census = farm.census()
-    assert (census.dead, census.heartbeats, census.drift, farm.broker.workers()) == (0, 0, 0, [])
+    setup = storm.setup
+    census = setup.census()
+    assert (census.dead, census.heartbeats, census.drift, setup.broker.workers()) == (0, 0, 0, [])
     counters = census.counters
     assert counters["completed"] == counters["produced"], "each job ended once"
     assert counters["recovered"] > 0, "there was a storm"
-    told = set(farm.told("file"))
+    told = set(setup.logged("file"))
     assert all(dict(entry.versions)[signature] in told for entry, signature in storm.versions()), "each was handled"
-    assert not any(map(is_still_running, farm.diary()))
-    checked = run("admin", "fsck", cwd=farm.directory, settings=farm.all_settings(**SETTINGS))
+    assert not any(map(is_still_running, setup.handler_log()))
+    checked = run("admin", "fsck", cwd=setup.directory, settings=setup.all_settings(**SETTINGS))
     assert checked.returncode == 0, checked.stdout
 
 
 class Storm:
     """A producer, two workers, files that come and change; and what befalls them."""
 
-    def __init__(self, farm: Farm, *, server: Server | None = None, wire: FaultProxy | None = None) -> None:
-        self.farm = farm
+    def __init__(self, setup: WorkerSetup, *, server: Server | None = None, wire: FaultProxy | None = None) -> None:
+        self.setup = setup
         self.seed = int(os.environ.get("CHAOS_SEED") or secrets.randbelow(1_000_000))
         self.draw = random.Random(self.seed)
         self.server = server
@@ -136,31 +136,31 @@ class Storm:
 
     def write_files(self) -> None:
         for _ in range(FILES_AT_ONCE if len(self.files) < MOST_FILES else 0):
-            self.files.append(self.farm.inbox / f"{len(self.files)}")
+            self.files.append(self.setup.inbox / f"{len(self.files)}")
             self.files[-1].write_bytes(b"x" * self.draw.randrange(100))
-        other = self.farm.directory / "other"
+        other = self.setup.directory / "other"
         other.write_bytes(b"y" * self.draw.randrange(100, 200))
         other.replace(self.draw.choice(self.files))
 
     def versions(self) -> list[tuple[LedgerEntry, str]]:
         """What is known of each file, and the signature it has."""
         paths = [os.fsencode(path) for path in self.files]
-        found = zip(self.farm.broker.lookup(paths), paths, strict=True)
+        found = zip(self.setup.broker.lookup(paths), paths, strict=True)
         return [(entry or LedgerEntry(), found_at(path, os.stat(path)).signature) for entry, path in found]
 
     def is_over(self) -> bool:
-        census = self.farm.census()
+        census = self.setup.census()
         if sum(census.pending.values()) or census.scheduled or census.running:
             return False
-        if not all(worker.info is not None and is_running(worker.info.pid) for worker in self.farm.broker.workers()):
+        if not all(worker.info is not None and is_running(worker.info.pid) for worker in self.setup.broker.workers()):
             return False  # the reapers are still at it
         jobs = [dict(entry.versions).get(signature, "") for entry, signature in self.versions()]
-        return all(record is not None and record.state is State.COMPLETED for record in self.farm.broker.records(jobs))
+        return all(record is not None and record.state is State.COMPLETED for record in self.setup.broker.records(jobs))
 
     # disasters
 
     def start(self, role: str, **more: object) -> Program:
-        return self.farm.worker(role=role, **{**self.settings, **more})
+        return self.setup.worker(role=role, **{**self.settings, **more})
 
     def start_worker(self, number: int) -> Program:
         return self.start("worker", isolation=self.isolations[number])
@@ -187,14 +187,14 @@ class Storm:
         self.replace_a_worker(signal.SIGTERM, signal.SIGTERM)
 
     def kill_a_child(self) -> None:
-        running = {line.pid for line in self.farm.diary("begun")[-8:] if is_still_running(line)}
+        running = {line.pid for line in self.setup.handler_log("begun")[-8:] if is_still_running(line)}
         children = running - {worker.process.pid for worker in self.workers}
         for pid in sorted(children)[:1]:
             os.kill(pid, signal.SIGKILL)
 
     def has_killed_a_job(self) -> bool:
         self.kill_a_child()
-        return self.farm.census().counters.get("recovered", 0) > 0
+        return self.setup.census().counters.get("recovered", 0) > 0
 
     def kill_the_producer(self) -> None:
         self.producer.signal(signal.SIGKILL)
@@ -203,7 +203,7 @@ class Storm:
 
     def freeze_a_worker(self) -> None:
         worker = self.draw.choice(self.workers)
-        self.farm.freeze(worker)
+        self.setup.freeze(worker)
         self.frozen.append((time.monotonic() + self.draw.uniform(0.5, 3.0) * TTL_S, worker))
 
     def thaw(self, now_s: float) -> None:

@@ -9,36 +9,36 @@ import pytest
 from tests.conftest import ServerPool
 from tests.support.command_line import Desk
 from tests.support.container import Image, Pod
-from tests.support.producer_setup import Place
+from tests.support.producer_setup import BrokerSetup
 from tests.support.program import REPOSITORY
 from tests.support.servers import Server, available_servers
-from tests.support.worker_setup import Farm, farm_on
+from tests.support.worker_setup import WorkerSetup, open_worker_setup
 
 
-def sqlite_place(directory: Path) -> Place:
-    return Place("sqlite", directory, {"sqlite.path": str(directory / "fileq.db")})
+def sqlite_broker_setup(directory: Path) -> BrokerSetup:
+    return BrokerSetup("sqlite", directory, {"sqlite.path": str(directory / "fileq.db")})
 
 
-def redis_place(directory: Path, server: Server) -> Place:
-    return Place("redis", directory, {"redis.addr": server.address})
+def redis_broker_setup(directory: Path, server: Server) -> BrokerSetup:
+    return BrokerSetup("redis", directory, {"redis.addr": server.address})
 
 
 @pytest.fixture
-def on_sqlite(tmp_path: Path) -> Place:
+def on_sqlite(tmp_path: Path) -> BrokerSetup:
     """For what does not depend on the broker."""
-    return sqlite_place(tmp_path)
+    return sqlite_broker_setup(tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, server_pool: ServerPool) -> Iterator[Place]:
+def broker_setup(request: pytest.FixtureRequest, tmp_path: Path, server_pool: ServerPool) -> Iterator[BrokerSetup]:
     """An empty broker of each kind; Valkey stands for Redis, which the conformance tests have compared."""
     if request.param == "sqlite":
-        yield sqlite_place(tmp_path)
+        yield sqlite_broker_setup(tmp_path)
         return
     binary = available_servers()["valkey"]
     assert binary is not None
     for server in server_pool.lend("valkey", lambda: Server(binary)):
-        yield redis_place(tmp_path, server)
+        yield redis_broker_setup(tmp_path, server)
 
 
 @pytest.fixture
@@ -50,33 +50,33 @@ def valkey(server_pool: ServerPool) -> Iterator[Server]:
 
 
 @pytest.fixture
-def farm(tmp_path: Path, valkey: Server) -> Iterator[Farm]:
+def setup(tmp_path: Path, valkey: Server) -> Iterator[WorkerSetup]:
     """A broker on a real server, with handlers that tell what they do."""
-    with farm_on(tmp_path, {"redis.addr": valkey.address}) as farm:
-        yield farm
+    with open_worker_setup(tmp_path, {"redis.addr": valkey.address}) as setup:
+        yield setup
 
 
 @pytest.fixture
-def sqlite_farm(tmp_path: Path) -> Iterator[Farm]:
-    with farm_on(tmp_path, {"sqlite.path": str(tmp_path / "fileq.db")}) as farm:
-        yield farm
+def sqlite_setup(tmp_path: Path) -> Iterator[WorkerSetup]:
+    with open_worker_setup(tmp_path, {"sqlite.path": str(tmp_path / "fileq.db")}) as setup:
+        yield setup
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-def each_farm(request: pytest.FixtureRequest, tmp_path: Path) -> Farm:
+def each_setup(request: pytest.FixtureRequest, tmp_path: Path) -> WorkerSetup:
     """Once on each kind of broker."""
-    farm: Farm = request.getfixturevalue("farm" if request.param == "redis" else "sqlite_farm")
-    return farm
+    setup: WorkerSetup = request.getfixturevalue("setup" if request.param == "redis" else "sqlite_setup")
+    return setup
 
 
 @pytest.fixture
-def desk(each_farm: Farm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Desk:
+def desk(each_setup: WorkerSetup, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Desk:
     """The command line, in this process, on each kind of broker; nothing in the environment configures it."""
     prefixes = ("FILEQ_", "REDIS_", "WORKER_", "PRODUCER_", "OBSERVABILITY_", "SQLITE_")
     for name in [name for name in os.environ if name.startswith(prefixes)]:
         monkeypatch.delenv(name)
-    monkeypatch.chdir(each_farm.directory)
-    return Desk(each_farm, capsys)
+    monkeypatch.chdir(each_setup.directory)
+    return Desk(each_setup, capsys)
 
 
 @pytest.fixture(scope="session")

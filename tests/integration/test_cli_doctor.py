@@ -25,7 +25,7 @@ from fileq.brokers.sqlite import examine as sqlite_examine
 from fileq.cli import main
 from fileq.commands.doctor import files as files_checks
 from tests.integration.test_redis_rights import RIGHTS
-from tests.support.producer_setup import Place
+from tests.support.producer_setup import BrokerSetup
 from tests.support.program import Program, command, environment, run
 from tests.support.redis_store import contents
 from tests.support.servers import Server
@@ -79,18 +79,18 @@ def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
 # the whole of it
 
 
-def test_all_is_well_on_each_broker_and_each_check_is_a_line(place: Place) -> None:
-    if place.kind == "redis":
-        with place.open() as broker:
+def test_all_is_well_on_each_broker_and_each_check_is_a_line(broker_setup: BrokerSetup) -> None:
+    if broker_setup.kind == "redis":
+        with broker_setup.open() as broker:
             broker.link.call("CONFIG", "SET", "appendonly", "yes")  # type: ignore[attr-defined]
-    settings = {**place.settings, "producer.scan_dir": place.inbox, "observability.metrics_port": 0}
-    assert run("enqueue", "--type", "t", cwd=place.directory, settings=settings).returncode == 0
-    ended = run("doctor", cwd=place.directory, settings=settings)
+    settings = {**broker_setup.settings, "producer.scan_dir": broker_setup.inbox, "observability.metrics_port": 0}
+    assert run("enqueue", "--type", "t", cwd=broker_setup.directory, settings=settings).returncode == 0
+    ended = run("doctor", cwd=broker_setup.directory, settings=settings)
     assert ended.returncode == 0, ended.stdout
     *lines, empty, summary = ended.stdout.splitlines()
     assert (empty, summary, ended.stderr) == ("", "all is well", "")
     assert all(line.startswith(("✓ ", "– ")) for line in lines)
-    assert any(line.startswith(f"✓ broker             {place.kind}, ") for line in lines)
+    assert any(line.startswith(f"✓ broker             {broker_setup.kind}, ") for line in lines)
     assert "\x1b" not in ended.stdout
 
 

@@ -8,106 +8,106 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.producer_setup import Place, jobs_of, pending, scanned, scanned_again, wait_pending
+from tests.support.producer_setup import BrokerSetup, jobs_of, pending, wait_for_new_scan, wait_for_scans, wait_pending
 from tests.support.waiting import wait_until
 
 NEVER = {"rescan_interval": "1h"}  # what is found is found by events
 
 
-def test_a_closed_file_is_a_job_well_before_the_next_scan(place: Place) -> None:
-    with place.producer(**NEVER) as program:
-        scanned(program)
-        place.write("a")
-        place.wait_for_names("a", timeout_s=5)
+def test_a_closed_file_is_a_job_well_before_the_next_scan(broker_setup: BrokerSetup) -> None:
+    with broker_setup.producer(**NEVER) as program:
+        wait_for_scans(program)
+        broker_setup.write("a")
+        broker_setup.wait_for_names("a", timeout_s=5)
         assert program.metric("producer_scan_duration_seconds_count") == 1
 
 
 @pytest.mark.parametrize("how", ["file", "directory"])
-def test_what_is_moved_in_is_a_job_well_before_the_next_scan(on_sqlite: Place, how: str) -> None:
-    place = on_sqlite
-    aside = place.directory / "aside"
+def test_what_is_moved_in_is_a_job_well_before_the_next_scan(on_sqlite: BrokerSetup, how: str) -> None:
+    broker_setup = on_sqlite
+    aside = broker_setup.directory / "aside"
     (aside / "deep/er").mkdir(parents=True)
     (aside / "deep/er/a").write_bytes(b"x")
-    with place.producer(**NEVER) as program:
-        scanned(program)
+    with broker_setup.producer(**NEVER) as program:
+        wait_for_scans(program)
         source = aside / ("deep/er/a" if how == "file" else "deep")
-        source.rename(place.inbox / source.name)
-        place.wait_for_names("a" if how == "file" else "deep/er/a", timeout_s=5)
+        source.rename(broker_setup.inbox / source.name)
+        broker_setup.wait_for_names("a" if how == "file" else "deep/er/a", timeout_s=5)
 
 
-def test_a_tree_made_in_one_go_is_found_to_its_last_leaf(on_sqlite: Place) -> None:
-    place = on_sqlite
-    with place.producer(**NEVER) as program:
-        scanned(program)
+def test_a_tree_made_in_one_go_is_found_to_its_last_leaf(on_sqlite: BrokerSetup) -> None:
+    broker_setup = on_sqlite
+    with broker_setup.producer(**NEVER) as program:
+        wait_for_scans(program)
         names = [f"{a}/{b}/{c}" for a in "xyz" for b in "uvw" for c in range(5)]
         for name in names:
-            place.write(name)
-        place.wait_for_names(*names, timeout_s=10)
-        place.write("x/u/new/later")
-        place.wait_for_names(*names, "x/u/new/later", timeout_s=5)
+            broker_setup.write(name)
+        broker_setup.wait_for_names(*names, timeout_s=10)
+        broker_setup.write("x/u/new/later")
+        broker_setup.wait_for_names(*names, "x/u/new/later", timeout_s=5)
 
 
-def test_a_hard_link_is_a_file_of_its_own(on_sqlite: Place) -> None:
-    place = on_sqlite
-    (place.directory / "aside").write_bytes(b"x")
-    with place.producer(**NEVER) as program:
-        scanned(program)
-        os.link(place.directory / "aside", place.inbox / "a")
-        os.link(place.directory / "aside", place.inbox / "b")
-        place.wait_for_names("a", "b", timeout_s=5)
+def test_a_hard_link_is_a_file_of_its_own(on_sqlite: BrokerSetup) -> None:
+    broker_setup = on_sqlite
+    (broker_setup.directory / "aside").write_bytes(b"x")
+    with broker_setup.producer(**NEVER) as program:
+        wait_for_scans(program)
+        os.link(broker_setup.directory / "aside", broker_setup.inbox / "a")
+        os.link(broker_setup.directory / "aside", broker_setup.inbox / "b")
+        broker_setup.wait_for_names("a", "b", timeout_s=5)
 
 
-def test_a_directory_renamed_within_the_tree_is_still_heard(on_sqlite: Place) -> None:
-    place = on_sqlite
-    place.write("old/sub/a")
-    with place.producer(**NEVER) as program:
-        place.wait_for_names("old/sub/a")
-        scanned(program)
-        (place.inbox / "old").rename(place.inbox / "new")
-        place.wait_for_names("new/sub/a", "old/sub/a", timeout_s=5)
-        place.write("new/sub/b")
-        place.wait_for_names("new/sub/a", "new/sub/b", "old/sub/a", timeout_s=5)
+def test_a_directory_renamed_within_the_tree_is_still_heard(on_sqlite: BrokerSetup) -> None:
+    broker_setup = on_sqlite
+    broker_setup.write("old/sub/a")
+    with broker_setup.producer(**NEVER) as program:
+        broker_setup.wait_for_names("old/sub/a")
+        wait_for_scans(program)
+        (broker_setup.inbox / "old").rename(broker_setup.inbox / "new")
+        broker_setup.wait_for_names("new/sub/a", "old/sub/a", timeout_s=5)
+        broker_setup.write("new/sub/b")
+        broker_setup.wait_for_names("new/sub/a", "new/sub/b", "old/sub/a", timeout_s=5)
 
 
-def test_polling_finds_what_no_event_tells_of(on_sqlite: Place) -> None:
-    place = on_sqlite
-    with place.producer(**NEVER, watch="poll", poll_interval="100ms") as program:
-        scanned(program)
-        place.write("deep/a")
-        place.wait_for_names("deep/a", timeout_s=5)
+def test_polling_finds_what_no_event_tells_of(on_sqlite: BrokerSetup) -> None:
+    broker_setup = on_sqlite
+    with broker_setup.producer(**NEVER, watch="poll", poll_interval="100ms") as program:
+        wait_for_scans(program)
+        broker_setup.write("deep/a")
+        broker_setup.wait_for_names("deep/a", timeout_s=5)
 
 
-def test_a_burst_while_it_stood_still_is_found_whole_although_events_were_lost(place: Place) -> None:
+def test_a_burst_while_it_stood_still_is_found_whole_although_events_were_lost(broker_setup: BrokerSetup) -> None:
     """Twice 20,000 events are more than the kernel keeps."""
-    with place.producer(**NEVER) as program, place.open() as broker:
-        scanned(program)
+    with broker_setup.producer(**NEVER) as program, broker_setup.open() as broker:
+        wait_for_scans(program)
         program.signal(signal.SIGSTOP)
         for n in range(20_000):
-            os.close(os.open(place.inbox / f"{n}.txt", os.O_CREAT | os.O_WRONLY))
+            os.close(os.open(broker_setup.inbox / f"{n}.txt", os.O_CREAT | os.O_WRONLY))
         program.signal(signal.SIGCONT)
         wait_pending(broker, 20_000)
         assert len(program.events("producer.events_lost")) == 1
-        scanned(program, 2)
+        wait_for_scans(program, 2)
         assert program.metric("producer_scan_duration_seconds_count") == 2
         assert pending(broker) == 20_000
         assert broker.census().drift == 0
 
 
-def test_no_job_speaks_of_an_unfinished_file(place: Place) -> None:
+def test_no_job_speaks_of_an_unfinished_file(broker_setup: BrokerSetup) -> None:
     """A writer appends to 50 files with pauses of up to 2 s; the settle times are 3 s. One producer scans all the
     time, the other relies on events and its own second look."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")
-    writer = SlowWriter(place.inbox, 50, random.Random(seed))
+    writer = SlowWriter(broker_setup.inbox, 50, random.Random(seed))
     settings = {"settle": "3s", "settle_unclosed": "3s"}
     with (
-        place.producer(**settings, rescan_interval="500ms") as scanning,
-        place.producer(**settings, **NEVER),
-        place.open() as broker,
+        broker_setup.producer(**settings, rescan_interval="500ms") as scanning,
+        broker_setup.producer(**settings, **NEVER),
+        broker_setup.open() as broker,
     ):
         writer.write_everything()
         wait_pending(broker, 50)
-        scanned_again(scanning)
+        wait_for_new_scan(scanning)
         assert {job.path: job.filesize for job in jobs_of(broker)} == writer.finished
         assert pending(broker) == 50
 

@@ -1,7 +1,7 @@
 """Clocks that tests turn by hand."""
 
 
-class Hands:
+class ManualClocks:
     """A monotonic clock and a wall clock that run together until one of them is moved."""
 
     def __init__(self, seconds: float = 1000.0, wall_ns: int = 1_800_000_000 * 10**9) -> None:
@@ -23,7 +23,7 @@ class Hands:
         self.wall += round(seconds * 1e9)
 
 
-class Told:
+class RecordedEvents:
     """Everything that was told on the channel."""
 
     def __init__(self) -> None:

@@ -12,17 +12,17 @@ from fileq.brokers.protocol import FullBroker
 from fileq.cli import main
 from fileq.config import Config, config_from
 from tests.conformance.harness import nested
-from tests.support.worker_setup import Farm
+from tests.support.worker_setup import WorkerSetup
 
 
 class Desk:
     """Builders of the conformance suite take a desk for their harness."""
 
-    def __init__(self, farm: Farm, capsys: pytest.CaptureFixture[str]) -> None:
-        self.farm = farm
-        self.directory: Path = farm.directory
-        self.broker: FullBroker = farm.broker
-        self.settings: dict[str, object] = {"producer.scan_dir": farm.inbox, **farm.settings}
+    def __init__(self, setup: WorkerSetup, capsys: pytest.CaptureFixture[str]) -> None:
+        self.setup = setup
+        self.directory: Path = setup.directory
+        self.broker: FullBroker = setup.broker
+        self.settings: dict[str, object] = {"producer.scan_dir": setup.inbox, **setup.settings}
         self.config: Config = config_from(nested(self.settings))
         self._capsys = capsys
 

@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from tests.support.waiting import wait_until
 
 
-class Seen(Struct, frozen=True):
+class ReceivedSpan(Struct, frozen=True):
     """One span as it arrived; ids are hex, a root's parent is ""."""
 
     name: str
@@ -42,7 +42,7 @@ class Collector:
     """What arrived, in order."""
 
     def __init__(self) -> None:
-        self._spans: list[Seen] = []
+        self._spans: list[ReceivedSpan] = []
         self.authorizations: set[str] = set()
         self.endpoint = ""
 
@@ -52,17 +52,17 @@ class Collector:
             service = {a.key: a.value.string_value for a in group.resource.attributes}["service.name"]
             self._spans += [_seen(span, service) for scope in group.scope_spans for span in scope.spans]
 
-    def spans(self, name: str = "", job: str = "") -> list[Seen]:
+    def spans(self, name: str = "", job: str = "") -> list[ReceivedSpan]:
         return [s for s in list(self._spans) if name in ("", s.name) and job in ("", s.attributes["job.id"])]
 
-    def wait(self, name: str, count: int = 1, job: str = "", timeout_s: float = 20.0) -> list[Seen]:
+    def wait(self, name: str, count: int = 1, job: str = "", timeout_s: float = 20.0) -> list[ReceivedSpan]:
         wait_until(lambda: len(self.spans(name, job)) >= count, timeout_s, f"{count} spans {name!r}: {self._spans}")
         return self.spans(name, job)
 
 
-def _seen(span: Any, service: str) -> Seen:
+def _seen(span: Any, service: str) -> ReceivedSpan:
     attributes = {a.key: getattr(a.value, a.value.WhichOneof("value")) for a in span.attributes}
-    return Seen(
+    return ReceivedSpan(
         span.name,
         span.trace_id.hex(),
         span.span_id.hex(),
@@ -131,7 +131,7 @@ def grpc_collector() -> Iterator[Collector]:
 
 
 @contextlib.contextmanager
-def black_hole() -> Iterator[str]:
+def silent_collector() -> Iterator[str]:
     """host:port where connections are taken and nothing is ever answered."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
         taken: list[socket.socket] = []
@@ -154,7 +154,7 @@ def black_hole() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def refusing() -> Iterator[str]:
+def refusing_address() -> Iterator[str]:
     """host:port where nobody listens, and nobody will."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))

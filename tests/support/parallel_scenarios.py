@@ -12,26 +12,26 @@ import pytest
 
 from tests.conftest import require
 from tests.support.servers import Server, available_servers
-from tests.support.worker_setup import Farm, farm_on
+from tests.support.worker_setup import WorkerSetup, open_worker_setup
 
 SCENARIO_TIMEOUT_S = 110.0
 SQLITE = "sqlite"
 
-Scenario = Callable[[Farm], None]
+Scenario = Callable[[WorkerSetup], None]
 _SCENARIOS: dict[str, tuple[str, Scenario]] = {}
 
 
-def together(*kinds: str, timeout_s: float = SCENARIO_TIMEOUT_S) -> Callable[[Scenario], Callable[..., None]]:
-    """A test on a farm of each kind (valkey, redis, sqlite), under way together with the others of its module."""
+def parallel_scenario(*kinds: str, timeout_s: float = SCENARIO_TIMEOUT_S) -> Callable[[Scenario], Callable[..., None]]:
+    """A test on a setup of each kind (valkey, redis, sqlite), under way together with the others of its module."""
 
     def make(scenario: Scenario) -> Callable[..., None]:
         name = scenario.__name__
         _SCENARIOS.update({f"{name}[{kind}]": (kind, scenario) for kind in kinds})
 
-        def test(kind: str, under_way: Mapping[str, Future[None]]) -> None:
+        def test(kind: str, running_scenarios: Mapping[str, Future[None]]) -> None:
             if kind != SQLITE:
                 server_binary(kind)
-            under_way[f"{name}[{kind}]"].result(timeout_s)
+            running_scenarios[f"{name}[{kind}]"].result(timeout_s)
 
         test.__name__, test.__doc__ = name, scenario.__doc__
         decorated: Callable[..., None] = pytest.mark.parametrize("kind", kinds)(test)
@@ -46,7 +46,7 @@ def server_binary(kind: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def under_way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+def running_scenarios(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     """Every scenario of this module that was asked for, started."""
     names = [item.name for item in request.session.items if item.path == request.path and item.name in _SCENARIOS]
     binaries = {kind: binary for kind, binary in available_servers().items() if binary is not None}
@@ -74,8 +74,8 @@ def under_way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 def _play(scenario: Scenario, kind: str, directory: Path, settings: dict[str, object]) -> None:
     try:
-        with farm_on(directory, settings, kind=kind) as farm:
-            scenario(farm)
+        with open_worker_setup(directory, settings, kind=kind) as setup:
+            scenario(setup)
     except BaseException as error:
         # Whatever is printed in a thread is shown with some other test.
         for log in sorted(directory.rglob("program-*.log")):
@@ -84,12 +84,12 @@ def _play(scenario: Scenario, kind: str, directory: Path, settings: dict[str, ob
 
 
 @contextlib.contextmanager
-def server_beside(farm: Farm) -> Iterator[tuple[Server, Farm]]:
+def setup_with_own_server(setup: WorkerSetup) -> Iterator[tuple[Server, WorkerSetup]]:
     """For a scenario that needs a server of its own, with all it was told on disk."""
-    directory = farm.directory / "beside"
+    directory = setup.directory / "beside"
     directory.mkdir()
     with (
-        Server(server_binary(farm.kind), aof=True) as server,
-        farm_on(directory, {"redis.addr": server.address}, kind=farm.kind) as other,
+        Server(server_binary(setup.kind), aof=True) as server,
+        open_worker_setup(directory, {"redis.addr": server.address}, kind=setup.kind) as other,
     ):
         yield server, other

@@ -16,7 +16,7 @@ from tests.support.waiting import wait_until
 QUICK: Mapping[str, object] = {"producer.settle": "50ms", "producer.settle_unclosed": "200ms"}
 
 
-class Place:
+class BrokerSetup:
     """A broker that programs and the test share, and where its files lie."""
 
     def __init__(self, kind: str, directory: Path, settings: Mapping[str, object]) -> None:
@@ -83,15 +83,15 @@ def jobs_of(broker: FullBroker) -> list[Job]:
     return [decode(raw) for queue in ("high", "low") for page in broker.pages(queue) for raw in page]
 
 
-def scanned(program: Program, count: int = 1, timeout_s: float = 20.0) -> None:
+def wait_for_scans(program: Program, count: int = 1, timeout_s: float = 20.0) -> None:
     """Until it has ended this many whole scans."""
     name = "producer_scan_duration_seconds_count"
     wait_until(lambda: program.metric(name) >= count, timeout_s, f"{count} scans", every_s=0.02)
 
 
-def scanned_again(program: Program, times: int = 1) -> None:
+def wait_for_new_scan(program: Program, times: int = 1) -> None:
     """Until a whole scan has begun and ended after now: the one that is under way may have passed already."""
-    scanned(program, int(program.metric("producer_scan_duration_seconds_count")) + times + 1)
+    wait_for_scans(program, int(program.metric("producer_scan_duration_seconds_count")) + times + 1)
 
 
 def pending(broker: FullBroker) -> int:

@@ -48,7 +48,7 @@ class Line(Struct, frozen=True):
     at_s: float
 
 
-class Farm:
+class WorkerSetup:
     """A broker that workers and the test share; a directory for files, handlers and what these tell."""
 
     def __init__(self, directory: Path, settings: Mapping[str, object], kind: str = "valkey") -> None:
@@ -153,24 +153,26 @@ class Farm:
     def census(self) -> Census:
         return self.broker.census(sweep=True)
 
-    # the diary
+    # the log of the handlers
 
-    def diary(self, word: str = "") -> list[Line]:
+    def handler_log(self, word: str = "") -> list[Line]:
         with contextlib.suppress(FileNotFoundError):
-            lines = [line.split() for line in (self.directory / "diary").read_text().splitlines()]
+            lines = [line.split() for line in (self.directory / "handler_log").read_text().splitlines()]
             return [Line(w, id, int(pid), float(at)) for w, id, pid, at in lines if word in ("", w)]
         return []
 
-    def told(self, word: str) -> list[str]:
+    def logged(self, word: str) -> list[str]:
         """The ids with that word, in order."""
-        return [line.id for line in self.diary(word)]
+        return [line.id for line in self.handler_log(word)]
 
-    def wait_told(self, word: str, count: int, timeout_s: float = 20.0) -> list[str]:
+    def wait_logged(self, word: str, count: int, timeout_s: float = 20.0) -> list[str]:
         try:
-            wait_until(lambda: len(self.diary(word)) >= count, timeout_s)
+            wait_until(lambda: len(self.handler_log(word)) >= count, timeout_s)
         except TimeoutError:
-            raise AssertionError(f"wanted {count} × {word!r}, got {Counter(x.word for x in self.diary())}") from None
-        return self.told(word)
+            raise AssertionError(
+                f"wanted {count} × {word!r}, got {Counter(x.word for x in self.handler_log())}"
+            ) from None
+        return self.logged(word)
 
     def open_gate(self, name: str = "gate") -> None:
         """Handlers that wait at this gate go on."""
@@ -178,12 +180,14 @@ class Farm:
 
 
 @contextlib.contextmanager
-def farm_on(directory: Path, settings: Mapping[str, object], *, kind: str = "valkey") -> Iterator[Farm]:
-    farm = Farm(directory, settings, kind)
+def open_worker_setup(
+    directory: Path, settings: Mapping[str, object], *, kind: str = "valkey"
+) -> Iterator[WorkerSetup]:
+    setup = WorkerSetup(directory, settings, kind)
     try:
-        yield farm
+        yield setup
     finally:
-        farm.close()
+        setup.close()
 
 
 def on_files(function: str, **options: object) -> str:
@@ -223,7 +227,7 @@ def _status(pid: int) -> list[str]:
         return []
 
 
-def pass_s(seconds: float) -> None:
+def let_time_pass(seconds: float) -> None:
     """Lets time go by, where the time itself is what is tested."""
     until_s = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() >= until_s, seconds + 5)

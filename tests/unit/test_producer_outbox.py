@@ -13,7 +13,7 @@ from fileq.producer import outbox as module
 from fileq.producer.outbox import STALE_S, Outbox
 from fileq.producer.scan import Found
 from tests.conformance.harness import FakeClock
-from tests.support.clocks import Hands, Told
+from tests.support.clocks import ManualClocks, RecordedEvents
 
 
 def file(name: str | bytes, size: int = 3) -> Found:
@@ -25,14 +25,14 @@ class Box:
     """An outbox on the memory broker, with every clock in the test's hands."""
 
     def __init__(self, **producer: object) -> None:
-        self.hands = Hands()
+        self.hands = ManualClocks()
         self.clock = FakeClock()
         config = config_from({"broker": "memory", "producer": producer})
         self.broker = MemoryBroker(config, clock=self.clock)
         self.disk: dict[bytes, Found] = {}
         self.changed: list[Found] = []
         self.tally: Counter[str] = Counter()
-        self.told = Told()
+        self.told = RecordedEvents()
         self.calls: list[tuple[int, int]] = []
         self.is_away = False
         self.loses_reply = False
@@ -104,7 +104,13 @@ def test_where_no_queue_is_called_high_the_most_urgent_one_is_taken():
     config = config_from({"broker": "memory", "worker": {"priorities": ["now", "later"], "queues": {}}})
     broker = MemoryBroker(config)
     outbox = Outbox(
-        config, broker, broker, look=lambda path: None, changed=lambda found: None, tally=Counter(), emit=Told()
+        config,
+        broker,
+        broker,
+        look=lambda path: None,
+        changed=lambda found: None,
+        tally=Counter(),
+        emit=RecordedEvents(),
     )
     outbox.put(file("a.pdf"), "")
     outbox.put(file("a.txt"), "")

@@ -23,7 +23,7 @@ from fileq.producer.producer import PROBE_S, Producer
 from fileq.producer.settle import Settling
 from fileq.producer.watch import Heard
 from fileq.runtime.produce_once import PATIENCE_S, produce_once
-from tests.support.clocks import Hands, Told
+from tests.support.clocks import ManualClocks, RecordedEvents
 
 SETTLE, UNCLOSED, RESCAN = 0.5, 5.0, 60.0
 HOUR = 3600.0
@@ -86,8 +86,8 @@ class Stage:
     def __init__(self, root: Path, **producer: object) -> None:
         root.mkdir(exist_ok=True)
         self.root = root
-        self.hands = Hands(wall_ns=time.time_ns())
-        self.told = Told()
+        self.hands = ManualClocks(wall_ns=time.time_ns())
+        self.told = RecordedEvents()
         self.config = config_from({"broker": "memory", "producer": {"scan_dir": str(root), **producer}})
         self.broker = ShakyBroker(MemoryBroker(self.config))
         self.producer = self.start()

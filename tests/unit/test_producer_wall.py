@@ -1,11 +1,11 @@
 """The age of files by the wall clock, and when that is not believed."""
 
 from fileq.producer.wall import Wall
-from tests.support.clocks import Hands
+from tests.support.clocks import ManualClocks
 
 
 def test_a_file_has_rested_once_its_stamps_are_old_enough():
-    hands = Hands()
+    hands = ManualClocks()
     wall = Wall(5.0, hands.wall_ns, hands.monotonic)
     touched = hands.wall
     hands.advance(4.99)
@@ -15,12 +15,12 @@ def test_a_file_has_rested_once_its_stamps_are_old_enough():
 
 
 def test_stamps_from_the_future_are_not_old():
-    hands = Hands()
+    hands = ManualClocks()
     assert not Wall(5.0, hands.wall_ns, hands.monotonic).has_rested(hands.wall + 10**12)
 
 
 def test_after_a_step_forward_nothing_seems_old_until_the_settle_time_has_passed():
-    hands = Hands()
+    hands = ManualClocks()
     wall = Wall(5.0, hands.wall_ns, hands.monotonic)
     touched = hands.wall
     hands.advance(0.1)
@@ -33,7 +33,7 @@ def test_after_a_step_forward_nothing_seems_old_until_the_settle_time_has_passed
 
 
 def test_clocks_that_drift_apart_slowly_are_believed():
-    hands = Hands()
+    hands = ManualClocks()
     wall = Wall(5.0, hands.wall_ns, hands.monotonic)
     for _ in range(100):
         hands.advance(1.0)
@@ -43,7 +43,7 @@ def test_clocks_that_drift_apart_slowly_are_believed():
 
 
 def test_being_held_up_between_two_looks_at_the_clocks_is_no_step():
-    hands = Hands()
+    hands = ManualClocks()
     is_slow = False
 
     def wall_ns() -> int:
@@ -59,7 +59,7 @@ def test_being_held_up_between_two_looks_at_the_clocks_is_no_step():
 
 
 def test_the_steady_clock_does_not_step():
-    hands = Hands()
+    hands = ManualClocks()
     wall = Wall(5.0, hands.wall_ns, hands.monotonic)
     began_ms = hands.wall // 10**6
     hands.advance(7.0)

@@ -20,7 +20,7 @@ from fileq.core.settlement import Settlement, release
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Changed, Task
 from fileq.worker.pump import Pump
-from tests.support.clocks import Hands, Told
+from tests.support.clocks import ManualClocks, RecordedEvents
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 TTL_S = 30.0
@@ -94,8 +94,8 @@ class Bench:
     broker_class: type[Shaky] = Shaky
 
     def __init__(self, *, count: int = 2, **breaker: Any) -> None:
-        self.hands = Hands()
-        self.told = Told()
+        self.hands = ManualClocks()
+        self.told = RecordedEvents()
         self.config: Config = config_from(
             {
                 "broker": "memory",

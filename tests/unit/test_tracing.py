@@ -16,7 +16,7 @@ from fileq.core.job import Job, typed_job
 from fileq.core.trace import attempt_span_id, new_ids, parent_of, traceparent
 from fileq.observe import tracing
 from fileq.observe.tracing import BATCH, MOST, Tracing, make_exporter
-from tests.support.clocks import Told
+from tests.support.clocks import RecordedEvents
 from tests.support.waiting import wait_until
 
 NOW = datetime.fromtimestamp(1_800_000_000, UTC)
@@ -46,7 +46,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.exporter = Exporter()
-        self.told, self.passed_on = Told(), Told()
+        self.told, self.passed_on = RecordedEvents(), RecordedEvents()
         self.tracing = Tracing(self.exporter, self.told)
         self.emit = self.tracing.around(self.passed_on)
 
