@@ -13,10 +13,10 @@ from fileq.brokers.types import UnrecordedJob
 from fileq.commands.admin.fsck import fsck, walk
 from fileq.core.errors import ConfigError
 from fileq.core.settlement import cancel, complete
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     a_version,
     an_entry,
-    at_once,
+    burial,
     claim_one,
     claims_of,
     completed,
@@ -24,19 +24,19 @@ from tests.conformance.builders import (
     dead,
     drift,
     enqueue,
+    expire_leases,
     failed,
     foreign,
-    hopeless,
     id_of,
-    let_leases_run_out,
     names,
+    places_of,
     record_of,
     register,
     running,
     settle,
     snapshot,
-    whereabouts,
 )
+from fileq.testing.conformance.concurrency import run_concurrently
 
 
 def check(harness, *, repair=False, broker=None, meanwhile=lambda: None):
@@ -124,7 +124,7 @@ def test_a_copy_of_a_job_that_runs_or_has_ended_is_listed(harness):
 
 def test_dead_bytes_that_are_no_job_are_counted_and_clean(harness):
     harness.push_raw("low", b"not a job")
-    settle(harness, hopeless(claim_one(harness)))
+    settle(harness, burial(claim_one(harness)))
     report = check(harness)
     assert (report.is_clean, report.undecodable) == (True, 1)
 
@@ -136,27 +136,27 @@ def test_dead_bytes_that_are_no_job_are_counted_and_clean(harness):
 def test_an_element_that_is_gone_is_named_and_put_back(harness, place):
     busy(harness)
     id = {"high": "h1", "scheduled": "s1", "dead_letter": "d1"}[place]
-    harness.lose_element(place, record_of(harness, id).raw)
+    harness.remove_raw(place, record_of(harness, id).raw)
     report = check(harness)
     assert not report.is_clean
     assert (kinds(report), report.law.excess, report.repairs) == ([("lost", id)], 1, ())
     assert assert_repaired(harness, id) == [("reinstated", id)]
-    assert whereabouts(harness, id) == [place]
+    assert places_of(harness, id) == [place]
 
 
 def test_a_job_that_nobody_runs_is_named_and_goes_back_to_its_queue(harness):
     busy(harness)
-    harness.lose_element("processing", record_of(harness, "run1").raw, "w2")
+    harness.remove_raw("processing", record_of(harness, "run1").raw, "w2")
     assert kinds(check(harness)) == [("unheld", "run1")]
     assert assert_repaired(harness, "run1") == [("reinstated", "run1")]
-    assert whereabouts(harness, "run1") == ["low"]
+    assert places_of(harness, "run1") == ["low"]
 
 
 @pytest.mark.parametrize(("id", "place"), [("h1", "high"), ("s1", "scheduled"), ("d1", "dead_letter"), ("run1", "")])
 def test_an_element_that_lost_its_record_is_named_and_gets_one(harness, id, place):
     busy(harness)
     was = record_of(harness, id)
-    harness.lose_record(id)
+    harness.remove_record(id)
     report = check(harness)
     assert (report.is_clean, kinds(report)) == (False, [("unrecorded", id)])
     assert assert_repaired(harness, id) == [("recorded", id)]
@@ -169,7 +169,7 @@ def test_of_those_without_a_record_ours_get_theirs_and_strangers_stay_strangers(
     enqueue(harness, "typed")
     harness.push_raw("low", foreign("stranger"))
     for id in ("file", "typed"):
-        harness.lose_record(id)
+        harness.remove_record(id)
     assert sorted(assert_repaired(harness)) == [("recorded", "file"), ("recorded", "typed")]
     assert harness.broker.records(["stranger"]) == [None]
     for claim in claims_of(harness, "w1", "w2", "w3"):
@@ -179,18 +179,18 @@ def test_of_those_without_a_record_ours_get_theirs_and_strangers_stay_strangers(
 
 def test_a_dead_slot_that_the_registry_forgot_is_named_and_reaped(harness):
     busy(harness)
-    harness.lose_registration("w2")
-    let_leases_run_out(harness)
+    harness.remove_registration("w2")
+    expire_leases(harness)
     register(harness, "w1")
     harness.broker.renew([("w1", b"")])
     assert kinds(check(harness)) == [("silent", "run1")]
     assert assert_repaired(harness, "run1") == [("reaped", "run1")]
-    assert whereabouts(harness, "run1") == ["low"]
+    assert places_of(harness, "run1") == ["low"]
 
 
 def test_a_slot_that_died_idle_is_no_problem_and_is_forgotten(harness):
     register(harness, "w1")
-    let_leases_run_out(harness)
+    expire_leases(harness)
     report = check(harness)
     assert (report.is_clean, kinds(report)) == (True, [])
     assert assert_repaired(harness) == [("forgotten", "w1")]
@@ -200,7 +200,7 @@ def test_a_slot_that_died_idle_is_no_problem_and_is_forgotten(harness):
 @pytest.mark.parametrize(("name", "by", "counted"), [("completed", -2, "deleted"), ("produced", -1, "adopted")])
 def test_a_counter_that_is_wrong_is_found_and_balanced(harness, name, by, counted):
     busy(harness)
-    harness.bend_counter(name, by)
+    harness.change_counter(name, by)
     report = check(harness)
     assert (report.is_clean, report.law.excess, kinds(report)) == (False, -by if name == "completed" else by, [])
     assert assert_repaired(harness, "l1") == [("counted", counted)]
@@ -209,7 +209,7 @@ def test_a_counter_that_is_wrong_is_found_and_balanced(harness, name, by, counte
 def test_wrong_counters_are_told_from_what_others_pushed(harness):
     enqueue(harness, "a", "b")
     harness.push_raw("low", foreign("f"))
-    harness.bend_counter("produced", 1)  # so that the sums agree by chance
+    harness.change_counter("produced", 1)  # so that the sums agree by chance
     assert drift(harness) == 0
     report = check(harness)
     assert (report.is_clean, report.law.excess, report.law.unclaimed) == (False, 1, 1)
@@ -218,8 +218,8 @@ def test_wrong_counters_are_told_from_what_others_pushed(harness):
 def test_a_job_without_a_trace_is_counted_as_deleted(harness):
     enqueue(harness, "a", "b")
     raw = record_of(harness, "a").raw
-    harness.lose_record("a")
-    harness.lose_element("low", raw)
+    harness.remove_record("a")
+    harness.remove_raw("low", raw)
     report = check(harness)
     assert (report.is_clean, report.law.excess, kinds(report)) == (False, 1, [])
     assert assert_repaired(harness, "b") == [("counted", "deleted")]
@@ -235,8 +235,8 @@ def known_file(harness, path, id, *, age_s=0.0):
 
 def lose_without_a_trace(harness, id):
     raw = record_of(harness, id).raw
-    harness.lose_record(id)
-    harness.lose_element("low", raw)
+    harness.remove_record(id)
+    harness.remove_raw("low", raw)
 
 
 def test_a_file_whose_job_left_no_trace_is_named_and_enqueued_again(harness, tmp_path):
@@ -248,7 +248,7 @@ def test_a_file_whose_job_left_no_trace_is_named_and_enqueued_again(harness, tmp
     assert (kinds(report), report.law.excess) == ([("forsaken", "lost")], 1)
     assert report.problems[0].filepath == str(tmp_path / "lost")
     assert assert_repaired(harness, "lost") == [("enqueued", "lost"), ("counted", "deleted")]
-    assert whereabouts(harness, "lost") == ["low"]
+    assert places_of(harness, "lost") == ["low"]
     [entry] = harness.broker.lookup([os.fsencode(tmp_path / "lost")])
     assert [id for _, id in entry.versions] == ["lost"]
 
@@ -281,7 +281,7 @@ def test_more_files_without_a_record_than_jobs_are_missing_prove_nothing(harness
     for id in ("one", "two"):
         known_file(harness, tmp_path / id, id)
         lose_without_a_trace(harness, id)
-    harness.bend_counter("produced", -1)
+    harness.change_counter("produced", -1)
     assert (kinds(check(harness)), check(harness).law.excess) == ([], 1)
 
 
@@ -289,11 +289,11 @@ def test_much_damage_is_repaired_in_one_go(harness):
     busy(harness)
     enqueue(harness, *names(60))
     for id in names(60)[:30]:
-        harness.lose_element("low", record_of(harness, id).raw)
+        harness.remove_raw("low", record_of(harness, id).raw)
     for id in names(60)[30:45]:
-        harness.lose_record(id)
-    harness.lose_element("dead_letter", record_of(harness, "d1").raw)
-    harness.bend_counter("completed", -7)
+        harness.remove_record(id)
+    harness.remove_raw("dead_letter", record_of(harness, "d1").raw)
+    harness.change_counter("completed", -7)
     report = check(harness)
     assert not report.is_clean
     repairs = assert_repaired(harness, *names(60))
@@ -312,13 +312,13 @@ def test_jobs_of_a_queue_that_only_others_know_are_not_called_lost(make_harness)
     if harness.broker.kind != "memory":  # which nobody else can open
         with closing(other_broker(harness, theirs)) as broker:
             assert broker.lost(["a", "b"]) == broker.restore(["a", "b"]) == [False, False]
-            harness.lose_element("express", record_of(harness, "a").raw)
+            harness.remove_raw("express", record_of(harness, "a").raw)
             assert broker.lost(["a"]) == broker.restore(["a"]) == [False], "nobody can tell from here"
             assert harness.broker.restore(["a"]) == [True]
             with pytest.raises(ConfigError, match="the queue 'express', which is not in"):
                 fsck(broker, theirs, is_repairing=True, sleep=lambda seconds: None)
     assert check(harness).is_clean
-    assert whereabouts(harness, "a") == ["express"]
+    assert places_of(harness, "a") == ["express"]
 
 
 def config_of(harness, priorities):
@@ -337,9 +337,9 @@ def test_more_damage_than_is_kept_in_mind_at_once_is_repaired_in_rounds(harness,
     monkeypatch.setattr(walk, "CANDIDATES", 25)
     enqueue(harness, *names(110))
     for id in names(110)[:60]:
-        harness.lose_element("low", record_of(harness, id).raw)
+        harness.remove_raw("low", record_of(harness, id).raw)
     for id in names(110)[60:]:
-        harness.lose_record(id)
+        harness.remove_record(id)
     repairs = assert_repaired(harness, *names(110))
     assert {action for action, _ in repairs} == {"reinstated", "recorded"}
     assert sorted(id for _, id in repairs) == names(110)
@@ -351,8 +351,8 @@ def test_among_many_strangers_ours_are_found_and_the_rest_is_left_alone(harness,
     for i in range(60):
         harness.push_raw("low", foreign(f"f{i}"))
     enqueue(harness, *names(3))
-    harness.lose_record("job-0001")
-    harness.bend_counter("produced", 2)
+    harness.remove_record("job-0001")
+    harness.change_counter("produced", 2)
     assert check(harness).law.excess == 3
     report = check(harness, repair=True)
     assert report.is_clean, report
@@ -364,7 +364,7 @@ def test_among_many_strangers_ours_are_found_and_the_rest_is_left_alone(harness,
 
 def test_an_element_that_comes_back_between_two_looks_was_never_lost(harness):
     busy(harness)
-    harness.lose_element("high", record_of(harness, "h1").raw)
+    harness.remove_raw("high", record_of(harness, "h1").raw)
     report = check(harness, meanwhile=lambda: harness.broker.restore(["h1"]))
     assert report.is_clean, report
 
@@ -372,25 +372,25 @@ def test_an_element_that_comes_back_between_two_looks_was_never_lost(harness):
 def test_a_record_that_comes_back_between_two_looks_was_never_lost(harness):
     busy(harness)
     record = record_of(harness, "s1")
-    harness.lose_record("s1")
+    harness.remove_record("s1")
     report = check(harness, meanwhile=lambda: harness.broker.create_record([UnrecordedJob("scheduled", record)]))
     assert report.is_clean, report
 
 
 def test_a_counter_that_is_right_again_at_the_second_look_was_never_wrong(harness):
     busy(harness)
-    harness.bend_counter("completed", -1)
+    harness.change_counter("completed", -1)
     turns = iter([1])
-    report = check(harness, meanwhile=lambda: harness.bend_counter("completed", next(turns, 0)))
+    report = check(harness, meanwhile=lambda: harness.change_counter("completed", next(turns, 0)))
     assert report.is_clean, report
 
 
 def test_a_slot_that_renews_between_two_looks_is_not_dead(harness):
     claim = running(harness, "a")
-    let_leases_run_out(harness)
+    expire_leases(harness)
     report = check(harness, repair=True, meanwhile=lambda: harness.broker.renew([("w1", claim.raw)]))
     assert (report.is_clean, report.repairs) == (True, ())
-    assert whereabouts(harness, "a") == ["processing:w1"]
+    assert places_of(harness, "a") == ["processing:w1"]
 
 
 # beside a busy worker
@@ -403,14 +403,14 @@ def test_beside_a_busy_worker_there_is_no_false_alarm(harness):
     is_done = Event()
 
     def work() -> None:
-        ends = [complete, failed, hopeless, cancel]
+        ends = [complete, failed, burial, cancel]
         try:
             for i in range(120):
                 slots = (f"w{i}", f"v{i}")
                 register(harness, *slots, broker=other)
                 first, second = other.settle_and_claim([], slots).claims
                 is_job = first.job is not None
-                other.settle_and_claim([ends[i % 4](first) if is_job else hopeless(first)], [])
+                other.settle_and_claim([ends[i % 4](first) if is_job else burial(first)], [])
                 other.deregister(slots)
                 assert second.slot == slots[1]
                 other.enqueue([an_entry(f"more-{i}", queue="high"), an_entry(f"late-{i}", delay_ms=1)])
@@ -426,7 +426,7 @@ def test_beside_a_busy_worker_there_is_no_false_alarm(harness):
             reports.append(check(harness, repair=len(reports) % 2 == 1))
         return reports
 
-    _, reports = at_once(work, look)
+    _, reports = run_concurrently(work, look)
     assert reports
     for report in reports:
         assert report.is_clean, report
@@ -439,11 +439,11 @@ def test_two_repairs_at_once_put_each_thing_right_once(harness):
     busy(harness)
     enqueue(harness, *names(40))
     for id in names(40)[:20]:
-        harness.lose_element("low", record_of(harness, id).raw)
-    harness.lose_record("h1")
-    harness.bend_counter("completed", 3)
+        harness.remove_raw("low", record_of(harness, id).raw)
+    harness.remove_record("h1")
+    harness.change_counter("completed", 3)
     other = harness.another()
-    at_once(lambda: check(harness, repair=True), lambda: check(harness, repair=True, broker=other))
+    run_concurrently(lambda: check(harness, repair=True), lambda: check(harness, repair=True, broker=other))
     report = check(harness, repair=True)
     assert report.is_clean, report
-    assert sorted(place for id in names(40) for place in whereabouts(harness, id)) == ["low"] * 40
+    assert sorted(place for id in names(40) for place in places_of(harness, id)) == ["low"] * 40

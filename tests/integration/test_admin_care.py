@@ -15,15 +15,15 @@ from fileq.brokers.types import Entry
 from fileq.commands.admin.fsck import check
 from fileq.core.job import Version, decode, file_job
 from fileq.core.settlement import complete
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
+    burial,
     claim_one,
     completed,
-    elements,
     enqueue,
     foreign,
-    hopeless,
     ids_in,
     names,
+    raws_in,
     record_of,
     running,
     settle,
@@ -93,7 +93,7 @@ def test_known_files_are_enqueued_again(desk: Desk) -> None:
     assert sum(desk.broker.census().pending.values()) == 0
     done = desk.json("reprocess")
     assert (done["enqueued"], done["missing"], done["is_dry_run"]) == (2, 1, False)
-    [high], [low] = elements(desk, "high"), elements(desk, "low")
+    [high], [low] = raws_in(desk, "high"), raws_in(desk, "low")
     assert (decode(high).path, decode(low).path) == (pdf, odd)
     [entry] = desk.broker.lookup([pdf])
     assert entry is not None
@@ -108,7 +108,7 @@ def test_only_the_newest_version_of_a_file_is_enqueued(desk: Desk) -> None:
     know(desk, b"a.txt", age_s=100)
     path = know(desk, b"a.txt")
     assert desk.json("reprocess")["enqueued"] == 1
-    [raw] = elements(desk, "low")
+    [raw] = raws_in(desk, "low")
     assert decode(raw).signature == f"4-{os.stat(path).st_mtime_ns}"
 
 
@@ -142,7 +142,7 @@ def test_a_path_of_the_producer_is_looked_for_where_it_is_here(desk: Desk) -> No
     assert desk.json("reprocess", "--dry-run")["missing"] == 1
     mapped = f"worker.path_map={{/srv/theirs: {desk.directory}/in}}"
     assert desk.json("reprocess", "--set", mapped)["enqueued"] == 1
-    assert decode(elements(desk, "low")[0]).path == path
+    assert decode(raws_in(desk, "low")[0]).path == path
 
 
 # fsck
@@ -234,7 +234,7 @@ def test_a_job_of_a_slot_that_nobody_remembers_goes_back(desk: Desk) -> None:
     assert [(r["action"], r["id"]) for r in repaired["repairs"]] == [("reaped", "a")]
     assert "its slot w1 died" in repaired["repairs"][0]["detail"]
     assert ids_in(desk, "low") == ["a"]
-    assert decode(elements(desk, "low")[0]).recoveries == 1
+    assert decode(raws_in(desk, "low")[0]).recoveries == 1
 
 
 def lose_all_elements(desk: Desk) -> None:
@@ -267,7 +267,7 @@ def test_a_repair_killed_in_the_middle_and_repeated_puts_back_each_job_once(desk
 
 def test_the_real_program_finds_and_mends(desk: Desk) -> None:
     enqueue(desk, "a")
-    settle(desk, hopeless(claim_one(desk)))
+    settle(desk, burial(claim_one(desk)))
     enqueue(desk, "lost")
     lose_element(desk)
     ended = run("fsck", cwd=desk.directory, settings=desk.settings)

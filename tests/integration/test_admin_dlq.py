@@ -10,22 +10,22 @@ import pytest
 
 from fileq.brokers.types import Entry
 from fileq.core.job import decode, raw_id
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     a_job,
+    burial,
     claim_one,
     claims_of,
     dead,
-    elements,
     enqueue,
     failed,
-    hopeless,
     id_of,
     ids_in,
     names,
+    places_of,
+    raws_in,
     record_of,
     running,
     settle,
-    whereabouts,
 )
 from tests.support.command_line import Desk
 from tests.support.program import command, environment, run
@@ -38,19 +38,19 @@ def bury_all(desk: Desk, ids: list[str], slots: int = 250) -> None:
         some = ids[start : start + slots]
         enqueue(desk, *some)
         claims = claims_of(desk, *names(len(some), "slot"))
-        desk.broker.settle_and_claim([hopeless(claim) for claim in claims], [])
+        desk.broker.settle_and_claim([burial(claim) for claim in claims], [])
     desk.broker.deregister(names(slots, "slot"))
 
 
 def bury_garbage(desk: Desk, raw: bytes = b"not a job") -> str:
     desk.push("low", raw)
-    settle(desk, hopeless(claim_one(desk), error="not a job: malformed"))
+    settle(desk, burial(claim_one(desk), error="not a job: malformed"))
     return raw_id(raw)
 
 
 def bury_file(desk: Desk, id: str, path: str, error: str) -> None:
     desk.broker.enqueue([Entry(a_job(id, filepath=path, retries=3, recoveries=2), "low")])
-    settle(desk, hopeless(claim_one(desk), error=error))
+    settle(desk, burial(claim_one(desk), error=error))
 
 
 def three(desk: Desk) -> None:
@@ -65,7 +65,7 @@ def three(desk: Desk) -> None:
 def test_dead_jobs_are_listed_newest_first_with_attempts_error_and_times(desk: Desk) -> None:
     settle(desk, failed(running(desk, "a"), delay_ms=0))
     desk.broker.promote()
-    settle(desk, hopeless(claim_one(desk), error="ValueError: first\nsecond"))
+    settle(desk, burial(claim_one(desk), error="ValueError: first\nsecond"))
     dead(desk, "b")
     listed = desk.json("admin", "dlq", "list")
     assert listed["total"] == 2
@@ -115,7 +115,7 @@ def test_an_empty_dead_letter_queue(desk: Desk) -> None:
 def test_a_wrong_argument_is_one_line_and_nothing_is_done(desk: Desk, words: tuple[str, ...], said: str) -> None:
     dead(desk, "a")
     assert said in desk.fail(*words, code=2)
-    assert whereabouts(desk, "a") == ["dead_letter"]
+    assert places_of(desk, "a") == ["dead_letter"]
 
 
 # retry
@@ -129,7 +129,7 @@ def test_a_retried_job_starts_anew_under_its_id(desk: Desk) -> None:
         "is_dry_run": False,
         "results": [{"id": "two", "result": "retried", "filepath": "/srv/in/2026/two.txt", "reason": ""}],
     }
-    [raw] = elements(desk, "low")
+    [raw] = raws_in(desk, "low")
     job = decode(raw)
     assert (job.id, job.retries, job.recoveries, job.error, job.failed_at) == ("two", 0, 0, None, None)
     assert record_of(desk, "two").error == ""
@@ -163,7 +163,7 @@ def test_all_or_those_that_meet_the_conditions_are_retried(desk: Desk, words: tu
 def test_a_rehearsal_by_id_changes_nothing(desk: Desk) -> None:
     dead(desk, "a")
     assert desk.json("dlq", "retry", "a", "--dry-run")["count"] == 1
-    assert whereabouts(desk, "a") == ["dead_letter"]
+    assert places_of(desk, "a") == ["dead_letter"]
 
 
 def test_an_id_that_is_not_dead_is_exit_1_and_the_others_are_retried(desk: Desk) -> None:
@@ -171,7 +171,7 @@ def test_an_id_that_is_not_dead_is_exit_1_and_the_others_are_retried(desk: Desk)
     enqueue(desk, "waiting")
     out = desk.run("dlq", "retry", "a", "waiting", "nobody", code=1)
     assert "waiting: unknown: it is not in the dead-letter queue" in out
-    assert whereabouts(desk, "a") == ["low"]
+    assert places_of(desk, "a") == ["low"]
     assert ids_in(desk, "low").count("waiting") == 1
 
 
@@ -221,7 +221,7 @@ def test_killed_in_the_middle_and_repeated_nothing_is_lost_or_doubled(desk: Desk
         process.send_signal(signal.SIGKILL)
     left = dead_count()
     assert desk.broker.census().drift == 0
-    everywhere = Counter(id_of(raw) for place in ("low", "dead_letter") for raw in elements(desk, place))
+    everywhere = Counter(id_of(raw) for place in ("low", "dead_letter") for raw in raws_in(desk, place))
     assert everywhere == Counter(ids)
     assert desk.json("dlq", "retry", "--all")["count"] == left
     assert Counter(ids_in(desk, "low")) == Counter(ids)

@@ -12,20 +12,20 @@ import pytest
 from fileq.brokers.types import Entry
 from fileq.core.job import Version, file_job, raw_id, typed_job
 from fileq.core.settlement import complete
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     a_job,
     an_entry,
+    burial,
     claim_one,
     completed,
     dead,
     enqueue,
     failed,
     foreign,
-    hopeless,
+    places_of,
     record_of,
     running,
     settle,
-    whereabouts,
 )
 from tests.support.command_line import Desk
 
@@ -68,7 +68,7 @@ def test_peek_shows_the_next_out_of_each_queue_and_moves_nothing(desk: Desk) -> 
     assert "/data/l3.pdf" in out
     assert " in 1m" in desk.run("peek", "--queue", "scheduled")
     assert "dead_letter: the newest 1" in desk.run("peek", "--queue", "dead_letter")
-    assert whereabouts(desk, "l1") == ["low"]
+    assert places_of(desk, "l1") == ["low"]
 
 
 def test_peek_at_nothing(desk: Desk) -> None:
@@ -147,7 +147,7 @@ def test_the_whole_history_of_a_job_is_shown(desk: Desk) -> None:
     enqueue(desk, "a")
     settle(desk, failed(claim_one(desk), error="OSError: first", delay_ms=0))
     desk.broker.promote()
-    settle(desk, hopeless(claim_one(desk), error="ValueError: last\nwith a second line"))
+    settle(desk, burial(claim_one(desk), error="ValueError: last\nwith a second line"))
     told = desk.json("show", "a")
     assert (told["job"]["state"], told["job"]["attempts"], told["json"]["id"]) == ("dead", 2, "a")
     assert [(a["number"], a["outcome"], a["error"], a["worker"]) for a in told["attempts"]] == [
@@ -168,7 +168,7 @@ def test_a_result_is_shown(desk: Desk) -> None:
 
 def test_dead_bytes_are_shown_by_their_id(desk: Desk) -> None:
     desk.push("low", b"not a job")
-    settle(desk, hopeless(claim_one(desk), error="not a job: malformed"))
+    settle(desk, burial(claim_one(desk), error="not a job: malformed"))
     told = desk.json("show", raw_id(b"not a job"))
     assert base64.b64decode(told["raw_b64"]) == b"not a job"
     assert told["json"] is None
@@ -196,7 +196,7 @@ def test_a_file_is_traced_through_all_its_versions(desk: Desk, name: bytes) -> N
     desk.broker.promote()
     settle(desk, complete(claim_one(desk)))
     version_of(desk, path, "5-1700000001000000000", "v2")
-    settle(desk, hopeless(claim_one(desk), error="ValueError: broken"))
+    settle(desk, burial(claim_one(desk), error="ValueError: broken"))
     apart = file_job(path, size=9, priority="low", now=NOW, id="apart")
     desk.broker.enqueue([Entry(apart, "low")])
     enqueue(desk, "unrelated")
@@ -220,7 +220,7 @@ def test_a_file_is_traced_through_all_its_versions(desk: Desk, name: bytes) -> N
 def test_a_version_whose_record_has_expired_is_still_known(desk: Desk) -> None:
     path = os.path.join(os.fsencode(desk.directory), b"in", b"a")
     version_of(desk, path, "4-1700000000000000000", "gone")
-    raw = hopeless(claim_one(desk))
+    raw = burial(claim_one(desk))
     settle(desk, raw)
     desk.broker.discard([("gone", raw.raw)])
     [version] = desk.json("trace", "in/a")["versions"]
@@ -245,7 +245,7 @@ def test_a_waiting_job_leaves_its_queue_and_a_running_one_is_asked_to_end(desk: 
         ("later", "cancelled", "cancelled"),
         ("run", "requested", "running"),
     ]
-    assert (whereabouts(desk, "wait"), whereabouts(desk, "stay")) == (["cancelled"], ["low"])
+    assert (places_of(desk, "wait"), places_of(desk, "stay")) == (["cancelled"], ["low"])
     assert record_of(desk, "run").is_cancel_requested
     assert "is running; its worker ends it within 10 s" in desk.run("cancel", "run")
     assert desk.broker.census().drift == 0

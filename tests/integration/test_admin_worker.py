@@ -7,7 +7,7 @@ from fileq.commands.admin.fsck import Report, fsck
 from fileq.commands.admin.stats import gather
 from fileq.config import Config, config_from
 from fileq.core.job import State
-from tests.conformance.harness import nested
+from fileq.testing.conformance.harness import nested
 from tests.support.parallel_scenarios import parallel_scenario, running_scenarios
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import TTL_S, WorkerSetup, ids, is_running, let_time_pass

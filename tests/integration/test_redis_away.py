@@ -14,13 +14,13 @@ import redis
 from fileq.brokers.redis import open_redis
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.settlement import SettleResult, complete
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     an_entry,
-    elements,
     enqueue,
     failed,
     ids_in,
     names,
+    raws_in,
     reap_all,
     recovered,
     register,
@@ -397,4 +397,4 @@ def test_a_server_that_lost_everything_is_a_new_one(redis_server):
         assert turn.gone == ("w1",)
         whole_life(store.broker, store.client)
         assert reap_all(store) == []
-        assert elements(store, "low") == []
+        assert raws_in(store, "low") == []

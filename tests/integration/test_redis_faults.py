@@ -12,17 +12,17 @@ from fileq.brokers.types import EnqueueResult
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import Version
 from fileq.core.settlement import SettleResult, complete, release
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     an_entry,
     claims_of,
-    elements,
     enqueue,
     ids_in,
     names,
+    places_of,
+    raws_in,
     reap_all,
     register,
     snapshot,
-    whereabouts,
 )
 from tests.support.fault_proxy import FaultProxy
 from tests.support.redis_store import (
@@ -207,7 +207,7 @@ def test_an_enqueue_that_a_restarted_server_executed_before_says_enqueued(store,
     caller.join(10)
     assert lost.fired == 1
     assert answers[0].fates == (EnqueueResult.ENQUEUED,)
-    assert whereabouts(store, "a") == ["low"]
+    assert places_of(store, "a") == ["low"]
 
 
 @pytest.mark.parametrize("make", EVERY_WAY)
@@ -236,7 +236,7 @@ def test_a_slot_named_twice_in_one_call_counts_once(store):
     enqueue(store, "a", "b")
     register(store, "w1")
     assert [claim.id for claim in store.broker.settle_and_claim([], ["w1", "w1"]).claims] == ["a", "a"]
-    assert whereabouts(store, "b") == ["low"]
+    assert places_of(store, "b") == ["low"]
     store.broker.deregister(["w1", "w1"])
     assert ids_in(store, "low") == ["a", "b"]
     assert store.broker.census().drift == 0
@@ -275,8 +275,8 @@ def test_a_claim_executed_after_its_slot_was_deregistered_takes_nothing(store, p
     zombie.release()
 
     assert dump(store.client) == before
-    assert elements(store, "low")[0] == store.client.lindex("jobqueue:low_priority", -1)
-    assert whereabouts(store, "a") == ["low"]
+    assert raws_in(store, "low")[0] == store.client.lindex("jobqueue:low_priority", -1)
+    assert places_of(store, "a") == ["low"]
 
 
 def test_a_claim_executed_after_its_slot_was_reaped_takes_nothing(store, proxy):
@@ -298,7 +298,7 @@ def test_a_claim_executed_while_its_slot_lives_is_found_at_the_next_one(store, p
     zombie = held_back(store, proxy, "settle_and_claim", lambda broker: broker.settle_and_claim([], ["w1"]))
     zombie.release()
     assert [claim.id for claim in store.broker.settle_and_claim([], ["w1"]).claims] == ["a"]
-    assert whereabouts(store, "b") == ["low"]
+    assert places_of(store, "b") == ["low"]
 
 
 @pytest.mark.parametrize("make", EVERY_WAY)
@@ -313,7 +313,7 @@ def test_a_settle_executed_after_its_job_went_to_another_slot_changes_nothing(st
     zombie.release()
 
     assert snapshot(store, "a") == before
-    assert whereabouts(store, "a") == ["processing:w2"]
+    assert places_of(store, "a") == ["processing:w2"]
     assert store.broker.settle_and_claim([complete(now)], []).settled == (SettleResult.DONE,)
 
 
@@ -343,7 +343,7 @@ def test_a_settle_executed_after_its_slot_got_the_same_bytes_again_changes_nothi
     zombie.release()
 
     assert snapshot(store, "a") == before
-    assert whereabouts(store, "a") == ["processing:w1"]
+    assert places_of(store, "a") == ["processing:w1"]
     assert store.broker.settle_and_claim([complete(same)], []).settled == (SettleResult.DONE,)
 
 

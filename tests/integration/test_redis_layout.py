@@ -9,16 +9,16 @@ import pytest
 
 from fileq.core.job import Version
 from fileq.core.settlement import SettleResult, complete
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     CREATED,
     EIGHT_FIELDS,
     an_entry,
+    burial,
     completed,
     dead,
     enqueue,
     failed,
     foreign,
-    hopeless,
     record_of,
     register,
     running,
@@ -205,7 +205,7 @@ def test_bytes_that_are_no_job_are_dead_byte_for_byte_with_the_reason_in_their_r
     store.client.lpush("jobqueue:low_priority", GARBAGE)
     register(store, "w1")
     [claim] = store.broker.settle_and_claim([], ["w1"]).claims
-    settle(store, hopeless(claim, error=claim.defect))
+    settle(store, burial(claim, error=claim.defect))
     assert store.client.lrange("jobqueue:dead_letter", 0, -1) == [GARBAGE]
     [record] = store.client.keys("jobqueue:job:*")
     assert re.fullmatch(rb"jobqueue:job:raw-[0-9a-f]{40}", record)

@@ -10,7 +10,7 @@ import pytest
 
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.settlement import complete
-from tests.conformance.builders import an_entry, completed, enqueue, ids_in, register, whereabouts
+from fileq.testing.conformance.builders import an_entry, completed, enqueue, ids_in, places_of, register
 from tests.support.redis_store import VERBS, Store, claimed, contents, dump, opened, spoil, whole_life
 
 # All but the turn of several verbs: each of them is here by itself, and one's refusal does not undo another.
@@ -102,7 +102,7 @@ def test_what_was_claimed_before_a_job_that_cannot_be_reaches_its_slots(store):
     register(store, "w1", "w2")
     spoil(store.client, b"jobqueue:job:b")
     assert [claim.id for claim in store.broker.settle_and_claim([], ["w1", "w2"]).claims] == ["a"]
-    assert whereabouts(store, "b") == ["low"]
+    assert places_of(store, "b") == ["low"]
     with pytest.raises(BrokerError, match="jobqueue:job:b is a stream"):
         store.broker.settle_and_claim([], ["w2"])
 

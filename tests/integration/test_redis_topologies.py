@@ -10,7 +10,7 @@ import pytest
 from fileq.brokers.redis import RedisBroker, open_redis
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from fileq.core.settlement import SettleResult, complete
-from tests.conformance.builders import an_entry, foreign, names, worker_info
+from fileq.testing.conformance.builders import an_entry, foreign, names, worker_info
 from tests.support.redis_store import config_on, whole_life
 from tests.support.servers import Server
 from tests.support.waiting import wait_until

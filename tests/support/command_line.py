@@ -11,7 +11,7 @@ import pytest
 from fileq.brokers.protocol import FullBroker
 from fileq.cli import main
 from fileq.config import Config, config_from
-from tests.conformance.harness import nested
+from fileq.testing.conformance.harness import nested
 from tests.support.worker_setup import WorkerSetup
 
 

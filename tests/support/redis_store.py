@@ -17,17 +17,17 @@ from fileq.config import Config, config_from
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, decode, encode, raw_id
 from fileq.core.settlement import cancel, complete, release, retry
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     an_entry,
+    burial,
     enqueue,
     failed,
     foreign,
-    hopeless,
     recovered,
     register,
     worker_info,
 )
-from tests.conformance.harness import START_MS, FakeClock, nested
+from fileq.testing.conformance.harness import START_MS, FakeClock, nested
 from tests.support.servers import Server
 from tests.support.waiting import wait_until
 
@@ -248,7 +248,7 @@ def buried(store: Store) -> list[tuple[str, bytes]]:
     enqueue(store, "a")
     store.client.lpush("jobqueue:low_priority", GARBAGE)
     register(store, "w1", "w2")
-    settlements = [hopeless(claim) for claim in store.broker.settle_and_claim([], ["w1", "w2"]).claims]
+    settlements = [burial(claim) for claim in store.broker.settle_and_claim([], ["w1", "w2"]).claims]
     assert list(store.broker.settle_and_claim(settlements, []).settled) == ["done"] * 2
     return [("a", settlements[0].raw), (raw_id(GARBAGE), GARBAGE)]
 
@@ -316,14 +316,14 @@ def leaving(claim: Claim) -> Any:
     return complete(claim, result=b'{"pages":3}', duration_ms=12, leaves=Version(b"/data/a", "s9"))
 
 
-EVERY_WAY = (leaving, failed, hopeless, release, cancel)
+EVERY_WAY = (leaving, failed, burial, release, cancel)
 
 VERBS = (
     Verb("enqueue", _enqueue),
     Verb("claim", _claim),
     Verb("complete", _settling(leaving), _done_already),
     Verb("retry", _settling(failed), _done_already),
-    Verb("bury", _settling(hopeless), _done_already),
+    Verb("bury", _settling(burial), _done_already),
     Verb("release", _settling(release), _done_already),
     Verb("cancel", _settling(cancel), _done_already),
     Verb("settle_and_claim", _turn, lambda answer: (_done_already(answer[0]), answer[1])),
@@ -331,7 +331,7 @@ VERBS = (
     Verb("promote", _promote, lambda answer: 0),
     Verb("reap", _reaping(recovered), _fenced),
     Verb("reap by retry", _reaping(lambda c: retry(c, c.raw, delay_ms=500, error="died", died=True)), _fenced),
-    Verb("reap by bury", _reaping(lambda c: hopeless(c, died=True)), _fenced),
+    Verb("reap by bury", _reaping(lambda c: burial(c, died=True)), _fenced),
     Verb("register", _register),
     Verb("deregister", _deregister),
     Verb("cancel by id", _withdraw, lambda answer: ["requested", "ended", "ended", "unknown"]),
@@ -404,7 +404,7 @@ def _come_and_go(broker: RedisBroker, waiter: Any) -> None:
 def _fail_and_die(broker: RedisBroker, client: Any) -> None:
     """Buried, revived, discarded; released; given back after a death; done for another program."""
     claims = {claim.id: claim for claim in broker.settle_and_claim([], ["w1", "w2"]).claims}
-    dead, released = hopeless(claims["a"]), release(claims["c"])
+    dead, released = burial(claims["a"]), release(claims["c"])
     assert list(broker.settle_and_claim([dead, released], []).settled) == ["done", "done"]
     again = encode(decode(dead.raw).but(error=None, failed_at=None))
     assert broker.revive([Revival(dead.raw, "a", again, "low")]) == [True]
@@ -412,7 +412,7 @@ def _fail_and_die(broker: RedisBroker, client: Any) -> None:
     broker.pause("high")
     claims = {claim.id: claim for claim in broker.settle_and_claim([], ["w1", "w2"]).claims}
     broker.resume("high")
-    dead = hopeless(claims["a"])
+    dead = burial(claims["a"])
     assert list(broker.settle_and_claim([dead], []).settled) == ["done"]
     assert broker.discard([("a", dead.raw)]) == 1
     client.delete(broker.names.heartbeat(claims["c"].slot))

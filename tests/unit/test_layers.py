@@ -42,6 +42,8 @@ OWNERS = {
     "prometheus_client": "fileq.observe.metrics",
     "opentelemetry": "fileq.observe.tracing",
     "grpc": "fileq.observe.tracing",
+    "pytest": "fileq.testing",
+    "hypothesis": "fileq.testing",
 }
 
 

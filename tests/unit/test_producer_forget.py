@@ -13,7 +13,7 @@ from fileq.files import mounts as filesystems
 from fileq.producer import forget
 from fileq.producer.forget import DAY_MS, pardon, sweep
 from fileq.producer.places import Places
-from tests.conformance.builders import a_job
+from fileq.testing.conformance.builders import a_job
 
 NOW = 1_800_000_000_000
 ROOT_DISK = "27 1 254:0 / / rw - ext4 /dev/vda rw\n"

@@ -12,7 +12,7 @@ from fileq.core.job import decode
 from fileq.producer import outbox as module
 from fileq.producer.outbox import STALE_S, Outbox
 from fileq.producer.scan import Found
-from tests.conformance.harness import FakeClock
+from fileq.testing.conformance.harness import FakeClock
 from tests.support.clocks import ManualClocks, RecordedEvents
 
 
