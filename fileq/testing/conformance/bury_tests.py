@@ -25,7 +25,7 @@ from fileq.testing.conformance.builders import (
 from fileq.testing.conformance.harness import Harness, MakeHarness
 
 
-def test_a_buried_job_lies_in_the_dead_letter_list_as_given(harness: Harness) -> None:
+def test_a_buried_job_is_in_the_dead_letter_list_with_the_given_bytes(harness: Harness) -> None:
     settlement = burial(running(harness, "a"), now_ms=harness.clock.ms)
     settle(harness, settlement)
     assert raws_in(harness, "dead_letter") == [settlement.raw]
@@ -52,13 +52,13 @@ def test_a_job_that_killed_its_workers_is_dead_but_did_not_fail(harness: Harness
     assert drift(harness) == 0
 
 
-def test_a_job_that_nobody_tried_to_run_is_dead_but_did_not_fail(harness: Harness) -> None:
+def test_a_job_that_was_never_run_is_dead_but_did_not_fail(harness: Harness) -> None:
     claim = running(harness, "a")
     raw = encode(job_of(claim).but(error="no handler", failed_at=rfc3339_ms(harness.clock.ms)))
     with subscribed(harness) as next_events:
         settle(harness, bury(claim, raw, error="no handler", kind="NoHandler", refused=True))
-        [told] = next_events(1)
-    assert (told.event, told.error, told.retry_count) == ("job:dead", "no handler", job_of(claim).retries)
+        [event] = next_events(1)
+    assert (event.event, event.error, event.retry_count) == ("job:dead", "no handler", job_of(claim).retries)
     assert raws_in(harness, "dead_letter") == [raw]
     counted = [counter(harness, name) for name in ("dead", "error:NoHandler", "failed", "retried", "recovered")]
     assert counted == [1, 1, 0, 0, 0]
@@ -81,7 +81,7 @@ def test_the_dead_letter_list_is_never_trimmed(make_harness: MakeHarness) -> Non
     assert all(has_record(harness, id) for id in "abcd")
 
 
-def test_the_newest_dead_is_seen_first(harness: Harness) -> None:
+def test_peek_shows_the_newest_dead_job_first(harness: Harness) -> None:
     first, second, third = (dead(harness, id) for id in "abc")
     assert harness.broker.peek("dead_letter", 2) == [third, second]
     assert raws_in(harness, "dead_letter") == [first, second, third]
@@ -114,7 +114,7 @@ def test_copies_of_one_job_can_all_be_dead(harness: Harness) -> None:
 
 
 def test_a_dead_copy_keeps_the_record_when_another_completes(harness: Harness) -> None:
-    """A dead job's record lives as long as it is dead, whatever became of its copies."""
+    """A dead job's record lives as long as it is dead, even if its copies have ended."""
     for _ in range(2):
         harness.push_raw("low", foreign("a"))
     first, second = claim_one(harness, "w1"), claim_one(harness, "w2")

@@ -1,4 +1,4 @@
-"""cancel: by id, whatever the job is doing; and the end of a claim whose worker was told."""
+"""cancel: a waiting job leaves its place; the worker of a running job learns it at its next renewal."""
 
 from functools import partial
 
@@ -34,13 +34,13 @@ from fileq.testing.conformance.concurrency import run_concurrently
 from fileq.testing.conformance.harness import Harness, MakeHarness
 
 
-def test_cancelling_nothing_answers_nothing(harness: Harness) -> None:
+def test_cancelling_no_id_returns_nothing(harness: Harness) -> None:
     assert harness.broker.cancel([]) == []
 
 
 def test_an_unknown_id_is_unknown(harness: Harness) -> None:
     before = snapshot(harness)
-    assert harness.broker.cancel(["nobody"]) == [CancelResult.UNKNOWN]
+    assert harness.broker.cancel(["unknown"]) == [CancelResult.UNKNOWN]
     assert snapshot(harness) == before
 
 
@@ -68,7 +68,7 @@ def test_the_others_keep_their_order(harness: Harness) -> None:
     assert [claim.id for claim in claims_of(harness, "w1", "w2")] == ["a", "c"]
 
 
-def test_a_running_jobs_worker_is_told_at_its_next_renewal(harness: Harness) -> None:
+def test_the_worker_of_a_running_job_learns_it_at_its_next_renewal(harness: Harness) -> None:
     claim = running(harness, "a")
     assert harness.broker.cancel(["a"]) == [CancelResult.REQUESTED]
     assert record_of(harness, "a").is_cancel_requested
@@ -81,15 +81,15 @@ def test_a_running_jobs_worker_is_told_at_its_next_renewal(harness: Harness) -> 
     assert drift(harness) == 0
 
 
-def test_a_running_job_that_completes_before_it_hears_is_completed(harness: Harness) -> None:
+def test_a_running_job_that_completes_before_its_next_renewal_is_completed(harness: Harness) -> None:
     claim = running(harness, "a")
     harness.broker.cancel(["a"])
     assert settle(harness, complete(claim)) is SettleResult.DONE
     assert record_of(harness, "a").state is State.COMPLETED
 
 
-def test_the_wish_outlives_the_worker(harness: Harness) -> None:
-    """Its worker died before it was told: the next one hears of it."""
+def test_the_request_to_cancel_outlives_the_worker(harness: Harness) -> None:
+    """The worker died before its next renewal; the next worker learns of the request."""
     running(harness, "a", "w1")
     harness.broker.cancel(["a"])
     expire_leases(harness)
@@ -100,7 +100,7 @@ def test_the_wish_outlives_the_worker(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("end", ["completed", "dead", "cancelled"])
-def test_an_ended_job_has_ended(harness: Harness, end: str) -> None:
+def test_an_ended_job_is_left_as_it_is(harness: Harness, end: str) -> None:
     if end == "completed":
         completed(harness, "a")
     elif end == "dead":
@@ -129,11 +129,11 @@ def test_an_id_twice_in_one_call_is_cancelled_once(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_each_id_has_its_own_answer(harness: Harness) -> None:
+def test_each_id_has_its_own_result(harness: Harness) -> None:
     claim = running(harness, "running")
     enqueue(harness, "waiting")
     enqueue(harness, "later", delay_ms=1000)
-    assert harness.broker.cancel(["running", "nobody", "waiting", "later"]) == [
+    assert harness.broker.cancel(["running", "unknown", "waiting", "later"]) == [
         CancelResult.REQUESTED,
         CancelResult.UNKNOWN,
         CancelResult.CANCELLED,
@@ -153,7 +153,7 @@ def test_a_thousand_in_one_call(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_the_list_is_trimmed_and_what_falls_off_takes_its_record_along(make_harness: MakeHarness) -> None:
+def test_the_list_is_trimmed_together_with_the_records(make_harness: MakeHarness) -> None:
     harness = make_harness(**{"worker.completed_max": 3})
     enqueue(harness, *names(5))
     for id in names(5):
@@ -201,16 +201,16 @@ def test_of_two_copies_one_is_cancelled_at_a_time(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_a_cancel_and_a_claim_at_once_leave_the_job_in_one_place(harness: Harness) -> None:
+def test_a_cancel_and_a_claim_at_the_same_time_leave_the_job_in_one_place(harness: Harness) -> None:
     other = harness.another()
     register(harness, "w1")
     for id in names(20):
         enqueue(harness, id)
-        turn, [answer] = run_concurrently(
+        reply, [answer] = run_concurrently(
             lambda: harness.broker.settle_and_claim([], ["w1"]), partial(other.cancel, [id])
         )
-        assert (len(turn.claims), answer) in [(0, CancelResult.CANCELLED), (1, CancelResult.REQUESTED)]
-        for claim in turn.claims:
+        assert (len(reply.claims), answer) in [(0, CancelResult.CANCELLED), (1, CancelResult.REQUESTED)]
+        for claim in reply.claims:
             settle(harness, cancel(claim))
         assert places_of(harness, id) == ["cancelled"]
     assert drift(harness) == 0

@@ -1,4 +1,4 @@
-"""The census: every place and every counter in one look, and that nothing is lost between them."""
+"""The census: every place and every counter in one consistent read, with no job missing or doubled."""
 
 from threading import Event
 
@@ -52,7 +52,7 @@ def test_every_place_is_counted(harness: Harness) -> None:
     assert census.drift == 0
 
 
-def test_the_books_balance_after_everything(harness: Harness) -> None:
+def test_the_drift_is_zero_after_every_verb(harness: Harness) -> None:
     enqueue(harness, *names(10))
     harness.push_raw("high", foreign("f1"))
     harness.push_raw("low", b"not a job")
@@ -84,7 +84,7 @@ def test_the_books_balance_after_everything(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_what_others_pushed_is_negative_drift_until_it_is_claimed(harness: Harness) -> None:
+def test_what_other_programs_pushed_is_negative_drift_until_it_is_claimed(harness: Harness) -> None:
     for i in range(3):
         harness.push_raw("low", foreign(f"f{i}"))
     harness.push_raw("low", b"not a job")
@@ -107,8 +107,8 @@ def test_a_job_is_adopted_once(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_the_look_is_consistent_while_others_work(harness: Harness) -> None:
-    """Slots come and go, jobs move all the time, and no look ever finds one missing or doubled."""
+def test_the_census_is_consistent_while_other_clients_work(harness: Harness) -> None:
+    """Slots come and go and jobs move all the time; no census finds a job missing or doubled."""
     enqueue(harness, *names(20))
     other = harness.another()
     is_done = Event()
@@ -152,7 +152,7 @@ def test_hourly_counters_are_kept_by_the_hour(harness: Harness) -> None:
     assert hours[hour + 3] == {"consumed": 1, "failed": 1, "retried": 1, "error:OSError": 1}
 
 
-def test_only_the_hours_asked_for_are_told(harness: Harness) -> None:
+def test_only_the_requested_hours_are_returned(harness: Harness) -> None:
     enqueue(harness, "a")
     hour = harness.clock.ms // HOUR_MS
     assert set(harness.broker.hourly(1)) == {hour}
@@ -162,7 +162,7 @@ def test_only_the_hours_asked_for_are_told(harness: Harness) -> None:
     assert harness.broker.hourly(0) == {}
 
 
-def test_an_hour_turns_on_the_hour(harness: Harness) -> None:
+def test_an_hour_ends_on_the_hour(harness: Harness) -> None:
     hour = harness.clock.ms // HOUR_MS
     harness.advance(((hour + 1) * HOUR_MS - harness.clock.ms - 1) / 1000)
     enqueue(harness, "a")
@@ -171,7 +171,7 @@ def test_an_hour_turns_on_the_hour(harness: Harness) -> None:
     assert harness.broker.hourly(2) == {hour: {"produced": 1}, hour + 1: {"produced": 1}}
 
 
-def test_hourly_counters_are_forgotten_after_their_retention(make_harness: MakeHarness) -> None:
+def test_hourly_counters_are_removed_after_their_retention(make_harness: MakeHarness) -> None:
     harness = make_harness(**{"observability.stats_retention": "48h"})
     enqueue(harness, "a")
     harness.advance(46 * 3600)
@@ -181,7 +181,7 @@ def test_hourly_counters_are_forgotten_after_their_retention(make_harness: MakeH
     assert counter(harness, "produced") == 1
 
 
-def test_counters_are_not_lost_with_what_they_counted(make_harness: MakeHarness) -> None:
+def test_counters_outlive_the_jobs_they_counted(make_harness: MakeHarness) -> None:
     harness = make_harness(**{"worker.completed_max": 1})
     completed(harness, *names(5))
     harness.advance(2 * harness.config.worker.history_ttl)

@@ -32,8 +32,8 @@ THREE_QUEUES = {
 }
 
 
-def taken_from(harness: Harness, count: int) -> list[str]:
-    """The queues of the next jobs, taken and completed one by one."""
+def queues_of_next(harness: Harness, count: int) -> list[str]:
+    """The queues of the next jobs, claimed and completed one by one."""
     queues = []
     for _ in range(count):
         claim = claim_one(harness)
@@ -42,7 +42,7 @@ def taken_from(harness: Harness, count: int) -> list[str]:
     return queues
 
 
-def test_a_turn_of_nothing_is_an_empty_answer(harness: Harness) -> None:
+def test_a_call_without_settlements_and_slots_returns_an_empty_reply(harness: Harness) -> None:
     enqueue(harness, "a")
     before = snapshot(harness, "a")
     assert harness.broker.settle_and_claim([], []) == TurnReply()
@@ -55,7 +55,7 @@ def test_an_empty_broker_gives_nothing(harness: Harness) -> None:
     assert counter(harness, "consumed") == 0
 
 
-def test_a_claim_moves_the_job_into_its_slots_list(harness: Harness) -> None:
+def test_a_claim_moves_the_job_into_the_processing_list_of_its_slot(harness: Harness) -> None:
     enqueue(harness, "a")
     claim = claim_one(harness, "w1")
     assert (claim.slot, claim.queue, claim.raw, claim.job) == ("w1", "low", encode(a_job("a")), a_job("a"))
@@ -88,8 +88,8 @@ def test_a_claim_is_a_heartbeat(harness: Harness) -> None:
     assert [suspect.slot for suspect in harness.broker.suspects()] == ["w1"]
 
 
-def test_asking_in_vain_changes_nothing(harness: Harness) -> None:
-    """Not even the heartbeat: that is renew's, and an idle turn must cost no write."""
+def test_a_claim_that_finds_no_job_changes_nothing(harness: Harness) -> None:
+    """Not even the heartbeat: only renew prolongs it, and an idle call must not write."""
     register(harness, "w1")
     harness.advance(20)
     assert harness.broker.settle_and_claim([], ["w1"]).claims == ()
@@ -108,7 +108,7 @@ def test_first_in_first_out(harness: Harness) -> None:
     assert ids_in(harness, "low") == ids[12:]
 
 
-def test_a_thousand_slots_in_one_turn(harness: Harness) -> None:
+def test_a_thousand_slots_in_one_call(harness: Harness) -> None:
     ids, slots = names(1000), names(1000, "slot")
     enqueue(harness, *ids)
     claims = claims_of(harness, *slots)
@@ -125,7 +125,7 @@ def test_more_slots_than_jobs_leaves_the_rest_idle(harness: Harness) -> None:
     assert [claim.id for claim in claims_of(harness, "w1", "w2", "w3")] == ["a", "b"]
 
 
-def test_a_slot_that_is_not_registered_gets_nothing_and_is_told(harness: Harness) -> None:
+def test_a_slot_that_is_not_registered_gets_nothing_and_is_named(harness: Harness) -> None:
     enqueue(harness, "a")
     register(harness, "w2")
     answer = harness.broker.settle_and_claim([], ["w1", "w2", "w3"])
@@ -134,7 +134,7 @@ def test_a_slot_that_is_not_registered_gets_nothing_and_is_told(harness: Harness
 
 
 def test_a_claim_that_arrives_after_its_slot_was_deregistered_gives_nothing(harness: Harness) -> None:
-    """A server executes what a socket brought before it died; such a claim would be lost for good."""
+    """A server executes the requests of a dead connection; such a claim would be lost for ever."""
     enqueue(harness, "a")
     register(harness, "w1")
     harness.broker.deregister(["w1"])
@@ -171,7 +171,7 @@ def test_a_slot_whose_lease_ran_out_is_given_its_job_again_until_it_is_reaped(ha
     assert claim_one(harness).id == "a"
 
 
-def test_settling_and_claiming_happen_in_one_turn(harness: Harness) -> None:
+def test_settling_and_claiming_happen_in_one_call(harness: Harness) -> None:
     enqueue(harness, "a", "b")
     claim = claim_one(harness)
     answer = harness.broker.settle_and_claim([complete(claim)], ["w1"])
@@ -180,7 +180,7 @@ def test_settling_and_claiming_happen_in_one_turn(harness: Harness) -> None:
     assert places_of(harness, "a") == ["completed"]
 
 
-def test_a_turn_repeated_after_a_lost_reply_settles_once_and_gives_the_same_job(harness: Harness) -> None:
+def test_a_call_repeated_after_a_lost_reply_settles_once_and_gives_the_same_job(harness: Harness) -> None:
     enqueue(harness, "a", "b", "c")
     claim = claim_one(harness)
     harness.broker.settle_and_claim([complete(claim)], ["w1"])
@@ -191,7 +191,7 @@ def test_a_turn_repeated_after_a_lost_reply_settles_once_and_gives_the_same_job(
     assert snapshot(harness, "a", "b", "c") == before
 
 
-def test_tokens_tell_the_claims_of_a_slot_apart(harness: Harness) -> None:
+def test_each_claim_of_a_slot_has_its_own_token(harness: Harness) -> None:
     enqueue(harness, "a", "b")
     first = claim_one(harness)
     [second] = harness.broker.settle_and_claim([complete(first)], ["w1"]).claims
@@ -202,7 +202,7 @@ def test_a_more_urgent_queue_goes_first(make_harness: MakeHarness) -> None:
     harness = make_harness(**{"worker.starvation_share": 0})
     enqueue(harness, *names(30, "l"), queue="low")
     enqueue(harness, *names(30, "h"), queue="high")
-    assert taken_from(harness, 60) == ["high"] * 30 + ["low"] * 30
+    assert queues_of_next(harness, 60) == ["high"] * 30 + ["low"] * 30
 
 
 def test_an_urgent_job_overtakes_those_that_wait(harness: Harness) -> None:
@@ -212,14 +212,14 @@ def test_an_urgent_job_overtakes_those_that_wait(harness: Harness) -> None:
     assert claim_one(harness, "w2").id == "c"
 
 
-def test_every_so_many_claims_one_starts_from_the_lower_queue(make_harness: MakeHarness) -> None:
+def test_the_starvation_share_of_claims_starts_from_the_lower_queue(make_harness: MakeHarness) -> None:
     harness = make_harness(**{"worker.starvation_share": 0.25})
     enqueue(harness, *names(20, "l"), queue="low")
     enqueue(harness, *names(20, "h"), queue="high")
-    assert taken_from(harness, 12) == ["high", "high", "high", "low"] * 3
+    assert queues_of_next(harness, 12) == ["high", "high", "high", "low"] * 3
 
 
-def test_the_share_holds_within_one_turn_of_many_slots(make_harness: MakeHarness) -> None:
+def test_the_share_holds_within_one_call_for_many_slots(make_harness: MakeHarness) -> None:
     harness = make_harness(**{"worker.starvation_share": 0.25})
     enqueue(harness, *names(20, "l"), queue="low")
     enqueue(harness, *names(20, "h"), queue="high")
@@ -236,11 +236,11 @@ def test_the_default_share_is_one_in_twenty(harness: Harness) -> None:
     assert [i for i, queue in enumerate(queues, 1) if queue == "low"] == [20, 40]
 
 
-def test_of_several_lower_queues_each_has_its_turn(make_harness: MakeHarness) -> None:
+def test_several_lower_queues_share_the_starvation_share_in_order(make_harness: MakeHarness) -> None:
     harness = make_harness(**THREE_QUEUES)
     for queue in ("low", "mid", "high"):
         enqueue(harness, *names(20, queue), queue=queue)
-    assert taken_from(harness, 16) == [
+    assert queues_of_next(harness, 16) == [
         *("high", "high", "high", "mid"),
         *("high", "high", "high", "low"),
         *("high", "high", "high", "mid"),
@@ -248,28 +248,28 @@ def test_of_several_lower_queues_each_has_its_turn(make_harness: MakeHarness) ->
     ]
 
 
-def test_a_lower_queue_that_is_empty_loses_its_turn_to_the_others_in_order(make_harness: MakeHarness) -> None:
+def test_the_share_of_an_empty_lower_queue_goes_to_the_other_queues_in_order(make_harness: MakeHarness) -> None:
     harness = make_harness(**THREE_QUEUES)
     enqueue(harness, *names(20, "low"), queue="low")
     enqueue(harness, *names(20, "high"), queue="high")
-    assert taken_from(harness, 8) == ["high", "high", "high", "high", "high", "high", "high", "low"]
+    assert queues_of_next(harness, 8) == ["high", "high", "high", "high", "high", "high", "high", "low"]
 
 
 def test_the_lower_queues_are_in_order_when_the_first_is_empty(make_harness: MakeHarness) -> None:
     harness = make_harness(**{**THREE_QUEUES, "worker.starvation_share": 0})
     enqueue(harness, "l1", queue="low")
     enqueue(harness, "m1", queue="mid")
-    assert taken_from(harness, 2) == ["mid", "low"]
+    assert queues_of_next(harness, 2) == ["mid", "low"]
 
 
-def test_turns_that_find_nothing_do_not_count_towards_the_share(make_harness: MakeHarness) -> None:
+def test_calls_that_find_nothing_do_not_count_towards_the_share(make_harness: MakeHarness) -> None:
     harness = make_harness(**{"worker.starvation_share": 0.25})
     register(harness, "w1")
     for _ in range(5):
         assert harness.broker.settle_and_claim([], ["w1"]).claims == ()
     enqueue(harness, *names(5, "l"), queue="low")
     enqueue(harness, *names(5, "h"), queue="high")
-    assert taken_from(harness, 4) == ["high", "high", "high", "low"]
+    assert queues_of_next(harness, 4) == ["high", "high", "high", "low"]
 
 
 def test_jobs_given_again_do_not_count_towards_the_share(make_harness: MakeHarness) -> None:
@@ -279,7 +279,7 @@ def test_jobs_given_again_do_not_count_towards_the_share(make_harness: MakeHarne
     for _ in range(6):
         held = claim_one(harness)
     settle(harness, complete(held))
-    assert taken_from(harness, 3) == ["high", "high", "low"]
+    assert queues_of_next(harness, 3) == ["high", "high", "low"]
 
 
 def test_two_concurrent_claimers_never_get_the_same_job(harness: Harness) -> None:

@@ -1,4 +1,4 @@
-"""complete: the job is done; its record is kept for a while, its place in the list until newer ones push it out."""
+"""complete: the job is done; its record is kept for the history TTL, its list entry until newer ones replace it."""
 
 from fileq.brokers.types import EnqueueResult
 from fileq.core.job import State, Version
@@ -25,14 +25,14 @@ from fileq.testing.conformance.builders import (
 from fileq.testing.conformance.harness import Harness, MakeHarness
 
 
-def test_a_completed_job_is_listed_as_it_was(harness: Harness) -> None:
+def test_a_completed_job_is_listed_with_the_same_bytes(harness: Harness) -> None:
     claim = running(harness, "a")
     settle(harness, complete(claim))
     assert raws_in(harness, "completed") == [claim.raw]
     assert counter(harness, "completed") == 1
 
 
-def test_the_record_tells_how_it_ended(harness: Harness) -> None:
+def test_the_record_says_how_the_job_ended(harness: Harness) -> None:
     claim = running(harness, "a")
     harness.advance(2)
     settle(harness, complete(claim, result=b'{"pages": 3}', duration_ms=1900))
@@ -52,13 +52,13 @@ def test_no_result_stays_empty(harness: Harness) -> None:
     assert record_of(harness, "a").result == b""
 
 
-def test_the_newest_is_seen_first(harness: Harness) -> None:
+def test_peek_shows_the_newest_first(harness: Harness) -> None:
     completed(harness, "a", "b", "c")
     assert ids_in(harness, "completed") == ["a", "b", "c"]
     assert harness.broker.peek("completed", 2) == raws_in(harness, "completed")[:0:-1]
 
 
-def test_the_list_is_trimmed_and_what_falls_off_takes_its_record_along(make_harness: MakeHarness) -> None:
+def test_the_list_is_trimmed_together_with_the_records(make_harness: MakeHarness) -> None:
     harness = make_harness(**{"worker.completed_max": 3})
     completed(harness, *names(5))
     assert ids_in(harness, "completed") == names(5)[2:]
@@ -77,14 +77,14 @@ def test_a_batch_larger_than_the_list_keeps_its_newest(make_harness: MakeHarness
     assert drift(harness) == 0
 
 
-def test_an_id_whose_record_fell_off_is_free_again(make_harness: MakeHarness) -> None:
+def test_an_id_whose_record_was_trimmed_is_free_again(make_harness: MakeHarness) -> None:
     harness = make_harness(**{"worker.completed_max": 1})
     completed(harness, "a", "b")
     assert enqueue(harness, "a").fates == (EnqueueResult.ENQUEUED,)
 
 
-def test_the_record_of_a_job_that_runs_again_survives_its_old_element(make_harness: MakeHarness) -> None:
-    """The id was used again after its record had gone; its first element falls off while the second runs."""
+def test_the_record_of_a_job_that_runs_again_survives_the_trimming_of_its_old_copy(make_harness: MakeHarness) -> None:
+    """The id was used again after its record had expired; the first copy is trimmed while the second runs."""
     harness = make_harness(**{"worker.completed_max": 2})
     completed(harness, "a")
     harness.advance(harness.config.worker.history_ttl)
@@ -131,14 +131,14 @@ def test_the_version_that_a_handler_leaves_behind_is_known(harness: Harness) -> 
     assert harness.broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))]).fates == (EnqueueResult.KNOWN,)
 
 
-def test_a_handler_that_left_its_file_alone_leaves_the_ledger_alone(harness: Harness) -> None:
+def test_an_unchanged_file_does_not_change_the_ledger(harness: Harness) -> None:
     harness.broker.enqueue([an_entry("a", version=Version(b"/data/a", "v1"))])
     settle(harness, complete(claim_one(harness), leaves=Version(b"/data/a", "v1")))
     entry = ledger_entry(harness, b"/data/a")
     assert entry.versions == (("v1", "a"),)
 
 
-def test_a_fenced_completion_teaches_the_ledger_nothing(harness: Harness) -> None:
+def test_a_fenced_completion_does_not_change_the_ledger(harness: Harness) -> None:
     claim = running(harness, "a")
     harness.broker.deregister(["w1"])
     before = snapshot(harness, "a")
@@ -156,7 +156,7 @@ def test_a_foreign_job_completes_like_our_own(harness: Harness) -> None:
 
 
 def test_the_record_is_kept_while_a_copy_still_waits(harness: Harness) -> None:
-    """Another program pushed the job again; a copy that went back to its queue needs the record when it is taken."""
+    """Another program pushed the job again; a copy that went back to its queue needs the record when it is claimed."""
     first = running(harness, "a", "w1")
     harness.push_raw("low", first.raw)
     claim_one(harness, "w2")

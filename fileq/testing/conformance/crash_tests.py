@@ -1,7 +1,7 @@
 """A process killed between any two of its broker calls: every job is in exactly one place, and none is lost.
 
-Each life below is the list of calls that some process makes. It is played up to every point in turn, and there
-the process is gone: nobody calls for it any more. Then its lease runs out, a reaper comes by, and the books are read.
+Each sequence below lists the calls that a process makes. The test stops it before each call in turn, as a kill -9
+would. Then the lease expires, a reaper runs, and the test checks the place of the job and the drift.
 """
 
 from collections.abc import Callable
@@ -42,8 +42,8 @@ from fileq.testing.conformance.concurrency import run_concurrently
 from fileq.testing.conformance.harness import Harness, MakeHarness
 
 
-class Life:
-    """One process and what it remembers between its calls."""
+class Process:
+    """One process and what it keeps between its calls."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -60,131 +60,141 @@ class Life:
         return self.claims["w1"]
 
 
-Step = Callable[[Life], Any]
+Step = Callable[[Process], Any]
 
 
-def start(life: Life) -> None:
-    life.broker.register({"w1": worker_info()})
+def start(process: Process) -> None:
+    process.broker.register({"w1": worker_info()})
 
 
-def produce(life: Life) -> None:
-    life.broker.enqueue([an_entry("a", version=Version(b"/data/a", "v1"))], limit=100)
+def produce(process: Process) -> None:
+    process.broker.enqueue([an_entry("a", version=Version(b"/data/a", "v1"))], limit=100)
 
 
-def produce_later(life: Life) -> None:
-    life.broker.enqueue([an_entry("a", delay_ms=500)])
+def produce_later(process: Process) -> None:
+    process.broker.enqueue([an_entry("a", delay_ms=500)])
 
 
-def push(life: Life) -> None:
-    life.harness.push_raw("low", foreign("a"))
+def push(process: Process) -> None:
+    process.harness.push_raw("low", foreign("a"))
 
 
-def push_garbage(life: Life) -> None:
-    life.harness.push_raw("low", UNDECODABLE["not UTF-8"])
+def push_garbage(process: Process) -> None:
+    process.harness.push_raw("low", UNDECODABLE["not UTF-8"])
 
 
-def take(life: Life) -> None:
-    life.settle_and_claim()
+def claim_job(process: Process) -> None:
+    process.settle_and_claim()
 
 
-def renew(life: Life) -> None:
-    life.broker.renew([("w1", life.claim.raw)])
+def renew(process: Process) -> None:
+    process.broker.renew([("w1", process.claim.raw)])
 
 
-def time_passes(life: Life) -> None:
-    life.harness.advance(1)
+def time_passes(process: Process) -> None:
+    process.harness.advance(1)
 
 
-def promote(life: Life) -> None:
-    life.broker.promote()
+def promote(process: Process) -> None:
+    process.broker.promote()
 
 
 def settle_by(settlement: Callable[[Claim], Any]) -> Step:
-    return lambda life: life.settle_and_claim(settlement(life.claim), slots=())
+    return lambda process: process.settle_and_claim(settlement(process.claim), slots=())
 
 
-def settle_and_take(settlement: Callable[[Claim], Any]) -> Step:
-    return lambda life: life.settle_and_claim(settlement(life.claim))
+def settle_and_claim_next(settlement: Callable[[Claim], Any]) -> Step:
+    return lambda process: process.settle_and_claim(settlement(process.claim))
 
 
-def cancel_by_id(life: Life) -> None:
-    life.broker.cancel(["a"])
+def cancel_by_id(process: Process) -> None:
+    process.broker.cancel(["a"])
 
 
-def leave(life: Life) -> None:
-    life.broker.deregister(["w1"])
+def leave(process: Process) -> None:
+    process.broker.deregister(["w1"])
 
 
-def revive(life: Life) -> None:
-    [raw] = raws_in(life.harness, "dead_letter")
+def revive(process: Process) -> None:
+    [raw] = raws_in(process.harness, "dead_letter")
     id = id_of(raw)
-    life.broker.revive([Revival(raw, id, encode(a_job("a")) if id == "a" else raw, "low")])
+    process.broker.revive([Revival(raw, id, encode(a_job("a")) if id == "a" else raw, "low")])
 
 
-def discard(life: Life) -> None:
-    [raw] = raws_in(life.harness, "dead_letter")
-    life.broker.discard([(id_of(raw), raw)])
+def discard(process: Process) -> None:
+    [raw] = raws_in(process.harness, "dead_letter")
+    process.broker.discard([(id_of(raw), raw)])
 
 
-LIVES: dict[str, list[Step]] = {
-    "complete": [start, produce, take, renew, settle_by(complete), leave],
-    "complete and go on": [start, produce, take, settle_and_take(complete), leave],
-    "delayed": [start, produce_later, time_passes, promote, take, settle_by(complete), leave],
+SEQUENCES: dict[str, list[Step]] = {
+    "complete": [start, produce, claim_job, renew, settle_by(complete), leave],
+    "complete and go on": [start, produce, claim_job, settle_and_claim_next(complete), leave],
+    "delayed": [start, produce_later, time_passes, promote, claim_job, settle_by(complete), leave],
     "retry": [
-        *(start, produce, take, settle_and_take(failed), time_passes, promote, take, renew),
-        *(settle_and_take(failed), time_passes, promote, take, settle_by(complete), leave),
+        *(start, produce, claim_job, settle_and_claim_next(failed), time_passes, promote, claim_job, renew),
+        *(settle_and_claim_next(failed), time_passes, promote, claim_job, settle_by(complete), leave),
     ],
-    "bury and revive": [start, produce, take, settle_by(burial), revive, take, settle_by(complete), leave],
-    "bury and discard": [start, produce, take, settle_by(burial), discard, leave],
-    "release": [start, produce, take, settle_by(release), take, settle_and_take(release), leave],
-    "leave with a job": [start, produce, take, leave, start, take, settle_by(complete)],
-    "cancel while it waits": [start, produce, cancel_by_id, take, leave],
-    "cancel while it is scheduled": [start, produce_later, cancel_by_id, time_passes, promote, take, leave],
-    "cancel while it runs": [start, produce, take, cancel_by_id, renew, settle_by(cancel), leave],
-    "cancel while it waits for its retry": [start, produce, take, settle_by(failed), cancel_by_id, promote, leave],
+    "bury and revive": [start, produce, claim_job, settle_by(burial), revive, claim_job, settle_by(complete), leave],
+    "bury and discard": [start, produce, claim_job, settle_by(burial), discard, leave],
+    "release": [start, produce, claim_job, settle_by(release), claim_job, settle_and_claim_next(release), leave],
+    "leave with a job": [start, produce, claim_job, leave, start, claim_job, settle_by(complete)],
+    "cancel while it waits": [start, produce, cancel_by_id, claim_job, leave],
+    "cancel while it is scheduled": [start, produce_later, cancel_by_id, time_passes, promote, claim_job, leave],
+    "cancel while it runs": [start, produce, claim_job, cancel_by_id, renew, settle_by(cancel), leave],
+    "cancel while it waits for its retry": [start, produce, claim_job, settle_by(failed), cancel_by_id, promote, leave],
     "foreign": [
-        *(start, push, take, renew, settle_by(failed), time_passes, promote, take, settle_by(burial)),
-        *(revive, take, settle_by(complete), leave),
+        *(start, push, claim_job, renew, settle_by(failed), time_passes, promote, claim_job, settle_by(burial)),
+        *(revive, claim_job, settle_by(complete), leave),
     ],
-    "garbage": [start, push_garbage, take, renew, settle_by(release), take, settle_by(burial), revive, take],
-    "garbage, buried and discarded": [start, push_garbage, take, settle_by(burial), discard, leave],
+    "garbage": [
+        start,
+        push_garbage,
+        claim_job,
+        renew,
+        settle_by(release),
+        claim_job,
+        settle_by(burial),
+        revive,
+        claim_job,
+    ],
+    "garbage, buried and discarded": [start, push_garbage, claim_job, settle_by(burial), discard, leave],
 }
-# Where the job may be once everybody is gone and the reaper was there; it is never being processed.
+# The places where the job may be after the process died and a reaper ran: never `processing`.
 RESTING = {"high", "low", "scheduled", "completed", "cancelled", "dead_letter"}
 
 
 def recover(harness: Harness) -> None:
-    """What the others do once the process is gone."""
+    """What other processes do after the death of the process."""
     expire_leases(harness)
     reap_all(harness, broker=harness.another())
 
 
-@pytest.mark.parametrize("name", LIVES)
+@pytest.mark.parametrize("name", SEQUENCES)
 def test_killed_between_any_two_calls_a_job_is_in_exactly_one_place(make_harness: MakeHarness, name: str) -> None:
-    steps = LIVES[name]
+    steps = SEQUENCES[name]
     for cut in range(len(steps) + 1):
         harness = make_harness()
-        life = Life(harness)
+        process = Process(harness)
         for step in steps[:cut]:
-            step(life)
+            step(process)
         expected = is_there(steps[:cut])
         recover(harness)
         found = list(places(harness))
-        said = f"killed before call {cut} ({[getattr(s, '__name__', '?') for s in steps[:cut]]})"
-        assert len(found) == expected, said
-        assert {place for place, _ in found} <= RESTING, said
-        assert harness.broker.workers() == [], said
-        assert drift(harness) == -strangers(harness), said
+        message = f"killed before call {cut} ({[getattr(s, '__name__', '?') for s in steps[:cut]]})"
+        assert len(found) == expected, message
+        assert {place for place, _ in found} <= RESTING, message
+        assert harness.broker.workers() == [], message
+        assert drift(harness) == -jobs_without_record(harness), message
 
 
 def is_there(steps: list[Step]) -> int:
-    """1 once a job came in, 0 before and after it was deleted."""
+    """1 after a job was added, 0 before that and after its deletion."""
     came = any(step in (produce, produce_later, push, push_garbage) for step in steps)
     return int(came and discard not in steps)
 
 
-def strangers(harness: Harness) -> int:
-    """Elements that nobody has claimed yet, or that were given back and can't be told from such."""
+def jobs_without_record(harness: Harness) -> int:
+    """The number of jobs without a record: not claimed yet, or released without ever having one."""
     return sum(
         1
         for queue in harness.config.worker.priorities
@@ -193,15 +203,15 @@ def strangers(harness: Harness) -> int:
     )
 
 
-@pytest.mark.parametrize("name", LIVES)
+@pytest.mark.parametrize("name", SEQUENCES)
 def test_killed_between_any_two_calls_another_worker_finishes_the_job(make_harness: MakeHarness, name: str) -> None:
-    """Unless it had ended: cancelled, discarded or dead is an end, and an operator's business."""
-    steps = LIVES[name]
+    """Unless it has ended: cancelled and dead jobs wait for an operator."""
+    steps = SEQUENCES[name]
     for cut in range(len(steps) + 1):
         harness = make_harness()
-        life = Life(harness)
+        process = Process(harness)
         for step in steps[:cut]:
-            step(life)
+            step(process)
         recover(harness)
         harness.advance(5)
         harness.broker.promote()
@@ -216,12 +226,12 @@ def test_killed_between_any_two_calls_another_worker_finishes_the_job(make_harne
 
 @pytest.mark.parametrize("end", [complete, failed, burial, release, cancel], ids=lambda end: end.__name__)
 def test_killed_after_the_call_and_before_its_reply(harness: Harness, end: MakeSettlement) -> None:
-    """The caller never learns that it was done. Its successor finds the job where the settlement put it."""
+    """The caller never gets the reply. The next process finds the job where the settlement put it."""
     enqueue(harness, "a", "b")
-    life = Life(harness)
-    start(life)
-    take(life)
-    settle_and_take(end)(life)
+    process = Process(harness)
+    start(process)
+    claim_job(process)
+    settle_and_claim_next(end)(process)
     recover(harness)
     assert len(places_of(harness, "a")) == 1
     assert len(places_of(harness, "b")) == 1
@@ -229,7 +239,7 @@ def test_killed_after_the_call_and_before_its_reply(harness: Harness, end: MakeS
     assert drift(harness) == 0
 
 
-def test_a_reaper_killed_between_look_and_reap_has_done_nothing(harness: Harness) -> None:
+def test_a_reaper_killed_between_suspects_and_reap_has_done_nothing(harness: Harness) -> None:
     enqueue(harness, "a")
     claims_of(harness, "w1")
     expire_leases(harness)
@@ -241,7 +251,7 @@ def test_a_reaper_killed_between_look_and_reap_has_done_nothing(harness: Harness
 
 
 def test_a_producer_killed_after_counting_its_permit_has_enqueued(harness: Harness) -> None:
-    """Permit, ledger, record and queue are one step: there is no point at which it could die in between."""
+    """Permit, ledger, record and queue are one step: no crash can come between them."""
     entry = Entry(a_job("a"), "low", Version(b"/data/a", "v1"))
     harness.broker.enqueue([entry], limit=1)
     assert places_of(harness, "a") == ["low"]
@@ -250,8 +260,8 @@ def test_a_producer_killed_after_counting_its_permit_has_enqueued(harness: Harne
     assert counter(harness, "produced") == 1
 
 
-def test_everybody_dies_at_once_and_comes_back(harness: Harness) -> None:
-    """Twenty slots of two processes, killed in the middle of everything; two reapers find all of it."""
+def test_every_slot_dies_at_the_same_time_and_every_job_is_recovered(harness: Harness) -> None:
+    """Twenty slots of two processes, killed while they work; two reapers recover every job."""
     enqueue(harness, *(f"job-{i}" for i in range(40)))
     claims = claims_of(harness, *(f"w{i}" for i in range(20)))
     ends: list[MakeSettlement] = [complete, failed, burial, release, cancel]

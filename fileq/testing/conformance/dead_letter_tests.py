@@ -1,4 +1,4 @@
-"""The dead-letter list: what an operator puts back or deletes, each element once."""
+"""revive and discard: an operator puts dead jobs back or deletes them, each one once."""
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Revival
@@ -30,17 +30,17 @@ from fileq.testing.conformance.harness import Harness
 
 
 def revival(raw: bytes, queue: str = "low") -> Revival:
-    """As `dlq retry` does it: the same id, no retries or recoveries, the error gone."""
+    """As `dlq retry` makes it: the same id, no retries, no recoveries, no error."""
     job = decode(raw)
     return Revival(raw, job.id, encode(job.but(retries=0, recoveries=0, error=None, failed_at=None)), queue)
 
 
-def test_reviving_or_discarding_nothing_answers_nothing(harness: Harness) -> None:
+def test_reviving_or_discarding_no_job_returns_nothing(harness: Harness) -> None:
     assert harness.broker.revive([]) == []
     assert harness.broker.discard([]) == 0
 
 
-def test_a_revived_job_begins_anew(harness: Harness) -> None:
+def test_a_revived_job_starts_from_the_beginning(harness: Harness) -> None:
     settle(harness, failed(running(harness, "a"), delay_ms=0))
     harness.broker.promote()
     settle(harness, burial(claim_one(harness)))
@@ -78,7 +78,7 @@ def test_a_revived_record_expires_like_any_other(harness: Harness) -> None:
     assert not has_record(harness, "a")
 
 
-def test_a_wish_to_cancel_ended_with_the_job(harness: Harness) -> None:
+def test_a_request_to_cancel_ends_with_the_job(harness: Harness) -> None:
     claim = running(harness, "a")
     harness.broker.cancel(["a"])
     settle(harness, burial(claim))
@@ -94,7 +94,7 @@ def test_the_same_call_twice_revives_once(harness: Harness) -> None:
     assert snapshot(harness, "a") == before
 
 
-def test_an_element_twice_in_one_call_is_revived_once(harness: Harness) -> None:
+def test_a_job_twice_in_one_call_is_revived_once(harness: Harness) -> None:
     raw = dead(harness, "a")
     assert harness.broker.revive([revival(raw), revival(raw)]) == [True, False]
     assert places_of(harness, "a") == ["low"]
@@ -112,7 +112,7 @@ def test_a_thousand_are_revived_in_their_order(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_identical_dead_elements_are_revived_one_at_a_time(harness: Harness) -> None:
+def test_identical_dead_jobs_are_revived_one_at_a_time(harness: Harness) -> None:
     raw = foreign("a")
     for _ in range(2):
         harness.push_raw("low", raw)
@@ -130,7 +130,7 @@ def test_identical_dead_elements_are_revived_one_at_a_time(harness: Harness) -> 
     assert drift(harness) == 0
 
 
-def test_of_identical_dead_elements_the_oldest_goes_first(harness: Harness) -> None:
+def test_the_oldest_of_identical_dead_jobs_is_revived_first(harness: Harness) -> None:
     for raw in (b"same", b"other", b"same", b"third", b"same"):
         harness.push_raw("low", raw)
         settle(harness, burial(claim_one(harness)))
@@ -140,7 +140,7 @@ def test_of_identical_dead_elements_the_oldest_goes_first(harness: Harness) -> N
     assert raws_in(harness, "dead_letter") == [b"other", b"third", b"same"]
 
 
-def test_two_operators_at_once_revive_each_job_once(harness: Harness) -> None:
+def test_two_operators_at_the_same_time_revive_each_job_once(harness: Harness) -> None:
     raws = [dead(harness, id) for id in names(30)]
     other = harness.another()
 
@@ -152,7 +152,7 @@ def test_two_operators_at_once_revive_each_job_once(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_a_discarded_job_is_gone_with_its_record(harness: Harness) -> None:
+def test_a_discarded_job_is_deleted_with_its_record(harness: Harness) -> None:
     raw = dead(harness, "a")
     other = dead(harness, "b")
     assert harness.broker.discard([("a", raw)]) == 1
@@ -205,7 +205,7 @@ def test_discarding_one_copy_leaves_the_record_of_one_that_runs(harness: Harness
 
 
 def test_discarding_a_copy_does_not_forget_that_another_waits(harness: Harness) -> None:
-    """Else the waiting one would be counted in once more when it is claimed."""
+    """Otherwise the waiting copy would be counted a second time when it is claimed."""
     for _ in range(2):
         harness.push_raw("low", foreign("a"))
     first, second = claims_of(harness, "w1", "w2")
@@ -226,7 +226,7 @@ def test_bytes_that_are_not_a_job_can_be_revived(harness: Harness) -> None:
     assert raws_in(harness, "high") == [raw]
     assert raws_in(harness, "dead_letter") == []
     assert not has_record(harness, raw_id(raw))
-    assert drift(harness) == -1  # a stranger's again, until somebody claims it
+    assert drift(harness) == -1  # not accounted for until a slot claims it again
     settle(harness, burial(claim_one(harness)))
     assert raws_in(harness, "dead_letter") == [raw]
     assert drift(harness) == 0

@@ -1,4 +1,4 @@
-"""enqueue: a job enters once, whole, and in order."""
+"""enqueue: each job is enqueued once, with its record, and in order."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_the_queue_and_not_the_jobs_priority_decides(harness: Harness) -> None:
     assert places_of(harness, "a") == ["low"]
 
 
-def test_the_element_is_plain_json_with_the_eight_fields_in_order(harness: Harness) -> None:
+def test_the_raw_job_is_plain_json_with_the_eight_fields_in_order(harness: Harness) -> None:
     enqueue(harness, "a")
     [raw] = raws_in(harness, "low")
     assert tuple(json.loads(raw)) == EIGHT_FIELDS
@@ -79,14 +79,14 @@ def test_a_thousand_keep_their_order(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_batches_line_up_one_behind_the_other(harness: Harness) -> None:
+def test_batches_keep_their_order(harness: Harness) -> None:
     enqueue(harness, "a", "b")
     enqueue(harness, "c", "d")
     assert ids_in(harness, "low") == ["a", "b", "c", "d"]
 
 
 def test_the_same_call_twice_has_no_second_effect(harness: Harness) -> None:
-    """A lost reply: the caller repeats itself and is told that the job is there."""
+    """The reply was lost: the caller repeats the call and learns that the job exists."""
     entries = [an_entry(id) for id in names(3)]
     harness.broker.enqueue(entries)
     before = snapshot(harness, *names(3))
@@ -94,7 +94,7 @@ def test_the_same_call_twice_has_no_second_effect(harness: Harness) -> None:
     assert snapshot(harness, *names(3)) == before
 
 
-def test_an_id_twice_in_one_batch_enters_once(harness: Harness) -> None:
+def test_an_id_twice_in_one_batch_is_enqueued_once(harness: Harness) -> None:
     answer = harness.broker.enqueue([an_entry("a"), an_entry("a", queue="high"), an_entry("b")])
     assert answer.fates == (EnqueueResult.ENQUEUED, EnqueueResult.DUPLICATE, EnqueueResult.ENQUEUED)
     assert places_of(harness, "a") == ["low"]
@@ -150,7 +150,7 @@ def test_a_job_is_due_at_the_later_of_its_two_times(harness: Harness, at: int, d
 
 
 @pytest.mark.parametrize("at", [0, -1, -5000])
-def test_a_job_whose_time_has_come_is_pending_at_once(harness: Harness, at: int) -> None:
+def test_a_job_whose_time_has_come_is_pending_immediately(harness: Harness, at: int) -> None:
     enqueue(harness, "a", at_ms=harness.clock.ms + at)
     record = record_of(harness, "a")
     assert (record.state, record.due_ms) == (State.PENDING, 0)
@@ -162,7 +162,7 @@ def test_a_job_that_is_due_in_a_millisecond_waits(harness: Harness) -> None:
     assert places_of(harness, "a") == ["scheduled"]
 
 
-def test_optional_and_unknown_fields_travel_along(harness: Harness) -> None:
+def test_optional_and_unknown_fields_are_kept(harness: Harness) -> None:
     job = a_job("a", type="resize", max_retries=0, timeout=2.5, deadline=CREATED, batch_id="b-1")
     harness.broker.enqueue([Entry(job, "low")])
     assert claim_one(harness).job == job
@@ -182,7 +182,7 @@ def test_two_producers_of_one_id_enqueue_it_once(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_a_queue_that_nobody_serves_is_refused_by_name(harness: Harness) -> None:
+def test_an_unknown_queue_is_refused_by_name(harness: Harness) -> None:
     with pytest.raises(BrokerError, match="'urgent'; there are high, low"):
         harness.broker.enqueue([an_entry("a"), an_entry("b", queue="urgent")])
     assert raws_in(harness, "low") == []

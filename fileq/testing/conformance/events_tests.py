@@ -1,4 +1,4 @@
-"""Events: one a transition, in the order of the transitions, and none for what changed nothing."""
+"""Events: one for each transition, in the order of the transitions; none for a call that changed nothing."""
 
 import json
 
@@ -25,7 +25,7 @@ from fileq.testing.conformance.builders import (
 from fileq.testing.conformance.harness import Harness
 
 
-def test_a_life_in_events(harness: Harness) -> None:
+def test_every_transition_of_a_job_is_an_event(harness: Harness) -> None:
     with subscribed(harness) as next_events:
         enqueue(harness, "a", queue="high")
         settle(harness, failed(claim_one(harness), delay_ms=0, duration_ms=120))
@@ -72,7 +72,7 @@ def test_cancelling_is_an_event_where_the_job_waits_and_where_it_runs(harness: H
         running_claim = running(harness, "a")
         enqueue(harness, "b")
         next_events(3)
-        harness.broker.cancel(["a", "b", "nobody"])
+        harness.broker.cancel(["a", "b", "unknown"])
         settle(harness, cancel(running_claim, duration_ms=5))
         assert next_events(2) == [
             Event("job:cancelled", "b", None, "low", "", 0, "cancelled", 0),
@@ -88,14 +88,14 @@ def test_a_recovery_is_an_event(harness: Harness) -> None:
         assert next_events(1) == [Event("job:recovered", "a", None, "low", "w1", 0, "worker died", 0)]
 
 
-def test_a_recovery_that_waits_is_the_same_event(harness: Harness) -> None:
+def test_a_recovery_with_a_backoff_is_the_same_event(harness: Harness) -> None:
     claim = running(harness, "a")
     with subscribed(harness) as next_events:
         settle(harness, retry(claim, encode(job_of(claim).but(recoveries=1)), delay_ms=5, error="killed", died=True))
         assert next_events(1) == [Event("job:recovered", "a", None, "low", "w1", 0, "killed", 0)]
 
 
-def test_the_type_of_a_job_is_told(harness: Harness) -> None:
+def test_an_event_names_the_type_of_the_job(harness: Harness) -> None:
     with subscribed(harness) as next_events:
         harness.broker.enqueue([Entry(a_job("a", type="resize", filepath=""), "low")])
         settle(harness, complete(claim_one(harness)))
@@ -116,7 +116,7 @@ def test_a_foreign_job_starts_like_our_own(harness: Harness) -> None:
         assert next_events(1) == [Event("job:started", id, "a/b", "high", "w1", 0, "", 2)]
 
 
-def test_what_changed_nothing_is_not_told(harness: Harness) -> None:
+def test_a_call_that_changed_nothing_is_no_event(harness: Harness) -> None:
     with subscribed(harness) as next_events:
         claim = running(harness, "a")
         next_events(2)
@@ -128,7 +128,7 @@ def test_what_changed_nothing_is_not_told(harness: Harness) -> None:
         claim_one(harness)
         harness.broker.deregister(["w1"])
         settle(harness, complete(again))
-        harness.broker.cancel(["nobody"])
+        harness.broker.cancel(["unknown"])
         enqueue(harness, "last")
         assert [(event.event, event.job_id) for event in next_events(2)] == [
             ("job:started", "a"),
@@ -136,33 +136,33 @@ def test_what_changed_nothing_is_not_told(harness: Harness) -> None:
         ]
 
 
-def test_events_of_a_batch_come_in_its_order(harness: Harness) -> None:
+def test_events_of_a_batch_keep_its_order(harness: Harness) -> None:
     with subscribed(harness) as next_events:
         harness.broker.enqueue([an_entry(id) for id in names(1000)])
         assert [event.job_id for event in next_events(1000)] == names(1000)
 
 
-def test_every_subscriber_hears_everything_from_every_client(harness: Harness) -> None:
+def test_every_subscriber_gets_the_events_of_every_client(harness: Harness) -> None:
     other = harness.another()
     with subscribed(harness) as first, subscribed(harness) as second:
         other.enqueue([an_entry("a")])
         assert [event.job_id for event in first(1)] == [event.job_id for event in second(1)] == ["a"]
 
 
-def test_what_happened_before_is_not_heard(harness: Harness) -> None:
+def test_a_subscriber_gets_no_earlier_events(harness: Harness) -> None:
     enqueue(harness, "before")
     with subscribed(harness) as next_events:
         enqueue(harness, "after")
         assert [event.job_id for event in next_events(1)] == ["after"]
 
 
-def test_silence_is_none(harness: Harness) -> None:
+def test_without_an_event_get_returns_none(harness: Harness) -> None:
     subscription = harness.broker.subscribe()
     assert subscription.get(0) is None
     subscription.close()
 
 
-def test_a_closed_subscription_costs_nobody_anything(harness: Harness) -> None:
+def test_a_closed_subscription_does_not_disturb_others(harness: Harness) -> None:
     subscription = harness.broker.subscribe()
     subscription.close()
     enqueue(harness, "a")

@@ -1,4 +1,4 @@
-"""Jobs that another program pushed with nothing but a list command: processed like our own."""
+"""Jobs that another program pushed with a plain list command are processed like our own."""
 
 import json
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def test_any_spelling_of_the_eight_fields_is_a_job(harness: Harness, spell: Spel
 
 
 @each_odd_id
-def test_any_id_is_carried_through_a_life(harness: Harness, id: str) -> None:
+def test_any_id_works_from_claim_to_completion(harness: Harness, id: str) -> None:
     harness.push_raw("low", foreign(id))
     claim = claim_one(harness)
     assert claim.id == claim.record_id == id
@@ -114,7 +114,7 @@ def test_any_id_can_be_enqueued_and_cancelled(harness: Harness, id: str) -> None
 
 @each_odd_id
 def test_any_id_is_kept_by_the_ledger(harness: Harness, id: str) -> None:
-    """A foreign job whose handler works in place: the version it leaves is known under its id."""
+    """A foreign job whose handler works in place: the ledger knows the new version under its id."""
     harness.push_raw("low", foreign(id))
     settle(harness, complete(claim_one(harness), leaves=Version(b"/data/a", "v2")))
     entry = ledger_entry(harness, b"/data/a")
@@ -131,7 +131,7 @@ def test_it_has_no_record_before_it_is_claimed(harness: Harness) -> None:
     assert ids_in(harness, "low") == ["a"]
 
 
-def test_it_lines_up_with_our_own(harness: Harness) -> None:
+def test_it_keeps_its_order_among_our_own(harness: Harness) -> None:
     enqueue(harness, "a")
     harness.push_raw("low", foreign("b"))
     enqueue(harness, "c")
@@ -171,7 +171,7 @@ def test_copies_each_run_and_are_each_accounted_for(harness: Harness, verb: Verb
 
 
 @pytest.mark.parametrize("verb", EVERY_SETTLEMENT)
-def test_copies_settled_in_one_turn_are_each_accounted_for(harness: Harness, verb: Verb) -> None:
+def test_copies_settled_in_one_call_are_each_accounted_for(harness: Harness, verb: Verb) -> None:
     for i in range(3):
         harness.push_raw("low", foreign("a", x_copy=i))
     claims = claims_of(harness, "w1", "w2", "w3")
@@ -192,7 +192,7 @@ def test_a_copy_of_our_own_job_runs_beside_it(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_one_slot_settling_its_copy_leaves_the_others_alone(harness: Harness) -> None:
+def test_settling_one_copy_does_not_change_the_others(harness: Harness) -> None:
     for _ in range(2):
         harness.push_raw("low", foreign("a"))
     first, second = claims_of(harness, "w1", "w2")
@@ -205,7 +205,7 @@ def test_one_slot_settling_its_copy_leaves_the_others_alone(harness: Harness) ->
     assert drift(harness) == 0
 
 
-def test_a_copy_of_a_job_that_waits_is_counted_whichever_is_taken_first(harness: Harness) -> None:
+def test_a_copy_of_a_job_that_waits_is_counted_no_matter_which_is_claimed_first(harness: Harness) -> None:
     enqueue(harness, "a", queue="low")
     harness.push_raw("high", foreign("a"))
     assert drift(harness) == -1
@@ -235,7 +235,7 @@ def test_a_thousand_pushed_by_another_program(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_optional_fields_are_understood(harness: Harness) -> None:
+def test_optional_fields_are_decoded(harness: Harness) -> None:
     harness.push_raw("low", foreign("a", type="resize", payload={"w": 3}, max_retries=7, timeout=1.5, recoveries=2))
     job = job_of(claim_one(harness))
     assert (job.type, job.payload_value) == ("resize", {"w": 3})

@@ -1,17 +1,17 @@
-"""The overview: census, fronts, workers and the last hours together."""
+"""overview: the census, the front of each queue, the workers and the last hours in one call."""
 
 from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import claim_one, completed, enqueue, foreign, register, running, settle
 from fileq.testing.conformance.harness import Harness
 
 
-def test_an_empty_broker_has_nothing_to_show(harness: Harness) -> None:
+def test_the_overview_of_an_empty_broker_is_empty(harness: Harness) -> None:
     overview = harness.broker.overview()
     assert overview.census == harness.broker.census()
     assert (overview.fronts, overview.workers, overview.hours) == ({}, (), {})
 
 
-def test_it_says_what_the_single_looks_say(harness: Harness) -> None:
+def test_it_equals_the_separate_calls(harness: Harness) -> None:
     completed(harness, "c")
     running(harness, "r")
     register(harness, "idle")
@@ -34,7 +34,7 @@ def test_the_front_is_the_next_one_out(harness: Harness) -> None:
     assert set(harness.broker.overview().fronts) == {"low"}
 
 
-def test_a_worker_is_seen_with_what_it_is_on_and_since_when(harness: Harness) -> None:
+def test_a_worker_is_shown_with_its_job_and_start_time(harness: Harness) -> None:
     started = harness.clock.ms
     claim = running(harness, "a")
     harness.advance(5)
@@ -45,14 +45,14 @@ def test_a_worker_is_seen_with_what_it_is_on_and_since_when(harness: Harness) ->
     assert (view.raw, view.since_ms) == (b"", 0)
 
 
-def test_of_bytes_that_are_no_job_nobody_knows_since_when(harness: Harness) -> None:
+def test_bytes_that_are_not_a_job_have_no_start_time(harness: Harness) -> None:
     harness.push_raw("low", b"not a job")
     claim_one(harness)
     [view] = harness.broker.overview().workers
     assert (view.raw, view.since_ms) == (b"not a job", 0)
 
 
-def test_the_hours_asked_for_are_shown(harness: Harness) -> None:
+def test_the_requested_hours_are_shown(harness: Harness) -> None:
     enqueue(harness, "a")
     harness.advance(3600)
     enqueue(harness, "b")

@@ -1,4 +1,4 @@
-"""pause and resume: a paused queue keeps what it has and takes in what comes."""
+"""pause and resume: a paused queue keeps its jobs and accepts new ones; no slot claims from it."""
 
 from fileq.core.settlement import SettleResult, complete, release
 from fileq.testing.conformance.builders import (
@@ -23,7 +23,7 @@ def test_nothing_is_claimed_from_a_paused_queue(harness: Harness) -> None:
     assert places_of(harness, "a") == ["low"]
 
 
-def test_every_claim_tells_which_queues_are_paused(harness: Harness) -> None:
+def test_every_reply_names_the_paused_queues(harness: Harness) -> None:
     register(harness, "w1")
     assert harness.broker.settle_and_claim([], ["w1"]).paused == frozenset()
     harness.broker.pause("low")
@@ -40,7 +40,7 @@ def test_the_other_queues_go_on(harness: Harness) -> None:
     assert claim_one(harness).id == "b"
 
 
-def test_a_resumed_queue_goes_on_where_it_was(harness: Harness) -> None:
+def test_a_resumed_queue_continues_in_order(harness: Harness) -> None:
     enqueue(harness, "a", "b")
     harness.broker.pause("low")
     enqueue(harness, "c")
@@ -49,7 +49,7 @@ def test_a_resumed_queue_goes_on_where_it_was(harness: Harness) -> None:
     assert [claim.id for claim in claims_of(harness, "w1", "w2", "w3")] == ["a", "b", "c"]
 
 
-def test_what_is_running_goes_on_and_can_be_settled(harness: Harness) -> None:
+def test_a_running_job_can_be_settled(harness: Harness) -> None:
     claim = running(harness, "a")
     harness.broker.pause("low")
     assert settle(harness, complete(claim)) is SettleResult.DONE
@@ -89,7 +89,7 @@ def test_pausing_and_resuming_twice_is_the_same_as_once(harness: Harness) -> Non
     assert harness.broker.census().paused == frozenset()
 
 
-def test_all_clients_see_a_pause_at_once(harness: Harness) -> None:
+def test_all_clients_see_a_pause_immediately(harness: Harness) -> None:
     enqueue(harness, "a")
     other = harness.another()
     other.pause("low")

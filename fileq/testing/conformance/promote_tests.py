@@ -1,4 +1,4 @@
-"""promote: due jobs enter their queues, each once, earliest first."""
+"""promote: due jobs move to their queues, each once, earliest first."""
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Promoted
@@ -102,7 +102,7 @@ def test_the_same_call_twice_promotes_once(harness: Harness) -> None:
     assert snapshot(harness, "a") == before
 
 
-def test_two_schedulers_at_once_promote_each_job_once(harness: Harness) -> None:
+def test_two_schedulers_at_the_same_time_promote_each_job_once(harness: Harness) -> None:
     harness.broker.enqueue([an_entry(id, delay_ms=1) for id in names(100)])
     harness.advance(1)
     other = harness.another()
@@ -115,7 +115,7 @@ def test_two_schedulers_at_once_promote_each_job_once(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_a_paused_queue_takes_its_due_jobs_in(harness: Harness) -> None:
+def test_due_jobs_move_to_a_paused_queue(harness: Harness) -> None:
     enqueue(harness, "a", delay_ms=10)
     harness.broker.pause("low")
     harness.advance(1)

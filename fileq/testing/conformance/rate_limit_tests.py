@@ -1,4 +1,4 @@
-"""The rate limit: one counter for all producers; only what is new takes a permit."""
+"""The rate limit: one counter for all producers; only a new version takes a permit."""
 
 from typing import Any
 
@@ -84,7 +84,7 @@ def test_a_call_that_needs_no_permit_opens_no_window(harness: Harness) -> None:
 
 
 def test_the_window_ends_a_second_after_its_first_permit(harness: Harness) -> None:
-    """Neither later permits nor refusals push it out."""
+    """Neither later permits nor throttled entries prolong it."""
     harness.broker.enqueue([new_file("a")], limit=2)
     harness.advance(0.5)
     assert harness.broker.enqueue([new_file("b"), new_file("c")], limit=2).fates == (
@@ -126,7 +126,7 @@ def test_all_producers_share_the_limit(harness: Harness) -> None:
     assert other.enqueue(new_files(2, "b"), limit=3).permits == 1
 
 
-def test_producers_at_once_never_pass_the_limit(harness: Harness) -> None:
+def test_concurrent_producers_never_exceed_the_limit(harness: Harness) -> None:
     other = harness.another()
 
     def produce(broker: FullBroker, prefix: str) -> int:
@@ -142,8 +142,8 @@ def test_a_thousand_against_the_limit(harness: Harness) -> None:
     assert answer.permits == 100
 
 
-def test_a_producer_that_died_after_counting_blocks_nobody(harness: Harness) -> None:
-    """Its permits are gone with their window."""
+def test_the_permits_of_a_dead_producer_expire(harness: Harness) -> None:
+    """They end with their window."""
     harness.broker.enqueue(new_files(3), limit=3)
     harness.advance(1.0)
     assert harness.broker.enqueue(new_files(3, "later"), limit=3).permits == 3

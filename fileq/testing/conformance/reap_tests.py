@@ -1,4 +1,4 @@
-"""reap: what a dead slot held goes back, once, however many reapers there are."""
+"""reap: the job of a dead slot is settled once, no matter how many reapers run."""
 
 from fileq.brokers.types import Suspect
 from fileq.core.claim import Claim
@@ -42,7 +42,7 @@ def test_a_live_slot_is_no_suspect(harness: Harness) -> None:
     assert harness.broker.suspects(sweep=True) == []
 
 
-def test_exactly_at_the_ttl_the_lease_has_run_out(harness: Harness) -> None:
+def test_a_lease_ends_exactly_after_the_ttl(harness: Harness) -> None:
     running(harness, "a")
     harness.advance(30)
     [suspect] = harness.broker.suspects()
@@ -51,7 +51,7 @@ def test_exactly_at_the_ttl_the_lease_has_run_out(harness: Harness) -> None:
     assert (claim.slot, claim.queue, claim.raw, claim.job) == ("w1", "low", encode(a_job("a")), a_job("a"))
 
 
-def test_looking_changes_nothing(harness: Harness) -> None:
+def test_listing_suspects_changes_nothing(harness: Harness) -> None:
     running(harness, "a")
     expire_leases(harness)
     before = snapshot(harness, "a")
@@ -60,7 +60,7 @@ def test_looking_changes_nothing(harness: Harness) -> None:
     assert snapshot(harness, "a") == before
 
 
-def test_only_the_silent_slots_are_suspects(harness: Harness) -> None:
+def test_only_slots_without_a_heartbeat_are_suspects(harness: Harness) -> None:
     enqueue(harness, "a", "b", "c")
     first, second, _ = claims_of(harness, "w1", "w2", "w3")
     harness.advance(20)
@@ -99,7 +99,7 @@ def test_a_second_death_waits_out_a_backoff(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_a_death_too_many_is_buried(harness: Harness) -> None:
+def test_after_too_many_deaths_the_job_is_buried(harness: Harness) -> None:
     running(harness, "a")
     expire_leases(harness)
     [suspect] = harness.broker.suspects()
@@ -120,7 +120,7 @@ def test_a_live_slot_is_not_reaped(harness: Harness) -> None:
     assert snapshot(harness, "a") == before
 
 
-def test_a_slot_that_came_back_between_look_and_reap_is_left_alone(harness: Harness) -> None:
+def test_a_slot_that_came_back_between_suspects_and_reap_is_left_alone(harness: Harness) -> None:
     claim = running(harness, "a")
     expire_leases(harness)
     [suspect] = harness.broker.suspects()
@@ -130,7 +130,7 @@ def test_a_slot_that_came_back_between_look_and_reap_is_left_alone(harness: Harn
     assert snapshot(harness, "a") == before
 
 
-def test_an_idle_slot_that_died_is_forgotten(harness: Harness) -> None:
+def test_an_idle_slot_that_died_is_removed(harness: Harness) -> None:
     register(harness, "w1")
     expire_leases(harness)
     assert harness.broker.suspects() == [Suspect("w1")]
@@ -139,14 +139,14 @@ def test_an_idle_slot_that_died_is_forgotten(harness: Harness) -> None:
     assert harness.broker.suspects(sweep=True) == []
 
 
-def test_an_idle_slot_that_lives_is_not_forgotten(harness: Harness) -> None:
+def test_an_idle_slot_that_lives_is_not_removed(harness: Harness) -> None:
     register(harness, "w1")
     assert harness.broker.reap("w1", []) == ()
     assert slots_of(harness) == ["w1"]
 
 
-def test_a_slot_that_still_holds_a_job_is_not_forgotten(harness: Harness) -> None:
-    """The reaper looked before the job was there: only the job's own settlement frees the slot."""
+def test_a_slot_that_still_holds_a_job_is_not_removed(harness: Harness) -> None:
+    """The reaper listed the suspects before the claim; only a settlement of the job frees the slot."""
     running(harness, "a")
     expire_leases(harness)
     assert harness.broker.reap("w1", []) == ()
@@ -166,7 +166,7 @@ def test_a_settlement_for_a_job_the_slot_no_longer_holds_is_fenced(harness: Harn
     assert slots_of(harness) == ["w1"]
 
 
-def test_reaping_a_slot_nobody_knows_changes_nothing(harness: Harness) -> None:
+def test_reaping_an_unknown_slot_changes_nothing(harness: Harness) -> None:
     claim = running(harness, "a", "w1")
     before = snapshot(harness, "a")
     assert harness.broker.reap("w9", []) == ()
@@ -186,7 +186,7 @@ def test_the_same_call_twice_reaps_once(harness: Harness) -> None:
     assert snapshot(harness, "a") == before
 
 
-def test_two_reapers_at_once_move_each_job_once(harness: Harness) -> None:
+def test_two_reapers_at_the_same_time_move_each_job_once(harness: Harness) -> None:
     slots = names(30, "slot")
     enqueue(harness, *names(30))
     claims_of(harness, *slots)
@@ -200,7 +200,7 @@ def test_two_reapers_at_once_move_each_job_once(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_a_reaped_slot_is_told_at_its_next_turn(harness: Harness) -> None:
+def test_a_reaped_slot_learns_it_at_its_next_call(harness: Harness) -> None:
     stale = running(harness, "a")
     expire_leases(harness)
     reap_all(harness)
@@ -230,7 +230,7 @@ def test_bytes_that_are_not_a_job_are_reaped_byte_for_byte(harness: Harness) -> 
     assert drift(harness) == 0
 
 
-def test_a_list_without_a_slot_is_found_by_a_sweep(harness: Harness) -> None:
+def test_a_processing_list_without_a_registered_slot_is_found_by_a_sweep(harness: Harness) -> None:
     """A failover lost the registration; the job in the list must not be lost with it."""
     running(harness, "a")
     harness.remove_registration("w1")
@@ -244,7 +244,7 @@ def test_a_list_without_a_slot_is_found_by_a_sweep(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_a_sweep_leaves_a_list_alone_whose_slot_has_a_heartbeat(harness: Harness) -> None:
+def test_a_sweep_leaves_the_list_of_a_slot_with_a_heartbeat(harness: Harness) -> None:
     running(harness, "a")
     harness.remove_registration("w1")
     assert harness.broker.suspects(sweep=True) == []

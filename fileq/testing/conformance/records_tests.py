@@ -1,4 +1,4 @@
-"""Records: one a job, from its first day to some time after its last."""
+"""Records: one for each job, from enqueue until the history TTL after its end; peek and pages."""
 
 import pytest
 
@@ -26,15 +26,15 @@ from fileq.testing.conformance.builders import (
 from fileq.testing.conformance.harness import Harness, MakeHarness
 
 
-def test_records_of_nothing_are_nothing(harness: Harness) -> None:
+def test_records_of_no_ids_are_empty(harness: Harness) -> None:
     assert harness.broker.records([]) == []
 
 
 def test_an_unknown_id_has_no_record(harness: Harness) -> None:
-    assert harness.broker.records(["nobody"]) == [None]
+    assert harness.broker.records(["unknown"]) == [None]
 
 
-def test_each_id_has_its_own_answer(harness: Harness) -> None:
+def test_each_id_has_its_own_record(harness: Harness) -> None:
     enqueue(harness, "a", "c")
     found = harness.broker.records(["c", "b", "a", "a"])
     assert [record and record.id for record in found] == ["c", None, "a", "a"]
@@ -45,13 +45,13 @@ def test_a_thousand_in_one_call(harness: Harness) -> None:
     assert [record and record.id for record in harness.broker.records(names(1000))] == names(1000)
 
 
-def test_looking_does_not_make_a_record(harness: Harness) -> None:
+def test_reading_does_not_create_a_record(harness: Harness) -> None:
     harness.broker.records(["a"])
     enqueue(harness, "a")
     assert record_of(harness, "a").state is State.PENDING
 
 
-def test_a_whole_life_is_written_down(harness: Harness) -> None:
+def test_a_record_keeps_every_attempt(harness: Harness) -> None:
     enqueue(harness, "a", delay_ms=1000)
     t0 = harness.clock.ms
     harness.advance(1)
@@ -79,7 +79,7 @@ def test_a_whole_life_is_written_down(harness: Harness) -> None:
     ]
 
 
-def test_the_record_holds_the_json_as_it_lies_in_its_place(harness: Harness) -> None:
+def test_the_record_holds_the_same_bytes_as_the_place(harness: Harness) -> None:
     enqueue(harness, "a")
     assert record_of(harness, "a").raw == raws_in(harness, "low")[0]
     settle(harness, failed(claim_one(harness), delay_ms=10))
@@ -105,8 +105,8 @@ def test_the_record_of_a_job_that_has_not_ended_never_expires(harness: Harness, 
     assert record_of(harness, "a").state == state
 
 
-def test_a_copy_that_runs_again_takes_the_expiry_away(harness: Harness) -> None:
-    """The job completed, its record was about to go, and then another program pushed it once more."""
+def test_a_copy_that_runs_again_removes_the_expiry(harness: Harness) -> None:
+    """The job completed and its record had an expiry; then another program pushed it again."""
     completed(harness, "a")
     [raw] = raws_in(harness, "completed")
     harness.push_raw("low", raw)
@@ -120,8 +120,8 @@ def test_a_copy_that_runs_again_takes_the_expiry_away(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("back", ["released", "given back", "revived"])
-def test_a_copy_that_goes_back_to_its_queue_takes_the_expiry_away(harness: Harness, back: str) -> None:
-    """One copy completed and set the expiry; the other waits again, and is known when it is taken."""
+def test_a_copy_that_goes_back_to_its_queue_removes_the_expiry(harness: Harness, back: str) -> None:
+    """One copy completed and set the expiry; the other waits again and still has its record when it is claimed."""
     for _ in range(2):
         harness.push_raw("low", foreign("a"))
     first, second = claims_of(harness, "w1", "w2")
@@ -170,7 +170,7 @@ def test_peek_shows_the_next_due_of_the_schedule(harness: Harness) -> None:
 
 
 @pytest.mark.parametrize("look", ["peek", "pages"])
-def test_a_place_nobody_knows_is_refused_by_name(harness: Harness, look: str) -> None:
+def test_an_unknown_place_is_refused_by_name(harness: Harness, look: str) -> None:
     with pytest.raises(BrokerError, match="basement"):
         harness.broker.peek("basement", 1) if look == "peek" else list(harness.broker.pages("basement"))
 

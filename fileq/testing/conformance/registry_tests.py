@@ -1,4 +1,4 @@
-"""The registry: which slots there are, and that a slot which leaves takes nothing along."""
+"""register and deregister: the known slots; a slot that leaves gives its job back."""
 
 from fileq.core.job import State
 from fileq.core.settlement import SettleResult, complete
@@ -30,7 +30,7 @@ def test_registering_nothing_changes_nothing(harness: Harness) -> None:
     assert harness.broker.workers() == []
 
 
-def test_a_registered_slot_is_seen_as_it_described_itself(harness: Harness) -> None:
+def test_a_registered_slot_is_listed_with_its_description(harness: Harness) -> None:
     info = worker_info(host="beta", pid=7, started_ms=123, version="2.0", queues=("high",), breaker="half-open")
     harness.broker.register({"w1": info})
     [view] = harness.broker.workers()
@@ -49,7 +49,7 @@ def test_a_working_slot_shows_its_job(harness: Harness) -> None:
     assert view.raw == claim.raw
 
 
-def test_registering_again_changes_what_is_said_and_nothing_else(harness: Harness) -> None:
+def test_registering_again_changes_only_the_description(harness: Harness) -> None:
     claim = running(harness, "a")
     harness.broker.register({"w1": worker_info(breaker="open")})
     [view] = harness.broker.workers()
@@ -58,7 +58,7 @@ def test_registering_again_changes_what_is_said_and_nothing_else(harness: Harnes
 
 
 def test_registering_again_is_not_a_heartbeat(harness: Harness) -> None:
-    """A busy slot's lease is prolonged by renew alone, which also tells it what it holds."""
+    """Only renew prolongs the lease of a busy slot, and it also returns what the slot holds."""
     running(harness, "a")
     harness.advance(20)
     register(harness, "w1")
@@ -77,14 +77,14 @@ def test_a_new_slot_lives_for_exactly_one_ttl(harness: Harness) -> None:
     assert harness.broker.census().heartbeats == 0
 
 
-def test_a_slot_that_stopped_beating_is_still_listed(harness: Harness) -> None:
+def test_a_slot_without_a_heartbeat_is_still_listed(harness: Harness) -> None:
     running(harness, "a")
     expire_leases(harness)
     [view] = harness.broker.workers()
     assert (view.slot, view.is_alive) == ("w1", False)
 
 
-def test_a_slot_that_registers_again_after_silence_is_alive(harness: Harness) -> None:
+def test_a_slot_that_registers_again_after_its_lease_ended_is_alive(harness: Harness) -> None:
     register(harness, "w1")
     expire_leases(harness)
     register(harness, "w1")
@@ -120,7 +120,7 @@ def test_deregistering_twice_has_no_second_effect(harness: Harness) -> None:
     assert snapshot(harness, "a") == before
 
 
-def test_deregistering_a_slot_nobody_knows_changes_nothing(harness: Harness) -> None:
+def test_deregistering_an_unknown_slot_changes_nothing(harness: Harness) -> None:
     running(harness, "a", "w1")
     before = snapshot(harness, "a")
     harness.broker.deregister(["w9"])
@@ -137,7 +137,7 @@ def test_bytes_that_are_not_a_job_go_back_too(harness: Harness) -> None:
 
 
 def test_copies_go_back_each_with_its_own_bytes(harness: Harness) -> None:
-    """Two elements of one id: the record knows the last claimed, and each must go back as it is."""
+    """Two jobs of one id: the record has the bytes of the last claimed, and each must go back unchanged."""
     raws = [foreign("a", x_copy=1), foreign("a", x_copy=2)]
     for raw in raws:
         harness.push_raw("low", raw)

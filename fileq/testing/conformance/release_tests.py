@@ -37,14 +37,14 @@ def test_it_goes_to_the_front_of_the_queue_it_came_from(harness: Harness) -> Non
 
 
 def test_released_together_they_keep_their_order_from_last_to_first(harness: Harness) -> None:
-    """Each goes to the very front, so a batch is released in reverse to keep its order."""
+    """Each job goes to the front, so a batch is released in reverse order."""
     enqueue(harness, "a", "b", "c", "d")
     claims = claims_of(harness, "w1", "w2", "w3")
     harness.broker.settle_and_claim([release(claim) for claim in reversed(claims)], [])
     assert ids_in(harness, "low") == ["a", "b", "c", "d"]
 
 
-def test_the_element_is_as_it_was(harness: Harness) -> None:
+def test_the_bytes_stay_the_same(harness: Harness) -> None:
     claim = running(harness, "a")
     settle(harness, release(claim))
     assert raws_in(harness, "low") == [claim.raw]
@@ -57,7 +57,7 @@ def test_nothing_is_counted_but_the_release(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_the_record_is_pending_and_tells_of_the_attempt(harness: Harness) -> None:
+def test_the_record_is_pending_and_lists_the_attempt(harness: Harness) -> None:
     settle(harness, release(running(harness, "a")))
     record = record_of(harness, "a")
     assert (record.state, record.queue, record.error) == (State.PENDING, "low", "")
@@ -86,13 +86,13 @@ def test_bytes_that_are_not_a_job_can_be_released(harness: Harness) -> None:
     harness.push_raw("low", raw)
     settle(harness, release(claim_one(harness)))
     assert raws_in(harness, "low") == [raw]
-    assert drift(harness) == -1  # a stranger's again, until somebody claims it
+    assert drift(harness) == -1  # not accounted for until a slot claims it again
     assert claim_one(harness).raw == raw
     assert drift(harness) == 0
 
 
-def test_a_copy_goes_back_to_the_queue_it_was_taken_from(harness: Harness) -> None:
-    """Two elements of one id, each from its own queue; the record knows only one of them."""
+def test_a_copy_goes_back_to_the_queue_it_came_from(harness: Harness) -> None:
+    """Two jobs of one id, each from its own queue; the record knows only one of the queues."""
     harness.push_raw("high", foreign("a"))
     harness.push_raw("low", foreign("a", x_copy=2))
     from_high, from_low = claims_of(harness, "w1", "w2")

@@ -1,4 +1,4 @@
-"""renew: the heartbeat goes on, and each slot hears what it really holds."""
+"""renew: prolongs each lease and returns what each slot holds."""
 
 from fileq.brokers.types import LeaseStatus, Renewal
 from fileq.core.claim import Claim
@@ -25,11 +25,11 @@ def claim_in(renewal: Renewal) -> Claim:
     return renewal.claim
 
 
-def test_renewing_nothing_answers_nothing(harness: Harness) -> None:
+def test_renewing_no_slot_returns_nothing(harness: Harness) -> None:
     assert harness.broker.renew([]) == []
 
 
-def test_a_slot_that_holds_its_job_goes_on_holding_it(harness: Harness) -> None:
+def test_a_slot_keeps_its_job(harness: Harness) -> None:
     claim = running(harness, "a")
     for _ in range(5):
         harness.advance(20)
@@ -38,7 +38,7 @@ def test_a_slot_that_holds_its_job_goes_on_holding_it(harness: Harness) -> None:
     assert settle(harness, complete(claim)) is SettleResult.DONE
 
 
-def test_an_idle_slot_goes_on_being_alive(harness: Harness) -> None:
+def test_an_idle_slot_stays_alive(harness: Harness) -> None:
     register(harness, "w1")
     for _ in range(3):
         harness.advance(20)
@@ -56,7 +56,7 @@ def test_a_renewal_lasts_exactly_one_ttl(harness: Harness) -> None:
     assert [suspect.slot for suspect in harness.broker.suspects()] == ["w1"]
 
 
-def test_a_lease_that_ran_out_unnoticed_is_taken_up_again(harness: Harness) -> None:
+def test_an_expired_lease_that_was_not_reaped_is_renewed(harness: Harness) -> None:
     claim = running(harness, "a")
     expire_leases(harness)
     assert len(harness.broker.suspects()) == 1
@@ -64,7 +64,7 @@ def test_a_lease_that_ran_out_unnoticed_is_taken_up_again(harness: Harness) -> N
     assert harness.broker.suspects() == []
 
 
-def test_after_losing_the_lease_it_changes_nothing_and_says_so(harness: Harness) -> None:
+def test_after_losing_the_lease_it_changes_nothing_and_returns_gone(harness: Harness) -> None:
     claim = running(harness, "a", "w1")
     expire_leases(harness)
     reap_all(harness)
@@ -89,7 +89,7 @@ def test_a_job_that_is_no_longer_the_slots_own_is_lost(harness: Harness) -> None
     assert harness.broker.renew([("w1", claim.raw)]) == [Renewal("w1", LeaseStatus.LOST)]
 
 
-def test_a_slot_that_holds_another_job_than_it_believes_has_lost_its_own(harness: Harness) -> None:
+def test_a_slot_that_holds_another_job_than_it_believes_has_lost_its_job(harness: Harness) -> None:
     enqueue(harness, "a", "b")
     first = claim_one(harness)
     harness.broker.settle_and_claim([complete(first)], ["w1"])
@@ -97,8 +97,8 @@ def test_a_slot_that_holds_another_job_than_it_believes_has_lost_its_own(harness
     assert places_of(harness, "b") == ["processing:w1"]
 
 
-def test_a_slot_that_knows_of_no_job_is_given_the_one_it_holds(harness: Harness) -> None:
-    """The reply to its claim was lost and it did not ask again."""
+def test_a_slot_that_believes_to_be_idle_gets_the_job_it_holds(harness: Harness) -> None:
+    """The reply to its claim was lost and it did not repeat the call."""
     running(harness, "a")
     harness.advance(5)
     [renewal] = harness.broker.renew([("w1", b"")])
@@ -110,14 +110,14 @@ def test_a_slot_that_knows_of_no_job_is_given_the_one_it_holds(harness: Harness)
     assert settle(harness, complete(claim)) is SettleResult.DONE_ALREADY
 
 
-def test_an_unexpected_foreign_job_is_given_too(harness: Harness) -> None:
+def test_an_unexpected_foreign_job_is_returned_too(harness: Harness) -> None:
     harness.push_raw("high", foreign("a", x_note=1))
     claim_one(harness)
     [renewal] = harness.broker.renew([("w1", b"")])
     assert (claim_in(renewal).raw, claim_in(renewal).queue) == (foreign("a", x_note=1), "high")
 
 
-def test_an_unexpected_element_that_is_no_job_is_given_too(harness: Harness) -> None:
+def test_unexpected_bytes_that_are_not_a_job_are_returned_too(harness: Harness) -> None:
     harness.push_raw("low", b"hello")
     claim_one(harness)
     [renewal] = harness.broker.renew([("w1", b"")])
@@ -125,7 +125,7 @@ def test_an_unexpected_element_that_is_no_job_is_given_too(harness: Harness) -> 
     assert (claim_in(renewal).raw, claim_in(renewal).job) == (b"hello", None)
 
 
-def test_an_element_that_is_no_job_is_held(harness: Harness) -> None:
+def test_bytes_that_are_not_a_job_are_held(harness: Harness) -> None:
     harness.push_raw("low", b"hello")
     claim_one(harness)
     assert harness.broker.renew([("w1", b"hello")]) == [Renewal("w1", LeaseStatus.HELD)]
@@ -141,7 +141,7 @@ def test_only_the_cancelled_job_is_cancelled(harness: Harness) -> None:
     ]
 
 
-def test_each_slot_has_its_own_answer(harness: Harness) -> None:
+def test_each_slot_has_its_own_result(harness: Harness) -> None:
     enqueue(harness, "a", "b")
     first, _ = claims_of(harness, "w1", "w2")
     register(harness, "w3", "w4")

@@ -1,5 +1,7 @@
-"""What fsck stands on: damage is found in one consistent look, put right in one atomic step, and a repair that is
-repeated, or comes when nothing is wrong (any more), changes nothing."""
+"""The methods of Repairer: they find damage in one consistent read and repair it in one atomic step.
+
+A repair that is repeated, or that finds no damage, changes nothing.
+"""
 
 from typing import Any
 
@@ -50,7 +52,7 @@ def test_every_record_is_named_by_its_id(harness: Harness) -> None:
     assert max(map(len, pages)) <= 100
 
 
-def test_a_record_whose_time_has_come_is_not_named(harness: Harness) -> None:
+def test_an_expired_record_is_not_named(harness: Harness) -> None:
     completed(harness, "a")
     harness.advance(harness.config.worker.history_ttl)
     assert all_ids(harness) == []
@@ -72,7 +74,7 @@ def every_state(harness: Harness) -> list[str]:
     return ["completed", "dead", "retrying", "cancelled", "running", "scheduled", "pending"]
 
 
-def test_a_job_where_its_record_says_is_not_lost_and_stays(harness: Harness) -> None:
+def test_a_job_that_is_where_its_record_says_is_not_lost(harness: Harness) -> None:
     ids = [*every_state(harness), "unknown"]
     before = snapshot(harness, *ids)
     assert harness.broker.lost(ids) == [False] * 8
@@ -81,7 +83,7 @@ def test_a_job_where_its_record_says_is_not_lost_and_stays(harness: Harness) -> 
     assert (harness.broker.lost([]), harness.broker.restore([])) == ([], [])
 
 
-def test_a_job_that_is_nowhere_goes_back_where_its_record_says(harness: Harness) -> None:
+def test_a_lost_job_goes_back_to_the_place_in_its_record(harness: Harness) -> None:
     every_state(harness)
     places = {"pending": "high", "scheduled": "scheduled", "retrying": "scheduled", "dead": "dead_letter"}
     for id, place in places.items():
@@ -95,7 +97,7 @@ def test_a_job_that_is_nowhere_goes_back_where_its_record_says(harness: Harness)
         assert (harness.broker.restore([id]), drift(harness)) == ([False], 0)
 
 
-def test_a_job_that_nobody_runs_any_more_goes_to_the_front_of_its_queue(harness: Harness) -> None:
+def test_a_job_that_no_slot_runs_any_more_goes_to_the_front_of_its_queue(harness: Harness) -> None:
     claim = running(harness, "a")
     enqueue(harness, "b")
     harness.remove_raw("processing", claim.raw, "w1")
@@ -109,7 +111,7 @@ def test_a_job_that_nobody_runs_any_more_goes_to_the_front_of_its_queue(harness:
     assert (counter(harness, "adopted"), drift(harness)) == (0, 0)
 
 
-def test_a_reinstated_job_is_claimed_as_one_that_was_accounted_for(harness: Harness) -> None:
+def test_a_restored_job_is_claimed_as_one_that_was_accounted_for(harness: Harness) -> None:
     enqueue(harness, "a")
     harness.remove_raw("low", record_of(harness, "a").raw)
     assert harness.broker.restore(["a"]) == [True]
@@ -117,14 +119,14 @@ def test_a_reinstated_job_is_claimed_as_one_that_was_accounted_for(harness: Harn
     assert (counter(harness, "adopted"), drift(harness)) == (0, 0)
 
 
-def test_a_reinstated_job_comes_due_when_it_would_have(harness: Harness) -> None:
+def test_a_restored_job_comes_due_when_it_would_have(harness: Harness) -> None:
     enqueue(harness, "a", delay_ms=5_000)
     harness.remove_raw("scheduled", record_of(harness, "a").raw)
     harness.broker.restore(["a"])
     assert harness.broker.promote().next_due_ms == harness.clock.ms + 5_000
 
 
-def test_two_menders_put_a_job_back_once(harness: Harness) -> None:
+def test_two_repairs_restore_a_job_once(harness: Harness) -> None:
     ids = names(20)
     enqueue(harness, *ids)
     for id in ids:
@@ -135,10 +137,10 @@ def test_two_menders_put_a_job_back_once(harness: Harness) -> None:
     assert (harness.broker.census().pending["low"], drift(harness)) == (20, 0)
 
 
-# unrecorded and rerecord
+# unrecorded and create_record
 
 
-def test_an_element_with_a_record_or_that_is_gone_is_left_alone(harness: Harness) -> None:
+def test_a_job_that_has_a_record_or_is_gone_is_left_alone(harness: Harness) -> None:
     enqueue(harness, "a")
     raw = record_of(harness, "a").raw
     strays = [
@@ -152,7 +154,7 @@ def test_an_element_with_a_record_or_that_is_gone_is_left_alone(harness: Harness
     assert (harness.broker.unrecorded([]), harness.broker.create_record([])) == ([], [])
 
 
-def test_a_waiting_element_gets_a_record_and_is_accounted_for(harness: Harness) -> None:
+def test_a_waiting_job_gets_a_record_and_is_accounted_for(harness: Harness) -> None:
     enqueue(harness, "a")
     raw = record_of(harness, "a").raw
     harness.remove_record("a")
@@ -166,7 +168,7 @@ def test_a_waiting_element_gets_a_record_and_is_accounted_for(harness: Harness) 
     assert (counter(harness, "adopted"), drift(harness)) == (0, 0)
 
 
-def test_a_scheduled_a_dead_and_a_running_element_get_their_records(harness: Harness) -> None:
+def test_a_scheduled_a_dead_and_a_running_job_get_their_records(harness: Harness) -> None:
     dead_raw = dead(harness, "dead")
     claim = running(harness, "running")
     enqueue(harness, "scheduled", delay_ms=60_000)
@@ -194,7 +196,7 @@ def test_a_scheduled_a_dead_and_a_running_element_get_their_records(harness: Har
 # balance
 
 
-def test_the_books_are_balanced_only_if_they_are_out_by_exactly_so_much(harness: Harness) -> None:
+def test_balance_changes_a_counter_only_if_the_drift_is_exactly_as_given(harness: Harness) -> None:
     enqueue(harness, "a", "b")
     harness.change_counter("produced", 3)
     assert harness.broker.balance(2) is False
@@ -206,14 +208,14 @@ def test_the_books_are_balanced_only_if_they_are_out_by_exactly_so_much(harness:
     assert harness.broker.hourly(1) == hours
 
 
-def test_what_is_too_much_is_adopted(harness: Harness) -> None:
+def test_a_negative_drift_counts_as_adopted(harness: Harness) -> None:
     enqueue(harness, "a", "b", "c")
     harness.change_counter("produced", -2)
     assert harness.broker.balance(-2) is True
     assert (drift(harness), counter(harness, "adopted"), counter(harness, "deleted")) == (0, 2, 0)
 
 
-def test_what_others_pushed_can_be_left_out_of_the_balance(harness: Harness) -> None:
+def test_jobs_that_other_programs_pushed_can_be_left_out_of_the_balance(harness: Harness) -> None:
     enqueue(harness, "a")
     harness.push_raw("low", foreign("f"))
     harness.change_counter("produced", 5)
@@ -222,7 +224,7 @@ def test_what_others_pushed_can_be_left_out_of_the_balance(harness: Harness) -> 
     assert (drift(harness), counter(harness, "deleted")) == (-1, 5)
 
 
-def test_the_balance_sees_the_lists_of_slots_that_the_registry_forgot(harness: Harness) -> None:
+def test_balance_counts_the_processing_lists_of_unregistered_slots(harness: Harness) -> None:
     running(harness, "a")
     harness.remove_registration("w1")
     assert harness.broker.balance(1) is False

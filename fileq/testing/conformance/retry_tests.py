@@ -57,7 +57,7 @@ def test_a_death_counts_as_a_recovery_and_not_as_a_failure(harness: Harness) -> 
     assert places_of(harness, "a") == ["scheduled"]
 
 
-def test_it_goes_back_to_the_queue_it_was_taken_from(harness: Harness) -> None:
+def test_it_goes_back_to_the_queue_it_came_from(harness: Harness) -> None:
     settle(harness, failed(running(harness, "a", queue="high")))
     settle(harness, failed(running(harness, "b", queue="low")))
     promoted(harness)
@@ -71,14 +71,14 @@ def test_it_goes_to_the_back_of_its_queue(harness: Harness) -> None:
     assert ids_in(harness, "low") == ["b", "a"]
 
 
-def test_without_a_delay_it_is_due_at_once(harness: Harness) -> None:
+def test_without_a_delay_it_is_due_immediately(harness: Harness) -> None:
     settle(harness, failed(running(harness, "a"), delay_ms=0))
     assert places_of(harness, "a") == ["scheduled"]
     assert harness.broker.promote().count == 1
     assert places_of(harness, "a") == ["low"]
 
 
-def test_the_next_attempt_gets_what_the_last_one_left(harness: Harness) -> None:
+def test_the_next_attempt_gets_the_bytes_of_the_last_settlement(harness: Harness) -> None:
     settle(harness, failed(running(harness, "a")))
     promoted(harness)
     claim = claim_one(harness)
@@ -115,7 +115,7 @@ def test_an_error_is_text_and_nothing_in_it_is_special(harness: Harness) -> None
     assert (record.error, record.attempts[0].error) == (error, error)
 
 
-def test_unknown_fields_are_carried_through_a_retry(harness: Harness) -> None:
+def test_unknown_fields_survive_a_retry(harness: Harness) -> None:
     unknown = {"x_big": 12345678901234567890123, "x_empty": [], "x_map": {}, "x_text": "ü\u0000"}
     harness.push_raw("low", foreign("a", **unknown))
     settle(harness, failed(claim_one(harness)))
@@ -133,7 +133,7 @@ def test_unknown_fields_are_carried_through_a_retry(harness: Harness) -> None:
 
 
 def test_identical_bytes_that_are_both_retried_both_survive(harness: Harness) -> None:
-    """The schedule is a set of elements: a second copy must not vanish into the first."""
+    """A schedule may be a set of jobs: the second copy must not replace the first."""
     harness.push_raw("low", foreign("a"))
     harness.push_raw("low", foreign("a"))
     claims = claims_of(harness, "w1", "w2")
@@ -149,7 +149,7 @@ def test_identical_bytes_that_are_both_retried_both_survive(harness: Harness) ->
     assert drift(harness) == 0
 
 
-def test_identical_bytes_retried_in_one_turn_both_survive(harness: Harness) -> None:
+def test_identical_bytes_retried_in_one_call_both_survive(harness: Harness) -> None:
     for _ in range(3):
         harness.push_raw("low", foreign("a"))
     claims = claims_of(harness, "w1", "w2", "w3")

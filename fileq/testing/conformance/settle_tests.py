@@ -1,4 +1,4 @@
-"""What holds for every way a claim ends: once, by its holder only, and with all that belongs to it."""
+"""What holds for every verb that settles a claim: it takes effect once, and only for the slot that holds the job."""
 
 import pytest
 
@@ -32,8 +32,8 @@ from fileq.testing.conformance.harness import Harness
 pytestmark = pytest.mark.parametrize("verb", Verb)
 
 
-def lost_to_a_reaper(harness: Harness) -> Claim:
-    """A job that was reaped from w1; w2 has it now."""
+def claim_lost_to_a_reaper(harness: Harness) -> Claim:
+    """The claim of w1 to a job that was reaped and that w2 holds now."""
     claim = running(harness, "a", "w1")
     expire_leases(harness)
     assert reap_all(harness) == [SettleResult.DONE]
@@ -70,8 +70,8 @@ def test_a_repeat_is_done_already_even_when_the_slot_holds_the_next_job(harness:
     assert settle(harness, complete(following)) is SettleResult.DONE
 
 
-def test_after_losing_the_lease_it_changes_nothing_and_says_so(harness: Harness, verb: Verb) -> None:
-    stale = lost_to_a_reaper(harness)
+def test_after_losing_the_lease_it_changes_nothing_and_is_fenced(harness: Harness, verb: Verb) -> None:
+    stale = claim_lost_to_a_reaper(harness)
     before = snapshot(harness, "a")
     assert settle(harness, EVERY_SETTLEMENT[verb](stale)) is SettleResult.FENCED
     assert snapshot(harness, "a") == before
@@ -82,15 +82,15 @@ def test_after_losing_the_lease_it_changes_nothing_and_says_so(harness: Harness,
 def test_after_losing_the_lease_it_changes_nothing_even_if_the_slot_is_registered_again(
     harness: Harness, verb: Verb
 ) -> None:
-    stale = lost_to_a_reaper(harness)
+    stale = claim_lost_to_a_reaper(harness)
     register(harness, "w1")
     before = snapshot(harness, "a")
     assert settle(harness, EVERY_SETTLEMENT[verb](stale)) is SettleResult.FENCED
     assert snapshot(harness, "a") == before
 
 
-def test_a_job_that_nobody_took_over_is_fenced_too(harness: Harness, verb: Verb) -> None:
-    """Reaped and back in its queue: the old holder's outcome comes too late."""
+def test_a_reaped_job_that_no_other_slot_claimed_is_fenced_too(harness: Harness, verb: Verb) -> None:
+    """The job is back in its queue: the outcome of the old holder comes too late."""
     stale = running(harness, "a")
     expire_leases(harness)
     reap_all(harness)
@@ -108,7 +108,7 @@ def test_after_deregistering_it_changes_nothing(harness: Harness, verb: Verb) ->
     assert snapshot(harness, "a") == before
 
 
-def test_a_lease_that_ran_out_unnoticed_still_holds(harness: Harness, verb: Verb) -> None:
+def test_an_expired_lease_that_was_not_reaped_still_counts(harness: Harness, verb: Verb) -> None:
     claim = running(harness, "a")
     expire_leases(harness)
     assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is SettleResult.DONE
@@ -135,7 +135,7 @@ def test_settling_is_a_heartbeat(harness: Harness, verb: Verb) -> None:
     assert [suspect.slot for suspect in harness.broker.suspects()] == ["w1"]
 
 
-def test_a_thousand_in_one_turn(harness: Harness, verb: Verb) -> None:
+def test_a_thousand_in_one_call(harness: Harness, verb: Verb) -> None:
     ids, slots = names(1000), names(1000, "slot")
     enqueue(harness, *ids)
     claims = claims_of(harness, *slots)
@@ -149,8 +149,8 @@ def test_a_thousand_in_one_turn(harness: Harness, verb: Verb) -> None:
     assert harness.broker.census() == census
 
 
-def test_one_stale_settlement_does_not_hold_up_the_others(harness: Harness, verb: Verb) -> None:
-    stale = lost_to_a_reaper(harness)
+def test_one_stale_settlement_does_not_stop_the_others(harness: Harness, verb: Verb) -> None:
+    stale = claim_lost_to_a_reaper(harness)
     enqueue(harness, "b")
     fresh = claim_one(harness, "w3")
     settlements = [EVERY_SETTLEMENT[verb](stale), EVERY_SETTLEMENT[verb](fresh)]
@@ -172,8 +172,8 @@ def test_the_attempt_is_written_into_the_record(harness: Harness, verb: Verb) ->
     assert (record.raw, record.error, record.worker) == (settlement.raw, settlement.error, "w1")
 
 
-def test_holder_and_reaper_at_once_move_the_job_once(harness: Harness, verb: Verb) -> None:
-    """The lease has run out and both act: one of them is told that it came too late."""
+def test_holder_and_reaper_at_the_same_time_move_the_job_once(harness: Harness, verb: Verb) -> None:
+    """The lease has expired and both settle: one of them is fenced."""
     claim = running(harness, "a")
     expire_leases(harness)
     other = harness.another()
@@ -188,7 +188,7 @@ def test_holder_and_reaper_at_once_move_the_job_once(harness: Harness, verb: Ver
 
 
 def test_the_same_bytes_claimed_again_can_be_settled_again(harness: Harness, verb: Verb) -> None:
-    """Released and taken again by the same slot: the token tells the second claim from a repeat of the first."""
+    """The same slot released and claimed it again: the token separates the second claim from a repeat of the first."""
     first = running(harness, "a")
     [second] = harness.broker.settle_and_claim([release(first)], ["w1"]).claims
     assert second.raw == first.raw
@@ -197,8 +197,8 @@ def test_the_same_bytes_claimed_again_can_be_settled_again(harness: Harness, ver
 
 
 def test_a_late_call_about_an_earlier_claim_of_the_same_bytes_is_fenced(harness: Harness, verb: Verb) -> None:
-    """A server executes what a dead socket brought: by then the slot has settled that claim and a second one, and
-    holds the same job for the third time. What became of the first is not what became of this."""
+    """A server executes the requests of a dead connection. Meanwhile the slot has settled that claim and a second one,
+    and holds the same job for the third time. The late call must not settle the third claim."""
     first = running(harness, "a")
     [second] = harness.broker.settle_and_claim([release(first)], ["w1"]).claims
     [third] = harness.broker.settle_and_claim([release(second)], ["w1"]).claims
@@ -219,10 +219,8 @@ def test_a_job_can_be_settled_by_every_verb_after_a_retry(harness: Harness, verb
     assert drift(harness) == 0
 
 
-def test_a_fenced_settlement_does_not_revive_the_heartbeat_of_the_slot_that_asks_with_it(
-    harness: Harness, verb: Verb
-) -> None:
-    """Its lease ran out and its job was given away: only a claim or a renewal lets the slot count as alive again."""
+def test_a_fenced_settlement_does_not_revive_the_heartbeat_of_its_slot(harness: Harness, verb: Verb) -> None:
+    """The lease expired and another slot has the job: only a claim or a renewal makes the slot alive again."""
     claim = running(harness, "a", "w1")
     expire_leases(harness)
     register(harness, "w2")
@@ -230,6 +228,6 @@ def test_a_fenced_settlement_does_not_revive_the_heartbeat_of_the_slot_that_asks
     assert claim_one(harness, "w2").id == "a"
     register(harness, "w1")
     expire_leases(harness)
-    turn = harness.broker.settle_and_claim([EVERY_SETTLEMENT[verb](claim)], ["w1"])
-    assert (turn.settled, turn.claims, turn.gone) == ((SettleResult.FENCED,), (), ())
+    reply = harness.broker.settle_and_claim([EVERY_SETTLEMENT[verb](claim)], ["w1"])
+    assert (reply.settled, reply.claims, reply.gone) == ((SettleResult.FENCED,), (), ())
     assert harness.broker.census().heartbeats == 0

@@ -1,4 +1,4 @@
-"""What the state machine draws from: few ids, paths and slots, so that the steps get in each other's way."""
+"""The values that the state machine draws: few ids, paths and slots, so that its steps often meet."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -26,7 +26,7 @@ GARBAGE = (UNDECODABLE["text"], UNDECODABLE["not UTF-8"], UNDECODABLE["an empty 
 Death: TypeAlias = Callable[[Claim], Settlement]
 Arrival: TypeAlias = Entry | tuple[str, bytes]  # enqueued, or pushed by another program
 
-# Pushed again, a job is a copy with the same bytes or with others.
+# A job that is pushed again is a copy with the same bytes or with other bytes.
 SPELLINGS: tuple[Callable[[str], bytes], ...] = (
     foreign,
     lambda id: foreign(id, x_note="kept"),
@@ -34,7 +34,7 @@ SPELLINGS: tuple[Callable[[str], bytes], ...] = (
     lambda id: foreign(id) + b"\n",
 )
 
-# How a claim ends that is chosen later; what keeps a job alive comes first, being drawn more often.
+# The ways to settle a claim. Those that keep the job come first, because hypothesis draws them more often.
 ENDS: tuple[Callable[[Claim], Settlement], ...] = (
     failed,
     release,
@@ -57,7 +57,7 @@ DEATHS: tuple[Death, ...] = (
 
 queues = st.sampled_from(QUEUES)
 slots = st.lists(st.sampled_from(SLOTS), unique=True, max_size=4)
-which = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8, 13])  # of those remembered, counted from the newest
+which = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8, 13])  # an index counted from the newest
 ends = st.integers(0, len(ENDS) - 1)
 all_ends = st.lists(ends, min_size=len(SLOTS), max_size=len(SLOTS))
 versions = st.builds(Version, st.sampled_from(PATHS), st.sampled_from(SIGNATURES), st.sampled_from(DEVICES))
@@ -80,7 +80,7 @@ arrivals = st.lists(st.one_of(*[an_entry, pushed_job] * 4, pushed_garbage), min_
 
 
 def settlement(end: Callable[[Claim], Settlement], claim: Claim) -> Settlement:
-    """Bytes that are no job can only be buried or released."""
+    """Settles a claim this way, or buries it: bytes that are not a job can only be buried or released."""
     try:
         return end(claim)
     except (ValueError, AssertionError):
@@ -88,8 +88,10 @@ def settlement(end: Callable[[Claim], Settlement], claim: Claim) -> Settlement:
 
 
 def as_batch(settlements: Iterable[Settlement]) -> list[Settlement]:
-    """As far as the order within one turn is promised: brokers may go verb by verb, and trim a list of ended jobs
-    once a batch or once a job, which differs when an id has ended twice. So these come one at a time."""
+    """Keeps what one call may settle with one defined result.
+
+    Brokers may go verb by verb, and may trim a list of ended jobs once a batch or once a job. The results differ if an
+    id has ended twice, so at most one settlement completes or cancels."""
     by_verb = sorted(settlements, key=lambda s: list(Verb).index(s.verb))
     endings = [s for s in by_verb if s.verb in (Verb.COMPLETE, Verb.CANCEL)]
     return [s for s in by_verb if s not in endings[1:]]

@@ -1,4 +1,4 @@
-"""Elements that are not jobs: taken like any other, buried byte for byte, and never in anybody's way."""
+"""Bytes that are not a job: claimed like a job, buried unchanged, and no obstacle for other jobs."""
 
 import pytest
 
@@ -26,13 +26,13 @@ from fileq.testing.conformance.builders import (
 )
 from fileq.testing.conformance.harness import Harness
 
-EVERY_ELEMENT = {**UNDECODABLE, **{f"{name}, with an id": raw for name, raw in with_readable_id("a").items()}}
+EVERY_RAW = {**UNDECODABLE, **{f"{name}, with an id": raw for name, raw in with_readable_id("a").items()}}
 
-each_element = pytest.mark.parametrize("raw", EVERY_ELEMENT.values(), ids=EVERY_ELEMENT.keys())
+each_raw = pytest.mark.parametrize("raw", EVERY_RAW.values(), ids=EVERY_RAW.keys())
 
 
-@each_element
-def test_it_is_claimed_and_says_why_it_is_no_job(harness: Harness, raw: bytes) -> None:
+@each_raw
+def test_it_is_claimed_with_the_reason_why_it_is_no_job(harness: Harness, raw: bytes) -> None:
     harness.push_raw("low", raw)
     claim = claim_one(harness)
     assert (claim.slot, claim.queue, claim.raw, claim.job) == ("w1", "low", raw, None)
@@ -42,8 +42,8 @@ def test_it_is_claimed_and_says_why_it_is_no_job(harness: Harness, raw: bytes) -
     assert drift(harness) == 0
 
 
-@each_element
-def test_it_is_buried_byte_for_byte_with_the_reason_in_its_record(harness: Harness, raw: bytes) -> None:
+@each_raw
+def test_it_is_buried_unchanged_with_the_reason_in_its_record(harness: Harness, raw: bytes) -> None:
     harness.push_raw("high", raw)
     claim = claim_one(harness)
     assert settle(harness, burial(claim, error="not a job", kind="Undecodable")) is SettleResult.DONE
@@ -56,8 +56,8 @@ def test_it_is_buried_byte_for_byte_with_the_reason_in_its_record(harness: Harne
 
 
 @pytest.mark.parametrize("raw", UNDECODABLE.values(), ids=UNDECODABLE.keys())
-def test_its_burial_is_told_under_its_own_id_and_nothing_before(harness: Harness, raw: bytes) -> None:
-    """No handler ever starts on it. (Where an id can be read, a broker may say `job:started` too early to know.)"""
+def test_its_burial_is_the_only_event_and_has_its_own_id(harness: Harness, raw: bytes) -> None:
+    """No handler starts on it. (If an id can be read, a broker may send `job:started` before it knows.)"""
     harness.push_raw("low", raw)
     with subscribed(harness) as next_events:
         settle(harness, burial(claim_one(harness)))
@@ -68,7 +68,7 @@ def test_its_burial_is_told_under_its_own_id_and_nothing_before(harness: Harness
         ]
 
 
-@each_element
+@each_raw
 def test_burying_it_twice_buries_it_once(harness: Harness, raw: bytes) -> None:
     harness.push_raw("low", raw)
     settlement = burial(claim_one(harness))
@@ -78,8 +78,8 @@ def test_burying_it_twice_buries_it_once(harness: Harness, raw: bytes) -> None:
     assert drift(harness) == 0
 
 
-@each_element
-def test_it_goes_back_as_it_came_when_it_is_released(harness: Harness, raw: bytes) -> None:
+@each_raw
+def test_it_goes_back_unchanged_when_it_is_released(harness: Harness, raw: bytes) -> None:
     harness.push_raw("low", raw)
     enqueue(harness, "b")
     settle(harness, release(claim_one(harness)))
@@ -90,7 +90,7 @@ def test_it_goes_back_as_it_came_when_it_is_released(harness: Harness, raw: byte
     assert drift(harness) == 0
 
 
-@each_element
+@each_raw
 def test_it_survives_the_death_of_its_worker(harness: Harness, raw: bytes) -> None:
     harness.push_raw("low", raw)
     claim_one(harness)
@@ -102,8 +102,8 @@ def test_it_survives_the_death_of_its_worker(harness: Harness, raw: bytes) -> No
     assert drift(harness) == 0
 
 
-@each_element
-def test_it_goes_back_as_it_came_when_its_slot_leaves(harness: Harness, raw: bytes) -> None:
+@each_raw
+def test_it_goes_back_unchanged_when_its_slot_leaves(harness: Harness, raw: bytes) -> None:
     harness.push_raw("low", raw)
     claim_one(harness)
     harness.broker.deregister(["w1"])
@@ -112,8 +112,8 @@ def test_it_goes_back_as_it_came_when_its_slot_leaves(harness: Harness, raw: byt
     assert drift(harness) == 0
 
 
-@each_element
-def test_it_can_be_revived_as_it_is(harness: Harness, raw: bytes) -> None:
+@each_raw
+def test_it_can_be_revived_unchanged(harness: Harness, raw: bytes) -> None:
     harness.push_raw("low", raw)
     settle(harness, burial(claim_one(harness)))
     assert harness.broker.revive([Revival(raw, raw_id(raw), raw, "low")]) == [True]
@@ -125,7 +125,7 @@ def test_it_can_be_revived_as_it_is(harness: Harness, raw: bytes) -> None:
 
 @pytest.mark.parametrize("raw", with_readable_id("a").values(), ids=with_readable_id("a").keys())
 def test_an_id_that_can_be_read_in_it_does_not_touch_the_job_of_that_id(harness: Harness, raw: bytes) -> None:
-    """Garbage with the id of a job that waits in the same queue: the job runs as if nothing had been."""
+    """Garbage with the id of a job that waits in the same queue: the job runs normally."""
     harness.push_raw("low", raw)
     enqueue(harness, "a")
     settle(harness, burial(claim_one(harness)))
@@ -146,7 +146,7 @@ def test_an_id_that_can_be_read_in_it_leaves_no_record_of_that_id(harness: Harne
     assert harness.broker.records(["a"]) == [None]
 
 
-def test_the_same_bytes_twice_are_two_elements(harness: Harness) -> None:
+def test_the_same_bytes_twice_are_buried_twice(harness: Harness) -> None:
     for _ in range(2):
         harness.push_raw("low", b"hello")
     for claim in claims_of(harness, "w1", "w2"):
@@ -156,7 +156,7 @@ def test_the_same_bytes_twice_are_two_elements(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_it_holds_up_nobody(harness: Harness) -> None:
+def test_it_does_not_stop_other_jobs(harness: Harness) -> None:
     enqueue(harness, "a")
     harness.push_raw("low", b"hello")
     enqueue(harness, "b")
@@ -164,7 +164,7 @@ def test_it_holds_up_nobody(harness: Harness) -> None:
     assert [claim.job and job_of(claim).id for claim in claims] == ["a", None, "b"]
 
 
-def test_a_thousand_of_them(harness: Harness) -> None:
+def test_a_thousand_in_one_call(harness: Harness) -> None:
     raws = [b"not a job %d" % i for i in range(1000)]
     for raw in raws:
         harness.push_raw("low", raw)
@@ -175,7 +175,7 @@ def test_a_thousand_of_them(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_only_burying_and_releasing_make_sense(harness: Harness) -> None:
+def test_it_can_only_be_buried_or_released(harness: Harness) -> None:
     harness.push_raw("low", b"hello")
     claim = claim_one(harness)
     with pytest.raises(ValueError, match="not a job"):

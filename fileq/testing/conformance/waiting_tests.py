@@ -1,4 +1,4 @@
-"""Waiting for work: an idle pump sleeps until something may be there, from whichever queue, pushed by whomever.
+"""Waiters: an idle pump sleeps until a job may be in a queue, no matter which client or program pushed it.
 
 No test here measures time: a wait either ends by what it waits for, long before its limit, or there is nothing
 that could end it and a short limit does.
@@ -32,14 +32,14 @@ LONG_S = 30.0
 SHORT_S = 0.05
 
 
-def test_nothing_to_do_is_waited_out(harness: Harness, waiter: Waiter) -> None:
+def test_without_a_job_the_wait_times_out(harness: Harness, waiter: Waiter) -> None:
     waiter.arm()
     assert waiter.wait(SHORT_S) is False
     assert waiter.wait(0) is False
 
 
-def test_armed_after_the_job_came_it_wakes(harness: Harness, waiter: Waiter) -> None:
-    """The push between the last claim and arming must not be slept through."""
+def test_a_job_enqueued_before_arming_wakes(harness: Harness, waiter: Waiter) -> None:
+    """A job pushed between the last claim and arming must wake the waiter."""
     enqueue(harness, "a")
     waiter.arm()
     assert waiter.wait(LONG_S) is True
@@ -52,7 +52,7 @@ def test_a_job_in_any_queue_wakes(harness: Harness, waiter: Waiter, queue: str) 
     assert waiter.wait(LONG_S) is True
 
 
-def test_a_job_wakes_one_that_already_waits(harness: Harness, waiter: Waiter) -> None:
+def test_a_job_wakes_a_waiter_that_already_waits(harness: Harness, waiter: Waiter) -> None:
     waiter.arm()
     woken: list[bool] = []
     thread = Thread(target=lambda: woken.append(waiter.wait(LONG_S)))
@@ -91,7 +91,7 @@ def test_a_released_job_wakes(harness: Harness, waiter: Waiter) -> None:
     assert waiter.wait(LONG_S) is True
 
 
-def test_a_job_given_back_by_a_slot_that_leaves_wakes(harness: Harness, waiter: Waiter) -> None:
+def test_the_job_of_a_slot_that_deregisters_wakes(harness: Harness, waiter: Waiter) -> None:
     running(harness, "a")
     waiter.arm()
     harness.broker.deregister(["w1"])
@@ -121,7 +121,7 @@ def test_armed_again_without_the_pause_it_wakes(harness: Harness, waiter: Waiter
     assert waiter.wait(LONG_S) is True
 
 
-def test_after_the_work_is_done_it_sleeps_again(harness: Harness, waiter: Waiter) -> None:
+def test_after_the_claim_it_waits_again(harness: Harness, waiter: Waiter) -> None:
     enqueue(harness, "a")
     waiter.arm()
     assert waiter.wait(LONG_S) is True
@@ -166,7 +166,7 @@ def test_every_waiter_is_woken(harness: Harness, waiter: Waiter) -> None:
         assert second.wait(LONG_S) is True
 
 
-def test_a_closed_waiter_holds_up_nobody(harness: Harness) -> None:
+def test_a_closed_waiter_does_not_stop_claims(harness: Harness) -> None:
     waiter = harness.broker.waiter()
     waiter.arm()
     waiter.close()
