@@ -1,4 +1,4 @@
-"""Brokers for the real program."""
+"""Fixtures of the integration tests: brokers for the real program, the command line, images and pods."""
 
 import os
 from collections.abc import Iterator
@@ -25,13 +25,13 @@ def redis_broker_setup(directory: Path, server: Server) -> BrokerSetup:
 
 @pytest.fixture
 def on_sqlite(tmp_path: Path) -> BrokerSetup:
-    """For what does not depend on the broker."""
+    """A broker on SQLite, for tests that do not depend on the kind."""
     return sqlite_broker_setup(tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "redis"])
 def broker_setup(request: pytest.FixtureRequest, tmp_path: Path, server_pool: ServerPool) -> Iterator[BrokerSetup]:
-    """An empty broker of each kind; Valkey stands for Redis, which the conformance tests have compared."""
+    """An empty broker of each kind. Valkey stands for Redis too: the conformance tests run on both."""
     if request.param == "sqlite":
         yield sqlite_broker_setup(tmp_path)
         return
@@ -43,7 +43,7 @@ def broker_setup(request: pytest.FixtureRequest, tmp_path: Path, server_pool: Se
 
 @pytest.fixture
 def valkey(server_pool: ServerPool) -> Iterator[Server]:
-    """An empty server, where it does not matter which."""
+    """An empty server, for tests that do not depend on the kind."""
     binary = available_servers()["valkey"]
     assert binary is not None
     yield from server_pool.lend("valkey", lambda: Server(binary))
@@ -51,7 +51,7 @@ def valkey(server_pool: ServerPool) -> Iterator[Server]:
 
 @pytest.fixture
 def setup(tmp_path: Path, valkey: Server) -> Iterator[WorkerSetup]:
-    """A broker on a real server, with handlers that tell what they do."""
+    """A broker on a real server, with handlers that log what they do."""
     with open_worker_setup(tmp_path, {"redis.addr": valkey.address}) as setup:
         yield setup
 
@@ -71,7 +71,7 @@ def each_setup(request: pytest.FixtureRequest, tmp_path: Path) -> WorkerSetup:
 
 @pytest.fixture
 def desk(each_setup: WorkerSetup, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """The command line, in this process, on each kind of broker; nothing in the environment configures it."""
+    """The command line in this process, on each kind of broker, without environment variables of fileq."""
     prefixes = ("FILEQ_", "REDIS_", "WORKER_", "PRODUCER_", "OBSERVABILITY_", "SQLITE_")
     for name in [name for name in os.environ if name.startswith(prefixes)]:
         monkeypatch.delenv(name)
@@ -81,7 +81,7 @@ def desk(each_setup: WorkerSetup, capsys: pytest.CaptureFixture[str], monkeypatc
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """What the Dockerfile makes."""
+    """The image that the Dockerfile builds."""
     image = Image(REPOSITORY / "Dockerfile", context=REPOSITORY, directory=tmp_path_factory.mktemp("image"))
     yield image.build()
     image.remove()

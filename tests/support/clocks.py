@@ -1,4 +1,4 @@
-"""Clocks that tests turn by hand."""
+"""A clock that a test moves, and a list of the events that the code under test emitted."""
 
 
 class ManualClocks:
@@ -19,12 +19,12 @@ class ManualClocks:
         self.wall += round(seconds * 1e9)
 
     def step(self, seconds: float) -> None:
-        """Somebody sets the wall clock."""
+        """Sets the wall clock forward or back, as an operator or NTP does."""
         self.wall += round(seconds * 1e9)
 
 
 class RecordedEvents:
-    """Everything that was told on the channel."""
+    """Stands in for `emit` and keeps every event."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, object]]] = []

@@ -1,4 +1,4 @@
-"""A small OTLP collector for tests: takes spans over HTTP or gRPC, or is as bad as collectors can be."""
+"""A small OTLP collector for tests: it receives spans over HTTP or gRPC, never replies, or refuses connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 
 
 class ReceivedSpan(Struct, frozen=True):
-    """One span as it arrived; ids are hex, a root's parent is ""."""
+    """One span as it was received; ids are hex, the parent of a root is ""."""
 
     name: str
     trace_id: str
@@ -39,18 +39,18 @@ class ReceivedSpan(Struct, frozen=True):
 
 
 class Collector:
-    """What arrived, in order."""
+    """The received spans, in order."""
 
     def __init__(self) -> None:
         self._spans: list[ReceivedSpan] = []
         self.authorizations: set[str] = set()
         self.endpoint = ""
 
-    def take(self, body: bytes) -> None:
+    def receive(self, body: bytes) -> None:
         request = ExportTraceServiceRequest.FromString(body)
         for group in request.resource_spans:
             service = {a.key: a.value.string_value for a in group.resource.attributes}["service.name"]
-            self._spans += [_seen(span, service) for scope in group.scope_spans for span in scope.spans]
+            self._spans += [_received(span, service) for scope in group.scope_spans for span in scope.spans]
 
     def spans(self, name: str = "", job: str = "") -> list[ReceivedSpan]:
         return [s for s in list(self._spans) if name in ("", s.name) and job in ("", s.attributes["job.id"])]
@@ -60,7 +60,7 @@ class Collector:
         return self.spans(name, job)
 
 
-def _seen(span: Any, service: str) -> ReceivedSpan:
+def _received(span: Any, service: str) -> ReceivedSpan:
     attributes = {a.key: getattr(a.value, a.value.WhichOneof("value")) for a in span.attributes}
     return ReceivedSpan(
         span.name,
@@ -86,7 +86,7 @@ def http_collector() -> Iterator[Collector]:
             is_ours = self.path == "/v1/traces" and self.headers["Content-Type"] == "application/x-protobuf"
             if is_ours:
                 collector.authorizations.add(self.headers.get("Authorization", ""))
-                collector.take(body)
+                collector.receive(body)
             self.send_response(200 if is_ours else 404)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -113,7 +113,7 @@ def grpc_collector() -> Iterator[Collector]:
     collector = Collector()
 
     def export(request: bytes, _context: object) -> bytes:
-        collector.take(request)
+        collector.receive(request)
         return ExportTraceServiceResponse().SerializeToString()
 
     handler = grpc.method_handlers_generic_handler(
@@ -132,16 +132,16 @@ def grpc_collector() -> Iterator[Collector]:
 
 @contextlib.contextmanager
 def silent_collector() -> Iterator[str]:
-    """host:port where connections are taken and nothing is ever answered."""
+    """host:port of a server that accepts connections and never replies."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
-        taken: list[socket.socket] = []
+        accepted: list[socket.socket] = []
 
-        def take() -> None:
+        def accept() -> None:
             with contextlib.suppress(OSError):
                 while True:
-                    taken.append(listener.accept()[0])
+                    accepted.append(listener.accept()[0])
 
-        thread = threading.Thread(target=take, daemon=True)
+        thread = threading.Thread(target=accept, daemon=True)
         thread.start()
         host, port = listener.getsockname()
         try:
@@ -149,13 +149,13 @@ def silent_collector() -> Iterator[str]:
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join()
-            for connection in taken:
+            for connection in accepted:
                 connection.close()
 
 
 @contextlib.contextmanager
 def refusing_address() -> Iterator[str]:
-    """host:port where nobody listens, and nobody will."""
+    """host:port that refuses connections: it is reserved and no process listens."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         host, port = reserved.getsockname()

@@ -6,7 +6,6 @@ It must never measure the programs that tests start: that would make them a quar
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
@@ -16,8 +15,6 @@ from xdist.scheduler import LoadScopeScheduling
 MEASUREMENT = pytest.StashKey[Coverage]()
 # Tests in these directories wait for programs; all others are short.
 LONG_FIRST = ("tests/chaos/", "tests/integration/")
-# The class of a verb and, as the first parameter, the kind of broker: they share no state.
-CONFORMANCE_GROUP = re.compile(r"tests/conformance/[^:]+(::.*)?::[^\[]+(?:\[(?P<kind>[a-z]+))?")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,17 +39,19 @@ class GroupScheduling(LoadScopeScheduling):
     """Gives each group of tests to one process, in the order of collection.
 
     A group is a file, because the scenarios of a file run at the same time in one process. A conformance file is
-    divided further, by verb and kind of broker."""
+    divided further by class, one for each verb, and by its first parameter, the kind of broker."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
 
 
 def group_of(nodeid: str) -> str:
-    file = nodeid.partition("::")[0]
-    if found := CONFORMANCE_GROUP.match(nodeid):
-        return f"{file}{found[1] or ''}[{found['kind'] or ''}]"
-    return file
+    file, _, test = nodeid.partition("::")
+    if not file.startswith("tests/conformance/"):
+        return file
+    name, _, parameters = test.partition("[")
+    kind = parameters.rstrip("]").partition("-")[0]
+    return f"{file}::{name.rpartition('::')[0]}[{kind}]"
 
 
 @pytest.hookimpl(optionalhook=True)

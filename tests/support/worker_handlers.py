@@ -1,4 +1,4 @@
-"""Handlers of worker tests. Copied beside the files of a test; whatever they do they tell in `diary` there."""
+"""Handlers of the worker tests. A test copies this module into its directory; they log there what they do."""
 
 import contextlib
 import ctypes
@@ -10,7 +10,7 @@ import time
 
 import fileq
 
-LEFT = []  # kept, or Python complains about them
+LEFT = []  # keeps the processes referenced: Python warns about one that is collected while it runs
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -21,7 +21,7 @@ def log(word, id, pid=0):
 
 
 def count(id):
-    """How often this was called for the job, in whatever process."""
+    """How often this was called for the job, counted over all processes."""
     tally = os.open(os.path.join(HERE, f"tally-{id}"), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(tally, b".")
     size = os.fstat(tally).st_size
@@ -36,7 +36,7 @@ def note(job, context):
 
 @fileq.handler(type="work")
 def work(job, context):
-    """Works for a while and tells both ends."""
+    """Works for a while; logs its start and its end."""
     log("start", job.id)
     time.sleep(job.payload or 0)
     log("end", job.id)
@@ -49,7 +49,7 @@ def work_in_thread(job, context):
 
 @fileq.handler(type="gated")
 def gated(job, context):
-    """Works until its gate opens."""
+    """Works until the gate, a file, exists."""
     log("start", job.id)
     while not os.path.exists(os.path.join(HERE, job.payload or "gate")):
         time.sleep(0.01)
@@ -78,12 +78,12 @@ def obedient(job, context):
     log("start", job.id)
     context.cancelled.wait(60)
     log("cancelled", job.id)
-    raise RuntimeError("stopped when told to")
+    raise RuntimeError("stopped on request")
 
 
 @fileq.handler(type="holds_gil")
 def holds_gil(job, context):
-    """A C call that never lets go of the interpreter."""
+    """A C call that holds the GIL until it returns."""
     log("start", job.id)
     ctypes.PyDLL(None).usleep(int(job.payload * 1_000_000))
     log("end", job.id)
@@ -119,7 +119,7 @@ def eats(job, context):
 
 @fileq.handler(type="leaves")
 def leaves(job, context):
-    """Grandchildren, one of them in a session of its own."""
+    """Leaves two child processes running, one of them in a session of its own."""
     for is_apart in (False, True):
         LEFT.append(subprocess.Popen(["sleep", "300"], start_new_session=is_apart))
         log("left", job.id, LEFT[-1].pid)
@@ -129,9 +129,9 @@ def leaves(job, context):
 def unpicklable(job, context):
     class Local(Exception):
         def __reduce__(self):
-            raise TypeError("not to be pickled")
+            raise TypeError("cannot be pickled")
 
-    raise Local("of no fixed abode")
+    raise Local("a local class")
 
 
 @fileq.handler(type="not_json")
@@ -141,7 +141,7 @@ def not_json(job, context):
 
 @fileq.handler(type="kills_worker")
 def kills_worker(job, context):
-    """Takes its worker along, as a container's end does: the program whose number is in the file."""
+    """Kills its worker, whose pid is in the file, as the end of a container does."""
     log("start", job.id)
     with open(os.path.join(HERE, "victim")) as file:
         victim = int(file.read())
@@ -178,13 +178,13 @@ def later(job, context):
 
 
 def on_file(job, context):
-    """What it finds in the file is told in place of a number."""
+    """Logs the size of the file in place of a pid."""
     with open(job.path, "rb") as file:
         log("file", job.id, len(file.read()))
 
 
-def in_a_storm(job, context):
-    """Takes a while; one in five fails at first."""
+def slow_and_unreliable(job, context):
+    """Takes a while; one job in five fails at its first attempt."""
     log("begun", job.id)
     time.sleep(int(job.id[0], 16) / 50)
     if int(job.id[1:3], 16) % 5 == 0 and count(job.id) == 1:
@@ -199,7 +199,7 @@ def on_file_after_gate(job, context):
 
 
 def in_place(job, context):
-    """Changes its own file."""
+    """Changes the file of the job."""
     with open(job.path, "ab") as file:
         file.write(b" was here")
     log("changed", job.id)

@@ -1,7 +1,7 @@
-"""Everything dies, again and again, at moments nobody chose; and then every file was processed and nothing is left.
+"""Random faults: processes, servers and connections fail at random; in the end every file has been processed.
 
-A failure tells its seed. CHAOS_SEED=… has the same disasters in the same order, though never at the same instants;
-CHAOS_S=300 has many more of them.
+A failure prints its seed. CHAOS_SEED=… injects the same faults in the same order, though not at the same instants.
+CHAOS_S=300 injects many more.
 """
 
 from __future__ import annotations
@@ -28,109 +28,109 @@ from tests.support.worker_setup import TTL_S, WorkerSetup, is_running, is_still_
 
 __all__ = ["running_scenarios"]
 CHAOS_S = float(os.environ.get("CHAOS_S", "8"))
-LONGEST_S = CHAOS_S + 400  # more than all that is waited for: the storm itself tells its seed
+LONGEST_S = CHAOS_S + 400  # longer than all waits together, so that a failure prints its seed
 FILES_AT_ONCE, MOST_FILES = 20, 100 + 20 * int(CHAOS_S)
 pytestmark = pytest.mark.timeout(LONGEST_S + 20)
 SETTINGS: dict[str, object] = {
     "count": 4,
-    "handlers": on_files("in_a_storm"),
-    "max_recoveries": 10_000,  # many die beside a culprit here
+    "handlers": on_files("slow_and_unreliable"),
+    "max_recoveries": 10_000,  # here many jobs die with a worker that another job killed
     "worker__backoff__max": "1s",
     "shutdown_timeout": "10s",
 }
 
 
 @parallel_scenario("valkey", timeout_s=LONGEST_S)
-def test_whatever_dies_around_a_server_every_file_is_processed_and_nothing_is_left(setup: WorkerSetup) -> None:
+def test_with_processes_and_the_server_killed_every_file_is_processed(setup: WorkerSetup) -> None:
     with setup_with_own_server(setup) as (server, setup):
-        survive(Storm(setup, server=server))
+        run_with_faults(RandomFaults(setup, server=server))
 
 
 @parallel_scenario("valkey", timeout_s=LONGEST_S)
-def test_whatever_is_lost_on_the_wire_every_file_is_processed_and_nothing_is_left(setup: WorkerSetup) -> None:
-    with setup_with_own_server(setup) as (server, setup), FaultProxy(server.port) as wire:
-        survive(Storm(setup, wire=wire))
+def test_with_requests_and_replies_lost_every_file_is_processed(setup: WorkerSetup) -> None:
+    with setup_with_own_server(setup) as (server, setup), FaultProxy(server.port) as proxy:
+        run_with_faults(RandomFaults(setup, proxy=proxy))
 
 
 @parallel_scenario("sqlite", timeout_s=LONGEST_S)
-def test_whatever_dies_around_a_database_every_file_is_processed_and_nothing_is_left(setup: WorkerSetup) -> None:
-    survive(Storm(setup))
+def test_with_processes_killed_on_sqlite_every_file_is_processed(setup: WorkerSetup) -> None:
+    run_with_faults(RandomFaults(setup))
 
 
-def survive(storm: Storm) -> None:
-    setup = storm.setup
+def run_with_faults(faults: RandomFaults) -> None:
+    setup = faults.setup
     try:
-        storm.rage(CHAOS_S)
-        storm.end()
+        faults.inject(CHAOS_S)
+        faults.stop_programs()
         after = setup.worker(role="all", **SETTINGS)
-        wait_until(storm.is_over, 60, "everything is processed", every_s=0.2)
+        wait_until(faults.is_over, 60, "everything is processed", every_s=0.2)
         assert after.stop() == 0
-        assert_all_is_well(storm)
+        assert_nothing_is_lost(faults)
     except BaseException as error:
-        error.add_note(f"CHAOS_SEED={storm.seed}: {', '.join(storm.told)}\n{setup.census()}")
+        error.add_note(f"CHAOS_SEED={faults.seed}: {', '.join(faults.injected)}\n{setup.census()}")
         raise
 
 
-def assert_all_is_well(storm: Storm) -> None:
-    setup = storm.setup
+def assert_nothing_is_lost(faults: RandomFaults) -> None:
+    setup = faults.setup
     census = setup.census()
     assert (census.dead, census.heartbeats, census.drift, setup.broker.workers()) == (0, 0, 0, [])
     counters = census.counters
     assert counters["completed"] == counters["produced"], "each job ended once"
-    assert counters["recovered"] > 0, "there was a storm"
-    told = set(setup.logged("file"))
-    assert all(dict(entry.versions)[signature] in told for entry, signature in storm.versions()), "each was handled"
+    assert counters["recovered"] > 0, "at least one job was recovered"
+    handled = set(setup.logged("file"))
+    assert all(dict(entry.versions)[signature] in handled for entry, signature in faults.versions()), "each was handled"
     assert not any(map(is_still_running, setup.handler_log()))
     checked = run("admin", "fsck", cwd=setup.directory, settings=setup.all_settings(**SETTINGS))
     assert checked.returncode == 0, checked.stdout
 
 
-class Storm:
-    """A producer, two workers, files that come and change; and what befalls them."""
+class RandomFaults:
+    """A producer, two workers, files that appear and change, and the faults that are injected."""
 
-    def __init__(self, setup: WorkerSetup, *, server: Server | None = None, wire: FaultProxy | None = None) -> None:
+    def __init__(self, setup: WorkerSetup, *, server: Server | None = None, proxy: FaultProxy | None = None) -> None:
         self.setup = setup
         self.seed = int(os.environ.get("CHAOS_SEED") or secrets.randbelow(1_000_000))
         self.draw = random.Random(self.seed)
         self.server = server
-        self.told: list[str] = []
+        self.injected: list[str] = []
         self.files: list[Path] = []
-        self.frozen: list[tuple[float, Program]] = []  # until when
-        self.settings = SETTINGS if wire is None else {**SETTINGS, "redis__addr": f"127.0.0.1:{wire.port}"}
+        self.frozen: list[tuple[float, Program]] = []  # (resume at, program)
+        self.settings = SETTINGS if proxy is None else {**SETTINGS, "redis__addr": f"127.0.0.1:{proxy.port}"}
         self.isolations = ["thread", "process"]
         self.workers = [self.start_worker(number) for number in range(2)]
         self.producer = self.start("producer")
-        self.wire = wire
-        self.disasters: list[Callable[[], None]] = [self.freeze_a_worker, self.kill_a_child]
-        if wire is not None:
-            self.disasters += [self.cut_the_wire, self.lose_replies, self.stall_a_reply, self.swallow_everything]
-            return  # what starts must find its broker
-        self.disasters += [self.kill_a_worker, self.kill_the_producer, self.end_a_worker, self.hurry_a_worker]
+        self.proxy = proxy
+        self.faults: list[Callable[[], None]] = [self.freeze_a_worker, self.kill_a_child]
+        if proxy is not None:
+            self.faults += [self.reset_connections, self.lose_replies, self.stall_a_reply, self.drop_all_traffic]
+            return  # a program that starts must reach its broker
+        self.faults += [self.kill_a_worker, self.kill_the_producer, self.end_a_worker, self.end_a_worker_twice]
         if server is not None:
-            self.disasters += [self.kill_the_server, self.hang_the_server]
+            self.faults += [self.kill_the_server, self.hang_the_server]
 
-    def rage(self, seconds: float) -> None:
+    def inject(self, seconds: float) -> None:
         self.write_files()
         wait_until(self.has_killed_a_job, 30, "a job dies", every_s=0.1)
         until_s = time.monotonic() + seconds
         while time.monotonic() < until_s:
             self.write_files()
-            self.thaw(time.monotonic())
-            disaster = self.draw.choice(self.disasters)
-            self.told.append(disaster.__name__)
-            disaster()
+            self.resume_workers(time.monotonic())
+            fault = self.draw.choice(self.faults)
+            self.injected.append(fault.__name__)
+            fault()
             self.wait(0.0, 0.4)
 
-    def end(self) -> None:
-        """What is alive stops as it should."""
-        self.thaw(float("inf"))
-        if self.wire is not None:
-            self.wire.clear()
+    def stop_programs(self) -> None:
+        """Ends all faults; every program stops with exit code 0."""
+        self.resume_workers(float("inf"))
+        if self.proxy is not None:
+            self.proxy.clear()
         for program in (self.producer, *self.workers):
             assert program.stop(60) == 0
 
     def wait(self, least_s: float, most_s: float) -> None:
-        time.sleep(self.draw.uniform(least_s, most_s))  # by chance: there is nothing to wait for
+        time.sleep(self.draw.uniform(least_s, most_s))  # random on purpose: there is no condition to wait for
 
     # files
 
@@ -143,7 +143,7 @@ class Storm:
         other.replace(self.draw.choice(self.files))
 
     def versions(self) -> list[tuple[LedgerEntry, str]]:
-        """What is known of each file, and the signature it has."""
+        """The ledger entry and the current signature of each file."""
         paths = [os.fsencode(path) for path in self.files]
         found = zip(self.setup.broker.lookup(paths), paths, strict=True)
         return [(entry or LedgerEntry(), found_at(path, os.stat(path)).signature) for entry, path in found]
@@ -153,11 +153,11 @@ class Storm:
         if sum(census.pending.values()) or census.scheduled or census.running:
             return False
         if not all(worker.info is not None and is_running(worker.info.pid) for worker in self.setup.broker.workers()):
-            return False  # the reapers are still at it
+            return False  # the reapers have not finished
         jobs = [dict(entry.versions).get(signature, "") for entry, signature in self.versions()]
         return all(record is not None and record.state is State.COMPLETED for record in self.setup.broker.records(jobs))
 
-    # disasters
+    # faults
 
     def start(self, role: str, **more: object) -> Program:
         return self.setup.worker(role=role, **{**self.settings, **more})
@@ -166,7 +166,7 @@ class Storm:
         return self.start("worker", isolation=self.isolations[number])
 
     def replace_a_worker(self, *ends: signal.Signals) -> None:
-        """After these signals another is started; the one that is replaced may still be at it."""
+        """Sends these signals to a worker and starts another one, while the first may still be running."""
         number = self.draw.randrange(2)
         worker = self.workers[number]
         worker.signal(signal.SIGCONT)
@@ -183,7 +183,7 @@ class Storm:
     def end_a_worker(self) -> None:
         self.replace_a_worker(signal.SIGTERM)
 
-    def hurry_a_worker(self) -> None:
+    def end_a_worker_twice(self) -> None:
         self.replace_a_worker(signal.SIGTERM, signal.SIGTERM)
 
     def kill_a_child(self) -> None:
@@ -206,7 +206,7 @@ class Storm:
         self.setup.freeze(worker)
         self.frozen.append((time.monotonic() + self.draw.uniform(0.5, 3.0) * TTL_S, worker))
 
-    def thaw(self, now_s: float) -> None:
+    def resume_workers(self, now_s: float) -> None:
         for until_s, worker in self.frozen:
             if until_s <= now_s and worker.process.poll() is None:
                 worker.signal(signal.SIGCONT)
@@ -224,25 +224,25 @@ class Storm:
         self.wait(0.1, 1.5)
         self.server.resume()
 
-    def cut_the_wire(self) -> None:
-        assert self.wire is not None
-        self.wire.reset_all()
+    def reset_connections(self) -> None:
+        assert self.proxy is not None
+        self.proxy.reset_all()
 
     def lose_replies(self) -> None:
-        """Whole ones, their ends, or requests."""
-        assert self.wire is not None
+        """Drops whole replies, the ends of replies, or requests."""
+        assert self.proxy is not None
         for _ in range(self.draw.randrange(1, 6)):
             nth = self.draw.randrange(1, 30)
-            self.wire.drop_reply_when(nth=nth)
-            self.wire.cut_reply_when(after=self.draw.randrange(1, 300), nth=nth + self.draw.randrange(1, 30))
-            self.wire.reset_when(nth=nth + self.draw.randrange(1, 30))
+            self.proxy.drop_reply_when(nth=nth)
+            self.proxy.cut_reply_when(after=self.draw.randrange(1, 300), nth=nth + self.draw.randrange(1, 30))
+            self.proxy.reset_when(nth=nth + self.draw.randrange(1, 30))
 
     def stall_a_reply(self) -> None:
-        assert self.wire is not None
-        self.wire.stall_reply_when(after=self.draw.randrange(300), nth=self.draw.randrange(1, 30))
+        assert self.proxy is not None
+        self.proxy.stall_reply_when(after=self.draw.randrange(300), nth=self.draw.randrange(1, 30))
 
-    def swallow_everything(self) -> None:
-        assert self.wire is not None
-        self.wire.black_hole()
+    def drop_all_traffic(self) -> None:
+        assert self.proxy is not None
+        self.proxy.black_hole()
         self.wait(0.1, 1.5 * TTL_S)
-        self.wire.restore()
+        self.proxy.restore()
