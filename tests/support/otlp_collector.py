@@ -46,7 +46,7 @@ class Collector:
         self.authorizations: set[str] = set()
         self.endpoint = ""
 
-    def receive(self, body: bytes) -> None:
+    def take(self, body: bytes) -> None:
         request = ExportTraceServiceRequest.FromString(body)
         for group in request.resource_spans:
             service = {a.key: a.value.string_value for a in group.resource.attributes}["service.name"]
@@ -86,7 +86,7 @@ def http_collector() -> Iterator[Collector]:
             is_ours = self.path == "/v1/traces" and self.headers["Content-Type"] == "application/x-protobuf"
             if is_ours:
                 collector.authorizations.add(self.headers.get("Authorization", ""))
-                collector.receive(body)
+                collector.take(body)
             self.send_response(200 if is_ours else 404)
             self.send_header("Content-Length", "0")
             self.end_headers()
@@ -113,7 +113,7 @@ def grpc_collector() -> Iterator[Collector]:
     collector = Collector()
 
     def export(request: bytes, _context: object) -> bytes:
-        collector.receive(request)
+        collector.take(request)
         return ExportTraceServiceResponse().SerializeToString()
 
     handler = grpc.method_handlers_generic_handler(
