@@ -38,8 +38,9 @@ check: $(STAMP)  ## lint and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: $(STAMP)  ## write docs/cli.md anew
+docs: $(STAMP)  ## write docs/cli.md and the tables of docs/events.md and docs/metrics.md
 	$(BIN)/python -m fileq.cli.reference > docs/cli.md
+	$(BIN)/python -m fileq.observe.reference_tables docs/events.md docs/metrics.md
 
 venv: $(STAMP)  ## only the set-up
 

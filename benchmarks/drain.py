@@ -32,7 +32,7 @@ from fileq.core.job import decode, encode, typed_job
 from fileq.handlers.routes import Routes
 from fileq.runtime.handlers_program import handlers_program
 from fileq.runtime.worker_service import WorkerService
-from fileq.worker.executors.mixed import MixedExecutor
+from fileq.worker.executors.by_isolation import ExecutorsByIsolation
 from fileq.worker.pump import Pump
 from tests.support.servers import Server, available_servers
 
@@ -118,8 +118,8 @@ def drain(config: Config, app_dir: str, jobs: int, log: Path) -> tuple[float, fl
     counting = Counting(broker)
     fill(broker, jobs)
     before = log.stat().st_size if log.exists() else 0
-    routes = Routes.load(config, handlers_are_set=True, app_dir=app_dir)
-    executor = MixedExecutor(config.worker, routes, handlers_program(config, handlers_are_set=True, app_dir=app_dir))
+    routes = Routes.load(config, app_dir=app_dir)
+    executor = ExecutorsByIsolation(config.worker, routes, handlers_program(config, app_dir=app_dir))
     breaker = Breaker(config.circuit_breaker)
     pump = Pump(config, counting, executor, routes, config.paths, breaker)  # type: ignore[arg-type]
     service = WorkerService(

@@ -1,7 +1,7 @@
-"""How many no-op tasks a second the executors run, without any broker: python benchmarks/executors.py
+"""Measures how many no-op tasks per second the executors run, without any broker: python benchmarks/executors.py
 
-The handler makes one os.write. `bare` skips everything a run of a handler needs (decoding the job, its context, its
-result), so that what remains is the executor's own cost; `handler` is what a worker does.
+The handler makes one os.write. `handler` does what a worker does. `bare` leaves out what running a handler needs
+(decoding the job, its context, its result), which leaves the executor's own cost.
 """
 
 from __future__ import annotations
@@ -9,22 +9,23 @@ from __future__ import annotations
 import argparse
 import os
 import select
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from fileq.config import config_from
+from fileq.core.claim import ClaimKey
 from fileq.core.job import Job, encode
 from fileq.core.outcome import Done
+from fileq.handlers.context import CancelFlag
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
 from fileq.runtime.handlers_program import handlers_program
-from fileq.worker.executors.base import Executor
-from fileq.worker.executors.mixed import MixedExecutor
-from fileq.worker.executors.process import ProcessExecutor
+from fileq.worker.executors.by_isolation import ExecutorsByIsolation
+from fileq.worker.executors.process.executor import ProcessExecutor
+from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.protocol import Executor, Run
 from fileq.worker.executors.thread import ThreadExecutor
-from fileq.worker.program import Program, Run
 
 RAW = encode(Job("0b1c2d3e", "", 0, "low", 0, "2026-01-02T03:04:05.678Z", "", "", type="noop"))
 SINK = os.open(os.devnull, os.O_WRONLY | os.O_APPEND)
@@ -38,7 +39,7 @@ def load_bare(_argument: bytes) -> Run:
     return run_bare
 
 
-def run_bare(_task: Task, _cancelled: threading.Event) -> Ran:
+def run_bare(_task: Task, _cancelled: CancelFlag) -> Ran:
     os.write(SINK, b"x")
     return Done()
 
@@ -47,19 +48,19 @@ def with_handlers(count: int, isolation: str) -> Executor:
     config = config_from(
         {"worker": {"count": count, "isolation": isolation}, "handlers": [{"type": "noop", "use": "executors:noop"}]}
     )
-    routes = Routes.load(config, handlers_are_set=True, app_dir=".")
-    return MixedExecutor(config.worker, routes, handlers_program(config, handlers_are_set=True, app_dir="."))
+    routes = Routes.load(config, app_dir=".")
+    return ExecutorsByIsolation(config.worker, routes, handlers_program(config, app_dir="."))
 
 
 def rate(executor: Executor, count: int, total: int) -> float:
-    """Tasks a second, all places kept busy by one thread."""
+    """Tasks per second while one thread keeps `count` tasks running."""
     poll = select.poll()
     poll.register(executor.fileno(), select.POLLIN)
     started = ended = 0
     began_s = time.perf_counter()
     while ended < total:
         free = min(total - started, count - (started - ended))
-        executor.submit([Task(str(started + i), RAW, 0, b"", (), 1, 300.0) for i in range(free)])
+        executor.submit([Task(ClaimKey("slot", started + i), RAW, 0, b"", (), 1, 300.0) for i in range(free)])
         started += free
         if executor.next_deadline_s() != 0.0:
             poll.poll(1000)

@@ -1,7 +1,7 @@
-"""open_broker(config): the one door to every broker. Which broker it is, only this module decides.
+"""open_broker(config) opens every broker. Only this module decides which one.
 
-Brokers of other people register under the entry point group `fileq.brokers`: a callable that takes the
-Config and returns an object with the methods of base.FullBroker.
+A broker of another package registers under the entry point group `fileq.brokers`. Its entry point is a callable that
+takes the Config and returns an object with the methods of protocol.FullBroker.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ BUILT_IN = ("redis", "sqlite", "memory")
 
 
 def open_broker(config: Config, *, create: bool = True, answered: Callable[[], None] = lambda: None) -> FullBroker:
-    """The broker this configuration names, opened and reachable, or BrokerUnavailable.
+    """The broker of this configuration, opened and reachable. Raises BrokerUnavailable otherwise.
 
-    `create=False` never makes a database where there is none: looking must not leave traces. `answered` is told when
-    a server has shown that it is there, and more is to be done before it can be used."""
+    `create=False` creates no database where there is none: a command that only reads must leave no trace. `answered`
+    is called when a server has answered and the broker still has to prepare before it can be used."""
     kind = config.broker_kind
     if kind == "redis":
         from fileq.brokers.redis import open_redis
@@ -34,11 +34,11 @@ def open_broker(config: Config, *, create: bool = True, answered: Callable[[], N
         from fileq.brokers.memory import MemoryBroker
 
         return MemoryBroker(config)
-    return _third_party(kind, config)
+    return _open_third_party(kind, config)
 
 
-def _third_party(kind: str, config: Config) -> FullBroker:
-    from importlib.metadata import entry_points  # reads every installed package; nobody else needs it
+def _open_third_party(kind: str, config: Config) -> FullBroker:
+    from importlib.metadata import entry_points  # slow: reads the metadata of every installed package
 
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if kind not in found:

@@ -1,12 +1,12 @@
-"""In which order a claim tries the queues: by priority, but for a small share that starts lower."""
+"""The order in which a claim tries the queues: by priority, except for a small share that starts at a lower queue."""
 
 from __future__ import annotations
 
 
 class ClaimOrder:
-    """Strict priority, except that every (1/share)th claim starts from a lower queue, these in turn.
+    """Strict priority, except that every (1/share)th claim starts at a lower queue, taking those in rotation.
 
-    Counts the claims of one process; only claims that found a job count."""
+    Counts the claims of one process. A claim that finds no job does not count."""
 
     def __init__(self, queues: tuple[str, ...], share: float) -> None:
         self.queues = queues
@@ -14,7 +14,7 @@ class ClaimOrder:
         self.claims = 0
 
     def next_order(self) -> tuple[str, ...]:
-        """The queues to try for the next claim."""
+        """The queues in the order in which the next claim tries them."""
         if not self.every or (self.claims + 1) % self.every:
             return self.queues
         lower = self.queues[1:]
@@ -22,4 +22,5 @@ class ClaimOrder:
         return (first, *(queue for queue in self.queues if queue != first))
 
     def claimed(self) -> None:
+        """Counts a claim that found a job."""
         self.claims += 1

@@ -1,7 +1,21 @@
-"""What a broker promises: Broker moves jobs, Inspector serves operators, Repairer serves `fsck --repair`.
+"""What a broker promises. Broker moves jobs, Inspector serves operators, Repairer serves `fsck --repair`.
 
-Every method takes and returns batches; one job is a batch of one. Every method can be repeated after a
-lost reply without a second effect. Each promise below is about what others see and what a kill -9 leaves.
+Each method of these protocols states three things, unless they follow from the rules below:
+- atomicity: what other processes can see while the call runs;
+- repeat: what a second call with the same arguments does, because callers repeat a call whose reply was lost;
+- kill -9: what is left if the calling process dies during the call.
+
+Rules for all methods:
+- They take and return batches; one job is a batch of one. Results have the order of the arguments.
+- They raise BrokerUnavailable if the broker is away and the same call may succeed later, and BrokerError if the broker
+  refused. The call may have taken effect before BrokerUnavailable was raised; repeating it is safe.
+- A method that only reads may be repeated and killed at any time.
+- Jobs are kept as the exact bytes they came in (`raw`). Bytes that are not a job are moved like any other.
+- Time is the broker's clock, in milliseconds since the epoch.
+- A job is `adopted` if another program pushed it into a queue: its first claim creates its record and counts it.
+
+The places of a job are its queue, `scheduled`, `processing` (one list for each slot), `dead_letter`, `completed` and
+`cancelled`. Its record says in which of them it is. fileq.testing.conformance tests all of this for any broker.
 """
 
 from __future__ import annotations
@@ -31,115 +45,149 @@ from fileq.core.settlement import Settlement, SettleResult
 
 
 class Waiter(Protocol):
-    """Wakes one pump when there may be work, without polling. One thread uses it."""
+    """Wakes one pump when a queue may hold a job. Used by one thread, and never claims or moves a job."""
 
     def fileno(self) -> int:
-        """Readable when an armed waiter has something to say; fit for select and epoll."""
+        """A descriptor for select or epoll. It is readable when an armed waiter has something to report."""
         ...
 
     def arm(self, paused: frozenset[str] = frozenset()) -> float:
-        """Watch every queue but the paused ones; the longest to wait, in seconds, before turning anyway.
+        """Watches every queue except the paused ones. Returns the longest time to wait, in seconds.
 
-        Moves nothing. May be called again at any time."""
+        After that time the pump should call settle_and_claim without having been woken. May be repeated at any time.
+        A job pushed before the call wakes the pump too."""
         ...
 
     def wait(self, timeout_s: float) -> bool:
-        """Block until there may be work (True) or the time is up (False)."""
+        """Blocks until there may be work (True) or the timeout ends (False)."""
         ...
 
     def close(self) -> None: ...
 
 
 class Subscription(Protocol):
-    """Events from the moment of subscribing, in the order of their transitions."""
+    """The events of all processes since the subscription began, in the order of the transitions.
+
+    Delivery is best effort: a kill -9 between a transition and its event loses the event, never the transition."""
 
     def get(self, timeout_s: float) -> bytes | None:
-        """The next event's JSON, or None when the time is up."""
+        """The next event as JSON, or None after the timeout."""
         ...
 
     def close(self) -> None: ...
 
 
 class PendingReply(Protocol):
-    """A turn that was begun. One thread uses it."""
+    """A call of settle_and_claim that was sent, and whose reply may not be there yet. Used by one thread."""
 
-    is_answered: bool  # there is nothing to wait for
+    is_answered: bool  # take() will not wait
 
     def take(self) -> TurnReply:
-        """The answer, once; waits for it, and raises what turn() raises."""
+        """Waits for the reply and returns it, once. Raises what settle_and_claim raises."""
         ...
 
     def drop(self) -> None:
-        """Nobody will take the answer; what the broker made of the turn stands."""
+        """Discards the reply. The call itself is not undone."""
         ...
 
 
 class ReadyReply:
-    """The turn of a broker that answers at once."""
+    """The PendingReply of a broker that answers at once."""
 
     is_answered = True
 
-    def __init__(self, answer: TurnReply) -> None:
-        self._answer = answer
+    def __init__(self, reply: TurnReply) -> None:
+        self._reply = reply
 
     def take(self) -> TurnReply:
-        return self._answer
+        return self._reply
 
     def drop(self) -> None:
         pass
 
 
 class Broker(Protocol):
-    """The hot path. Safe to share between threads, but for the waiters it gives out."""
+    """The hot path. Threads may share a broker, but not the waiters and replies it returns."""
 
-    kind: str
-    where: str
+    kind: str  # the configuration's name for it
+    where: str  # for people: an address, a path
 
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
-        """Record, ledger, permit and queue of each entry in one atomic step.
+        """Takes jobs in: each gets a record, a ledger entry and a position in its queue or in `scheduled`.
 
-        `limit` is the permits of one window (0: none needed); only versions the ledger does not know take
-        one. A crash leaves an entry wholly enqueued or not at all; repeated, it is KNOWN or DUPLICATE."""
+        `limit` is the number of permits in one window of the shared rate limit; 0 means no limit. Only an entry whose
+        version the ledger does not know takes a permit.
+
+        Atomicity: each entry as a whole, with its permit. Raises BrokerError for an unknown queue, before any entry.
+        Repeat: DUPLICATE for an id that has a record, KNOWN for a version in the ledger; neither changes anything.
+        Kill -9: each entry is enqueued completely or not at all."""
         ...
 
     def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
-        """One turn of the pump in one round trip: settle what ended, then claim for these free slots.
+        """Settles what ended, then claims a job for each of these free slots, in one round trip.
 
-        A settlement moves its job, its record, the counters and the processing list in one atomic step,
-        and only if the slot still holds it. A claim moves a job, its heartbeat and its record in one; a
-        slot that already holds a job is given that one again, a slot that is not registered nothing.
-        A crash leaves each job in a queue, in a processing list, or settled."""
+        A settlement takes effect only if its slot still holds the job (the fence); otherwise it is FENCED and changes
+        nothing. It also renews the slot's heartbeat. A claim takes the front of the first queue, in claim order, that
+        is not paused. A slot that is not registered gets nothing and is in `gone`.
+
+        Atomicity: each settlement as a whole (job, record, ledger, counters), and each claim as a whole (job, record,
+        heartbeat, counters). No other call can see a job in two places or in none.
+        Repeat: a settlement is DONE_ALREADY, known by the claim's token. A slot that already holds a job gets that job
+        again, with a new token.
+        Kill -9: each job is in its queue, in its slot's processing list, or settled. A job in the processing list of a
+        dead slot is found by suspects() when its heartbeat has ended."""
         ...
 
     def send_settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> PendingReply:
-        """turn() in two steps, so that its caller can work while the broker does. What turn() promises holds from
-        here on, whether or not the answer is ever taken."""
+        """settle_and_claim in two steps: sends the call now, so that the caller can work until it takes the reply.
+
+        All promises of settle_and_claim hold from here on, whether or not the reply is taken."""
         ...
 
     def renew(self, holdings: Sequence[tuple[str, bytes]]) -> list[Renewal]:
-        """Prolong each (slot, raw it believes to hold or b"") heartbeat, and say what it really holds."""
+        """Renews the heartbeat of each slot, and compares what it holds with what the caller believes.
+
+        A holding is a slot and the raw it believes to hold, or b"" for none. UNEXPECTED returns the claim of the job
+        that the slot holds, with a new token.
+
+        Atomicity: each slot. Repeat: the same, from the later time. Kill -9: some slots are renewed, others not."""
         ...
 
     def promote(self, limit: int = 500) -> Promoted:
-        """Move due jobs to their queues, earliest first, each in one atomic step and by one caller only."""
+        """Moves up to `limit` due jobs from `scheduled` to the end of their queues, earliest first.
+
+        Atomicity: each job. Of several callers, one moves it.
+        Repeat: moves the jobs that are due by then.
+        Kill -9: each job is in `scheduled` or in its queue."""
         ...
 
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
-        """Slots without a heartbeat; `sweep` also finds processing lists that have no registry entry."""
+        """Registered slots without a heartbeat, with what they hold. Only reads.
+
+        `sweep` also finds processing lists of slots that are not registered, which takes longer."""
         ...
 
     def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
-        """Settle for a slot that died, only while it has no heartbeat; its registry entry goes with its last job.
+        """Settles for a dead slot. The slot is deregistered if it holds no job afterwards.
 
-        However many reapers call it, each job moves once; FENCED tells the others. Both happen in one step."""
+        Changes nothing if the slot has a heartbeat: every result is FENCED then.
+
+        Atomicity: the check, each settlement and the deregistration are one step. Of several reapers, one moves the
+        job and the others are FENCED.
+        Repeat: FENCED.
+        Kill -9: the slot holds its job and is still a suspect, or the job is settled."""
         ...
 
     def register(self, slots: Mapping[str, WorkerInfo]) -> None:
-        """Make slots known, with a first heartbeat; again, to change what is said of them."""
+        """Registers slots and gives them a first heartbeat. For a registered slot, replaces its info.
+
+        Atomicity: each slot. Repeat: the same. Kill -9: some slots are registered; they become suspects."""
         ...
 
     def deregister(self, slots: Sequence[str]) -> None:
-        """Forget slots; what their lists still hold goes back to the front of its queue in the same step."""
+        """Removes slots. A job that one still holds goes back to the front of its queue.
+
+        Atomicity: each slot with its job. Repeat: no effect. Kill -9: the slots that are left become suspects."""
         ...
 
     def waiter(self) -> Waiter: ...
@@ -147,99 +195,134 @@ class Broker(Protocol):
     def subscribe(self) -> Subscription: ...
 
     def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]:
-        """What the ledger holds of these paths."""
+        """The ledger's entry of each path, or None. Only reads."""
         ...
 
     def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
-        """Every entry whose path starts with `under`, in pages; entries that come or go meanwhile may be missed."""
+        """Every entry whose path starts with `under`. Only reads, page by page.
+
+        An entry that is added or removed during the iteration may be missed."""
         ...
 
     def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
-        """Replace entries (None: forget), each only if it still is what was read."""
+        """Replaces entries. A change is a path, the entry as it was read, and the new entry, or None to remove it.
+
+        Returns False, and changes nothing, for an entry that is no longer as it was read.
+
+        Atomicity: each entry. Repeat: False. Kill -9: each entry is the old or the new one."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Releases connections and files. May be repeated. Jobs and slots stay as they are."""
+        ...
 
 
 class Inspector(Protocol):
     """What operators need. Never on the hot path."""
 
     def census(self, *, sweep: bool = False) -> Census:
-        """Every place and every counter in one consistent look, however long the queues are.
+        """The number of jobs in each place and all counters, of one moment. Only reads.
 
-        `sweep` also finds processing lists that have no registry entry, which takes longer."""
+        Takes the same short time for any length of the queues. `sweep` also counts processing lists of slots that are
+        not registered, and may count the jobs one by one; that takes longer."""
         ...
 
     def overview(self, hours: int = 2) -> Overview:
-        """The census, the front of each queue, the workers and the counters of the last hours, in two round trips at
-        most. The census is one consistent look; the rest follows it closely."""
+        """The census, the front of each queue, the workers and the counters of the last hours. Only reads.
+
+        At most two round trips. The census is of one moment; the rest is read right after it."""
         ...
 
     def peek(self, place: str, limit: int) -> list[bytes]:
-        """The next out of a queue or of `scheduled`; the newest of `dead_letter`, `completed` and `cancelled`."""
+        """The first jobs of a place. Only reads.
+
+        From a queue and `scheduled` those that come out next; from `dead_letter`, `completed` and `cancelled` the
+        newest. Raises BrokerError for an unknown place."""
         ...
 
     def pages(self, place: str, size: int = 500) -> Iterator[list[bytes]]:
-        """All elements of a place, oldest first, page by page; on a live system some may be missed or seen twice."""
+        """All jobs of a place, oldest first, page by page. Only reads.
+
+        While other processes move jobs, some may be missed or returned twice."""
         ...
 
     def records(self, ids: Sequence[str]) -> list[Record | None]: ...
 
-    def workers(self) -> list[WorkerView]: ...
+    def workers(self) -> list[WorkerView]:
+        """Every registered slot, by its id. Only reads."""
+        ...
 
     def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
-        """A waiting job leaves its place in one atomic step; a running one's worker is told at its next renewal."""
+        """Cancels a job that waits. For a running one, requests it: its slot's next renewal returns CANCEL.
+
+        Atomicity: each job. Repeat: ENDED, or REQUESTED while it runs. Kill -9: each job is cancelled or untouched."""
         ...
 
     def revive(self, revivals: Sequence[Revival]) -> list[bool]:
-        """Put dead elements back into their queues, each in one atomic step; False: it is not there any more."""
+        """Moves dead jobs to the end of their queues, with new bytes. False for one that is not dead (any more).
+
+        Atomicity: each job. Repeat: False. Kill -9: each job is dead or in its queue."""
         ...
 
-    def discard(self, elements: Sequence[tuple[str, bytes]]) -> int:
-        """Delete dead (id, element) pairs with their records; how many were there."""
+    def discard(self, dead: Sequence[tuple[str, bytes]]) -> int:
+        """Deletes dead jobs, by id and raw, with their records. Returns how many were there.
+
+        Atomicity: each job. Repeat: 0. Kill -9: each job is deleted or still dead."""
         ...
 
-    def pause(self, queue: str) -> None: ...
+    def pause(self, queue: str) -> None:
+        """No job of this queue is claimed until resume(). Running jobs go on. A repeat has no effect."""
+        ...
 
-    def resume(self, queue: str) -> None: ...
+    def resume(self, queue: str) -> None:
+        """Ends a pause and wakes the waiters. A repeat has no effect."""
+        ...
 
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:
-        """The counters of the last hours, by hour since the epoch."""
+        """The counters of each of the last hours, by hours since the epoch. Only reads."""
         ...
 
 
 class Repairer(Protocol):
-    """Finds and repairs what no verb leaves behind: a key deleted by hand, a write that a failover rewound.
+    """Finds and repairs damage that no verb leaves: a key deleted by hand, a write that a failover lost.
 
-    Every repair looks again and changes in one atomic step, so that what has come right meanwhile is left alone, a
-    second mender finds nothing to do, and a kill -9 leaves the damage or the repair and nothing between."""
+    Atomicity: every repair checks again and changes in one step. What is no longer damaged stays unchanged.
+    Repeat: False, and no change; the same for a second process that repairs at the same time.
+    Kill -9: each job is still damaged or repaired."""
 
     def ids(self, size: int = 500) -> Iterator[list[str]]:
-        """The ids of all records, page by page; on a live system some may be missed or seen twice."""
+        """The ids of all records, page by page. Only reads.
+
+        While other processes work, some may be missed or returned twice."""
         ...
 
     def lost(self, ids: Sequence[str]) -> list[bool]:
-        """Whether a job's record says that it waits, runs or is dead, and what it speaks of is not there; each in one
-        consistent look. False where there is no record, or its queue is not one of this configuration."""
+        """Whether the record says that the job waits, runs or is dead, and the job is not in that place. Only reads.
+
+        Each answer is of one moment. False without a record, and for a queue that is not configured here."""
         ...
 
     def restore(self, ids: Sequence[str]) -> list[bool]:
-        """Put a job that is astray back where its record says; one that nobody runs any more to the front of its queue.
-        False: it is not astray (any more). No counter changes."""
+        """Puts each lost job back where its record says; one that was running goes to the front of its queue.
+
+        False for a job that is not lost. No counter changes."""
         ...
 
-    def unrecorded(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
-        """Whether an element lies there and has no record; each in one consistent look."""
+    def unrecorded(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
+        """Whether the job is in that place and has no record. Only reads; each answer is of one moment."""
         ...
 
-    def create_record(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
-        """Make the record of an element that has none, as one that was accounted for; False: it has one, or it is gone.
-        No counter changes."""
+    def create_record(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
+        """Creates the record of a job that has none, as if the job had been counted when it came in.
+
+        False for a job that has a record or is no longer in that place. No counter changes."""
         ...
 
     def balance(self, drift: int, becomes: int = 0) -> bool:
-        """Change a counter so that this drift becomes that: what can't be found counts as deleted, what is too much as
-        adopted. False, and nothing changes, unless the drift is exactly what is said."""
+        """Changes a counter so that a census whose drift is `drift` has the drift `becomes`.
+
+        A positive difference counts as deleted, a negative one as adopted. False, and no change, unless the drift is
+        exactly `drift` in this moment."""
         ...
 
 
@@ -247,7 +330,8 @@ class FullBroker(Broker, Inspector, Repairer, Protocol):
     """What open_broker returns."""
 
     def examine(self, *, permissions: bool = False) -> list[Finding]:
-        """Checks the broker's surroundings (server settings, file system) for `fileq doctor` and for start-up warnings.
+        """Checks what the broker depends on, such as server settings and the file system. Changes no job.
 
-        `permissions` also tries whether every command the broker needs is allowed, which takes longer."""
+        For `fileq doctor` and for warnings at start. `permissions` also tries whether every command that the broker
+        needs is allowed, which takes longer."""
         ...

@@ -1,25 +1,29 @@
-"""What goes into a broker and what comes out: plain frozen values, no behaviour but their making."""
+"""The values that go into a broker and come out of it. Frozen, and without behaviour beyond small derivations.
+
+Every broker takes and returns exactly these. None of them holds a connection or reads a clock.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from fileq.core.claim import Claim
 from fileq.core.errors import BrokerError
 from fileq.core.job import Job, State, Version
 from fileq.core.settlement import SettleResult
 
-LEDGER_DEPTH = 8  # versions remembered of one path
-ATTEMPTS_KEPT = 20  # of one job's history
-COUNTERS = ("produced", "adopted", "completed", "cancelled", "deleted")  # the sides of the conservation law
+LEDGER_DEPTH = 8  # versions the ledger keeps of one path
+ATTEMPTS_KEPT = 20  # attempts a record keeps of one job
 
 
 class Entry(Struct, frozen=True):
-    """One job to enqueue. With a version it is enqueued only if the ledger does not know that version;
-    `always` enqueues it whatever the ledger says. Due `delay_ms` from now, or at `at_ms`, whichever is set."""
+    """One job to enqueue.
+
+    With a `version`, the job is enqueued only if the ledger does not know that version. `always` skips this check.
+    The job is due `delay_ms` after the call or at `at_ms`, the later of the two; with neither it is due at once."""
 
     job: Job
     queue: str
@@ -30,68 +34,74 @@ class Entry(Struct, frozen=True):
 
 
 def check_queues(wanted: Iterable[str], known: Sequence[str]) -> None:
-    """Nothing is enqueued where nobody would ever look for it."""
+    """Raises BrokerError for a queue that is not configured: no worker would claim from it."""
     for name in wanted:
         if name not in known:
             raise BrokerError(f"no queue is called {name!r}; there are {', '.join(known)}")
 
 
 class EnqueueResult(enum.StrEnum):
-    """What enqueue did with one entry."""
+    """What `enqueue` did with one entry."""
 
     ENQUEUED = "enqueued"
     KNOWN = "known"  # the ledger knows this version
-    DUPLICATE = "duplicate"  # a job of this id still has a record
-    THROTTLED = "throttled"  # no permit left in this window; try again after wait_ms
+    DUPLICATE = "duplicate"  # a job with this id still has a record
+    THROTTLED = "throttled"  # no permit is left in this window; try again after `wait_ms`
 
 
 class Enqueued(Struct, frozen=True):
-    fates: tuple[EnqueueResult, ...]
+    """The reply to `enqueue`."""
+
+    results: tuple[EnqueueResult, ...]  # one for each entry, in their order
     permits: int = 0  # taken from the shared rate limit by this call
-    wait_ms: int = 0  # until the window ends; 0 when nothing was throttled
+    wait_ms: int = 0  # until the rate limit's window ends; 0 if no entry was throttled
 
 
 class TurnReply(Struct, frozen=True):
-    """The answer to one turn of the pump."""
+    """The reply to `settle_and_claim`."""
 
-    settled: tuple[SettleResult, ...] = ()
+    settled: tuple[SettleResult, ...] = ()  # one for each settlement, in their order
     claims: tuple[Claim, ...] = ()
-    gone: tuple[str, ...] = ()  # slots that asked and are not registered (any more)
-    paused: frozenset[str] = frozenset()
+    gone: tuple[str, ...] = ()  # slots of the call that are not registered
+    paused: frozenset[str] = frozenset()  # queues from which no broker hands out jobs
 
 
 class LeaseStatus(enum.StrEnum):
-    """What renew says of one slot."""
+    """What `renew` found for one slot."""
 
-    HELD = "held"
-    IDLE = "idle"  # holds nothing, and should not
-    LOST = "lost"  # the job it believes to hold is no longer its own
-    CANCEL = "cancel"  # still its own, and somebody wants it cancelled
-    UNEXPECTED = "unexpected"  # holds a job it does not know of: run it when free
-    GONE = "gone"  # the slot is not registered (any more)
+    HELD = "held"  # the slot holds the job it named
+    IDLE = "idle"  # the slot holds no job, and named none
+    LOST = "lost"  # the slot does not hold the job it named
+    CANCEL = "cancel"  # the slot holds the job it named, and its cancellation was requested
+    UNEXPECTED = "unexpected"  # the slot named no job and holds one: a reply was lost; run it
+    GONE = "gone"  # the slot is not registered
 
 
 class Renewal(Struct, frozen=True):
+    """The reply to `renew` for one slot."""
+
     slot: str
-    hold: LeaseStatus
-    claim: Claim | None = None  # with UNEXPECTED
+    status: LeaseStatus
+    claim: Claim | None = None  # set if the status is UNEXPECTED
 
 
 class Promoted(Struct, frozen=True):
+    """The reply to `promote`."""
+
     count: int
-    next_due_ms: int | None = None  # of the earliest job still waiting, by the broker's clock
-    now_ms: int = 0
+    next_due_ms: int | None = None  # due time of the earliest job still scheduled, on the broker's clock
+    now_ms: int = 0  # the broker's clock
 
 
 class Suspect(Struct, frozen=True):
-    """A slot without a heartbeat, and what its processing list holds."""
+    """A slot without a heartbeat, and the jobs it holds."""
 
     slot: str
     claims: tuple[Claim, ...] = ()
 
 
 class WorkerInfo(Struct, frozen=True, omit_defaults=True):
-    """What the registry says of a slot."""
+    """What the registry knows of the worker process behind a slot."""
 
     host: str
     pid: int
@@ -102,31 +112,33 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
 
 
 class WorkerView(Struct, frozen=True):
-    """A registered slot as an operator sees it."""
+    """One registered slot as operators see it. They know the slot's id as the worker ID."""
 
     slot: str
     info: WorkerInfo
     is_alive: bool
-    raw: bytes = b""  # the job it is on
-    since_ms: int = 0  # it is on it; 0 when idle, or when no record tells
+    raw: bytes = b""  # the job it holds
+    since_ms: int = 0  # when it claimed that job; 0 if it holds none or the job has no record
 
 
 class Attempt(Struct, frozen=True, omit_defaults=True):
+    """One finished attempt in a job's history."""
+
     started_ms: int
     ended_ms: int
-    worker: str
+    slot: str = field(name="worker")
     outcome: str
     error: str = ""
 
 
 class Record(Struct, frozen=True):
-    """All that is known of one job."""
+    """Everything a broker knows of one job besides its bytes' position."""
 
     id: str
     state: State
     raw: bytes
     queue: str
-    worker: str = ""
+    slot: str = field(default="", name="worker")  # that holds the job, or held it last
     created_ms: int = 0
     started_ms: int = 0
     ended_ms: int = 0
@@ -136,12 +148,14 @@ class Record(Struct, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     attempt_count: int = 0
     is_cancel_requested: bool = False
-    queued: int = 0  # its elements in queues that were accounted for
+    queued: int = 0  # copies of the job in queues that the counters include
 
 
 class LedgerEntry(Struct, frozen=True):
-    """What the ledger holds of one path: versions with their job ids, newest first; the device on which the file
-    was last seen; and, once a producer has missed it there, since when."""
+    """What the ledger knows of one path.
+
+    `versions` pairs each signature with a job's id, newest first. `device` is where the file was last seen.
+    `missing_since_ms` is when a producer first missed the file on that device; 0 while it is there."""
 
     versions: tuple[tuple[str, str], ...] = ()
     missing_since_ms: int = 0
@@ -151,21 +165,21 @@ class LedgerEntry(Struct, frozen=True):
         return any(known == signature for known, _ in self.versions)
 
     def with_version(self, version: Version, job_id: str) -> LedgerEntry:
-        """The file is there: its newest version leads, and it is missing no longer."""
+        """This entry with the version as its newest, and no longer missing."""
         others = tuple(v for v in self.versions if v[0] != version.signature)
         newest_first = ((version.signature, job_id), *others)[:LEDGER_DEPTH]
         return LedgerEntry(newest_first, device=version.device or self.device)
 
 
 class Census(Struct, frozen=True):
-    """Every place a job can be in and every counter, read in one consistent look."""
+    """The number of jobs in each place, and all counters, of one moment."""
 
-    pending: Mapping[str, int]
-    scheduled: int  # delayed and retrying together
+    pending: Mapping[str, int]  # by queue
+    scheduled: int  # delayed and retrying jobs together
     running: int
     dead: int
-    completed: int  # still listed; the counter counts them all
-    cancelled: int
+    completed: int  # jobs still listed; the counter of this name includes those no longer listed
+    cancelled: int  # as `completed`
     heartbeats: int
     counters: Mapping[str, int]
     paused: frozenset[str] = frozenset()
@@ -173,8 +187,10 @@ class Census(Struct, frozen=True):
 
     @property
     def drift(self) -> int:
-        """Jobs taken in minus jobs accounted for: positive when some are lost, negative when queues hold
-        elements nobody enqueued here: pushed by another program and not claimed yet, or doubled."""
+        """Jobs taken in minus jobs accounted for.
+
+        Positive: jobs are lost. Negative: queues hold copies that were never counted. Those were doubled, or pushed
+        by another program and not claimed yet."""
         count = self.counters.get
         taken_in = count("produced", 0) + count("adopted", 0)
         waiting = sum(self.pending.values()) + self.scheduled + self.running + self.dead
@@ -182,42 +198,44 @@ class Census(Struct, frozen=True):
 
 
 class Overview(Struct, frozen=True):
-    """What an operator wants to see first, however long the queues are."""
+    """What an operator wants to see first."""
 
     census: Census
-    fronts: Mapping[str, bytes]  # the next element out of each queue that has one
+    fronts: Mapping[str, bytes]  # the next job of each queue that has one
     workers: tuple[WorkerView, ...]
-    hours: Mapping[int, Mapping[str, int]]  # the counters of the last hours, by hour since the epoch
+    hours: Mapping[int, Mapping[str, int]]  # the counters of the last hours, by hours since the epoch
 
 
 class UnrecordedJob(Struct, frozen=True):
-    """An element without a record: where it lies, and the record it should have. The place is a queue, `scheduled`,
-    `dead_letter`, or `processing` for what the record's worker holds; there the record's bytes lie."""
+    """A job that is in a place and has no record, with the record it should have.
+
+    The place is a queue, `scheduled`, `dead_letter` or `processing`. For `processing` it is the list of the record's
+    slot."""
 
     place: str
     record: Record
 
 
 class Revival(Struct, frozen=True):
-    """A dead element, exactly as it lies in the list, and the job it becomes."""
+    """A dead job, and the bytes that replace it in its queue."""
 
     raw: bytes
     id: str
-    revived: bytes
-    queue: str  # used when the record does not tell
+    next_raw: bytes
+    queue: str  # where it goes if it has no record
 
 
 class CancelResult(enum.StrEnum):
-    """What cancel by id did."""
+    """What `cancel` did with one id."""
 
     CANCELLED = "cancelled"
-    REQUESTED = "requested"  # it is running; its worker will be told
+    REQUESTED = "requested"  # the job is running; its slot learns of the request at its next renewal
     ENDED = "ended"
     UNKNOWN = "unknown"
 
 
-class Event(Struct, frozen=True):
-    """One transition, as published on the events channel; the field order is the wire's."""
+class WireEvent(Struct, frozen=True):
+    """One transition of a job as published to subscribers. The order of the fields is that of the JSON."""
 
     event: str
     job_id: str

@@ -25,7 +25,7 @@ def whole(at_least: int = 0) -> Callable[[str], int]:
 
 def duration(text: str) -> float:
     """Seconds."""
-    from fileq.config import parse_duration
+    from fileq.core.units import parse_duration
 
     try:
         return parse_duration(text)
@@ -49,7 +49,7 @@ def moment_or_ago(text: str) -> int:
     """Milliseconds since the epoch; a duration means that long ago."""
     import time
 
-    from fileq.config import parse_duration
+    from fileq.core.units import parse_duration
 
     try:
         return int((time.time() - parse_duration(text)) * 1000)

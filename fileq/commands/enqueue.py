@@ -19,14 +19,12 @@ from msgspec import Struct
 
 from fileq.brokers.types import Entry
 from fileq.config import Config
-from fileq.core.claim import ClaimKey
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
 from fileq.core.outcome import Failed
 from fileq.core.trace import new_ids
 from fileq.files.mounts import mount_of, mounts
-from fileq.handlers.files import objection
-from fileq.handlers.task import Task
+from fileq.handlers.file_check import check_file
 from fileq.producer.outbox import priority_chooser
 from fileq.producer.scan import DatabaseFiles, found_at
 
@@ -168,7 +166,7 @@ class _Files:
             raise ConfigError("a path is ''; name a file")
         if os.path.isdir(where):
             raise ConfigError(f"{name!r} can't be enqueued: it is a directory; name the files in it")
-        refused = objection(Task(ClaimKey("", 0), b"", 0, where, self._roots, attempt=1, timeout_s=0.0), None)
+        refused = check_file(where, self._roots)
         if isinstance(refused, Failed):
             if refused.kind == "OutsideRoots":
                 raise ConfigError(f"{refused.error}; move the file there or add its directory to worker.allowed_roots")

@@ -15,14 +15,15 @@ from types import TracebackType
 
 import msgspec
 
-from fileq.config import Loaded, format_duration
+from fileq.config import Loaded
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import ConfigError
 from fileq.core.job import decode, encode, file_job
 from fileq.core.outcome import Failed
+from fileq.core.units import format_duration
 from fileq.files.paths import Paths
-from fileq.handlers.endings import CommandFailed, TimedOut, done, failed
-from fileq.handlers.files import objection
+from fileq.handlers.file_check import check_file
+from fileq.handlers.outcomes import CommandFailed, TimedOut, done, failed
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import invoke
 from fileq.handlers.task import Task
@@ -36,7 +37,7 @@ def try_path(loaded: Loaded, path: str, app_dir: str = "") -> int:
     """0 if the handler succeeded, 1 if it failed; ConfigError if no handler would get this file."""
     config = loaded.config
     log_to_stderr(config)
-    routes = Routes.load(config, handlers_are_set=loaded.is_set("handlers"), app_dir=app_dir)
+    routes = Routes.load(config, app_dir=app_dir)
     try:
         task = _task(routes, config.paths, path)
         return _try(routes, task)
@@ -52,15 +53,14 @@ def _task(routes: Routes, paths: Paths, path: str) -> Task:
         raise ConfigError(f"{path!r} can't be read: {getattr(error, 'strerror', None) or error}") from error
     job = file_job(where, size=size, priority="low", now=datetime.now(UTC))
     number = routes.find(job, paths.relative(where))
-    timeout_s = routes[number].timeout if number is not None else 0.0
-    task = Task(ClaimKey("try", 0), encode(job), number or 0, where, paths.roots, attempt=1, timeout_s=timeout_s)
-    refused = objection(task, None)
+    refused = check_file(where, paths.roots)
     if isinstance(refused, Failed):
         advice = "; add one to worker.allowed_roots" if refused.kind == "OutsideRoots" else f": {path}"
         raise ConfigError(refused.error + advice)
     if number is None:
         raise ConfigError(routes.refusal(job))
-    return task
+    timeout_s = routes[number].timeout
+    return Task(ClaimKey("try", 0), encode(job), number, where, paths.roots, attempt=1, timeout_s=timeout_s)
 
 
 def _try(routes: Routes, task: Task) -> int:

@@ -1,54 +1,64 @@
-"""The configuration: parsed once, frozen, passed in. YAML file + environment + --set, and all validation.
+"""The configuration: loaded once from YAML file, environment and --set, validated, frozen, and passed in.
 
     loaded = load(path, sets=["worker.count=8"])
     loaded.config.worker.count, loaded.origins["worker.count"]
 
-schema.py holds the keys, sources.py where values come from, read.py and resolve.py turn them into a Config,
-show.py prints them, edit.py and change.py write one into the file.
+| module      | owns                                                                                 |
+|-------------|--------------------------------------------------------------------------------------|
+| schema.py   | every key: type, limits, default, help text                                          |
+| kinds.py    | the kinds of values: read from text, written as text, masked                         |
+| section.py  | what a section is; the keys derived from its type hints                              |
+| sources.py  | the YAML file, the environment and --set as layers of one tree                       |
+| read.py     | the tree read into sections, with the origin of every value                          |
+| resolve.py  | rules between keys; what a route inherits from the worker                            |
+| load.py     | the steps in order: gather, read, resolve                                            |
+| show.py     | listings, the example file, the table in the README                                  |
+| edit.py     | one setting changed in the file, comments kept                                       |
 """
 
-from fileq.config.load import Loaded, config_from, describe_broker_choice, load
+from fileq.config.load import Loaded, config_from, describe_broker_choice, load, route_from
+from fileq.config.read import Origin
+from fileq.config.resolve import RouteOptions, inherit_from_worker
 from fileq.config.schema import (
-    AfterEnd,
-    Backoff,
-    CircuitBreaker,
+    AfterSettings,
+    BackoffSettings,
+    CircuitBreakerSettings,
     Config,
-    Observability,
-    Producer,
-    Redis,
-    Route,
-    Sqlite,
-    Tls,
-    Tracing,
-    Worker,
+    ObservabilitySettings,
+    ProducerSettings,
+    RedisSettings,
+    RouteSettings,
+    SqliteSettings,
+    TlsSettings,
+    TracingSettings,
+    WorkerSettings,
 )
-from fileq.config.show import Row, example_yaml, markdown_table, redacted, to_listing
-from fileq.config.tree import Origin
-from fileq.config.units import format_duration, parse_duration
+from fileq.config.show import ListedSetting, example_yaml, markdown_table, redacted, to_listing
 
 __all__ = [
-    "AfterEnd",
-    "Backoff",
-    "CircuitBreaker",
+    "AfterSettings",
+    "BackoffSettings",
+    "CircuitBreakerSettings",
     "Config",
+    "ListedSetting",
     "Loaded",
-    "Observability",
+    "ObservabilitySettings",
     "Origin",
-    "Producer",
-    "Redis",
-    "Route",
-    "Row",
-    "Sqlite",
-    "Tls",
-    "Tracing",
-    "Worker",
+    "ProducerSettings",
+    "RedisSettings",
+    "RouteOptions",
+    "RouteSettings",
+    "SqliteSettings",
+    "TlsSettings",
+    "TracingSettings",
+    "WorkerSettings",
     "config_from",
     "describe_broker_choice",
     "example_yaml",
-    "format_duration",
+    "inherit_from_worker",
     "load",
     "markdown_table",
-    "parse_duration",
     "redacted",
+    "route_from",
     "to_listing",
 ]

@@ -1,4 +1,8 @@
-"""Reads the configuration, once. Nothing else in fileq looks at the environment or at configuration files."""
+"""Loads the configuration, once. Nothing else in fileq reads the environment or a configuration file.
+
+Owns the order of the steps: sources.py gathers, read.py reads, resolve.py applies the rules between keys. Every entry
+point here raises one ConfigError that holds all problems.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
-from fileq.config.read import Reader
-from fileq.config.resolve import Draft, resolve
-from fileq.config.schema import Config, every_key, is_setting
+from fileq.config.read import DEFAULT, Node, Origin, Reader, from_python
+from fileq.config.resolve import Draft, backoff_problems, inherit_backoff_keys, resolve
+from fileq.config.schema import Config, RouteSettings, WorkerSettings, every_key, is_setting
 from fileq.config.sources import gather, parsed_file
-from fileq.config.tree import DEFAULT, Node, Origin, from_python
 from fileq.core.errors import ConfigError
 
 
@@ -26,7 +30,7 @@ class Loaded(Struct, frozen=True):
     unknown_env: tuple[str, ...] = ()
 
     def is_set(self, key: str) -> bool:
-        """Whether somebody gave this key, even if they gave it its default."""
+        """Whether a source gave this key, even if with its default value."""
         return self.origins.get(key, DEFAULT) != DEFAULT
 
 
@@ -36,28 +40,42 @@ def load(
     environ: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> Loaded:
-    """The configuration from file, environment and --set; a ConfigError holds everything that is wrong with it."""
+    """The configuration from file, environment and --set."""
     directory = Path(cwd or ".")
     gathered = gather(path, sets, os.environ if environ is None else environ, directory)
-    config, origins = _finish(gathered.tree, gathered.problems, directory)
+    config, origins = _config_of(gathered.tree, gathered.problems, directory)
     return Loaded(config, origins, gathered.path, gathered.unknown_env)
 
 
 def config_from(values: Mapping[str, Any]) -> Config:
     """The configuration of a file with these contents: config_from({"worker": {"count": 2, "timeout": "5s"}})."""
-    return _finish(from_python(values, Origin("file", "the given values")), [], Path())[0]
+    return _config_of(from_python(values, Origin("file", "the given values")), [], Path())[0]
 
 
 def loaded_from_text(text: str, name: str, cwd: Path) -> Loaded:
-    """The configuration that a file of this name with this text would be by itself."""
-    config, origins = _finish(parsed_file(text.encode(), name), [], cwd)
+    """The configuration of a file with this name and text, without environment and --set."""
+    config, origins = _config_of(parsed_file(text.encode(), name), [], cwd)
     return Loaded(config, origins, name)
 
 
-def _finish(tree: Node, problems: list[str], cwd: Path) -> tuple[Config, Mapping[str, Origin]]:
+def route_from(values: Mapping[str, Any], where: str, worker: WorkerSettings) -> RouteSettings:
+    """The route that these values would describe in a file. Every problem begins with `where`."""
+    reader = Reader()
+    route = reader.section(RouteSettings, from_python(values, Origin("file", where)), "")
+    route = inherit_backoff_keys(route, worker, reader.origins, "backoff")
+    problems = reader.problems
+    if route.backoff is not None and reader.is_valid("backoff"):
+        problems = [*problems, *backoff_problems(route.backoff, reader.origins, "backoff")]
+    if problems:
+        raise ConfigError(problems)
+    return route
+
+
+def _config_of(tree: Node, problems: list[str], cwd: Path) -> tuple[Config, Mapping[str, Origin]]:
     reader = Reader()
     config = reader.section(Config, tree, "", Config())
-    config, contradictions = resolve(Draft(config, reader.origins, cwd), reader.is_sound)
+    config = msgspec.structs.replace(config, handlers_are_given="handlers" in reader.origins)
+    config, contradictions = resolve(Draft(config, reader.origins, cwd, reader.is_valid))
     problems = [*problems, *reader.problems, *contradictions]
     if problems:
         raise ConfigError(problems)
@@ -71,10 +89,10 @@ def _finish(tree: Node, problems: list[str], cwd: Path) -> tuple[Config, Mapping
 
 
 def describe_broker_choice(loaded: Loaded) -> str:
-    """Which broker, where, and which setting chose it; every start says so."""
+    """One line for every start: which broker, where it is, and which setting chose it."""
     config = loaded.config
-    place = ", ".join(part for part in (config.broker_kind, config.broker_location) if part)
+    broker = ", ".join(part for part in (config.broker_kind, config.broker_location) if part)
     for key, chosen in (("broker", config.broker), ("redis.url", config.redis.url), ("redis.addr", config.redis.addr)):
         if chosen:
-            return f"{place} ({key} from {loaded.origins[key]})"
-    return f"{place} (neither broker, redis.addr nor redis.url is set)"
+            return f"{broker} ({key} from {loaded.origins[key]})"
+    return f"{broker} (neither broker, redis.addr nor redis.url is set)"

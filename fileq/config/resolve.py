@@ -1,5 +1,7 @@
-"""From values that are right each by itself to a configuration that is right as a whole: names take their
-prefix, priorities their queues, the password is fetched from its file, contradictions are found.
+"""Rules between keys: defaults that depend on other keys, what a route inherits from the worker, contradictions.
+
+Its input is a configuration whose values are valid each by itself; its output is valid as a whole. The only file it
+reads is `redis.password_file`; of the TLS files it only checks that they can be read.
 """
 
 from __future__ import annotations
@@ -12,33 +14,96 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fileq.config.kinds import Name, one_of
-from fileq.config.schema import DEFAULT_PREFIX, Config, every_key
-from fileq.config.section import written
-from fileq.config.tree import DEFAULT, Origin
+from fileq.config.kinds import KeyNameKind, one_of
+from fileq.config.read import DEFAULT, Origin
+from fileq.config.schema import (
+    DEFAULT_PREFIX,
+    BackoffSettings,
+    Config,
+    Isolation,
+    RouteSettings,
+    WorkerSettings,
+    every_key,
+)
+from fileq.config.section import keys_of, to_plain
 from fileq.core.errors import ConfigError
+from fileq.core.units import format_duration
 
-# Names under the prefix that have no setting (SPEC, Redis layout).
+# Keys below the prefix whose names have no setting.
 _FIXED_NAMES = ("cancelled", "scheduled", "workers", "settled", "ledger", "stats", "paused", "events")
 
 
 class Draft(Struct, frozen=True):
-    """A configuration on its way, and which of its values were given."""
+    """A configuration before the rules are applied, and the origins of the values that were given."""
 
     config: Config
     origins: Mapping[str, Origin]
     cwd: Path
+    is_valid: Callable[..., bool]  # whether no problem is known at or below these paths
 
-    def complaint(self, path: str, expected: str) -> str:
-        shown = written(every_key()[path].shape, value_at(self.config, path))
-        return self.origin(path).complaint(path, repr(shown), expected)
+    def invalid(self, path: str, expected: str) -> str:
+        shown = to_plain(every_key()[path].shape, value_at(self.config, path))
+        return self.origin(path).invalid(path, repr(shown), expected)
 
     def origin(self, path: str) -> Origin:
         return self.origins.get(path, DEFAULT)
 
 
+class RouteOptions(Struct, frozen=True):
+    """The options that a route can inherit, complete."""
+
+    timeout: float
+    max_retries: int
+    backoff: BackoffSettings
+    isolation: Isolation
+
+
+def inherit_from_worker(route: RouteSettings, worker: WorkerSettings) -> RouteOptions:
+    """The options of a route. Those that it does not set are the worker's."""
+    # A command is a process of its own. Below a child process it also dies when the worker is killed.
+    isolation = worker.isolation if route.command is None else "process"
+    return RouteOptions(
+        timeout=worker.timeout if route.timeout is None else route.timeout,
+        max_retries=worker.max_retries if route.max_retries is None else route.max_retries,
+        backoff=worker.backoff if route.backoff is None else route.backoff,
+        isolation=route.isolation or isolation,
+    )
+
+
+def inherit_backoff_keys(
+    route: RouteSettings, worker: WorkerSettings, origins: Mapping[str, Origin], path: str
+) -> RouteSettings:
+    """The route with a complete backoff: keys that its mapping at `path` does not set are the worker's.
+
+    A list of delays has no keys. As the route's backoff it inherits nothing; as the worker's it passes nothing on.
+    """
+    own = route.backoff
+    if own is None or own.delays or worker.backoff.delays:
+        return route
+    given = {name: getattr(own, name) for name in keys_of(BackoffSettings) if f"{path}.{name}" in origins}
+    return msgspec.structs.replace(route, backoff=msgspec.structs.replace(worker.backoff, **given))
+
+
+def backoff_problems(backoff: BackoffSettings, origins: Mapping[str, Origin], path: str) -> Iterator[str]:
+    """What is wrong with a complete backoff at `path`."""
+    if backoff.strategy == "power" and backoff.base <= 1:
+        origin = origins.get(f"{path}.base") or origins.get(path, DEFAULT)
+        base = format_duration(backoff.base)
+        yield origin.message(f"{path}.base is {base}; with strategy power it must be above 1s")
+
+
+def with_route_backoffs(draft: Draft) -> Config:
+    """Every route with a complete backoff."""
+    config = draft.config
+    routes = tuple(
+        inherit_backoff_keys(route, config.worker, draft.origins, f"handlers[{index}].backoff")
+        for index, route in enumerate(config.handlers)
+    )
+    return msgspec.structs.replace(config, handlers=routes)
+
+
 def with_names(draft: Draft) -> Config:
-    """Every name that nobody set takes the prefix, every priority its queue; the default priority is one of them."""
+    """Every key name that is not set begins with the prefix. The default priority is one of the priorities."""
     config, prefix = draft.config, draft.config.redis.prefix
     worker = config.worker
     changes: dict[str, Any] = {
@@ -60,7 +125,7 @@ def with_names(draft: Draft) -> Config:
 
 
 def with_password(draft: Draft) -> Config:
-    """The password that `password_file` holds, as `password`."""
+    """`password` holds the content of `password_file`, if that is set."""
     path = draft.config.redis.password_file
     if not path:
         return draft.config
@@ -68,11 +133,11 @@ def with_password(draft: Draft) -> Config:
     try:
         password = (draft.cwd / path).read_text(encoding="utf-8").rstrip("\r\n")
     except OSError as error:
-        raise ConfigError(origin.remark(f"redis.password_file {path!r} cannot be read: {error.strerror}")) from error
+        raise ConfigError(origin.message(f"redis.password_file {path!r} cannot be read: {error.strerror}")) from error
     except UnicodeDecodeError:
-        raise ConfigError(origin.remark(f"redis.password_file {path!r} is not a text in UTF-8")) from None
+        raise ConfigError(origin.message(f"redis.password_file {path!r} is not UTF-8 text")) from None
     if not password:
-        raise ConfigError(origin.remark(f"redis.password_file {path!r} is empty; write the password into it"))
+        raise ConfigError(origin.message(f"redis.password_file {path!r} is empty; write the password into it"))
     config: Config = replaced_at(draft.config, "redis.password", password)
     return config
 
@@ -89,15 +154,15 @@ def _tls_files(draft: Draft) -> Iterator[str]:
         path = f"redis.tls.{name}"
         file = value_at(draft.config, path)
         if file and not os.access(draft.cwd / file, os.R_OK):
-            yield draft.complaint(path, "a file that is there and can be read")
+            yield draft.invalid(path, "an existing file that can be read")
     if draft.config.redis.tls.key_file and not draft.config.redis.tls.cert_file:
-        yield draft.complaint("redis.tls.key_file", "given together with redis.tls.cert_file")
+        yield draft.invalid("redis.tls.key_file", "given together with redis.tls.cert_file")
 
 
 def _priorities_differ(draft: Draft) -> Iterator[str]:
     priorities = draft.config.worker.priorities
     if len(set(priorities)) < len(priorities):
-        yield draft.complaint("worker.priorities", "a list without repetitions")
+        yield draft.invalid("worker.priorities", "a list without repetitions")
 
 
 def _queues_have_priorities(draft: Draft) -> Iterator[str]:
@@ -106,17 +171,17 @@ def _queues_have_priorities(draft: Draft) -> Iterator[str]:
         name = path.removeprefix("worker.queues.")
         if name != path and name not in priorities:
             advice = f"add {name!r} to worker.priorities ({', '.join(priorities)}) or remove it"
-            yield origin.remark(f"{path} is the queue of no priority; {advice}")
+            yield origin.message(f"{path} belongs to no priority; {advice}")
 
 
 def _default_priority_exists(draft: Draft) -> Iterator[str]:
     priorities = draft.config.worker.priorities
     if draft.config.producer.default_priority not in priorities:
-        yield draft.complaint("producer.default_priority", f"one of worker.priorities: {one_of(priorities)}")
+        yield draft.invalid("producer.default_priority", f"one of worker.priorities: {one_of(priorities)}")
 
 
 def _names_differ(draft: Draft) -> Iterator[str]:
-    """Two uses of one list would mix their jobs."""
+    """Two uses of one key would mix their data."""
     config = draft.config
     users = {f"{config.redis.prefix}:{name}": "fileq itself" for name in _FIXED_NAMES}
     names = {path: value_at(config, path) for path in _name_paths()}
@@ -125,13 +190,22 @@ def _names_differ(draft: Draft) -> Iterator[str]:
         other = users.setdefault(name, path)
         if other != path:
             origin = draft.origin(path) if path in draft.origins else draft.origin(other)
-            yield origin.remark(f"{path} is {name!r}, which {other} uses too; each needs a name of its own")
+            yield origin.message(f"{path} is {name!r}, which {other} uses too; each needs a name of its own")
 
 
-# A check is left out when a value it looks at is wrong already: one mistake, one line.
+def _power_has_a_base_above_1s(draft: Draft) -> Iterator[str]:
+    backoffs: dict[str, BackoffSettings | None] = {"worker.backoff": draft.config.worker.backoff}
+    backoffs |= {f"handlers[{index}].backoff": route.backoff for index, route in enumerate(draft.config.handlers)}
+    for path, backoff in backoffs.items():
+        if backoff is not None and draft.is_valid(path):
+            yield from backoff_problems(backoff, draft.origins, path)
+
+
+# A check is skipped if one of its values is known to be invalid: one mistake, one line.
 _CHECKS: tuple[tuple[Callable[[Draft], Iterator[str]], tuple[str, ...]], ...] = (
     (_one_password, ("redis.password", "redis.password_file")),
     (_tls_files, ("redis.tls",)),
+    (_power_has_a_base_above_1s, ("worker.backoff",)),
     (_priorities_differ, ("worker.priorities",)),
     (_queues_have_priorities, ("worker.priorities", "worker.queues")),
     (_default_priority_exists, ("worker.priorities", "producer.default_priority")),
@@ -139,11 +213,12 @@ _CHECKS: tuple[tuple[Callable[[Draft], Iterator[str]], tuple[str, ...]], ...] = 
 )
 
 
-def resolve(draft: Draft, is_sound: Callable[..., bool]) -> tuple[Config, list[str]]:
-    """The finished configuration, and what is wrong with it."""
-    if is_sound("worker.priorities", "redis.prefix"):
+def resolve(draft: Draft) -> tuple[Config, list[str]]:
+    """The complete configuration, and the contradictions in it."""
+    if draft.is_valid("worker.priorities", "redis.prefix"):
         draft = msgspec.structs.replace(draft, config=with_names(draft))
-    problems = [line for check, paths in _CHECKS if is_sound(*paths) for line in check(draft)]
+    draft = msgspec.structs.replace(draft, config=with_route_backoffs(draft))
+    problems = [line for check, paths in _CHECKS if draft.is_valid(*paths) for line in check(draft)]
     try:
         return with_password(draft), problems
     except ConfigError as error:
@@ -158,11 +233,11 @@ def value_at(config: Config, path: str) -> Any:
 
 
 def replaced_at(section: Any, path: str, value: Any) -> Any:
-    """A copy of the section with one value changed, however deep."""
+    """A copy of the section with the value at a dotted path replaced."""
     name, _, rest = path.partition(".")
     inner = replaced_at(getattr(section, name), rest, value) if rest else value
     return msgspec.structs.replace(section, **{name: inner})
 
 
 def _name_paths() -> list[str]:
-    return [path for path, key in every_key().items() if isinstance(key.shape, Name) and path != "redis.prefix"]
+    return [path for path, key in every_key().items() if isinstance(key.shape, KeyNameKind) and path != "redis.prefix"]

@@ -1,7 +1,7 @@
-"""Every key of the configuration: its type, its limits, its default and its meaning.
+"""Every key of the configuration: its type, its limits, its default and its help text.
 
-Durations are seconds, sizes are bytes, lists are tuples. `Config()` is the configuration of somebody who set
-nothing. Nothing is read from anywhere here; load.py does that.
+Durations are in seconds, sizes in bytes, lists are tuples. `Config()` holds the default of every key.
+This module reads no file and no environment variable; load.py does that.
 """
 
 from __future__ import annotations
@@ -13,165 +13,170 @@ from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 from msgspec import field
 
 from fileq.config.kinds import (
-    Address,
-    BrokerName,
-    Duration,
-    ExitOrException,
-    Maybe,
-    Name,
-    NamePattern,
-    Secret,
-    Share,
-    Size,
-    Text,
-    Url,
-    Whole,
+    AddressKind,
+    BrokerNameKind,
+    DurationKind,
+    ExitOrExceptionKind,
+    FractionKind,
+    IntegerKind,
+    KeyNameKind,
+    KeyPatternKind,
+    OptionalKind,
+    SecretKind,
+    SizeKind,
+    TextKind,
+    UrlKind,
     mask_credentials,
     split_address,
 )
-from fileq.config.section import AtLeastOne, Key, Section, walk
-from fileq.config.units import format_duration
+from fileq.config.section import AtLeastOne, Key, NotAKey, Section, walk
 from fileq.files.paths import Paths
 
-Seconds: TypeAlias = Annotated[float, Duration()]
-SecondsOrZero: TypeAlias = Annotated[float, Duration(zero=True)]
-Count: TypeAlias = Annotated[int, Whole(at_least=1)]
-CountOrZero: TypeAlias = Annotated[int, Whole()]
-Port: TypeAlias = Annotated[int, Whole(at_most=65535)]
-Filled: TypeAlias = Annotated[str, Text(r"(?s).+", "text that is not empty")]
-Glob: TypeAlias = Annotated[str, Text(r"(?s).+", "a glob such as **/*.pdf")]
-Extension: TypeAlias = Annotated[str, Text(r"\.[^/]+", "an extension such as .pdf")]
-Module: TypeAlias = Annotated[str, Text(r"[A-Za-z_]\w*(\.\w+)*", "a module such as package.module")]
-Function: TypeAlias = Annotated[str, Text(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", "package.module:function")]
-After: TypeAlias = Annotated[str, Text(r"(?s)keep|delete|move:.+", "keep, delete or move:DIR")]
+Seconds: TypeAlias = Annotated[float, DurationKind()]
+SecondsOrZero: TypeAlias = Annotated[float, DurationKind(allows_zero=True)]
+Count: TypeAlias = Annotated[int, IntegerKind(minimum=1)]
+CountOrZero: TypeAlias = Annotated[int, IntegerKind()]
+Port: TypeAlias = Annotated[int, IntegerKind(maximum=65535)]
+Filled: TypeAlias = Annotated[str, TextKind(r"(?s).+", "text that is not empty")]
+Glob: TypeAlias = Annotated[str, TextKind(r"(?s).+", "a glob such as **/*.pdf")]
+Extension: TypeAlias = Annotated[str, TextKind(r"\.[^/]+", "an extension such as .pdf")]
+Module: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_]\w*(\.\w+)*", "a module such as package.module")]
+Function: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", "package.module:function")]
+After: TypeAlias = Annotated[str, TextKind(r"(?s)keep|delete|move:.+", "keep, delete or move:DIR")]
 Isolation: TypeAlias = Literal["process", "thread"]
 Priority: TypeAlias = Annotated[
     str,
-    Text(
+    TextKind(
         r"(?!(scheduled|dead_letter|processing|completed|cancelled)\Z)[A-Za-z0-9_-]+",
         "a name of letters, digits, _ and -, other than scheduled, dead_letter, processing, completed, cancelled",
     ),
 ]
-RedisUrl = Url(("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"), "redis://localhost:6379/0")
-OtlpUrl = Url(("http", "https", "grpc"), "http://localhost:4318")
+REDIS_URL = UrlKind(("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"), "redis://localhost:6379/0")
+OTLP_URL = UrlKind(("http", "https", "grpc"), "http://localhost:4318")
 
 DEFAULT_PREFIX = "jobqueue"
 DEFAULT_ADDRESS = "localhost:6379"
 
 
-class Sqlite(Section, frozen=True):
-    path: Annotated[Filled, "the database file; a network file system is refused"] = "./fileq.db"
+class SqliteSettings(Section, frozen=True):
+    path: Annotated[Filled, "the database file; must not be on a network file system"] = "./fileq.db"
 
 
-class Tls(Section, frozen=True):
+class TlsSettings(Section, frozen=True):
     enabled: Annotated[bool, "encrypt the connection"] = False
-    ca_file: Annotated[str, 'certificates to trust; "" = those of the system'] = ""
-    cert_file: Annotated[str, "certificate to show to the server"] = ""
-    key_file: Annotated[str, "its private key"] = ""
+    ca_file: Annotated[str, 'file of certificates to trust; "" = those of the system'] = ""
+    cert_file: Annotated[str, "file of the client certificate"] = ""
+    key_file: Annotated[str, "file of the client certificate's private key"] = ""
 
 
-class Redis(Section, frozen=True):
-    addr: Annotated[str, Address(), "host:port; with broker: redis and no addr or url, localhost:6379"] = ""
+class RedisSettings(Section, frozen=True):
+    addr: Annotated[str, AddressKind(), "host:port; localhost:6379 with broker: redis and neither addr nor url"] = ""
     url: Annotated[
         str,
-        RedisUrl,
-        "redis:// rediss:// unix:// redis+sentinel://h1,h2/master/0 redis+cluster://h1,h2; beats addr; "
-        "the credentials below beat its own",
+        REDIS_URL,
+        "redis:// rediss:// unix:// redis+sentinel://h1,h2/master/0 redis+cluster://h1,h2; "
+        "overrides addr; username and password override those in the URL",
     ] = ""
-    username: Annotated[str, "user of Redis's access control lists"] = ""
-    password: Annotated[str, Secret(), "better kept in password_file or the environment"] = ""
-    password_file: Annotated[str, "file that holds the password, instead of password"] = ""
+    username: Annotated[str, "user name for Redis's access control lists"] = ""
+    password: Annotated[str, SecretKind(), "password; prefer password_file or the environment"] = ""
+    password_file: Annotated[str, "file that holds the password; use it instead of password"] = ""
     db: Annotated[CountOrZero, "number of the database"] = 0
-    prefix: Annotated[str, Name(), "how every name begins that has no setting of its own"] = DEFAULT_PREFIX
-    tls: Annotated[Tls, "encryption; also on with rediss://"] = Tls()
-    pool_size_multiplier: Annotated[Count, "most connections = this × CPUs"] = 10
+    prefix: Annotated[str, KeyNameKind(), "prefix of every key name that has no setting of its own"] = DEFAULT_PREFIX
+    tls: Annotated[TlsSettings, "encryption; a rediss:// URL enables it too"] = TlsSettings()
+    pool_size_multiplier: Annotated[Count, "maximum number of connections = this × CPUs"] = 10
     min_idle_conns: Annotated[CountOrZero, "connections opened at start"] = 5
-    dial_timeout: Annotated[Seconds, "longest wait for a connection"] = 5.0
-    read_timeout: Annotated[Seconds, "longest wait for a reply"] = 3.0
-    write_timeout: Annotated[Seconds, "longest wait for a request to leave"] = 3.0
-    max_retries: Annotated[CountOrZero, "repetitions of calls that can be repeated safely"] = 3
+    dial_timeout: Annotated[Seconds, "maximum wait for a connection"] = 5.0
+    read_timeout: Annotated[Seconds, "maximum wait for a reply"] = 3.0
+    write_timeout: Annotated[Seconds, "maximum wait until a request is sent"] = 3.0
+    max_retries: Annotated[CountOrZero, "retries of calls that are safe to repeat"] = 3
 
     @property
     def host_and_port(self) -> tuple[str, int]:
-        """Where `addr` points, or would by default; `url` goes before it."""
+        """Host and port of `addr` or of its default. `url` takes precedence over both."""
         return split_address(self.addr or DEFAULT_ADDRESS) or ("localhost", 6379)
 
     @property
     def location(self) -> str:
-        """Where Redis is, fit for logs."""
+        """Where Redis is, without credentials."""
         return mask_credentials(self.url or self.addr or DEFAULT_ADDRESS)
 
 
-class Backoff(Section, frozen=True):
-    """How long to wait before the next attempt. `delays`, given as a plain list, stand in for the formula."""
+class BackoffSettings(Section, frozen=True):
+    """How long to wait before the next attempt: by a formula, or `delays`, which a plain list sets."""
 
     list_field: ClassVar[str] = "delays"
 
     strategy: Annotated[
         Literal["exponential", "linear", "fixed", "power"],
-        "after n failures: exponential base·2^(n-1), linear base·n, fixed base, power (base in seconds)^n",
+        "delay after n failures: exponential base·2^(n-1), linear base·n, fixed base, power (base in seconds)^n",
     ] = "exponential"
-    base: Annotated[SecondsOrZero, "what the strategy starts from; above 1s for power"] = 0.5
-    max: Annotated[SecondsOrZero, "no delay is longer"] = 10.0
-    jitter: Annotated[float, Share(), "each delay is multiplied by 1 ± up to this"] = 0.2
-    delays: Annotated[tuple[SecondsOrZero, ...], AtLeastOne] = ()
+    base: Annotated[SecondsOrZero, "base of the formula; above 1s for power"] = 0.5
+    max: Annotated[SecondsOrZero, "maximum delay"] = 10.0
+    jitter: Annotated[
+        float, FractionKind(), "each delay is multiplied by a random factor from 1 - jitter to 1 + jitter"
+    ] = 0.2
+    delays: Annotated[tuple[SecondsOrZero, ...], AtLeastOne, NotAKey] = ()
 
     @classmethod
     def from_list(cls, items: tuple[float, ...]) -> Self:
-        """Delays spelled out are meant as they are: neither spread nor capped."""
+        """Listed delays are used exactly: without jitter and without a cap."""
         return cls(delays=items, jitter=0.0, max=max(items))
 
-    def faults(self) -> Iterator[tuple[str, str]]:
-        if self.strategy == "power" and self.base <= 1:
-            yield "base", f"is {format_duration(self.base)}; with strategy power it must be above 1s"
 
-
-class AfterEnd(Section, frozen=True):
+class AfterSettings(Section, frozen=True):
     completed: Annotated[After, "the file of a completed job: keep, delete or move:DIR"] = "keep"
     dead: Annotated[After, "the file of a dead job: keep, delete or move:DIR"] = "keep"
 
 
-class Worker(Section, frozen=True):
-    count: Annotated[Count, "slots: jobs that run at the same time"] = 16
+class WorkerSettings(Section, frozen=True):
+    count: Annotated[Count, "slots: maximum number of jobs that run at the same time"] = 16
     isolation: Annotated[
-        Isolation, "process: one child a slot (crashes contained, hard timeouts, all cores); thread"
+        Isolation,
+        "process: a child process per slot (contains crashes, hard timeouts, all cores); thread: inside the worker",
     ] = "process"
-    heartbeat_ttl: Annotated[float, Duration(at_least=3.0), "a silent slot loses its job after this; 3s or more"] = 30.0
-    reap_interval: Annotated[Seconds, "how often jobs of dead workers are looked for"] = 5.0
-    max_retries: Annotated[CountOrZero, "retries of a failed job, so at most one run more"] = 3
-    max_recoveries: Annotated[CountOrZero, "deaths of its worker before a job is dead"] = 3
-    timeout: Annotated[Seconds, "longest run of one attempt"] = 300.0
-    shutdown_timeout: Annotated[SecondsOrZero, "how long running jobs may go on after a signal to stop"] = 30.0
-    max_memory: Annotated[int | None, Size(), 'of one child with its descendants, e.g. 512MB; "" = no limit'] = None
-    allow_commands: Annotated[bool, "run shell commands that jobs bring along"] = False
+    heartbeat_ttl: Annotated[
+        float, DurationKind(minimum=3.0), "a slot without a heartbeat for this long loses its job; at least 3s"
+    ] = 30.0
+    reap_interval: Annotated[Seconds, "how often to look for jobs of dead workers"] = 5.0
+    max_retries: Annotated[CountOrZero, "retries after a failure; a job runs at most max_retries + 1 times"] = 3
+    max_recoveries: Annotated[CountOrZero, "how often a job runs again after its worker died; then the job is dead"] = 3
+    timeout: Annotated[Seconds, "maximum duration of one attempt"] = 300.0
+    shutdown_timeout: Annotated[SecondsOrZero, "how long running jobs may continue after a stop signal"] = 30.0
+    max_memory: Annotated[
+        int | None, SizeKind(), 'memory limit of a child process with its descendants, e.g. 512MB; "" = no limit'
+    ] = None
+    allow_commands: Annotated[bool, "run shell commands that jobs contain (jobs of type command)"] = False
     backoff: Annotated[
-        Backoff, "delays between attempts; or a list of them, [1s, 10s, 1m], taken as they are, the last reused"
-    ] = Backoff()
-    priorities: Annotated[tuple[Priority, ...], AtLeastOne, "the queues, most urgent first"] = ("high", "low")
+        BackoffSettings,
+        "delays between attempts; or a list of delays, [1s, 10s, 1m], used exactly; the last one repeats",
+    ] = BackoffSettings()
+    priorities: Annotated[tuple[Priority, ...], AtLeastOne, "names of the queues, most urgent first"] = ("high", "low")
     starvation_share: Annotated[
         float,
-        Share(one=False),
-        "every (1/share)th claim starts from a lower queue, these in turn; 0 = strict priority",
+        FractionKind(allows_one=False),
+        "every (1/share)th claim starts at a lower queue, at each of them in turn; 0 = strict priority",
     ] = 0.05
     queues: Annotated[
-        Mapping[Priority, Annotated[str, Name()]], "name of each priority's list; else <redis.prefix>:<name>_priority"
+        Mapping[Priority, Annotated[str, KeyNameKind()]], "key of each queue; default: <redis.prefix>:<name>_priority"
     ] = field(default_factory=lambda: {name: f"{DEFAULT_PREFIX}:{name}_priority" for name in ("high", "low")})
-    processing_list_pattern: Annotated[str, NamePattern(), "list of the job a slot holds; %s = the slot's ID"] = (
-        f"{DEFAULT_PREFIX}:worker:%s:processing"
-    )
-    heartbeat_key_pattern: Annotated[str, NamePattern(), "heartbeat of a slot; %s = the slot's ID"] = (
+    processing_list_pattern: Annotated[
+        str, KeyPatternKind(), "key of the list that holds a slot's job; %s = the worker ID"
+    ] = f"{DEFAULT_PREFIX}:worker:%s:processing"
+    heartbeat_key_pattern: Annotated[str, KeyPatternKind(), "key of a slot's heartbeat; %s = the worker ID"] = (
         f"{DEFAULT_PREFIX}:processing:worker:%s"
     )
-    completed_list: Annotated[str, Name(), "list of completed jobs"] = f"{DEFAULT_PREFIX}:completed"
-    dead_letter_list: Annotated[str, Name(), "list of dead jobs"] = f"{DEFAULT_PREFIX}:dead_letter"
-    completed_max: Annotated[Count, "completed jobs kept; older ones go with their records"] = 10_000
+    completed_list: Annotated[str, KeyNameKind(), "key of the list of completed jobs"] = f"{DEFAULT_PREFIX}:completed"
+    dead_letter_list: Annotated[str, KeyNameKind(), "key of the list of dead jobs"] = f"{DEFAULT_PREFIX}:dead_letter"
+    completed_max: Annotated[Count, "number of completed jobs kept; older ones are removed with their records"] = 10_000
     history_ttl: Annotated[Seconds, "how long the record of an ended job is kept"] = 86_400.0
-    brpoplpush_timeout: Annotated[Seconds, "longest wait of one blocking call"] = 1.0
-    path_map: Annotated[Mapping[Filled, Filled], "producer's prefix: this worker's prefix, longest first"] = field(
-        default_factory=dict
-    )
-    allowed_roots: Annotated[tuple[Filled, ...], "files outside are refused; [] = the mapped scan_dir"] = ()
-    after: Annotated[AfterEnd, "what becomes of the file once its job has ended"] = AfterEnd()
+    brpoplpush_timeout: Annotated[Seconds, "maximum wait of one blocking call"] = 1.0
+    path_map: Annotated[
+        Mapping[Filled, Filled], "producer's path prefix: this worker's path prefix; the longest match is used"
+    ] = field(default_factory=dict)
+    allowed_roots: Annotated[
+        tuple[Filled, ...], "files outside these directories are refused; [] = scan_dir after path_map"
+    ] = ()
+    after: Annotated[AfterSettings, "what happens to the file when its job has ended"] = AfterSettings()
 
     def processing_list(self, slot: str) -> str:
         return self.processing_list_pattern.replace("%s", slot)
@@ -180,52 +185,71 @@ class Worker(Section, frozen=True):
         return self.heartbeat_key_pattern.replace("%s", slot)
 
 
-class Producer(Section, frozen=True):
+class ProducerSettings(Section, frozen=True):
     scan_dir: Annotated[Filled, "the directory to watch"] = "./data"
-    include_globs: Annotated[tuple[Glob, ...], AtLeastOne, "files to take; **/ is any depth, also none"] = ("**/*",)
-    exclude_globs: Annotated[tuple[Glob, ...], "files to leave out of these"] = ("**/*.tmp", "**/.DS_Store")
-    default_priority: Annotated[str, "one of worker.priorities; where low is none, the last"] = "low"
-    high_priority_exts: Annotated[tuple[Extension, ...], "extensions that go to the high queue, in any case"] = (
+    include_globs: Annotated[
+        tuple[Glob, ...], AtLeastOne, "files to take; **/ matches any number of directories, also none"
+    ] = ("**/*",)
+    exclude_globs: Annotated[tuple[Glob, ...], "files to skip even if include_globs matches them"] = (
+        "**/*.tmp",
+        "**/.DS_Store",
+    )
+    default_priority: Annotated[str, "one of worker.priorities; if unset: low, or the last one if there is no low"] = (
+        "low"
+    )
+    high_priority_exts: Annotated[
+        tuple[Extension, ...], "extensions (case-insensitive) of files for the high queue"
+    ] = (
         ".pdf",
         ".docx",
         ".xlsx",
         ".zip",
     )
     rate_limit_per_sec: Annotated[
-        int | None, Maybe(Whole()), "new files a second; ~ = 100 on redis, none on sqlite and memory; 0 = none"
+        int | None,
+        OptionalKind(IntegerKind()),
+        "new files per second; ~ = 100 on redis, no limit on sqlite and memory; 0 = no limit",
     ] = None
-    rate_limit_key: Annotated[str, Name(), "the counter that producers share"] = f"{DEFAULT_PREFIX}:rate_limit:producer"
+    rate_limit_key: Annotated[str, KeyNameKind(), "key of the counter that all producers share"] = (
+        f"{DEFAULT_PREFIX}:rate_limit:producer"
+    )
     watch: Annotated[
-        Literal["auto", "events", "poll", "off"], "auto, events, poll or off; auto polls where events don't arrive"
+        Literal["auto", "events", "poll", "off"],
+        "auto, events, poll or off; auto polls where file system events do not arrive",
     ] = "auto"
-    poll_interval: Annotated[Seconds, "where polling; stretched to twice the last scan"] = 1.0
-    rescan_interval: Annotated[Seconds, "full scan for whatever events missed"] = 60.0
-    settle: Annotated[SecondsOrZero, "stillness of a file after a close or move-in event"] = 0.5
-    settle_unclosed: Annotated[SecondsOrZero, "stillness of a file without one (a scan, polling)"] = 5.0
+    poll_interval: Annotated[Seconds, "time between polls; at least twice the duration of the last scan"] = 1.0
+    rescan_interval: Annotated[Seconds, "time between full scans, which find files that events missed"] = 60.0
+    settle: Annotated[SecondsOrZero, "how long a file must be unchanged after a close or move-in event"] = 0.5
+    settle_unclosed: Annotated[
+        SecondsOrZero, "how long a file must be unchanged without such an event (scan, polling)"
+    ] = 5.0
     ready_suffix: Annotated[
-        str, Text(r"[^/]*", "a suffix such as .done"), 'e.g. ".done": a file counts once its marker file exists'
+        str, TextKind(r"[^/]*", "a suffix such as .done"), 'e.g. ".done": a file is taken once its marker file exists'
     ] = ""
-    follow_symlinks: Annotated[bool, "follow links that stay within scan_dir"] = False
-    max_pending: Annotated[CountOrZero, "pause while this many jobs wait; 0 = never"] = 0
+    follow_symlinks: Annotated[bool, "follow symbolic links that stay within scan_dir"] = False
+    max_pending: Annotated[CountOrZero, "pause while this many jobs are waiting; 0 = never"] = 0
 
 
-class Route(Section, frozen=True):
-    """Which handler gets which jobs. What is None here is as the worker has it."""
+class RouteSettings(Section, frozen=True):
+    """Which handler gets which jobs. An option that is None is the worker's; resolve.py computes that."""
 
     is_sparse: ClassVar[bool] = True
 
     match: Annotated[Glob | None, "glob of the files"] = None
     type: Annotated[Filled | None, "type of the jobs"] = None
     use: Annotated[Function | None, "package.module:function"] = None
-    command: Annotated[tuple[str, ...] | None, "argument list"] = None
+    command: Annotated[tuple[str, ...] | None, "the program and its arguments"] = None
     timeout: Annotated[Seconds | None, "like worker.timeout"] = None
     max_retries: Annotated[CountOrZero | None, "like worker.max_retries"] = None
-    backoff: Annotated[Backoff | None, "like worker.backoff; unset keys are the worker's"] = None
+    backoff: Annotated[BackoffSettings | None, "like worker.backoff; keys that are not set are the worker's"] = None
     isolation: Annotated[Isolation | None, "like worker.isolation"] = None
     in_place: Annotated[bool, "the handler may change its file"] = False
-    give_up_on: Annotated[tuple[Annotated[int | str, ExitOrException()], ...], "endings not worth a retry"] = ()
+    give_up_on: Annotated[
+        tuple[Annotated[int | str, ExitOrExceptionKind()], ...],
+        "exit codes and exceptions after which a job is not retried",
+    ] = ()
 
-    def faults(self) -> Iterator[tuple[str, str]]:
+    def contradictions(self) -> Iterator[tuple[str, str]]:
         for one, other in (("match", "type"), ("use", "command")):
             given = [name for name in (one, other) if getattr(self, name) is not None]
             if not given:
@@ -236,73 +260,78 @@ class Route(Section, frozen=True):
             yield "command", "is empty; give the program and its arguments"
 
 
-class CircuitBreaker(Section, frozen=True):
-    failure_threshold: Annotated[float, Share(zero=False), "share of failures that opens it"] = 0.5
-    window: Annotated[Seconds, "over which failures are counted"] = 60.0
-    cooldown_period: Annotated[Seconds, "without claims before one job is tried"] = 30.0
-    min_samples: Annotated[Count, "with fewer it stays closed"] = 20
+class CircuitBreakerSettings(Section, frozen=True):
+    failure_threshold: Annotated[
+        float, FractionKind(allows_zero=False), "share of failures that opens the circuit breaker"
+    ] = 0.5
+    window: Annotated[Seconds, "period over which failures are counted"] = 60.0
+    cooldown_period: Annotated[Seconds, "time without claims before one job is tried"] = 30.0
+    min_samples: Annotated[Count, "the circuit breaker stays closed with fewer attempts in the window"] = 20
 
 
-class Tracing(Section, frozen=True):
+class TracingSettings(Section, frozen=True):
     enabled: Annotated[bool, "send spans"] = False
-    endpoint: Annotated[str, OtlpUrl, "OTLP collector; http(s)://… or grpc://…"] = ""
+    endpoint: Annotated[str, OTLP_URL, "OTLP collector: http(s)://… or grpc://…"] = ""
 
 
-class Observability(Section, frozen=True):
-    metrics_port: Annotated[Port, "serves /metrics, /healthz, /readyz; 0 = any free one"] = 9090
-    metrics_bind: Annotated[Filled, "address it is served on"] = "0.0.0.0"
+class ObservabilitySettings(Section, frozen=True):
+    metrics_port: Annotated[Port, "port of /metrics, /healthz and /readyz; 0 = any free port"] = 9090
+    metrics_bind: Annotated[Filled, "address that the port listens on"] = "0.0.0.0"
     log_level: Annotated[Literal["debug", "info", "warn", "error"], "debug, info, warn or error"] = "info"
     log_format: Annotated[Literal["auto", "console", "json"], "auto: console on a terminal, else json"] = "auto"
     stats_retention: Annotated[Seconds, "how long hourly counters are kept"] = 30 * 86_400.0
-    tracing: Annotated[Tracing, "OpenTelemetry"] = Tracing()
+    tracing: Annotated[TracingSettings, "OpenTelemetry"] = TracingSettings()
 
 
 class Config(Section, frozen=True):
-    """The whole configuration. load() makes one; nothing changes it afterwards."""
+    """The whole configuration. load() creates it; nothing changes it afterwards."""
 
     broker: Annotated[
-        str, BrokerName(), 'redis, sqlite, memory; "" = redis when redis.addr or redis.url is set, else sqlite'
+        str, BrokerNameKind(), 'redis, sqlite or memory; "" = redis if redis.addr or redis.url is set, else sqlite'
     ] = ""
-    sqlite: Annotated[Sqlite, "the embedded broker, for one machine"] = Sqlite()
-    redis: Annotated[Redis, "the broker for many machines"] = Redis()
-    worker: Annotated[Worker, "runs jobs"] = Worker()
-    producer: Annotated[Producer, "finds files"] = Producer()
-    imports: Annotated[tuple[Module, ...], "Python modules to load (those with @fileq.handler)"] = ()
-    handlers: Annotated[tuple[Route, ...], "first match wins; these before decorated ones"] = (
-        Route(match="**/*", use="fileq.handlers:checksum"),
+    sqlite: Annotated[SqliteSettings, "the embedded broker, for one machine"] = SqliteSettings()
+    redis: Annotated[RedisSettings, "the broker for several machines"] = RedisSettings()
+    worker: Annotated[WorkerSettings, "runs jobs"] = WorkerSettings()
+    producer: Annotated[ProducerSettings, "finds files"] = ProducerSettings()
+    imports: Annotated[tuple[Module, ...], "Python modules to import (those with @fileq.handler)"] = ()
+    handlers: Annotated[
+        tuple[RouteSettings, ...], "routes; the first match wins; they come before decorated handlers"
+    ] = (RouteSettings(match="**/*", use="fileq.handlers:checksum"),)
+    handlers_are_given: Annotated[bool, NotAKey] = False  # whether a source set `handlers`; load() fills it in
+    circuit_breaker: Annotated[CircuitBreakerSettings, "stops claiming while too many jobs fail"] = (
+        CircuitBreakerSettings()
     )
-    circuit_breaker: Annotated[CircuitBreaker, "stops claiming while too much fails"] = CircuitBreaker()
-    observability: Annotated[Observability, "metrics, logs, traces"] = Observability()
+    observability: Annotated[ObservabilitySettings, "metrics, logs, traces"] = ObservabilitySettings()
 
     @property
     def paths(self) -> Paths:
-        """Maps the paths of producers to this machine and knows the allowed roots."""
+        """Maps the producers' paths to this machine and checks them against the allowed roots."""
         return Paths(self.producer.scan_dir, self.worker.path_map, self.worker.allowed_roots)
 
     @property
     def broker_kind(self) -> str:
-        """The broker to open: the one that was named, else what the redis settings imply."""
+        """The broker to open: the value of `broker`, else the one that the redis settings imply."""
         return self.broker or ("redis" if self.redis.url or self.redis.addr else "sqlite")
 
     @property
     def broker_location(self) -> str:
-        """Where that broker is, fit for logs; empty for one that fileq does not know."""
+        """Where that broker is, without credentials. Empty for a broker from another package."""
         known = {"redis": self.redis.location, "sqlite": self.sqlite.path, "memory": "this process only"}
         return known.get(self.broker_kind, "")
 
     @property
     def high_priority(self) -> str:
-        """Where `high_priority_exts` go: `high`, or the most urgent queue where none has that name."""
+        """The queue for `high_priority_exts`: `high`, or the most urgent one if there is no `high`."""
         priorities = self.worker.priorities
         return "high" if "high" in priorities else priorities[0]
 
 
 @functools.cache
 def every_key() -> Mapping[str, Key]:
-    """Dotted path to key, sections before what they hold."""
+    """Dotted path to key. A section comes before its own keys."""
     return dict(walk(Config))
 
 
 def is_setting(key: Key) -> bool:
-    """Whether it can be given by itself; of sections only those for which a list may stand."""
+    """Whether the key can be set by itself. A section can only if a plain list may replace it."""
     return not isinstance(key.shape, type) or bool(key.shape.list_field)

@@ -1,7 +1,7 @@
-"""What a section of the configuration is: a frozen struct whose field types say everything about its keys.
+"""Sections of the configuration: frozen structs whose field types describe their keys completely.
 
-A field is `Annotated[type, kind, "what it means"]`. From that come reading, checking, listing, redaction, the
-example file and the table in the README; a new key is one line in schema.py.
+A field is `Annotated[type, kind, "help text"]`. Reading, validation, listing, masking, the example file and the table
+in the README are all derived from it, so a new key is one line in schema.py. This module knows no key by name.
 """
 
 from __future__ import annotations
@@ -15,50 +15,54 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args, get_o
 import msgspec
 from msgspec import Struct
 
-from fileq.config.kinds import Choice, Flag, Leaf, Text, Whole
+from fileq.config.kinds import BooleanKind, ChoiceKind, IntegerKind, TextKind, ValueKind
 
 
 class AtLeastOne:
     """Marks a list that must not be empty."""
 
 
+class NotAKey:
+    """Marks a field of a section that no source can set by name. Listings and the example file omit it."""
+
+
 class ListOf(Struct, frozen=True):
     item: Shape
-    at_least: int = 0
+    min_items: int = 0
 
 
 class MapOf(Struct, frozen=True):
-    """A mapping with keys of the user's choice."""
+    """A mapping whose keys the user chooses."""
 
-    key: Leaf
-    value: Leaf
+    key: ValueKind
+    value: ValueKind
 
 
 class Key(Struct, frozen=True):
-    """One key of a section: what it holds and what it means."""
+    """One key of a section: its name, the shape of its value and its help text."""
 
     name: str
     shape: Shape
-    doc: str
+    help: str
 
 
 class Section(Struct, frozen=True, kw_only=True):
     """Keys that belong together.
 
-    `list_field` is what a plain list given for the whole section sets; it is not a key. A sparse section is
-    written without the keys that are unset.
+    `list_field` names the field that a plain list sets when it is given in place of the whole section.
+    A sparse section is written without the keys that have their default.
     """
 
     list_field: ClassVar[str] = ""
     is_sparse: ClassVar[bool] = False
 
-    def faults(self) -> Iterator[tuple[str, str]]:
-        """What is wrong with these values together, each being right by itself: key (or "") and sentence."""
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        """Conflicts between keys that are valid each by itself: the key (or "" for the section) and what is wrong."""
         yield from ()
 
     @classmethod
     def from_list(cls, items: tuple[Any, ...]) -> typing.Self:
-        """The section that a plain list stands for; only where there is a `list_field`."""
+        """The section that a plain list stands for. Only sections with a `list_field` implement it."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -66,24 +70,27 @@ class Section(Struct, frozen=True, kw_only=True):
         return f"{type(self).__name__}({shown})"
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
-        """Tracebacks with locals and debug logs print these; they must not hold a secret."""
+        """Name and masked value of each field. Tracebacks and debug logs print these, so no secret may be in them."""
         keys = keys_of(type(self))
         return [(name, _masked(keys.get(name), getattr(self, name))) for name in self.__struct_fields__]
 
 
-Shape: TypeAlias = Leaf | ListOf | MapOf | type[Section]
+Shape: TypeAlias = ValueKind | ListOf | MapOf | type[Section]
 
 
 @functools.cache
 def keys_of(section: type[Section]) -> Mapping[str, Key]:
-    """The keys a user can write in this section, in order."""
-    fields = [field for field in msgspec.structs.fields(section) if field.name != section.list_field]
-    return {field.name: Key(field.name, shape_of(field.type), _doc_of(field.type)) for field in fields}
+    """The keys that a user can write in this section, in order."""
+    return {
+        field.name: Key(field.name, shape_of(field.type), _help_of(field.type))
+        for field in msgspec.structs.fields(section)
+        if NotAKey not in _marks_of(field.type)
+    }
 
 
 @functools.cache
 def list_shape(section: type[Section]) -> ListOf | None:
-    """The shape of the plain list that may stand for this section."""
+    """The shape of the plain list that may replace this section, or None if no list may."""
     for field in msgspec.structs.fields(section):
         if field.name == section.list_field:
             shape = shape_of(field.type)
@@ -93,58 +100,63 @@ def list_shape(section: type[Section]) -> ListOf | None:
 
 
 def shape_of(hint: Any) -> Shape:
-    """The shape a type hint stands for; a kind in its annotation goes before what its type implies."""
-    base, marks = (get_args(hint)[0], get_args(hint)[1:]) if get_origin(hint) is Annotated else (hint, ())
+    """The shape that a type hint describes. A kind in its annotation takes precedence over its type."""
+    base = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    marks = _marks_of(hint)
     for mark in marks:
-        if isinstance(mark, Leaf):
+        if isinstance(mark, ValueKind):
             return mark
     arguments = get_args(base)
     if get_origin(base) is types.UnionType or get_origin(base) is typing.Union:
         return shape_of(next(argument for argument in arguments if argument is not type(None)))
     if get_origin(base) is tuple:
-        return ListOf(shape_of(arguments[0]), at_least=int(AtLeastOne in marks))
+        return ListOf(shape_of(arguments[0]), min_items=int(AtLeastOne in marks))
     if get_origin(base) is Mapping:
         key, value = (shape_of(argument) for argument in arguments)
-        assert isinstance(key, Leaf)
-        assert isinstance(value, Leaf)
+        assert isinstance(key, ValueKind)
+        assert isinstance(value, ValueKind)
         return MapOf(key, value)
     if get_origin(base) is Literal:
-        return Choice(arguments)
+        return ChoiceKind(arguments)
     if isinstance(base, type) and issubclass(base, Section):
         return base
-    return {bool: Flag(), int: Whole(), str: Text()}[base]
+    return {bool: BooleanKind(), int: IntegerKind(), str: TextKind()}[base]
+
+
+def _marks_of(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+
+
+def _help_of(hint: Any) -> str:
+    return next((mark for mark in _marks_of(hint) if isinstance(mark, str)), "")
 
 
 def _masked(key: Key | None, value: Any) -> Any:
-    return key.shape.mask(value) if key and isinstance(key.shape, Leaf) and isinstance(value, str) else value
-
-
-def _doc_of(hint: Any) -> str:
-    return next((mark for mark in getattr(hint, "__metadata__", ()) if isinstance(mark, str)), "")
+    return key.shape.mask(value) if key and isinstance(key.shape, ValueKind) and isinstance(value, str) else value
 
 
 def walk(section: type[Section], path: str = "") -> Iterator[tuple[str, Key]]:
-    """Every key below a section with its dotted path, sections before what they hold."""
+    """Every key below a section with its dotted path. A section comes before its own keys."""
     for key in keys_of(section).values():
         yield f"{path}{key.name}", key
         if isinstance(key.shape, type):
             yield from walk(key.shape, f"{path}{key.name}.")
 
 
-def written(shape: Shape, value: Any) -> Any:
-    """The value as a person would write it in YAML, with whatever is secret starred out."""
-    if isinstance(shape, Leaf):
+def to_plain(shape: Shape, value: Any) -> Any:
+    """The value as a person would write it in YAML, with secrets masked."""
+    if isinstance(shape, ValueKind):
         text = shape.write(value)
         return shape.mask(text) if isinstance(text, str) else text
     if isinstance(shape, ListOf):
-        return [written(shape.item, item) for item in value]
+        return [to_plain(shape.item, item) for item in value]
     if isinstance(shape, MapOf):
-        return {key: written(shape.value, item) for key, item in value.items()}
+        return {key: to_plain(shape.value, item) for key, item in value.items()}
     if (form := list_shape(shape)) and (items := getattr(value, shape.list_field)):
-        return written(form, items)
-    absent = shape() if shape.is_sparse else None
+        return to_plain(form, items)
+    defaults = shape() if shape.is_sparse else None
     return {
-        key.name: written(key.shape, getattr(value, key.name))
+        key.name: to_plain(key.shape, getattr(value, key.name))
         for key in keys_of(shape).values()
-        if absent is None or getattr(value, key.name) != getattr(absent, key.name)
+        if defaults is None or getattr(value, key.name) != getattr(defaults, key.name)
     }

@@ -1,4 +1,7 @@
-"""The configuration for people: listings, the example file, the table in the README. Secrets never leave here."""
+"""Shows the configuration to people: listings, the example file, the table in the README.
+
+Every value passes through `to_plain`, which masks secrets. This module must never return an unmasked secret.
+"""
 
 from __future__ import annotations
 
@@ -10,45 +13,43 @@ from typing import Any
 from msgspec import Struct
 
 from fileq.config.load import Loaded
+from fileq.config.read import DEFAULT, Origin, unknown_key
 from fileq.config.resolve import value_at
 from fileq.config.schema import Config, every_key, is_setting
-from fileq.config.section import ListOf, MapOf, Section, keys_of, written
-from fileq.config.suggest import unknown_key
-from fileq.config.tree import DEFAULT, Origin
+from fileq.config.section import ListOf, MapOf, Section, keys_of, to_plain
 from fileq.core.errors import ConfigError
 
-# Texts that mean themselves in any YAML reader without quotes; words like `off` and `null` do not.
+# Texts that every YAML parser reads as this text without quotes. Words like `off` and `null` are not such texts.
 _PLAIN = re.compile(
     r"(?!(?i:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z][\w-]*|(?:\d+(?:ms|[smhd]|[KMGT]?B))+", re.ASCII
 )
 _COMMENT_COLUMN = 56
 
 
-class Row(Struct, frozen=True):
-    """One setting: its dotted key, its value as YAML with secrets starred out, where it came from, and the same value
-    as plain data."""
+class ListedSetting(Struct, frozen=True):
+    """One line of a listing. Secrets are masked in both forms of the value."""
 
-    key: str
-    value: str
+    key: str  # the dotted path
+    value: str  # as YAML
     origin: Origin
-    plain: Any = None
+    plain: Any = None  # the same value as plain data
 
 
 def redacted(config: Config) -> dict[str, Any]:
-    """Everything as plain values, as a person would write them, fit for logs and JSON."""
-    values: dict[str, Any] = written(Config, config)
+    """Every key as plain data, as a person would write it, with secrets masked."""
+    values: dict[str, Any] = to_plain(Config, config)
     return values
 
 
-def to_listing(loaded: Loaded, key: str = "") -> list[Row]:
-    """Every setting in order, or only those at and below a key."""
+def to_listing(loaded: Loaded, key: str = "") -> list[ListedSetting]:
+    """Every setting in the order of the schema, or only those at and below a key."""
     rows = [
-        Row(path, to_yaml(value), loaded.origins.get(path, DEFAULT), value)
+        ListedSetting(path, to_yaml(value), loaded.origins.get(path, DEFAULT), value)
         for path, value in _flat(Config, redacted(loaded.config), "")
     ]
     chosen = [row for row in rows if not key or f"{row.key}.".startswith(f"{key}.")]
     if not chosen and key in every_key():
-        # A list stands where the section with this key would be.
+        # A plain list replaces the section that this key belongs to.
         chosen = [row for row in rows if key.startswith(f"{row.key}.")]
     if not chosen:
         raise ConfigError(unknown_key(key))
@@ -81,9 +82,9 @@ def to_yaml(value: Any) -> str:
 
 
 def example_yaml() -> str:
-    """The text of config.example.yaml: every key with its default and a line on it."""
+    """The text of config.example.yaml: every key with its default and its help text."""
     head = (
-        "# Every key of fileq with its default. A file that holds only some of them is complete.\n"
+        "# Every key of fileq with its default. All keys are optional.\n"
         "# Each can also be set in the environment: worker.count as WORKER_COUNT or FILEQ_WORKER_COUNT.\n"
     )
     lines = _example_lines(Config, Config(), "")
@@ -94,20 +95,20 @@ def _example_lines(section: type[Section], values: Section, indent: str) -> Iter
     for key in keys_of(section).values():
         value = getattr(values, key.name)
         if isinstance(key.shape, type):
-            yield f"{indent}{key.name}:", key.doc
+            yield f"{indent}{key.name}:", key.help
             yield from _example_lines(key.shape, value, f"{indent}  ")
         elif isinstance(key.shape, ListOf) and isinstance(key.shape.item, type):
-            yield f"{indent}{key.name}:", key.doc
+            yield f"{indent}{key.name}:", key.help
             options = ", ".join(keys_of(key.shape.item))
-            yield from ((f"{indent}  - {to_yaml(item)}", f"keys: {options}") for item in written(key.shape, value))
+            yield from ((f"{indent}  - {to_yaml(item)}", f"keys: {options}") for item in to_plain(key.shape, value))
         else:
-            yield f"{indent}{key.name}: {to_yaml(written(key.shape, value))}", key.doc
+            yield f"{indent}{key.name}: {to_yaml(to_plain(key.shape, value))}", key.help
 
 
 def markdown_table() -> str:
     """The table of settings in the README."""
     rows = [
-        f"| `{path}` | `{to_yaml(written(key.shape, value_at(Config(), path)))}` | {key.doc.replace('<', '&lt;')} |"
+        f"| `{path}` | `{to_yaml(to_plain(key.shape, value_at(Config(), path)))}` | {key.help.replace('<', '&lt;')} |"
         for path, key in every_key().items()
         if is_setting(key)
     ]

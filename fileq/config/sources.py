@@ -1,33 +1,39 @@
-"""Where values come from: the YAML file, the environment, --set. Each becomes a layer of the tree.
+"""Where values come from: the YAML file, the environment and --set. Each becomes one layer of the tree.
 
-Nothing is checked here but what keeps a layer from being read at all; read.py judges the values.
+Owns finding and parsing the file, the names of the environment variables and the spelling of values given as text.
+Only syntax is checked here; read.py validates keys and values. YAML is composed, never constructed, so that no YAML tag
+can execute anything, and scalars stay as they are written: `password: 0123`, `watch: off` and `name: 1:30` are texts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fileq.config.kinds import Leaf
-from fileq.config.schema import Worker, every_key, is_setting
+from fileq.config.kinds import ValueKind
+from fileq.config.read import DEFAULT, Node, Origin, nested, overlay, unknown_key
+from fileq.config.schema import WorkerSettings, every_key, is_setting
 from fileq.config.section import ListOf, MapOf, Shape, list_shape
-from fileq.config.suggest import unknown_key
-from fileq.config.tree import DEFAULT, Node, Origin, laid_over, nested
-from fileq.config.yamltext import parse_yaml
 from fileq.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import yaml
 
 PREFIX = "FILEQ_"
 DEFAULT_FILE = "config.yaml"
-# Ours without being settings: the file's name, and what handlers find in their environment.
+# Variables of fileq that are not settings: the name of the file, and the variables that commands receive.
 _NOT_SETTINGS = re.compile(r"FILEQ_CONFIG|FILEQ_JOB_\w+")
-_COMMA = re.compile(r",(?![^{]*\})")  # not those of a glob such as *.{pdf,txt}
+_COMMA = re.compile(r",(?![^{]*\})")  # not the commas of a glob such as *.{pdf,txt}
+_YAML_TAG = "tag:yaml.org,2002:"
+_SCALAR_TAGS = {_YAML_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "value")}
 
 
-class Gathered(Struct, frozen=True):
-    """All layers as one tree, and what was noticed on the way."""
+class GatheredSources(Struct, frozen=True):
+    """All layers as one tree, with the problems found so far and the unknown FILEQ_ variables."""
 
     tree: Node
     path: str | None
@@ -35,21 +41,21 @@ class Gathered(Struct, frozen=True):
     unknown_env: tuple[str, ...]
 
 
-def gather(path: str | None, sets: Iterable[str], environ: Mapping[str, str], cwd: Path) -> Gathered:
-    """Every source read, the stronger over the weaker: --set, FILEQ_X, X, the file."""
+def gather(path: str | None, sets: Iterable[str], environ: Mapping[str, str], cwd: Path) -> GatheredSources:
+    """Reads every source and merges them. Highest precedence first: --set, FILEQ_X, X, the file."""
     found = find_file(path, environ, cwd)
     file = read_file(found, cwd) if found else Node(None, DEFAULT)
     problems: list[str] = []
     chosen = set_layer(sets, problems)
-    # Twice, because the names of the queues' variables depend on which priorities there are.
-    draft = _stacked([file, *environment_layers(environ, variable_names(), []), chosen])
+    # Two passes: each priority has a variable of its own, and the first pass finds the priorities.
+    draft = _merged_layers([file, *environment_layers(environ, variable_names(), []), chosen])
     names = variable_names(_priorities(draft))
-    tree = _stacked([file, *environment_layers(environ, names, problems), chosen])
-    return Gathered(tree, found, problems, _unknown_names(environ, names))
+    tree = _merged_layers([file, *environment_layers(environ, names, problems), chosen])
+    return GatheredSources(tree, found, problems, _unknown_names(environ, names))
 
 
 def find_file(path: str | None, environ: Mapping[str, str], cwd: Path) -> str | None:
-    """The file to read: the one that is named, which must be there, else ./config.yaml if it is."""
+    """The file to read: the named one, which must exist, else ./config.yaml if that exists."""
     for name, source in ((path, "--config"), (environ.get("FILEQ_CONFIG") or None, "FILEQ_CONFIG")):
         if name is not None:
             if not (cwd / name).exists():
@@ -74,20 +80,20 @@ def parsed_file(content: bytes, path: str) -> Node:
 
 
 def variable_names(priorities: Iterable[str] = ()) -> dict[str, str]:
-    """Environment variable, without the FILEQ_ prefix, to the dotted path that it sets."""
+    """Maps each environment variable, without the FILEQ_ prefix, to the dotted path that it sets."""
     paths = [path for path, key in every_key().items() if is_setting(key)]
     paths += [f"worker.queues.{priority}" for priority in priorities]
     return {re.sub(r"[.-]", "_", path).upper(): path for path in paths}
 
 
 def environment_layers(environ: Mapping[str, str], names: Mapping[str, str], problems: list[str]) -> Iterator[Node]:
-    """X, then FILEQ_X. Names at the top level are too common to be taken without the prefix."""
+    """The layer of X, then that of FILEQ_X. Top-level keys need the prefix, because their names are too common."""
     for prefix in ("", PREFIX):
         layer = Node({}, DEFAULT)
         for name, path in names.items():
             text = environ.get(prefix + name, "")
             if text and (prefix or "." in path):
-                layer = laid_over(layer, from_text(path, text, Origin("env", prefix + name), problems))
+                layer = overlay(layer, from_text(path, text, Origin("env", prefix + name), problems))
         yield layer
 
 
@@ -97,31 +103,31 @@ def _unknown_names(environ: Mapping[str, str], names: Mapping[str, str]) -> tupl
 
 
 def set_layer(sets: Iterable[str], problems: list[str]) -> Node:
-    """--set key=value, each over those before it."""
+    """The layer of --set key=value. A later one overrides an earlier one."""
     layer = Node({}, DEFAULT)
     origin = Origin("--set")
     for item in sets:
         path, separator, text = item.partition("=")
         path = path.strip()
         if not separator:
-            # Only what looks like a key: the rest may be a password with a colon in place of the sign.
+            # Shows only what looks like a key: in `redis.password:secret` the rest is a password.
             shown = re.match(r"[\w.-]*", item)
-            problems.append(f"--set needs key=value, such as worker.count=8; after {shown and shown[0]!r} comes no =")
+            problems.append(f"--set needs key=value, such as worker.count=8; {shown and shown[0]!r} has no =")
         elif locate(path) is None:
-            problems.append(origin.remark(unknown_key(path)))
+            problems.append(origin.message(unknown_key(path)))
         else:
-            layer = laid_over(layer, from_text(path, text, origin, problems))
+            layer = overlay(layer, from_text(path, text, origin, problems))
     return layer
 
 
 def from_text(path: str, text: str, origin: Origin, problems: list[str]) -> Node:
-    """One known setting given as text, as the tree that the file would have held."""
+    """The tree of one known setting given as text, as the file would hold it."""
     located = locate(path)
     assert located is not None
     parts, shape = located
-    if isinstance(shape, Leaf):
+    if isinstance(shape, ValueKind):
         return nested(parts, Node(text, origin))
-    # A glob may start with a brace: only what can be a mapping is taken for one.
+    # A glob may start with a brace, so a brace begins a mapping only where the key can hold one.
     if text.lstrip().startswith("[" if isinstance(shape, ListOf) else ("[", "{")):
         try:
             return nested(parts, parse_yaml(text, lambda _line: origin))
@@ -132,7 +138,7 @@ def from_text(path: str, text: str, origin: Origin, problems: list[str]) -> Node
 
 
 def _split(shape: Shape, text: str, origin: Origin) -> Node:
-    """A comma-separated list, or a mapping as k=v,k=v; a text that is neither is left for read.py to refuse."""
+    """A comma-separated list, or a mapping as k=v,k=v. Any other text stays text, and read.py rejects it."""
     items = [item.strip() for item in _COMMA.split(text) if item.strip()]
     if isinstance(shape, MapOf):
         pairs = [item.partition("=") for item in items]
@@ -140,13 +146,13 @@ def _split(shape: Shape, text: str, origin: Origin) -> Node:
             return Node({key.strip(): Node(value.strip(), origin) for key, _, value in pairs}, origin)
         return Node(text, origin)
     form = list_shape(shape) if isinstance(shape, type) else shape
-    if isinstance(form, ListOf) and isinstance(form.item, Leaf):
+    if isinstance(form, ListOf) and isinstance(form.item, ValueKind):
         return Node([Node(item, origin) for item in items], origin)
     return Node(text, origin)
 
 
 def locate(path: str) -> tuple[tuple[str, ...], Shape] | None:
-    """The keys that lead to a setting and what it holds. The rest of a path into a mapping is one key, dots and all."""
+    """The keys that lead to a setting, and its shape. In a mapping the rest of the path is one key, dots included."""
     if key := every_key().get(path):
         return tuple(path.split(".")), key.shape
     for name, key in every_key().items():
@@ -156,16 +162,111 @@ def locate(path: str) -> tuple[tuple[str, ...], Shape] | None:
     return None
 
 
-def _stacked(layers: Iterable[Node]) -> Node:
+def _merged_layers(layers: Iterable[Node]) -> Node:
     tree = Node({}, DEFAULT)
     for layer in layers:
-        tree = laid_over(tree, layer)
+        tree = overlay(tree, layer)
     return tree
 
 
 def _priorities(tree: Node) -> tuple[str, ...]:
-    """The priorities as somebody wrote them, right or wrong."""
+    """The priorities as they were given, not validated yet."""
     node = tree.at("worker.priorities")
     if node is None or not isinstance(node.value, list):
-        return Worker().priorities
+        return WorkerSettings().priorities
     return tuple(item.value for item in node.value if isinstance(item.value, str) and item.value)
+
+
+def parse_yaml(text: str | bytes, origin_at: Callable[[int], Origin]) -> Node:
+    """The tree of one document. The ConfigError holds its syntax error, or every key that is given twice."""
+    import yaml
+
+    builder = _TreeBuilder(origin_at)
+    try:
+        # Not the C loader: it saves milliseconds, but deep nesting crashes the process.
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        tree = Node(None, origin_at(1)) if root is None else builder.build(root, "")
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise ConfigError(origin_at(mark.line + 1 if mark else 1).message(_syntax_problem(error))) from None
+    except (yaml.YAMLError, UnicodeDecodeError):
+        raise ConfigError(origin_at(1).message("not UTF-8 text, or it contains characters that YAML forbids")) from None
+    except RecursionError:
+        raise ConfigError(origin_at(1).message("nested too deeply")) from None
+    if builder.problems:
+        raise ConfigError(builder.problems)
+    return tree
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError) -> str:
+    """What is wrong, without the text around it, which may be a password."""
+    problem = error.problem or "not valid YAML"
+    if "alias" in f"{error.context} {problem}":
+        return "not valid YAML: a value that starts with * must be in quotes"
+    if any(word in problem for word in ("tag", "anchor")):
+        return "not valid YAML: a value that starts with ! or & must be in quotes"
+    return f"not valid YAML: {problem}"
+
+
+class _TreeBuilder:
+    """Converts composed YAML nodes into a tree and collects the problems."""
+
+    def __init__(self, origin_at: Callable[[int], Origin]) -> None:
+        self.problems: list[str] = []
+        self._origin_at = origin_at
+        self._built: dict[int, Node | None] = {}  # by id(): an alias is the same object as its anchor
+
+    def build(self, node: yaml.Node, path: str) -> Node:
+        if id(node) in self._built:
+            # None while the node is being built: the anchor contains its own alias.
+            return self._built[id(node)] or self._reject(node, path, "refers to itself")
+        self._built[id(node)] = None
+        built = self._built[id(node)] = self._build_new(node, path)
+        return built
+
+    def _build_new(self, node: yaml.Node, path: str) -> Node:
+        import yaml
+
+        origin = self._origin_at(node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode) and node.tag == _YAML_TAG + "map":
+            return Node(self._mapping(node, path), origin)
+        if isinstance(node, yaml.SequenceNode) and node.tag == _YAML_TAG + "seq":
+            return Node([self.build(item, f"{path}[{index}]") for index, item in enumerate(node.value)], origin)
+        if isinstance(node, yaml.ScalarNode) and node.tag in _SCALAR_TAGS:
+            return Node(None if node.tag == _YAML_TAG + "null" else node.value, origin)
+        return self._reject(node, path, "has a YAML tag, which is not supported; quote a value that starts with !")
+
+    def _mapping(self, node: yaml.MappingNode, path: str) -> dict[str, Node]:
+        own: dict[str, Node] = {}
+        inherited: dict[str, Node] = {}
+        lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == _YAML_TAG + "merge":
+                inherited = {**self._merged(value_node, path), **inherited}
+                continue
+            if not isinstance(key_node.value, str):
+                self._reject(key_node, path, "has a key that is not a text")
+                continue
+            key, line = key_node.value, key_node.start_mark.line + 1
+            inner = f"{path}.{key}" if path else key
+            if key in own:
+                self._reject(key_node, inner, f"is given twice, first on line {lines[key]}")
+            lines.setdefault(key, line)
+            own[key] = Node(self.build(value_node, inner).value, self._origin_at(line))
+        return {**inherited, **own}
+
+    def _merged(self, node: yaml.Node, path: str) -> dict[str, Node]:
+        """The keys that `<<` adds. Of several mappings the first takes precedence."""
+        value = self.build(node, path).value
+        merged: dict[str, Node] = {}
+        for item in reversed(value if isinstance(value, list) else [Node(value, self._origin_at(1))]):
+            if isinstance(item.value, dict):
+                merged |= item.value
+            else:
+                self._reject(node, path, "merges (<<) something that is not a mapping")
+        return merged
+
+    def _reject(self, node: yaml.Node, path: str, why: str) -> Node:
+        origin = self._origin_at(node.start_mark.line + 1)
+        self.problems.append(origin.message(f"{path or 'the file'} {why}"))
+        return Node(None, origin)

@@ -1,4 +1,4 @@
-"""A claim: one job in the hands of one slot."""
+"""A claim: one job that one slot holds. A value only."""
 
 from __future__ import annotations
 
@@ -10,27 +10,23 @@ from fileq.core.job import Job, raw_id
 
 
 class ClaimKey(NamedTuple):
-    """Names one claim: no slot uses a token twice."""
+    """Identifies one claim: no slot uses a token twice."""
 
     slot: str
     token: int
 
 
 class Claim(Struct, frozen=True):
-    """A job that a slot holds. `raw` is the element exactly as it lies in the processing list.
-
-    `token` numbers the claims of a slot, so that a settlement repeated after a lost reply is told from
-    one about the same bytes claimed again. `job` is None when the bytes are not a job; `defect` says why.
-    """
+    """A job that a slot holds."""
 
     slot: str
-    token: int
+    token: int  # counts the slot's claims; a settlement whose token is settled already is a repeat
     queue: str
-    raw: bytes
-    job: Job | None
+    raw: bytes  # exactly as in the slot's processing list
+    job: Job | None  # None if the bytes are not a job
     record_id: str | None = None
     claimed_ms: int = 0
-    defect: str = ""
+    defect: str = ""  # why the bytes are not a job
 
     @property
     def key(self) -> ClaimKey:

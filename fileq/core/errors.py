@@ -2,13 +2,12 @@
 
 FileqError
 ├── ConfigError            a flag, key, value or file is wrong; all problems at once
-├── BrokerError            the broker answered, and refused
-│   ├── BrokerUnavailable  the broker is away; the same call may succeed later
-│   └── LeaseLost          this slot no longer holds the job it speaks of
-└── JobError               raised by or about one job
+├── BrokerError            the broker answered and refused
+│   └── BrokerUnavailable  the broker is away; the same call may succeed later
+└── JobError               about one job
     ├── Undecodable        bytes in a queue that are not a job
-    ├── Retry              a handler asks for another attempt, after a delay of its choice
-    └── Permanent          a handler says that no attempt will ever succeed
+    ├── Retry              a handler fails this attempt and chooses the delay before the next
+    └── Permanent          a handler skips the remaining attempts
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from collections.abc import Sequence
 
 
 class FileqError(Exception):
-    """The root: catching it catches everything fileq raises on purpose."""
+    """The base class of every error that fileq raises on purpose."""
 
 
 class ConfigError(FileqError):
-    """Holds every problem found, one line each, so that one run shows them all."""
+    """Holds every problem found, one line each, so that one run reports them all."""
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems = (problems,) if isinstance(problems, str) else tuple(problems)
@@ -33,11 +32,7 @@ class BrokerError(FileqError):
 
 
 class BrokerUnavailable(BrokerError):
-    """The broker is away (down, loading, read-only, full); no job is to blame."""
-
-
-class LeaseLost(BrokerError):
-    """The slot lost the job to a reaper; whatever it did since then does not count."""
+    """The broker is away (down, loading, read-only, full). This is never a job's failure."""
 
 
 class JobError(FileqError):

@@ -1,13 +1,341 @@
-"""The channel on which everything is told."""
+"""Every event of fileq: one Struct each, with its name, its level, its fields and one line of meaning (the docstring).
+
+`emit(event)` is the only way to report something. Logs, metrics, tracing, the broker's `job:*` events and the tables in
+docs/events.md derive from these classes. A field that is None does not apply and is left out of the log line. A field
+in `hidden` is for listeners only and never reaches a log line.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import enum
+from collections.abc import Callable, Mapping
+from typing import ClassVar, TypeAlias
+
+from msgspec import Struct
+
+from fileq.core.claim import Claim
+from fileq.core.job import Job, parse_time
+from fileq.core.settlement import Settlement, Verb
 
 
-class Emit(Protocol):
-    """Tells that something happened: a dotted past-tense name and data. Logs and metrics listen; nobody answers.
+class Event(Struct, frozen=True):
+    """`level` is the level of the log line; `none` means that the event is for metrics only."""
 
-    `level` is the log's; `none` is not worth a line."""
+    name: ClassVar[str]
+    level: ClassVar[str] = "info"
+    hidden: ClassVar[tuple[str, ...]] = ()
 
-    def __call__(self, event: str, *, level: str = "info", **fields: Any) -> None: ...
+
+Emit: TypeAlias = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """An Emit without listeners."""
+
+
+# jobs
+
+
+class JobEvent(Event, frozen=True):
+    """`trace_id` and `span_id` are those of the job, or with tracing those of the span that the event belongs to."""
+
+    job_id: str
+    trace_id: str
+    span_id: str
+
+
+class JobProduced(JobEvent, frozen=True):
+    """A version of a file was enqueued."""
+
+    name = "job.produced"
+    hidden = ("job",)
+    published_as: ClassVar[str] = "job:created"
+
+    filepath: str
+    queue: str
+    job: Job
+
+
+class JobClaimed(JobEvent, frozen=True):
+    """A slot claimed a job, which had been ready for `waited_ms`."""
+
+    name = "job.claimed"
+    level = "debug"
+    hidden = ("job",)
+    published_as: ClassVar[str] = "job:started"
+
+    queue: str
+    worker_id: str
+    waited_ms: int | None
+    job: Job | None
+
+
+class AttemptEnded(JobEvent, frozen=True):
+    """How an attempt ended: `outcome` is the word for it in traces, `published_as` the broker's event ("" for none)."""
+
+    outcome: ClassVar[str]
+    is_error: ClassVar[bool] = False
+    published_as: ClassVar[str] = ""
+
+    queue: str
+    worker_id: str | None
+    duration_ms: int
+    error: str | None
+
+
+class JobCompleted(AttemptEnded, frozen=True):
+    """A job was completed. `is_superseded`: without running it, because a newer version of its file has its own job."""
+
+    name = "job.completed"
+    outcome = "completed"
+    published_as = "job:completed"
+
+    is_superseded: bool | None = None
+
+
+class JobFailed(AttemptEnded, frozen=True):
+    """An attempt failed; the next one starts after `delay_ms`."""
+
+    name = "job.failed"
+    level = "warning"
+    outcome = "failed"
+    is_error = True
+    published_as = "job:failed"
+
+    delay_ms: int = 0
+
+
+class JobDead(AttemptEnded, frozen=True):
+    """A job became a dead letter. `is_failure`: its last attempt failed. `lost_by`: the slot a reaper took it from."""
+
+    name = "job.dead"
+    level = "error"
+    outcome = "dead"
+    is_error = True
+    published_as = "job:dead"
+
+    is_failure: bool | None = None
+    lost_by: str | None = None
+
+
+class JobRecovered(AttemptEnded, frozen=True):
+    """The process that ran a job died and the job was given back, by its worker or by a reaper (`lost_by`, `verb`)."""
+
+    name = "job.recovered"
+    level = "warning"
+    outcome = "died"
+    is_error = True
+    published_as = "job:recovered"
+
+    delay_ms: int | None = None
+    verb: str | None = None
+    lost_by: str | None = None
+
+
+class JobReleased(AttemptEnded, frozen=True):
+    """A job went back to the front of its queue because its worker stops; nothing is counted."""
+
+    name = "job.released"
+    outcome = "released"
+
+
+class JobCancelled(AttemptEnded, frozen=True):
+    """A running job was cancelled."""
+
+    name = "job.cancelled"
+    outcome = "cancelled"
+    published_as = "job:cancelled"
+
+
+class JobFenced(JobEvent, frozen=True):
+    """A slot lost its job to another one, so its outcome does not count."""
+
+    name = "job.fenced"
+    level = "warning"
+    outcome: ClassVar[str] = "fenced"
+
+    worker_id: str
+
+
+class ResultDropped(JobEvent, frozen=True):
+    """The result of a handler was not JSON or too large; the job is completed without it."""
+
+    name = "job.result_dropped"
+    level = "warning"
+
+    reason: str
+
+
+_BY_VERB: dict[Verb, type[AttemptEnded]] = {
+    Verb.COMPLETE: JobCompleted,
+    Verb.RETRY: JobFailed,
+    Verb.BURY: JobDead,
+    Verb.RELEASE: JobReleased,
+    Verb.CANCEL: JobCancelled,
+}
+
+
+def event_type_of(settlement: Settlement) -> type[AttemptEnded]:
+    """The event of a settlement. A dead worker's job is recovered, unless it has died too often and is buried."""
+    if settlement.died and settlement.verb is not Verb.BURY:
+        return JobRecovered
+    return _BY_VERB[settlement.verb]
+
+
+def claimed(claim: Claim) -> JobClaimed:
+    return JobClaimed(*_ids(claim), claim.queue, claim.slot, waited_ms(claim), claim.job)
+
+
+def settled(settlement: Settlement) -> AttemptEnded:
+    """The event of a settlement that the broker has accepted, by the slot that held the claim."""
+    s, claim = settlement, settlement.claim
+    kind = event_type_of(s)
+    common = (*_ids(claim), claim.queue, claim.slot, s.duration_ms, s.error or None)
+    if kind is JobCompleted:
+        return JobCompleted(*common, s.superseded or None)
+    if kind is JobFailed:
+        return JobFailed(*common, s.delay_ms)
+    if kind is JobDead:
+        return JobDead(*common, s.is_failure or None)
+    if kind is JobRecovered:
+        return JobRecovered(*common, s.delay_ms if s.verb is Verb.RETRY else None)
+    return kind(*common)
+
+
+def reaped(settlement: Settlement) -> JobDead | JobRecovered:
+    """The event of a settlement that a reaper made for a slot without a heartbeat."""
+    claim = settlement.claim
+    common = (*_ids(claim), claim.queue, None, 0, settlement.error or None)
+    if settlement.verb is Verb.BURY:
+        return JobDead(*common, lost_by=claim.slot)
+    return JobRecovered(*common, verb=settlement.verb.value, lost_by=claim.slot)
+
+
+def fenced(claim: Claim) -> JobFenced:
+    return JobFenced(*_ids(claim), claim.slot)
+
+
+def result_dropped(claim: Claim, reason: str) -> ResultDropped:
+    return ResultDropped(*_ids(claim), reason)
+
+
+def produced(job: Job, queue: str) -> JobProduced:
+    return JobProduced(job.id, job.trace_id, job.span_id, job.filepath, queue, job)
+
+
+def waited_ms(claim: Claim) -> int | None:
+    """From the moment the job was ready to its claim, by the clocks that wrote the two times.
+
+    None after a failure or a recovery: such a job was ready when its backoff ended, and only its record knows when."""
+    job = claim.job
+    if job is None or job.retries or job.recoveries or not claim.claimed_ms:
+        return None
+    ready = parse_time(job.process_at or job.creation_time)
+    return None if ready is None else max(0, claim.claimed_ms - round(ready.timestamp() * 1000))
+
+
+def _ids(claim: Claim) -> tuple[str, str, str]:
+    job = claim.job
+    return (job.id, job.trace_id, job.span_id) if job is not None else (claim.id, "", "")
+
+
+# files and the producer
+
+
+class SkipReason(enum.StrEnum):
+    """Why a producer saw a file or directory and did not enqueue it."""
+
+    EXCLUDED = "excluded"
+    SYMLINK = "symlink"
+    OUTSIDE = "outside"
+    LOOP = "loop"
+    SPECIAL = "special"
+    UNREADABLE = "unreadable"
+    VANISHED = "vanished"
+    CHANGING = "changing"
+    UNMARKED = "unmarked"
+
+
+class FileSkipped(Event, frozen=True):
+    """A file or directory could not be read, or a link leads outside `scan_dir` or in a circle."""
+
+    name = "file.skipped"
+    level = "warning"
+
+    reason: SkipReason
+    path: str
+
+
+class FileKept(Event, frozen=True):
+    """A file was not moved or deleted as `worker.after` says."""
+
+    name = "file.kept"
+    level = "warning"
+
+    path: str
+    wanted: str
+    reason: str
+
+
+class FilesSkipped(Event, frozen=True):
+    """How many files one turn of the producer skipped, by reason."""
+
+    name = "producer.files_skipped"
+    level = "none"
+
+    counts: Mapping[SkipReason, int]
+
+
+class ScanFinished(Event, frozen=True):
+    """A scan of the whole `scan_dir` ended. `is_complete`: without errors."""
+
+    name = "scan.finished"
+    level = "debug"
+
+    seconds: float
+    is_complete: bool
+
+
+class ScanDirLost(Event, frozen=True):
+    """`scan_dir` is missing or cannot be read."""
+
+    name = "scan_dir.lost"
+    level = "warning"
+
+    path: str
+    error: str
+
+
+class ScanDirRestored(Event, frozen=True):
+    """`scan_dir` is back."""
+
+    name = "scan_dir.restored"
+
+    path: str
+
+
+class ScanDirReplaced(Event, frozen=True):
+    """`scan_dir` is a different directory now; all of it is scanned."""
+
+    name = "scan_dir.replaced"
+
+    path: str
+
+
+class WatchEventsLost(Event, frozen=True):
+    """The kernel dropped file-system events; all of `scan_dir` is scanned."""
+
+    name = "producer.events_lost"
+    level = "warning"
+
+    action: str
+
+
+class WatchFailed(Event, frozen=True):
+    """Directories cannot be watched; they are polled instead."""
+
+    name = "producer.watch_failed"
+    level = "warning"
+
+    error: str
+    action: str

@@ -1,4 +1,4 @@
-"""One thing found out about fileq's surroundings: is it as it should be, and if not, what to do."""
+"""The result of one check of what fileq depends on, for `fileq doctor` and for warnings at start. A value only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Finding(Struct, frozen=True):
-    """`is_sound` is None where it can't be told."""
+    """`is_sound` is None if the check could not decide. `advice` is the next step if it is not sound."""
 
     name: str
     is_sound: bool | None

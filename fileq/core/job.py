@@ -1,8 +1,8 @@
-"""The job: its fields, its states, its JSON. No I/O, and no broker is ever seen from here.
+"""The job: its fields, its states and its JSON. Does no I/O and knows no broker.
 
-A job travels as one JSON object. Eight fields are always there and come first, in one order, so that
-any program can read or write one; the others are left out while unset. What this version does not
-know is carried along untouched, so that two versions can share a broker.
+A job is one JSON object. Eight fields are always present and come first, in a fixed order, so that any program can
+read or write a job. The others are left out while unset. Fields that this version does not know are kept unchanged, so
+that two versions can share a broker.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from fileq.core.errors import JobError, Undecodable
 
-# The wire name of Job.unknown: no sane program sends it, and decode() re-reads a job that does.
+# The wire name of Job.unknown. A job of another program that has such a field is decoded again, as an unknown field.
 _UNKNOWN = "\x7f"
 
 
 class State(enum.StrEnum):
-    """Where a job stands; every job is in exactly one of these."""
+    """The state of a job. A job is in exactly one of these."""
 
     PENDING = "pending"
     SCHEDULED = "scheduled"
@@ -36,12 +36,12 @@ class State(enum.StrEnum):
 
     @classmethod
     def from_filter(cls, word: str) -> State:
-        """The state an operator means: `processing` is `running`, `failed` is `retrying`."""
+        """The state for an operator's word: `processing` means `running`, `failed` means `retrying`."""
         return cls({"processing": "running", "failed": "retrying"}.get(word, word))
 
 
 class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One job, immutable. Change it with but(), which keeps what it does not know."""
+    """One job, immutable. but() makes a changed copy, which keeps the unknown fields."""
 
     id: str
     filepath: str
@@ -67,24 +67,25 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
 
     @property
     def path(self) -> bytes:
-        """The file's name as the producer's operating system spells it."""
+        """The file's path as bytes, exactly as the producer found it."""
         if self.filepath_b64 is not None:
             return base64.b64decode(self.filepath_b64)
         return self.filepath.encode()
 
     @property
     def payload_value(self) -> Any:
-        """The payload as Python values; None when there is none."""
+        """The payload as Python values; None if there is no payload."""
         return None if self.payload is UNSET else msgspec.json.decode(self.payload)
 
     def but(self, **changes: Any) -> Job:
-        """This job with some fields changed."""
+        """A copy of this job with some fields changed."""
         return msgspec.structs.replace(self, **changes)
 
 
 class Version(Struct, frozen=True):
-    """One version of one file: which path, what its content looked like from outside, and, if known, on which
-    device it was seen. No blank or line break in the last two."""
+    """One version of one file: its path, its signature, and the device it was seen on ("" if unknown).
+
+    Signature and device contain no blank and no line break."""
 
     path: bytes
     signature: str
@@ -99,7 +100,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode(job: Job) -> bytes:
-    """The job as JSON: the eight fields first, then those that are set, then what we do not know."""
+    """The job as JSON: the eight fields first, then the optional ones that are set, then the unknown ones."""
     if job.unknown is UNSET:
         return _encoder.encode(job)
     known = _encoder.encode(msgspec.structs.replace(job, unknown=UNSET))
@@ -107,7 +108,7 @@ def encode(job: Job) -> bytes:
 
 
 def decode(raw: bytes) -> Job:
-    """The job in these bytes; raises Undecodable, never anything else."""
+    """The job in these bytes. Raises Undecodable and nothing else."""
     try:
         try:
             job = _decoder.decode(raw)
@@ -133,7 +134,7 @@ def _decode_with_unknown(raw: bytes) -> Job:
     fields = _fields_decoder.decode(raw)
     unknown = {name: fields.pop(name) for name in list(fields) if name not in FIELDS}
     job = _decoder.decode(_encoder.encode(fields))
-    # A copy of each value: a Raw is a view that would keep the whole message alive and unhashed.
+    # Each value is copied: a Raw is a view into the message, keeps it in memory and is not hashable.
     return job.but(unknown={name: value.copy() for name, value in unknown.items()}) if unknown else job
 
 
@@ -152,21 +153,21 @@ def _check(job: Job) -> None:
 
 
 def raw_id(raw: bytes) -> str:
-    """The id under which bytes that are not a job are kept."""
+    """The id for bytes that are not a job: the same bytes have the same id."""
     return "raw-" + hashlib.sha1(raw, usedforsecurity=False).hexdigest()
 
 
 def file_job(
     path: bytes, *, size: int, priority: str, now: datetime, signature: str | None = None, id: str = ""
 ) -> Job:
-    """A new job about a file; a name that is not UTF-8 travels in filepath_b64."""
+    """A new job about a file. A path that is not UTF-8 is kept in filepath_b64."""
     try:
-        shown, b64 = path.decode(), None
+        text, b64 = path.decode(), None
     except UnicodeDecodeError:
-        shown, b64 = path.decode(errors="backslashreplace"), base64.b64encode(path).decode()
+        text, b64 = path.decode(errors="backslashreplace"), base64.b64encode(path).decode()
     return Job(
         id=checked_id(id) if id else str(uuid.uuid4()),
-        filepath=shown,
+        filepath=text,
         filesize=size,
         priority=priority,
         retries=0,
@@ -179,7 +180,7 @@ def file_job(
 
 
 def typed_job(type: str, payload: Any, *, priority: str, now: datetime, id: str = "") -> Job:
-    """A new job that is not about a file."""
+    """A new job without a file, identified by its type."""
     return Job(
         id=checked_id(id) if id else str(uuid.uuid4()),
         filepath="",
@@ -195,14 +196,14 @@ def typed_job(type: str, payload: Any, *, priority: str, now: datetime, id: str 
 
 
 def checked_id(id: str) -> str:
-    """The id a caller chose, if brokers and terminals can bear it."""
+    """The id that a caller chose. Raises JobError for one that is unsafe in a key or on a terminal."""
     if not 0 < len(id) <= 200 or not id.isprintable() or any(c in ' "\\' for c in id):
         raise JobError(f"id {id!r} can't be used; use up to 200 printable characters, no blank, quote or backslash")
     return id
 
 
-def rfc3339(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def rfc3339(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def rfc3339_ms(now_ms: int) -> str:
@@ -210,9 +211,9 @@ def rfc3339_ms(now_ms: int) -> str:
 
 
 def parse_time(text: str) -> datetime | None:
-    """A moment another program wrote, or None: a job is not refused for its clock."""
+    """A time that another program wrote, or None if it can't be read: a wrong time never makes a job invalid."""
     try:
-        moment = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

@@ -1,6 +1,6 @@
-"""How one run of a handler ended. Executors make these; the retry policy turns them into settlements.
+"""How one attempt ended. Executors make outcomes; the retry policy turns them into settlements.
 
-Tagged, so that a child process can send them to its parent.
+Values only. They are tagged, so that a child process can send them to its parent as JSON or MessagePack.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from msgspec import Struct
 
 
 class Done(Struct, frozen=True, tag=True):
-    """The handler returned. `warning` tells what became of a result that could not be kept."""
+    """The handler returned. `warning` says why its result could not be kept; "" if it could."""
 
     result: bytes = b""
     warning: str = ""
@@ -21,7 +21,7 @@ class Done(Struct, frozen=True, tag=True):
 class Failed(Struct, frozen=True, tag=True):
     """The attempt failed: an exception, a timeout, too much memory, a command's exit code.
 
-    `kind` is the error's name, for counting; `is_sample` says whether the breaker should hear of it."""
+    `kind` is the error's class, for the counters. `is_sample` says whether the circuit breaker counts the failure."""
 
     error: str
     kind: str
@@ -31,24 +31,30 @@ class Failed(Struct, frozen=True, tag=True):
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """Nobody tried: these bytes, this type or this hour do not allow it. It is dead, and no attempt has failed."""
+    """No attempt was made: not a job, no handler for its type, or its deadline is over. The job is dead."""
 
     error: str
     kind: str
 
 
 class Died(Struct, frozen=True, tag=True):
-    """The process that ran it ended by a signal or an exit that we did not cause."""
+    """The process that ran the handler ended by a signal or an exit that fileq did not cause."""
 
     cause: str
 
 
+class Changed(Struct, frozen=True, tag=True):
+    """Nothing was run: the file is another version now, the one with this signature."""
+
+    signature: str
+
+
 class Cancelled(Struct, frozen=True, tag=True):
-    """Somebody asked for it, and it has stopped."""
+    """The cancellation was requested, and the handler has stopped."""
 
 
 class Released(Struct, frozen=True, tag=True):
-    """It was stopped because the worker stops; nothing is held against it."""
+    """The handler was stopped because the worker stops. Neither a failure nor a recovery is counted."""
 
 
 Outcome: TypeAlias = Done | Failed | Refused | Died | Cancelled | Released

@@ -1,4 +1,7 @@
-"""How a claim ends, on its way to the broker: values only. The retry policy makes them, brokers apply them."""
+"""A settlement: how a claim ends, on its way to the broker. Values only.
+
+The retry policy makes settlements; brokers apply them. Nothing here decides or does I/O.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from fileq.core.job import Version
 
 
 class Verb(enum.StrEnum):
-    """The ways a claim ends. One Lua file, one method of the model and one test file each."""
+    """The ways a claim ends. Each has one Lua file, one branch in the other brokers and one conformance test file."""
 
     COMPLETE = "complete"
     RETRY = "retry"
@@ -21,15 +24,16 @@ class Verb(enum.StrEnum):
 
 
 class Settlement(Struct, frozen=True):
-    """How one claim ends. `raw` is the element as it travels on; `died` marks the death of a worker,
-    which counts as a recovery and never as a failure; `refused` marks a job that nobody tried to run, which counts as
-    neither. Make one with the functions below."""
+    """How one claim ends. Make one with the functions below.
+
+    `next_raw` replaces the claim's bytes. `died` means that the worker died, which counts as a recovery and not as a
+    failure. `refused` means that no attempt was made, which counts as neither."""
 
     verb: Verb
     claim: Claim
-    raw: bytes
+    next_raw: bytes
     error: str = ""
-    kind: str = ""  # of the error, for the hourly counters: an exception's name, never its text
+    kind: str = ""  # the error's class for the hourly counters, for example an exception's name; never its text
     delay_ms: int = 0
     duration_ms: int = 0
     result: bytes = b""
@@ -44,7 +48,7 @@ class Settlement(Struct, frozen=True):
 
     @property
     def is_failure(self) -> bool:
-        """Whether an attempt was made, and failed."""
+        """Whether an attempt was made and failed."""
         return self.verb in (Verb.RETRY, Verb.BURY) and not self.died and not self.refused
 
     @property
@@ -71,24 +75,31 @@ _OUTCOMES = {
 def complete(
     claim: Claim, *, result: bytes = b"", duration_ms: int = 0, superseded: bool = False, leaves: Version | None = None
 ) -> Settlement:
-    """The job is done. `leaves` is the version its handler left behind, which the ledger then knows."""
+    """The job is done. `leaves` is the version of the file after its handler ran; the ledger learns it."""
     return Settlement(
         Verb.COMPLETE, claim, claim.raw, result=result, duration_ms=duration_ms, superseded=superseded, leaves=leaves
     )
 
 
 def retry(
-    claim: Claim, raw: bytes, *, delay_ms: int, error: str, kind: str = "", duration_ms: int = 0, died: bool = False
+    claim: Claim,
+    next_raw: bytes,
+    *,
+    delay_ms: int,
+    error: str,
+    kind: str = "",
+    duration_ms: int = 0,
+    died: bool = False,
 ) -> Settlement:
-    """The attempt failed; `raw` waits out its delay and goes back to the queue it came from."""
+    """The attempt failed. `next_raw` is scheduled; after the delay it goes back to the queue it came from."""
     return Settlement(
-        Verb.RETRY, claim, raw, error, kind, delay_ms=max(0, delay_ms), duration_ms=duration_ms, died=died
+        Verb.RETRY, claim, next_raw, error, kind, delay_ms=max(0, delay_ms), duration_ms=duration_ms, died=died
     )
 
 
 def bury(
     claim: Claim,
-    raw: bytes,
+    next_raw: bytes,
     *,
     error: str,
     kind: str = "",
@@ -96,15 +107,16 @@ def bury(
     died: bool = False,
     refused: bool = False,
 ) -> Settlement:
-    """No further attempt; `raw` goes to the dead-letter list."""
-    return Settlement(Verb.BURY, claim, raw, error, kind, duration_ms=duration_ms, died=died, refused=refused)
+    """There is no further attempt. `next_raw` goes to the dead letters."""
+    return Settlement(Verb.BURY, claim, next_raw, error, kind, duration_ms=duration_ms, died=died, refused=refused)
 
 
 def release(
-    claim: Claim, raw: bytes | None = None, *, error: str = "", died: bool = False, duration_ms: int = 0
+    claim: Claim, next_raw: bytes | None = None, *, error: str = "", died: bool = False, duration_ms: int = 0
 ) -> Settlement:
-    """Back to the front of its queue, nothing counted against the job but, if its worker died, a recovery."""
-    return Settlement(Verb.RELEASE, claim, claim.raw if raw is None else raw, error, died=died, duration_ms=duration_ms)
+    """The job goes back to the front of its queue. No failure is counted; with `died`, a recovery is."""
+    kept = claim.raw if next_raw is None else next_raw
+    return Settlement(Verb.RELEASE, claim, kept, error, died=died, duration_ms=duration_ms)
 
 
 def cancel(claim: Claim, *, error: str = "cancelled", duration_ms: int = 0) -> Settlement:
@@ -112,8 +124,8 @@ def cancel(claim: Claim, *, error: str = "cancelled", duration_ms: int = 0) -> S
 
 
 class SettleResult(enum.StrEnum):
-    """What a broker says to a settlement."""
+    """What a broker did with a settlement."""
 
     DONE = "done"
     DONE_ALREADY = "done already"  # a repeat after a lost reply; no second effect
-    FENCED = "fenced"  # this slot no longer holds the job; nothing changed
+    FENCED = "fenced"  # the slot no longer holds the job; nothing changed

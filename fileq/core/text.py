@@ -1,10 +1,10 @@
-"""Text that is safe to show."""
+"""Text that is safe to print."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """In one line, and without words that a terminal obeys: a file name may hold both."""
+    """The text in one line and without control characters; a file name may contain line breaks and escape sequences."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)

@@ -1,8 +1,8 @@
-"""Which trace a job belongs to, and the ids of the spans that are made of it. Pure; knows no tracing library.
+"""The trace of a job and the ids of its spans. Does no I/O and knows no tracing library.
 
-A job brings along the ids of the span it was produced in; without them its trace is derived from what the job is, so
-that all its attempts share one. The span of an attempt is derived too: the worker that sends it and the process that
-runs the handler need not tell each other.
+A job carries the ids of the span it was produced in. Without them, its trace id is derived from the job's id and
+creation time, so that all its attempts share one trace. The span id of an attempt is derived too: the worker that
+exports the span and the process that runs the handler compute the same id without a message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SPAN_ID = re.compile(r"(?!0{16})[0-9a-f]{16}")
 
 
 def new_ids() -> tuple[str, str]:
-    """A trace that begins, and its first span."""
+    """The ids of a new trace and of its first span."""
     return secrets.token_hex(16), secrets.token_hex(8)
 
 
@@ -27,7 +27,7 @@ def new_span_id() -> str:
 
 
 def parent_of(job: Job) -> tuple[str, str]:
-    """The trace of a job and the span it was produced in; "" for one that nobody has named, or not properly."""
+    """The ids of the job's trace and of the span it was produced in; the latter is "" if missing or malformed."""
     trace_id, span_id = job.trace_id.lower(), job.span_id.lower()
     if _TRACE_ID.fullmatch(trace_id) is None:
         return _hash(16, job.id, job.creation_time), ""
@@ -35,17 +35,17 @@ def parent_of(job: Job) -> tuple[str, str]:
 
 
 def attempt_span_id(job: Job, slot: str) -> str:
-    """Of one run of this job by this slot."""
+    """The span id of the current attempt of this job by this slot."""
     return _hash(8, job.id, slot, str(attempt_of(job)))
 
 
 def attempt_of(job: Job) -> int:
-    """Which run of the job this is, from 1."""
+    """The number of the current attempt, from 1."""
     return job.retries + job.recoveries + 1
 
 
 def traceparent(trace_id: str, span_id: str) -> str:
-    """The ids as W3C's header and OpenTelemetry's environment variable have them; "" if they are not whole."""
+    """The ids in W3C's `traceparent` format; "" if one is malformed."""
     if _TRACE_ID.fullmatch(trace_id) is None or _SPAN_ID.fullmatch(span_id) is None:
         return ""
     return f"00-{trace_id}-{span_id}-01"

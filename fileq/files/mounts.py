@@ -1,7 +1,7 @@
-"""Which file system a path lies on, and whether that one reaches other machines. Reads the kernel's mount table only.
+"""The file system that a path is on, and whether other machines can change it. Reads only the kernel's mount table.
 
-It matters twice: locks and shared memory can't be trusted across machines, so no database goes there; and
-changes made by another machine fire no events, so such a directory has to be polled.
+Two decisions depend on it. Locks and shared memory are not reliable across machines, so no database may be on a network
+file system. Changes by another machine cause no inotify events, so such a directory must be polled.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_MOUNTINFO = "/proc/self/mountinfo"
+MOUNTINFO = "/proc/self/mountinfo"
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
-# FUSE of any kind counts: what answers behind it can't be told from here. fuseblk is a local disk (NTFS).
+# Every kind of FUSE counts as network, because what is behind it is unknown; except fuseblk, a local disk (NTFS).
 _NETWORK = re.compile(
     "9p|acfs|afs|beegfs|ceph|cifs|coda|fuse([.].+)?|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|orangefs|prl_fs|pvfs2|"
     "smb.*|vboxsf|virtiofs|vmhgfs"
@@ -21,41 +21,40 @@ _NETWORK = re.compile(
 
 
 class Mount(NamedTuple):
-    """One line of the mount table: where, which type, from what (a device, an export), and which part of that."""
+    """One line of the mount table."""
 
     number: int
     parent: int
     point: bytes
-    kind: str
-    source: str
-    part: str
+    kind: str  # of file system
+    source: str  # a device or an export
+    part: str  # the directory of the source that is mounted
 
     def holds(self, path: bytes) -> bool:
         return self.point == b"/" or path == self.point or path.startswith(self.point + b"/")
 
     @property
     def device(self) -> str:
-        """What is mounted there, in words that outlive a reboot, without a blank: two mounts of one disk differ if
-        they show different parts of it."""
+        """Names what is mounted, the same after a reboot and without blanks. Two parts of one disk have two names."""
         words = f"{self.kind}:{self.source}" + (f"[{self.part}]" if self.part != "/" else "")
         return "".join(c if c.isprintable() and not c.isspace() else "_" for c in words)
 
 
 def filesystem_type(path: str | bytes | os.PathLike[str]) -> str:
-    """The type of the file system that holds this path, or would hold it; "" where the kernel does not tell."""
+    """The type of the file system of this path, which need not exist; "" if it is unknown."""
     mount = mount_of(os.fsencode(os.path.realpath(path)), mounts())
     return mount.kind if mount is not None else ""
 
 
 def is_network(filesystem: str) -> bool:
-    """Whether a file there may be changed by another machine, or by a program that speaks for one."""
+    """Whether another machine may change files on this type of file system."""
     return _NETWORK.fullmatch(filesystem) is not None
 
 
 def mount_of(path: bytes, table: Sequence[Mount]) -> Mount | None:
-    """The mount a real path leads to, found as the kernel does: from mount to mount, each on top of the one before.
+    """The mount of a path without symbolic links, found as the kernel does: from each mount to the one on top of it.
 
-    The longest mount point is not always it: one that lies below a later mount is hidden by that."""
+    That is not always the longest mount point: a later mount hides those below it."""
     candidates = [mount for mount in table if mount.holds(path)]
     numbers = {mount.number for mount in candidates}
     here: Mount | None = None
@@ -69,18 +68,18 @@ def mount_of(path: bytes, table: Sequence[Mount]) -> Mount | None:
 
 def read_mountinfo() -> bytes:
     try:
-        with open(_MOUNTINFO, "rb") as file:
+        with open(MOUNTINFO, "rb") as file:
             return file.read()
     except OSError:
         return b""
 
 
 def mounts() -> list[Mount]:
-    """From lines such as `36 35 98:0 /part /mount\\040point rw master:1 - ext4 /dev/sda rw`, in their order."""
+    """The mount table, in its order, from lines like `36 35 98:0 /part /mount\\040point rw - ext4 /dev/sda rw`."""
     found = []
     for line in read_mountinfo().splitlines():
-        place, separator, rest = line.partition(b" - ")
-        fields = place.split(b" ")
+        mounted, separator, rest = line.partition(b" - ")
+        fields = mounted.split(b" ")
         kind, _, source = rest.partition(b" ")
         if separator and len(fields) > 4 and fields[0].isdigit() and fields[1].isdigit():
             number, parent = int(fields[0]), int(fields[1])

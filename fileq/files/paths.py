@@ -1,4 +1,7 @@
-"""Where a job's file is for this worker: the producer's path mapped, and the roots it must lie under. No broker."""
+"""Where a job's file is for this worker: maps the producer's paths, and holds the roots they must be under.
+
+Only computes on path names; reads no file.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 
 class Paths:
-    """The mapping and the roots of one worker."""
+    """The `path_map` and `allowed_roots` of one worker. Without roots, the mapped `scan_dir` is the only one."""
 
     def __init__(self, scan_dir: str, path_map: Mapping[str, str], allowed_roots: Sequence[str]) -> None:
         pairs = ((os.fsencode(theirs), os.fsencode(ours)) for theirs, ours in path_map.items())
@@ -17,14 +20,14 @@ class Paths:
         self.roots = given or (self.here(os.path.abspath(os.fsencode(scan_dir))),)
 
     def here(self, path: bytes) -> bytes:
-        """The path for this worker: the longest prefix that fits is replaced."""
+        """This worker's path for a producer's path: replaces the longest matching prefix."""
         for theirs, ours in self._map:
             if path == theirs or path.startswith(theirs + b"/"):
                 return ours + path[len(theirs) :] or b"/"
         return path
 
     def there(self, path: bytes) -> bytes:
-        """The producer's name for a path of this worker; a name that is the producer's already stays."""
+        """The producer's path for this worker's path. A path that is already the producer's stays as it is."""
         if self.here(path) == path:
             for theirs, ours in self._map:
                 if path == ours or path.startswith(ours + b"/"):
@@ -32,7 +35,7 @@ class Paths:
         return path
 
     def relative(self, path: bytes) -> str:
-        """What globs look at: the path below its root, or the whole of it."""
+        """The path below its root, which globs match; the whole path if it is below no root."""
         for root in self.roots:
             if path.startswith(root.rstrip(b"/") + b"/"):
                 return os.fsdecode(path[len(root.rstrip(b"/")) + 1 :])

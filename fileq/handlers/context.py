@@ -1,4 +1,4 @@
-"""What a handler is given: the job as it needs it, and the context of this one attempt."""
+"""What a handler is given: the job as a read-only view, and the context of one attempt."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ class CancelFlag(Protocol):
     def wait(self, timeout: float | None = None) -> bool: ...
 
 
-class Flag:
-    """An event for one attempt that costs next to nothing until somebody waits for it, which few handlers do."""
+class LazyEvent:
+    """A threading.Event for one attempt that is created by the first wait().
+
+    One is made for every task, and few handlers wait on it; an Event with its locks would cost more than a tiny
+    task."""
 
     __slots__ = ("_event", "_is_set")
 
@@ -42,19 +45,19 @@ class Flag:
             self._event.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        with _making:
+        with _creating:
             event = self._event = self._event or threading.Event()
-        if self._is_set:  # perhaps before there was an event to be told
+        if self._is_set:  # set() may have run before there was an event
             event.set()
         return event.wait(timeout)
 
 
-_making = threading.Lock()
+_creating = threading.Lock()
 
 
 class JobView(Struct, frozen=True):
-    """A job for its handler. `path` is the file on this machine, fit for open() whatever its name, "" without a file;
-    `payload` is decoded. The other fields are those of the job's JSON."""
+    """A job for its handler. `path` is the file on this machine, usable with open() for any file name, "" without a
+    file. `payload` is decoded. The other fields are those of the job's JSON."""
 
     path: str
     payload: Any
@@ -79,17 +82,17 @@ class JobView(Struct, frozen=True):
     failed_at: str | None
 
 
-_LONGEST_S = 36_500 * 86_400.0  # as in the configuration: beyond any use, within what datetime bears
-_shared = attrgetter(*JobView.__struct_fields__[2:])  # all but path and payload
+_MAX_TIMEOUT_S = 36_500 * 86_400.0  # as in the configuration; a datetime can still represent the deadline
+_shared_fields = attrgetter(*JobView.__struct_fields__[2:])  # all but path and payload
 
 
 def view_of(job: Job, path: bytes) -> JobView:
     """The job for its handler; raises msgspec.DecodeError or ValueError if its payload can't be decoded."""
-    return JobView(os.fsdecode(path), job.payload_value, *_shared(job))
+    return JobView(os.fsdecode(path), job.payload_value, *_shared_fields(job))
 
 
 class Context:
-    """One attempt. `cancelled` is set when it should stop; `attempt` counts from 1."""
+    """One attempt at a job. `cancelled` is set when the handler should stop; `attempt` counts from 1."""
 
     def __init__(
         self,
@@ -100,8 +103,8 @@ class Context:
         timeout_s: float,
         span: tuple[str, str] | None = None,
     ) -> None:
-        # Another program may have put any number into a job.
-        self.timeout_s = min(max(0.0, timeout_s), _LONGEST_S)
+        # Bounded: other programs write jobs too, with any number as their timeout.
+        self.timeout_s = min(max(0.0, timeout_s), _MAX_TIMEOUT_S)
         self.cancelled = cancelled
         self.attempt = attempt
         self._ends_at_s = time.time() + self.timeout_s
@@ -116,7 +119,7 @@ class Context:
 
     @property
     def time_left(self) -> float:
-        """Seconds until the deadline, never negative; no step of the clock changes it."""
+        """Seconds until the deadline, never negative. Not affected by changes of the system clock."""
         return max(0.0, self._ends_s - time.monotonic())
 
     @property
@@ -130,5 +133,5 @@ class Context:
 
     @property
     def traceparent(self) -> str:
-        """The trace this attempt belongs to, as W3C's header has it, for calls to others; "" when there is none."""
+        """This attempt's trace as the W3C header `traceparent`, for calls to other services; "" without a trace."""
         return traceparent(*self._span)

@@ -1,5 +1,7 @@
-"""Logging for handlers: structlog's manner, in any process. Where logs are set up, lines go there; where they are not
-(a test), each is one line of JSON on stderr. Never raises because a line could not be written.
+"""Logging for handlers, in structlog's style, in any process.
+
+Lines go to structlog where the process has configured it. Elsewhere (in a test, for example) each line is one JSON
+object on stderr. Never raises because a line could not be written.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ class Log:
 
     def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
         fields = {**self._fields, **fields}
-        # Not imported here: unless somebody imported it already, nobody has set it up.
+        # Not imported here: a process that has not imported structlog has not configured it either.
         structlog = sys.modules.get("structlog")
-        # Nobody listens: stderr is closed, its disk full, or it was never there.
+        # stderr may be closed, its disk may be full, or the process may have none.
         with contextlib.suppress(OSError, ValueError):
             if structlog is not None and structlog.is_configured():
                 getattr(structlog.get_logger(), level)(event, **fields)
@@ -51,7 +53,7 @@ class Log:
 
 
 def _write_json(fields: dict[str, Any]) -> None:
-    # In ASCII: a file name may hold bytes that no encoding of stderr takes.
+    # json.dumps writes ASCII only: the encoding of stderr may not be able to write every file name.
     sys.stderr.write(json.dumps(fields, default=repr) + "\n")
     sys.stderr.flush()
 

@@ -1,5 +1,7 @@
-"""What @fileq.handler remembers. The one list that lives in a module: decorators run while modules are imported,
-before anybody could hand them anything. Checked and turned into routes when routes are loaded.
+"""The functions decorated with @fileq.handler. routes.py checks them and makes routes of them when it loads.
+
+REGISTRY is the only global list of the package: decorators run while the user's modules are imported, when there is no
+object yet that could be passed to them. Nothing else may be kept here.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Registration(Struct, frozen=True):
-    """A function and the options it was decorated with, as they were given; what was left out is not in them."""
+    """A function and the options given to its decorator, not checked yet; options left out are not in `options`."""
 
     function: Callable[..., Any]
     match: str | None
@@ -33,7 +35,7 @@ class Registration(Struct, frozen=True):
 
 
 class Registry:
-    """Decorated functions in the order of their decoration. A module that is loaded again replaces its own."""
+    """Decorated functions in the order of their decoration. A module that is imported again replaces its entries."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[str, str | None, str | None], Registration] = {}
@@ -59,10 +61,10 @@ def handler(
     in_place: bool = False,
     give_up_on: Sequence[int | str | type[BaseException]] = (),
 ) -> Callable[[F], F]:
-    """Routes files that match a glob, or jobs of a type, to the decorated function, which stays as it is.
+    """Routes files that match a glob, or jobs of a type, to the decorated function. The function itself is unchanged.
 
-    The options are those of a route in the configuration; durations may also be numbers, in seconds, and exceptions
-    classes."""
+    The options are those of a route in the configuration. Durations may also be numbers of seconds, and `give_up_on`
+    may hold exception classes."""
     if callable(match):
         raise ConfigError('@fileq.handler needs a glob or a type, such as @fileq.handler("**/*.pdf")')
     given = {

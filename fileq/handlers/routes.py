@@ -11,26 +11,27 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from fileq.config import Backoff, Config, Route, format_duration
-from fileq.config.read import Reader
-from fileq.config.tree import Node, Origin, from_python
+from fileq.config import BackoffSettings, Config, RouteSettings, inherit_from_worker, route_from
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job
+from fileq.core.units import format_duration
 from fileq.files.globs import Globs
 from fileq.handlers import registry
-from fileq.handlers.commands import command_problems, command_warnings
-from fileq.handlers.loop import EventLoop
+from fileq.handlers.command_handler import command_problems, command_warnings
+from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.registry import Registration
-from fileq.handlers.targets import Importer, Wrong, is_async, unfitness
+from fileq.handlers.targets import Importer, InvalidTarget, is_async, unfitness
 
 COMMAND_TYPE = "command"
+_DECORATED = "decorated:function"  # stands for a function that has no importable name
 _LONGEST_TYPE = 100  # of what an error shows
 
 
 class BoundRoute(Struct, frozen=True):
-    """A route with its handler found and its options complete: what the route leaves open is as the worker has it.
+    """A route with its handler imported and its options complete: those that it does not set are the worker's.
 
-    A command has no function; one with neither function nor command runs what its jobs bring along."""
+    A route to a command has no function. A route with neither function nor command runs the commands that jobs contain.
+    """
 
     where: str
     name: str
@@ -41,7 +42,7 @@ class BoundRoute(Struct, frozen=True):
     isolation: Literal["process", "thread"]
     timeout: float
     max_retries: int
-    backoff: Backoff
+    backoff: BackoffSettings
     in_place: bool
     give_up_on: tuple[int | str, ...]
     is_async: bool
@@ -78,14 +79,14 @@ class Routes:
         self.loop = EventLoop()
 
     @classmethod
-    def load(cls, config: Config, *, handlers_are_set: bool, app_dir: str) -> Routes:
-        """The configured handlers, then the decorated ones; the default comes last, and only if none was set."""
+    def load(cls, config: Config, *, app_dir: str) -> Routes:
+        """The configured handlers, then the decorated ones. The default comes last, and only if none is configured."""
         loading = _Loading(config, app_dir)
         loading.import_modules()
-        name = "handlers[{}]" if handlers_are_set else "the default"
+        name = "handlers[{}]" if config.handlers_are_given else "the default"
         configured = [loading.configured(name.format(i), route) for i, route in enumerate(config.handlers)]
         decorated = [loading.decorated(registration) for registration in registry.REGISTRY]
-        routes = [*configured, *decorated] if handlers_are_set else [*decorated, *configured]
+        routes = [*configured, *decorated] if config.handlers_are_given else [*decorated, *configured]
         if config.worker.allow_commands:
             routes.append(loading.shell())
         if loading.problems:
@@ -145,10 +146,10 @@ class _Loading:
         for i, name in enumerate(self._config.imports):
             try:
                 self._importer.module(name)
-            except Wrong as wrong:
-                self.problems.append(f"imports[{i}] {wrong}")
+            except InvalidTarget as error:
+                self.problems.append(f"imports[{i}] {error}")
 
-    def configured(self, where: str, route: Route) -> BoundRoute | None:
+    def configured(self, where: str, route: RouteSettings) -> BoundRoute | None:
         place = f"{where} ({f'type {route.type}' if route.match is None else route.match})"
         if route.command is not None:
             self.warnings += [f"{place} {line}" for line in command_warnings(route.command)]
@@ -158,8 +159,8 @@ class _Loading:
         try:
             assert route.use is not None
             return self._bound(where, route.use, route, self._importer.function(route.use))
-        except Wrong as wrong:
-            self.problems.append(f"{place} {wrong}")
+        except InvalidTarget as error:
+            self.problems.append(f"{place} {error}")
             return None
 
     def decorated(self, registration: Registration) -> BoundRoute | None:
@@ -174,35 +175,31 @@ class _Loading:
         return self._bound(where, registration.target, route, function) if route is not None else None
 
     def shell(self) -> BoundRoute:
-        return self._bound("worker.allow_commands", "shell", Route(type=COMMAND_TYPE, command=()), None)
+        return self._bound("worker.allow_commands", "shell", RouteSettings(type=COMMAND_TYPE, command=()), None)
 
-    def _read(self, registration: Registration) -> Route | None:
-        """The options as the configuration would read them: the same limits, the same words for what is wrong."""
-        origin = Origin("file", registration.where)
-        reader = Reader()
-        # What a route's backoff leaves open is the worker's.
-        reader.section(Backoff, Node({}, origin), "", self._config.worker.backoff)
+    def _read(self, registration: Registration) -> RouteSettings | None:
+        """The options as a configuration file would set them: with the same limits and the same error messages."""
         options = {name: _spelled(name, value) for name, value in registration.options.items()}
         takes = {"match": registration.match} if registration.match is not None else {"type": registration.type}
-        route = reader.section(Route, from_python({**takes, "command": ["-"], **options}, origin), "")
-        self.problems += reader.problems
-        return None if reader.problems else route
+        try:
+            return route_from({**takes, "use": _DECORATED, **options}, registration.where, self._config.worker)
+        except ConfigError as error:
+            self.problems += error.problems
+            return None
 
-    def _bound(self, where: str, name: str, route: Route, function: Callable[..., Any] | None) -> BoundRoute:
-        worker = self._config.worker
-        # A command is a process anyway; below a child it dies with the worker, whatever becomes of that.
-        isolation = worker.isolation if function is not None else "process"
+    def _bound(self, where: str, name: str, route: RouteSettings, function: Callable[..., Any] | None) -> BoundRoute:
+        options = inherit_from_worker(route, self._config.worker)
         return BoundRoute(
             where=where,
             name=name,
             match=route.match,
             type=route.type,
             function=function,
-            command=route.command or () if function is None else (),
-            isolation=route.isolation or isolation,
-            timeout=worker.timeout if route.timeout is None else route.timeout,
-            max_retries=worker.max_retries if route.max_retries is None else route.max_retries,
-            backoff=worker.backoff if route.backoff is None else route.backoff,
+            command=route.command or (),
+            isolation=options.isolation,
+            timeout=options.timeout,
+            max_retries=options.max_retries,
+            backoff=options.backoff,
             in_place=route.in_place,
             give_up_on=route.give_up_on,
             is_async=function is not None and is_async(function),

@@ -1,9 +1,9 @@
-"""Runs one task and says how it ended. Never raises, whatever a handler does; knows nothing of brokers.
+"""Runs one task and returns its outcome, in a child process or in a thread of the worker.
 
-    look at the file → call the handler → Done | Failed | Changed
+    check the file → call the handler → Done | Failed | Changed
 
-In a child process or in a thread of the worker. Timeouts of functions are for the executor to keep; coroutines and
-commands are ended here as well, since here they can be.
+Never raises, and knows nothing of brokers. The executor enforces the timeout of plain functions. Coroutines and
+commands can be stopped from here, so their timeouts are enforced here too.
 """
 
 from __future__ import annotations
@@ -16,24 +16,26 @@ import msgspec
 from fileq.core.errors import Permanent, Undecodable
 from fileq.core.job import Job, decode
 from fileq.core.trace import attempt_span_id, parent_of
-from fileq.handlers.commands import run_command, run_shell
+from fileq.handlers.command_handler import run_command, run_shell
 from fileq.handlers.context import CancelFlag, Context, view_of
-from fileq.handlers.endings import done, failed
-from fileq.handlers.files import objection
-from fileq.handlers.loop import EventLoop
+from fileq.handlers.event_loop import EventLoop
+from fileq.handlers.file_check import check_file
+from fileq.handlers.outcomes import done, failed
 from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.task import Ran, Task
 
 
 def run_task(task: Task, routes: Routes, cancelled: CancelFlag, *, loop: EventLoop | None = None) -> Ran:
-    """Done, Failed or, without having run anything, Changed."""
+    """Done, Failed or, if no handler ran because the file changed, Changed."""
     try:
         job = decode(task.raw)
         route = routes[task.route]
     except (Undecodable, IndexError) as error:
         return failed(Permanent(str(error)))
-    if task.path and (found := objection(task, job.signature)) is not None:
-        return found
+    if task.path:
+        signature = None if task.runs_changed else job.signature
+        if (refused := check_file(task.path, task.roots, signature)) is not None:
+            return refused
     try:
         span = (parent_of(job)[0], attempt_span_id(job, task.key.slot)) if routes.is_traced else None
         return done(invoke(route, job, task, cancelled, loop or routes.loop, span))
@@ -49,8 +51,7 @@ def invoke(
     loop: EventLoop,
     span: tuple[str, str] | None = None,
 ) -> Any:
-    """What the handler returns, or raises. `span` has the ids of its trace and of the span it runs in, if there is
-    one."""
+    """What the handler returns or raises. `span` is the trace id and the span id of this attempt, if it is traced."""
     try:
         view = view_of(job, task.path)
     except (msgspec.DecodeError, ValueError) as error:
@@ -63,7 +64,7 @@ def invoke(
 
 
 def call(function: Any, view: Any, context: Context, loop: EventLoop, *, is_async: bool) -> Any:
-    """A function called here, a coroutine run on the loop; also one that only a plain function returned."""
+    """What the function returns; a coroutine, also one that a plain function returns, is awaited on the loop."""
     if is_async:
         return loop.run(lambda: function(view, context), context)
     value = function(view, context)

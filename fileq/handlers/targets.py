@@ -1,4 +1,7 @@
-"""From `package.module:function` to the function, with one plain line for whatever is wrong on the way."""
+"""Imports the function that `package.module:function` names, or says in one line why that is impossible.
+
+Importing runs the user's code. Every Exception and SystemExit of that code becomes InvalidTarget.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,17 @@ from types import ModuleType
 from typing import Any
 
 from fileq.core.errors import ConfigError
-from fileq.handlers.endings import one_line
+from fileq.handlers.outcomes import one_line
 
-_LONGEST = 300
+_MAX_SHOWN = 300  # characters of an error message
 
 
-class Wrong(Exception):
-    """A target that is none; the message continues the name of whoever asked for it."""
+class InvalidTarget(Exception):
+    """The target can't be used. The message continues a sentence that begins with the name of the setting."""
 
 
 class Importer:
-    """Imports each module once, with the application's directory first on the path; a failure is remembered."""
+    """Imports modules with the application's directory first on the path. A module that failed is not tried again."""
 
     def __init__(self, app_dir: str) -> None:
         self._app_dir = os.path.abspath(app_dir or os.curdir)
@@ -39,10 +42,10 @@ class Importer:
                 return importlib.import_module(name)
             except (Exception, SystemExit) as error:
                 self._failures[name] = self._explain(name, error)
-        raise Wrong(self._failures[name])
+        raise InvalidTarget(self._failures[name])
 
     def function(self, target: str) -> Callable[..., Any]:
-        """The callable that `package.module:function` names, fit to be called with (job, context)."""
+        """The callable that `package.module:function` names, checked to accept (job, context)."""
         module_name, _, path = target.partition(":")
         found: Any = self.module(module_name)
         for part in path.split("."):
@@ -51,9 +54,9 @@ class Importer:
             except AttributeError:
                 near = get_close_matches(part, [name for name in dir(found) if not name.startswith("__")], n=1)
                 advice = f"did you mean {near[0]!r}?" if near else "is it spelled like this there?"
-                raise Wrong(f"uses {target}, but {module_name} has no {part!r}; {advice}") from None
+                raise InvalidTarget(f"uses {target}, but {module_name} has no {part!r}; {advice}") from None
         if fault := unfitness(found):
-            raise Wrong(f"uses {target}, which {fault}")
+            raise InvalidTarget(f"uses {target}, which {fault}")
         function: Callable[..., Any] = found
         return function
 
@@ -62,13 +65,13 @@ class Importer:
             return f"names the module {name}, but there is no {error.name} in {self._app_dir} or on Python's path"
         if isinstance(error, ConfigError):
             return f"names the module {name}, in which {one_line(str(error))}"
-        place = _place(error)
-        said = one_line(f"{type(error).__name__}: {error}")[:_LONGEST]
-        return f"names the module {name}, which can't be imported: {said}{place}"
+        location = _location(error)
+        message = one_line(f"{type(error).__name__}: {error}")[:_MAX_SHOWN]
+        return f"names the module {name}, which can't be imported: {message}{location}"
 
 
 def unfitness(found: Any) -> str:
-    """Why this can't be a handler, as the rest of a sentence; "" if it can."""
+    """Why this object can't be a handler, as the rest of a sentence; "" if it can."""
     if inspect.isclass(found):
         return "is a class; a handler is a function"
     if not callable(found):
@@ -78,7 +81,7 @@ def unfitness(found: Any) -> str:
     try:
         signature = inspect.signature(found)
     except (ValueError, TypeError):
-        return ""  # written in C, and it does not tell
+        return ""  # written in C, without a signature
     try:
         signature.bind(None, None)
     except TypeError:
@@ -90,21 +93,21 @@ def is_async(function: Callable[..., Any]) -> bool:
     return _is(function, inspect.iscoroutinefunction)
 
 
-def _is(found: Any, asks: Callable[[Any], bool]) -> bool:
-    """Of a function, or of an object that is called like one."""
+def _is(found: Any, predicate: Callable[[Any], bool]) -> bool:
+    """Whether it holds for this function, or for the `__call__` of this object."""
     while isinstance(found, functools.partial):
         found = found.func
-    return asks(found) or asks(getattr(found, "__call__", None))  # noqa: B004
+    return predicate(found) or predicate(getattr(found, "__call__", None))  # noqa: B004
 
 
 def _article(name: str) -> str:
     return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
-def _place(error: BaseException) -> str:
-    """The line of the user's own code on which it went wrong."""
+def _location(error: BaseException) -> str:
+    """The file and line of the user's code that raised the error."""
     if isinstance(error, SyntaxError):
-        return ""  # its message has it
+        return ""  # its message names them
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
-    return f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else ""
+    user_frames = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+    return f" ({user_frames[-1].filename}:{user_frames[-1].lineno})" if user_frames else ""

@@ -1,4 +1,4 @@
-"""One run of one handler, as it is handed to whoever runs it: plain values that cross process borders as they are."""
+"""One run of one handler, as the pump hands it to an executor: plain values that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from fileq.core.claim import ClaimKey
-from fileq.core.outcome import Died, Done, Failed
+from fileq.core.outcome import Changed, Died, Done, Failed
+
+# What a run can give. Died is reported by the executor when the process of the run ended.
+Ran: TypeAlias = Done | Failed | Died | Changed
 
 
 class Task(Struct, frozen=True):
-    """What to run and on what. `key` names the claim; `route` is the number of the route that was found for the job.
+    """What to run and on what. `key` names the claim, `route` is the number of the job's route in Routes.
 
-    `path` is the file as this machine sees it, b"" for a job that is not about a file; it must lie below one of
-    `roots` when it is opened. A file whose signature is no longer the job's is run only if `runs_changed`."""
+    `path` is the file as this machine sees it, b"" for a job without a file. When the task runs, the file must lie
+    below one of `roots`. A file whose signature is no longer the job's is run only if `runs_changed`."""
 
     key: ClaimKey
     raw: bytes
@@ -24,12 +27,3 @@ class Task(Struct, frozen=True):
     attempt: int
     timeout_s: float
     runs_changed: bool = False
-
-
-class Changed(Struct, frozen=True, tag=True):
-    """The file is another version now; nothing was run."""
-
-    signature: str
-
-
-Ran: TypeAlias = Done | Failed | Died | Changed

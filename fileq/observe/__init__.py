@@ -1,1 +1,1 @@
-"""Those who listen: logs, metrics, traces, the HTTP endpoints. Nothing outside depends on them."""
+"""Listeners on events: logs, metrics, traces, and the HTTP endpoints. Only `runtime` imports this package."""

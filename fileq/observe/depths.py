@@ -1,7 +1,7 @@
-"""How much waits in the broker, read when somebody asks and kept for a moment: whoever asks meanwhile shares the look.
+"""The number of jobs in each place of the broker, read on demand and cached for a moment.
 
-A broker that does not answer costs the asker a fraction of a second, once: the look goes on in a thread of its own,
-and until it ends everybody is told at once that nothing is known.
+A broker that does not answer delays one caller by a fraction of a second. The read continues in a thread of its own,
+and until it ends other callers get "unknown" at once.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from fileq.core.job import decode, parse_time
 
 OTHER_PLACES = ("scheduled", "dead_letter", "processing")
 UNKNOWN = math.nan
-FRESH_S = 2.0  # how long a look serves
-FAILED_S = 0.5  # how long a look that failed does
-PATIENCE_S = 0.3  # of somebody who asks
-SILENT_S = 1.0  # a broker that has not answered for so long is away, for all we know
+FRESH_S = 2.0  # how long a result is cached
+FAILED_S = 0.5  # how long a failure is cached
+WAIT_S = 0.3  # how long one caller waits for a result
+SILENT_S = 1.0  # a broker that has not answered for this long counts as unreachable
 
 
 class Depths(Struct, frozen=True):
-    lengths: Mapping[str, float]  # by the name of the queue, or of another place
+    lengths: Mapping[str, float]  # by place
     ages_s: Mapping[str, float]
 
 
 class DepthGauge:
-    """One look at a time, whatever the number of those who ask."""
+    """Runs at most one read at a time, however many callers there are."""
 
     def __init__(
         self, inspector: Inspector, queues: Sequence[str], *, monotonic: Callable[[], float] = time.monotonic
@@ -40,59 +40,59 @@ class DepthGauge:
         self._queues = tuple(queues)
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._look: _Look | None = None
+        self._current_read: _Read | None = None
 
     def read(self) -> Depths | None:
-        """What waits, no older than FRESH_S; None if the broker did not tell in time."""
-        look = self._current()
-        if not look.is_over.is_set() and self._monotonic() < look.began_s + PATIENCE_S:
-            look.is_over.wait(look.began_s + PATIENCE_S - self._monotonic())
-        return look.found
+        """The numbers, at most FRESH_S old; None if the broker did not answer in time."""
+        read = self._current()
+        if not read.is_over.is_set() and self._monotonic() < read.started_s + WAIT_S:
+            read.is_over.wait(read.started_s + WAIT_S - self._monotonic())
+        return read.result
 
     def problem(self) -> str:
-        """Why the broker is away, for all we know; "" while it answers, or may in a moment."""
-        look = self._current()
-        silent_s = self._monotonic() - look.began_s
-        if not look.is_over.is_set() and silent_s >= SILENT_S:
+        """Why the broker counts as unreachable; "" while it answers or may still answer in time."""
+        read = self._current()
+        silent_s = self._monotonic() - read.started_s
+        if not read.is_over.is_set() and silent_s >= SILENT_S:
             return f"the broker has not answered for {silent_s:.0f} s"
-        return look.problem
+        return read.problem
 
-    def _current(self) -> _Look:
-        """The look that serves now; a new one if the last is out of date."""
+    def _current(self) -> _Read:
+        """The current read; starts a new one if the last is out of date."""
         with self._lock:
-            look, now_s = self._look, self._monotonic()
-            if look is None or (look.is_over.is_set() and now_s >= look.serves_until_s):
-                look = self._look = _Look(now_s, look.problem if look is not None else "")
-                threading.Thread(target=self._take, args=(look,), name="depths", daemon=True).start()
-            return look
+            read, now_s = self._current_read, self._monotonic()
+            if read is None or (read.is_over.is_set() and now_s >= read.fresh_until_s):
+                read = self._current_read = _Read(now_s, read.problem if read is not None else "")
+                threading.Thread(target=self._run, args=(read,), name="depths", daemon=True).start()
+            return read
 
-    def _take(self, look: _Look) -> None:
+    def _run(self, read: _Read) -> None:
         problem = ""
         try:
-            look.found = read_depths(self._inspector, self._queues)
+            read.result = read_depths(self._inspector, self._queues)
         except BrokerUnavailable as error:
             problem = str(error)
         except Exception:
-            # Refused, or closed under our feet: the services that work with it know what that means for them.
-            look.found = None
-        look.problem = problem
-        look.serves_until_s = self._monotonic() + (FRESH_S if look.found is not None else FAILED_S)
-        look.is_over.set()
+            # Refused, or closed by now. The services that use the broker report that themselves.
+            read.result = None
+        read.problem = problem
+        read.fresh_until_s = self._monotonic() + (FRESH_S if read.result is not None else FAILED_S)
+        read.is_over.set()
 
 
-class _Look:
-    """What is known from it. The problem of the look before it stands until this one is over."""
+class _Read:
+    """One read of the broker. Until it ends, the problem of the read before it stays in force."""
 
-    def __init__(self, began_s: float, problem: str) -> None:
-        self.began_s = began_s
-        self.serves_until_s = began_s
-        self.found: Depths | None = None
+    def __init__(self, started_s: float, problem: str) -> None:
+        self.started_s = started_s
+        self.fresh_until_s = started_s
+        self.result: Depths | None = None
         self.problem = problem
         self.is_over = threading.Event()
 
 
 def read_depths(inspector: Inspector, queues: Sequence[str]) -> Depths:
-    """Lengths in one consistent look, and the age of what comes out next."""
+    """The lengths in one snapshot, and the age of the next job of each queue."""
     census = inspector.census()
     lengths = {**census.pending, "scheduled": census.scheduled, "dead_letter": census.dead}
     ages_s = {queue: _age_s(inspector, queue, census.now_ms) if census.pending.get(queue) else 0.0 for queue in queues}
@@ -100,7 +100,7 @@ def read_depths(inspector: Inspector, queues: Sequence[str]) -> Depths:
 
 
 def _age_s(inspector: Inspector, queue: str, now_ms: int) -> float:
-    """Since the next job was made, was due or was last tried, whichever came last; 0 where none of it is known."""
+    """Seconds since the next job was created, became due or was last tried, whichever came last; 0 if unknown."""
     for raw in inspector.peek(queue, 1):
         try:
             job = decode(raw)

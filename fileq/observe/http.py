@@ -1,4 +1,4 @@
-"""/metrics, /healthz and /readyz of one process, on a port of its own. Answers at once, whatever the broker does."""
+"""Serves /metrics, /healthz and /readyz of one process. It answers at once, even if the broker does not."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Protocol
 
 from fileq.core.errors import ConfigError
 from fileq.core.events import Emit
+from fileq.core.process_events import HttpOpened, HttpPortTaken
 from fileq.observe.metrics import CONTENT_TYPE
 
 
@@ -61,12 +62,12 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        # Not HTTPServer's, which asks the DNS for our own name and may wait for it.
+        # Not HTTPServer.server_bind(), which resolves our own host name and may wait for the DNS.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "fileq", self.server_address[1]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Somebody hung up before the answer was out: no event either."""
+        """Ignores clients that disconnect early."""
 
 
 def open_endpoints(
@@ -79,7 +80,7 @@ def open_endpoints(
     is_port_chosen: bool,
     emit: Emit,
 ) -> Endpoints:
-    """A taken port that somebody chose is an error; the default one gives way to a free one."""
+    """Raises ConfigError if a configured port is in use; if the default port is in use, takes a free one."""
     try:
         endpoints = Endpoints(bind, port, services, metrics, broker_problem)
     except OSError as error:
@@ -88,8 +89,8 @@ def open_endpoints(
                 f"observability.metrics_port is {port} on {bind}: {error.strerror}; choose another, or 0 for any"
             ) from error
         endpoints = Endpoints(bind, 0, services, metrics, broker_problem)
-        emit("http.port_taken", level="warning", wanted=port, port=endpoints.port)
-    emit("http.opened", bind=bind, port=endpoints.port)
+        emit(HttpPortTaken(port, endpoints.port))
+    emit(HttpOpened(bind, endpoints.port))
     return endpoints
 
 
@@ -97,14 +98,15 @@ def _handler(
     services: Sequence[Watched], metrics: Callable[[], bytes], broker_problem: Callable[[], str]
 ) -> type[BaseHTTPRequestHandler]:
     def reasons() -> dict[str, str]:
-        """Who can't do its work, and why. A service learns of a silent broker when its call is over; we don't wait."""
+        """The services that cannot work, with the reason. A service notices a silent broker only after its timeout, so
+        the broker's own problem is listed too."""
         found = {service.name: service.problem() for service in services} | {"broker": broker_problem()}
         return {name: problem for name, problem in found.items() if problem}
 
     class Handler(BaseHTTPRequestHandler):
         server_version = "fileq"
         sys_version = ""
-        timeout = 10  # for a request that never comes
+        timeout = 10  # seconds for a client that connects and sends nothing
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
@@ -119,7 +121,7 @@ def _handler(
             else:
                 self._tell(404, {"error": f"no {path!r}; there are /metrics, /healthz and /readyz"})
 
-        do_HEAD = do_GET  # some probes ask so
+        do_HEAD = do_GET  # some probes send HEAD
 
         def _tell(self, code: int, body: dict[str, object]) -> None:
             self._answer(code, json.dumps(body).encode() + b"\n", "application/json")
@@ -133,6 +135,6 @@ def _handler(
                 self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Scrapes are not events."""
+            """Requests are not logged."""
 
     return Handler

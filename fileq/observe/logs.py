@@ -1,70 +1,86 @@
-"""Structured logs on stderr: for people on a terminal, JSON for machines. One line an event, data as fields."""
+"""Structured logs on stderr: readable lines on a terminal, JSON elsewhere. One line per event.
+
+Only this module imports structlog. Writing a line never raises: a full disk or a closed stderr must not stop the work.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import sys
 import threading
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import structlog
 
-from fileq.core.events import Emit
+from fileq.core.events import Event
 from fileq.core.text import printable
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 _RANKS = {**LEVELS, "warning": logging.WARNING, "none": logging.NOTSET}
 
 
-def written_levels(level: str) -> frozenset[str]:
-    """Those that end in lines if this one is configured."""
-    return frozenset(name for name, rank in _RANKS.items() if rank >= LEVELS[level])
+class Logs:
+    """Writes events as log lines. Events that `demotes` selects are written at level debug instead of their own."""
+
+    def __init__(self, level: str) -> None:
+        logger = structlog.get_logger().bind()
+        self._methods = {name: getattr(logger, name) for name in ("debug", "info", "warning", "error")}
+        # Compared before anything is built: most events of a busy worker are below the level.
+        self.written = frozenset(name for name, rank in _RANKS.items() if rank >= LEVELS[level])
+        self.demotes: Callable[[Event], bool] | None = None
+
+    def __call__(self, event: Event) -> None:
+        level = event.level
+        if level not in self.written:
+            return
+        if self.demotes is not None and self.demotes(event):
+            level = "debug"
+            if level not in self.written:
+                return
+        self._methods[level](event.name, **_line_fields(event))
 
 
-def set_up_logs(level: str, form: str) -> Emit:
-    """The channel on which services tell what they do, ending in log lines. Also for processes that only run handlers,
-    whose context.log ends in the same place."""
+def set_up_logs(level: str, form: str) -> Logs:
+    """Configures structlog for this process and returns the listener that writes log lines.
+
+    Child processes call it too, so that `context.log` of a handler writes to the same stderr in the same form."""
     is_console = form == "console" or (form == "auto" and _is_terminal())
     renderers: list[Any] = [_one_line, _console()] if is_console else [_as_json]
     structlog.configure(
-        processors=[_completed, *renderers],
+        processors=[_add_level_and_time, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=_Stderr,
         cache_logger_on_first_use=True,
     )
-    logger = structlog.get_logger().bind()
-    methods = {name: getattr(logger, name) for name in ("debug", "info", "warning", "error")}
-    written = written_levels(level)
-
-    def emit(event: str, *, level: str = "info", **fields: Any) -> None:
-        if level in written:  # asked here, before anything is done for a line that nobody wants
-            methods[level](event, **_for_a_line(fields))
-
-    return emit
+    return Logs(level)
 
 
-def _for_a_line(fields: dict[str, Any]) -> dict[str, Any]:
-    """A job is told as such to those who need all of it; a line has its ids."""
-    if "job" in fields:
-        job = fields.pop("job")
-        if job is not None:
-            fields = {"job_id": job.id, "trace_id": job.trace_id, "span_id": job.span_id, **fields}
+def _line_fields(event: Event) -> dict[str, Any]:
+    fields = {name: value for name in line_fields(type(event)) if (value := getattr(event, name)) is not None}
+    if "exception" in event.hidden:
+        fields["exc_info"] = event.exception  # type: ignore[attr-defined]  # hidden names a field of this event
     return fields
 
 
+@functools.cache
+def line_fields(kind: type[Event]) -> tuple[str, ...]:
+    """The names of the fields that a log line of this event can have."""
+    return tuple(name for name in kind.__struct_fields__ if name not in kind.hidden)
+
+
 class _Stderr:
-    """Writes to what is stderr at the moment: a progress bar puts itself in between, and lines go above it."""
+    """Looks up sys.stderr for each line: a progress bar replaces it to keep log lines above itself."""
 
     def __init__(self, *_args: Any) -> None:
         pass
 
     def msg(self, line: str) -> None:
-        # Nobody listens any more, the disk is full, or there never was a place for it: no reason to stop working.
         with _writing, contextlib.suppress(OSError, ValueError):
             if sys.stderr is not None:
                 sys.stderr.write(line + "\n")
@@ -81,11 +97,11 @@ def _is_terminal() -> bool:
 
 
 def _console() -> Any:
-    # The plain traceback: the others show the values of variables, and one of them may be a password.
+    # The plain traceback: structlog's other formats show the values of variables, which may be passwords.
     return structlog.dev.ConsoleRenderer(colors=_is_terminal(), exception_formatter=structlog.dev.plain_traceback)
 
 
-def _completed(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _add_level_and_time(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     if "exc_info" in fields:
         fields = structlog.processors.format_exc_info(logger, method, fields)
     fields["level"] = method
@@ -94,13 +110,13 @@ def _completed(logger: Any, method: str, fields: MutableMapping[str, Any]) -> Mu
 
 
 def _as_json(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> str:
-    """In ASCII: U+2028 and the like end lines for some. A file name may hold bytes that are not text."""
+    """ASCII only: some readers take U+2028 for the end of a line, and a file name may hold bytes that are not text."""
     try:
         line = _encoder.encode(fields)
         if line.isascii():
             return line.decode()
     except (UnicodeEncodeError, TypeError, ValueError, RecursionError):
-        pass  # the slow way takes anything
+        pass  # json.dumps below is slower and accepts everything
     return json.dumps({str(key): _encodable(value) for key, value in fields.items()}, default=str)
 
 
@@ -112,8 +128,7 @@ def _encodable(value: Any) -> Any:
 
 
 def _one_line(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    """A file name may hold whole lines, or words that a terminal obeys: none of them may reach it. Ids of a trace that
-    is not there are left out."""
+    """Escapes line breaks and control sequences, which a file name may contain. Leaves out empty trace ids."""
     return {
         key: printable(value) if isinstance(value, str) and key != "exception" else value
         for key, value in fields.items()

@@ -1,36 +1,48 @@
-"""Prometheus metrics, made from what services tell. No label holds a path, an id, a host or a pid.
+"""Prometheus metrics, derived from events. No label holds a path, an id, a host or a pid.
 
-Told of something, it adds to a number under a lock and nothing else: names, texts and the broker's own numbers are for
-the moment somebody asks. Every series is there from the start, so that their number never changes.
+An event only adds to numbers under a lock. Names, texts and the broker's gauges are computed when Prometheus scrapes.
+Every series exists from the start, so the number of series never changes.
 """
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any
 
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fileq.core.events import (
+    AttemptEnded,
+    Event,
+    FilesSkipped,
+    JobClaimed,
+    JobCompleted,
+    JobDead,
+    JobFailed,
+    JobFenced,
+    JobProduced,
+    JobRecovered,
+    ScanFinished,
+    SkipReason,
+)
+from fileq.core.process_events import BreakerOpened
 from fileq.observe.depths import OTHER_PLACES, UNKNOWN, Depths
 
-SKIPPED = "skipped:"
-REASONS = ("excluded", "symlink", "outside", "loop", "special", "unreadable", "vanished", "changing", "unmarked")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 JOB_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 PICKUP_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 SCAN_BOUNDS_S = (0.01, 0.1, 0.5, 1, 5, 15, 60, 300, 1800)
-Fields: TypeAlias = Mapping[str, Any]
 
 
-class Described(Struct, frozen=True):
-    """One metric as docs/metrics.md lists it. Histograms have bounds; of labels there is one at most."""
+class MetricInfo(Struct, frozen=True):
+    """One metric as docs/metrics.md lists it. Histograms have bounds; a metric has at most one label."""
 
     name: str
     type: str
@@ -40,36 +52,39 @@ class Described(Struct, frozen=True):
 
 
 METRICS = (
-    Described("jobs_produced_total", "counter", "Jobs that this process enqueued."),
-    Described("jobs_consumed_total", "counter", "Jobs that this process claimed."),
-    Described("jobs_completed_total", "counter", "Jobs that this process completed."),
-    Described("jobs_failed_total", "counter", "Attempts that failed in this process, each of a job's."),
-    Described("jobs_retried_total", "counter", "Failed attempts after which the job waits for another."),
-    Described("jobs_dead_letter_total", "counter", "Jobs that this process gave up."),
-    Described("jobs_fenced_total", "counter", "Outcomes that came after the job was given to somebody else."),
-    Described(
+    MetricInfo("jobs_produced_total", "counter", "Jobs that this process enqueued."),
+    MetricInfo("jobs_consumed_total", "counter", "Jobs that this process claimed."),
+    MetricInfo("jobs_completed_total", "counter", "Jobs that this process completed."),
+    MetricInfo("jobs_failed_total", "counter", "Failed attempts in this process; a job can fail several times."),
+    MetricInfo("jobs_retried_total", "counter", "Failed attempts after which the job waits for a retry."),
+    MetricInfo("jobs_dead_letter_total", "counter", "Jobs that this process moved to the dead-letter queue."),
+    MetricInfo("jobs_fenced_total", "counter", "Outcomes that were rejected because the slot had lost the job."),
+    MetricInfo(
         "jobs_superseded_total", "counter", "Jobs completed because a newer version of their file has its own job."
     ),
-    Described("reaper_recovered_total", "counter", "Jobs given back after the death of what ran them."),
-    Described("circuit_breaker_trips_total", "counter", "Times the breaker of this process opened."),
-    Described("producer_files_skipped_total", "counter", "Files seen and not enqueued, by reason.", "reason"),
-    Described("job_processing_duration_seconds", "histogram", "Time one attempt took.", bounds=JOB_BOUNDS_S),
-    Described(
-        "job_pickup_latency_seconds", "histogram", "Time from a job's being ready to its claim.", bounds=PICKUP_BOUNDS_S
+    MetricInfo("reaper_recovered_total", "counter", "Jobs given back after the process that ran them died."),
+    MetricInfo("circuit_breaker_trips_total", "counter", "Times the breaker of this process opened."),
+    MetricInfo("producer_files_skipped_total", "counter", "Files found and not enqueued, by reason.", "reason"),
+    MetricInfo("job_processing_duration_seconds", "histogram", "Duration of one attempt.", bounds=JOB_BOUNDS_S),
+    MetricInfo(
+        "job_pickup_latency_seconds",
+        "histogram",
+        "Time from the moment a job is ready to its claim.",
+        bounds=PICKUP_BOUNDS_S,
     ),
-    Described("producer_scan_duration_seconds", "histogram", "Time one whole scan took.", bounds=SCAN_BOUNDS_S),
-    Described("queue_length", "gauge", "Jobs in a place of the broker, the same from every process.", "queue"),
-    Described(
+    MetricInfo("producer_scan_duration_seconds", "histogram", "Duration of one full scan.", bounds=SCAN_BOUNDS_S),
+    MetricInfo("queue_length", "gauge", "Jobs in a place of the broker, the same from every process.", "queue"),
+    MetricInfo(
         "queue_oldest_age_seconds", "gauge", "How long the next job of a queue has been ready; 0 when empty.", "queue"
     ),
-    Described("worker_active", "gauge", "Slots of this process that take jobs; 0 where it is no worker."),
-    Described("circuit_breaker_state", "gauge", "Breaker of this process: 0 closed, 1 half-open, 2 open."),
-    Described("fileq_broker_up", "gauge", "1 when the broker answered just now, else 0."),
+    MetricInfo("worker_active", "gauge", "Slots of this process that take jobs; 0 if it is not a worker."),
+    MetricInfo("circuit_breaker_state", "gauge", "Breaker of this process: 0 closed, 1 half-open, 2 open."),
+    MetricInfo("fileq_broker_up", "gauge", "1 if the broker answered just now, else 0."),
 )
 
 
 class Metrics(Collector):
-    """Listens on the channel, counts, and can be scraped. The three callables are asked at each scrape."""
+    """Counts events and can be scraped. The three callables are called at each scrape."""
 
     def __init__(
         self,
@@ -85,89 +100,79 @@ class Metrics(Collector):
         self._queues = tuple(queues)
         self._lock = threading.Lock()
         self._counts = {m.name: 0 for m in METRICS if m.type == "counter" and not m.label}
-        self._skipped = dict.fromkeys(REASONS, 0)
+        self._skipped = dict.fromkeys(SkipReason, 0)
         self._histograms = {m.name: _Histogram(m.bounds) for m in METRICS if m.type == "histogram"}
-        self._listeners: dict[str, Callable[[Fields], None]] = {
-            "job.claimed": self._claimed,
-            "job.completed": self._completed,
-            "job.failed": self._failed,
-            "job.dead": self._dead,
-            "job.fenced": lambda fields: self._add("jobs_fenced_total"),
-            "job.recovered": lambda fields: self._add("reaper_recovered_total"),
-            "breaker.changed": self._breaker_changed,
-            "scan.finished": self._scanned,
-            "producer.counted": self._produced,
+        self._listeners: dict[type[Event], Callable[[Any], None]] = {
+            JobProduced: lambda event: self._add("jobs_produced_total"),
+            JobClaimed: self._claimed,
+            JobCompleted: self._completed,
+            JobFailed: self._failed,
+            JobDead: self._dead,
+            JobFenced: lambda event: self._add("jobs_fenced_total"),
+            JobRecovered: lambda event: self._add("reaper_recovered_total"),
+            BreakerOpened: lambda event: self._add("circuit_breaker_trips_total"),
+            ScanFinished: self._scanned,
+            FilesSkipped: self._files_skipped,
         }
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
-    def emit(self, event: str, *, level: str = "info", **fields: Any) -> None:
-        self.hear(event, fields)
-
-    def hear(self, event: str, fields: Fields) -> None:
-        """The same for whoever has the fields in hand already."""
-        listener = self._listeners.get(event)
+    def __call__(self, event: Event) -> None:
+        listener = self._listeners.get(type(event))
         if listener is not None:
             with self._lock:
-                listener(fields)
+                listener(event)
 
     def text(self) -> bytes:
-        """All of it, in Prometheus's text format."""
+        """All metrics in Prometheus's text format."""
         return generate_latest(self._registry)
 
-    # what was told; called with the lock held
+    # events; called with the lock held
 
     def _add(self, name: str) -> None:
         self._counts[name] += 1
 
-    def _claimed(self, fields: Fields) -> None:
+    def _claimed(self, event: JobClaimed) -> None:
         self._counts["jobs_consumed_total"] += 1
-        waited_ms = fields.get("waited_ms")
-        if waited_ms is not None:
-            self._histograms["job_pickup_latency_seconds"].observe(waited_ms / 1000)
+        if event.waited_ms is not None:
+            self._histograms["job_pickup_latency_seconds"].observe(event.waited_ms / 1000)
 
-    def _completed(self, fields: Fields) -> None:
+    def _completed(self, event: JobCompleted) -> None:
         self._counts["jobs_completed_total"] += 1
-        if fields.get("is_superseded"):
+        if event.is_superseded:
             self._counts["jobs_superseded_total"] += 1
         else:
-            self._took(fields)
+            self._observe_duration(event)
 
-    def _failed(self, fields: Fields) -> None:
+    def _failed(self, event: JobFailed) -> None:
         self._counts["jobs_failed_total"] += 1
         self._counts["jobs_retried_total"] += 1
-        self._took(fields)
+        self._observe_duration(event)
 
-    def _dead(self, fields: Fields) -> None:
+    def _dead(self, event: JobDead) -> None:
         self._counts["jobs_dead_letter_total"] += 1
-        if fields.get("is_failure"):  # else its worker died once too often, and no attempt has failed
+        if event.is_failure:  # otherwise its worker died once too often, or the job was refused
             self._counts["jobs_failed_total"] += 1
-            self._took(fields)
+            self._observe_duration(event)
 
-    def _took(self, fields: Fields) -> None:
-        self._histograms["job_processing_duration_seconds"].observe(fields.get("duration_ms", 0) / 1000)
+    def _observe_duration(self, event: AttemptEnded) -> None:
+        self._histograms["job_processing_duration_seconds"].observe(event.duration_ms / 1000)
 
-    def _breaker_changed(self, fields: Fields) -> None:
-        self._counts["circuit_breaker_trips_total"] += fields["state"] == "open"
+    def _scanned(self, event: ScanFinished) -> None:
+        self._histograms["producer_scan_duration_seconds"].observe(event.seconds)
 
-    def _scanned(self, fields: Fields) -> None:
-        self._histograms["producer_scan_duration_seconds"].observe(fields["seconds"])
+    def _files_skipped(self, event: FilesSkipped) -> None:
+        for reason, count in event.counts.items():
+            self._skipped[reason] += count
 
-    def _produced(self, fields: Fields) -> None:
-        for name, by in fields["counts"].items():
-            if name == "enqueued":
-                self._counts["jobs_produced_total"] += by
-            elif name.startswith(SKIPPED):
-                self._skipped[name.removeprefix(SKIPPED)] += by
-
-    # what is asked
+    # scrapes
 
     def describe(self) -> list[Metric]:
-        """Nothing: the registry need not look into it before somebody scrapes."""
+        """Empty, so that registering does not collect."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        # Before the lock: it may wait for the broker, and nobody who tells must wait for that.
+        # Before the lock: the gauges may wait for the broker, and events must not wait for that.
         gauges = self._gauges()
         with self._lock:
             counts, skipped = dict(self._counts), dict(self._skipped)
@@ -189,7 +194,7 @@ class Metrics(Collector):
                 yield counter
 
     def _gauges(self) -> dict[str, list[tuple[float, list[str]]]]:
-        """Values with their labels. What the broker does not tell is not a number, rather than an old one."""
+        """Values with their labels. Without an answer from the broker they are NaN, never an old value."""
         depths = self.depths()
         lengths, ages = (depths.lengths, depths.ages_s) if depths is not None else ({}, {})
         places = (*self._queues, *OTHER_PLACES)
@@ -203,7 +208,7 @@ class Metrics(Collector):
 
 
 class _Histogram:
-    """Counts by upper bound; added up only when read."""
+    """Counts by upper bound; cumulative sums are computed when read."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds
@@ -219,5 +224,5 @@ class _Histogram:
         return list(zip(bounds, accumulate(self._counts), strict=True)), self._total
 
 
-def _labels(metric: Described) -> list[str]:
+def _labels(metric: MetricInfo) -> list[str]:
     return [metric.label] if metric.label else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import islice
@@ -13,9 +12,10 @@ from msgspec import Struct
 from fileq.brokers.protocol import Broker, Inspector
 from fileq.brokers.types import EnqueueResult, Entry
 from fileq.config import Config
-from fileq.core.events import Emit
+from fileq.core.events import Emit, produced
 from fileq.core.job import Version, file_job
 from fileq.core.trace import new_ids
+from fileq.producer.counts import ProducerCounts
 from fileq.producer.limit import Throttle, permits_per_window
 from fileq.producer.scan import Found
 from fileq.producer.settle import Look
@@ -45,7 +45,7 @@ class Outbox:
         *,
         look: Look,
         changed: Callable[[Found], None],
-        tally: Counter[str],
+        counts: ProducerCounts,
         emit: Emit,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -55,7 +55,7 @@ class Outbox:
         self._inspector = inspector
         self._look = look
         self._changed = changed
-        self._tally = tally
+        self._counts = counts
         self._emit = emit
         self._monotonic = monotonic
         self._is_traced = config.observability.tracing.enabled
@@ -103,17 +103,15 @@ class Outbox:
         self.throttle.lift()
         if answer.wait_ms:
             self.throttle.window_is_full(self._monotonic(), answer.wait_ms)
-        for ready, fate in zip(batch, answer.fates, strict=True):
+        for ready, fate in zip(batch, answer.results, strict=True):
             if fate is EnqueueResult.THROTTLED:
                 continue
             del self._ready[ready.found.path]
             if fate is EnqueueResult.KNOWN:
-                self._tally["known"] += 1
+                self._counts.known += 1
             else:  # a duplicate is our own, repeated after a lost reply
-                self._tally["enqueued"] += 1
-                job = ready.entry.job
-                fields = {"filepath": job.filepath, "queue": ready.entry.queue}
-                self._emit("job.produced", job_id=job.id, job=job, **fields)
+                self._counts.enqueued += 1
+                self._emit(produced(ready.entry.job, ready.entry.queue))
 
     def _room(self) -> int:
         """How many may be sent at once; the broker is asked only where there is a limit to what may wait."""

@@ -14,7 +14,15 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from fileq.config import Config
-from fileq.core.events import Emit
+from fileq.core.events import (
+    Emit,
+    ScanDirLost,
+    ScanDirReplaced,
+    ScanDirRestored,
+    ScanFinished,
+    WatchEventsLost,
+    WatchFailed,
+)
 from fileq.producer.agenda import NEVER, Agenda
 from fileq.producer.places import Places
 from fileq.producer.scan import Found, Scanner, Walk
@@ -99,10 +107,10 @@ class Patrol:
         self._abandon()
         if ground is None:
             self.problem = f"scan_dir {os.fsdecode(self.root)!r}: {trouble}"
-            self._emit("scan_dir.lost", level="warning", path=os.fsdecode(self.root), error=trouble)
+            self._emit(ScanDirLost(os.fsdecode(self.root), trouble))
             return
         self.problem = ""
-        self._emit("scan_dir.replaced" if was_there else "scan_dir.found", path=os.fsdecode(self.root))
+        self._emit((ScanDirReplaced if was_there else ScanDirRestored)(os.fsdecode(self.root)))
         self.places.refresh()
         self._watcher = self._start_watching()
         self._agenda.want_whole()
@@ -123,7 +131,7 @@ class Patrol:
         if heard.is_overflown:
             if now_s - self._told_lost_s >= TOLD_EVERY_S:
                 self._told_lost_s = now_s
-                self._emit("producer.events_lost", level="warning", action="scanning everything")
+                self._emit(WatchEventsLost("scanning everything"))
             self._agenda.want_whole()
         for directory in heard.directories:
             self._agenda.want(directory)
@@ -145,7 +153,7 @@ class Patrol:
             self._watcher = None
 
     def _poll_instead(self, error: OSError) -> None:
-        self._emit("producer.watch_failed", level="warning", error=error.strerror, action="polling instead")
+        self._emit(WatchFailed(str(error.strerror), "polling instead"))
         self.places.poll_everything()
         self._agenda.want_whole()
 
@@ -197,7 +205,7 @@ class Patrol:
         if walk.is_whole:
             self._whole = None
             self._ended = Scan(took_s, walk.is_complete)
-            self._emit("scan.finished", level="debug", seconds=took_s, is_complete=walk.is_complete)
+            self._emit(ScanFinished(took_s, walk.is_complete))
             self.problem = f"scan_dir {os.fsdecode(self.root)!r}: {walk.fault}" if walk.fault else ""
         else:
             self._part = None

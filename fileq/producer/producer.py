@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 from fileq.brokers.protocol import Broker, Inspector
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError
-from fileq.core.events import Emit
+from fileq.core.events import Emit, SkipReason, ignore
+from fileq.producer.counts import ProducerCounts
 from fileq.producer.forget import DAY_MS, Change, pardon, seen, sweep
 from fileq.producer.outbox import BATCH, Outbox
 from fileq.producer.patrol import Patrol, Scan
@@ -27,9 +27,6 @@ from fileq.producer.wall import Wall
 IDLE_S = 1.0
 PROBE_S = 5.0  # a broker that nothing was asked of for so long is asked whether it is there
 SWEEP_INTERVAL_S = 3600.0
-MOST_TOLD = 1_000  # files that get a line of their own in the log because they were passed over
-SKIPPED = "skipped:"  # in the tally, before the reason
-_TOLD = ("unreadable", "loop", "outside")
 
 
 def check_scan_dir(config: Config) -> None:
@@ -49,21 +46,21 @@ class Producer:
         broker: Broker,
         inspector: Inspector,
         *,
-        emit: Emit = lambda event, **fields: None,
+        emit: Emit = ignore,
         is_once: bool = False,
         forget_after_ms: int = DAY_MS,
         monotonic: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         check_scan_dir(config)
-        self.tally: Counter[str] = Counter()
+        self.counts = ProducerCounts(emit)
         self.wake = threading.Event()
         self._broker = broker
         self._emit = emit
         self._forget_after_ms = forget_after_ms
         self._monotonic = monotonic
         self._wall = Wall(config.producer.settle_unclosed, wall_ns, monotonic)
-        self._scanner = Scanner(config, self._skip)
+        self._scanner = Scanner(config, self.counts.skip)
         self._patrol = Patrol(config, self._scanner, emit=emit, wake=self.wake, is_once=is_once, monotonic=monotonic)
         self._settling = Settling(config.producer.settle, config.producer.settle_unclosed)
         self._outbox = Outbox(
@@ -72,7 +69,7 @@ class Producer:
             inspector,
             look=self._scanner.look,
             changed=self._changed,
-            tally=self.tally,
+            counts=self.counts,
             emit=emit,
             monotonic=monotonic,
         )
@@ -81,8 +78,6 @@ class Producer:
         self._sweep: Iterator[int] | None = None
         self._next_sweep_s = float("-inf")
         self._may_have_marks = self._leaves_marks = True
-        self._told: set[tuple[str, bytes]] = set()
-        self._counted: Counter[str] = Counter()
 
     # one turn
 
@@ -105,7 +100,7 @@ class Producer:
             self._answered_s = float("-inf")
             raise
         finally:
-            self._tell_counts()
+            self.counts.report()
         return self._pause_s(self._monotonic())
 
     @property
@@ -194,12 +189,12 @@ class Producer:
             self._broker.update_ledger(back)
         self._answered_s = now_s
         self._held_back = []
-        self.tally["found"] += len(found)
+        self.counts.found += len(found)
         for file, entry in zip(found, entries, strict=True):
             if entry is not None and entry.knows(file.signature):
-                self.tally["known"] += 1
+                self.counts.known += 1
             elif not self._scanner.is_ready(file.path):
-                self._skip("unmarked", file.path)
+                self.counts.skip(SkipReason.UNMARKED, file.path)
             elif self._has_aged(file):
                 self._make_ready(file)
             else:
@@ -225,13 +220,13 @@ class Producer:
             return
         settled, restless = self._settling.take_settled(now_s, BATCH, self._scanner.look)
         for found in restless:
-            self._skip("changing", found.path)
+            self.counts.skip(SkipReason.CHANGING, found.path)
         for found in settled:
             # Without its marker it is nothing to wait for: the marker's own event, or a scan, brings it back.
             if self._scanner.is_ready(found.path):
                 self._make_ready(found)
             else:
-                self._skip("unmarked", found.path)
+                self.counts.skip(SkipReason.UNMARKED, found.path)
 
     def _make_ready(self, found: Found) -> None:
         self._outbox.put(found, self._patrol.places.device(os.path.dirname(found.path)))
@@ -268,19 +263,5 @@ class Producer:
         if forgotten is None:
             self._may_have_marks = self._leaves_marks
         else:
-            self.tally["forgotten"] += forgotten
+            self.counts.forgotten += forgotten
             self._sweep = going
-
-    # telling
-
-    def _tell_counts(self) -> None:
-        """Once a turn, not once a file."""
-        if news := self.tally - self._counted:
-            self._counted = self.tally.copy()
-            self._emit("producer.counted", level="none", counts=dict(news))
-
-    def _skip(self, reason: str, path: bytes) -> None:
-        self.tally[f"{SKIPPED}{reason}"] += 1
-        if reason in _TOLD and (reason, path) not in self._told and len(self._told) < MOST_TOLD:
-            self._told.add((reason, path))
-            self._emit("file.passed_over", level="warning", reason=reason, path=os.fsdecode(path))

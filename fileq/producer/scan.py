@@ -18,11 +18,12 @@ from typing import Protocol, TypeAlias
 from msgspec import Struct
 
 from fileq.config import Config
-from fileq.files.globs import Choice
+from fileq.core.events import SkipReason
+from fileq.files.globs import FileFilter
 from fileq.files.version import make_signature
 
 STEP = 500  # entries looked at in one step
-Report = Callable[[str, bytes], None]  # reason, path
+Report = Callable[[SkipReason, bytes], None]
 Entered = Callable[[bytes], None]
 # What brokers/sqlite puts beside its database.
 _BESIDE = rb"([.]backup-v[0-9]+([.]unfinished)?)?(-wal|-shm|-journal|-lock|-listen)?"
@@ -63,7 +64,7 @@ class Scanner:
     def __init__(self, config: Config, report: Report = lambda reason, path: None) -> None:
         producer = config.producer
         self.root = os.path.abspath(os.fsencode(producer.scan_dir))
-        self.choice = Choice(producer.include_globs, producer.exclude_globs)
+        self.choice = FileFilter(producer.include_globs, producer.exclude_globs)
         self.follows = producer.follow_symlinks
         self.report = report
         self._marker = os.fsencode(producer.ready_suffix)
@@ -116,7 +117,7 @@ class Scanner:
 
     def takes(self, prefix: str, directory: bytes, name: bytes) -> bool:
         if not self.choice.takes(prefix, text_of(name)):
-            self.report("excluded", os.path.join(directory, name))
+            self.report(SkipReason.EXCLUDED, os.path.join(directory, name))
             return False
         if self._marker and name.endswith(self._marker):
             return False
@@ -126,7 +127,7 @@ class Scanner:
         if stat.S_ISREG(status.st_mode):
             return found_at(path, status)
         if not stat.S_ISDIR(status.st_mode):
-            self.report("special", path)
+            self.report(SkipReason.SPECIAL, path)
         return None
 
     def prefix_of(self, directory: bytes) -> str:
@@ -149,9 +150,9 @@ class Scanner:
     def may_follow(self, path: bytes) -> bool:
         """Links are followed only on request, and never out of scan_dir."""
         if not self.follows:
-            self.report("symlink", path)
+            self.report(SkipReason.SYMLINK, path)
         elif not self._is_inside(os.path.realpath(path)):
-            self.report("outside", path)
+            self.report(SkipReason.OUTSIDE, path)
         else:
             return True
         return False
@@ -162,12 +163,12 @@ class Scanner:
     def pass_over(self, error: OSError, path: bytes) -> bool:
         """Tells of an entry that can't be looked at; True if something may be missed by it."""
         if isinstance(error, FileNotFoundError | NotADirectoryError) and path != self.root:
-            self.report("vanished", path)
+            self.report(SkipReason.VANISHED, path)
             return False
         if error.errno == errno.ELOOP:
-            self.report("loop", path)
+            self.report(SkipReason.LOOP, path)
             return False
-        self.report("unreadable", path)
+        self.report(SkipReason.UNREADABLE, path)
         return True
 
 
@@ -212,7 +213,7 @@ class Walk:
         try:
             chain = self._chain(directory, above) if self._scanner.follows else None
             if self._scanner.follows and chain is None:
-                self._scanner.report("loop", directory)
+                self._scanner.report(SkipReason.LOOP, directory)
                 return
             self._entered(directory)
             self._entries = os.scandir(directory)

@@ -1,4 +1,7 @@
-"""The program that child processes of a worker run: the handlers of its configuration, with logs set up."""
+"""The program that the child processes of a worker run: its handlers, with logging set up as in the worker.
+
+Everything a child needs travels as msgpack: children and the fork server read no configuration themselves.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,18 @@ from msgspec import Struct
 from fileq.config import Config
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.task import Ran, Task
-from fileq.worker.program import Program, Run
+from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.protocol import Run
 
 
 class _Handlers(Struct, frozen=True):
     config: Config
-    handlers_are_set: bool
     app_dir: str
 
 
-def handlers_program(config: Config, *, handlers_are_set: bool, app_dir: str) -> Program:
-    """The program of a worker: the handlers of its configuration."""
-    argument = msgspec.msgpack.encode(_Handlers(config, handlers_are_set, app_dir))
+def handlers_program(config: Config, *, app_dir: str) -> Program:
+    """The program that loads the handlers of this configuration."""
+    argument = msgspec.msgpack.encode(_Handlers(config, app_dir))
     return Program(f"{__name__}:load_handlers", argument)
 
 
@@ -30,8 +33,8 @@ def load_handlers(argument: bytes) -> Run:
 
     given = msgspec.msgpack.decode(argument, type=_Handlers)
     observability = given.config.observability
-    set_up_logs(observability.log_level, observability.log_format)  # context.log ends where the worker's lines do
-    routes = Routes.load(given.config, handlers_are_set=given.handlers_are_set, app_dir=given.app_dir)
+    set_up_logs(observability.log_level, observability.log_format)  # context.log writes to the worker's log
+    routes = Routes.load(given.config, app_dir=given.app_dir)
 
     def run(task: Task, cancelled: CancelFlag) -> Ran:
         return run_task(task, routes, cancelled)

@@ -1,4 +1,4 @@
-"""A service that is one turn, again and again, in a thread of its own: through outages, until told to stop."""
+"""A service that calls `turn()` again and again in a thread of its own, through outages, until it is stopped."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from fileq.core.errors import BrokerError
 from fileq.core.events import Emit
+from fileq.core.process_events import LoopFailed
 from fileq.runtime.outage import Outage
 
 STUCK_S = 60.0
@@ -15,7 +16,7 @@ FAILED_PAUSE_S = 1.0
 
 
 class Loop:
-    """`turn` does what can be done and says after how many seconds there may be more; `wake` ends that pause."""
+    """`turn` does the work that is due and returns the seconds until the next turn; `wake` cuts that pause short."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class Loop:
         self._stopping = threading.Event()
         self._failure = ""
         self._turned_s = time.monotonic()
-        # A daemon: a file system or a server that hangs must not keep the process from ending.
+        # A daemon: a hanging file system or server must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -43,7 +44,7 @@ class Loop:
             self._thread.start()
 
     def quiet(self) -> None:
-        """Nothing is under way that could go on without it: quiet is the beginning of the end."""
+        """Ends the loop after the current turn: a turn leaves nothing in progress that needs another one."""
         self._stopping.set()
         self._wake.set()
 
@@ -63,7 +64,7 @@ class Loop:
         return "stopping" if self._stopping.is_set() else self._outage.reason or self._failure
 
     def is_turning(self) -> bool:
-        """One that was told to stop is not stuck, though others may go on for a while."""
+        """A loop that was stopped is not stuck, even if other services still run."""
         is_moving = self._thread.is_alive() and time.monotonic() - self._turned_s < STUCK_S
         return is_moving or self._stopping.is_set()
 
@@ -76,16 +77,16 @@ class Loop:
         try:
             pause_s = self._turn()
         except BrokerError as error:
-            # `wake` does not cut this short: it would have us hammer at a broker that is away.
+            # `wake` does not cut this pause short: it would make the loop hammer a broker that is down.
             self._stopping.wait(self._outage.met(error))
         except Exception as error:
-            # A loop that dies takes its role down without a word; one that goes on is seen, once for each failure.
+            # A thread that ends here would stop its role silently. The loop continues and reports each failure once.
             if self._failure != repr(error):
                 self._failure = repr(error)
-                self._emit(f"{self.name}.failed", level="error", error=self._failure, exc_info=True)
+                self._emit(LoopFailed(self.name, self._failure, error))
             self._stopping.wait(FAILED_PAUSE_S)
         else:
             self._outage.over()
             self._failure = ""
-            if not self._stopping.is_set():  # it may have been set before the turn cleared `wake`
+            if not self._stopping.is_set():  # quiet() may have set `wake` before the turn cleared it
                 self._wake.wait(pause_s)

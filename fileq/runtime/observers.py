@@ -1,36 +1,38 @@
-"""Who listens to the events of a process: logs, metrics and tracing. The only package that imports `observe`."""
+"""The listeners of a process: logs, metrics and, if enabled, tracing. The only package that imports `observe`.
+
+Services emit events into `Observers.emit` and know nothing of the listeners.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from fileq.brokers.protocol import Inspector
 from fileq.config import Config
 from fileq.core.breaker import STATE_NUMBERS
-from fileq.core.events import Emit
+from fileq.core.events import Emit, Event
 from fileq.observe.depths import DepthGauge
-from fileq.observe.logs import set_up_logs, written_levels
+from fileq.observe.logs import Logs, set_up_logs
 from fileq.observe.metrics import Metrics
-from fileq.runtime.worker_build import Worker
+from fileq.runtime.worker_build import WorkerParts
 
 
 class Observers:
-    """Who listens in this process, and the channel to all of them."""
+    """Makes the listeners that the configuration asks for. `emit` passes an event to all of them."""
 
     def __init__(self, config: Config) -> None:
         settings = config.observability
         self._queues = config.worker.priorities
-        log = set_up_logs(settings.log_level, settings.log_format)
+        self.logs = set_up_logs(settings.log_level, settings.log_format)
         self.metrics = Metrics(self._queues)
         self.broker_problem: Callable[[], str] = lambda: ""
         self.is_hurried = False
         self._tracing = None
-        self.emit = _to_logs_and_metrics(log, written_levels(settings.log_level), self.metrics)
+        self.emit = _to_logs_and_metrics(self.logs, self.metrics)
         if settings.tracing.enabled:
             from fileq.observe.tracing import open_tracing
 
-            self._tracing = open_tracing(config, log)
+            self._tracing = open_tracing(config, self.logs)
             self.emit = self._tracing.around(self.emit)
 
     def watch_broker(self, broker: Inspector) -> None:
@@ -38,7 +40,7 @@ class Observers:
         self.metrics.depths = gauge.read
         self.broker_problem = gauge.problem
 
-    def watch_worker(self, worker: Worker, slots: int) -> None:
+    def watch_worker(self, worker: WorkerParts, slots: int) -> None:
         self.metrics.slots = lambda: slots if worker.service.is_turning() else 0
         self.metrics.breaker = lambda: STATE_NUMBERS[worker.breaker.state]
 
@@ -47,35 +49,26 @@ class Observers:
             self._tracing.close(is_hurried=self.is_hurried)
 
 
-def _to_logs_and_metrics(log: Emit, written: frozenset[str], metrics: Metrics) -> Emit:
-    """Like both(), for the path that every job takes: what is not written is not handed over either."""
-    hear = metrics.hear
+def _to_logs_and_metrics(logs: Logs, metrics: Metrics) -> Emit:
+    """Like to_all(logs, metrics), without a call for events below the log level: every job passes here."""
+    written = logs.written
 
-    def emit(event: str, *, level: str = "info", **fields: Any) -> None:
-        if level in written:
-            log(event, level=level, **fields)
-        hear(event, fields)
+    def emit(event: Event) -> None:
+        if event.level in written:
+            logs(event)
+        metrics(event)
 
     return emit
 
 
-def both(*listeners: Emit) -> Emit:
-    def emit(event: str, *, level: str = "info", **fields: Any) -> None:
+def to_all(*listeners: Emit) -> Emit:
+    def emit(event: Event) -> None:
         for listener in listeners:
-            listener(event, level=level, **fields)
+            listener(event)
 
     return emit
-
-
-def without_info(emit: Emit) -> Emit:
-    """For a terminal on which a line already shows the course of things: only what went wrong is told."""
-
-    def emit_rest(event: str, *, level: str = "info", **fields: Any) -> None:
-        emit(event, level="debug" if level == "info" else level, **fields)
-
-    return emit_rest
 
 
 def log_to_stderr(config: Config) -> None:
-    """Sets up logs for a command that runs a handler without a role."""
+    """Sets up logs for a command that runs a handler outside of a role."""
     set_up_logs(config.observability.log_level, config.observability.log_format)

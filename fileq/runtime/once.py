@@ -1,8 +1,9 @@
-"""`fileq all --once`: scan once, process until nothing is left that could be, exit. For cron and CI.
+"""`fileq all --once`: scans once, processes until no job can run any more, exits. For cron and CI.
 `fileq worker --once` is the same without the scan.
 
-The work is done in a thread; the main one waits for signals. The first: nothing new is taken, what runs may finish in
-its time. The second: what runs goes back to its queue at once. Either way nothing is left to be recovered.
+A thread does the work; the main thread waits for signals. After the first signal no job is claimed and running jobs may
+finish within `shutdown_timeout`. After the second, running jobs go back to their queues at once. In both cases nothing
+is left for a reaper.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census
 from fileq.config import Loaded
 from fileq.core.errors import BrokerUnavailable, FileqError
-from fileq.core.events import Emit
+from fileq.core.events import AttemptEnded, Emit, Event, JobClaimed, JobCompleted, JobDead, JobFailed, JobFenced
 from fileq.core.job import State, decode_or_none
+from fileq.core.process_events import RoleStopping
 from fileq.core.text import printable
 from fileq.handlers.routes import Routes
 from fileq.producer.producer import Producer, check_scan_dir
-from fileq.runtime.observers import Observers, both
+from fileq.runtime.observers import Observers, to_all
 from fileq.runtime.produce_once import Summary, describe, produce_once
 from fileq.runtime.roles import load_routes, start_broker, stop_in_time
 from fileq.runtime.signals import StopSignals
@@ -34,21 +35,20 @@ OK, LEFT_DEAD, INTERRUPTED = 0, 3, 130
 LOOK_EVERY_S = 0.1
 RATE_OVER_S = 5.0
 DEAD_SHOWN = 10
-_OVER = ("job.completed", "job.failed", "job.dead", "job.cancelled", "job.released", "job.recovered", "job.fenced")
 
 
 def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
-    """0, or 3 if a job died in this run. Jobs for later and paused queues are left, and reported."""
+    """Exit code 0, or 3 if a job became dead in this run. Jobs for later and in paused queues stay and are reported."""
     config = loaded.config
     if is_producing:
         check_scan_dir(config)
     with closing(Observers(config)) as observers, live_line("starting") as (show, is_shown):
-        log = observers.emit
-        routes = load_routes(loaded, app_dir, log)
-        broker = start_broker(loaded, log)
+        routes = load_routes(loaded, app_dir, observers.emit)
+        broker = start_broker(loaded, observers.emit)
         try:
-            emit = _without_counted(log) if is_shown else log
-            run = _Run(loaded, broker, routes, app_dir, emit, show, is_producing=is_producing)
+            if is_shown:
+                observers.logs.demotes = is_counted
+            run = _Run(loaded, broker, routes, app_dir, observers.emit, show, is_producing=is_producing)
             run.go()
             observers.is_hurried = run.is_hurried
             report = list(run.report())
@@ -57,28 +57,23 @@ def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
     for line in report:
         print(line)
     if run.problem:
-        raise FileqError(f"{run.problem}; what it holds was not all seen")
+        raise FileqError(f"{run.problem}; the scan is incomplete")
     if run.is_interrupted:
         return INTERRUPTED
     return LEFT_DEAD if run.died else OK
 
 
-def _without_counted(emit: Emit) -> Emit:
-    """Beside a line that counts them, and with the dead named at the end, attempts need no lines of their own."""
-
-    def emit_rest(event: str, *, level: str = "info", **fields: Any) -> None:
-        is_counted = level == "info" or event in ("job.failed", "job.dead")
-        emit(event, level="debug" if is_counted else level, **fields)
-
-    return emit_rest
+def is_counted(event: Event) -> bool:
+    """Events that the progress line counts and the report names; on a terminal they need no log line of their own."""
+    return event.level == "info" or isinstance(event, JobFailed | JobDead)
 
 
 class _Stopped(Exception):
-    """Somebody has had enough: out of whatever is being waited for."""
+    """A signal arrived: leaves the wait in progress."""
 
 
 class _Run:
-    """One scan and all that follows from it."""
+    """One run: the scan, the worker beside it, and what the operator sees of them."""
 
     def __init__(
         self,
@@ -92,13 +87,13 @@ class _Run:
         is_producing: bool,
     ) -> None:
         self._broker = broker
-        self._emit = emit
         self._show = show
-        self._counts: Counter[str] = Counter()
-        self._dead: list[tuple[str, str]] = []  # the first of them, with their errors
-        told = both(emit, self._count)
-        self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=told)
-        producer = Producer(loaded.config, broker, broker, emit=told, is_once=True) if is_producing else None
+        self._counts: Counter[type[Event]] = Counter()
+        self._ended = 0  # attempts
+        self._dead: list[tuple[str, str]] = []  # (id, error) of the first dead jobs
+        self._emit = emit = to_all(emit, self._count)
+        self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit)
+        producer = Producer(loaded.config, broker, broker, emit=emit, is_once=True) if is_producing else None
         self._producer = producer
         self._rate_limit_key = loaded.config.producer.rate_limit_key
         self._timeout_s = loaded.config.worker.shutdown_timeout
@@ -115,24 +110,24 @@ class _Run:
 
     @property
     def died(self) -> int:
-        return self._counts["job.dead"]
+        return self._counts[JobDead]
 
     @property
     def problem(self) -> str:
         return self._producer.problem if self._producer is not None else ""
 
     def go(self) -> None:
-        """Returns when it is over, one way or another, and nothing of it runs any more."""
+        """Returns when all work is done or was stopped, and all services have ended."""
         services = self._worker.services
         with closing(StopSignals()) as signals:
-            thread = threading.Thread(target=self._work, args=(signals.enough,), name="once", daemon=True)
+            thread = threading.Thread(target=self._work, args=(signals.end_wait,), name="once", daemon=True)
             try:
                 for service in services:
                     service.start()
                 thread.start()
                 self.is_interrupted = signals.wait()
                 if self.is_interrupted:
-                    self._emit("role.stopping")
+                    self._emit(RoleStopping())
                 self._is_stopping.set()
                 if self._producer is not None:
                     self._producer.wake.set()
@@ -161,16 +156,16 @@ class _Run:
         ended()
 
     def _drain(self) -> list[str]:
-        """Wait until nothing is pending, running or retrying; what is left then, in words."""
+        """Waits until no job is pending, running or retrying. Returns a line for each kind of job that stays."""
         while True:
-            self._looked_s = float("-inf")  # a look from before the last enqueue would find nothing to do
+            self._looked_s = float("-inf")  # a count from before the last enqueue could be 0
             self._tick()
             if self._census is not None and (left := self._what_is_left(self._census)) is not None:
                 return left
             self._is_stopping.wait(LOOK_EVERY_S)
 
     def _what_is_left(self, census: Census) -> list[str] | None:
-        """None while there is work; else a line for each thing that waits for somebody or for later."""
+        """None while there is work; otherwise a line for each kind of job that stays, with the reason."""
         if census.running or any(n for queue, n in census.pending.items() if queue not in census.paused):
             return None
         try:
@@ -188,13 +183,14 @@ class _Run:
                 return True
         return False
 
-    # what is seen of it
+    # what the operator sees
 
-    def _count(self, event: str, *, level: str = "info", **fields: Any) -> None:
-        if event.startswith("job."):
-            self._counts[event] += 1
-        if event == "job.dead" and len(self._dead) < DEAD_SHOWN:
-            self._dead.append((fields["job_id"], fields.get("error", "")))
+    def _count(self, event: Event) -> None:
+        self._counts[type(event)] += 1
+        if isinstance(event, AttemptEnded | JobFenced):
+            self._ended += 1
+        if isinstance(event, JobDead) and len(self._dead) < DEAD_SHOWN:
+            self._dead.append((event.job_id, event.error or ""))
 
     def _tick(self) -> None:
         if self._is_stopping.is_set():
@@ -205,14 +201,14 @@ class _Run:
             try:
                 self._census = self._broker.census()
             except BrokerUnavailable:
-                self._census = None  # the worker tells of it, and goes on when it is over
+                self._census = None  # the worker reports the outage and continues after it
             self._show(self._line(now_s))
 
     def _running(self) -> int:
-        return max(0, self._counts["job.claimed"] - sum(self._counts[event] for event in _OVER))
+        return max(0, self._counts[JobClaimed] - self._ended)
 
     def _ahead(self) -> int:
-        """Files that are found and not enqueued yet."""
+        """Files that were found and are not enqueued yet."""
         return self._producer.ahead if self._producer is not None else 0
 
     def _line(self, now_s: float) -> str:
@@ -220,12 +216,12 @@ class _Run:
         left = self._ahead()
         if census is not None:
             left += sum(census.pending.values()) + census.scheduled + census.running
-        rate = self._pace.of(counts["job.completed"], now_s)
+        rate = self._pace.of(counts[JobCompleted], now_s)
         parts = [
-            f"done {counts['job.completed']:,}",
+            f"done {counts[JobCompleted]:,}",
             f"running {census.running if census is not None else self._running():,}",
-            f"failed {counts['job.failed'] + counts['job.dead']:,}",
-            f"dead {counts['job.dead']:,}",
+            f"failed {counts[JobFailed] + counts[JobDead]:,}",
+            f"dead {counts[JobDead]:,}",
             f"{rate:,.0f}/s",
             f"left {left:,}",
             *(describe(producer, self._rate_limit_key) if producer is not None else ()),
@@ -237,13 +233,13 @@ class _Run:
         return "  ".join(parts)
 
     def report(self) -> Iterator[str]:
-        """What there is to say at the end; first what was found, last what needs somebody."""
+        """The lines printed at the end: the scan, the jobs, what stays, and the dead jobs last."""
         counts = self._counts
         if self._summary is not None:
             yield str(self._summary)
         yield (
-            f"{'interrupted: ' if self.is_interrupted else ''}completed {counts['job.completed']},"
-            f" retried {counts['job.failed']}, dead {counts['job.dead']}"
+            f"{'interrupted: ' if self.is_interrupted else ''}completed {counts[JobCompleted]},"
+            f" retried {counts[JobFailed]}, dead {counts[JobDead]}"
             f" in {time.monotonic() - self._started_s:.1f} s"
         )
         yield from self._left
@@ -257,7 +253,7 @@ class _Run:
         except BrokerUnavailable:
             return
         if waiting := sum(census.pending.values()) + census.scheduled + self._ahead():
-            yield f"left {waiting} for another time"
+            yield f"left {waiting} for a later run"
 
     def _name_dead(self) -> Iterator[str]:
         try:
@@ -272,7 +268,7 @@ class _Run:
 
 
 class _Pace:
-    """How many a second, lately."""
+    """Completed jobs per second over the last few seconds."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
@@ -286,7 +282,7 @@ class _Pace:
 
 
 def _name(id: str, raw: bytes) -> str:
-    """What people call it: its file, or its type and its id."""
+    """A name for people: the file, or the type and the id."""
     job = decode_or_none(raw)
     if job is None:
         return id

@@ -1,4 +1,4 @@
-"""How a loop lives through an outage of its broker: told once at the start, once at the end, tried again in between."""
+"""How a loop behaves while its broker is unreachable: it reports the outage once, and retries with growing pauses."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import time
 from collections.abc import Callable
 
 from fileq.core.errors import BrokerError
-from fileq.core.events import Emit
+from fileq.core.events import Emit, Event
+from fileq.core.process_events import BrokerLost, BrokerRestored
 
 FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 2.0  # whoever watches a broker come back expects its workers to be back within three
+LONGEST_PAUSE_S = 2.0  # operators expect workers to be back within three seconds of the broker
 
 
 def longest_pause_s(heartbeat_ttl_s: float) -> float:
-    """Between two tries of a lost broker: short enough that a heartbeat survives a short outage."""
+    """The longest pause between two tries, short enough that heartbeats survive a short outage."""
     return min(LONGEST_PAUSE_S, heartbeat_ttl_s / 6)
 
 
 class Outage:
-    """One loop's view of its broker."""
+    """The state of the broker as one loop sees it."""
 
     def __init__(self, emit: Emit, longest_pause_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._emit = emit
@@ -30,17 +31,27 @@ class Outage:
         self.reason = ""
 
     def met(self, error: BrokerError) -> float:
-        """The broker is away, or refuses; seconds to pause before the next try, growing, not the same for everybody."""
+        """Notes a failed call. Returns the seconds to wait before the next try: growing, with jitter."""
         if self._since_s is None:
             self._since_s = self._monotonic()
-            self._emit("broker.lost", level="warning", error=str(error))
+            self._emit(BrokerLost(str(error)))
         self.reason = str(error)
         pause_s = min(self._longest_pause_s, FIRST_PAUSE_S * float(2**self._tries))
         self._tries = min(self._tries + 1, 16)
         return pause_s * random.uniform(0.5, 1.0)
 
     def over(self) -> None:
-        """A call went through."""
+        """Notes a successful call."""
         if self._since_s is not None:
-            self._emit("broker.found", seconds=round(self._monotonic() - self._since_s, 3))
+            self._emit(BrokerRestored(round(self._monotonic() - self._since_s, 3)))
             self._since_s, self._tries, self.reason = None, 0, ""
+
+
+def without_outages(emit: Emit) -> Emit:
+    """For all loops of a process but one: they meet the same outage of the broker, and one report is enough."""
+
+    def emit_others(event: Event) -> None:
+        if not isinstance(event, BrokerLost | BrokerRestored):
+            emit(event)
+
+    return emit_others

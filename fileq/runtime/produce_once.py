@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
+from fileq.core.events import SkipReason
 from fileq.producer.limit import RATE_LIMIT
-from fileq.producer.producer import SKIPPED, Producer
+from fileq.producer.producer import Producer
 from fileq.runtime.terminal import live_line
 
 PATIENCE_S = 60.0  # for files that are still being written
@@ -51,11 +52,10 @@ def produce_once(
 
 
 def _summary(producer: Producer, seconds: float) -> Summary:
-    tally = producer.tally
-    # A file that changed was tried again, and is counted by what became of it.
-    skipped = {name.removeprefix(SKIPPED): n for name, n in tally.items() if name.startswith(SKIPPED)}
-    skipped.pop("changing", None)
-    return Summary(tally["found"], tally["enqueued"], tally["known"], skipped, producer.unsettled, seconds)
+    counts = producer.counts
+    # A file that changed is tried again and counted by its end.
+    skipped = {reason.value: n for reason, n in counts.skipped.items() if reason is not SkipReason.CHANGING}
+    return Summary(counts.found, counts.enqueued, counts.known, skipped, producer.unsettled, seconds)
 
 
 @contextmanager
@@ -66,8 +66,8 @@ def progress(rate_limit_key: str) -> Iterator[tuple[Tick, bool]]:
 
 
 def _line(producer: Producer, rate_limit_key: str) -> str:
-    tally = producer.tally
-    parts = [f"found {tally['found']:,}", f"enqueued {tally['enqueued']:,}", f"known {tally['known']:,}"]
+    counts = producer.counts
+    parts = [f"found {counts.found:,}", f"enqueued {counts.enqueued:,}", f"known {counts.known:,}"]
     return "  ".join([*parts, *describe(producer, rate_limit_key)])
 
 

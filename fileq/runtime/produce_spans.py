@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fileq.brokers.types import Entry
 from fileq.config import Config
+from fileq.core.events import Event, ignore, produced
+from fileq.core.process_events import CollectorLost
 from fileq.core.text import printable
 
 if TYPE_CHECKING:
@@ -22,13 +24,13 @@ class ProduceSpans:
         if config.observability.tracing.enabled:
             from fileq.observe.tracing import open_tracing
 
-            self._tracing = open_tracing(config, self._lost)
+            self._tracing = open_tracing(config, self._listen)
 
     def add(self, entries: Iterable[Entry]) -> None:
         if self._tracing is not None:
-            produced = self._tracing.around(lambda event, **fields: None)
+            trace = self._tracing.around(ignore)
             for entry in entries:
-                produced("job.produced", job=entry.job, queue=entry.queue)
+                trace(produced(entry.job, entry.queue))
 
     def send(self) -> str:
         """Flushes the spans. Returns why some were not sent; "" if all were."""
@@ -36,6 +38,6 @@ class ProduceSpans:
             return ""
         return self._reasons[0] if self._reasons else "the collector takes too long"
 
-    def _lost(self, event: str, *, level: str = "info", **fields: Any) -> None:
-        if "error" in fields:
-            self._reasons.append(printable(str(fields["error"])))
+    def _listen(self, event: Event) -> None:
+        if isinstance(event, CollectorLost):
+            self._reasons.append(printable(event.error))

@@ -1,4 +1,4 @@
-"""What each role runs: services started together, stopped together, and the signals that do it."""
+"""The long-running roles: which services each one starts, and how signals stop them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,32 @@ from fileq.brokers import open_broker
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Loaded, describe_broker_choice
 from fileq.core.errors import BrokerError, FileqError
-from fileq.core.events import Emit
+from fileq.core.events import Emit, Event
+from fileq.core.process_events import (
+    BrokerOpened,
+    BrokerUnsafe,
+    HandlersUnset,
+    HandlersWarned,
+    RoleStarted,
+    RoleStopped,
+    RoleStopping,
+)
 from fileq.handlers.routes import Routes
 from fileq.observe.http import open_endpoints
 from fileq.producer.producer import Producer, check_scan_dir
-from fileq.runtime.observers import Observers, without_info
-from fileq.runtime.outage import longest_pause_s
+from fileq.runtime.observers import Observers
+from fileq.runtime.outage import longest_pause_s, without_outages
 from fileq.runtime.produce_once import produce_once, progress
 from fileq.runtime.producer_service import ProducerService
 from fileq.runtime.service import Service
 from fileq.runtime.signals import StopSignals
-from fileq.runtime.worker_build import build_worker, without_outages
+from fileq.runtime.worker_build import build_worker
 
-HURRY_S = 5.0  # for giving back what was under way
+HURRY_S = 5.0  # for giving back the jobs in progress
 
 
 def run_producer(loaded: Loaded) -> int:
-    """Scan, watch and enqueue until a signal comes."""
+    """Scans, watches and enqueues until a signal arrives."""
     config = loaded.config
     check_scan_dir(config)
     with closing(Observers(config)) as observers:
@@ -41,7 +50,7 @@ def run_producer(loaded: Loaded) -> int:
 
 
 def run_producer_once(loaded: Loaded) -> int:
-    """One scan and a summary; no endpoints."""
+    """One scan and a summary, without HTTP endpoints."""
     config = loaded.config
     check_scan_dir(config)
     with closing(Observers(config)) as observers:
@@ -49,18 +58,19 @@ def run_producer_once(loaded: Loaded) -> int:
             closing(start_broker(loaded, observers.emit)) as broker,
             progress(config.producer.rate_limit_key) as (tick, is_shown),
         ):
-            emit = without_info(observers.emit) if is_shown else observers.emit
-            producer = Producer(config, broker, broker, emit=emit, is_once=True)
+            if is_shown:  # the progress line shows what the info lines would repeat
+                observers.logs.demotes = is_info
+            producer = Producer(config, broker, broker, emit=observers.emit, is_once=True)
             summary = produce_once(producer, tick)
             producer.close()
         print(summary)
     if producer.problem:
-        raise FileqError(f"{producer.problem}; what it holds was not all seen")
+        raise FileqError(f"{producer.problem}; the scan is incomplete")
     return 0
 
 
 def run_worker(loaded: Loaded, app_dir: str, *, is_producing: bool = False) -> int:
-    """Claim and run until a signal comes; as `all`, scan and watch too."""
+    """Claims and runs jobs until a signal arrives. `is_producing` (role `all`) also scans and watches."""
     config = loaded.config
     if is_producing:
         check_scan_dir(config)
@@ -81,36 +91,36 @@ def run_worker(loaded: Loaded, app_dir: str, *, is_producing: bool = False) -> i
 
 
 def load_routes(loaded: Loaded, app_dir: str, emit: Emit) -> Routes:
-    """Every handler imported and checked, before anything is claimed."""
-    routes = Routes.load(loaded.config, handlers_are_set=loaded.is_set("handlers"), app_dir=app_dir)
+    """Imports and checks every handler, before the first claim."""
+    routes = Routes.load(loaded.config, app_dir=app_dir)
     for warning in routes.warnings:
-        emit("handlers.doubtful", level="warning", reason=warning)
-    if not loaded.is_set("handlers") and len(routes) <= 1:
-        emit("handlers.unset", level="warning", action="files are only checksummed; set 'handlers' to process them")
+        emit(HandlersWarned(warning))
+    if not loaded.config.handlers_are_given and len(routes) <= 1:
+        emit(HandlersUnset("files are only checksummed; set 'handlers' to process them"))
     return routes
 
 
 def start_broker(loaded: Loaded, emit: Emit) -> FullBroker:
-    """Every start says which broker it is on, where, and which setting chose it."""
+    """Opens the broker and reports which one it is, where, and which setting chose it."""
     broker = open_broker(loaded.config)
-    emit("broker.opened", broker=broker.kind, where=broker.where, chosen=describe_broker_choice(loaded))
-    warn_of_dangers(broker, emit)
+    emit(BrokerOpened(broker.kind, broker.where, describe_broker_choice(loaded)))
+    warn_if_unsafe(broker, emit)
     return broker
 
 
-def warn_of_dangers(broker: FullBroker, emit: Emit) -> None:
-    """Settings of the server that lose data, and whatever else `fileq doctor` would call wrong about it."""
+def warn_if_unsafe(broker: FullBroker, emit: Emit) -> None:
+    """Reports what `fileq doctor` would mark as wrong about the broker, such as settings that lose data."""
     try:
         findings = broker.examine()
     except BrokerError:
-        return  # gone in this moment: those who use it will say so
+        return  # the broker has just become unreachable; the services report that
     for finding in findings:
         if finding.is_sound is False:
-            emit("broker.unsafe", level="warning", check=finding.name, reason=finding.detail, action=finding.advice)
+            emit(BrokerUnsafe(finding.name, finding.detail, finding.advice))
 
 
 def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Observers) -> None:
-    """First signal: quiet, then stop in time. Second: at once."""
+    """Runs until the first signal, then stops within `shutdown_timeout`; a second signal stops at once."""
     observability, emit = loaded.config.observability, observers.emit
     with closing(StopSignals()) as signals:
         endpoints = open_endpoints(
@@ -125,11 +135,11 @@ def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Obs
         try:
             for service in services:
                 service.start()
-            emit("role.started", services=[service.name for service in services])
+            emit(RoleStarted([service.name for service in services]))
             signals.wait()
-            emit("role.stopping")
+            emit(RoleStopping())
             observers.is_hurried = stop_in_time(services, loaded.config.worker.shutdown_timeout, signals)
-            emit("role.stopped")
+            emit(RoleStopped())
         finally:
             for service in services:
                 service.stop(0.0)
@@ -137,13 +147,13 @@ def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Obs
 
 
 def stop_in_time(services: Sequence[Service], timeout_s: float, signals: StopSignals) -> bool:
-    """All of them within the time, or as far as they are at the second signal; whether that came."""
+    """Stops all services within the timeout. A second signal hurries them; returns whether it arrived."""
     deadline_s = time.monotonic() + timeout_s
 
     def stop_all() -> None:
         for service in services:
             service.stop(max(0.0, deadline_s - time.monotonic()))
-        signals.enough()
+        signals.end_wait()
 
     for service in services:
         service.quiet()
@@ -155,3 +165,7 @@ def stop_in_time(services: Sequence[Service], timeout_s: float, signals: StopSig
             service.hurry()
     stopper.join(HURRY_S)
     return is_hurried
+
+
+def is_info(event: Event) -> bool:
+    return event.level == "info"

@@ -1,4 +1,4 @@
-"""What a role is made of: loops that start, go quiet and stop; and the one channel on which they tell what they do."""
+"""The interface of everything that a role runs in a thread of its own."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from typing import Protocol
 
 
 class Service(Protocol):
-    """One loop in a thread of its own. Each method may be called twice."""
+    """One loop in one thread. Every method may be called more than once."""
 
     name: str
 
     def start(self) -> None: ...
 
     def quiet(self) -> None:
-        """Take nothing new; what is under way goes on."""
+        """Takes on no new work; work in progress continues."""
         ...
 
     def stop(self, deadline_s: float) -> None:
-        """End within this many seconds."""
+        """Ends within this many seconds."""
         ...
 
     def hurry(self) -> None:
-        """End at once; what is under way is given back."""
+        """Ends at once; work in progress is given back."""
         ...
 
     def problem(self) -> str:
-        """Why it can't do its work at the moment; "" when it can."""
+        """Why it cannot do its work now; "" when it can."""
         ...
 
     def is_turning(self) -> bool:
-        """Whether its loop has moved lately."""
+        """Whether its loop has made progress recently."""
         ...

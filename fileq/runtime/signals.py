@@ -1,8 +1,8 @@
-"""The signals that stop a program, as something to wait for that misses none.
+"""SIGINT and SIGTERM as something to wait for, without missing one.
 
-Not an Event set by their handler: a signal that comes while the main thread is on its way into wait() is seen only
-when another one comes, or its handler meets the Event's lock, held by the very thread it interrupted. Here the
-interpreter writes a byte for each, at once, in whichever thread the system has chosen.
+A threading.Event set by a signal handler is not enough. A signal that arrives while the main thread enters wait() is
+noticed only with the next signal, or its handler deadlocks on the Event's lock, which the interrupted thread holds.
+Here the interpreter itself writes one byte per signal into a socket, at once and from any thread.
 """
 
 from __future__ import annotations
@@ -13,31 +13,33 @@ import socket
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_ENOUGH = b"\0"  # no signal has this number
+_END_WAIT = b"\0"  # no signal has this number
 
 
 class StopSignals:
-    """Made and closed in the main thread. A signal that comes after the end changes nothing."""
+    """Created and closed in the main thread. Signals that arrive after close() are ignored."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in STOP_SIGNALS:
-            signal.signal(number, _leave_it_to_the_byte)
+            signal.signal(number, _do_nothing)
 
     def wait(self) -> bool:
-        """Until the next one comes (True), or nobody needs it any more (False)."""
-        return self._reader.recv(1) != _ENOUGH
+        """Waits for the next signal (True) or for end_wait() (False)."""
+        return self._reader.recv(1) != _END_WAIT
 
-    def enough(self) -> None:
-        """Ends the wait; from any thread."""
-        with contextlib.suppress(OSError):  # closed: whoever waited has stopped waiting
-            self._writer.send(_ENOUGH)
+    def end_wait(self) -> None:
+        """Makes wait() return False. Any thread may call it."""
+        with contextlib.suppress(OSError):  # closed: wait() has returned already
+            self._writer.send(_END_WAIT)
 
     def close(self) -> None:
-        """From now on they are ignored. A handler that does nothing would not last: when the interpreter ends it gives
-        them back to the system, and one more would end the program as if it had not stopped in order."""
+        """Ignores the signals from now on.
+
+        A Python handler would not be enough: the interpreter restores the default action when it shuts down, and a late
+        signal would then end the program with -15 instead of its exit code."""
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
@@ -45,5 +47,5 @@ class StopSignals:
         self._writer.close()
 
 
-def _leave_it_to_the_byte(_number: int, _frame: FrameType | None) -> None:
-    pass
+def _do_nothing(_number: int, _frame: FrameType | None) -> None:
+    """Without a Python handler the interpreter would not write the byte."""

@@ -1,6 +1,4 @@
-"""What a terminal needs: a line that moves while something is under way, and text that it does not obey.
-
-Shows what it is told, and knows nothing of what that means."""
+"""A progress line at the bottom of a terminal. It shows the text it is given and nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +11,9 @@ Show = Callable[[str], None]
 
 @contextmanager
 def live_line(text: str) -> Iterator[tuple[Show, bool]]:
-    """What changes the line's text, and whether there is a line: on a terminal only. It is gone afterwards."""
+    """Yields a function that changes the line, and whether there is one: only if stderr is a terminal.
+
+    The line disappears at the end."""
     if not sys.stderr.isatty():
         yield lambda text: None, False
         return
@@ -22,8 +22,8 @@ def live_line(text: str) -> Iterator[tuple[Show, bool]]:
     from rich.table import Column
 
     console = Console(stderr=True)
-    # Wrapped, not cut: what does not fit is often what explains the rest. A little is kept free at the end: the ^C that
-    # the terminal shows would start another line, and the first of ours would stay behind.
+    # Long text is wrapped, not cut: its end often explains the rest. Some columns stay free, because the "^C" that the
+    # terminal echoes would otherwise wrap and leave a stale line behind.
     room = Column(no_wrap=False, max_width=max(20, console.width - 16))
     words = TextColumn("{task.description}", markup=False, table_column=room)
     with Progress(SpinnerColumn(), TimeElapsedColumn(), words, console=console, transient=True) as bar:

@@ -1,8 +1,6 @@
-"""Puts a worker together: the pump with all it needs, and the reaper and the scheduler that run beside it."""
+"""Assembles a worker: the pump and everything it needs, and the reaper and the scheduler that run beside it."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from msgspec import Struct
 
@@ -10,23 +8,25 @@ from fileq.brokers.protocol import FullBroker
 from fileq.config import Config, Loaded
 from fileq.core.breaker import Breaker
 from fileq.core.events import Emit
+from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened
 from fileq.handlers.routes import Routes
 from fileq.runtime.handlers_program import handlers_program
 from fileq.runtime.loop import Loop
-from fileq.runtime.outage import longest_pause_s
+from fileq.runtime.outage import longest_pause_s, without_outages
 from fileq.runtime.service import Service
 from fileq.runtime.worker_service import WorkerService
-from fileq.worker.executors.mixed import MixedExecutor
+from fileq.worker.executors.by_isolation import ExecutorsByIsolation
 from fileq.worker.pump import Pump
 from fileq.worker.reaper import Reaper
 from fileq.worker.roots import RootsWatch
 from fileq.worker.scheduler import Scheduler
 
 STUCK_MARGIN_S = 5.0
+_BREAKER_EVENTS = {"open": BreakerOpened, "half-open": BreakerHalfOpened, "closed": BreakerClosed}
 
 
-class Worker(Struct, frozen=True):
-    """Stop the worker before the others: heartbeats and recoveries outlive running work."""
+class WorkerParts(Struct, frozen=True):
+    """`services` is in the order of stopping. The worker stops first: the reaper must outlive running jobs."""
 
     service: WorkerService
     services: list[Service]
@@ -34,37 +34,15 @@ class Worker(Struct, frozen=True):
     roots: RootsWatch
 
 
-def without_outages(emit: Emit) -> Emit:
-    """All loops of a process meet the same outage; one of them tells of it."""
-
-    def emit_rest(event: str, *, level: str = "info", **fields: Any) -> None:
-        if event not in ("broker.lost", "broker.found"):
-            emit(event, level=level, **fields)
-
-    return emit_rest
-
-
-def _stuck_s(config: Config) -> float:
-    """A loop that has not turned for so long will not turn again: the broker may hold it up for one call, but not for
-    longer, and restarting a worker because its broker is silent would help nobody."""
-    redis = config.redis
-    call_s = redis.dial_timeout + max(redis.read_timeout, redis.write_timeout)
-    return max(config.worker.heartbeat_ttl, call_s + STUCK_MARGIN_S)
-
-
-def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir: str, emit: Emit) -> Worker:
+def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir: str, emit: Emit) -> WorkerParts:
     config = loaded.config
     worker = config.worker
     pause_s = longest_pause_s(worker.heartbeat_ttl)
-
-    def tell_change(old: str, new: str) -> None:
-        emit("breaker.changed", level="warning" if new == "open" else "info", was=old, state=new)
-
-    breaker = Breaker(config.circuit_breaker, on_change=tell_change)
+    breaker = Breaker(config.circuit_breaker, on_change=lambda old, new: emit(_BREAKER_EVENTS[new](old)))
     paths = config.paths
     roots = RootsWatch(paths.roots)
-    program = handlers_program(config, handlers_are_set=loaded.is_set("handlers"), app_dir=app_dir)
-    executor = MixedExecutor(worker, routes, program, emit=emit)
+    program = handlers_program(config, app_dir=app_dir)
+    executor = ExecutorsByIsolation(worker, routes, program, emit=emit)
     pump = Pump(config, broker, executor, routes, paths, breaker, emit=emit)
     service = WorkerService(
         pump,
@@ -84,4 +62,13 @@ def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir:
         Loop("reaper", reaper.turn, emit=without_outages(emit), longest_pause_s=pause_s),
     ]
     roots.start()
-    return Worker(service, [service, *loops], breaker, roots)
+    return WorkerParts(service, [service, *loops], breaker, roots)
+
+
+def _stuck_s(config: Config) -> float:
+    """How long the worker's loop may stand still before /healthz calls it stuck.
+
+    One call may wait for a silent broker until its timeouts. Restarting the worker for that would not help."""
+    redis = config.redis
+    call_s = redis.dial_timeout + max(redis.read_timeout, redis.write_timeout)
+    return max(config.worker.heartbeat_ttl, call_s + STUCK_MARGIN_S)

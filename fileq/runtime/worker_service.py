@@ -15,8 +15,9 @@ from fileq.brokers.protocol import Broker, Waiter
 from fileq.core.breaker import Breaker
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.events import Emit
+from fileq.core.process_events import BrokerRefused, DrainStarted, WorkerFailed
 from fileq.runtime.outage import Outage
-from fileq.worker.executors.base import Executor
+from fileq.worker.executors.protocol import Executor
 from fileq.worker.pump import KILL_GRACE_S, Pump
 
 FIRST_BACKOFF_S = 0.001
@@ -67,7 +68,7 @@ class WorkerService:
     def quiet(self) -> None:
         was_quiet, self._pump.is_quiet = self._pump.is_quiet, True
         if not was_quiet and (running := len(self._pump.slots.running)):
-            self._emit("worker.awaited", running=running, action="a second signal gives them back at once")
+            self._emit(DrainStarted(running, "a second signal gives them back at once"))
         self._wake()
 
     def stop(self, deadline_s: float) -> None:
@@ -115,7 +116,7 @@ class WorkerService:
             self._keep_trying(self._pump.finish)
         except Exception as error:
             # The jobs are safe with the reapers; the loop is not, and /healthz says so from now on.
-            self._emit("worker.failed", level="error", error=repr(error), exc_info=True)
+            self._emit(WorkerFailed(repr(error), error))
         finally:
             try:
                 self._drop_waiter()
@@ -138,7 +139,7 @@ class WorkerService:
             return
         except BrokerError as error:
             # Refused, not away: somebody has to mend it, and until then nothing is lost by asking again.
-            self._emit("worker.refused", level="error", error=str(error))
+            self._emit(BrokerRefused(str(error)))
             self._rest(1.0, is_listening=False)
             return
         if claimed:

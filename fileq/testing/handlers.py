@@ -1,4 +1,4 @@
-"""For tests of handlers: run(function, path) calls one as a worker would, with a faithful job and context.
+"""For tests of handlers: run(function, path) calls a handler with the same job and context that a worker gives it.
 
 def test_the_title_is_found(tmp_path):
     assert fileq.testing.run(extract, SAMPLES / "letter.pdf") == {"title": "A letter"}
@@ -17,8 +17,8 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import Job, decode, encode, file_job, typed_job
 from fileq.files.version import signature_of
 from fileq.handlers.context import Context, view_of
-from fileq.handlers.endings import done
-from fileq.handlers.loop import EventLoop
+from fileq.handlers.event_loop import EventLoop
+from fileq.handlers.outcomes import done
 from fileq.handlers.run import call
 from fileq.handlers.targets import is_async, unfitness
 
@@ -35,9 +35,10 @@ def run(
     id: str = "",
     cancelled: threading.Event | None = None,
 ) -> Any:
-    """What the handler returns, or what it raises. Without a path the job is of a `type`, with a `payload`.
+    """Returns what the handler returns and raises what it raises.
 
-    Coroutines are awaited, also where a loop is running already. A result that a worker would drop is a warning."""
+    With a `path` the job is about that file; without one it has a `type` and a `payload`. Coroutines are awaited, also
+    when the caller runs in an event loop. A result that a worker would drop causes a warning."""
     if fault := unfitness(function):
         raise ConfigError(f"{getattr(function, '__qualname__', function)} {fault}")
     where = b"" if path is None else os.path.abspath(os.fsencode(path))

@@ -9,9 +9,9 @@ import threading
 
 from msgspec import Struct
 
-from fileq.config import AfterEnd
+from fileq.config import AfterSettings
 from fileq.core.claim import Claim
-from fileq.core.events import Emit
+from fileq.core.events import Emit, FileKept, ignore
 from fileq.core.job import Version
 from fileq.core.settlement import Settlement, Verb
 from fileq.files.paths import Paths
@@ -23,7 +23,7 @@ MOVE = "move:"
 class Aftermath:
     """Does its work in a thread of its own: a slow disk must not hold up the pump."""
 
-    def __init__(self, rules: AfterEnd, emit: Emit = lambda event, **fields: None) -> None:
+    def __init__(self, rules: AfterSettings, emit: Emit = ignore) -> None:
         self._rules = {Verb.COMPLETE: rules.completed, Verb.BURY: rules.dead}
         self._emit = emit
         self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
@@ -65,7 +65,7 @@ class Aftermath:
                 reason = str(error)
             if reason:
                 path = os.fsdecode(order.path)
-                self._emit("file.kept", level="warning", path=path, wanted=order.rule, reason=reason)
+                self._emit(FileKept(path, order.rule, reason))
 
 
 class _Order(Struct, frozen=True):

@@ -18,19 +18,19 @@ from fileq.config import Config
 from fileq.core.breaker import Breaker
 from fileq.core.claim import Claim, ClaimKey
 from fileq.core.errors import BrokerError
-from fileq.core.events import Emit
+from fileq.core.events import Emit, claimed, fenced, ignore, result_dropped, settled
 from fileq.core.job import Version
-from fileq.core.outcome import Cancelled, Died, Done, Failed, Outcome, Refused, Released
+from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Outcome, Refused, Released
+from fileq.core.process_events import SlotReplaced
 from fileq.core.retry import Policy, decide
 from fileq.core.settlement import Settlement, SettleResult
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
-from fileq.handlers.task import Changed, Ran, Task
+from fileq.handlers.task import Ran, Task
 from fileq.worker.aftermath import Aftermath
-from fileq.worker.executors.base import Executor
+from fileq.worker.executors.protocol import Executor
 from fileq.worker.prepare import prepare
 from fileq.worker.slots import Running, Slots
-from fileq.worker.telling import tell_claimed, tell_fenced, tell_settled
 from fileq.worker.turns import Turns
 
 KILL_GRACE_S = 5.0
@@ -48,7 +48,7 @@ class Pump:
         paths: Paths,
         breaker: Breaker,
         *,
-        emit: Emit = lambda event, **fields: None,
+        emit: Emit = ignore,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker = broker
@@ -198,7 +198,7 @@ class Pump:
         already is only settled again."""
         new = [claim for claim in claims if claim.slot not in self.slots.settling]
         for claim in new:
-            tell_claimed(claim, self._emit)
+            self._emit(claimed(claim))
         if self.is_quiet:
             for claim in reversed(new):  # each goes to the front
                 self._settle(claim, Released(), self._policy, 0)
@@ -231,7 +231,7 @@ class Pump:
         claim = running.claim
         duration_ms = round((self._monotonic() - running.started_s) * 1000)
         if isinstance(ran, Done) and ran.warning:
-            self._emit("job.result_dropped", level="warning", job_id=claim.id, job=claim.job, reason=ran.warning)
+            self._emit(result_dropped(claim, ran.warning))
         leaves = self._aftermath.version_left(task.path, claim) if self._routes[running.route].in_place else None
         self._processed[claim.slot] = leaves.signature if leaves is not None else running.signature
         self._settle(claim, ran, self._policies[running.route], duration_ms, leaves, key=task.key)
@@ -277,9 +277,9 @@ class Pump:
             self.slots.settling.pop(slot, None)
             processed = self._processed.pop(slot, job.signature if job is not None else None)
             if said is SettleResult.FENCED:
-                tell_fenced(settlement.claim, self._emit)
+                self._emit(fenced(settlement.claim))
             else:
-                tell_settled(settlement, self._emit)
+                self._emit(settled(settlement))
                 self._aftermath.follow(settlement, self._paths, processed)
 
     # heartbeats
@@ -294,15 +294,15 @@ class Pump:
         """A job that the slot turns out to hold, to be begun."""
         slot = renewal.slot
         running = self.slots.running.get(slot)
-        if renewal.hold is LeaseStatus.GONE:
+        if renewal.status is LeaseStatus.GONE:
             self._replace(slot)
-        elif renewal.hold is LeaseStatus.LOST and running is not None:
+        elif renewal.status is LeaseStatus.LOST and running is not None:
             self._lose(running)
-        elif renewal.hold is LeaseStatus.CANCEL and running is not None and not running.is_cancelling:
+        elif renewal.status is LeaseStatus.CANCEL and running is not None and not running.is_cancelling:
             running.is_cancelling = True
             self._executor.cancel(running.claim.key)
         elif (
-            renewal.hold is LeaseStatus.UNEXPECTED
+            renewal.status is LeaseStatus.UNEXPECTED
             and renewal.claim is not None
             and running is None
             and not self.is_quiet
@@ -317,7 +317,7 @@ class Pump:
         self._tasks.pop(key, None)
         self.slots.running.pop(running.claim.slot, None)
         self._breaker.ended(key, None)
-        tell_fenced(running.claim, self._emit)
+        self._emit(fenced(running.claim))
 
     def _replace(self, slot: str) -> None:
         running = self.slots.running.get(slot)
@@ -326,10 +326,10 @@ class Pump:
             self._lose(running)
         elif settlement is not None:
             # It ended, and too late: a slot that is gone can't tell, so it is fenced without being asked.
-            tell_fenced(settlement.claim, self._emit)
+            self._emit(fenced(settlement.claim))
         name = self.slots.replace(slot)
         self._broker.register({name: self.slots.info(self._breaker.state)})
-        self._emit("slot.replaced", level="warning", lost=slot, worker_id=name)
+        self._emit(SlotReplaced(slot, name))
 
     def _register(self) -> None:
         """All slots, with the breaker's state as it is now."""

@@ -20,10 +20,10 @@ from fileq.brokers.protocol import Broker
 from fileq.brokers.types import Suspect
 from fileq.config import Config
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.events import Emit
+from fileq.core.events import Emit, ignore, reaped
 from fileq.core.outcome import Died
 from fileq.core.retry import Policy, decide
-from fileq.core.settlement import Settlement, SettleResult, Verb
+from fileq.core.settlement import Settlement, SettleResult
 
 SWEEP_EVERY_S = 180.0
 CAUSE = "its worker died (no heartbeat)"
@@ -39,7 +39,7 @@ class Reaper:
         config: Config,
         broker: Broker,
         *,
-        emit: Emit = lambda event, **fields: None,
+        emit: Emit = ignore,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         worker = config.worker
@@ -90,12 +90,7 @@ class Reaper:
         moved = reap(self._broker, suspect, self._policy)
         self._silent_since_s.pop(suspect.slot, None)
         for verdict in moved:
-            claim = verdict.claim
-            fields = {"job_id": claim.id, "job": claim.job, "lost_by": suspect.slot, "error": verdict.error}
-            if verdict.verb is Verb.BURY:
-                self._emit("job.dead", level="error", **fields)
-            else:
-                self._emit("job.recovered", level="warning", verb=verdict.verb.value, **fields)
+            self._emit(reaped(verdict))
 
 
 def reap(broker: Broker, suspect: Suspect, policy: Policy) -> list[Settlement]:

@@ -10,10 +10,12 @@ from redis import Redis
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.redis import open_redis
+from fileq.brokers.redis.keys import Keys
 from fileq.brokers.sqlite import SqliteBroker
 from fileq.config import Config
 from fileq.testing.conformance import FakeClock, Harness, MemoryHarness, config_of
 from tests.support.servers import Server
+from tests.support.sqlite_store import change_one_row, push_raw
 
 KINDS = ("memory", "sqlite", "valkey", "redis")
 SERVER_KINDS = ("valkey", "redis")
@@ -28,29 +30,24 @@ class SqliteHarness(Harness):
         return SqliteBroker(self.config, clock=self.clock, monotonic=self.clock)
 
     def push_raw(self, queue: str, raw: bytes) -> None:
-        self.broker.store.push_raw(queue, raw)  # type: ignore[attr-defined]
+        push_raw(self.broker, queue, raw)
 
     def remove_registration(self, slot: str) -> None:
-        with self.broker.store.transaction() as db:  # type: ignore[attr-defined]
-            assert db.execute("UPDATE slots SET info = NULL WHERE slot = ?", (slot,)).rowcount == 1
+        change_one_row(self.broker, "UPDATE slots SET info = NULL WHERE slot = ?", slot)
 
     def remove_record(self, id: str) -> None:
-        self._change_one_row("DELETE FROM records WHERE id = ?", id)
+        change_one_row(self.broker, "DELETE FROM records WHERE id = ?", id)
 
     def remove_raw(self, place: str, raw: bytes, slot: str = "") -> None:
         if place == "processing":
-            self._change_one_row("UPDATE slots SET held = NULL WHERE held = ? AND slot = ?", raw, slot)
+            change_one_row(self.broker, "UPDATE slots SET held = NULL WHERE held = ? AND slot = ?", raw, slot)
         elif place in ("scheduled", "dead_letter"):
-            self._change_one_row(f"DELETE FROM {place.removesuffix('_letter')} WHERE raw = ?", raw)
+            change_one_row(self.broker, f"DELETE FROM {place.removesuffix('_letter')} WHERE raw = ?", raw)
         else:
-            self._change_one_row("DELETE FROM queued WHERE queue = ? AND raw = ?", place, raw)
+            change_one_row(self.broker, "DELETE FROM queued WHERE queue = ? AND raw = ?", place, raw)
 
     def change_counter(self, name: str, by: int) -> None:
-        self._change_one_row("UPDATE stats SET value = value + ? WHERE name = ?", by, name)
-
-    def _change_one_row(self, sql: str, *values: object) -> None:
-        with self.broker.store.transaction() as db:  # type: ignore[attr-defined]
-            assert db.execute(sql, values).rowcount == 1
+        change_one_row(self.broker, "UPDATE stats SET value = value + ? WHERE name = ?", by, name)
 
 
 class ServerHarness(Harness):
@@ -84,11 +81,12 @@ class ServerHarness(Harness):
         assert self.client.delete(f"{self.config.redis.prefix}:job:{id}") == 1
 
     def remove_raw(self, place: str, raw: bytes, slot: str = "") -> None:
-        names = self.broker.names  # type: ignore[attr-defined]
+        keys = Keys(self.config)
         if place == "scheduled":
-            assert self.client.zrem(names.scheduled, raw) == 1
+            assert self.client.zrem(keys.scheduled, raw) == 1
         else:
-            key = names.processing(slot) if place == "processing" else names.place(place)
+            key = keys.processing(slot) if place == "processing" else keys.list_of(place)
+            assert key is not None
             assert self.client.lrem(key, 1, raw) == 1
 
     def change_counter(self, name: str, by: int) -> None:

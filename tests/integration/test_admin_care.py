@@ -241,7 +241,7 @@ def lose_all_elements(desk: Desk) -> None:
     if desk.broker.kind == "redis":
         assert desk.server_client().delete("jobqueue:low_priority") == 1
     else:
-        with desk.broker.store.transaction() as db:  # type: ignore[attr-defined]
+        with desk.broker.store.database.transaction() as db:  # type: ignore[attr-defined]
             db.execute("DELETE FROM queued")
 
 

@@ -220,9 +220,9 @@ def test_a_file_is_traced_through_all_its_versions(desk: Desk, name: bytes) -> N
 def test_a_version_whose_record_has_expired_is_still_known(desk: Desk) -> None:
     path = os.path.join(os.fsencode(desk.directory), b"in", b"a")
     version_of(desk, path, "4-1700000000000000000", "gone")
-    raw = burial(claim_one(desk))
-    settle(desk, raw)
-    desk.broker.discard([("gone", raw.raw)])
+    settlement = burial(claim_one(desk))
+    settle(desk, settlement)
+    desk.broker.discard([("gone", settlement.next_raw)])
     [version] = desk.json("trace", "in/a")["versions"]
     assert (version["job_id"], version["job"]) == ("gone", None)
     assert "its history has expired" in desk.run("trace", "in/a")

@@ -1,4 +1,4 @@
-"""`fileq config`: what it prints for programs, and `set`, which changes the file and nothing else in it."""
+"""`fileq config`: its JSON output, and `set`, which changes one value of the file and nothing else."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_set_follows_a_link_and_leaves_it_a_link(file: Path) -> None:
     assert "count: 8" in real.read_text()
 
 
-def test_set_without_a_file_makes_one_and_says_so(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_set_without_a_file_creates_one_and_reports_it(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "set", "worker.count", "8"]) == 0
     assert (here / "config.yaml").read_text() == "worker:\n  count: 8\n"
     assert "wrote a new config.yaml" in capsys.readouterr().err
@@ -70,28 +70,28 @@ def test_set_writes_the_file_that_is_named(here: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["worker.cuont", "8"], "unknown key 'worker.cuont'; did you mean 'worker.count'?"),
         (["worker.count", "many"], "worker.count is 'many'; it must be a whole number"),
         (["worker.priorities", "a,a"], "config.yaml:4: worker.priorities is ['a', 'a']; it must be a list without rep"),
-        (["worker.queues.middle", "q"], "worker.queues.middle is the queue of no priority"),
+        (["worker.queues.middle", "q"], "worker.queues.middle belongs to no priority"),
         (["worker.count"], "the following arguments are required: VALUE"),
         (["worker.count", "8", "--config", "none.yaml"], "--config names 'none.yaml', which does not exist"),
         (["redis", "x"], "redis must be a list or a mapping"),
     ],
 )
-def test_what_is_wrong_is_never_written(
-    arguments: list[str], said: str, file: Path, capsys: pytest.CaptureFixture[str]
+def test_an_invalid_setting_is_never_written(
+    arguments: list[str], message: str, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["config", "set", *arguments]) == 2
     shown = capsys.readouterr()
-    assert said in shown.err
+    assert message in shown.err
     assert len(shown.err.splitlines()) == 1
     assert file.read_text() == FILE
 
 
-def test_one_of_two_mistakes_can_be_mended_and_the_other_is_told(
+def test_one_of_two_mistakes_can_be_fixed_and_the_other_is_reported(
     file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text("worker: {count: 0, timeout: soon}\n")
@@ -102,25 +102,25 @@ def test_one_of_two_mistakes_can_be_mended_and_the_other_is_told(
     assert file.read_text() == "worker: {count: 2, timeout: soon}\n"
 
 
-def test_a_file_that_is_no_yaml_is_named_and_left_alone(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_yaml_is_named_and_left_alone(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text("worker: [\n")
     assert main(["config", "set", "worker.count", "2"]) == 2
     assert "config.yaml:2: not valid YAML" in capsys.readouterr().err
     assert file.read_text() == "worker: [\n"
 
 
-def test_set_says_who_overrides_the_file(
+def test_set_reports_what_overrides_the_file(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("WORKER_COUNT", "5")
     assert main(["config", "set", "worker.count", "8"]) == 0
-    said = "fileq: worker.count stays 5 here: WORKER_COUNT in the environment overrides the file\n"
-    assert capsys.readouterr().err == said
+    expected = "fileq: worker.count stays 5 here: WORKER_COUNT in the environment overrides the file\n"
+    assert capsys.readouterr().err == expected
     assert main(["config", "set", "worker.count", "9", "--set", "worker.count=7"]) == 0
     assert capsys.readouterr().err == "fileq: worker.count stays 7 here: --set overrides the file\n"
     assert main(["config", "set", "worker.count", "9", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told == {
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {
         "path": "config.yaml",
         "is_new_file": False,
         "settings": [{"key": "worker.count", "value": 9, "layer": "file", "origin": "config.yaml:3"}],
@@ -147,7 +147,7 @@ def test_a_secret_is_written_and_never_printed(here: Path) -> None:
         (here / "config.yaml").write_text("")
 
 
-def test_a_secret_that_everybody_can_read_is_pointed_out(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_set_warns_about_a_secret_that_every_user_can_read(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.chmod(0o644)
     assert main(["config", "set", "redis.password", "hunter2"]) == 0
     assert "chmod o-r config.yaml" in capsys.readouterr().err
@@ -156,15 +156,15 @@ def test_a_secret_that_everybody_can_read_is_pointed_out(file: Path, capsys: pyt
     assert capsys.readouterr().err == ""
 
 
-def test_two_who_set_at_once_undo_nothing_of_each_other(here: Path) -> None:
+def test_concurrent_changes_do_not_overwrite_each_other(here: Path) -> None:
     keys = ["worker.count", "worker.max_retries", "worker.max_recoveries", "producer.max_pending"]
     started = [
         subprocess.Popen(command("config", "set", key, "7"), cwd=here, env=environment(), stdout=subprocess.DEVNULL)
         for key in keys
     ]
     assert [process.wait(30) for process in started] == [0] * len(keys)
-    told = json.loads(run("config", "list", "--json", cwd=here).stdout)
-    assert {row["key"]: row["value"] for row in told["settings"] if row["layer"] == "file"} == dict.fromkeys(keys, 7)
+    printed = json.loads(run("config", "list", "--json", cwd=here).stdout)
+    assert {row["key"]: row["value"] for row in printed["settings"] if row["layer"] == "file"} == dict.fromkeys(keys, 7)
 
 
 def test_list_and_get_for_programs(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,9 +172,9 @@ def test_list_and_get_for_programs(file: Path, capsys: pytest.CaptureFixture[str
     assert main(["config", "list", "--json"]) == 0
     text = capsys.readouterr().out
     assert "hunter2" not in text
-    told = json.loads(text)
-    assert told["path"] == "config.yaml"
-    rows = {row["key"]: row for row in told["settings"]}
+    printed = json.loads(text)
+    assert printed["path"] == "config.yaml"
+    rows = {row["key"]: row for row in printed["settings"]}
     assert rows["worker.timeout"] == {
         "key": "worker.timeout",
         "value": "1m30s",
@@ -189,7 +189,7 @@ def test_list_and_get_for_programs(file: Path, capsys: pytest.CaptureFixture[str
     assert tls[0]["value"] is False
 
 
-def test_init_may_write_a_file_whose_name_is_no_text(here: Path) -> None:
+def test_init_may_write_a_file_whose_name_is_not_utf8(here: Path) -> None:
     ended = run("config", "init", os.fsdecode(b"\xff.yaml"), cwd=here)
     assert (ended.returncode, ended.stdout) == (0, "wrote \\udcff.yaml\n")
 
@@ -197,9 +197,9 @@ def test_init_may_write_a_file_whose_name_is_no_text(here: Path) -> None:
 def test_check_for_programs(file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FILEQ_SERVICE_HOST", "x")
     assert main(["config", "check", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["is_ok"], told["problems"], told["ignored"]) == (True, [], ["FILEQ_SERVICE_HOST"])
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["is_ok"], printed["problems"], printed["ignored"]) == (True, [], ["FILEQ_SERVICE_HOST"])
     file.write_text("worker: {count: 0, cuont: 3}\n")
     assert main(["config", "check", "--json"]) == 2
-    told = json.loads(capsys.readouterr().out)
-    assert (told["is_ok"], len(told["problems"])) == (False, 2)
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["is_ok"], len(printed["problems"])) == (False, 2)

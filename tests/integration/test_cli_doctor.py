@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from fileq.brokers.redis import examine as redis_examine
 from fileq.brokers.sqlite import examine as sqlite_examine
 from fileq.cli import main
 from fileq.commands.doctor import files as files_checks
-from tests.integration.test_redis_rights import RIGHTS
+from tests.integration.test_redis_permissions import PERMISSIONS
 from tests.support.producer_setup import BrokerSetup
 from tests.support.program import Program, command, environment, run
 from tests.support.redis_store import contents
@@ -81,8 +82,8 @@ def doctor(capsys: pytest.CaptureFixture[str]) -> Doctor:
 
 def test_all_is_well_on_each_broker_and_each_check_is_a_line(broker_setup: BrokerSetup) -> None:
     if broker_setup.kind == "redis":
-        with broker_setup.open() as broker:
-            broker.link.call("CONFIG", "SET", "appendonly", "yes")  # type: ignore[attr-defined]
+        with Redis.from_url(f"redis://{broker_setup.settings['redis.addr']}") as client:
+            client.config_set("appendonly", "yes")
     settings = {**broker_setup.settings, "producer.scan_dir": broker_setup.inbox, "observability.metrics_port": 0}
     assert run("enqueue", "--type", "t", cwd=broker_setup.directory, settings=settings).returncode == 0
     ended = run("doctor", cwd=broker_setup.directory, settings=settings)
@@ -199,7 +200,7 @@ def test_looking_at_the_rights_changes_nothing(here: Path, valkey: Server, docto
 
 
 def test_what_a_user_may_not_ask_is_unknown_and_not_wrong(here: Path, valkey: Server, doctor: Doctor) -> None:
-    valkey.add_user("fileq", "pass", *RIGHTS)
+    valkey.add_user("fileq", "pass", *PERMISSIONS)
     assert doctor(redis__addr=valkey.address, redis__username="fileq", redis__password="pass").code == 0
     assert [doctor.status(name) for name in ("version", "eviction", "persistence")] == ["unknown"] * 3
     assert [doctor.status(name) for name in ("broker", "clock", "rights")] == ["ok"] * 3
@@ -212,7 +213,7 @@ def test_what_a_user_may_not_ask_is_unknown_and_not_wrong(here: Path, valkey: Se
 def test_a_right_that_is_missing_is_named_with_what_it_is_for(
     right: str, verb: str, here: Path, valkey: Server, doctor: Doctor
 ) -> None:
-    valkey.add_user("fileq", "pass", *RIGHTS, f"-{right}")
+    valkey.add_user("fileq", "pass", *PERMISSIONS, f"-{right}")
     doctor(redis__addr=valkey.address, redis__username="fileq", redis__password="pass")
     assert doctor.wrong == ["rights"]
     detail = doctor.find("rights")[0]["detail"]
@@ -259,7 +260,7 @@ def test_a_replica_takes_no_jobs(here: Path, valkey: Server, doctor: Doctor) -> 
 def test_a_database_of_another_program_or_a_full_disk_is_wrong(
     here: Path, doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_examine, "LEAST_FREE", 1 << 62)
+    monkeypatch.setattr(sqlite_examine, "LEAST_FREE_BYTES", 1 << 62)
     assert doctor().wrong == ["disk space"]
     monkeypatch.undo()
     monkeypatch.chdir(here)

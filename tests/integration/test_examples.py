@@ -44,7 +44,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         monkeypatch.chdir(tmp_path / name)
         os.mkdir("inbox")
         loaded = load(environ={})
-        routes = Routes.load(loaded.config, handlers_are_set=loaded.is_set("handlers"), app_dir="")
+        routes = Routes.load(loaded.config, app_dir="")
         assert routes.warnings == ()
         paths = loaded.config.paths
 

@@ -1,4 +1,4 @@
-"""Finding, measuring and ending what runs below a process, in processes made for it."""
+"""The descendants of a process are found, measured and ended."""
 
 import json
 import os
@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from fileq.worker import descendants
-from fileq.worker.descendants import children_of, descendants_of, memory_of
+from fileq.worker.executors.process import descendants
+from fileq.worker.executors.process.descendants import children_of, descendants_of, memory_of
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 TREE = "sleep 1000 & (sleep 1000 & wait) & wait"
 
 
-@pytest.fixture(params=["the kernel lists children", "every process is looked at"])
-def _way_of_looking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    is_listing = request.param == "the kernel lists children"
-    monkeypatch.setattr(descendants, "_kernel_lists_children", lambda: is_listing)
+@pytest.fixture(params=["the kernel lists children", "every process is read"])
+def _both_sources(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_listed = request.param == "the kernel lists children"
+    monkeypatch.setattr(descendants, "kernel_lists_children", lambda: is_listed)
 
 
-@pytest.mark.usefixtures("_way_of_looking")
+@pytest.mark.usefixtures("_both_sources")
 def test_children_and_their_children_are_found_and_measured() -> None:
     with subprocess.Popen(["sh", "-c", TREE], start_new_session=True) as shell:
         try:
@@ -34,8 +34,8 @@ def test_children_and_their_children_are_found_and_measured() -> None:
             os.killpg(shell.pid, 9)
 
 
-@pytest.mark.usefixtures("_way_of_looking")
-def test_a_process_that_is_gone_has_no_children_and_no_memory() -> None:
+@pytest.mark.usefixtures("_both_sources")
+def test_a_process_that_has_ended_has_no_children_and_no_memory() -> None:
     with subprocess.Popen(["true"]) as gone:
         gone.wait()
     assert descendants_of(gone.pid) == []
@@ -43,10 +43,10 @@ def test_a_process_that_is_gone_has_no_children_and_no_memory() -> None:
 
 
 def in_a_process(function: Callable[[], object]) -> object:
-    """What the function returns in a process of its own, which adopts orphans."""
+    """Call the function in a process of its own that adopts orphans; returns its result."""
     code = f"""if True:
         import json
-        from fileq.worker.prctl import adopt_orphans
+        from fileq.worker.executors.process.prctl import adopt_orphans
         from {function.__module__} import {function.__name__}
         adopt_orphans()
         print(json.dumps({function.__name__}()))
@@ -79,13 +79,13 @@ def reap_one_that_exited_and_one_that_was_killed() -> object:
     return [codes[exited.pid], codes[killed.pid]]
 
 
-def test_everything_below_is_ended_whatever_session_it_is_in() -> None:
+def test_all_descendants_are_ended_whichever_session_they_are_in() -> None:
     assert in_a_process(end_a_tree_with_orphans) == [True, True, False, []]
 
 
-def test_what_is_to_be_spared_is_spared() -> None:
+def test_a_spared_child_is_not_killed() -> None:
     assert in_a_process(end_all_but_one) == [True, True]
 
 
-def test_the_ends_of_children_are_told_as_exit_codes() -> None:
+def test_reaping_returns_exit_codes_and_signals() -> None:
     assert in_a_process(reap_one_that_exited_and_one_that_was_killed) == [3, -9]

@@ -1,4 +1,5 @@
-"""The proxy that other tests prove idempotence with: what it says it did is what the server and the client saw."""
+"""The fault proxy itself: what it reports is what the server and the client experience. Other tests rely on it to prove
+that calls are idempotent."""
 
 import socket
 import threading
@@ -33,7 +34,7 @@ def direct(redis_server):
 
 
 def in_background(call, *args):
-    """Runs the call in a thread; its result or its error is what `join` of the returned thread leaves in `outcome`."""
+    """Run the call in a thread; after join() its attribute `outcome` holds the result or the error."""
 
     def run():
         try:
@@ -76,7 +77,7 @@ def test_a_command_of_a_megabyte_is_one_round_trip(client, proxy):
     assert len(proxy.requests) == 1
 
 
-def test_a_flight_that_is_half_sent_is_not_over_when_its_beginning_is_answered(proxy):
+def test_a_flight_is_not_over_while_a_request_is_half_sent(proxy):
     with socket.create_connection(("127.0.0.1", proxy.port)) as raw:
         raw.sendall(b"PING\r\nPI")
         assert raw.recv(100) == b"+PONG\r\n"
@@ -86,7 +87,7 @@ def test_a_flight_that_is_half_sent_is_not_over_when_its_beginning_is_answered(p
     assert proxy.requests == [b"PING\r\n", b"PING\r\n"]
 
 
-def test_replies_of_every_kind_are_counted_right(client, proxy):
+def test_replies_of_every_type_are_counted(client, proxy):
     client.hset("hash", mapping={"a": 1, "b": 2})
     client.sadd("set", "a", "b")
     assert client.hgetall("hash") == {b"a": b"1", b"b": b"2"}
@@ -164,7 +165,7 @@ def test_a_stalled_reply_arrives_in_part_and_the_connection_stays_open(proxy, di
             raw.recv(100)
 
 
-def test_a_fault_can_wait_for_its_nth_request(client, proxy, direct):
+def test_a_fault_can_act_on_the_nth_matching_request(client, proxy, direct):
     fault = proxy.drop_reply_when(lambda request: b"INCR" in request, nth=3, times=2)
     assert [client.incr("n"), client.incr("n")] == [1, 2]
     for _ in range(2):
@@ -204,7 +205,7 @@ def test_a_delayed_reply_comes_late_but_the_command_is_executed_at_once(client, 
     wait_until(lambda: direct.get("n") == b"2")
     proxy.reset_all()
     late.join(5)
-    assert isinstance(late.outcome, redis.ConnectionError), "it was still on its way"
+    assert isinstance(late.outcome, redis.ConnectionError), "the reply was not delivered"
 
 
 def test_a_delayed_request_is_executed_late(client, proxy, direct):
@@ -248,7 +249,7 @@ def test_a_held_request_released_in_time_is_answered(client, proxy):
     hold.release()
     waiting.join(5)
     assert waiting.outcome == 1
-    assert client.incr("n") == 2, "the connection lives on"
+    assert client.incr("n") == 2, "the connection can still be used"
     assert hold.fired == 1
 
 
@@ -271,7 +272,7 @@ def test_a_request_still_held_at_the_end_is_never_delivered(redis_server, direct
     assert direct.get("n") is None
 
 
-def test_in_a_black_hole_nobody_hears_anything(redis_server, client, proxy, direct):
+def test_in_a_black_hole_nothing_arrives_on_either_side(redis_server, client, proxy, direct):
     proxy.black_hole()
     lost = in_background(client.incr, "n")
     wait_until(lambda: proxy.swallowed == 1)
@@ -294,7 +295,7 @@ def test_a_black_hole_swallows_the_end_of_a_connection_too(redis_server, proxy, 
     waiting.join(5)
     wait_until(lambda: proxy.swallowed > before)
     direct.lpush("from", "x")
-    assert direct.lrange("to", 0, -1) == [b"x"], "the server still took the client to be there"
+    assert direct.lrange("to", 0, -1) == [b"x"], "for the server the client was still connected"
 
 
 def test_a_server_that_is_gone_ends_its_connections(redis_server, client, proxy):
@@ -306,7 +307,7 @@ def test_a_server_that_is_gone_ends_its_connections(redis_server, client, proxy)
     assert client.ping()
 
 
-def test_a_target_that_was_never_there_resets_every_connection(redis_server):
+def test_without_a_server_every_connection_is_reset(redis_server):
     with FaultProxy(free_port()) as proxy, pytest.raises(redis.ConnectionError):
         redis_server.client(port=proxy.port).ping()
 

@@ -1,4 +1,4 @@
-"""Coroutines as handlers: one loop for all, which goes on between jobs and outlives whatever they do to it."""
+"""Coroutines as handlers: one event loop runs all of them, keeps running between jobs, and survives their errors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,13 @@ from fileq.core.outcome import Done, Failed
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran
-from tests.support.handler_runs import routes_of, run, typed_task
+from tests.support.handler_runs import failure, routes_of, run, typed_task
 from tests.support.waiting import wait_until
 
 
 async def answering(job: Any, context: Any) -> str:
     await asyncio.sleep(0)
     return f"{job.type} {context.attempt}"
-
-
-def failure(ended: Ran) -> Failed:
-    assert isinstance(ended, Failed), ended
-    return ended
 
 
 @pytest.fixture
@@ -46,7 +41,7 @@ def test_a_coroutine_that_a_plain_function_returns_is_awaited_too() -> None:
     assert run(typed_task("t"), lambda job, context: answering(job, context)) == Done(b'"t 1"')
 
 
-def test_what_a_coroutine_raises_names_its_own_lines() -> None:
+def test_an_exception_of_a_coroutine_names_the_handlers_lines() -> None:
     async def handler(job: Any, context: Any) -> None:
         await asyncio.sleep(0)
         raise ValueError("x")
@@ -56,7 +51,7 @@ def test_what_a_coroutine_raises_names_its_own_lines() -> None:
     assert ended.error.endswith(" in handler)")
 
 
-def test_permanent_out_of_a_task_group_is_for_good() -> None:
+def test_permanent_inside_a_task_group_is_a_permanent_failure() -> None:
     async def fails() -> None:
         raise Permanent("bad input")
 
@@ -67,7 +62,7 @@ def test_permanent_out_of_a_task_group_is_for_good() -> None:
     assert failure(run(typed_task("t"), handler)).is_permanent
 
 
-def test_one_loop_serves_all_jobs_and_goes_on_between_them(opened: list[Routes]) -> None:
+def test_one_loop_serves_all_jobs_and_keeps_running_between_them(opened: list[Routes]) -> None:
     seen: list[asyncio.AbstractEventLoop] = []
     ticked = threading.Event()
 
@@ -79,7 +74,7 @@ def test_one_loop_serves_all_jobs_and_goes_on_between_them(opened: list[Routes])
     routes = routes_of(handler)
     opened.append(routes)
     assert run_task(typed_task("t"), routes, threading.Event()) == Done()
-    assert ticked.wait(10), "nothing turns it after the job"
+    assert ticked.wait(10), "the loop does not run between jobs"
     assert run_task(typed_task("t"), routes, threading.Event()) == Done()
     assert seen[0] is seen[1]
 
@@ -107,7 +102,7 @@ def test_coroutines_of_many_threads_run_at_the_same_time(opened: list[Routes]) -
     assert outcomes == [Done(b"16")] * 16
 
 
-def test_a_coroutine_past_its_timeout_is_ended() -> None:
+def test_a_coroutine_is_stopped_at_its_timeout() -> None:
     cleaned = threading.Event()
 
     async def handler(job: Any, context: Any) -> None:
@@ -120,7 +115,7 @@ def test_a_coroutine_past_its_timeout_is_ended() -> None:
     assert cleaned.is_set()
 
 
-def test_a_timeout_error_of_its_own_is_not_the_attempts() -> None:
+def test_a_timeout_error_of_the_handler_is_not_the_timeout_of_the_attempt() -> None:
     async def handler(job: Any, context: Any) -> None:
         async with asyncio.timeout(0.01):
             await asyncio.sleep(600)
@@ -128,7 +123,7 @@ def test_a_timeout_error_of_its_own_is_not_the_attempts() -> None:
     assert failure(run(typed_task("t"), handler)).kind == "TimeoutError"
 
 
-def test_a_cancelled_coroutine_gets_the_cancellation_and_may_clean_up() -> None:
+def test_a_cancelled_coroutine_gets_cancelled_error_and_may_clean_up() -> None:
     cancelled, cleaned = threading.Event(), threading.Event()
 
     async def handler(job: Any, context: Any) -> None:
@@ -147,7 +142,7 @@ def test_a_cancelled_coroutine_gets_the_cancellation_and_may_clean_up() -> None:
 
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit(), RecursionError()])
-def test_whatever_a_coroutine_raises_the_loop_goes_on(error: BaseException, opened: list[Routes]) -> None:
+def test_the_loop_keeps_running_whatever_a_coroutine_raises(error: BaseException, opened: list[Routes]) -> None:
     async def handler(job: Any, context: Any) -> int:
         if context.attempt == 1:
             raise error
@@ -160,7 +155,7 @@ def test_whatever_a_coroutine_raises_the_loop_goes_on(error: BaseException, open
     assert run_task(typed_task("t", attempt=2), routes, threading.Event()) == Done(b"2")
 
 
-def test_a_task_left_on_the_loop_that_exits_takes_nobody_along(opened: list[Routes]) -> None:
+def test_a_task_left_on_the_loop_that_exits_does_not_stop_the_loop(opened: list[Routes]) -> None:
     left: list[asyncio.Task[None]] = []
 
     async def exits() -> None:
@@ -180,7 +175,7 @@ def test_a_task_left_on_the_loop_that_exits_takes_nobody_along(opened: list[Rout
         left[0].result()
 
 
-def test_closing_ends_what_is_left_on_the_loop_and_can_be_done_twice() -> None:
+def test_closing_cancels_the_tasks_left_on_the_loop_and_can_be_done_twice() -> None:
     ended = threading.Event()
 
     async def lingering() -> None:

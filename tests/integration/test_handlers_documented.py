@@ -1,4 +1,4 @@
-"""docs/handlers.md: every snippet in it is run, and every option, placeholder and name is in it."""
+"""docs/handlers.md: its snippets are run, and it documents every option, placeholder and environment variable."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fileq.config import Route
-from fileq.handlers.commands import NAMES
+from fileq.config import RouteSettings
+from fileq.handlers.command_handler import NAMES
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "handlers.md").read_text()
@@ -77,6 +77,6 @@ def test_what_fileq_try_shows_is_what_the_guide_shows(app: Path) -> None:
 
 
 def test_every_option_placeholder_and_variable_is_in_the_guide() -> None:
-    options = [name for name in Route.__struct_fields__ if name not in ("match", "type", "use", "command")]
+    options = [name for name in RouteSettings.__struct_fields__ if name not in ("match", "type", "use", "command")]
     assert [name for name in options if f"| `{name}` |" not in GUIDE] == []
     assert [name for name, variable in NAMES.items() if f"| `{{{name}}}` | `{variable}`" not in GUIDE] == []

@@ -1,4 +1,4 @@
-"""Handlers found in the user's own modules, and one line for everything that is wrong with them."""
+"""Handlers are imported from the user's modules, and each problem with them is one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fileq.handlers.routes import Routes
 
 @pytest.fixture
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A directory of modules, forgotten afterwards."""
+    """A directory for the user's modules; what was imported from it is removed from sys.modules afterwards."""
     before = set(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -30,7 +30,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def load(app_dir: Path | str, *handlers: dict[str, Any], imports: tuple[str, ...] = ()) -> Routes:
     config = config_from({"handlers": list(handlers), "imports": list(imports)})
-    return Routes.load(config, handlers_are_set=True, app_dir=str(app_dir))
+    return Routes.load(config, app_dir=str(app_dir))
 
 
 def problems(app: Path, *handlers: dict[str, Any], imports: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ def test_a_function_is_found_in_the_application_directory(app: Path) -> None:
     assert routes[0].function(None, None) == "x"
 
 
-def test_without_one_the_working_directory_is_the_application_directory(
+def test_the_application_directory_is_by_default_the_working_directory(
     app: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (app / "here.py").write_text("async def handle(job, context): pass\n")
@@ -68,7 +68,7 @@ def test_the_application_directory_goes_first_and_is_put_there_once(app: Path) -
     assert sys.path.count(os.fspath(app)) == 1
 
 
-def test_imports_bring_decorated_handlers_also_of_modules_they_import(app: Path) -> None:
+def test_imports_find_decorated_handlers_also_in_modules_that_they_import(app: Path) -> None:
     (app / "main_mod.py").write_text(
         'import fileq, other_mod\n@fileq.handler("*.a", timeout=5)\ndef a(job, context): pass\n'
     )
@@ -81,14 +81,14 @@ def test_imports_bring_decorated_handlers_also_of_modules_they_import(app: Path)
     ]
 
 
-def test_a_module_that_is_used_brings_its_decorated_handlers_too(app: Path) -> None:
+def test_decorated_handlers_of_a_module_named_in_use_are_found_too(app: Path) -> None:
     (app / "both.py").write_text(
         'import fileq\ndef plain(job, context): pass\n@fileq.handler("*.a")\ndef a(job, context): pass\n'
     )
     assert [route.name for route in load(app, using("both:plain"))] == ["both:plain", "both:a"]
 
 
-def test_everything_wrong_is_told_at_once_one_line_each(app: Path) -> None:
+def test_all_problems_are_reported_at_once_one_line_each(app: Path) -> None:
     (app / "broken.py").write_text("x = 1\ny = 1 / 0\n")
     (app / "syntax.py").write_text("1 +\n")
     (app / "needy.py").write_text("import no_such_library.part\n")
@@ -126,7 +126,7 @@ def test_everything_wrong_is_told_at_once_one_line_each(app: Path) -> None:
     )
 
 
-def test_a_module_is_executed_once_though_it_fails_and_is_asked_for_often(app: Path) -> None:
+def test_a_module_that_fails_is_executed_only_once_though_several_routes_use_it(app: Path) -> None:
     counts = f"with open({str(app / 'count')!r}, 'a') as file: file.write('x')\n"
     (app / "counting.py").write_text(counts + "raise ValueError('no\\nway')\n")
     lines = problems(app, using("counting:a"), using("counting:b"), imports=("counting",))
@@ -135,7 +135,7 @@ def test_a_module_is_executed_once_though_it_fails_and_is_asked_for_often(app: P
     assert (app / "count").read_text() == "x"
 
 
-def test_a_decorator_used_wrongly_is_a_line_that_names_its_module(app: Path) -> None:
+def test_a_wrong_use_of_the_decorator_is_a_line_that_names_the_module(app: Path) -> None:
     (app / "bare.py").write_text("import fileq\n@fileq.handler\ndef a(job, context): pass\n")
     (line,) = problems(app, imports=("bare",))
     assert line.startswith("imports[0] names the module bare, in which @fileq.handler needs a glob or a type")

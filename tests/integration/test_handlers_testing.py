@@ -17,7 +17,7 @@ from fileq.core.errors import ConfigError
 from fileq.handlers import checksum
 
 
-def test_a_handler_is_run_on_a_file_as_a_worker_would(tmp_path: Path) -> None:
+def test_a_handler_is_called_for_a_file_as_a_worker_would(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_bytes(b"abc")
 
@@ -39,7 +39,7 @@ def test_a_handler_is_run_on_a_file_as_a_worker_would(tmp_path: Path) -> None:
     assert fileq.testing.run(checksum, bytes(file))["bytes"] == 3
 
 
-def test_a_handler_is_run_on_a_payload() -> None:
+def test_a_handler_is_called_for_a_payload() -> None:
     def handler(job: fileq.JobView, context: fileq.Context) -> list[Any]:
         return [job.type, job.payload, job.path, job.id]
 
@@ -62,14 +62,14 @@ async def asynchronous(job: fileq.JobView, context: fileq.Context) -> int:
     return 7
 
 
-def test_a_coroutine_is_awaited_also_where_a_loop_is_running() -> None:
+def test_a_coroutine_is_awaited_also_inside_a_running_loop() -> None:
     async def test() -> int:
         result: int = fileq.testing.run(asynchronous)
         return result
 
     assert fileq.testing.run(asynchronous) == 7
     assert asyncio.run(test()) == 7
-    assert not [thread for thread in threading.enumerate() if thread.name == "async"], "nothing is left behind"
+    assert not [thread for thread in threading.enumerate() if thread.name == "async"], "no loop is left"
 
 
 def test_a_cancellation_can_be_tried() -> None:
@@ -87,14 +87,14 @@ def test_a_result_that_a_worker_would_drop_is_a_warning() -> None:
         fileq.testing.run(lambda job, context: object())
 
 
-def test_what_cannot_be_a_handler_is_told_before_it_is_called(tmp_path: Path) -> None:
+def test_a_function_that_cannot_be_a_handler_is_refused_before_it_is_called(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"takes \(path\); a handler is called with \(job, context\)"):
         fileq.testing.run(lambda path: None)
     with pytest.raises(TypeError, match="a job about a file has neither"):
         fileq.testing.run(checksum, tmp_path, payload=1)
 
 
-def test_importing_fileq_imports_nothing_else_until_a_name_is_asked_for() -> None:
+def test_importing_fileq_imports_nothing_else_until_a_name_is_used() -> None:
     code = (
         "import sys; before = set(sys.modules); import fileq\n"
         "print(sorted(set(sys.modules) - before))\n"

@@ -1,4 +1,4 @@
-"""`fileq try`: the handler that would get this file, in the foreground; its result on stdout, the rest on stderr."""
+"""`fileq try` runs the handler of a file in the foreground: its result goes to stdout, all else to stderr."""
 
 from __future__ import annotations
 
@@ -100,35 +100,33 @@ def test_the_result_is_on_stdout_and_the_route_and_the_logs_on_stderr(
 
 
 @pytest.mark.parametrize("name", ["inbox/a.bad", "inbox/a.later"])
-def test_an_error_comes_with_the_handlers_own_traceback(
+def test_an_error_is_shown_with_the_traceback_of_the_handler(
     name: str, app: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert tried(name) == 1
     out, err = capfd.readouterr()
     assert out == ""
     assert "Traceback (most recent call last)" in err
-    places = [line for line in err.splitlines() if line.startswith("  File ")]
-    assert len(places) == 2
-    assert all(str(app / "tried.py") in place for place in places), "none of ours"
+    lines = [line for line in err.splitlines() if line.startswith("  File ")]
+    assert len(lines) == 2
+    assert all(str(app / "tried.py") in line for line in lines), "no lines of fileq"
     last = err.splitlines()[-1]
     assert last.startswith("failed after ")
     assert ", to be retried: ValueError: bad header" in last
 
 
 @pytest.mark.parametrize(
-    ("name", "word"),
+    ("name", "text"),
     [
         ("inbox/a.permanent", "not worth a retry: Permanent: no such customer"),
         ("inbox/a.busy", "to be retried after 1m30s: Retry: busy"),
         ("inbox/a.sh", "not worth a retry: sh exited with 3: oops"),
     ],
 )
-def test_what_a_worker_would_do_next_is_told(
-    name: str, word: str, app: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_next_step_of_a_worker_is_shown(name: str, text: str, app: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert tried(name) == 1
     err = capfd.readouterr().err
-    assert err.splitlines()[-1].endswith(word)
+    assert err.splitlines()[-1].endswith(text)
     assert ("Traceback" in err) == (not name.endswith(".sh"))
 
 
@@ -142,7 +140,7 @@ def test_a_command_is_tried_like_a_function(app: Path, capfd: pytest.CaptureFixt
     assert json.loads(capfd.readouterr().out) == {"exit": 0, "stdout": "ü", "stderr": ""}
 
 
-def test_a_dropped_result_is_told(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_dropped_result_is_reported(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert tried("inbox/a.unkept") == 0
     out, err = capfd.readouterr()
     assert out == ""
@@ -167,7 +165,7 @@ def test_a_decorated_handler_is_found_too(app: Path, capfd: pytest.CaptureFixtur
         ("inbox/sub", "not a regular file"),
     ],
 )
-def test_a_file_that_no_handler_would_get_is_one_line(path: str, line: str, app: Path) -> None:
+def test_a_file_without_a_handler_is_an_error_of_one_line(path: str, line: str, app: Path) -> None:
     for name in ("a.other", "a.cat"):
         (app / "inbox" / name).touch()
     with pytest.raises(ConfigError) as caught:
@@ -184,6 +182,6 @@ def test_without_handlers_a_file_is_checksummed(app: Path, capfd: pytest.Capture
     assert err.startswith("the default: **/* → fileq.handlers:checksum")
 
 
-def test_ctrl_c_ends_the_try_and_is_no_failure(app: Path) -> None:
+def test_ctrl_c_ends_the_run_and_is_no_failure(app: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         tried("inbox/a.int")

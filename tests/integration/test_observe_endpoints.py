@@ -16,6 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fileq.brokers.types import WorkerInfo
 from fileq.core.job import State
+from fileq.observe.logs import line_fields
+from fileq.observe.reference_tables import event_types
 from tests.conftest import require
 from tests.support.parallel_scenarios import parallel_scenario, running_scenarios
 from tests.support.producer_setup import BrokerSetup, wait_for_scans
@@ -23,7 +25,6 @@ from tests.support.program import Program, run
 from tests.support.servers import Server, available_servers
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup, ids, on_files, open_worker_setup
-from tests.unit.test_observe_documented import documented
 
 __all__ = ["running_scenarios"]
 BACK_S = 3.0  # within which it is ready again
@@ -53,13 +54,13 @@ def scrape(program: Program) -> dict[str, float]:
     return values(program.get("/metrics")[1])
 
 
-def only_documented(program: Program) -> None:
-    """Each line it wrote has the fields of its row in docs/events.md."""
-    table = documented()
+def assert_lines_are_documented(program: Program) -> None:
+    """Every log line is one of the event classes, from which docs/events.md is written."""
+    kinds = {kind.name: kind for kind in event_types()}
     for line in program.logs():
-        fields = {"exc_info" if name == "exception" else name for name in line} - {"event", "level", "timestamp"}
-        assert fields <= table[line["event"]].fields, line
-        assert line["level"] in table[line["event"]].levels
+        kind = kinds[line["event"]]
+        assert line.keys() - {"event", "level", "timestamp", "exception"} <= set(line_fields(kind)), line
+        assert line["level"] == kind.level
 
 
 # metrics
@@ -126,8 +127,8 @@ def test_every_process_shows_the_same_depths(each_setup: WorkerSetup) -> None:
         assert worker.metric("jobs_retried_total") == 3
         setup.open_gate()
         assert worker.stop() == 0
-        only_documented(worker)
-        only_documented(producer)
+        assert_lines_are_documented(worker)
+        assert_lines_are_documented(producer)
 
 
 @parallel_scenario("sqlite")
@@ -194,7 +195,7 @@ def assert_not_ready_while_away(
             wait_until(lambda p=program: p.readiness()[0] == 200, BACK_S)  # type: ignore[misc]
         for program in programs:
             assert len(program.events("broker.lost")) <= 1
-            only_documented(program)
+            assert_lines_are_documented(program)
 
 
 @parallel_scenario("redis")

@@ -106,7 +106,7 @@ def test_links_pipes_and_loops_are_passed_over_and_the_scan_goes_on(on_sqlite: B
             for reason in ("outside", "loop", "special")
         }
         assert skipped == {"outside": 2, "loop": 3, "special": 1}
-        told = {(line["reason"], os.path.basename(line["path"])) for line in program.events("file.passed_over")}
+        told = {(line["reason"], os.path.basename(line["path"])) for line in program.events("file.skipped")}
         assert {("outside", "out-file"), ("outside", "out-dir"), ("loop", "self"), ("loop", "loop")} <= told
 
 
@@ -139,7 +139,7 @@ def test_a_directory_that_cannot_be_listed_is_counted_and_the_others_are(on_sqli
             broker_setup.wait_for_names("a/x", "z/x")
             wait_for_scans(program)
             assert program.metric('producer_files_skipped_total{reason="unreadable"}') == 1
-            [line] = program.events("file.passed_over")
+            [line] = program.events("file.skipped")
             assert line["reason"] == "unreadable"
             assert program.readiness()[0] == 200
     finally:

@@ -86,7 +86,7 @@ def test_a_directory_that_is_empty_for_a_while_is_not_enqueued_again(broker_setu
         broker_setup.inbox.rename(aside)
         broker_setup.inbox.mkdir()
         # it may or may not have looked between the two
-        wait_until(lambda: program.events("scan_dir.replaced") or program.events("scan_dir.found"))
+        wait_until(lambda: program.events("scan_dir.replaced") or program.events("scan_dir.restored"))
         wait_for_new_scan(program)
         assert program.readiness()[0] == 200
         broker_setup.inbox.rmdir()

@@ -101,4 +101,4 @@ def test_a_warning_does_not_break_the_line(on_sqlite: BrokerSetup) -> None:
     on_sqlite.write("a")
     (on_sqlite.inbox / "out").symlink_to("/etc/passwd")
     _, shown = show(on_sqlite, follow_symlinks="true", settle_unclosed="300ms")
-    assert "file.passed_over" in shown
+    assert "file.skipped" in shown

@@ -138,7 +138,7 @@ def test_while_scan_dir_is_gone_it_is_not_ready_and_says_why_and_then_finds_what
         broker_setup.wait_for_names("a", "b")
         broker_setup.write("c")
         broker_setup.wait_for_names("a", "b", "c")
-        assert len(program.events("scan_dir.lost")) == len(program.events("scan_dir.found")) == 1
+        assert len(program.events("scan_dir.lost")) == len(program.events("scan_dir.restored")) == 1
 
 
 # backpressure
@@ -186,15 +186,15 @@ def test_a_redis_that_stops_and_comes_back_costs_two_lines_and_no_job(tmp_path: 
                 seen = len(names)
                 wait_until(lambda: len(names) >= seen + 100)  # for a second: it is tried more than once
                 server.start()
-                program.wait_for("broker.found")
+                program.wait_for("broker.restored")
                 wait_until(lambda: program.readiness()[0] == 200)
             finally:
                 done.set()
                 writer.join()
             broker_setup.wait_for_names(*names, timeout_s=20)
             others = [line["event"] for line in program.logs() if line["event"] != "job.produced"]
-            assert others == ["broker.opened", "http.opened", "role.started", "broker.lost", "broker.found"]
-            assert program.events("broker.found")[0]["seconds"] > 0
+            assert others == ["broker.opened", "http.opened", "role.started", "broker.lost", "broker.restored"]
+            assert program.events("broker.restored")[0]["seconds"] > 0
             with broker_setup.open() as broker:
                 assert broker.census().drift == 0
                 assert len(jobs_of(broker)) == len(names)
@@ -214,7 +214,7 @@ def test_a_database_that_is_locked_for_long_is_an_outage_too(on_sqlite: BrokerSe
         program.wait_for("broker.lost", 20)
         assert program.readiness()[0] == 503
         os.close(fd)
-        program.wait_for("broker.found", 20)
+        program.wait_for("broker.restored", 20)
         broker_setup.wait_for_names("a")
 
 

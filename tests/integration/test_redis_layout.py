@@ -1,50 +1,29 @@
-"""The keys of SPEC §3 to the letter: their names, types, contents and expiries, as any other client sees them."""
+"""The keys of SPEC §3 to the letter: their names, types and contents, as any other client sees them."""
 
 import json
 import re
 from collections.abc import Iterator
-from contextlib import closing
 
 import pytest
 
 from fileq.core.job import Version
-from fileq.core.settlement import SettleResult, complete
+from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import (
     CREATED,
     EIGHT_FIELDS,
-    an_entry,
     burial,
     completed,
     dead,
     enqueue,
     failed,
-    foreign,
-    record_of,
     register,
     running,
     settle,
 )
-from tests.support.redis_store import GARBAGE, Store, claimed, whole_life
+from tests.support.redis_layout import TABLE, fill, row_of, types_of
+from tests.support.redis_scenario import use_every_method
+from tests.support.redis_store import GARBAGE, Store, claimed
 
-# key → type, with {} for what a name is made of.
-TABLE = {
-    "{prefix}:high_priority": "list",
-    "{prefix}:low_priority": "list",
-    "{prefix}:worker:{id}:processing": "list",
-    "{prefix}:processing:worker:{id}": "string",
-    "{prefix}:completed": "list",
-    "{prefix}:dead_letter": "list",
-    "{prefix}:cancelled": "list",
-    "{prefix}:rate_limit:producer": "string",
-    "{prefix}:scheduled": "zset",
-    "{prefix}:job:{id}": "hash",
-    "{prefix}:workers": "hash",
-    "{prefix}:settled": "hash",
-    "{prefix}:ledger": "hash",
-    "{prefix}:stats": "hash",
-    "{prefix}:stats:{hour}": "hash",
-    "{prefix}:paused": "set",
-}
 OWN_NAMES = {
     "worker.queues": {"high": "my:urgent", "low": "my:rest"},
     "worker.processing_list_pattern": "my:lists:%s",
@@ -61,35 +40,6 @@ def store(redis_server) -> Iterator[Store]:
         yield store
 
 
-def row_of(key: str, prefix: str) -> str | None:
-    """The row of the table that a key belongs to."""
-    for row in TABLE:
-        name = re.escape(row).replace(r"\{prefix\}", re.escape(prefix))
-        name = name.replace(r"\{hour\}", r"\d{6}").replace(r"\{id\}", ".+")
-        if re.fullmatch(name, key):
-            return row
-    return None
-
-
-def fill(store: Store) -> None:
-    """Something in every place at once."""
-    broker = store.broker
-    completed(store, "done")
-    dead(store, "dead")
-    enqueue(store, "gone", "waiting")
-    enqueue(store, "urgent", "urgent too", queue="high")
-    enqueue(store, "later", delay_ms=60_000)
-    broker.cancel(["gone"])
-    broker.enqueue([an_entry("file", version=Version(b"/data/file", "s1"))], limit=50)
-    register(store, "busy")
-    assert broker.settle_and_claim([], ["busy"]).claims
-    broker.pause("low")
-
-
-def types_of(store: Store) -> dict[str, str]:
-    return {key.decode(): store.client.type(key).decode() for key in store.client.scan_iter(count=1000)}
-
-
 # names and types
 
 
@@ -97,15 +47,15 @@ def types_of(store: Store) -> dict[str, str]:
 def test_every_key_has_its_name_and_type(redis_server, prefix):
     with Store(redis_server, **{"redis.prefix": prefix}) as store:
         fill(store)
-        store.client.set(store.broker.names.rate_limit, 1, ex=60)  # it may have run out by now
+        store.client.set(store.keys.rate_limit, 1, ex=60)  # it may have run out by now
         found = {row_of(key, prefix): kind for key, kind in types_of(store).items()}
     assert found == TABLE
 
 
-def test_a_name_with_a_setting_of_its_own_keeps_it_whatever_the_prefix(redis_server):
+def test_a_key_with_a_setting_of_its_own_does_not_depend_on_the_prefix(redis_server):
     with Store(redis_server, **{"redis.prefix": "other", **OWN_NAMES}) as store:
         fill(store)
-        store.client.set(store.broker.names.rate_limit, 1, ex=60)
+        store.client.set(store.keys.rate_limit, 1, ex=60)
         found = types_of(store)
     mine = {key: kind for key, kind in found.items() if key.startswith("my:")}
     assert mine.items() >= {
@@ -123,21 +73,21 @@ def test_a_name_with_a_setting_of_its_own_keeps_it_whatever_the_prefix(redis_ser
     }
 
 
-def test_a_queue_of_ones_own_has_a_list_of_its_own(redis_server):
+def test_an_added_queue_has_a_list_named_after_it(redis_server):
     with Store(redis_server, **{"worker.priorities": ["high", "night", "low"]}) as store:
         enqueue(store, "a", queue="night")
         assert store.client.llen("jobqueue:night_priority") == 1
 
 
 @pytest.mark.parametrize("prefix", ["jobqueue", "other"])
-def test_a_whole_life_leaves_no_key_outside_the_table(redis_server, prefix):
+def test_no_method_leaves_a_key_outside_the_table(redis_server, prefix):
     with Store(redis_server, **{"redis.prefix": prefix}) as store:
-        whole_life(store.broker, store.client)
+        use_every_method(store.broker, store.client, store.keys)
         for key, kind in types_of(store).items():
             assert TABLE.get(row_of(key, prefix) or "") == kind, key
 
 
-def test_slots_that_left_leave_nothing_behind(store):
+def test_deregistered_slots_leave_no_key_behind(store):
     claimed(store, "w1", "w2")
     store.broker.deregister(["w1", "w2"])
     assert not [key for key in types_of(store) if "w1" in key or "w2" in key]
@@ -148,7 +98,7 @@ def test_slots_that_left_leave_nothing_behind(store):
 
 
 def test_lrange_shows_plain_job_json_of_eight_fields_in_order(store):
-    """The look of somebody who knows nothing of fileq."""
+    """As seen by an operator with redis-cli."""
     enqueue(store, "a")
     [raw] = store.client.execute_command("LRANGE", "jobqueue:low_priority", 0, -1)
     assert list(json.loads(raw)) == list(EIGHT_FIELDS)
@@ -165,7 +115,7 @@ def test_lrange_shows_plain_job_json_of_eight_fields_in_order(store):
     assert b" " not in raw
 
 
-def test_jobs_are_pushed_left_and_taken_right(store):
+def test_jobs_are_pushed_left_and_claimed_right(store):
     enqueue(store, "first", "second")
     raws = store.client.lrange("jobqueue:low_priority", 0, -1)
     assert [json.loads(raw)["id"] for raw in raws] == ["second", "first"]
@@ -224,7 +174,7 @@ def test_scheduled_scores_are_due_times_by_the_servers_clock(store):
     assert low - 1 <= second - 90_000 <= high
 
 
-def test_a_record_tells_the_whole_story(store):
+def test_a_record_holds_state_worker_result_and_attempts(store):
     claim = running(store, "a")
     assert store.client.hgetall("jobqueue:job:a").items() >= {
         (b"state", b"running"),
@@ -240,13 +190,13 @@ def test_a_record_tells_the_whole_story(store):
     assert (attempt["worker"], attempt["outcome"]) == ("w1", "completed")
 
 
-def test_the_registry_tells_of_each_worker_in_json(store):
+def test_the_registry_describes_each_worker_in_json(store):
     register(store, "w1")
     info = json.loads(store.client.hget("jobqueue:workers", "w1"))
     assert info.keys() >= {"host", "pid", "started_ms", "version", "queues"}
 
 
-def test_settled_has_an_entry_a_worker(store):
+def test_settled_has_one_entry_for_each_worker(store):
     completed(store, "a")
     completed(store, "b")
     assert store.client.hkeys("jobqueue:settled") == [b"w1"]
@@ -272,125 +222,3 @@ def test_counters_are_kept_for_all_time_and_by_the_hour(store):
     assert total[b"produced"] == total[b"completed"] == b"1"
     hourly = store.client.hgetall(f"jobqueue:stats:{hour}") or store.client.hgetall(f"jobqueue:stats:{hour - 1}")
     assert hourly == total
-
-
-# expiries
-
-
-def seconds_left(store: Store, key: str) -> float:
-    return store.client.pttl(key) / 1000
-
-
-def test_each_key_expires_when_the_table_says(redis_server):
-    settings = {"worker.heartbeat_ttl": "40s", "worker.history_ttl": "2h", "observability.stats_retention": "5d"}
-    with Store(redis_server, **settings) as store:
-        fill(store)
-        hour = int(store.client.time()[0]) // 3600
-        expiring = {key for key in types_of(store) if store.client.pttl(key) >= 0}
-        assert {row_of(key, "jobqueue") for key in expiring - {"jobqueue:rate_limit:producer"}} == {
-            "{prefix}:processing:worker:{id}",
-            "{prefix}:job:{id}",
-            "{prefix}:stats:{hour}",
-        }
-        assert 30 < seconds_left(store, "jobqueue:processing:worker:busy") <= 40
-        assert {key for key in expiring if ":job:" in key} == {"jobqueue:job:done", "jobqueue:job:gone"}
-        assert 7190 < seconds_left(store, "jobqueue:job:done") <= 7200
-        assert 7190 < seconds_left(store, "jobqueue:job:gone") <= 7200
-        assert 431_990 < max(seconds_left(store, f"jobqueue:stats:{h}") for h in (hour, hour - 1)) <= 432_000
-
-
-def test_a_heartbeat_is_prolonged_by_renewal_claim_and_settlement(store):
-    key = "jobqueue:processing:worker:w1"
-    claim = running(store, "a")
-    for call in (
-        lambda: store.broker.renew([("w1", claim.raw)]),
-        lambda: settle(store, complete(claim)),
-        lambda: running(store, "b"),
-    ):
-        store.client.pexpire(key, 5000)
-        call()
-        assert 25 < seconds_left(store, key) <= 30
-
-
-def test_registering_again_does_not_prolong_a_heartbeat(store):
-    """It changes what is said of a slot; that it lives, only renewal says."""
-    register(store, "w1")
-    store.client.pexpire("jobqueue:processing:worker:w1", 5000)
-    register(store, "w1")
-    assert seconds_left(store, "jobqueue:processing:worker:w1") <= 5
-
-
-def test_the_rate_counter_counts_and_expires_with_its_window(store):
-    entries = [an_entry(f"f{n}", version=Version(b"/data/%d" % n, "s1")) for n in range(3)]
-    store.broker.enqueue(entries, limit=50)
-    with store.client.pipeline() as look:
-        used, left_ms = look.get("jobqueue:rate_limit:producer").pttl("jobqueue:rate_limit:producer").execute()
-    assert (used, left_ms) == (None, -2) or (used == b"3" and 0 < left_ms <= 1000)
-
-
-def test_a_rate_counter_without_an_end_is_given_one(store):
-    """Counted by a program that died before it set one: never stuck."""
-    store.client.set("jobqueue:rate_limit:producer", 50)
-    answer = store.broker.enqueue([an_entry("a", version=Version(b"/data/a", "s1"))], limit=50)
-    assert answer.fates == ("throttled",)
-    assert 0 < answer.wait_ms <= 1000
-    assert store.client.pttl("jobqueue:rate_limit:producer") != -1
-
-
-def test_a_dead_jobs_record_lives_as_long_as_it_is_dead(store):
-    dead(store, "a")
-    assert store.client.pttl("jobqueue:job:a") == -1
-
-
-# other programs
-
-
-@pytest.mark.parametrize("queue", ["high", "low"])
-def test_a_job_of_eight_fields_pushed_by_another_program_is_processed_like_our_own(store, queue):
-    raw = foreign("theirs", priority=queue)
-    store.client.execute_command("LPUSH", f"jobqueue:{queue}_priority", raw)
-    register(store, "w1")
-    [claim] = store.broker.settle_and_claim([], ["w1"]).claims
-    assert (claim.raw, claim.id, claim.queue) == (raw, "theirs", queue)
-    assert record_of(store, "theirs").state == "running"
-    assert settle(store, complete(claim)) is SettleResult.DONE
-    assert store.client.lrange("jobqueue:completed", 0, -1) == [raw]
-    assert record_of(store, "theirs").state == "completed"
-    assert store.broker.census().drift == 0
-
-
-def test_events_are_json_with_exactly_the_fields_of_the_contract(store):
-    fields = ["event", "job_id", "type", "priority", "worker_id", "duration_ms", "error", "retry_count"]
-    with store.server.client().pubsub() as listener:
-        listener.subscribe("jobqueue:events")
-        assert listener.get_message(timeout=5)["type"] == "subscribe"
-        whole_life(store.broker, store.client)
-        messages = [m["data"] for m in iter(lambda: listener.get_message(timeout=0.1), None)]
-    events = [json.loads(message) for message in messages]
-    assert {event["event"] for event in events} == {
-        *("job:created", "job:started", "job:completed", "job:failed", "job:dead", "job:recovered", "job:cancelled")
-    }
-    for event in events:
-        assert list(event) == fields
-        assert isinstance(event["duration_ms"], int)
-        assert isinstance(event["retry_count"], int)
-
-
-def test_events_go_to_the_channel_of_the_prefix(redis_server):
-    with Store(redis_server, **{"redis.prefix": "other"}) as store, redis_server.client().pubsub() as listener:
-        listener.subscribe("other:events")
-        assert listener.get_message(timeout=5)["type"] == "subscribe"
-        enqueue(store, "a")
-        message = listener.get_message(timeout=5)
-    assert json.loads(message["data"])["job_id"] == "a"
-
-
-def test_two_prefixes_share_a_server_and_nothing_else(redis_server):
-    with Store(redis_server) as one, Store(redis_server, **{"redis.prefix": "other"}) as two:
-        enqueue(one, "a")
-        register(two, "w1")
-        assert two.broker.settle_and_claim([], ["w1"]).claims == ()
-        assert two.broker.census().pending == {"high": 0, "low": 0}
-        with closing(two.broker.waiter()) as waiter:
-            waiter.arm()
-            assert waiter.wait(0.05) is False

@@ -1,5 +1,5 @@
-"""What an idle pump costs a server, and what can happen to the connections it waits on. That a waiter wakes at all, on
-every broker, is in the conformance suite."""
+"""What an idle pump sends to the server, and what can happen to the connections it waits on. That a waiter wakes on
+every broker is tested by the conformance suite."""
 
 import contextlib
 import select
@@ -25,7 +25,7 @@ SHORT_S = 0.05
 
 @pytest.fixture
 def store(redis_server) -> Iterator[Store]:
-    """Waits of a minute: nothing here is woken by the end of one."""
+    """Waits of a minute, so that no test is woken by the end of one."""
     with Store(redis_server, **{"worker.brpoplpush_timeout": "1m"}) as store:
         yield store
 
@@ -69,7 +69,7 @@ def test_a_wake_takes_nothing_from_a_long_queue(store):
 
 
 def test_many_waiters_on_one_queue_all_wake_and_one_claims(store):
-    """A crowd does not lose a job between them, nor leave anybody blocked on what came."""
+    """No waiter stays blocked while the queue holds a job, and no job is lost."""
     others = [store.another() for _ in range(8)]
     with contextlib.ExitStack() as stack:
         waiters = [stack.enter_context(waiting(broker)) for broker in others]
@@ -85,7 +85,7 @@ def test_many_waiters_on_one_queue_all_wake_and_one_claims(store):
         assert sorted(map(len, claims)) == [0] * 7 + [1]
 
 
-def test_its_descriptor_works_in_select_together_with_another(store):
+def test_the_descriptor_of_a_waiter_works_in_select_together_with_another(store):
     ours, theirs = socket.socketpair()
     with ours, theirs, waiting(store.broker) as waiter:
         waiter.arm()
@@ -99,7 +99,7 @@ def test_its_descriptor_works_in_select_together_with_another(store):
         assert waiter.wait(0) is True
 
 
-def test_its_descriptor_works_in_epoll(store):
+def test_the_descriptor_of_a_waiter_works_in_epoll(store):
     with waiting(store.broker) as waiter, select.epoll() as poller:
         poller.register(waiter, select.EPOLLIN)
         waiter.arm()
@@ -108,10 +108,10 @@ def test_its_descriptor_works_in_epoll(store):
         assert poller.poll(LONG_S) == [(waiter.fileno(), select.EPOLLIN)]
 
 
-# what it costs
+# what it sends
 
 
-def test_an_idle_waiter_sends_nothing_but_one_wait_a_queue_and_timeout(store):
+def test_an_idle_waiter_sends_only_one_blmove_per_queue_and_timeout(store):
     with FaultProxy(store.server.port) as proxy:
         broker = store.through(proxy.port, **{"worker.brpoplpush_timeout": "200ms"})
         proxy.reset_counts()
@@ -126,7 +126,7 @@ def test_an_idle_waiter_sends_nothing_but_one_wait_a_queue_and_timeout(store):
     assert 4 <= len(commands) <= 2 * (rounds + 1)
 
 
-def test_arming_again_while_a_wait_is_under_way_sends_nothing(store):
+def test_arming_again_while_a_blmove_is_in_flight_sends_nothing(store):
     with waiting(store.broker) as waiter:
         waiter.arm()
         wait_until(lambda: blocked(store) == 2)
@@ -164,7 +164,7 @@ def test_a_paused_queue_is_not_watched(store):
         assert waiter.wait(LONG_S) is True
 
 
-def test_a_queue_paused_while_it_is_watched_is_let_go_and_watched_again_when_resumed(store):
+def test_a_queue_paused_while_it_is_watched_is_watched_again_when_resumed(store):
     with waiting(store.broker) as waiter:
         waiter.arm()
         wait_until(lambda: blocked(store) == 2)
@@ -188,7 +188,7 @@ def test_a_waiter_survives_a_restart_of_its_server(redis_server):
         waiter.arm()
         wait_until(lambda: blocked(store) == 2)
         server.kill()
-        assert waiter.wait(LONG_S) is True, "the turn that follows meets the outage"
+        assert waiter.wait(LONG_S) is True, "the claim that follows meets the outage"
         with pytest.raises(BrokerUnavailable, match="is away"):
             waiter.arm()
         server.start()
@@ -199,7 +199,7 @@ def test_a_waiter_survives_a_restart_of_its_server(redis_server):
 
 
 @pytest.mark.parametrize("how", ["TIMEOUT", "ERROR"])
-def test_a_wait_that_somebody_ends_is_asked_again(store, how):
+def test_a_blmove_that_another_client_ends_is_sent_again(store, how):
     with waiting(store.broker) as waiter:
         waiter.arm()
         wait_until(lambda: blocked(store) == 2)
@@ -211,7 +211,7 @@ def test_a_wait_that_somebody_ends_is_asked_again(store, how):
         assert waiter.wait(LONG_S) is True
 
 
-def test_a_wait_whose_connection_is_killed_is_asked_again(store):
+def test_a_blmove_whose_connection_is_killed_is_sent_again(store):
     with waiting(store.broker) as waiter:
         waiter.arm()
         wait_until(lambda: blocked(store) == 2)
@@ -222,8 +222,8 @@ def test_a_wait_whose_connection_is_killed_is_asked_again(store):
         assert waiter.wait(LONG_S) is True
 
 
-def test_a_wait_whose_answer_is_lost_for_good_is_asked_again(redis_server, monkeypatch):
-    """Something in between forgot the connection and told nobody: no end, no reset, only silence."""
+def test_a_blmove_whose_reply_never_comes_is_sent_again(redis_server, monkeypatch):
+    """A router or firewall lost the connection without closing or resetting it."""
     monkeypatch.setattr(wake, "OVERDUE_S", 0.2)
     with FaultProxy(redis_server.port) as proxy, Store(redis_server) as store:
         broker = store.through(proxy.port, **{"worker.brpoplpush_timeout": "100ms"})
@@ -237,8 +237,8 @@ def test_a_wait_whose_answer_is_lost_for_good_is_asked_again(redis_server, monke
             assert waiter.wait(LONG_S) is True
 
 
-def test_half_an_answer_does_not_hold_up_the_other_queue(store):
-    """Nor does what TLS sends of its own accord: a readable connection is no promise of a whole answer."""
+def test_half_a_reply_for_one_queue_does_not_delay_the_other(store):
+    """A readable connection may hold only a part of a reply, or data of the TLS layer."""
     with FaultProxy(store.server.port) as proxy:
         broker = store.through(proxy.port)
         with waiting(broker) as waiter:
@@ -254,8 +254,8 @@ def test_half_an_answer_does_not_hold_up_the_other_queue(store):
             assert waiter.wait(LONG_S) is True
 
 
-def test_a_server_that_hangs_does_not_hang_who_arms(redis_server):
-    """The greeting of a new connection has a time limit like everything else."""
+def test_arming_a_waiter_on_a_server_that_hangs_times_out(redis_server):
+    """The first exchange on a new connection has a time limit too."""
     redis_server.add_user("app", "pass", "+@all", "~*", "&*")
     with Store(redis_server, **QUICK, **{"redis.username": "app", "redis.password": "pass"}) as store:
         redis_server.pause()
@@ -268,10 +268,10 @@ def test_a_server_that_hangs_does_not_hang_who_arms(redis_server):
             redis_server.resume()
 
 
-# listening
+# events
 
 
-def test_a_subscription_whose_connection_ends_says_so(store):
+def test_a_subscription_whose_connection_ends_raises_unavailable(store):
     with contextlib.closing(store.broker.subscribe()) as subscription:
         assert subscription.get(0) is None
         store.client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
@@ -279,7 +279,7 @@ def test_a_subscription_whose_connection_ends_says_so(store):
             subscription.get(LONG_S)
 
 
-def test_a_subscription_may_be_silent_for_longer_than_any_reply_may_take(redis_server):
+def test_a_subscription_may_wait_longer_than_the_read_timeout(redis_server):
     with Store(redis_server, **QUICK) as store, contextlib.closing(store.broker.subscribe()) as subscription:
         assert subscription.get(0.4) is None
         enqueue(store, "a")

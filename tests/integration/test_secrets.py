@@ -160,7 +160,7 @@ def test_a_password_is_in_nothing_that_a_worker_says(
         finally:
             server.resume()
         for program in programs:
-            program.wait_for("broker.found")
+            program.wait_for("broker.restored")
             program.signal(signal.SIGTERM)
         for program in programs:
             assert program.wait() == 0

@@ -37,7 +37,7 @@ def test_each_signal_ends_one_wait() -> None:
 
 
 def test_a_wait_that_is_no_longer_needed_ends_without_a_signal() -> None:
-    assert output_of("threading.Timer(0.1, signals.enough).start(); print(signals.wait())") == "False"
+    assert output_of("threading.Timer(0.1, signals.end_wait).start(); print(signals.wait())") == "False"
 
 
 def test_a_signal_delivered_to_another_thread_ends_the_wait() -> None:

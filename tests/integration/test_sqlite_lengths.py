@@ -1,4 +1,4 @@
-"""How long a queue is, on SQLite: told by its ends and the holes between them, and always what counting would tell."""
+"""The length of a queue on SQLite, derived from its ends and its holes, always equals the counted one."""
 
 import os
 import random
@@ -11,29 +11,31 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from fileq.brokers.sqlite import SqliteBroker
-from fileq.brokers.sqlite.schema import VERSION
+from fileq.brokers.sqlite.database_schema import VERSION
 from fileq.config import config_from
 from fileq.core.claim import Claim
 from fileq.core.job import decode, encode
 from fileq.core.settlement import complete, release
 from fileq.testing.conformance.builders import an_entry, worker_info
+from tests.support.sqlite_store import push_raw
 
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """In memory where the machine has such a place: what is tested here is not the disk."""
+    """In memory if the machine has /dev/shm: these tests are not about the disk."""
     in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with TemporaryDirectory(prefix="fileq-", dir=in_memory) as made:
         yield Path(made)
 
 
-def opened(path: Path) -> SqliteBroker:
+def open_broker(path: Path) -> SqliteBroker:
     return SqliteBroker(config_from({"broker": "sqlite", "sqlite": {"path": str(path)}}))
 
 
-def agree(broker: SqliteBroker) -> int:
-    quick, counted = broker.census().pending, broker.census(sweep=True).pending
-    assert quick == counted
+def checked_length(broker: SqliteBroker) -> int:
+    """The length of `low`, after checking that the derived and the counted lengths agree."""
+    derived, counted = broker.census().pending, broker.census(sweep=True).pending
+    assert derived == counted
     return counted["low"]
 
 
@@ -42,10 +44,10 @@ SLOTS = ("w1", "w2", "w3", "w4")
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_happens_the_ends_tell_the_length(directory: Path, seed: int) -> None:
-    """Cancelled at the ends and in the middle, claimed, released to the front, emptied, filled again, by others too."""
+def test_the_derived_length_is_right_after_every_move(directory: Path, seed: int) -> None:
+    """Jobs are cancelled at the ends and in the middle, claimed, released, completed, and pushed by another program."""
     draw = random.Random(seed)
-    with closing(opened(directory / "fileq.db")) as broker:
+    with closing(open_broker(directory / "fileq.db")) as broker:
         broker.register(dict.fromkeys(SLOTS, worker_info()))
         held: dict[str, Claim] = {}
         for i in range(250):
@@ -54,7 +56,7 @@ def test_whatever_happens_the_ends_tell_the_length(directory: Path, seed: int) -
             if move == "enqueue":
                 broker.enqueue([an_entry(f"job-{i}-{n}") for n in range(draw.randrange(1, 4))])
             elif move == "push":
-                broker.store.push_raw("low", encode(an_entry(f"pushed-{i}").job))
+                push_raw(broker, "low", encode(an_entry(f"pushed-{i}").job))
             elif move == "cancel" and ids:
                 broker.cancel(draw.sample(ids, min(len(ids), draw.randrange(1, 3))))
             elif move == "claim":
@@ -70,22 +72,22 @@ def test_whatever_happens_the_ends_tell_the_length(directory: Path, seed: int) -
                 held.clear()
                 while claims := broker.settle_and_claim([], SLOTS).claims:
                     broker.settle_and_claim([complete(c) for c in claims], [])
-            agree(broker)
+            checked_length(broker)
 
 
-def test_a_database_of_the_first_schema_learns_its_holes(directory: Path) -> None:
+def test_the_migration_from_schema_1_lists_the_holes(directory: Path) -> None:
     path = directory / "fileq.db"
-    with closing(opened(path)) as broker:
+    with closing(open_broker(path)) as broker:
         broker.enqueue([an_entry(f"job-{i}") for i in range(10)])
         broker.cancel(["job-3", "job-4", "job-8"])
     with closing(sqlite3.connect(path)) as old:
         old.execute("DROP TABLE holes")
         old.execute("PRAGMA user_version = 1")
         old.commit()
-    with closing(opened(path)) as broker:
-        assert agree(broker) == 7
+    with closing(open_broker(path)) as broker:
+        assert checked_length(broker) == 7
         broker.cancel(["job-6"])
-        assert agree(broker) == 6
+        assert checked_length(broker) == 6
     with closing(sqlite3.connect(path)) as new:
         assert new.execute("PRAGMA user_version").fetchone() == (VERSION,)
     assert (directory / "fileq.db.backup-v1").exists()

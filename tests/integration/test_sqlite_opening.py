@@ -1,4 +1,4 @@
-"""Which files the SQLite broker opens, which it refuses and what it says, and what trouble with the file becomes."""
+"""Which files the SQLite broker opens, which it refuses, and which errors trouble with the file becomes."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fileq.brokers.sqlite import SqliteBroker, open_sqlite, schema, store
+from fileq.brokers.sqlite import SqliteBroker, database, database_schema, open_sqlite
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
-from fileq.files import mounts as filesystems
+from fileq.files import mounts
 from tests.support.sqlite_process import a_config, a_worker, an_entry
 
-VERSION = schema.VERSION  # before a test knows one more
+VERSION = database_schema.VERSION  # before a test adds a schema
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def make_database(path: Path, *ids: str) -> None:
 
 
 def run_sql(path: Path, *statements: str) -> list[tuple[object, ...]]:
-    """The rows of the last statement, by a connection that knows nothing of fileq."""
+    """The rows of the last statement, run by a plain SQLite connection."""
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
         return [db.execute(statement).fetchall() for statement in statements][-1]
 
@@ -42,41 +42,42 @@ def pending(path: Path) -> int:
         return broker.census().pending["low"]
 
 
-# where the file is
+# the location of the file
 
 
-def test_a_broker_says_what_it_is_and_where(tmp_path: Path, monkeypatch):
+def test_a_broker_has_its_kind_and_its_path(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with closing(open_sqlite(a_config("./fileq.db"))) as broker:
         assert (broker.kind, broker.where) == ("sqlite", str(tmp_path / "fileq.db"))
 
 
 @pytest.mark.parametrize("name", ["a b.db", "a?b#c%20.db", "ü.db", "'quoted'.db"])
-def test_a_path_may_hold_any_character(tmp_path: Path, name: str):
+def test_a_path_may_contain_any_character(tmp_path: Path, name: str):
     make_database(tmp_path / name, "a")
     assert pending(tmp_path / name) == 1
     assert (tmp_path / name).exists()
 
 
-def test_what_was_written_is_there_after_opening_again(path: Path):
+def test_jobs_are_still_there_after_reopening(path: Path):
     make_database(path, "a", "b")
     assert pending(path) == 2
 
 
 def test_every_commit_reaches_the_disk_before_it_is_acknowledged(broker: SqliteBroker):
     settings = [
-        broker.store.connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")
+        broker.store.database.connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("journal_mode", "synchronous")
     ]
     assert settings == ["wal", 2]  # 2 is FULL
 
 
-def test_a_look_where_no_database_is_makes_none(path: Path):
+def test_opening_without_create_creates_no_database(path: Path):
     with pytest.raises(BrokerUnavailable, match=f"no database at {path}; start a producer or worker"):
         open_sqlite(a_config(path), create=False)
     assert list(path.parent.iterdir()) == []
 
 
-def test_a_look_at_an_empty_file_leaves_it_empty(path: Path):
+def test_opening_an_empty_file_without_create_leaves_it_empty(path: Path):
     path.touch()
     with pytest.raises(BrokerUnavailable, match="no database at"):
         open_sqlite(a_config(path), create=False)
@@ -90,27 +91,27 @@ def test_an_empty_file_becomes_a_database(path: Path):
 
 
 @pytest.mark.parametrize("create", [True, False])
-def test_a_missing_directory_is_named(tmp_path: Path, create: bool):
+def test_the_error_for_a_missing_directory_names_it(tmp_path: Path, create: bool):
     with pytest.raises(BrokerUnavailable, match=f"no database at {tmp_path}/no/fileq.db; .* or set sqlite.path"):
         open_sqlite(a_config(tmp_path / "no" / "fileq.db"), create=create)
 
 
-def test_a_directory_is_no_database(tmp_path: Path):
+def test_a_directory_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match=f"sqlite.path is {tmp_path}, a directory"):
         open_sqlite(a_config(tmp_path))
 
 
-def test_a_file_system_of_another_machine_is_refused(path: Path, monkeypatch):
+def test_a_network_file_system_is_refused(path: Path, monkeypatch):
     table = f"1 0 0:1 / {path.parent} rw - nfs4 nas:/ rw\n".encode()
-    monkeypatch.setattr(filesystems, "read_mountinfo", lambda: table)
+    monkeypatch.setattr(mounts, "read_mountinfo", lambda: table)
     with pytest.raises(ConfigError, match=r"a network file system \(nfs4\)"):
         open_sqlite(a_config(path))
     assert not path.exists()
 
 
-def test_a_side_file_that_cannot_be_made_is_named(path: Path):
+def test_the_error_for_a_lock_file_that_cannot_be_created_names_it(path: Path):
     Path(f"{path}-lock").symlink_to(path.parent / "no" / "such")
-    with pytest.raises(BrokerUnavailable, match=f"{path}-lock; check the rights"):
+    with pytest.raises(BrokerUnavailable, match=f"{path}-lock; check the permissions"):
         open_sqlite(a_config(path))
 
 
@@ -120,10 +121,10 @@ def test_a_database_removed_while_in_use_takes_no_more_jobs(path: Path, broker: 
         broker.enqueue([an_entry("a")])
 
 
-# which schema it has
+# the schema of the file
 
 
-def test_a_database_of_a_newer_fileq_is_refused_and_left_alone(path: Path):
+def test_a_database_of_a_newer_fileq_is_refused_and_not_changed(path: Path):
     make_database(path)
     run_sql(path, "PRAGMA user_version = 9")
     with pytest.raises(BrokerError, match=rf"newer fileq \(schema 9, this one knows {VERSION}\); upgrade fileq"):
@@ -131,18 +132,18 @@ def test_a_database_of_a_newer_fileq_is_refused_and_left_alone(path: Path):
     assert run_sql(path, "PRAGMA user_version") == [(9,)]
 
 
-def knows_one_more_schema(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
+def add_a_schema(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
     def migrate(connection: sqlite3.Connection) -> None:
         for statement in statements:
             connection.execute(statement)
 
-    monkeypatch.setattr(schema, "MIGRATIONS", {schema.VERSION: migrate})
-    monkeypatch.setattr(schema, "VERSION", schema.VERSION + 1)
+    monkeypatch.setattr(database_schema, "MIGRATIONS", {database_schema.VERSION: migrate})
+    monkeypatch.setattr(database_schema, "VERSION", database_schema.VERSION + 1)
 
 
 def test_an_older_database_is_migrated_after_a_backup(path: Path, monkeypatch):
     make_database(path, "a", "b")
-    knows_one_more_schema(monkeypatch, "ALTER TABLE queued ADD COLUMN colour TEXT")
+    add_a_schema(monkeypatch, "ALTER TABLE queued ADD COLUMN colour TEXT")
     assert pending(path) == 2
     assert run_sql(path, "PRAGMA user_version") == [(VERSION + 1,)]
     assert run_sql(path, "SELECT count(*), count(colour) FROM queued") == [(2, 0)]
@@ -152,44 +153,44 @@ def test_an_older_database_is_migrated_after_a_backup(path: Path, monkeypatch):
     assert [name for name in path.parent.iterdir() if "backup" in name.name] == [backup]
 
 
-def test_a_migration_that_fails_leaves_the_old_schema_whole(path: Path, monkeypatch):
+def test_a_failed_migration_leaves_the_old_schema(path: Path, monkeypatch):
     make_database(path, "a")
     with monkeypatch.context() as patch:
-        knows_one_more_schema(patch, "DROP TABLE queued", "SELECT nonsense")
+        add_a_schema(patch, "DROP TABLE queued", "SELECT nonsense")
         with pytest.raises(BrokerError, match="no such column"):
             open_sqlite(a_config(path))
     assert run_sql(path, "PRAGMA user_version") == [(VERSION,)]
     assert pending(path) == 1
 
 
-def test_a_schema_that_nobody_can_migrate_is_refused(path: Path, monkeypatch):
+def test_a_schema_without_a_migration_is_refused(path: Path, monkeypatch):
     make_database(path)
-    knows_one_more_schema(monkeypatch)
-    monkeypatch.setattr(schema, "MIGRATIONS", {})
+    add_a_schema(monkeypatch)
+    monkeypatch.setattr(database_schema, "MIGRATIONS", {})
     with pytest.raises(BrokerError, match=f"has schema {VERSION}; this fileq can't migrate from {VERSION}"):
         open_sqlite(a_config(path))
 
 
-def test_a_broker_whose_file_is_migrated_under_it_touches_nothing_more(path: Path, broker, monkeypatch):
+def test_a_broker_whose_file_was_migrated_meanwhile_writes_nothing_more(path: Path, broker, monkeypatch):
     with monkeypatch.context() as patch:
-        knows_one_more_schema(patch)
+        add_a_schema(patch)
         pending(path)
     with pytest.raises(BrokerError, match=f"became schema {VERSION + 1} while in use"):
         broker.enqueue([an_entry("a")])
     assert run_sql(path, "SELECT count(*) FROM queued") == [(0,)]
 
 
-# what else a file may be
+# other files
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(path: Path):
-    path.write_bytes(b"a letter to my aunt\n" * 100)
+def test_a_file_that_is_no_database_is_refused_and_not_changed(path: Path):
+    path.write_bytes(b"plain text, no database\n" * 100)
     with pytest.raises(BrokerError, match="it is not an SQLite database; set"):
         open_sqlite(a_config(path))
-    assert path.read_bytes() == b"a letter to my aunt\n" * 100
+    assert path.read_bytes() == b"plain text, no database\n" * 100
 
 
-def test_a_database_of_another_program_is_refused_and_left_alone(path: Path):
+def test_a_database_of_another_program_is_refused_and_not_changed(path: Path):
     run_sql(path, "CREATE TABLE addresses (name)")
     before = path.read_bytes()
     with pytest.raises(BrokerError, match="is another program's; set"):
@@ -214,39 +215,39 @@ def test_an_sqlite_library_without_returning_is_refused(path: Path, monkeypatch)
         open_sqlite(a_config(path))
 
 
-def test_without_a_boot_id_no_lease_is_given(path: Path, monkeypatch):
-    monkeypatch.setattr(store, "_BOOT_ID", "/nowhere/boot_id")
+def test_a_machine_without_a_boot_id_is_refused(path: Path, monkeypatch):
+    monkeypatch.setattr(database, "BOOT_ID_FILE", "/nowhere/boot_id")
     with pytest.raises(BrokerError, match="/nowhere/boot_id"):
         open_sqlite(a_config(path))
 
 
-# trouble on the way
+# trouble during use
 
 
-def test_a_full_disk_is_an_outage_that_leaves_no_half_batch(path: Path, broker: SqliteBroker):
+def test_a_full_disk_is_an_outage_and_no_part_of_the_batch_is_enqueued(path: Path, broker: SqliteBroker):
     broker.enqueue([an_entry("a")])
     broker.register({"w": a_worker()})
-    pages = broker.store.connection.execute("PRAGMA page_count").fetchone()[0]
-    broker.store.connection.execute(f"PRAGMA max_page_count = {pages}")
+    pages = broker.store.database.connection.execute("PRAGMA page_count").fetchone()[0]
+    broker.store.database.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(BrokerUnavailable, match="the disk is full") as caught:
         broker.enqueue([an_entry(f"job-{i}") for i in range(1000)])
     assert isinstance(caught.value.__cause__, sqlite3.OperationalError)
     assert broker.census().counters == {"produced": 1}
-    broker.store.connection.execute("PRAGMA max_page_count = 1000000")
+    broker.store.database.connection.execute("PRAGMA max_page_count = 1000000")
     broker.enqueue([an_entry("b")])
     assert broker.census().pending["low"] == 2
 
 
-def test_a_database_that_cannot_be_written_is_an_outage(broker: SqliteBroker):
-    broker.store.connection.execute("PRAGMA query_only = ON")
+def test_a_read_only_database_is_an_outage(broker: SqliteBroker):
+    broker.store.database.connection.execute("PRAGMA query_only = ON")
     with pytest.raises(BrokerUnavailable, match="it can't be written to"):
         broker.enqueue([an_entry("a")])
-    broker.store.connection.execute("PRAGMA query_only = OFF")
+    broker.store.database.connection.execute("PRAGMA query_only = OFF")
     broker.enqueue([an_entry("a")])
 
 
-def test_a_database_locked_by_another_program_is_an_outage_until_it_lets_go(path: Path, broker: SqliteBroker):
-    broker.store.connection.execute("PRAGMA busy_timeout = 0")
+def test_a_database_locked_by_another_program_is_an_outage_until_it_is_unlocked(path: Path, broker: SqliteBroker):
+    broker.store.database.connection.execute("PRAGMA busy_timeout = 0")
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(BrokerUnavailable, match="another process keeps it locked"):
@@ -257,7 +258,7 @@ def test_a_database_locked_by_another_program_is_an_outage_until_it_lets_go(path
     assert broker.census().pending["low"] == 1
 
 
-def test_a_closed_broker_says_so(broker: SqliteBroker):
+def test_a_call_of_a_closed_broker_raises(broker: SqliteBroker):
     subscription, waiter = broker.subscribe(), broker.waiter()
     broker.close()
     for call in (broker.census, lambda: broker.enqueue([an_entry("a")]), broker.subscribe, lambda: subscription.get(0)):

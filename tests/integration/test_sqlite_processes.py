@@ -1,4 +1,4 @@
-"""Several processes on one database file, some of them killed: nothing acknowledged is lost, nothing waits in vain."""
+"""Several processes share one database, some of them are killed: no acknowledged job is lost, every waiter wakes."""
 
 import json
 import os
@@ -15,18 +15,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fileq.brokers.sqlite import SqliteBroker, books, store
-from fileq.brokers.sqlite.state import monotonic_ms
-from fileq.brokers.types import Event
+from fileq.brokers.clocks import monotonic_clock_ms
+from fileq.brokers.sqlite import SqliteBroker, database, unit_of_work
+from fileq.brokers.types import WireEvent
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import decode
 from fileq.core.settlement import complete, release
-from tests.support.sqlite_process import a_config, a_worker, an_entry, said, started, tell
+from tests.support.sqlite_process import a_config, a_worker, an_entry, read_line, send_line, started
 from tests.support.waiting import wait_until
 
 PLACES = ("high", "low", "scheduled", "dead_letter", "completed", "cancelled")
 ROUNDS = 4
-LONG_S = 30.0  # no test waits so long unless it fails
+LONG_S = 30.0  # only a failing test waits so long
 
 
 @pytest.fixture
@@ -48,16 +48,18 @@ def ids_in(broker: SqliteBroker, place: str) -> list[str]:
 
 
 def killed_after(process: subprocess.Popen[str], lines: int) -> list[str]:
-    """All that a process said until it was killed, in the middle of whatever came next."""
-    heard = [said(process) for _ in range(lines)]
+    """Everything the process printed until it was killed, at a random moment after that many lines."""
+    printed = [read_line(process) for _ in range(lines)]
     process.kill()
     assert process.stdout is not None
-    return heard + process.stdout.read().split("\n")[:-1]  # the last line may be cut off
+    return printed + process.stdout.read().split("\n")[:-1]  # the last line may be cut off
 
 
-def hammer(path: Path, chance: random.Random) -> list[str]:
-    """Rounds of two producers and two workers on one file, killed one after the other while the rest goes on."""
-    heard: list[str] = []
+def run_and_kill(path: Path, chance: random.Random) -> list[str]:
+    """Runs rounds of two producers and two workers, killed one after the other while the rest work.
+
+    Returns every line they printed."""
+    printed: list[str] = []
     for number in range(ROUNDS):
         with ExitStack() as stack:
             processes = [
@@ -67,15 +69,15 @@ def hammer(path: Path, chance: random.Random) -> list[str]:
             ]
             chance.shuffle(processes)
             for process in processes:
-                heard += killed_after(process, chance.randint(1, 40))
-    return heard
+                printed += killed_after(process, chance.randint(1, 40))
+    return printed
 
 
 def reap_everything(path: Path) -> None:
-    """A reaper that looks a ttl later: every slot of the dead gives its job back."""
+    """Releases the jobs of all dead slots, by a reaper whose clock is one heartbeat TTL ahead."""
     config = a_config(path)
-    later = int(config.worker.heartbeat_ttl * 1000)
-    with closing(SqliteBroker(config, monotonic=lambda: monotonic_ms() + later)) as reaper:
+    ttl_ms = int(config.worker.heartbeat_ttl * 1000)
+    with closing(SqliteBroker(config, monotonic=lambda: monotonic_clock_ms() + ttl_ms)) as reaper:
         for suspect in reaper.suspects(sweep=True):
             reaper.reap(suspect.slot, [release(claim, died=True) for claim in suspect.claims])
 
@@ -84,7 +86,7 @@ def test_processes_killed_at_random_lose_nothing_and_double_nothing(path: Path):
     seed = random.SystemRandom().randrange(10**9)
     print(f"seed {seed}")
     with closing(SqliteBroker(a_config(path))):
-        acknowledged = hammer(path, random.Random(seed))
+        acknowledged = run_and_kill(path, random.Random(seed))
         reap_everything(path)
     with closing(SqliteBroker(a_config(path))) as broker:
         places = {place: ids_in(broker, place) for place in PLACES}
@@ -104,24 +106,24 @@ def test_processes_killed_at_random_lose_nothing_and_double_nothing(path: Path):
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_a_turn_killed_at_any_of_its_statements_happened_wholly_or_not_at_all(path: Path):
-    looks = []
-    with started("die_in_a_turn", path) as process:
-        while line := said(process):
-            looks.append(json.loads(line))
-    assert len(looks) > 20
-    assert {(is_whole, drift) for is_whole, _, drift in looks} == {(True, 0)}
-    answers = [set(answers) for _, answers, _ in looks]
-    # Killed before the commit it never happened and happens now; what survived is known to be done.
-    assert answers[0] == {"done"}
-    assert answers[-1] == {"done already"}
-    assert all(answer in ({"done"}, {"done already"}) for answer in answers)
+def test_a_call_killed_at_any_of_its_statements_took_effect_completely_or_not_at_all(path: Path):
+    findings = []
+    with started("die_in_each_statement", path) as process:
+        while line := read_line(process):
+            findings.append(json.loads(line))
+    assert len(findings) > 20
+    assert {(is_whole, drift) for is_whole, _, drift in findings} == {(True, 0)}
+    results = [set(results) for _, results, _ in findings]
+    # Killed before the commit, the call had no effect and takes effect when repeated. Later, it is done already.
+    assert results[0] == {"done"}
+    assert results[-1] == {"done already"}
+    assert all(result in ({"done"}, {"done already"}) for result in results)
 
 
 # the write lock
 
 
-def test_a_process_killed_while_it_writes_holds_up_nobody(path: Path, broker: SqliteBroker):
+def test_a_process_killed_while_it_writes_does_not_block_others(path: Path, broker: SqliteBroker):
     with started("write_for_ever", path) as process:
         process.kill()
         process.wait()
@@ -131,7 +133,7 @@ def test_a_process_killed_while_it_writes_holds_up_nobody(path: Path, broker: Sq
 
 def test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent(path: Path, broker: SqliteBroker):
     with started("fork_in_a_transaction", path) as process:
-        child = int(said(process))
+        child = int(read_line(process))
         try:
             process.kill()
             process.wait()
@@ -141,27 +143,27 @@ def test_a_forked_child_does_not_keep_the_lock_of_a_killed_parent(path: Path, br
     assert ids_in(broker, "low") == ["a"]
 
 
-def test_a_writer_that_never_ends_makes_the_broker_unavailable_and_not_stuck(path: Path, broker, monkeypatch):
-    monkeypatch.setattr(store, "LOCK_TIMEOUT_S", 0.05)
+def test_a_writer_that_never_ends_makes_the_broker_unavailable_instead_of_blocking(path: Path, broker, monkeypatch):
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.05)
     with started("write_for_ever", path) as process:
         for _ in range(3):
             with pytest.raises(BrokerUnavailable, match="another process has been writing"):
                 broker.enqueue([an_entry("a")])
-        assert broker.census().pending == {"high": 0, "low": 0}, "looking needs no lock"
-        monkeypatch.setattr(store, "LOCK_TIMEOUT_S", LONG_S)
-        tell(process)
+        assert broker.census().pending == {"high": 0, "low": 0}, "reading needs no lock"
+        monkeypatch.setattr(database, "LOCK_TIMEOUT_S", LONG_S)
+        send_line(process)
         broker.enqueue([an_entry("a")])
     assert ids_in(broker, "low") == ["a"]
 
 
 def test_closing_while_another_process_writes_leaves_the_lock_free(path: Path, broker, monkeypatch):
     with started("write_for_ever", path) as process:
-        with monkeypatch.context() as patch, closing(SqliteBroker(a_config(path))) as impatient:
-            patch.setattr(store, "LOCK_TIMEOUT_S", 0.05)
+        with monkeypatch.context() as patch, closing(SqliteBroker(a_config(path))) as gives_up:
+            patch.setattr(database, "LOCK_TIMEOUT_S", 0.05)
             with pytest.raises(BrokerUnavailable):
-                impatient.enqueue([an_entry("a")])
-        tell(process)
-        assert said(process) == "written"
+                gives_up.enqueue([an_entry("a")])
+        send_line(process)
+        assert read_line(process) == "written"
     broker.enqueue([an_entry("b")])
     assert ids_in(broker, "low") == ["b"]
 
@@ -169,27 +171,27 @@ def test_closing_while_another_process_writes_leaves_the_lock_free(path: Path, b
 # forks
 
 
-def test_a_broker_is_of_no_use_after_a_fork_and_says_so(path: Path):
+def test_a_broker_raises_when_used_after_a_fork(path: Path):
     with started("use_after_fork", path) as process:
         for _ in range(2):
-            assert "after a fork open it again" in said(process)
-        assert json.loads(said(process)) == {"high": 0, "low": 1}
+            assert "after a fork open it again" in read_line(process)
+        assert json.loads(read_line(process)) == {"high": 0, "low": 1}
 
 
-# waking and telling
+# waking and events
 
 
 def test_a_push_by_another_process_wakes_a_waiter(path: Path, broker: SqliteBroker):
     with started("enqueue", path, "a") as process, closing(broker.waiter()) as waiter:
         waiter.arm()
-        assert not waiter.wait(0), "nothing is there yet"
-        tell(process)
+        assert not waiter.wait(0), "no job is there yet"
+        send_line(process)
         assert waiter.wait(LONG_S)
     broker.register({"w": a_worker()})
     assert [claim.id for claim in broker.settle_and_claim([], ["w"]).claims] == ["a"]
 
 
-def test_a_push_by_another_process_to_a_queue_paused_for_the_waiter_does_not_wake_it(path: Path, broker):
+def test_a_push_to_a_queue_that_is_paused_for_the_waiter_does_not_wake_it(path: Path, broker):
     with (
         started("enqueue", path, "a") as process,
         closing(broker.waiter()) as waiter,
@@ -197,12 +199,12 @@ def test_a_push_by_another_process_to_a_queue_paused_for_the_waiter_does_not_wak
     ):
         paused.arm(frozenset({"low"}))
         waiter.arm()
-        tell(process)
+        send_line(process)
         assert waiter.wait(LONG_S)
         assert not paused.wait(0.1)
 
 
-def test_a_waiter_is_woken_by_every_push_it_is_armed_for(path: Path, broker: SqliteBroker):
+def test_every_push_wakes_a_waiter_armed_before_it(path: Path, broker: SqliteBroker):
     broker.register({"w": a_worker()})
     with closing(SqliteBroker(a_config(path))) as other, closing(broker.waiter()) as waiter:
         for number in range(20):
@@ -213,36 +215,36 @@ def test_a_waiter_is_woken_by_every_push_it_is_armed_for(path: Path, broker: Sql
             broker.settle_and_claim([complete(claim)], [])
 
 
-def test_events_of_another_process_are_heard(path: Path, broker: SqliteBroker):
+def test_a_subscription_delivers_events_of_other_processes(path: Path, broker: SqliteBroker):
     with started("enqueue", path, "a", "b") as process, closing(broker.subscribe()) as subscription:
-        tell(process)
-        heard = [msgspec.json.decode(subscription.get(LONG_S) or b"", type=Event) for _ in range(2)]
-    assert [(event.event, event.job_id) for event in heard] == [("job:created", "a"), ("job:created", "b")]
+        send_line(process)
+        received = [msgspec.json.decode(subscription.get(LONG_S) or b"", type=WireEvent) for _ in range(2)]
+    assert [(event.event, event.job_id) for event in received] == [("job:created", "a"), ("job:created", "b")]
 
 
-def test_events_are_written_only_while_somebody_lives_to_hear_them(path: Path, broker: SqliteBroker):
+def test_events_are_written_only_while_a_subscriber_lives(path: Path, broker: SqliteBroker):
     def written() -> int:
-        with broker.store.snapshot() as db:
+        with broker.store.database.snapshot() as db:
             return db.execute("SELECT count(*) FROM events").fetchone()[0]
 
     broker.enqueue([an_entry("a")])
     assert written() == 0
-    with started("listen", path) as listener:
+    with started("subscribe", path) as subscriber:
         broker.enqueue([an_entry("b")])
         assert written() == 1
-        listener.kill()
-        listener.wait()
+        subscriber.kill()
+        subscriber.wait()
         broker.enqueue([an_entry("c")])
     assert written() == 1
 
 
 def test_only_the_newest_events_are_kept(broker: SqliteBroker, monkeypatch):
-    monkeypatch.setattr(books, "EVENTS_KEPT", 3)
-    with closing(broker.subscribe()) as late:
+    monkeypatch.setattr(unit_of_work, "EVENTS_KEPT", 3)
+    with closing(broker.subscribe()) as slow:
         for number in range(10):
             broker.enqueue([an_entry(f"job-{number}")])
-        heard = iter(lambda: late.get(0), None)
-        assert [msgspec.json.decode(event, type=Event).job_id for event in heard] == ["job-7", "job-8", "job-9"]
+        received = iter(lambda: slow.get(0), None)
+        assert [msgspec.json.decode(event, type=WireEvent).job_id for event in received] == ["job-7", "job-8", "job-9"]
 
 
 def test_closing_leaves_no_thread_and_no_descriptor(path: Path):

@@ -1,4 +1,4 @@
-"""What one call costs and covers: one transaction, whole or not at all; and the clocks behind its leases."""
+"""Each call is one transaction, applied completely or not at all; leases and the rate limit use the monotonic clock."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.brokers.sqlite import SqliteBroker, books, store
-from fileq.brokers.sqlite import broker as broker_module
+from fileq.brokers.sqlite import SqliteBroker, database, queues, unit_of_work
 from fileq.brokers.types import EnqueueResult, Entry
 from fileq.core.job import Version
 from fileq.core.settlement import SettleResult, complete
@@ -48,41 +47,41 @@ def broker(path: Path, wall: Clock, monotonic: Clock) -> Iterator[SqliteBroker]:
 
 @contextmanager
 def transactions_of(broker: SqliteBroker) -> Iterator[list[str]]:
-    """Every BEGIN, COMMIT and ROLLBACK of the connection that writes."""
+    """Collects every BEGIN, COMMIT and ROLLBACK of the writing connection."""
     seen: list[str] = []
 
-    def note(statement: str) -> None:
+    def collect(statement: str) -> None:
         if statement.split()[0] in ("BEGIN", "COMMIT", "ROLLBACK"):
             seen.append(statement)
 
-    broker.store.connection.set_trace_callback(note)
+    broker.store.database.connection.set_trace_callback(collect)
     yield seen
-    broker.store.connection.set_trace_callback(None)
+    broker.store.database.connection.set_trace_callback(None)
 
 
 # one call, one transaction
 
 
-def test_a_turn_that_settles_and_claims_64_jobs_is_one_transaction(broker: SqliteBroker):
+def test_settling_and_claiming_64_jobs_is_one_transaction(broker: SqliteBroker):
     slots = [f"w{i}" for i in range(64)]
     broker.register(dict.fromkeys(slots, a_worker()))
     broker.enqueue([an_entry(f"job-{i}") for i in range(128)])
     claims = broker.settle_and_claim([], slots).claims
     with transactions_of(broker) as seen:
-        turn = broker.settle_and_claim([complete(claim) for claim in claims], slots)
-    assert set(turn.settled) == {SettleResult.DONE}
-    assert len(turn.claims) == 64
+        reply = broker.settle_and_claim([complete(claim) for claim in claims], slots)
+    assert set(reply.settled) == {SettleResult.DONE}
+    assert len(reply.claims) == 64
     assert seen == ["BEGIN IMMEDIATE", "COMMIT"]
 
 
-def test_a_batch_of_1000_is_enqueued_in_one_transaction(broker: SqliteBroker):
+def test_enqueueing_1000_jobs_is_one_transaction(broker: SqliteBroker):
     with transactions_of(broker) as seen:
         broker.enqueue([an_entry(f"job-{i}") for i in range(1000)], limit=5)
     assert seen == ["BEGIN IMMEDIATE", "COMMIT"]
     assert broker.census().pending["low"] == 1000
 
 
-def test_looking_opens_no_transaction_that_writes(broker: SqliteBroker):
+def test_reading_calls_open_no_writing_transaction(broker: SqliteBroker):
     broker.enqueue([an_entry("a")])
     with transactions_of(broker) as seen:
         broker.census()
@@ -97,12 +96,12 @@ def test_looking_opens_no_transaction_that_writes(broker: SqliteBroker):
     assert seen == []
 
 
-def test_a_turn_that_fails_changes_nothing_not_even_whose_turn_it_is(broker: SqliteBroker, monkeypatch):
+def test_a_failed_call_changes_nothing_not_even_the_claim_order(broker: SqliteBroker, monkeypatch):
     broker.register({"w": a_worker()})
     broker.enqueue([Entry(a_job(f"{queue}-{i}"), queue) for queue in ("high", "low") for i in range(2)])
     with monkeypatch.context() as patch:
-        patch.setattr(books.Books, "write", lambda self: self.db.execute("SELECT 1 FROM nowhere"))
-        with pytest.raises(Exception, match="nowhere"):
+        patch.setattr(unit_of_work.UnitOfWork, "write", lambda self: self.db.execute("SELECT 1 FROM no_such_table"))
+        with pytest.raises(Exception, match="no_such_table"):
             broker.settle_and_claim([], ["w"])
     assert broker.census().running == 0
     order = []
@@ -110,7 +109,7 @@ def test_a_turn_that_fails_changes_nothing_not_even_whose_turn_it_is(broker: Sql
         [claim] = broker.settle_and_claim([], ["w"]).claims
         order.append(claim.id)
         broker.settle_and_claim([complete(claim)], [])
-    # Every other claim starts low; had the failed one been counted, it would be the first.
+    # Every second claim starts at the low queue. If the failed one counted, low-0 would be first.
     assert order == ["high-0", "low-0", "high-1", "low-1"]
 
 
@@ -129,22 +128,22 @@ def test_a_step_of_the_wall_clock_ends_no_lease(broker: SqliteBroker, wall: Cloc
     assert [suspect.slot for suspect in broker.suspects()] == ["w"]
 
 
-def test_a_lease_ends_with_the_boot_it_was_given_in(path: Path, broker: SqliteBroker, wall, monkeypatch):
+def test_a_lease_ends_with_a_reboot(path: Path, broker: SqliteBroker, wall, monkeypatch):
     broker.register({"w": a_worker()})
     broker.enqueue([an_entry("a")])
     [claim] = broker.settle_and_claim([], ["w"]).claims
-    monkeypatch.setattr(store, "boot_id", lambda: "another boot")
-    # After a reboot the monotonic clock starts again, far below the old lease's end.
-    with closing(SqliteBroker(broker.config, clock=wall, monotonic=Clock(5))) as rebooted:
+    monkeypatch.setattr(database, "boot_id", lambda: "another boot")
+    # After a reboot the monotonic clock restarts, far below the end of the old lease.
+    with closing(SqliteBroker(broker.store.config, clock=wall, monotonic=Clock(5))) as rebooted:
         [suspect] = rebooted.suspects()
         assert [held.id for held in suspect.claims] == ["a"]
         assert rebooted.reap("w", [complete(claim)]) == (SettleResult.DONE,)
 
 
-def test_a_rate_limit_is_not_stuck_when_the_wall_clock_is_set_back(broker: SqliteBroker, wall: Clock, monotonic: Clock):
+def test_a_wall_clock_set_back_does_not_extend_the_rate_limit(broker: SqliteBroker, wall: Clock, monotonic: Clock):
     def enqueue(id: str) -> tuple[EnqueueResult, int]:
-        answer = broker.enqueue([Entry(a_job(id), "low", version=Version(id.encode(), "1"))], limit=1)
-        return answer.fates[0], answer.wait_ms
+        reply = broker.enqueue([Entry(a_job(id), "low", version=Version(id.encode(), "1"))], limit=1)
+        return reply.results[0], reply.wait_ms
 
     assert enqueue("a") == (EnqueueResult.ENQUEUED, 0)
     wall.ms -= YEAR_MS
@@ -154,11 +153,11 @@ def test_a_rate_limit_is_not_stuck_when_the_wall_clock_is_set_back(broker: Sqlit
     assert enqueue("b") == (EnqueueResult.ENQUEUED, 0)
 
 
-# what is kept, and for how long
+# retention
 
 
-def test_records_whose_time_has_come_are_deleted_a_few_at_a_time(broker: SqliteBroker, wall: Clock, monkeypatch):
-    monkeypatch.setattr(books, "EXPIRED_AT_ONCE", 2)
+def test_expired_records_are_deleted_a_few_per_transaction(broker: SqliteBroker, wall: Clock, monkeypatch):
+    monkeypatch.setattr(unit_of_work, "EXPIRED_PER_TRANSACTION", 2)
     slots = [f"w{i}" for i in range(5)]
     broker.register(dict.fromkeys(slots, a_worker()))
     ids = [f"job-{i}" for i in range(5)]
@@ -166,37 +165,39 @@ def test_records_whose_time_has_come_are_deleted_a_few_at_a_time(broker: SqliteB
     broker.settle_and_claim([complete(claim) for claim in broker.settle_and_claim([], slots).claims], [])
 
     def stored() -> int:
-        with broker.store.snapshot() as db:
+        with broker.store.database.snapshot() as db:
             return db.execute("SELECT count(*) FROM records").fetchone()[0]
 
     wall.ms += 60_000
     assert broker.records(ids) == [None] * 5
-    assert stored() == 5, "a look deletes nothing"
+    assert stored() == 5, "reading deletes nothing"
     for left in (3, 1, 0):
         broker.pause("high")
         assert stored() == left
 
 
-def test_an_id_may_be_used_again_before_its_expired_record_was_deleted(broker: SqliteBroker, wall, monkeypatch):
-    monkeypatch.setattr(books, "EXPIRED_AT_ONCE", 0)
+def test_an_id_may_be_used_again_before_its_expired_record_is_deleted(broker: SqliteBroker, wall, monkeypatch):
+    monkeypatch.setattr(unit_of_work, "EXPIRED_PER_TRANSACTION", 0)
     broker.register({"w": a_worker()})
     broker.enqueue([an_entry("a")])
     broker.settle_and_claim([complete(claim) for claim in broker.settle_and_claim([], ["w"]).claims], [])
-    assert broker.enqueue([an_entry("a")]).fates == (EnqueueResult.DUPLICATE,)
+    assert broker.enqueue([an_entry("a")]).results == (EnqueueResult.DUPLICATE,)
     wall.ms += 60_000
-    assert broker.enqueue([an_entry("a")]).fates == (EnqueueResult.ENQUEUED,)
+    assert broker.enqueue([an_entry("a")]).results == (EnqueueResult.ENQUEUED,)
     [record] = broker.records(["a"])
     assert record is not None
     assert record.attempts == ()
 
 
-def test_a_settlement_from_a_former_life_of_a_slot_is_not_taken_for_a_repeat(broker: SqliteBroker):
-    """The tokens of a slot go on counting although it was deregistered, and in another process too."""
+def test_a_settlement_from_before_a_slot_was_registered_again_is_fenced(broker: SqliteBroker):
+    """A slot's tokens continue after it was deregistered, in another process too."""
     broker.enqueue([an_entry("a"), an_entry("b")])
     broker.register({"w": a_worker()})
     [old] = broker.settle_and_claim([], ["w"]).claims
     broker.deregister(["w"])
-    with closing(SqliteBroker(broker.config, clock=broker.clock, monotonic=broker.monotonic)) as other:
+    with closing(
+        SqliteBroker(broker.store.config, clock=broker.store.clock, monotonic=broker.store.monotonic)
+    ) as other:
         other.register({"w": a_worker()})
         [new] = other.settle_and_claim([], ["w"]).claims
         assert (old.id, new.id) == ("a", "a")
@@ -205,19 +206,19 @@ def test_a_settlement_from_a_former_life_of_a_slot_is_not_taken_for_a_repeat(bro
         assert other.settle_and_claim([complete(old)], []).settled == (SettleResult.FENCED,)
 
 
-def test_slots_that_went_are_forgotten_in_the_end(broker: SqliteBroker, wall: Clock, monkeypatch):
-    monkeypatch.setattr(broker_module, "GONE_SLOTS_KEPT", 3)
+def test_only_the_newest_deregistered_slots_keep_their_tokens(broker: SqliteBroker, wall: Clock, monkeypatch):
+    monkeypatch.setattr(queues, "GONE_SLOTS_KEPT", 3)
     for number in range(10):
         wall.ms += 1
         broker.register({f"w{number}": a_worker()})
         broker.deregister([f"w{number}"])
     broker.register({"last": a_worker()})
-    with broker.store.snapshot() as db:
+    with broker.store.database.snapshot() as db:
         assert [slot for (slot,) in db.execute("SELECT slot FROM slots ORDER BY slot")] == ["last", "w7", "w8", "w9"]
 
 
-def test_a_queue_of_another_configuration_is_counted_and_not_lost(path: Path, broker: SqliteBroker):
-    """Two processes may know different priorities; the census of either must balance."""
+def test_the_census_includes_queues_of_another_configuration(path: Path, broker: SqliteBroker):
+    """Two processes may have different queues; the drift must be 0 for both."""
     theirs = a_config(path, priorities=["express"])
     with closing(SqliteBroker(theirs)) as other:
         other.enqueue([Entry(a_job("a"), "express")])

@@ -162,6 +162,6 @@ def test_a_broker_that_breaks_a_promise_fails_and_pytest_shows_the_values(site: 
     assert "E       assert Promoted(count=0" in ended.stdout
 
 
-def test_a_broker_that_is_not_installed_is_named_with_those_that_are() -> None:
+def test_the_error_for_a_broker_that_is_not_installed_lists_the_installed_ones() -> None:
     with pytest.raises(ConfigError, match=r"'shelf'.*redis.*sqlite.*memory"):
         open_broker(config_from({"broker": "shelf"}))

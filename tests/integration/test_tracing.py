@@ -11,9 +11,13 @@ from datetime import UTC, datetime
 
 import pytest
 from msgspec import Struct
+from redis import Redis
 
 from fileq.brokers.types import Entry
+from fileq.core.events import ignore
 from fileq.core.job import State, typed_job
+from tests.support.clocks import RecordedEvents
+from tests.support.event_samples import claim_event
 from tests.support.otlp_collector import (
     Collector,
     ReceivedSpan,
@@ -118,7 +122,8 @@ def test_a_job_that_another_program_pushed_continues_the_trace_it_brings(setup: 
     fields = {"id": "foreign", "filepath": str(setup.inbox / "a"), "filesize": 1, "priority": "high", "retries": 0}
     ids = {"creation_time": "2026-01-01T00:00:00Z", "trace_id": TRACE_ID, "span_id": SPAN_ID}
     (setup.inbox / "a").write_bytes(b"x")
-    setup.broker.link.call("LPUSH", "jobqueue:high_priority", json.dumps({**fields, **ids}))  # type: ignore[attr-defined]
+    with Redis.from_url(f"redis://{setup.settings['redis.addr']}/{setup.settings['redis.db']}") as client:
+        client.lpush("jobqueue:high_priority", json.dumps({**fields, **ids}))
     with http_collector() as collector:
         setup.worker(count=1, handlers=on_files("on_file"), **traced(collector.endpoint))
         process = one(collector.wait("process"))
@@ -360,34 +365,31 @@ def assert_stops_in_time(program: Program) -> None:
 def test_a_collector_that_comes_back_gets_what_comes_after_and_that_is_told(
     sqlite_setup: WorkerSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fileq.observe import tracing
+    from fileq.observe import span_sender, tracing
 
-    monkeypatch.setattr(tracing, "DELAY_S", 0.02)
-    monkeypatch.setattr(tracing, "REST_S", 0.02)
-    told: list[tuple[str, dict[str, object]]] = []
-
-    def emit(event: str, **fields: object) -> None:
-        told.append((event, fields))
+    monkeypatch.setattr(span_sender, "BATCH_DELAY_S", 0.02)
+    monkeypatch.setattr(span_sender, "FAILURE_PAUSE_S", 0.02)
+    told = RecordedEvents()
 
     with http_collector() as collector:
-        monkeypatch.setattr(tracing, "TIMEOUT_S", 0.5)
+        monkeypatch.setattr(span_sender, "TIMEOUT_S", 0.5)
         collector.take, take = lambda body: 1 / 0, collector.take  # type: ignore[method-assign,assignment]
-        listening = tracing.Tracing(tracing.make_exporter(collector.endpoint), emit)
+        listening = tracing.Tracing(span_sender.make_exporter(collector.endpoint), told)
         try:
-            send = listening.around(lambda event, **fields: None)
+            send = listening.around(ignore)
             job = typed_job("t", None, priority="low", now=datetime.now(UTC), id="x")
             for n in range(3):
-                send("job.claimed", job=job.but(id=f"lost-{n}"), queue="low", worker_id=f"s{n}", job_id=f"lost-{n}")
-            wait_until(lambda: told)
+                send(claim_event(job.but(id=f"lost-{n}"), f"s{n}"))
+            wait_until(lambda: told.events)
             collector.take = take  # type: ignore[method-assign]
 
             def arrived() -> bool:
-                send("job.claimed", job=job, queue="low", worker_id="s", job_id="x")
+                send(claim_event(job, "s"))
                 return bool(collector.spans("consume", "x"))
 
             wait_until(arrived, every_s=0.05)
-            wait_until(lambda: len(told) == 2)
+            wait_until(lambda: len(told.events) == 2)
         finally:
             listening.close()
-    assert [event for event, _ in told] == ["collector.lost", "collector.found"]
-    assert told[1][1]["dropped"] >= 3  # type: ignore[operator]
+    assert [event for event, _ in told.events] == ["collector.lost", "collector.restored"]
+    assert told.fields("collector.restored")["dropped"] >= 3  # type: ignore[operator]

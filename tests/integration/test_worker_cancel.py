@@ -9,7 +9,7 @@ from contextlib import closing
 import msgspec
 
 from fileq.brokers.protocol import Subscription
-from fileq.brokers.types import CancelResult, Event
+from fileq.brokers.types import CancelResult, WireEvent
 from fileq.core.job import State
 from tests.support.parallel_scenarios import parallel_scenario, running_scenarios
 from tests.support.waiting import wait_until
@@ -41,7 +41,7 @@ def test_a_running_job_that_is_cancelled_is_told_then_ended_by_force_and_never_t
     assert sorted(event.job_id for event in told) == sorted(cancelled)
     [child] = [line.pid for line in setup.handler_log("start") if line.id == "stubborn"]
     wait_until(lambda: not is_running(child), 5, "what did not stop was killed")
-    assert [line["reason"] for line in worker.events("thread.left_behind")] == ["it did not stop in time"]
+    assert [line["reason"] for line in worker.events("thread.abandoned")] == ["it did not stop in time"]
     for job in cancelled:
         assert [attempt.outcome for attempt in setup.record(job).attempts] == ["cancelled"]
         assert (setup.job(job).retries, setup.job(job).recoveries) == (0, 0)
@@ -59,6 +59,6 @@ def test_a_running_job_that_is_cancelled_is_told_then_ended_by_force_and_never_t
     assert worker.stop() == 0
 
 
-def heard(subscription: Subscription) -> Iterator[Event]:
+def heard(subscription: Subscription) -> Iterator[WireEvent]:
     while (told := subscription.get(0.5)) is not None:
-        yield msgspec.json.decode(told, type=Event)
+        yield msgspec.json.decode(told, type=WireEvent)

@@ -139,7 +139,7 @@ def test_the_first_ctrl_c_lets_jobs_finish_and_the_second_gives_them_back(sqlite
         terminal.interrupt()
         out, _ = terminal.finish(130)
     assert "interrupted: completed 1, retried 0, dead 0 in " in out
-    assert "left 7 for another time" in out
+    assert "left 7 for a later run" in out
     assert_given_back(setup, [*stubborn, *waiting])
 
 

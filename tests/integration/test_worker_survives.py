@@ -146,7 +146,7 @@ def loaded_workers(setup: WorkerSetup) -> Iterator[tuple[list[str], list[Program
     assert [counters.get(name, 0) for name in ("failed", "recovered", "fenced", "dead", "released")] == [0] * 5
     for worker in workers:
         told = [line["event"] for line in worker.logs() if line["level"] != "info" or "broker." in line["event"]]
-        assert told == ["broker.opened", "broker.lost", "broker.found"]
+        assert told == ["broker.opened", "broker.lost", "broker.restored"]
         assert worker.stop() == 0
     assert_nothing_left_behind(setup)
 
@@ -170,10 +170,10 @@ def test_an_outage_of_many_heartbeats_fails_no_job_and_gives_none_away(setup: Wo
         assert len(jobs) - len(setup.logged("start")) == waiting
         setup.freeze(workers[1])  # alive, and slow to come back: the other one's reaper must wait for it
         server.start()
-        workers[0].wait_for("broker.found")
+        workers[0].wait_for("broker.restored")
         let_time_pass(2 * TTL_S / 3)
         workers[1].signal(signal.SIGCONT)
-        found = [worker.wait_for("broker.found") for worker in workers]
+        found = [worker.wait_for("broker.restored") for worker in workers]
         assert all(OUTAGE_S - 5 < line["seconds"] < OUTAGE_S + 10 for line in found), "and how long it was"
         let_time_pass(RECOVERY_S)  # the reapers' chance to take what is not theirs
         assert setup.states(ids("runs-through", 3)) == {"running": 3}
@@ -231,7 +231,7 @@ def test_a_second_signal_ends_it_at_once_and_jobs_are_back_in_their_queues(setup
     setup.wait_logged("start", 3)
     setup.enqueue("note", "behind-them")
     worker.signal(signal.SIGTERM)
-    assert worker.wait_for("worker.awaited")["running"] == 3
+    assert worker.wait_for("worker.drain_started")["running"] == 3
     signalled_s = time.monotonic()
     worker.signal(signal.SIGTERM)
     assert worker.wait(20) == 0

@@ -1,5 +1,7 @@
 """A clock that a test moves, and a list of the events that the code under test emitted."""
 
+from fileq.core.events import Event
+
 
 class ManualClocks:
     """A monotonic clock and a wall clock that run together until one of them is moved."""
@@ -29,8 +31,9 @@ class RecordedEvents:
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, object]]] = []
 
-    def __call__(self, event: str, *, level: str = "info", **fields: object) -> None:
-        self.events.append((event, {"level": level, **fields}))
+    def __call__(self, event: Event) -> None:
+        fields = {name: value for name in event.__struct_fields__ if (value := getattr(event, name)) is not None}
+        self.events.append((event.name, {"level": event.level, **fields}))
 
     def count(self, name: str) -> int:
         return sum(event == name for event, _ in self.events)

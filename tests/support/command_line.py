@@ -12,6 +12,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.cli import main
 from fileq.config import Config, config_from
 from fileq.testing.conformance.harness import nested
+from tests.support.sqlite_store import change_one_row, push_raw
 from tests.support.worker_setup import WorkerSetup
 
 
@@ -59,7 +60,7 @@ class Desk:
             client = self.server_client()
             client.lpush(self.config.worker.queues[queue], raw)
         else:
-            self.broker.store.push_raw(queue, raw)  # type: ignore[attr-defined]
+            push_raw(self.broker, queue, raw)
 
     def server_client(self) -> Any:
         from redis import Redis
@@ -69,5 +70,4 @@ class Desk:
 
     def execute(self, sql: str, *values: object) -> None:
         """Behind the back of the SQLite broker."""
-        with self.broker.store.transaction() as db:  # type: ignore[attr-defined]
-            assert db.execute(sql, values).rowcount == 1
+        change_one_row(self.broker, sql, *values)

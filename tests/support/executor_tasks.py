@@ -1,7 +1,7 @@
-"""What the executors' tests run: a task's `raw` is a word and its arguments, each word a function below.
+"""The handlers of the executors' tests: `raw` of a task is a word and its arguments, and each word is a function below.
 
-Also a worker to be killed: `python -m tests.support.executor_tasks TASK…` runs these until it is told to close by
-a line on stdin. With `--fork` first, a copy of it lives on, as when a handler in one of its threads had forked.
+Also a worker that tests kill: `python -m tests.support.executor_tasks TASK…` runs these tasks until a line on stdin
+closes it. With `--fork` a copy of the process lives on, as if a handler in one of its threads had forked.
 """
 
 import ctypes
@@ -17,18 +17,20 @@ import time
 from collections.abc import Callable
 from multiprocessing import resource_tracker, shared_memory
 
+from fileq.core.claim import ClaimKey
 from fileq.core.errors import ConfigError
 from fileq.core.outcome import Done
-from fileq.handlers.endings import failed
+from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors.process import ProcessExecutor
-from fileq.worker.program import Program, Run
+from fileq.worker.executors.process.executor import ProcessExecutor
+from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.protocol import Run
 
 LOADER = "tests.support.executor_tasks:load"
 
 
 def load(argument: bytes) -> Run:
-    """What importing handlers may do, by name."""
+    """Does what importing the user's handlers might do; the argument says which."""
     match argument.decode().split():
         case ["threads", *paths]:
             if any(map(os.path.exists, paths)):
@@ -103,43 +105,43 @@ def hold_the_gil(*_: object) -> None:
 
 
 def hang(_task: Task, _cancelled: threading.Event, path: bytes = b"") -> None:
-    """Takes no notice of anything; makes the file once it is there."""
+    """Ignores its cancellation; makes the file when it begins."""
     touch(path)
     while True:
         time.sleep(1000)
 
 
-def stop_when_told(_task: Task, cancelled: threading.Event, path: bytes = b"", *_: bytes) -> Ran:
+def stop_when_cancelled(_task: Task, cancelled: threading.Event, path: bytes = b"", *_: bytes) -> Ran:
     touch(path)
     cancelled.wait()
     return Done(b"stopped")
 
 
-def fail_when_told(_task: Task, cancelled: threading.Event, path: bytes = b"") -> Ran:
+def fail_when_cancelled(_task: Task, cancelled: threading.Event, path: bytes = b"") -> Ran:
     touch(path)
     cancelled.wait()
     raise InterruptedError("cancelled")
 
 
 def wait_for(_task: Task, cancelled: threading.Event, path: bytes) -> Ran:
-    """Until the file is there."""
+    """Runs until the file exists."""
     while not os.path.exists(path):
         time.sleep(0.005)
-    return Done(b"cancelled" if cancelled.is_set() else b"in peace")
+    return Done(b"cancelled" if cancelled.is_set() else b"not cancelled")
 
 
-def eat(_task: Task, _cancelled: threading.Event, megabytes: bytes) -> None:
+def use_memory(_task: Task, _cancelled: threading.Event, megabytes: bytes) -> None:
     kept.append(b"x" * (int(megabytes) << 20))
     time.sleep(1000)
 
 
-def eat_below(_task: Task, _cancelled: threading.Event, megabytes: bytes) -> None:
+def use_memory_below(_task: Task, _cancelled: threading.Event, megabytes: bytes) -> None:
     code = f"import time; kept = b'x' * ({int(megabytes)} << 20); time.sleep(1000)"
     subprocess.run([sys.executable, "-S", "-c", code], check=True)
 
 
 def leave(_task: Task, _cancelled: threading.Event, how: bytes, then: bytes = b"") -> None:
-    """A process behind: plain, in a session of its own, or the child of one that is gone already."""
+    """Leaves a process running: plain, in a session of its own, or as an orphan."""
     if how == b"orphan":
         subprocess.run(["sh", "-c", "setsid sleep 1000 & sleep 1000 &"], check=True)
     elif how == b"thread":
@@ -157,7 +159,7 @@ def leave_zombie(*_: object) -> None:
 
 
 def share_memory(*_: object) -> Ran:
-    """As multiprocessing does it, with a process that watches over what is shared."""
+    """Uses the shared memory of multiprocessing, which starts the resource tracker process; returns its pid."""
     memory = shared_memory.SharedMemory(create=True, size=10)
     memory.close()
     memory.unlink()
@@ -184,7 +186,7 @@ def close_everything(_task: Task, _cancelled: threading.Event, then: bytes = b""
 
 
 def close_and_reopen(_task: Task, _cancelled: threading.Event, path: bytes) -> None:
-    """Other files get the numbers of what was closed; each must stay empty."""
+    """Opens one file under the descriptor numbers that were closed; nothing may be written to it."""
     os.closerange(0, 1024)
     for _ in range(64):
         os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -192,7 +194,7 @@ def close_and_reopen(_task: Task, _cancelled: threading.Event, path: bytes) -> N
 
 def fork_and_return(*_: object) -> Ran:
     if os.fork():
-        time.sleep(0.1)  # the copy is faster
+        time.sleep(0.1)  # so that the copy returns first
     return Done(b"once")
 
 
@@ -207,7 +209,7 @@ def replace_signal_handlers(*_: object) -> None:
 
 
 def signals_of_a_program(*_: object) -> Ran:
-    """Which signals a program started from a handler ignores."""
+    """The mask of signals that a program started from a handler ignores."""
     lines = subprocess.run(["cat", "/proc/self/status"], check=True, capture_output=True).stdout.splitlines()
     return Done(next(line.split()[1] for line in lines if line.startswith(b"SigIgn")))
 
@@ -255,11 +257,11 @@ WORDS: dict[str, Callable[..., Ran | None]] = {
         loop,
         hold_the_gil,
         hang,
-        stop_when_told,
-        fail_when_told,
+        stop_when_cancelled,
+        fail_when_cancelled,
         wait_for,
-        eat,
-        eat_below,
+        use_memory,
+        use_memory_below,
         leave,
         leave_zombie,
         share_memory,
@@ -285,7 +287,7 @@ def main(*raws: str, is_forking: bool) -> None:
     if is_forking and not os.fork():
         signal.pause()
     for i, raw in enumerate(raws):
-        executor.submit([Task(str(i), raw.encode(), 0, b"", (), 1, 300.0)])
+        executor.submit([Task(ClaimKey(str(i), 0), raw.encode(), 0, b"", (), 1, 300.0)])
     print("ready", flush=True)
     while not select.select([executor, sys.stdin], [], [])[0].count(sys.stdin):
         executor.collect()

@@ -1,15 +1,19 @@
-"""Tasks for tests of handlers: files in a root, routes from a few lines of code, one run."""
+"""For tests of handlers: builds tasks and routes in one line each, runs a task, and unpacks its outcome."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fileq.config import config_from
+from fileq.core.claim import ClaimKey
 from fileq.core.job import Job, encode, file_job, typed_job
+from fileq.core.outcome import Done, Failed
 from fileq.handlers import registry
 from fileq.handlers.registry import Registration
 from fileq.handlers.routes import Routes
@@ -20,14 +24,14 @@ NOW = datetime(2026, 11, 16, tzinfo=UTC)
 
 
 def routes_of(*handlers: Any, **worker: Any) -> Routes:
-    """One route for each: a function, or the keys of a route."""
+    """One route for each handler: a function, or the keys of a route in the configuration."""
     fresh = registry.Registry()
     for number, function in enumerate(handler for handler in handlers if callable(handler)):
         fresh.add(Registration(function, f"**/*{'?' * number}", None, {}))
     keys = [handler for handler in handlers if not callable(handler)]
     before, registry.REGISTRY = registry.REGISTRY, fresh
     try:
-        return Routes.load(config_from({"handlers": keys, "worker": worker}), handlers_are_set=True, app_dir="")
+        return Routes.load(config_from({"handlers": keys, "worker": worker}), app_dir="")
     finally:
         registry.REGISTRY = before
 
@@ -44,7 +48,7 @@ def typed_task(type: str, payload: Any = None, **changes: Any) -> Task:
 
 def task_of(job: Job, **changes: Any) -> Task:
     values = {"route": 0, "path": b"", "roots": (), "attempt": 1, "timeout_s": 30.0, **changes}
-    return Task(key="k", raw=encode(job), **values)
+    return Task(key=ClaimKey("slot", 1), raw=encode(job), **values)
 
 
 def run(task: Task, *handlers: Any, cancelled: threading.Event | None = None, **worker: Any) -> Ran:
@@ -53,3 +57,24 @@ def run(task: Task, *handlers: Any, cancelled: threading.Event | None = None, **
         return run_task(task, routes, cancelled or threading.Event())
     finally:
         routes.loop.close()
+
+
+def command(*arguments: str, **options: Any) -> dict[str, Any]:
+    """The keys of a route that runs a command."""
+    return {"type": "t", "command": list(arguments), **options}
+
+
+def python(code: str, *arguments: str, **options: Any) -> dict[str, Any]:
+    """The keys of a route whose command runs Python code."""
+    return command(sys.executable, "-c", code, *arguments, **options)
+
+
+def result(outcome: Ran) -> dict[str, Any]:
+    assert isinstance(outcome, Done), outcome
+    decoded: dict[str, Any] = json.loads(outcome.result)
+    return decoded
+
+
+def failure(outcome: Ran) -> Failed:
+    assert isinstance(outcome, Failed), outcome
+    return outcome

@@ -1,7 +1,7 @@
 """Another process on the same database file: `python -m tests.support.sqlite_process CALL PATH [ARGUMENT…]`.
 
-Prints one line for every thing it was told is done, after it was told, so that a test that kills it knows
-what must not be lost. Says `ready` first.
+Prints `ready` first, and then one line for everything the broker acknowledged, after the acknowledgement. So a test
+that kills it knows what must not be lost.
 """
 
 import json
@@ -46,7 +46,7 @@ def a_worker() -> WorkerInfo:
 
 @contextmanager
 def started(call: str, path: Path | str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The process, once it is ready; killed in the end if it still runs."""
+    """Starts the process, waits until it is ready, and kills it at the end if it still runs."""
     command = [sys.executable, "-m", __name__, call, str(path), *arguments]
     with subprocess.Popen(
         command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
@@ -59,57 +59,57 @@ def started(call: str, path: Path | str, *arguments: str) -> Iterator[subprocess
             process.kill()
 
 
-def said(process: subprocess.Popen[str]) -> str:
-    """The next line it prints, or "" when it has ended."""
+def read_line(process: subprocess.Popen[str]) -> str:
+    """The next line it prints, or "" after its end."""
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
 
-def tell(process: subprocess.Popen[str], line: str = "go") -> None:
+def send_line(process: subprocess.Popen[str], line: str = "go") -> None:
     assert process.stdin is not None
     process.stdin.write(line + "\n")
     process.stdin.flush()
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     print(line, flush=True)
 
 
-# what the other process can do
+# the calls of the other process
 
 
 def produce(path: str, seed: str) -> None:
-    """Enqueue in batches for ever; each id is printed once it was acknowledged."""
+    """Enqueues in batches for ever. Prints each id after its acknowledgement."""
     broker = SqliteBroker(a_config(path))
     chance = random.Random(seed)
-    say("ready")
+    print_line("ready")
     number = 0
     while True:
         ids = [f"{seed}-{number + i}" for i in range(chance.randint(1, 5))]
         number += len(ids)
         broker.enqueue([an_entry(id) for id in ids])
-        say(f"enqueued {' '.join(ids)}")
+        print_line(f"enqueued {' '.join(ids)}")
 
 
 def work(path: str, seed: str) -> None:
-    """Claim and settle for ever, in every way; ids are printed once their completion was acknowledged."""
+    """Claims and settles for ever, in every way. Prints each completed id after its acknowledgement."""
     broker = SqliteBroker(a_config(path))
     chance = random.Random(seed)
     slots = [f"{seed}-{i}" for i in range(4)]
     broker.register(dict.fromkeys(slots, a_worker()))
-    say("ready")
+    print_line("ready")
     claims: list[Claim] = []
     while True:
         broker.promote()
         ending = chance.sample(claims, chance.randint(0, len(claims)))
-        settlements = [_some_end(claim, chance) for claim in ending]
+        settlements = [_random_settlement(claim, chance) for claim in ending]
         busy = {claim.slot for claim in claims} - {claim.slot for claim in ending}
-        turn = broker.settle_and_claim(settlements, [slot for slot in slots if slot not in busy])
-        claims = [claim for claim in claims if claim.slot in busy] + list(turn.claims)
-        say(f"completed {' '.join(s.claim.id for s in settlements if s.verb == 'complete')}")
+        reply = broker.settle_and_claim(settlements, [slot for slot in slots if slot not in busy])
+        claims = [claim for claim in claims if claim.slot in busy] + list(reply.claims)
+        print_line(f"completed {' '.join(s.claim.id for s in settlements if s.verb == 'complete')}")
 
 
-def _some_end(claim: Claim, chance: random.Random) -> Settlement:
+def _random_settlement(claim: Claim, chance: random.Random) -> Settlement:
     assert claim.job is not None
     again = encode(claim.job.but(retries=claim.job.retries + 1))
     return chance.choice(
@@ -123,82 +123,83 @@ def _some_end(claim: Claim, chance: random.Random) -> Settlement:
 
 
 def enqueue(path: str, *ids: str) -> None:
-    """Enqueue these when told to go."""
+    """Enqueues these after a line on standard input."""
     broker = SqliteBroker(a_config(path))
-    say("ready")
+    print_line("ready")
     sys.stdin.readline()
     broker.enqueue([an_entry(id) for id in ids])
-    say("enqueued")
+    print_line("enqueued")
     broker.close()
 
 
-def listen(path: str) -> None:
+def subscribe(path: str) -> None:
     broker = SqliteBroker(a_config(path))
     subscription = broker.subscribe()
-    say("ready")
+    print_line("ready")
     sys.stdin.readline()
     subscription.close()
     broker.close()
 
 
 def write_for_ever(path: str) -> None:
-    """Begin a transaction and never end it."""
+    """Begins a transaction and ends it after a line on standard input."""
     broker = SqliteBroker(a_config(path))
-    with broker.store.transaction():
-        say("ready")
+    with broker.store.database.transaction():
+        print_line("ready")
         sys.stdin.readline()
-    say("written")
+    print_line("written")
     broker.close()
 
 
 def fork_in_a_transaction(path: str) -> None:
-    """Like write_for_ever, but with a child that outlives this process; its pid is printed."""
+    """Begins a transaction and forks a child that outlives this process. Prints the child's pid."""
     broker = SqliteBroker(a_config(path))
-    with broker.store.transaction():
+    with broker.store.database.transaction():
         child = os.fork()
         if child == 0:
             signal.pause()
-        say("ready")
-        say(str(child))
+        print_line("ready")
+        print_line(str(child))
         signal.pause()
 
 
 def use_after_fork(path: str) -> None:
-    """What a forked child is told, and what the parent still can do afterwards."""
+    """Prints the errors that a forked child gets, and then what its parent has in the queues after an enqueue."""
     broker = SqliteBroker(a_config(path))
-    say("ready")
+    print_line("ready")
     child = os.fork()
     if child == 0:
         for call in (broker.census, lambda: broker.enqueue([an_entry("from the child")])):
             try:
                 call()
             except BrokerError as error:
-                say(str(error))
+                print_line(str(error))
         broker.close()
         os._exit(0)
     os.waitpid(child, 0)
     broker.enqueue([an_entry("from the parent")])
-    say(json.dumps(broker.census().pending))
+    print_line(json.dumps(broker.census().pending))
     broker.close()
 
 
-def die_in_a_turn(path: str) -> None:
-    """One turn after the other, each on a fresh copy and killed one statement later than the one before, until
-    one survives. Prints what was found after each: [is it all there, answers to the repeated turn, drift]."""
-    say("ready")
+def die_in_each_statement(path: str) -> None:
+    """Repeats one settle_and_claim on fresh databases, each time killed one statement later, until one survives.
+
+    Prints for each what was found: [are all jobs there, results of the repeated settlements, drift]."""
+    print_line("ready")
     for statements in range(1, 10_000):
         copy = f"{path}-{statements}"
-        settlements = _prepare_a_turn(copy)
+        settlements = _claim_four_jobs(copy)
         child = os.fork()
         if child == 0:
-            _turn_and_die(copy, settlements, statements)
+            _settle_and_die(copy, settlements, statements)
         status = os.waitpid(child, 0)[1]
-        say(json.dumps(_look_after_a_death(copy, settlements)))
+        print_line(json.dumps(_examine(copy, settlements)))
         if not os.WIFSIGNALED(status):
             return
 
 
-def _prepare_a_turn(path: str) -> list[Settlement]:
+def _claim_four_jobs(path: str) -> list[Settlement]:
     broker = SqliteBroker(a_config(path))
     broker.enqueue([an_entry(f"job-{i}") for i in range(8)])
     slots = [f"w{i}" for i in range(4)]
@@ -213,7 +214,7 @@ def _prepare_a_turn(path: str) -> list[Settlement]:
     ]
 
 
-def _turn_and_die(path: str, settlements: list[Settlement], statements: int) -> None:
+def _settle_and_die(path: str, settlements: list[Settlement], statements: int) -> None:
     broker = SqliteBroker(a_config(path))
     left = statements
 
@@ -223,18 +224,18 @@ def _turn_and_die(path: str, settlements: list[Settlement], statements: int) -> 
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    broker.store.connection.set_trace_callback(count)
+    broker.store.database.connection.set_trace_callback(count)
     broker.settle_and_claim(settlements, [s.claim.slot for s in settlements])
     os._exit(0)
 
 
-def _look_after_a_death(path: str, settlements: list[Settlement]) -> tuple[bool, list[str], int]:
+def _examine(path: str, settlements: list[Settlement]) -> tuple[bool, list[str], int]:
     broker = SqliteBroker(a_config(path))
     try:
         places = ("high", "low", "scheduled", "dead_letter", "completed", "cancelled")
-        elements = [raw for place in places for page in broker.pages(place) for raw in page]
-        elements += [view.raw for view in broker.workers() if view.raw]
-        is_whole = sorted(elements) == sorted(encode(a_job(f"job-{i}")) for i in range(8))
+        raws = [raw for place in places for page in broker.pages(place) for raw in page]
+        raws += [view.raw for view in broker.workers() if view.raw]
+        is_whole = sorted(raws) == sorted(encode(a_job(f"job-{i}")) for i in range(8))
         with sqlite3.connect(path) as db:
             is_whole &= db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         db.close()
@@ -244,7 +245,16 @@ def _look_after_a_death(path: str, settlements: list[Settlement]) -> tuple[bool,
         broker.close()
 
 
-CALLS = (produce, work, enqueue, listen, write_for_ever, fork_in_a_transaction, use_after_fork, die_in_a_turn)
+CALLS = (
+    produce,
+    work,
+    enqueue,
+    subscribe,
+    write_for_ever,
+    fork_in_a_transaction,
+    use_after_fork,
+    die_in_each_statement,
+)
 
 if __name__ == "__main__":
     {call.__name__: call for call in CALLS}[sys.argv[1]](*sys.argv[2:])

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from fileq.config import CircuitBreaker
+from fileq.config import CircuitBreakerSettings
 from fileq.core.breaker import Breaker
 
-SETTINGS = CircuitBreaker(failure_threshold=0.5, window=60.0, cooldown_period=30.0, min_samples=4)
+SETTINGS = CircuitBreakerSettings(failure_threshold=0.5, window=60.0, cooldown_period=30.0, min_samples=4)
 
 
 class Clock:

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fileq.config import example_yaml
-from fileq.config.edit import edited
+from fileq.config.edit import set_in_text
+from fileq.config.read import Origin
 from fileq.config.schema import every_key, is_setting
 from fileq.config.show import to_yaml
-from fileq.config.tree import Node, Origin
-from fileq.config.yamltext import parse_yaml
+from fileq.config.sources import parse_yaml
 from fileq.core.errors import ConfigError
 
 FILE = """\
@@ -47,14 +47,14 @@ imports:
     ],
 )
 def test_only_the_value_changes(key: str, value: str, old: str, new: str) -> None:
-    assert edited(FILE, key, value) == FILE.replace(old, new)
+    assert set_in_text(FILE, key, value) == FILE.replace(old, new)
 
 
-def test_a_file_without_keys_or_a_last_newline_gets_what_it_needs() -> None:
-    assert edited("", "worker.count", "8") == "worker:\n  count: 8\n"
-    assert edited("worker:\n  count: 3", "worker.timeout", "5s") == "worker:\n  count: 3\n  timeout: 5s\n"
-    assert edited("# mine", "worker.count", "8") == "# mine\nworker:\n  count: 8\n"
-    assert edited("{}", "worker.count", "8") == "{worker: {count: 8}}"
+def test_a_file_without_keys_or_a_last_newline_is_completed() -> None:
+    assert set_in_text("", "worker.count", "8") == "worker:\n  count: 8\n"
+    assert set_in_text("worker:\n  count: 3", "worker.timeout", "5s") == "worker:\n  count: 3\n  timeout: 5s\n"
+    assert set_in_text("# mine", "worker.count", "8") == "# mine\nworker:\n  count: 8\n"
+    assert set_in_text("{}", "worker.count", "8") == "{worker: {count: 8}}"
 
 
 @pytest.mark.parametrize(
@@ -67,9 +67,9 @@ def test_a_file_without_keys_or_a_last_newline_gets_what_it_needs() -> None:
         ("redis.url", "redis://:hunter2", r"is 'redis://\*\*\*'; it must be"),
     ],
 )
-def test_a_wrong_key_or_value_is_refused(key: str, value: str, why: str) -> None:
+def test_an_unknown_key_or_invalid_value_is_an_error(key: str, value: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why) as caught:
-        edited(FILE, key, value)
+        set_in_text(FILE, key, value)
     assert "hunter2" not in str(caught.value)
 
 
@@ -78,33 +78,28 @@ def test_a_wrong_key_or_value_is_refused(key: str, value: str, why: str) -> None
 )
 def test_a_file_that_would_be_damaged_is_left_alone(text: str) -> None:
     with pytest.raises(ConfigError, match="edit it by hand"):
-        edited(text, "worker.count", "8")
+        set_in_text(text, "worker.count", "8")
 
 
-def test_a_file_that_is_no_mapping_is_left_alone() -> None:
+def test_a_file_that_is_not_a_mapping_is_left_alone() -> None:
     with pytest.raises(ConfigError, match="at its top level"):
-        edited("- a\n", "worker.count", "8")
+        set_in_text("- a\n", "worker.count", "8")
 
 
 @pytest.mark.parametrize("path", [path for path, key in every_key().items() if is_setting(key)])
-def test_every_key_of_the_example_file_can_be_set_to_what_it_is(path: str) -> None:
+def test_every_key_of_the_example_file_can_be_set_to_its_own_value(path: str) -> None:
     node = parse_yaml(example_yaml(), lambda line: Origin("file", str(line))).at(path)
     assert node is not None
-    text = node.value if isinstance(node.value, str) else "~" if node.value is None else to_yaml(_plain(node))
-    assert _plain(parse_yaml(edited(example_yaml(), path, text), lambda _: Origin("file"))) == _plain(
-        parse_yaml(example_yaml(), lambda _: Origin("file"))
-    )
-
-
-def _plain(node: Node) -> object:
-    if isinstance(node.value, dict):
-        return {key: _plain(item) for key, item in node.value.items()}
-    return [_plain(item) for item in node.value] if isinstance(node.value, list) else node.value
+    text = node.value if isinstance(node.value, str) else "~" if node.value is None else to_yaml(node.to_plain())
+    changed = parse_yaml(set_in_text(example_yaml(), path, text), lambda _: Origin("file"))
+    assert changed.to_plain() == parse_yaml(example_yaml(), lambda _: Origin("file")).to_plain()
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
 def test_any_text_survives_being_written(text: str) -> None:
     for file in (FILE, "", "producer: {}\n"):
-        node = parse_yaml(edited(file, "producer.scan_dir", text), lambda _: Origin("file")).at("producer.scan_dir")
+        node = parse_yaml(set_in_text(file, "producer.scan_dir", text), lambda _: Origin("file")).at(
+            "producer.scan_dir"
+        )
         assert node is not None
         assert node.value == text

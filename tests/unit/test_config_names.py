@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fileq.config import Config, config_from, load
-from fileq.core.errors import ConfigError
+from tests.support.config_loading import problems_of
 
 
-def problems(values: dict[str, object]) -> tuple[str, ...]:
-    with pytest.raises(ConfigError) as caught:
-        config_from(values)
-    return tuple(line.removeprefix("the given values: ") for line in caught.value.problems)
-
-
-def test_the_prefix_leads_every_default_name() -> None:
+def test_every_default_key_name_begins_with_the_prefix() -> None:
     config = config_from({"redis": {"prefix": "{acme}"}})
     worker = config.worker
     assert worker.queues == {"high": "{acme}:high_priority", "low": "{acme}:low_priority"}
@@ -24,27 +18,27 @@ def test_the_prefix_leads_every_default_name() -> None:
     assert config.producer.rate_limit_key == "{acme}:rate_limit:producer"
 
 
-def test_a_name_with_a_setting_of_its_own_keeps_it_exactly() -> None:
+def test_a_key_name_that_is_set_stays_exactly_as_it_is() -> None:
     own = {"completed_list": "jobqueue:completed", "queues": {"low": "jobqueue:low_priority"}}
     worker = config_from({"redis": {"prefix": "acme"}, "worker": own}).worker
     assert worker.completed_list == "jobqueue:completed"
     assert worker.queues == {"high": "acme:high_priority", "low": "jobqueue:low_priority"}
 
 
-def test_a_pattern_becomes_a_name_by_the_slot_alone() -> None:
+def test_a_pattern_replaces_only_its_placeholder() -> None:
     worker = Config().worker
     assert worker.processing_list("host-1-0") == "jobqueue:worker:host-1-0:processing"
     assert worker.heartbeat_key("50%s") == "jobqueue:processing:worker:50%s"
 
 
-def test_queues_follow_the_priorities_in_number_and_order() -> None:
+def test_queues_have_the_number_and_order_of_the_priorities() -> None:
     worker = config_from({"worker": {"priorities": ["low", "urgent"], "queues": {"urgent": "u"}}}).worker
     assert list(worker.queues.items()) == [("low", "jobqueue:low_priority"), ("urgent", "u")]
 
 
-def test_a_queue_of_no_priority_is_refused() -> None:
-    assert problems({"worker": {"queues": {"urgent": "u"}}}) == (
-        "worker.queues.urgent is the queue of no priority; add 'urgent' to worker.priorities (high, low) or remove it",
+def test_a_queue_without_a_priority_is_an_error() -> None:
+    assert problems_of({"worker": {"queues": {"urgent": "u"}}}) == (
+        "worker.queues.urgent belongs to no priority; add 'urgent' to worker.priorities (high, low) or remove it",
     )
 
 
@@ -61,24 +55,24 @@ def test_each_queue_has_a_variable_named_after_its_priority() -> None:
     assert loaded.origins["worker.queues.next-day"].name == "FILEQ_WORKER_QUEUES_NEXT_DAY"
 
 
-def test_a_key_with_nothing_behind_it_overrides_nothing() -> None:
+def test_a_key_without_a_value_overrides_nothing() -> None:
     sets = ["worker.queues={high: h, low: l}", "worker.queues={high: ~}"]
     assert load(sets=sets, environ={}, cwd="/nonexistent").config.worker.queues == {"high": "h", "low": "l"}
 
 
 def test_the_default_priority_must_exist_if_it_is_set() -> None:
-    assert problems({"producer": {"default_priority": "urgent"}}) == (
+    assert problems_of({"producer": {"default_priority": "urgent"}}) == (
         "producer.default_priority is 'urgent'; it must be one of worker.priorities: high or low",
     )
 
 
 def test_a_single_priority_is_enough() -> None:
     assert config_from({"worker": {"priorities": ["only"]}}).producer.default_priority == "only"
-    (line,) = problems({"worker": {"priorities": ["only"]}, "producer": {"default_priority": "low"}})
+    (line,) = problems_of({"worker": {"priorities": ["only"]}, "producer": {"default_priority": "low"}})
     assert line == "producer.default_priority is 'low'; it must be one of worker.priorities: only"
 
 
-def test_an_unset_default_priority_is_the_last_where_there_is_no_low() -> None:
+def test_an_unset_default_priority_is_the_last_one_if_there_is_no_low() -> None:
     config = config_from({"worker": {"priorities": ["urgent", "normal"]}})
     assert config.producer.default_priority == "normal"
     assert config.high_priority == "urgent"
@@ -87,14 +81,14 @@ def test_an_unset_default_priority_is_the_last_where_there_is_no_low() -> None:
 
 
 def test_priorities_do_not_repeat() -> None:
-    assert problems({"worker": {"priorities": ["high", "low", "high"]}}) == (
+    assert problems_of({"worker": {"priorities": ["high", "low", "high"]}}) == (
         "worker.priorities is ['high', 'low', 'high']; it must be a list without repetitions",
     )
 
 
-def test_a_wrong_priority_is_one_line_not_several() -> None:
+def test_an_invalid_priority_is_one_line_not_several() -> None:
     worker = {"priorities": ["a b", "urgent"], "queues": {"urgent": "u"}}
-    (line,) = problems({"worker": worker, "producer": {"default_priority": "urgent"}})
+    (line,) = problems_of({"worker": worker, "producer": {"default_priority": "urgent"}})
     assert line.startswith("worker.priorities[0] is 'a b'")
 
 
@@ -125,5 +119,5 @@ def test_a_wrong_priority_is_one_line_not_several() -> None:
         ),
     ],
 )
-def test_two_uses_of_one_name_are_refused(worker: dict[str, object], line: str) -> None:
-    assert problems({"worker": worker}) == (line,)
+def test_two_uses_of_one_key_name_are_an_error(worker: dict[str, object], line: str) -> None:
+    assert problems_of({"worker": worker}) == (line,)

@@ -1,29 +1,27 @@
-"""Handlers' routes and backoff: the parts of the configuration that are more than single values."""
+"""Routes and backoff, and what a route inherits from the worker."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from fileq.config import Backoff, Config, Route, config_from, load
-from fileq.core.errors import ConfigError
-
-
-def problems(values: dict[str, object]) -> tuple[str, ...]:
-    with pytest.raises(ConfigError) as caught:
-        config_from(values)
-    return tuple(line.removeprefix("the given values: ") for line in caught.value.problems)
+from fileq.config import BackoffSettings, Config, RouteOptions, RouteSettings, config_from, inherit_from_worker, load
+from tests.support.config_loading import ConfigDirectory, problems_of
 
 
 def test_without_handlers_files_are_checksummed() -> None:
-    assert Config().handlers == (Route(match="**/*", use="fileq.handlers:checksum"),)
+    assert Config().handlers == (RouteSettings(match="**/*", use="fileq.handlers:checksum"),)
 
 
 def test_given_handlers_replace_the_default_ones() -> None:
     pdf = {"match": "**/*.pdf", "command": ["pdftotext", "{filepath}", 5], "give_up_on": [2, "ValueError", "a.Error"]}
     mail = {"type": "mail", "use": "app.mail:send", "timeout": "10s", "max_retries": 0, "isolation": "thread"}
     assert config_from({"handlers": [pdf, mail]}).handlers == (
-        Route(match="**/*.pdf", command=("pdftotext", "{filepath}", "5"), give_up_on=(2, "ValueError", "a.Error")),
-        Route(type="mail", use="app.mail:send", timeout=10.0, max_retries=0, isolation="thread"),
+        RouteSettings(
+            match="**/*.pdf", command=("pdftotext", "{filepath}", "5"), give_up_on=(2, "ValueError", "a.Error")
+        ),
+        RouteSettings(type="mail", use="app.mail:send", timeout=10.0, max_retries=0, isolation="thread"),
     )
     assert config_from({"handlers": []}).handlers == ()
 
@@ -47,19 +45,19 @@ def test_given_handlers_replace_the_default_ones() -> None:
         (None, "handlers[0] is empty; it must be a section of keys"),
     ],
 )
-def test_a_wrong_route_is_one_line(route: object, line: str) -> None:
-    assert problems({"handlers": [route]}) == (line,)
+def test_an_invalid_route_is_one_line(route: object, line: str) -> None:
+    assert problems_of({"handlers": [route]}) == (line,)
 
 
-def test_every_wrong_route_is_reported() -> None:
+def test_every_invalid_route_is_reported() -> None:
     routes = [{"match": "*", "use": "a:b"}, {"match": "*"}, {"match": "*", "use": "a:b", "timeout": "5"}]
-    assert [line.split()[0] for line in problems({"handlers": routes})] == ["handlers[1]", "handlers[2].timeout"]
+    assert [line.split()[0] for line in problems_of({"handlers": routes})] == ["handlers[1]", "handlers[2].timeout"]
 
 
-def test_a_list_of_delays_stands_for_the_whole_backoff() -> None:
+def test_a_list_of_delays_replaces_the_whole_backoff() -> None:
     backoff = config_from({"worker": {"backoff": ["1s", "5s", "1m"]}}).worker.backoff
     assert backoff.delays == (1.0, 5.0, 60.0)
-    assert backoff.jitter == 0.0, "delays that are spelled out are meant as they are"
+    assert backoff.jitter == 0.0, "listed delays are used exactly"
     assert backoff.max == 60.0, "the default cap must not shorten them"
     assert Config().worker.backoff.delays == ()
 
@@ -68,7 +66,7 @@ def test_a_list_of_delays_can_come_from_the_environment_and_be_overridden() -> N
     environ = {"WORKER_BACKOFF": "1s,5s"}
     assert load(environ=environ, cwd="/nonexistent").config.worker.backoff.delays == (1.0, 5.0)
     over = load(environ=environ, sets=["worker.backoff.base=2s"], cwd="/nonexistent").config.worker.backoff
-    assert over == Backoff(base=2.0)
+    assert over == BackoffSettings(base=2.0)
 
 
 @pytest.mark.parametrize(
@@ -85,29 +83,62 @@ def test_a_list_of_delays_can_come_from_the_environment_and_be_overridden() -> N
         ({"delays": ["1s"]}, "unknown key 'worker.backoff.delays'; known here: strategy, base, max, jitter"),
     ],
 )
-def test_a_wrong_backoff_is_one_line(backoff: object, line: str) -> None:
-    assert problems({"worker": {"backoff": backoff}}) == (line,)
+def test_an_invalid_backoff_is_one_line(backoff: object, line: str) -> None:
+    assert problems_of({"worker": {"backoff": backoff}}) == (line,)
 
 
-def test_power_takes_a_base_above_a_second() -> None:
+def test_power_accepts_a_base_above_a_second() -> None:
     assert config_from({"worker": {"backoff": {"strategy": "power", "base": "1100ms"}}}).worker.backoff.base == 1.1
 
 
-def route_backoff(worker: object, route: object) -> Backoff | None:
+def route_backoff(worker: object, route: object) -> BackoffSettings | None:
     handler = {"match": "*", "use": "a:b", "backoff": route}
     return config_from({"worker": {"backoff": worker}, "handlers": [handler]}).handlers[0].backoff
 
 
-def test_a_routes_backoff_takes_after_the_workers() -> None:
-    assert route_backoff({"base": "2s", "jitter": 0.1}, {"max": "5s"}) == Backoff(base=2.0, jitter=0.1, max=5.0)
-    assert route_backoff({"base": "2s"}, ["7s"]) == Backoff(delays=(7.0,), max=7.0, jitter=0.0)
-    assert route_backoff(["7s"], {"base": "2s"}) == Backoff(base=2.0)
+def test_a_routes_backoff_inherits_unset_keys_from_the_worker() -> None:
+    assert route_backoff({"base": "2s", "jitter": 0.1}, {"max": "5s"}) == BackoffSettings(base=2.0, jitter=0.1, max=5.0)
+    assert route_backoff({"base": "2s"}, ["7s"]) == BackoffSettings(delays=(7.0,), max=7.0, jitter=0.0)
+    assert route_backoff(["7s"], {"base": "2s"}) == BackoffSettings(base=2.0)
     assert route_backoff({"base": "2s"}, None) is None
 
 
-def test_routes_do_not_take_after_each_other() -> None:
+def test_routes_do_not_inherit_from_each_other() -> None:
     routes = [
         {"match": "a", "use": "a:b", "backoff": {"base": "9s"}},
         {"match": "b", "use": "a:b", "backoff": {"max": "5s"}},
     ]
-    assert config_from({"handlers": routes}).handlers[1].backoff == Backoff(max=5.0)
+    assert config_from({"handlers": routes}).handlers[1].backoff == BackoffSettings(max=5.0)
+
+
+def test_a_route_inherits_whether_the_worker_or_the_handlers_come_first_in_the_file(tmp_path: Path) -> None:
+    worker = "worker: {backoff: {base: 2s}}\n"
+    handlers = 'handlers: [{match: "*", use: "a:b", backoff: {max: 5s}}]\n'
+    for text in (worker + handlers, handlers + worker):
+        route = ConfigDirectory(tmp_path).load(text).config.handlers[0]
+        assert route.backoff == BackoffSettings(base=2.0, max=5.0)
+
+
+def test_power_is_checked_after_a_route_has_inherited() -> None:
+    route = {"match": "*", "use": "a:b", "backoff": {"strategy": "power"}}
+    config = config_from({"worker": {"backoff": {"base": "2s"}}, "handlers": [route]})
+    assert config.handlers[0].backoff == BackoffSettings(strategy="power", base=2.0)
+    assert problems_of({"handlers": [route]}) == (
+        "handlers[0].backoff.base is 500ms; with strategy power it must be above 1s",
+    )
+
+
+def test_options_that_a_route_does_not_set_are_the_workers() -> None:
+    worker = config_from({"worker": {"timeout": "7s", "max_retries": 9, "isolation": "thread"}}).worker
+    unset = RouteSettings(match="*", use="a:b")
+    assert inherit_from_worker(unset, worker) == RouteOptions(7.0, 9, worker.backoff, "thread")
+    backoff = BackoffSettings(base=3.0)
+    own = RouteSettings(match="*", use="a:b", timeout=1.0, max_retries=0, isolation="process", backoff=backoff)
+    assert inherit_from_worker(own, worker) == RouteOptions(1.0, 0, backoff, "process")
+
+
+def test_a_command_inherits_no_isolation() -> None:
+    worker = config_from({"worker": {"isolation": "thread"}}).worker
+    assert inherit_from_worker(RouteSettings(type="t", command=("x",)), worker).isolation == "process"
+    own = RouteSettings(type="t", command=("x",), isolation="thread")
+    assert inherit_from_worker(own, worker).isolation == "thread"

@@ -32,7 +32,9 @@ def test_no_view_of_a_configuration_shows_a_secret() -> None:
 
 def test_the_repr_shows_what_is_not_secret() -> None:
     redis = config_from({"redis": {"addr": "h:1", "password": "hunter2", "db": 3}}).redis
-    assert repr(redis).startswith("Redis(addr='h:1', url='', username='', password='***', password_file='', db=3, ")
+    assert repr(redis).startswith(
+        "RedisSettings(addr='h:1', url='', username='', password='***', password_file='', db=3, "
+    )
 
 
 def test_a_password_from_a_file_is_hidden_too(tmp_path: Path) -> None:
@@ -42,7 +44,7 @@ def test_a_password_from_a_file_is_hidden_too(tmp_path: Path) -> None:
     assert "hunter2" not in repr(loaded) + repr(to_listing(loaded))
 
 
-def test_what_is_hidden_can_be_told_from_what_is_unset() -> None:
+def test_a_hidden_value_differs_from_an_unset_one() -> None:
     assert redacted(config_from({}))["redis"]["password"] == ""
     assert redacted(config_from({"redis": {"password": "hunter2"}}))["redis"]["password"] == "***"
 
@@ -83,7 +85,7 @@ def test_no_error_shows_a_secret(tmp_path: Path, text: str, sets: list[str]) -> 
 
 
 @given(st.text(alphabet="ab:/@?#&=%[]", max_size=8))
-def test_whatever_the_password_its_url_is_masked(noise: str) -> None:
+def test_a_url_is_masked_for_every_password(noise: str) -> None:
     password = f"{noise}hunter2{noise}"
     assert "hunter2" not in mask_credentials(f"redis://user:{password}@host:6379/0")
 
@@ -98,5 +100,5 @@ def test_whatever_the_password_its_url_is_masked(noise: str) -> None:
         ("localhost:6379", "localhost:6379"),
     ],
 )
-def test_masking_leaves_what_is_not_secret(url: str, masked: str) -> None:
+def test_masking_keeps_the_rest_of_the_url(url: str, masked: str) -> None:
     assert mask_credentials(url) == masked

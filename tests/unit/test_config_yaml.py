@@ -1,4 +1,4 @@
-"""The file as YAML: its syntax errors, its traps, and where in it things are."""
+"""The file as YAML: its syntax errors, its pitfalls, and the line of each problem."""
 
 from __future__ import annotations
 
@@ -7,19 +7,15 @@ from pathlib import Path
 import pytest
 
 from fileq.config import Config, load
-from fileq.core.errors import ConfigError
+from tests.support.config_loading import ConfigDirectory
 
 
 def problems(tmp_path: Path, text: str | bytes) -> tuple[str, ...]:
-    (tmp_path / "config.yaml").write_bytes(text.encode() if isinstance(text, str) else text)
-    with pytest.raises(ConfigError) as caught:
-        load(environ={}, cwd=tmp_path)
-    return caught.value.problems
+    return ConfigDirectory(tmp_path).problems(text)
 
 
 def loaded(tmp_path: Path, text: str) -> Config:
-    (tmp_path / "config.yaml").write_text(text)
-    return load(environ={}, cwd=tmp_path).config
+    return ConfigDirectory(tmp_path).load(text).config
 
 
 @pytest.mark.parametrize(
@@ -35,12 +31,12 @@ def loaded(tmp_path: Path, text: str) -> Config:
             "producer:\n  scan_dir: *x\n",
             "config.yaml:2: not valid YAML: a value that starts with * must be in quotes",
         ),
-        (b"worker: {count: \xff}", "config.yaml:1: not a text in UTF-8, or with characters that YAML forbids"),
+        (b"worker: {count: \xff}", "config.yaml:1: not UTF-8 text, or it contains characters that YAML forbids"),
         ("imports: " + "[" * 5_000, "config.yaml:1: nested too deeply"),
         ("a: 1\n---\nb: 2\n", "config.yaml:2: not valid YAML: but found another document"),
     ],
 )
-def test_a_syntax_error_is_one_line_with_its_place(tmp_path: Path, text: str | bytes, line: str) -> None:
+def test_a_syntax_error_is_one_line_with_its_line_number(tmp_path: Path, text: str | bytes, line: str) -> None:
     (problem,) = problems(tmp_path, text)
     assert problem.startswith(line)
     assert "\n" not in problem
@@ -53,7 +49,7 @@ def test_the_top_level_must_be_keys_and_values(tmp_path: Path, text: str) -> Non
     )
 
 
-def test_keys_given_twice_are_refused_with_both_places(tmp_path: Path) -> None:
+def test_keys_given_twice_are_reported_with_both_lines(tmp_path: Path) -> None:
     text = "worker:\n  count: 3\n  timeout: 5s\n  count: 4\nworker: {}\n"
     assert problems(tmp_path, text) == (
         "config.yaml:4: worker.count is given twice, first on line 2",
@@ -71,7 +67,7 @@ def test_keys_given_twice_are_refused_with_both_places(tmp_path: Path) -> None:
         ("worker: {<<: 5}", "worker merges (<<) something that is not a mapping"),
     ],
 )
-def test_yaml_that_is_more_than_values_is_refused(tmp_path: Path, text: str, what: str) -> None:
+def test_yaml_features_beyond_plain_values_are_an_error(tmp_path: Path, text: str, what: str) -> None:
     assert problems(tmp_path, text)[0].startswith(f"config.yaml:1: {what}")
 
 
@@ -99,7 +95,7 @@ def test_aliases_of_aliases_do_not_explode(tmp_path: Path) -> None:
     assert line == "config.yaml:2: imports[0] is a list; it must be a module such as package.module"
 
 
-def test_values_need_no_quotes_that_their_kind_does_not_need(tmp_path: Path) -> None:
+def test_quotes_make_no_difference_to_the_kind_of_a_value(tmp_path: Path) -> None:
     text = 'worker: {count: "8", allow_commands: "yes", heartbeat_ttl: "5s"}\nredis: {username: 1:30, prefix: 7}\n'
     config = loaded(tmp_path, text)
     assert (config.worker.count, config.worker.allow_commands, config.worker.heartbeat_ttl) == (8, True, 5.0)

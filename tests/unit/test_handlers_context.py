@@ -1,4 +1,4 @@
-"""What a handler is given: every field of its job, a path for open(), its context, a log that always works."""
+"""What a handler is given: every field of its job, a path for open(), its context, a log that never raises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from fileq.core.job import Job, decode, encode, file_job, typed_job
-from fileq.handlers.context import Context, Flag, JobView, view_of
+from fileq.handlers.context import Context, JobView, LazyEvent, view_of
 
 NOW = datetime(2026, 11, 16, 3, 25, tzinfo=UTC)
 
@@ -38,7 +38,7 @@ def test_the_view_shows_the_jobs_own_values() -> None:
     assert (view.retries, view.error, view.signature, view.payload, view.type) == (2, "x", "5-1", None, None)
 
 
-def test_the_path_of_a_name_that_is_not_utf8_leads_back_to_its_bytes() -> None:
+def test_the_path_of_a_name_that_is_not_utf8_can_be_encoded_to_its_bytes_again() -> None:
     view = file_view(b"/data/\xff\n.pdf")
     assert view.path == "/data/\udcff\n.pdf"
     assert view.filepath == "/data/\\xff\n.pdf"
@@ -63,7 +63,7 @@ def test_the_deadline_is_an_aware_datetime_and_the_time_left_runs_out() -> None:
 
 
 @pytest.mark.parametrize(("timeout_s", "at_most"), [(-5.0, 0.0), (1e300, 36_500 * 86_400.0)])
-def test_a_timeout_out_of_this_world_is_brought_back_into_it(timeout_s: float, at_most: float) -> None:
+def test_a_timeout_out_of_bounds_is_limited(timeout_s: float, at_most: float) -> None:
     assert context_of(file_view(), timeout_s).timeout_s == at_most
 
 
@@ -106,7 +106,7 @@ def test_the_log_carries_the_trace_of_its_job(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("stderr", [None, "closed"])
-def test_a_log_that_nobody_can_hear_is_no_error(stderr: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_written_is_no_error(stderr: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = io.StringIO()
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed if stderr else None)
@@ -114,7 +114,7 @@ def test_a_log_that_nobody_can_hear_is_no_error(stderr: str | None, monkeypatch:
     context_of(file_view()).log.info("x")
 
 
-def test_time_left_is_asked_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_left_is_computed_at_each_access(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now_s)
     context = context_of(file_view(), timeout_s=10.0)
@@ -122,28 +122,28 @@ def test_time_left_is_asked_anew_each_time(monkeypatch: pytest.MonkeyPatch) -> N
     assert context.time_left == 6.0
 
 
-def test_a_flag_is_an_event_to_whoever_looks_or_waits() -> None:
-    flag = Flag()
-    assert not flag.is_set()
-    assert not flag.wait(0)
-    flag.set()
-    assert flag.is_set()
-    assert flag.wait()
+def test_a_lazy_event_behaves_as_an_event() -> None:
+    event = LazyEvent()
+    assert not event.is_set()
+    assert not event.wait(0)
+    event.set()
+    assert event.is_set()
+    assert event.wait()
 
 
-def test_a_flag_set_before_anybody_waits_does_not_let_him_wait() -> None:
-    flag = Flag()
-    flag.set()
-    assert flag.wait()
+def test_a_lazy_event_that_was_set_before_the_first_wait_does_not_block_it() -> None:
+    event = LazyEvent()
+    event.set()
+    assert event.wait()
 
 
-def test_a_flag_wakes_those_who_wait() -> None:
-    flag = Flag()
-    heard: list[bool] = []
-    waiting = [threading.Thread(target=lambda: heard.append(flag.wait(30))) for _ in range(3)]
+def test_a_lazy_event_wakes_all_waiting_threads() -> None:
+    event = LazyEvent()
+    woken: list[bool] = []
+    waiting = [threading.Thread(target=lambda: woken.append(event.wait(30))) for _ in range(3)]
     for thread in waiting:
         thread.start()
-    flag.set()
+    event.set()
     for thread in waiting:
         thread.join()
-    assert heard == [True] * 3
+    assert woken == [True] * 3

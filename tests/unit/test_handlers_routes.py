@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import fileq
-from fileq.config import Backoff, Config, config_from
+from fileq.config import BackoffSettings, Config, config_from
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, file_job, typed_job
 from fileq.handlers import registry
@@ -40,8 +40,8 @@ def of_type(type: str) -> Job:
     return typed_job(type, None, priority="low", now=NOW)
 
 
-def load(config: Config, *, handlers_are_set: bool = True) -> Routes:
-    return Routes.load(config, handlers_are_set=handlers_are_set, app_dir="")
+def load(config: Config) -> Routes:
+    return Routes.load(config, app_dir="")
 
 
 def routes_of(*handlers: dict[str, Any], **worker: Any) -> Routes:
@@ -121,9 +121,9 @@ def test_configured_handlers_come_before_decorated_ones() -> None:
     assert routes.find(about("a.pdf"), "a.pdf") == 0
 
 
-def test_the_default_comes_after_decorated_ones_and_only_if_no_handlers_are_set() -> None:
+def test_the_default_comes_after_decorated_ones_and_only_if_no_handlers_are_given() -> None:
     fileq.handler("**/*.pdf")(noop)
-    routes = load(Config(), handlers_are_set=False)
+    routes = load(config_from({}))
     assert [routes[routes.find(about(p), p) or 0].name for p in ("a.pdf", "a.txt")] == [f"{__name__}:noop", CHECKSUM]
     assert len(load(config_from({"handlers": []}))) == 1
 
@@ -144,7 +144,7 @@ def test_a_module_loaded_again_replaces_its_handlers() -> None:
 # under which options
 
 
-def test_what_a_route_leaves_open_is_as_the_worker_has_it() -> None:
+def test_options_that_a_route_does_not_set_are_the_workers() -> None:
     route = routes_of(
         {"match": "**/*", "use": CHECKSUM},
         timeout="7s",
@@ -153,11 +153,11 @@ def test_what_a_route_leaves_open_is_as_the_worker_has_it() -> None:
         backoff={"base": "2s", "jitter": 0},
     )[0]
     assert (route.timeout, route.max_retries, route.isolation) == (7.0, 9, "thread")
-    assert route.backoff == Backoff(base=2.0, jitter=0.0)
+    assert route.backoff == BackoffSettings(base=2.0, jitter=0.0)
     assert (route.in_place, route.give_up_on, route.is_async, route.is_command) == (False, (), False, False)
 
 
-def test_what_a_route_says_goes_before_the_worker() -> None:
+def test_options_that_a_route_sets_override_the_workers() -> None:
     own = {
         "timeout": "1s",
         "max_retries": 0,
@@ -194,8 +194,21 @@ def test_a_decorator_takes_the_options_of_a_route() -> None:
     )(noop)
     route = routes_of(backoff={"jitter": 0.1})[0]
     assert (route.timeout, route.max_retries, route.isolation, route.in_place) == (90.0, 0, "thread", True)
-    assert route.backoff == Backoff(base=2.0, max=5.0, jitter=0.1), "what it leaves open is the worker's"
+    assert route.backoff == BackoffSettings(base=2.0, max=5.0, jitter=0.1), "keys that are not set are the worker's"
     assert route.give_up_on == (3, "a.Error", "builtins.ValueError")
+
+
+def test_a_decorators_backoff_inherits_nothing_from_a_list_of_delays() -> None:
+    fileq.handler("a", backoff={"base": 2})(noop)
+    assert routes_of(backoff=["7s"])[0].backoff == BackoffSettings(base=2.0), "as for a route in the file"
+
+
+def test_a_decorators_backoff_is_checked_after_it_has_inherited() -> None:
+    fileq.handler("a", backoff={"strategy": "power"})(noop)
+    assert routes_of(backoff={"base": "2s"})[0].backoff == BackoffSettings(strategy="power", base=2.0)
+    assert problems(config_from({})) == (
+        f"@fileq.handler on {__name__}:noop: backoff.base is 500ms; with strategy power it must be above 1s",
+    )
 
 
 def test_a_decorator_takes_seconds_as_numbers() -> None:

@@ -1,4 +1,4 @@
-"""The job's JSON: eight fields first, nothing lost that we do not know, names that are not UTF-8."""
+"""The job's JSON: eight fields first, unknown fields kept, paths that are not UTF-8."""
 
 from __future__ import annotations
 
@@ -63,16 +63,16 @@ required = st.fixed_dictionaries(
 jobs = st.builds(lambda a, b, c: {**a, **b, **c}, required, st.fixed_dictionaries({}, optional=optional), unknown)
 
 
-def make(**changes: object) -> Job:
+def a_job(**changes: object) -> Job:
     return file_job(b"/data/a.pdf", size=3, priority="low", now=NOW, id="one").but(**changes)
 
 
 def test_a_plain_job_has_exactly_the_eight_fields_in_order() -> None:
-    assert list(json.loads(encode(make()))) == EIGHT
+    assert list(json.loads(encode(a_job()))) == EIGHT
 
 
 def test_an_optional_field_follows_the_eight_once_it_is_set() -> None:
-    raw = encode(make(max_retries=0, recoveries=1, batch_id="b"))
+    raw = encode(a_job(max_retries=0, recoveries=1, batch_id="b"))
     assert list(json.loads(raw)) == [*EIGHT, "max_retries", "recoveries", "batch_id"]
 
 
@@ -84,38 +84,38 @@ def test_decoding_and_encoding_again_keeps_every_field_of_any_job(fields: dict[s
 
 
 @given(jobs)
-def test_encoding_is_stable(fields: dict[str, object]) -> None:
+def test_encoding_a_decoded_job_again_gives_the_same_bytes(fields: dict[str, object]) -> None:
     raw = encode(decode(json.dumps(fields).encode()))
     assert encode(decode(raw)) == raw
     assert decode(raw) == decode(json.dumps(fields).encode())
 
 
-def test_unknown_fields_survive_a_change_byte_for_byte() -> None:
-    raw = encode(make())[:-1] + b',"later":{"n":1.10,"big":123456789012345678901234567890,"list":[ ]}}'
+def test_unknown_fields_keep_their_bytes_when_the_job_changes() -> None:
+    raw = encode(a_job())[:-1] + b',"later":{"n":1.10,"big":123456789012345678901234567890,"list":[ ]}}'
     changed = encode(decode(raw).but(retries=2, error="boom"))
     assert changed.endswith(b',"later":{"n":1.10,"big":123456789012345678901234567890,"list":[ ]}}')
     assert json.loads(changed)["retries"] == 2
 
 
-def test_a_field_that_looks_like_our_own_bookkeeping_is_carried_like_any_other() -> None:
-    raw = encode(make())[:-1] + b',"\x7f":{"a":1}}'
+def test_a_field_named_like_the_internal_one_for_unknown_fields_is_kept() -> None:
+    raw = encode(a_job())[:-1] + b',"\x7f":{"a":1}}'
     assert json.loads(encode(decode(raw)))["\x7f"] == {"a": 1}
 
 
-def test_a_payload_travels_byte_for_byte() -> None:
-    raw = encode(make())[:-1] + b',"type":"t","payload":{"n":1.10,"empty":[ ]}}'
+def test_a_payload_keeps_its_bytes_when_the_job_changes() -> None:
+    raw = encode(a_job())[:-1] + b',"type":"t","payload":{"n":1.10,"empty":[ ]}}'
     job = decode(raw)
     assert encode(job.but(retries=1)).endswith(b'"payload":{"n":1.10,"empty":[ ]}}')
     assert job.payload_value == {"n": 1.1, "empty": []}
 
 
 @pytest.mark.parametrize("name", [b"/data/\xff\xfe.pdf", b"/data/caf\xe9", b"/data/new\nline", b"/data/'\"$(x) -rf"])
-def test_a_file_is_found_again_whatever_its_name(name: bytes) -> None:
+def test_any_path_is_the_same_after_encoding_and_decoding(name: bytes) -> None:
     job = decode(encode(file_job(name, size=0, priority="low", now=NOW)))
     assert job.path == name
 
 
-def test_only_a_name_that_is_not_utf8_needs_the_second_field() -> None:
+def test_only_a_path_that_is_not_utf8_sets_filepath_b64() -> None:
     odd = json.loads(encode(file_job(b"/data/\xff", size=0, priority="low", now=NOW)))
     assert (odd["filepath"], odd["filepath_b64"]) == ("/data/\\xff", "L2RhdGEv/w==")
     assert "filepath_b64" not in json.loads(encode(file_job("/data/é".encode(), size=0, priority="low", now=NOW)))
@@ -131,13 +131,13 @@ def test_only_a_name_that_is_not_utf8_needs_the_second_field() -> None:
         b"{",
         b"{}",
         b'{"id":"x"}',
-        encode(make()).replace(b'"retries":0', b'"retries":"0"'),
-        encode(make()).replace(b'"retries":0', b'"retries":-1'),
-        encode(make()).replace(b'"id":"one"', b'"id":""'),
-        encode(make()).replace(b"/data", b"/d\xffta"),
-        encode(make()).replace(b"/data", b"/d\\u0000ta"),
-        encode(make()).replace(b'"id":"one"', b'"id":"\\ud800"'),
-        encode(make())[:-1] + b',"filepath_b64":"not base64!"}',
+        encode(a_job()).replace(b'"retries":0', b'"retries":"0"'),
+        encode(a_job()).replace(b'"retries":0', b'"retries":-1'),
+        encode(a_job()).replace(b'"id":"one"', b'"id":""'),
+        encode(a_job()).replace(b"/data", b"/d\xffta"),
+        encode(a_job()).replace(b"/data", b"/d\\u0000ta"),
+        encode(a_job()).replace(b'"id":"one"', b'"id":"\\ud800"'),
+        encode(a_job())[:-1] + b',"filepath_b64":"not base64!"}',
         b'{"a":' * 100_000,
     ],
 )
@@ -147,38 +147,38 @@ def test_bytes_that_are_not_a_job_raise_undecodable_and_nothing_else(raw: bytes)
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_at_all_raise_anything_but_undecodable(raw: bytes) -> None:
+def test_any_bytes_decode_or_raise_undecodable(raw: bytes) -> None:
     try:
         decode(raw)
     except Undecodable:
         assert raw_id(raw).startswith("raw-")
 
 
-def test_fields_in_any_order_with_blanks_between_are_a_job() -> None:
-    fields = json.loads(encode(make()))
+def test_fields_may_be_in_any_order_with_blanks_between() -> None:
+    fields = json.loads(encode(a_job()))
     foreign = json.dumps(dict(reversed(fields.items())), indent=2).encode()
-    assert decode(foreign) == make()
+    assert decode(foreign) == a_job()
 
 
 @pytest.mark.parametrize("id", ["", "a b", 'a"b', "a\\b", "a\nb", "x" * 201, "\x7f"])
-def test_an_id_that_brokers_or_terminals_cannot_bear_is_refused(id: str) -> None:
+def test_an_id_that_is_unsafe_in_a_key_or_on_a_terminal_is_refused(id: str) -> None:
     with pytest.raises(JobError, match="can't be used"):
         checked_id(id)
 
 
-def test_a_typed_job_is_not_about_a_file() -> None:
+def test_a_typed_job_has_a_payload_and_no_file() -> None:
     job = typed_job("mail", {"to": "a"}, priority="high", now=NOW, id="chosen")
     assert (job.id, job.filepath, job.type, job.payload_value) == ("chosen", "", "mail", {"to": "a"})
     assert typed_job("ping", None, priority="low", now=NOW).payload_value is None
 
 
-def test_states_are_found_by_the_words_operators_use() -> None:
+def test_states_are_found_by_the_words_of_operators() -> None:
     assert State.from_filter("processing") is State.RUNNING
     assert State.from_filter("failed") is State.RETRYING
     assert State.from_filter("dead") is State.DEAD
 
 
-def test_times_are_rfc3339_in_utc_and_those_of_others_are_read_leniently() -> None:
+def test_times_are_written_as_rfc3339_in_utc_and_read_leniently() -> None:
     assert rfc3339(NOW) == "2026-11-16T03:25:00.123Z"
     assert parse_time("2026-11-16T04:25:00.123456789+01:00") == NOW
     assert parse_time("2026-11-16T03:25:00") == NOW.replace(microsecond=0)
@@ -187,5 +187,5 @@ def test_times_are_rfc3339_in_utc_and_those_of_others_are_read_leniently() -> No
 
 def test_a_job_cannot_be_changed_in_place() -> None:
     with pytest.raises(AttributeError):
-        make().retries = 3  # type: ignore[misc]
-    assert isinstance(make(), msgspec.Struct)
+        a_job().retries = 3  # type: ignore[misc]
+    assert isinstance(a_job(), msgspec.Struct)

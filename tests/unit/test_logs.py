@@ -1,4 +1,4 @@
-"""Lines as they are written: one an event, nothing in them that breaks a line, a terminal or a reader."""
+"""Log lines: one per event; no value breaks the line or controls the terminal."""
 
 from __future__ import annotations
 
@@ -13,11 +13,35 @@ from typing import Any
 import pytest
 import structlog
 
-from fileq.core.events import Emit
+from fileq.core.events import Emit, Event, JobClaimed, produced
 from fileq.core.job import typed_job
+from fileq.core.process_events import LoopFailed
 from fileq.observe.logs import set_up_logs
 
 SetUp = Callable[..., tuple[Emit, io.StringIO]]
+
+
+class Happened(Event, frozen=True):
+    name = "thing.happened"
+
+    value: Any = None
+    names: list[str] | None = None
+
+
+class DebugHappened(Happened, frozen=True):
+    level = "debug"
+
+
+class WarningHappened(Happened, frozen=True):
+    level = "warning"
+
+
+class ErrorHappened(Happened, frozen=True):
+    level = "error"
+
+
+class NeverLogged(Happened, frozen=True):
+    level = "none"
 
 
 @pytest.fixture
@@ -39,10 +63,10 @@ def only_line(written: io.StringIO) -> dict[str, Any]:
 
 def test_a_line_has_event_level_time_and_fields(set_up: SetUp) -> None:
     emit, written = set_up()
-    emit("thing.happened", level="warning", count=3, names=["a", "b"])
+    emit(WarningHappened(3, ["a", "b"]))
     line = only_line(written)
     assert datetime.fromisoformat(line.pop("timestamp")).tzinfo == UTC
-    assert line == {"event": "thing.happened", "level": "warning", "count": 3, "names": ["a", "b"]}
+    assert line == {"event": "thing.happened", "level": "warning", "value": 3, "names": ["a", "b"]}
 
 
 @pytest.mark.parametrize(
@@ -58,9 +82,9 @@ def test_a_line_has_event_level_time_and_fields(set_up: SetUp) -> None:
         (2**70, 2**70),
     ],
 )
-def test_whatever_a_field_holds_it_is_one_line_of_ascii(set_up: SetUp, value: Any, shown: Any) -> None:
+def test_any_value_of_a_field_gives_one_line_of_ascii(set_up: SetUp, value: Any, shown: Any) -> None:
     emit, written = set_up()
-    emit("thing.happened", value=value)
+    emit(Happened(value))
     assert written.getvalue().isascii()
     found = only_line(written)["value"]
     assert found == shown or str(found) in (str(value), "/w==")  # a set, bytes: readable is enough
@@ -79,74 +103,74 @@ def test_lines_below_the_level_are_not_written_and_none_never(
     set_up: SetUp, least: str, written_levels: list[str]
 ) -> None:
     emit, written = set_up(least)
-    for level in ("none", "debug", "info", "warning", "error"):
-        emit("thing.happened", level=level)
+    for kind in (NeverLogged, DebugHappened, Happened, WarningHappened, ErrorHappened):
+        emit(kind())
     assert [json.loads(line)["level"] for line in written.getvalue().splitlines()] == written_levels
 
 
 def test_a_job_is_written_as_its_ids(set_up: SetUp) -> None:
     emit, written = set_up()
     job = typed_job("t", None, priority="low", now=datetime.now(UTC), id="x").but(trace_id="t", span_id="s")
-    emit("job.produced", job=job, queue="low")
+    emit(produced(job, "low"))
     line = only_line(written)
     assert (line["job_id"], line["trace_id"], line["span_id"]) == ("x", "t", "s")
     assert "job" not in line
-    emit, written = set_up()
-    emit("job.claimed", job=None, job_id="raw-1")
+    emit, written = set_up("debug")
+    emit(JobClaimed("raw-1", "", "", "low", "slot", None, None))
     assert "job" not in only_line(written)
 
 
-def test_a_person_is_not_shown_the_ids_of_no_trace(set_up: SetUp) -> None:
+def test_a_console_line_leaves_out_empty_trace_ids(set_up: SetUp) -> None:
     job = typed_job("t", None, priority="low", now=datetime.now(UTC), id="x")
     emit, written = set_up(form="console")
-    emit("job.produced", job=job, queue="low")
+    emit(produced(job, "low"))
     assert "trace_id" not in written.getvalue()
     assert "span_id" not in written.getvalue()
-    emit("job.produced", job=job.but(trace_id="ab", span_id="cd"), queue="low")
+    emit(produced(job.but(trace_id="ab", span_id="cd"), "low"))
     assert "trace_id=ab" in written.getvalue()
     emit, written = set_up()
-    emit("job.produced", job=job, queue="low")
+    emit(produced(job, "low"))
     assert (only_line(written)["trace_id"], only_line(written)["span_id"]) == ("", "")
 
 
-def stumble(emit: Emit, password: str) -> None:
+def fail_with_a_secret(emit: Emit, password: str) -> None:
     try:
         raise ValueError("of no use")
-    except ValueError:
-        emit("loop.failed", level="error", exc_info=True)
+    except ValueError as error:
+        emit(LoopFailed("tests", repr(error), error))
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_a_traceback_shows_no_variables(set_up: SetUp, form: str) -> None:
     emit, written = set_up(form=form)
-    stumble(emit, "hunter2")
+    fail_with_a_secret(emit, "hunter2")
     assert "ValueError: of no use" in written.getvalue()
     assert "hunter2" not in written.getvalue()
 
 
 def test_on_a_console_nothing_breaks_a_line_or_moves_the_cursor(set_up: SetUp) -> None:
     emit, written = set_up(form="console")
-    emit("thing.happened", path="two\nlines\x1b[2J\udcff\u2028")
+    emit(Happened("two\nlines\x1b[2J\udcff\u2028"))
     [line] = written.getvalue().splitlines()
     assert line.isprintable()
     assert "two\\nlines\\x1b[2J\\udcff\\u2028" in line
 
 
-def test_auto_is_json_where_nobody_looks(set_up: SetUp) -> None:
+def test_auto_writes_json_when_stderr_is_not_a_terminal(set_up: SetUp) -> None:
     emit, written = set_up(form="auto")
-    emit("thing.happened")
+    emit(Happened())
     assert only_line(written)["event"] == "thing.happened"
 
 
 @pytest.mark.parametrize("form", ["json", "console", "auto"])
-def test_where_nothing_can_be_written_whoever_tells_goes_on(
+def test_a_line_that_cannot_be_written_raises_nothing(
     set_up: SetUp, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     emit, written = set_up(form=form)
     written.close()
-    emit("thing.happened")
+    emit(Happened())
     with contextlib.suppress(OSError), open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stderr", full)
-        emit("thing.happened")
+        emit(Happened())
     monkeypatch.setattr(sys, "stderr", None)
-    set_up_logs("info", form)("thing.happened")
+    set_up_logs("info", form)(Happened())

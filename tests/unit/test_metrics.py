@@ -1,20 +1,33 @@
-"""What is counted for which event, and that nothing that happens adds a series."""
+"""Which event changes which metric. No event adds a series."""
 
 from __future__ import annotations
 
-import ast
 import math
-from pathlib import Path
-from typing import Any
+from datetime import UTC, datetime
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fileq.core.events import (
+    Event,
+    FilesSkipped,
+    JobCancelled,
+    JobCompleted,
+    JobDead,
+    JobFailed,
+    JobProduced,
+    JobRecovered,
+    JobReleased,
+    ScanFinished,
+    SkipReason,
+)
+from fileq.core.job import typed_job
+from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, RoleStopped
 from fileq.observe.depths import Depths
-from fileq.observe.metrics import REASONS, Metrics
+from fileq.observe.metrics import Metrics
+from tests.support.event_samples import claim_event, end_event, fence_event
 
 QUEUES = ("high", "low")
-PRODUCER = Path(__file__).parents[2] / "fileq/producer"
 COUNTERS = {
     "jobs_produced_total",
     "jobs_consumed_total",
@@ -41,11 +54,11 @@ def series(metrics: Metrics) -> dict[str, float]:
     return found
 
 
-def changes(metrics: Metrics, *events: tuple[str, dict[str, Any]]) -> dict[str, float]:
-    """What these events add, but for the buckets of histograms."""
+def changes(metrics: Metrics, *events: Event) -> dict[str, float]:
+    """What these events add to each series, without the buckets of histograms."""
     before = series(metrics)
-    for event, fields in events:
-        metrics.emit(event, **fields)
+    for event in events:
+        metrics(event)
     after = series(metrics)
     assert after.keys() == before.keys()
     return {
@@ -59,7 +72,7 @@ def test_every_series_of_the_contract_is_there_from_the_start_and_zero() -> None
     found = series(Metrics(QUEUES, depths=lambda: Depths(dict.fromkeys(PLACES, 0), dict.fromkeys(QUEUES, 0.0))))
     expected = (
         COUNTERS
-        | {f"producer_files_skipped_total{{reason={reason}}}" for reason in REASONS}
+        | {f"producer_files_skipped_total{{reason={reason}}}" for reason in SkipReason}
         | {f"{name}_{part}" for name in HISTOGRAMS for part in ("count", "sum")}
         | {f"queue_length{{queue={place}}}" for place in PLACES}
         | {f"queue_oldest_age_seconds{{queue={queue}}}" for queue in QUEUES}
@@ -77,80 +90,54 @@ def test_types_are_those_of_the_contract() -> None:
     assert len(types) == len(COUNTERS) + 1 + len(HISTOGRAMS) + 5
 
 
+JOB = typed_job("t", None, priority="low", now=datetime.now(UTC), id="x")
+ATTEMPT = {"job_processing_duration_seconds_count": 1}
+
+
 @pytest.mark.parametrize(
-    ("event", "fields", "added"),
+    ("event", "added"),
     [
-        ("job.claimed", {"waited_ms": 250}, {"jobs_consumed_total": 1, "job_pickup_latency_seconds_count": 1}),
-        ("job.claimed", {"waited_ms": None}, {"jobs_consumed_total": 1}),
-        ("job.claimed", {}, {"jobs_consumed_total": 1}),
+        (JobProduced("x", "", "", "/in/a", "low", JOB), {"jobs_produced_total": 1}),
+        (claim_event(JOB, waited_ms=250), {"jobs_consumed_total": 1, "job_pickup_latency_seconds_count": 1}),
+        (claim_event(JOB), {"jobs_consumed_total": 1}),
+        (end_event(JobCompleted, duration_ms=250), {"jobs_completed_total": 1, **ATTEMPT}),
+        (end_event(JobCompleted, is_superseded=True), {"jobs_completed_total": 1, "jobs_superseded_total": 1}),
+        (end_event(JobFailed, duration_ms=250), {"jobs_failed_total": 1, "jobs_retried_total": 1, **ATTEMPT}),
         (
-            "job.completed",
-            {"duration_ms": 250},
-            {"jobs_completed_total": 1, "job_processing_duration_seconds_count": 1},
+            end_event(JobDead, duration_ms=250, is_failure=True),
+            {"jobs_dead_letter_total": 1, "jobs_failed_total": 1, **ATTEMPT},
         ),
-        (
-            "job.completed",
-            {"duration_ms": 0, "is_superseded": True},
-            {"jobs_completed_total": 1, "jobs_superseded_total": 1},
-        ),
-        (
-            "job.failed",
-            {"duration_ms": 250},
-            {"jobs_failed_total": 1, "jobs_retried_total": 1, "job_processing_duration_seconds_count": 1},
-        ),
-        (
-            "job.dead",
-            {"duration_ms": 250, "is_failure": True},
-            {"jobs_dead_letter_total": 1, "jobs_failed_total": 1, "job_processing_duration_seconds_count": 1},
-        ),
-        ("job.dead", {"duration_ms": 250}, {"jobs_dead_letter_total": 1}),
-        ("job.fenced", {}, {"jobs_fenced_total": 1}),
-        ("job.recovered", {"duration_ms": 250}, {"reaper_recovered_total": 1}),
-        ("job.released", {"duration_ms": 250}, {}),
-        ("job.cancelled", {"duration_ms": 250}, {}),
-        ("breaker.changed", {"state": "open"}, {"circuit_breaker_trips_total": 1}),
-        ("breaker.changed", {"state": "half-open"}, {}),
-        ("breaker.changed", {"state": "closed"}, {}),
-        ("scan.finished", {"seconds": 0.25}, {"producer_scan_duration_seconds_count": 1}),
-        (
-            "producer.counted",
-            {"counts": {"enqueued": 3, "known": 5, "found": 8, "skipped:loop": 2}},
-            {"jobs_produced_total": 3, "producer_files_skipped_total{reason=loop}": 2},
-        ),
-        ("something.else", {"job_id": "x"}, {}),
+        (end_event(JobDead, duration_ms=250), {"jobs_dead_letter_total": 1}),
+        (fence_event(), {"jobs_fenced_total": 1}),
+        (end_event(JobRecovered, duration_ms=250), {"reaper_recovered_total": 1}),
+        (end_event(JobReleased, duration_ms=250), {}),
+        (end_event(JobCancelled, duration_ms=250), {}),
+        (BreakerOpened("closed"), {"circuit_breaker_trips_total": 1}),
+        (BreakerHalfOpened("open"), {}),
+        (BreakerClosed("half-open"), {}),
+        (ScanFinished(0.25, True), {"producer_scan_duration_seconds_count": 1}),
+        (FilesSkipped({SkipReason.LOOP: 2}), {"producer_files_skipped_total{reason=loop}": 2}),
+        (RoleStopped(), {}),
     ],
 )
-def test_each_event_counts_what_it_says(event: str, fields: dict[str, Any], added: dict[str, float]) -> None:
+def test_each_event_changes_exactly_its_metrics(event: Event, added: dict[str, float]) -> None:
     sums = {name.replace("_count", "_sum"): 0.25 for name in added if name.endswith("_count")}
-    assert changes(Metrics(QUEUES), (event, fields)) == added | sums
+    assert changes(Metrics(QUEUES), event) == added | sums
 
 
 def test_a_histogram_counts_each_value_in_every_bucket_it_is_below() -> None:
     metrics = Metrics(QUEUES)
     for duration_ms in (0, 5, 6, 10_000_000):
-        metrics.emit("job.completed", duration_ms=duration_ms)
+        metrics(end_event(JobCompleted, duration_ms=duration_ms))
     found = series(metrics)
     counts = [found[f"job_processing_duration_seconds_bucket{{le={le}}}"] for le in ("0.005", "0.01", "1800.0", "+Inf")]
     assert counts == [2, 3, 3, 4]
     assert found["job_processing_duration_seconds_sum"] == 10_000.011
 
 
-def test_every_reason_that_a_producer_gives_has_its_series() -> None:
-    given = {
-        node.args[0].value
-        for path in PRODUCER.glob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr in ("report", "_skip")
-        and isinstance(node.args[0], ast.Constant)
-    }
-    assert given == set(REASONS)
-
-
-def test_what_the_broker_does_not_tell_is_not_a_number_and_the_rest_is_served() -> None:
+def test_without_an_answer_from_the_broker_its_gauges_are_nan_and_the_rest_is_served() -> None:
     metrics = Metrics(QUEUES, slots=lambda: 4, breaker=lambda: 2)
-    metrics.emit("job.fenced")
+    metrics(fence_event())
     found = series(metrics)
     assert found["fileq_broker_up"] == 0
     unknown = {name.partition("{")[0] for name, value in found.items() if math.isnan(value)}
@@ -158,7 +145,7 @@ def test_what_the_broker_does_not_tell_is_not_a_number_and_the_rest_is_served() 
     assert (found["jobs_fenced_total"], found["worker_active"], found["circuit_breaker_state"]) == (1, 4, 2)
 
 
-def test_what_the_broker_tells_is_shown_by_place() -> None:
+def test_the_lengths_of_the_broker_are_shown_by_place() -> None:
     depths = Depths({"high": 1, "low": 2, "scheduled": 3, "dead_letter": 4, "processing": 5}, {"high": 1.5, "low": 0.0})
     found = series(Metrics(QUEUES, depths=lambda: depths))
     assert {place: found[f"queue_length{{queue={place}}}"] for place in PLACES} == depths.lengths

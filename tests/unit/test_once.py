@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from fileq.core.events import JobCompleted, JobDead, JobFailed
+from fileq.core.process_events import BrokerLost
 from fileq.core.text import printable
-from fileq.runtime.once import _name, _Pace, _without_counted
+from fileq.runtime.once import _name, _Pace, is_counted
 from fileq.runtime.terminal import live_line
+from tests.support.event_samples import end_event
 
 
 def test_the_pace_is_that_of_the_last_seconds() -> None:
@@ -36,17 +39,10 @@ def test_text_for_a_terminal_is_one_line_that_it_does_not_obey(text: str, shown:
     assert printable(text) == shown
 
 
-def test_beside_the_line_only_what_it_does_not_count_is_told() -> None:
-    told: list[tuple[str, str]] = []
-
-    def emit(event: str, *, level: str = "info", **_fields: object) -> None:
-        told.append((event, level))
-
-    quietly = _without_counted(emit)
-    for event, level in [("job.completed", "info"), ("job.failed", "warning"), ("job.dead", "error")]:
-        quietly(event, level=level)
-    quietly("broker.lost", level="warning")
-    assert [level for _, level in told] == ["debug", "debug", "debug", "warning"]
+def test_the_progress_line_replaces_the_log_lines_of_events_that_it_counts() -> None:
+    counted = [end_event(kind) for kind in (JobCompleted, JobFailed, JobDead)]
+    assert all(is_counted(event) for event in counted)
+    assert not is_counted(BrokerLost("down"))
 
 
 def test_where_there_is_no_terminal_there_is_no_line(capfd: pytest.CaptureFixture[str]) -> None:

@@ -21,8 +21,8 @@ def test_an_outage_is_told_at_its_start_and_at_its_end_with_its_length():
     assert outage.reason == "Redis is away"
     outage.over()
     outage.over()
-    assert [event for event, _ in told.events] == ["broker.lost", "broker.found"]
-    assert told.fields("broker.found")["seconds"] == 50.0
+    assert [event for event, _ in told.events] == ["broker.lost", "broker.restored"]
+    assert told.fields("broker.restored")["seconds"] == 50.0
     assert outage.reason == ""
 
 
@@ -32,7 +32,7 @@ def test_each_outage_has_its_own_two_lines():
     for _ in range(3):
         outage.met(BrokerUnavailable("away"))
         outage.over()
-    assert (told.count("broker.lost"), told.count("broker.found")) == (3, 3)
+    assert (told.count("broker.lost"), told.count("broker.restored")) == (3, 3)
 
 
 def test_the_pauses_grow_to_the_longest_and_never_beyond():

@@ -425,7 +425,7 @@ def test_a_missing_scan_dir_is_a_problem_and_its_return_the_end_of_it(stage, tmp
     assert not stage.watcher.is_closed
     stage.settle_down(UNCLOSED)
     assert stage.names() == ["a"]
-    assert (stage.told.count("scan_dir.lost"), stage.told.count("scan_dir.found")) == (1, 1)
+    assert (stage.told.count("scan_dir.lost"), stage.told.count("scan_dir.restored")) == (1, 1)
 
 
 def test_a_scan_dir_that_goes_before_the_first_scan_is_waited_for_too(stage, tmp_path):
@@ -540,7 +540,7 @@ def test_only_so_many_files_get_a_line_of_their_own_and_each_one_only(tmp_path, 
         (stage.root / f"out{n}").symlink_to("/etc/passwd")
     for _ in range(3):
         stage.settle_down(RESCAN)
-    assert stage.told.count("file.passed_over") == 3
+    assert stage.told.count("file.skipped") == 3
     assert stage.producer.tally["skipped:outside"] == 15
 
 

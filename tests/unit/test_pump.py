@@ -15,10 +15,10 @@ from fileq.core.breaker import Breaker
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, Version, file_job, typed_job
-from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
+from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, Released
 from fileq.core.settlement import Settlement, release
 from fileq.handlers.routes import Routes
-from fileq.handlers.task import Changed, Task
+from fileq.handlers.task import Task
 from fileq.worker.pump import Pump
 from tests.support.clocks import ManualClocks, RecordedEvents
 
@@ -108,7 +108,7 @@ class Bench:
         self.broker = self.broker_class(self.config, clock=lambda: self.hands.wall_ns() // 1_000_000)
         self.places = Places()
         self.breaker = Breaker(self.config.circuit_breaker, clock=self.hands.monotonic)
-        routes = Routes.load(self.config, handlers_are_set=True, app_dir="")
+        routes = Routes.load(self.config, app_dir="")
         self.pump = Pump(
             self.config,
             self.broker,
@@ -251,7 +251,7 @@ def test_after_a_lost_reply_an_outcome_is_settled_again_with_one_effect_and_neve
             bench.pump.turn()
     bench.pump.turn()
     assert bench.submitted() == ["a", "b", "c", "d"]
-    assert bench.broker.stats["completed"] == 2
+    assert bench.broker.store.counters["completed"] == 2
     assert bench.told.count("job.completed") == 2
     assert bench.told.count("job.fenced") == 0
 
@@ -361,7 +361,7 @@ def test_a_job_that_was_lost_is_abandoned_and_its_slot_is_free(bench: Bench) -> 
     bench.pump.turn()
     [key] = bench.places.running
     slot = key.slot
-    bench.broker.processing[slot].clear()  # a failover rewound the claim
+    bench.broker.store.processing[slot].clear()  # a failover rewound the claim
     bench.let_renewal_come()
     bench.pump.turn(may_claim=False)
     assert bench.places.abandoned == [key]
@@ -421,7 +421,7 @@ def test_a_changed_file_whose_new_version_has_a_job_is_superseded(bench: Bench) 
     bench.places.end(Changed("2-2"))
     bench.pump.turn(may_claim=False)
     assert bench.state("a") == "completed"
-    assert bench.broker.stats["superseded"] == 1
+    assert bench.broker.store.counters["superseded"] == 1
     assert len(bench.places.submitted) == 1
 
 
@@ -436,7 +436,7 @@ def test_a_changed_file_that_no_other_job_is_for_is_run_as_it_is(bench: Bench, s
     bench.places.end(Done())
     bench.pump.turn()
     assert bench.state("a") == "completed"
-    assert bench.broker.stats["superseded"] == 0
+    assert bench.broker.store.counters["superseded"] == 0
 
 
 def test_a_changed_file_is_not_begun_anew_after_quiet(bench: Bench) -> None:
@@ -455,7 +455,7 @@ def test_a_changed_file_is_not_begun_anew_after_quiet(bench: Bench) -> None:
 
 def test_what_nobody_can_run_is_buried_without_being_run_and_is_no_sample() -> None:
     bench = Bench(count=2, min_samples=1)
-    bench.broker.push_raw("low", b"no job", front=False)
+    bench.broker.store.push_raw("low", b"no job", front=False)
     bench.broker.enqueue([Entry(typed_job("unheard-of", None, priority="low", now=NOW, id="typed"), "low")])
     bench.pump.turn()
     assert bench.pump.has_news, "it is told at once"
@@ -472,7 +472,7 @@ def test_renewals_name_what_each_slot_believes_to_hold(bench: Bench) -> None:
     bench.pump.turn()
     held = {slot: raw for slot, raw in bench.pump.slots.believed() if raw}
     assert len(bench.pump.slots.believed()) == 2
-    assert {hold.hold for hold in bench.broker.renew(bench.pump.slots.believed())} == {
+    assert {renewal.status for renewal in bench.broker.renew(bench.pump.slots.believed())} == {
         LeaseStatus.HELD,
         LeaseStatus.IDLE,
     }

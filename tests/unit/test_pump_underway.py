@@ -56,7 +56,7 @@ class Distant(Shaky):
         assert not any(about & awaited.slots for awaited in self.underway), "a slot is in two turns"
         assert len(self.underway) < UNDERWAY_MAX
         settled = {s.claim.slot for s in settlements}
-        holding = [slot for slot in slots if self.processing[slot] and slot not in settled]
+        holding = [slot for slot in slots if self.store.processing[slot] and slot not in settled]
         assert not holding or self.has_lost, "a slot asks for a job while it holds one"
         self.sizes.append(len(about))
         awaited = Awaited(self, self.settle_and_claim(settlements, slots), about)

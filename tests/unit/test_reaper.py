@@ -216,13 +216,13 @@ def test_jobs_that_died_together_twice_are_drawn_apart(yard: Graveyard) -> None:
     for job in jobs:
         raw = yard.running(job, slot=job)
         died_once = raw[:-1] + b',"recoveries":1}'
-        yard.broker.processing[job] = [died_once]
+        yard.broker.store.processing[job] = [died_once]
     yard.hands.advance(TTL_S)
     yard.reaper.turn()
     yard.hands.advance(RENEWAL_S + 0.001)
     yard.reaper.turn()
     now_ms = yard.hands.wall_ns() // 1_000_000
-    waits_s = sorted((due_ms - now_ms) / 1000 for due_ms in yard.broker.scheduled.values())
+    waits_s = sorted((due_ms - now_ms) / 1000 for due_ms in yard.broker.store.scheduled.values())
     backoff = yard.config.worker.backoff
     assert len(waits_s) == 16
     assert waits_s[0] >= backoff.base * (1 - backoff.jitter)

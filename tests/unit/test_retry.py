@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fileq.config import Backoff
+from fileq.config import BackoffSettings
 from fileq.core.claim import Claim
 from fileq.core.job import Job, decode, encode, file_job
 from fileq.core.outcome import Cancelled, Died, Done, Failed, Outcome, Refused, Released
@@ -17,7 +17,7 @@ from fileq.core.retry import ERROR_MAX, Policy, decide, delay_s
 from fileq.core.settlement import Verb
 
 NOW_MS = 1_800_000_000_000
-POLICY = Policy(max_retries=3, max_recoveries=3, backoff=Backoff(base=0.5, max=10.0, jitter=0.0))
+POLICY = Policy(max_retries=3, max_recoveries=3, backoff=BackoffSettings(base=0.5, max=10.0, jitter=0.0))
 
 
 def claim_of(**fields: object) -> Claim:
@@ -39,24 +39,24 @@ def onward(raw: bytes) -> Job:
     ],
 )
 def test_each_strategy_grows_as_the_contract_says(strategy: str, base: float, delays: list[float]) -> None:
-    backoff = Backoff(strategy=strategy, base=base, max=10.0, jitter=0.0)
+    backoff = BackoffSettings(strategy=strategy, base=base, max=10.0, jitter=0.0)
     assert [delay_s(backoff, n) for n in range(1, len(delays) + 1)] == delays
 
 
 def test_a_list_of_delays_is_taken_as_it_is_and_its_last_is_reused() -> None:
-    backoff = Backoff.from_list((1.0, 5.0, 30.0))
+    backoff = BackoffSettings.from_list((1.0, 5.0, 30.0))
     assert [delay_s(backoff, n) for n in (1, 2, 3, 4, 99)] == [1.0, 5.0, 30.0, 30.0, 30.0]
 
 
 def test_jitter_comes_before_the_cap() -> None:
-    backoff = Backoff(base=9.0, max=10.0, jitter=0.2)
+    backoff = BackoffSettings(base=9.0, max=10.0, jitter=0.2)
     assert delay_s(backoff, 1, chance=lambda low, high: high) == 10.0
     assert delay_s(backoff, 1, chance=lambda low, high: low) == pytest.approx(7.2)
 
 
 @given(st.sampled_from(["exponential", "linear", "fixed", "power"]), st.integers(0, 10**6), st.floats(0, 1))
 def test_no_number_of_failures_gives_a_delay_beyond_the_cap(strategy: str, failures: int, jitter: float) -> None:
-    backoff = Backoff(strategy=strategy, base=1.5, max=10.0, jitter=jitter)
+    backoff = BackoffSettings(strategy=strategy, base=1.5, max=10.0, jitter=jitter)
     assert 0 <= delay_s(backoff, failures) <= 10.0
 
 
@@ -64,7 +64,7 @@ def test_a_failure_counts_one_retry_and_waits() -> None:
     settled = decide(claim_of(retries=1), Failed("ValueError: no", "ValueError"), POLICY, now_ms=NOW_MS, duration_ms=7)
     assert (settled.verb, settled.delay_ms) == (Verb.RETRY, 1000)
     assert (settled.error, settled.kind) == ("ValueError: no", "ValueError")
-    assert onward(settled.raw).retries == 2
+    assert onward(settled.next_raw).retries == 2
     assert settled.duration_ms == 7
     assert not settled.died
 
@@ -76,7 +76,7 @@ def test_so_there_are_at_most_four_runs_by_default() -> None:
 
 def test_a_dead_job_carries_its_error_and_when_it_failed() -> None:
     settled = decide(claim_of(retries=3), Failed("ValueError: no", "ValueError"), POLICY, now_ms=NOW_MS)
-    fields = json.loads(settled.raw)
+    fields = json.loads(settled.next_raw)
     assert (fields["retries"], fields["error"]) == (4, "ValueError: no")
     assert fields["failed_at"] == "2027-01-15T08:00:00.000Z"
 
@@ -97,7 +97,7 @@ def test_a_handler_may_choose_the_delay_even_beyond_the_cap() -> None:
 def test_the_first_death_costs_a_job_nothing_but_a_mark() -> None:
     settled = decide(claim_of(retries=2), Died("killed by SIGKILL"), POLICY, now_ms=NOW_MS)
     assert (settled.verb, settled.died) == (Verb.RELEASE, True)
-    assert (onward(settled.raw).recoveries, onward(settled.raw).retries) == (1, 2)
+    assert (onward(settled.next_raw).recoveries, onward(settled.next_raw).retries) == (1, 2)
 
 
 def test_later_deaths_wait_so_that_bystanders_part_from_the_culprit() -> None:
@@ -107,13 +107,13 @@ def test_later_deaths_wait_so_that_bystanders_part_from_the_culprit() -> None:
 
 def test_past_max_recoveries_a_job_is_dead_with_what_killed_it() -> None:
     settled = decide(claim_of(recoveries=3, retries=1), Died("killed by SIGSEGV"), POLICY, now_ms=NOW_MS)
-    job = onward(settled.raw)
+    job = onward(settled.next_raw)
     assert (settled.verb, job.error, job.recoveries, job.retries) == (Verb.BURY, "killed by SIGSEGV", 4, 1)
 
 
 def test_a_release_changes_nothing_about_the_job() -> None:
     claim = claim_of(retries=1)
-    assert decide(claim, Released(), POLICY, now_ms=NOW_MS).raw == claim.raw
+    assert decide(claim, Released(), POLICY, now_ms=NOW_MS).next_raw == claim.raw
 
 
 @pytest.mark.parametrize("outcome", [Done(), Failed("no", "E"), Died("SIGKILL"), Released(), Cancelled()])
@@ -131,7 +131,7 @@ def test_a_job_that_nobody_tried_to_run_is_dead_with_the_reason_and_no_attempt_c
     settled = decide(claim_of(retries=2), Refused("no handler", "NoHandler"), POLICY, now_ms=NOW_MS)
     assert (settled.verb, settled.refused, settled.is_failure) == (Verb.BURY, True, False)
     assert (settled.error, settled.kind, settled.outcome) == ("no handler", "NoHandler", "refused")
-    fields = json.loads(settled.raw)
+    fields = json.loads(settled.next_raw)
     assert (fields["retries"], fields["error"]) == (2, "no handler")
     assert fields["failed_at"] == "2027-01-15T08:00:00.000Z"
     assert "recoveries" not in fields
@@ -144,7 +144,7 @@ def test_a_job_that_nobody_tried_to_run_is_dead_with_the_reason_and_no_attempt_c
 def test_bytes_that_are_no_job_are_buried_as_they_are(outcome: Refused | Failed | Died) -> None:
     claim = Claim("w", 1, "low", b"\xff", None, defect="not a job: x")
     settled = decide(claim, outcome, POLICY, now_ms=NOW_MS)
-    assert (settled.verb, settled.raw, settled.error) == (Verb.BURY, b"\xff", "not a job: x")
+    assert (settled.verb, settled.next_raw, settled.error) == (Verb.BURY, b"\xff", "not a job: x")
     assert not settled.is_failure
 
 
@@ -155,4 +155,4 @@ def test_an_endless_error_is_cut() -> None:
 def test_what_another_version_knows_of_a_job_survives_its_retry() -> None:
     raw = encode(claim_of().job)[:-1] + b',"later":[1.10]}'  # type: ignore[arg-type]
     claim = Claim("w", 1, "low", raw, decode(raw), "a")
-    assert decide(claim, Failed("x", "X"), POLICY, now_ms=NOW_MS).raw.endswith(b'"later":[1.10]}')
+    assert decide(claim, Failed("x", "X"), POLICY, now_ms=NOW_MS).next_raw.endswith(b'"later":[1.10]}')

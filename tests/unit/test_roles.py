@@ -48,7 +48,7 @@ class Signals:
     def come(self) -> None:
         self._said.put(True)
 
-    def enough(self) -> None:
+    def end_wait(self) -> None:
         self._said.put(False)
 
     def wait(self) -> bool:

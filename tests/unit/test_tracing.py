@@ -1,4 +1,4 @@
-"""Which spans are made of which events, and that whoever tells never waits for whoever sends."""
+"""Which events make which spans. Emitting never waits for the collector."""
 
 from __future__ import annotations
 
@@ -12,11 +12,24 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from fileq.core.events import (
+    AttemptEnded,
+    JobCancelled,
+    JobCompleted,
+    JobDead,
+    JobFailed,
+    JobFenced,
+    JobRecovered,
+    JobReleased,
+)
 from fileq.core.job import Job, typed_job
+from fileq.core.process_events import BrokerLost
 from fileq.core.trace import attempt_span_id, new_ids, parent_of, traceparent
-from fileq.observe import tracing
-from fileq.observe.tracing import BATCH, MOST, Tracing, make_exporter
+from fileq.observe import span_sender, tracing
+from fileq.observe.span_sender import BATCH, SPANS_MAX, make_exporter
+from fileq.observe.tracing import Tracing
 from tests.support.clocks import RecordedEvents
+from tests.support.event_samples import claim_event, end_event, fence_event
 from tests.support.waiting import wait_until
 
 NOW = datetime.fromtimestamp(1_800_000_000, UTC)
@@ -24,7 +37,7 @@ TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 class Exporter(SpanExporter):
-    """Keeps what it is given; holds it up, or refuses it, when told to."""
+    """Keeps the spans that it accepts. A test can make it wait or refuse."""
 
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
@@ -42,7 +55,7 @@ class Exporter(SpanExporter):
 
 
 class Bench:
-    """A listener, what it sends, and what comes through to the others."""
+    """Tracing under test, the spans it sends, and the events it passes on."""
 
     def __init__(self) -> None:
         self.exporter = Exporter()
@@ -51,7 +64,7 @@ class Bench:
         self.emit = self.tracing.around(self.passed_on)
 
     def claim(self, job: Job | None, slot: str = "slot") -> None:
-        self.emit("job.claimed", job_id=job.id if job else "raw-1", job=job, queue="low", worker_id=slot)
+        self.emit(claim_event(job, slot))
 
     def spans(self) -> dict[str, ReadableSpan]:
         """By name, after everything was sent."""
@@ -61,8 +74,8 @@ class Bench:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
-    monkeypatch.setattr(tracing, "REST_S", 0.01)
-    monkeypatch.setattr(tracing, "DELAY_S", 0.01)
+    monkeypatch.setattr(span_sender, "FAILURE_PAUSE_S", 0.01)
+    monkeypatch.setattr(span_sender, "BATCH_DELAY_S", 0.01)
     bench = Bench()
     yield bench
     bench.exporter.may_answer.set()
@@ -74,84 +87,84 @@ def job(id: str = "job", **changes: Any) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("event", "fields", "outcome", "error"),
+    ("event", "outcome", "error"),
     [
-        ("job.completed", {"duration_ms": 5}, "completed", None),
-        ("job.completed", {"duration_ms": 0, "is_superseded": True}, "superseded", None),
-        ("job.failed", {"duration_ms": 5, "error": "ValueError: x"}, "failed", "ValueError: x"),
-        ("job.dead", {"duration_ms": 5, "error": "gone"}, "dead", "gone"),
-        ("job.recovered", {"duration_ms": 5, "error": "killed by signal SIGSEGV"}, "died", "killed by signal SIGSEGV"),
-        ("job.released", {"duration_ms": 5}, "released", None),
-        ("job.cancelled", {"duration_ms": 5, "error": "cancelled"}, "cancelled", None),
-        ("job.fenced", {}, "fenced", "fenced"),
+        (end_event(JobCompleted, duration_ms=5), "completed", None),
+        (end_event(JobCompleted, is_superseded=True), "superseded", None),
+        (end_event(JobFailed, duration_ms=5, error="ValueError: x"), "failed", "ValueError: x"),
+        (end_event(JobDead, duration_ms=5, error="gone"), "dead", "gone"),
+        (end_event(JobRecovered, duration_ms=5, error="killed by SIGSEGV"), "died", "killed by SIGSEGV"),
+        (end_event(JobReleased, duration_ms=5), "released", None),
+        (end_event(JobCancelled, duration_ms=5, error="cancelled"), "cancelled", None),
+        (fence_event(), "fenced", "fenced"),
     ],
 )
 def test_each_end_of_an_attempt_is_the_outcome_of_its_span(
-    bench: Bench, event: str, fields: dict[str, Any], outcome: str, error: str | None
+    bench: Bench, event: AttemptEnded | JobFenced, outcome: str, error: str | None
 ) -> None:
     bench.claim(job())
-    bench.emit(event, job_id="job", worker_id="slot", **fields)
+    bench.emit(event)
     process = bench.spans()["process"]
     assert process.attributes is not None
     assert process.attributes["job.outcome"] == outcome
     assert process.attributes.get("job.error") == process.status.description == error
     assert process.status.is_unset is (error is None)
-    if "duration_ms" in fields:
-        assert process.end_time - process.start_time == fields["duration_ms"] * 1_000_000  # type: ignore[operator]
+    if isinstance(event, AttemptEnded):
+        assert process.end_time - process.start_time == event.duration_ms * 1_000_000  # type: ignore[operator]
 
 
-def test_lines_have_the_ids_of_the_span_they_belong_to(bench: Bench) -> None:
+def test_an_event_is_passed_on_with_the_ids_of_its_span(bench: Bench) -> None:
     bench.claim(job(trace_id=TRACE_ID, span_id=SPAN_ID))
-    bench.emit("job.completed", job_id="job", worker_id="slot", duration_ms=1, trace_id=TRACE_ID, span_id=SPAN_ID)
+    bench.emit(end_event(JobCompleted, duration_ms=1, trace_id=TRACE_ID, span_id=SPAN_ID))
     fields = bench.passed_on.fields("job.completed")
     process = bench.spans()["process"]
     assert (fields["trace_id"], int(str(fields["span_id"]), 16)) == (TRACE_ID, process.context.span_id)
     assert fields["span_id"] == attempt_span_id(job(), "slot")
 
 
-def test_what_concerns_no_attempt_of_this_process_is_passed_on_and_makes_no_span(bench: Bench) -> None:
+def test_an_event_about_no_attempt_of_this_process_is_passed_on_and_makes_no_span(bench: Bench) -> None:
     bench.claim(None)
-    bench.emit("job.dead", job_id="raw-1", worker_id="slot", duration_ms=0, error="not a job")
-    bench.emit("job.recovered", job_id="elsewhere", lost_by="other", error="e")
-    bench.emit("broker.lost", level="warning", error="e")
+    bench.emit(end_event(JobDead, "raw-1", error="not a job"))
+    bench.emit(end_event(JobRecovered, "elsewhere", worker_id=None, lost_by="other", error="e"))
+    bench.emit(BrokerLost("e"))
     assert bench.spans() == {}
     assert [event for event, _ in bench.passed_on.events] == ["job.claimed", "job.dead", "job.recovered", "broker.lost"]
 
 
-def test_an_end_is_told_once(bench: Bench) -> None:
+def test_only_the_first_end_of_an_attempt_makes_a_span(bench: Bench) -> None:
     bench.claim(job())
-    bench.emit("job.fenced", job_id="job", worker_id="slot")
-    bench.emit("job.completed", job_id="job", worker_id="slot", duration_ms=1)
+    bench.emit(fence_event())
+    bench.emit(end_event(JobCompleted, duration_ms=1))
     bench.tracing.close()
     assert [span.name for span in bench.exporter.spans] == ["consume", "process"]
 
 
-def test_while_the_collector_hangs_nobody_waits_and_the_oldest_are_dropped(bench: Bench) -> None:
+def test_while_the_collector_hangs_emitting_does_not_wait_and_the_oldest_spans_are_dropped(bench: Bench) -> None:
     bench.exporter.may_answer.clear()
     bench.claim(job("first"))
     wait_until(lambda: bench.exporter.calls)
-    for n in range(MOST + 10):
+    for n in range(SPANS_MAX + 10):
         bench.claim(job(f"job-{n}"))
     bench.exporter.may_answer.set()
-    wait_until(lambda: len(bench.exporter.spans) == 1 + MOST)
+    wait_until(lambda: len(bench.exporter.spans) == 1 + SPANS_MAX)
     kept = [span.attributes["job.id"] for span in bench.exporter.spans if span.attributes]
-    assert kept == ["first", *(f"job-{n}" for n in range(10, MOST + 10))]
-    assert bench.exporter.calls == 1 + MOST // BATCH
+    assert kept == ["first", *(f"job-{n}" for n in range(10, SPANS_MAX + 10))]
+    assert bench.exporter.calls == 1 + SPANS_MAX // BATCH
 
 
-def test_an_outage_is_told_at_its_start_and_at_its_end(bench: Bench) -> None:
+def test_an_outage_is_reported_at_its_start_and_at_its_end(bench: Bench) -> None:
     bench.exporter.result = SpanExportResult.FAILURE
     for n in range(5):
         bench.claim(job(f"job-{n}"))
         wait_until(lambda n=n: bench.exporter.calls > n)  # type: ignore[misc]
     bench.exporter.result = SpanExportResult.SUCCESS
     bench.claim(job("heard"))
-    wait_until(lambda: bench.told.count("collector.found"))
-    assert [event for event, _ in bench.told.events] == ["collector.lost", "collector.found"]
-    assert bench.told.fields("collector.found")["dropped"] == 5
+    wait_until(lambda: bench.told.count("collector.restored"))
+    assert [event for event, _ in bench.told.events] == ["collector.lost", "collector.restored"]
+    assert bench.told.fields("collector.restored")["dropped"] == 5
 
 
-def test_what_must_end_at_once_does_not_wait_for_a_collector_that_hangs(
+def test_a_hurried_close_does_not_wait_for_a_collector_that_hangs(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracing, "CLOSE_S", 60.0)
@@ -176,7 +189,7 @@ def test_what_must_end_at_once_does_not_wait_for_a_collector_that_hangs(
         ("grpc://collector", "collector:4317"),
     ],
 )
-def test_where_spans_are_sent_and_that_no_address_holds_a_password(endpoint: str, where: str) -> None:
+def test_the_address_of_the_collector_never_contains_the_password(endpoint: str, where: str) -> None:
     exporter: Any = make_exporter(endpoint)
     assert exporter._endpoint == where
     exporter.shutdown()

@@ -1,3 +1,7 @@
+"""The memory broker: one process, nothing on disk. For tests and trials, and the reference for the other brokers."""
+
+from __future__ import annotations
+
 from fileq.brokers.memory.broker import MemoryBroker
 
 __all__ = ["MemoryBroker"]

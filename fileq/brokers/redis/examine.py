@@ -1,54 +1,53 @@
-"""Is this server fit to keep jobs: its version, whether it evicts or forgets, its clock, our rights. Changes nothing.
+"""Checks whether the server is fit to keep jobs: version, role, eviction, persistence, clock, permissions of this user.
 
-Where the server does not let us ask, the answer is that it can't be told.
+Changes nothing. Where the server forbids a question, the finding is "unknown".
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fileq.brokers.redis.scripts import Part
+from fileq.brokers.redis.store import RedisStore
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.finding import Finding, sound, unknown, wrong
 from fileq.core.settlement import Verb
 
-if TYPE_CHECKING:
-    from fileq.brokers.redis.broker import RedisBroker
-
 OLDEST = {"redis": (7, 0), "valkey": (7, 2)}
 MOST_SKEW_S = 2.0
-_PROBE = "fileq-doctor"  # a slot that nobody registers: it is given no job
+_PROBE = "fileq-doctor"  # a slot that is never registered, so a claim gives it no job
 _FORBIDDEN = "this user may not ask"
 
 
-def examine(broker: RedisBroker) -> list[Finding]:
-    """What a start warns about. BrokerUnavailable if the server goes away meanwhile."""
-    info = _info(broker)
-    return [*_version(info), *_role(info), _eviction(broker, info), *_persistence(broker, info), _clock(broker)]
+def examine(store: RedisStore) -> list[Finding]:
+    """Everything but the permissions. BrokerUnavailable if the server goes away meanwhile."""
+    info = _info(store)
+    return [*_version(info), *_role(info), _eviction(store, info), *_persistence(store, info), _clock(store)]
 
 
-def _info(broker: RedisBroker) -> dict[str, str]:
-    """Empty where it is forbidden."""
-    reply = _asked(broker, "INFO")
+def _info(store: RedisStore) -> dict[str, str]:
+    """The fields of INFO; empty if it is forbidden."""
+    reply = _reply_or_none(store, "INFO")
     if not isinstance(reply, bytes):
         return {}
     lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
     return {name: value for name, sign, value in lines if sign}
 
 
-def _asked(broker: RedisBroker, *command: str) -> Any:
-    """The answer; None where the server refuses to give one."""
+def _reply_or_none(store: RedisStore, *command: str) -> Any:
+    """The reply; None if the server refuses the command."""
     try:
-        return broker.link.call(*command)
+        return store.call(*command)
     except BrokerUnavailable:
         raise
     except BrokerError:
         return None
 
 
-def _setting(broker: RedisBroker, name: str) -> str | None:
-    reply = _asked(broker, "CONFIG", "GET", name)
+def _setting(store: RedisStore, name: str) -> str | None:
+    reply = _reply_or_none(store, "CONFIG", "GET", name)
     if not isinstance(reply, list) or len(reply) < 2:
         return None
     value: bytes = reply[1]
@@ -75,9 +74,9 @@ def _role(info: dict[str, str]) -> Iterator[Finding]:
         yield wrong("role", "the server is a replica, which takes no jobs", "name the primary, or use Sentinel's URL")
 
 
-def _eviction(broker: RedisBroker, info: dict[str, str]) -> Finding:
-    policy = info.get("maxmemory_policy") or _setting(broker, "maxmemory-policy")
-    limit = info.get("maxmemory") or _setting(broker, "maxmemory")
+def _eviction(store: RedisStore, info: dict[str, str]) -> Finding:
+    policy = info.get("maxmemory_policy") or _setting(store, "maxmemory-policy")
+    limit = info.get("maxmemory") or _setting(store, "maxmemory")
     if policy is None or limit is None:
         return unknown("eviction", f"{_FORBIDDEN} for maxmemory-policy", "see that it is noeviction")
     if policy == "noeviction":
@@ -91,12 +90,12 @@ def _eviction(broker: RedisBroker, info: dict[str, str]) -> Finding:
     )
 
 
-def _persistence(broker: RedisBroker, info: dict[str, str]) -> Iterator[Finding]:
+def _persistence(store: RedisStore, info: dict[str, str]) -> Iterator[Finding]:
     appends = info.get("aof_enabled")
     if appends is None:
-        given = _setting(broker, "appendonly")
+        given = _setting(store, "appendonly")
         appends = None if given is None else str(int(given == "yes"))
-    saves = _setting(broker, "save")
+    saves = _setting(store, "save")
     if appends == "1":
         yield sound("persistence", "append-only file")
     elif saves:
@@ -114,14 +113,14 @@ def _persistence(broker: RedisBroker, info: dict[str, str]) -> Iterator[Finding]
             yield wrong("persistence", f"the last {what} could not be written", "see the server's log and its disk")
 
 
-def _clock(broker: RedisBroker) -> Finding:
+def _clock(store: RedisStore) -> Finding:
     before_s = time.time()
-    reply = _asked(broker, "TIME")
+    reply = _reply_or_none(store, "TIME")
     after_s = time.time()
     if not isinstance(reply, list):
         return unknown("clock", f"{_FORBIDDEN} for the time", "allow TIME: ACL SETUSER … +time")
     server_s = int(reply[0]) + int(reply[1]) / 1e6
-    # The server answered somewhere between the two.
+    # The server read its clock at some moment between the two.
     skew_s = max(before_s - server_s, server_s - after_s, 0.0)
     if skew_s > MOST_SKEW_S:
         direction = "behind" if server_s < before_s else "ahead of"
@@ -133,20 +132,27 @@ def _clock(broker: RedisBroker) -> Finding:
     return sound("clock", f"within {MOST_SKEW_S:g} s of the server's")
 
 
-def examine_rights(broker: RedisBroker) -> Finding:
-    """Runs scripts on nothing: each looks at all rights before it would write."""
+def examine_permissions(store: RedisStore) -> Finding:
+    """Runs scripts with nothing to do: each checks all its permissions before it would write."""
     trials: dict[str, Callable[[], object]] = {
-        "read": lambda: broker.census(),
-        "enqueue": lambda: broker.scripts.one("enqueue", [], (0,)),
-        "claim": lambda: broker.settle_and_claim([], [_PROBE]),
-        "complete": lambda: broker.turn_about_nothing(Verb.COMPLETE),
-        "retry": lambda: broker.turn_about_nothing(Verb.RETRY),
-        "bury": lambda: broker.turn_about_nothing(Verb.BURY),
-        "release": lambda: broker.turn_about_nothing(Verb.RELEASE),
+        "read": lambda: store.run("census", (), store.keys.split_patterns()),
+        "enqueue": lambda: store.run("enqueue", (), (0,)),
+        "claim": lambda: _try(store, Part("claim", 1, store.keys.of_slot(_PROBE), (0, 0, _PROBE))),
+        "complete": lambda: _try(store, Part(Verb.COMPLETE.value, 0, (), ())),
+        "retry": lambda: _try(store, Part(Verb.RETRY.value, 0, (), ())),
+        "bury": lambda: _try(store, Part(Verb.BURY.value, 0, (), ())),
+        "release": lambda: _try(store, Part(Verb.RELEASE.value, 0, (), ())),
     }
     for verb, trial in trials.items():
         try:
             trial()
         except BrokerError as error:
-            return wrong("rights", f"can't {verb}: {error}", "the README lists the rights fileq needs")
+            return wrong("rights", f"can't {verb}: {error}", "the README lists the permissions fileq needs")
     return sound("rights", "enough to read, enqueue, claim and settle")
+
+
+def _try(store: RedisStore, part: Part) -> None:
+    checked = store.link.checked
+    [reply] = store.send([store.scripts.settle_and_claim([part])], list).take()
+    for answer in checked(reply):
+        checked(answer)

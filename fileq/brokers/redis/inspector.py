@@ -1,37 +1,41 @@
-"""The operator's face of the broker on Redis. Looks in pages, never with one call over everything."""
+"""What operators see and change on Redis.
+
+Reads long lists page by page: one call over everything would block the server. Every change is one command or one
+script, so a kill -9 leaves it done or not done.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
-from fileq.brokers import events
-from fileq.brokers.redis.repairer import RedisMending
-from fileq.brokers.redis.scripts import Call
-from fileq.brokers.redis.wire import as_claim, as_record
+from fileq.brokers import wire_events
+from fileq.brokers.redis.encoding import id_in
+from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, WorkerInfo, WorkerView
-from fileq.core.claim import Claim
-from fileq.core.errors import BrokerError, Undecodable
-from fileq.core.job import decode
+from fileq.core.errors import BrokerError
 
 HOUR_MS = 3_600_000
 _info_decoder = msgspec.json.Decoder(WorkerInfo)
 
 
-class RedisInspector(RedisMending):
+class RedisInspector:
+    """protocol.Inspector on Redis."""
+
+    _store: RedisStore
+
     def census(self, *, sweep: bool = False) -> Census:
-        lists = [self.names.processing(slot) for slot in self.orphans()] if sweep else []
-        return self._as_census(self.scripts.one("census", lists, self.names.pattern_halves()))
+        store = self._store
+        lists = [store.keys.processing(slot) for slot in store.unregistered_slots()] if sweep else []
+        return self._as_census(store.run("census", lists, store.keys.split_patterns()))
 
     def _as_census(self, reply: Any) -> Census:
         now, pending, scheduled, running, dead, completed, cancelled, heartbeats, paused, counters = reply
         return Census(
-            pending=dict(zip(self.names.queue_names, pending, strict=True)),
+            pending=dict(zip(self._store.queues, pending, strict=True)),
             scheduled=scheduled,
             running=running,
             dead=dead,
@@ -44,108 +48,89 @@ class RedisInspector(RedisMending):
         )
 
     def overview(self, hours: int = 2) -> Overview:
-        """Two scripts in one round trip, then the fronts and the hours, which need the server's time, in another."""
-        halves = self.names.pattern_halves()
-        looked = self.scripts.run(Call("census", (), halves), Call("workers", (), halves))
-        census, workers = (self.link.value(reply) for reply in looked)
-        newest = int(census[0]) // HOUR_MS
-        wanted = range(newest - hours + 1, newest + 1)
-        fronts = [("LINDEX", key, -1) for key in self.names.queues]
-        replies = self.link.calls([*fronts, *(("HGETALL", f"{self.names.stats}:{hour}") for hour in wanted)])
-        found = zip(self.names.queue_names, replies, strict=False)
+        """One round trip runs two scripts; a second one reads the queues' fronts and the hours' counters, because the
+        hours depend on the server's time."""
+        store = self._store
+        patterns = store.keys.split_patterns()
+        scripts = [store.scripts.command(name, (), patterns) for name in ("census", "workers")]
+        census, workers = (store.link.checked(reply) for reply in store.send(scripts, list).take())
+        fronts = [("LINDEX", key, -1) for key in store.keys.queues]
+        wanted = _last_hours(int(census[0]), hours)
+        replies = store.calls([*fronts, *(("HGETALL", store.keys.hour(hour)) for hour in wanted)])
         return Overview(
             census=self._as_census(census),
-            fronts={queue: raw for queue, raw in found if raw is not None},
+            fronts={queue: raw for queue, raw in zip(store.queues, replies, strict=False) if raw is not None},
             workers=_as_views(workers),
-            hours=_hours(wanted, replies[len(fronts) :]),
+            hours=_as_hours(wanted, replies[len(fronts) :]),
         )
 
     def peek(self, place: str, limit: int) -> list[bytes]:
         if limit < 1:
             return []
+        store = self._store
         if place == "scheduled":
-            return list(self.link.call("ZRANGE", self.names.scheduled, 0, limit - 1))
-        key = self._list(place)
-        if place in self.names.queue_names:
-            return list(reversed(self.link.call("LRANGE", key, -limit, -1)))
-        return list(self.link.call("LRANGE", key, 0, limit - 1))
+            return list(store.call("ZRANGE", store.keys.scheduled, 0, limit - 1))
+        key = self._list_of(place)
+        if place in store.queues:
+            return list(reversed(store.call("LRANGE", key, -limit, -1)))
+        return list(store.call("LRANGE", key, 0, limit - 1))
 
     def pages(self, place: str, size: int = 500) -> Iterator[list[bytes]]:
+        store = self._store
         start = 0
         while True:
             if place == "scheduled":
-                page = list(self.link.call("ZRANGE", self.names.scheduled, start, start + size - 1))
+                page = list(store.call("ZRANGE", store.keys.scheduled, start, start + size - 1))
             else:
-                # From the tail, the old end: what is pushed meanwhile does not shift what is still to come.
-                page = list(reversed(self.link.call("LRANGE", self._list(place), -(start + size), -(start + 1))))
+                # From the tail, the old end: a push at the head does not shift the pages still to come.
+                page = list(reversed(store.call("LRANGE", self._list_of(place), -(start + size), -(start + 1))))
             if page:
                 yield page
             if len(page) < size:
                 return
             start += size
 
-    def _list(self, place: str) -> str:
-        key = self.names.place(place)
+    def _list_of(self, place: str) -> str:
+        key = self._store.keys.list_of(place)
         if key is None:
-            known = (*self.names.queue_names, "dead_letter", "completed", "cancelled", "scheduled")
+            known = (*self._store.queues, "dead_letter", "completed", "cancelled", "scheduled")
             raise BrokerError(f"no place is called {place!r}; there are {', '.join(known)}")
         return key
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:
-        found = []
-        for id, flat in zip(ids, self.link.calls([("HGETALL", self.names.record(id)) for id in ids]), strict=True):
-            fields = dict(zip(flat[::2], flat[1::2], strict=True))
-            queued = int(fields.get(b"queued", b"0"))
-            found.append(replace(as_record(id, fields), queued=queued) if b"state" in fields else None)
-        return found
+        return self._store.records(ids)
 
     def workers(self) -> list[WorkerView]:
-        return list(_as_views(self.scripts.one("workers", (), self.names.pattern_halves())))
+        return list(_as_views(self._store.run("workers", (), self._store.keys.split_patterns())))
 
     def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
         if not ids:
             return []
-        queues = [record.queue if record else "" for record in self.records(ids)]
-        told = [events.cancelled(id, queue) for id, queue in zip(ids, queues, strict=True)]
-        reply = self.scripts.one("withdraw", [self.names.record(id) for id in ids], told)
+        queues = [record.queue if record else "" for record in self._store.records(ids)]
+        job_events = [wire_events.cancelled(id, queue) for id, queue in zip(ids, queues, strict=True)]
+        reply = self._store.run("withdraw", [self._store.keys.record(id) for id in ids], job_events)
         return [CancelResult(word.decode()) for word in reply]
 
     def revive(self, revivals: Sequence[Revival]) -> list[bool]:
-        args = ((r.raw, r.revived, self.names.number[r.queue], "" if _is_job(r.revived) else "u") for r in revivals)
-        reply = self.scripts.one(
-            "revive", [self.names.record(r.id) for r in revivals], tuple(chain.from_iterable(args))
-        )
-        return [bool(n) for n in reply]
+        keys, numbers = self._store.keys, self._store.keys.queue_numbers
+        args = ((r.raw, r.next_raw, numbers[r.queue], "u" if id_in(r.next_raw) is None else "") for r in revivals)
+        records = [keys.record(r.id) for r in revivals]
+        return [bool(n) for n in self._store.run("revive", records, tuple(chain.from_iterable(args)))]
 
     def discard(self, elements: Sequence[tuple[str, bytes]]) -> int:
-        keys = [self.names.record(id) for id, _ in elements]
-        return int(self.scripts.one("discard", keys, [raw for _, raw in elements]))
+        keys = [self._store.keys.record(id) for id, _ in elements]
+        return int(self._store.run("discard", keys, [raw for _, raw in elements]))
 
     def pause(self, queue: str) -> None:
-        self.link.call("SADD", self.names.paused, queue)
+        self._store.call("SADD", self._store.keys.paused, queue)
 
     def resume(self, queue: str) -> None:
-        self.link.call("SREM", self.names.paused, queue)
+        self._store.call("SREM", self._store.keys.paused, queue)
 
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:
-        newest = self._now_ms() // HOUR_MS
-        wanted = range(newest - hours + 1, newest + 1)
-        return _hours(wanted, self.link.calls([("HGETALL", f"{self.names.stats}:{hour}") for hour in wanted]))
-
-    def _now_ms(self) -> int:
-        return self.scripts.given_now() or time.time_ns() // 1_000_000
-
-    def _claims_of(self, slot: str, raws: Sequence[bytes]) -> tuple[Claim, ...]:
-        """What a silent slot holds, with the queue and the time its record tells."""
-        jobs = [_id_in(raw) for raw in raws]
-        records = self.records([id or "" for id in jobs])
-        claims = []
-        for raw, id, record in zip(raws, jobs, records, strict=True):
-            number = self.names.number.get(record.queue, 0) if record else 0
-            started = record.started_ms if record else 0
-            row = (slot.encode(), b"%d" % number, raw, (id or "").encode(), b"%d" % started)
-            claims.append(as_claim(row, 0, self.names))
-        return tuple(claims)
+        store = self._store
+        wanted = _last_hours(store.now_ms(), hours)
+        return _as_hours(wanted, store.calls([("HGETALL", store.keys.hour(hour)) for hour in wanted]))
 
 
 def _as_views(rows: Sequence[Sequence[Any]]) -> tuple[WorkerView, ...]:
@@ -156,21 +141,15 @@ def _as_views(rows: Sequence[Sequence[Any]]) -> tuple[WorkerView, ...]:
     return tuple(sorted(views, key=lambda view: view.slot))
 
 
-def _hours(wanted: range, replies: Sequence[Sequence[bytes]]) -> dict[int, dict[str, int]]:
+def _last_hours(now_ms: int, hours: int) -> range:
+    newest = now_ms // HOUR_MS
+    return range(newest - hours + 1, newest + 1)
+
+
+def _as_hours(wanted: range, replies: Sequence[Sequence[bytes]]) -> dict[int, dict[str, int]]:
     found = {hour: _counters(flat) for hour, flat in zip(wanted, replies, strict=True)}
     return {hour: counters for hour, counters in found.items() if counters}
 
 
 def _counters(flat: Sequence[bytes]) -> dict[str, int]:
     return {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
-
-
-def _id_in(raw: bytes) -> str | None:
-    try:
-        return decode(raw).id
-    except Undecodable:
-        return None
-
-
-def _is_job(raw: bytes) -> bool:
-    return _id_in(raw) is not None

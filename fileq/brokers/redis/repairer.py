@@ -1,87 +1,71 @@
-"""The broker on Redis under repair. Every repair is one script, which looks again before it changes anything."""
+"""`fsck --repair` on Redis. Every repair is one script that checks again before it changes anything.
+
+Changes only what the script itself found damaged. A kill -9 leaves the damage or the repair, never half of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from fileq.brokers.redis.link import Link
-from fileq.brokers.redis.names import Names
-from fileq.brokers.redis.scripts import Scripts
+from fileq.brokers.redis.scripts import Argument
+from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.types import UnrecordedJob
 
-SCAN_COUNT = 1000
-_ESCAPE = str.maketrans({c: f"\\{c}" for c in "*?[]\\^"})
 
+class RedisRepairer:
+    """protocol.Repairer on Redis."""
 
-class RedisMending:
-    link: Link
-    names: Names
-    scripts: Scripts
-
-    def orphans(self) -> list[str]:
-        """Slots that have a processing list and no registry entry."""
-        before, after, _, _ = self.names.pattern_halves()
-        registered = {slot.decode() for slot in self.link.call("HKEYS", self.names.workers)}
-        found = {
-            key.decode()[len(before) : len(key.decode()) - len(after)]
-            for keys in self._scan(f"{before.translate(_ESCAPE)}*{after.translate(_ESCAPE)}", "list")
-            for key in keys
-        }
-        return sorted(found - registered)
-
-    def _scan(self, pattern: str, kind: str) -> Iterator[list[bytes]]:
-        cursor: bytes | int = 0
-        while True:
-            cursor, keys = self.link.call("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT, "TYPE", kind)
-            yield keys
-            if int(cursor) == 0:
-                return
+    _store: RedisStore
 
     def ids(self, size: int = 500) -> Iterator[list[str]]:
-        prefix = self.names.records
-        for keys in self._scan(f"{prefix.translate(_ESCAPE)}*", "hash"):
+        prefix = self._store.keys.records
+        for keys in self._store.scan(prefix, kind="hash"):
             found = [key.decode(errors="replace")[len(prefix) :] for key in keys]
             for start in range(0, len(found), size):
                 yield found[start : start + size]
 
     def lost(self, ids: Sequence[str]) -> list[bool]:
-        return self._reinstate("look", ids)
+        return self._run_restore("look", ids)
 
     def restore(self, ids: Sequence[str]) -> list[bool]:
-        return self._reinstate("mend", ids)
+        return self._run_restore("repair", ids)
 
-    def _reinstate(self, word: str, ids: Sequence[str]) -> list[bool]:
+    def _run_restore(self, mode: str, ids: Sequence[str]) -> list[bool]:
         if not ids:
             return []
-        keys = [self.names.record(id) for id in ids]
-        return [bool(n) for n in self.scripts.one("restore", keys, (word, *self.names.pattern_halves()[:2]))]
+        store = self._store
+        keys = [store.keys.record(id) for id in ids]
+        return [bool(n) for n in store.run("restore", keys, (mode, *store.keys.split_patterns()[:2]))]
 
     def unrecorded(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
-        return self._rerecord("look", strays)
+        return self._run_create_record("look", strays)
 
     def create_record(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
-        return self._rerecord("mend", strays)
+        return self._run_create_record("repair", strays)
 
-    def _rerecord(self, word: str, strays: Sequence[UnrecordedJob]) -> list[bool]:
-        if not strays:
+    def _run_create_record(self, mode: str, jobs: Sequence[UnrecordedJob]) -> list[bool]:
+        if not jobs:
             return []
-        keys = chain.from_iterable((self.names.record(stray.record.id), self._key_of(stray)) for stray in strays)
-        args = chain.from_iterable(self._stray_args(stray) for stray in strays)
-        return [bool(n) for n in self.scripts.one("create_record", tuple(keys), (word, *args))]
+        store = self._store
+        keys = chain.from_iterable((store.keys.record(job.record.id), self._key_of(job)) for job in jobs)
+        args = chain.from_iterable(self._job_args(job) for job in jobs)
+        return [bool(n) for n in store.run("create_record", tuple(keys), (mode, *args))]
 
-    def _key_of(self, stray: UnrecordedJob) -> str:
-        if stray.place == "processing":
-            return self.names.processing(stray.record.worker)
-        return self.names.place(stray.place) or self.names.scheduled
+    def _key_of(self, job: UnrecordedJob) -> str:
+        keys = self._store.keys
+        if job.place == "processing":
+            return keys.processing(job.record.slot)
+        return keys.list_of(job.place) or keys.scheduled
 
-    def _stray_args(self, stray: UnrecordedJob) -> tuple[bytes | str | int, ...]:
-        record = stray.record
-        number = self.names.number.get(stray.place, 0)
+    def _job_args(self, job: UnrecordedJob) -> tuple[Argument, ...]:
+        record = job.record
+        number = self._store.keys.queue_numbers.get(job.place, 0)
         times = (record.created_ms, record.started_ms, record.ended_ms)
         error = record.error.encode(errors="backslashreplace")
-        return (record.raw, number, record.state.value, record.queue, record.worker, *times, error)
+        return (record.raw, number, record.state.value, record.queue, record.slot, *times, error)
 
     def balance(self, drift: int, becomes: int = 0) -> bool:
-        lists = [self.names.processing(slot) for slot in self.orphans()]
-        return bool(self.scripts.one("balance", lists, (*self.names.pattern_halves()[:2], drift, becomes)))
+        store = self._store
+        lists = [store.keys.processing(slot) for slot in store.unregistered_slots()]
+        return bool(store.run("balance", lists, (*store.keys.split_patterns()[:2], drift, becomes)))

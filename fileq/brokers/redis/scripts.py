@@ -1,4 +1,8 @@
-"""The Lua files: found, put together with their prelude, named by their digest, called in batches."""
+"""The Lua scripts: reads the files, puts each together with the prelude, and makes the command that runs it.
+
+The files in lua/ are one script per verb. The files in lua/prelude/ stand before each of them. A file without a shebang
+is a part of settle_and_claim and is loaded with it.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,16 @@ import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from redis.exceptions import NoScriptError
-
-from fileq.brokers.redis.link import Command, Link, Replies
-from fileq.brokers.redis.names import Names
+from fileq.brokers.redis.keys import Keys
 from fileq.config import Config
 
-PRELUDE, TURN = "prelude", "settle_and_claim"
+Argument: TypeAlias = bytes | str | int
+Command: TypeAlias = tuple[Argument, ...]
+
+PRELUDE = ("arguments", "checks", "counters", "jobs", "ledger", "settlements")  # each uses those before it
+SETTLE_AND_CLAIM = "settle_and_claim"
 
 
 class Script(NamedTuple):
@@ -24,14 +29,13 @@ class Script(NamedTuple):
 
 @functools.cache
 def all_scripts() -> dict[str, Script]:
-    """Every script by its name. The prelude goes right behind the shebang, which must stay first; files without one
-    are the parts of a turn, and go with it."""
+    """Every script by its name. The prelude follows the shebang, which must be the first line."""
     folder = resources.files(__package__) / "lua"
-    texts = {file.name.removesuffix(".lua"): file.read_bytes() for file in folder.iterdir()}
-    prelude = texts.pop(PRELUDE)
+    texts = {file.name.removesuffix(".lua"): file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    prelude = b"".join((folder / "prelude" / f"{name}.lua").read_bytes() for name in PRELUDE)
     parts = {name: text for name, text in texts.items() if not text.startswith(b"#!")}
     functions = (b"PARTS.%s = function()\n%send\n" % (name.encode(), text) for name, text in sorted(parts.items()))
-    before = {TURN: b"local PARTS = {}\n" + b"".join(functions)}
+    before = {SETTLE_AND_CLAIM: b"local PARTS = {}\n" + b"".join(functions)}
     scripts = {}
     for name in texts.keys() - parts.keys():
         shebang, _, body = texts[name].partition(b"\n")
@@ -40,97 +44,45 @@ def all_scripts() -> dict[str, Script]:
     return scripts
 
 
-class Call(NamedTuple):
-    """One run of one script: its own keys and arguments; the fixed ones are added when it is sent."""
-
-    name: str
-    keys: Sequence[str] = ()
-    args: Sequence[bytes | str | int] = ()
-
-
 class Part(NamedTuple):
-    """A verb's share of a turn: so many settlements or slots, with their keys and arguments."""
+    """One verb's part of settle_and_claim: how many settlements or slots, with their keys and arguments."""
 
     verb: str
     size: int
     keys: Sequence[str]
-    args: Sequence[bytes | str | int]
-
-
-def turn_call(parts: Sequence[Part]) -> Call:
-    keys: list[str] = []
-    head: list[bytes | str | int] = [len(parts)]
-    args: list[bytes | str | int] = []
-    for part in parts:
-        keys += part.keys
-        args += part.args
-        head += (part.verb, part.size, len(part.keys), len(part.args))
-    return Call(TURN, keys, head + args)
+    args: Sequence[Argument]
 
 
 class Scripts:
-    """Runs scripts over a link, any number in one round trip. Thread-safe."""
+    """Makes commands that run scripts, with the keys and arguments that all scripts share. Sends nothing."""
 
-    def __init__(self, link: Link, config: Config, names: Names, clock: Callable[[], int] | None) -> None:
-        self._link = link
-        self._names = names
+    def __init__(self, config: Config, keys: Keys, clock: Callable[[], int] | None) -> None:
+        self._keys = keys
         self._clock = clock
         worker = config.worker
         self._fixed_args: tuple[str | int, ...] = (
-            names.records,
-            names.events,
+            keys.records,
+            keys.events,
             round(worker.heartbeat_ttl * 1000),
             round(worker.history_ttl * 1000),
             worker.completed_max,
             round(config.observability.stats_retention * 1000),
-            len(names.queues),
-            *names.queue_names,
+            len(keys.queues),
+            *keys.queue_names,
         )
 
-    def run(self, *calls: Call) -> Replies:
-        """The replies, errors in their places."""
-        return self.post(*calls).take()
+    def command(self, name: str, keys: Sequence[str] = (), args: Sequence[Argument] = ()) -> Command:
+        """Runs the script with these keys and arguments of its own."""
+        now_ms = self._clock() if self._clock is not None else b""
+        all_keys = (*self._keys.fixed, *keys)
+        return ("EVALSHA", all_scripts()[name].sha, len(all_keys), *all_keys, now_ms, *self._fixed_args, *args)
 
-    def post(self, *calls: Call) -> PostedCalls:
-        """As run(), in two steps."""
-        return PostedCalls(self, self._link, [self._command(call) for call in calls])
-
-    def one(self, name: str, keys: Sequence[str] = (), args: Sequence[bytes | str | int] = ()) -> Any:
-        return self._link.value(self.run(Call(name, keys, args))[0])
-
-    def load(self) -> None:
-        for reply in self._link.send([("SCRIPT", "LOAD", script.text) for script in all_scripts().values()]):
-            self._link.value(reply)
-
-    def _command(self, call: Call) -> Command:
-        now = self._clock() if self._clock is not None else b""
-        keys = (*self._names.fixed, *call.keys)
-        return ("EVALSHA", all_scripts()[call.name].sha, len(keys), *keys, now, *self._fixed_args, *call.args)
-
-    def given_now(self) -> int | None:
-        """The time a test has set; None when the server's own counts."""
-        return self._clock() if self._clock is not None else None
-
-
-class PostedCalls:
-    """Calls on their way. Every script can be repeated, so a server that has lost them is given them all and the whole
-    batch again."""
-
-    def __init__(self, scripts: Scripts, link: Link, commands: Sequence[Command]) -> None:
-        self._scripts = scripts
-        self._link = link
-        self._commands = commands
-        self._posted = link.post(commands)
-
-    def take(self) -> Replies:
-        replies = self._posted.take()
-        if any(isinstance(reply, NoScriptError) for reply in replies):
-            self._scripts.load()
-            # A server that crashed after obeying has lost its reply and its scripts together.
-            was_repeated = replies.repeated
-            replies = self._link.send(self._commands)
-            replies.repeated |= was_repeated
-        return replies
-
-    def drop(self) -> None:
-        self._posted.drop()
+    def settle_and_claim(self, parts: Sequence[Part]) -> Command:
+        keys: list[str] = []
+        head: list[Argument] = [len(parts)]
+        args: list[Argument] = []
+        for part in parts:
+            keys += part.keys
+            args += part.args
+            head += (part.verb, part.size, len(part.keys), len(part.args))
+        return self.command(SETTLE_AND_CLAIM, keys, head + args)

@@ -1,4 +1,7 @@
-"""Which server to talk to: a plain one, a socket, the master that Sentinel names, or a slot's node of a cluster."""
+"""Which server to connect to: a plain one, a socket, the master that Sentinel names, or a node of a cluster.
+
+Owns the connection pool and the settings of its connections. Sends no command of fileq's.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from redis.connection import AbstractConnection, Connection, ConnectionPool, SSL
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from fileq.brokers.redis.names import Names
+from fileq.brokers.redis.keys import Keys
 from fileq.config import Config
 from fileq.core.errors import ConfigError
 
@@ -20,7 +23,7 @@ SENTINEL_PORT, REDIS_PORT = 26379, 6379
 
 
 class Topology:
-    """Finds the pool of the server in charge; refresh() after it seems to have changed."""
+    """The pool of the server that serves fileq's keys. Call refresh() when another server may have taken over."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -30,9 +33,10 @@ class Topology:
         self._scheme = url.scheme
         self._cluster: RedisCluster | None = None
         self._pool: ConnectionPool
-        self._key = Names(config).workers
+        keys = Keys(config)
+        self._key = keys.workers
         if url.scheme == "redis+cluster":
-            Names(config).check_one_slot()
+            keys.check_hash_slot()
             self._nodes = [ClusterNode(host, port) for host, port in _hosts(url.netloc, REDIS_PORT)]
         elif url.scheme == "redis+sentinel":
             self._pool = self._sentinel_pool(url.netloc, url.path)
@@ -51,13 +55,13 @@ class Topology:
         return cluster.get_redis_connection(node).connection_pool
 
     def refresh(self) -> None:
-        """Ask the cluster anew at the next call; Sentinel is asked at every connect by itself."""
+        """Read the cluster's layout again at the next call. Sentinel needs no refresh: every connect queries it."""
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
 
     def lone_connection(self) -> AbstractConnection:
-        """Like those of the pool, but nobody else's."""
+        """A connection like those of the pool, but outside it."""
         pool = self.pool()
         connection: AbstractConnection = pool.connection_class(**pool.connection_kwargs)
         return connection
@@ -86,8 +90,8 @@ class Topology:
         if options["password"] is None:
             options["username"] = None  # the library would send AUTH without a password
         if redis.tls.enabled or url.scheme == "rediss":
-            # TLS 1.3 sends session tickets unasked, and the pool mistakes them for a reply to somebody else's call; the
-            # library's greeting, which we do without otherwise, waits for an answer and so takes them in.
+            # TLS 1.3 sends session tickets on its own, and the pool mistakes them for an unread reply. The library's
+            # greeting, which is off otherwise, waits for a reply and so reads the tickets too.
             del options["driver_info"]
             options |= {
                 "ssl_ca_certs": redis.tls.ca_file or None,
@@ -142,7 +146,7 @@ def _credentials(netloc: str) -> tuple[str, str]:
 
 
 def _hosts(netloc: str, default_port: int) -> list[tuple[str, int]]:
-    """host:port,host:port with or without credentials before them; IPv6 in brackets."""
+    """Parses host:port,host:port, with or without credentials before it; IPv6 addresses in brackets."""
     hosts = []
     for part in netloc.rpartition("@")[2].split(","):
         parsed = urlsplit(f"//{part}")

@@ -1,7 +1,7 @@
-"""Waking and listening on Redis: one blocked connection a queue, and none that polls.
+"""Waiting for jobs and for events on Redis: one blocked connection per queue, and no polling.
 
-`BLMOVE q q RIGHT RIGHT` takes the element at the front and puts it back where it was: it blocks until the queue
-holds something, whoever pushed it, and moves nothing. Only the claim script claims.
+`BLMOVE q q RIGHT RIGHT` takes the element at the front of a list and puts it back in the same position. So it blocks
+until the queue holds something, and moves nothing. Only the claim script claims.
 """
 
 from __future__ import annotations
@@ -15,31 +15,32 @@ from typing import Any
 from redis import exceptions
 from redis.connection import AbstractConnection
 
-from fileq.brokers.redis.link import Link, translate
-from fileq.brokers.redis.names import Names
+from fileq.brokers.redis.faults import translate
+from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.link import Link
 from fileq.core.errors import BrokerUnavailable
 
-OVERDUE_S = 3.0  # beyond the limit of a wait
-FULL_PAUSE_S = 0.02  # while memory is full Redis refuses the wait: look this often instead
+OVERDUE_S = 3.0  # after the time limit of a wait
+FULL_PAUSE_S = 0.02  # Redis refuses BLMOVE while its memory is full: the pump claims this often instead
 _BROKEN = (exceptions.ConnectionError, exceptions.InvalidResponse, OSError)
 
 
 def _read(connection: AbstractConnection, timeout_s: float) -> Any:
-    """What has come or comes within this time; TimeoutError, and the connection still good, if not all of it did."""
+    """The next reply; TimeoutError if it is not complete in time, and then the connection can still be used."""
     return connection.read_response(disable_decoding=True, timeout=timeout_s, disconnect_on_error=False)
 
 
 class RedisWaiter:
-    """The blocked connections of one pump, behind one descriptor: an epoll that is itself watched."""
+    """The blocked connections of one pump behind one descriptor, which is an epoll."""
 
-    def __init__(self, link: Link, names: Names, longest_s: float) -> None:
+    def __init__(self, link: Link, keys: Keys, longest_s: float) -> None:
         self._link = link
-        self._queues = dict(zip(names.queue_names, names.queues, strict=True))
+        self._queues = dict(zip(keys.queue_names, keys.queues, strict=True))
         self._longest_s = longest_s
         self._epoll = select.epoll()
         self._connections: dict[str, AbstractConnection] = {}
         self._fds: dict[int, str] = {}
-        self._asked: dict[str, float] = {}  # queues whose connection has a wait under way, and since when
+        self._sent_s: dict[str, float] = {}  # queues with a BLMOVE in flight, and when it was sent
         self._paused: frozenset[str] = frozenset()
         self._is_full = False
 
@@ -47,21 +48,21 @@ class RedisWaiter:
         return self._epoll.fileno()
 
     def arm(self, paused: frozenset[str] = frozenset()) -> float:
-        """Raises BrokerUnavailable like any other call."""
+        """Send a BLMOVE for every queue that has none in flight. BrokerUnavailable if that fails."""
         self._paused = paused
         self._collect()
         for queue in self._queues:
             if queue in paused or self._is_overdue(queue):
                 self._drop(queue)
         if self._is_full:
-            return FULL_PAUSE_S  # asked again only after it, or the refusals would wake us without a pause
+            return FULL_PAUSE_S  # sent again only after it, or each refusal would wake the pump at once
         for queue, key in self._queues.items():
-            if queue not in paused and queue not in self._asked:
-                self._ask(queue, key)
+            if queue not in paused and queue not in self._sent_s:
+                self._send(queue, key)
         return self._longest_s
 
     def wait(self, timeout_s: float) -> bool:
-        """A wait that ran into its own time limit on the server is no work: it is asked again."""
+        """A BLMOVE that reached its time limit on the server is no sign of work: it is sent again."""
         deadline = time.monotonic() + max(0.0, timeout_s)
         while True:
             left = max(0.0, deadline - time.monotonic())
@@ -71,22 +72,22 @@ class RedisWaiter:
             if left == 0.0:
                 return False
             if was_full:
-                return True  # nobody tells us now: go and look
+                return True  # no BLMOVE is in flight: only a claim can find out
             self.arm(self._paused)
 
-    def _ask(self, queue: str, key: str) -> None:
+    def _send(self, queue: str, key: str) -> None:
         try:
             connection = self._connections.get(queue) or self._connect(queue)
             connection.send_command("BLMOVE", key, key, "RIGHT", "RIGHT", self._longest_s, check_health=False)
         except (exceptions.RedisError, OSError) as error:
             self._drop(queue)
             raise translate(error, self._link.where) from error
-        self._asked[queue] = time.monotonic()
+        self._sent_s[queue] = time.monotonic()
 
     def _is_overdue(self, queue: str) -> bool:
-        """The server ends each wait by itself. An answer this late will never come: something between us forgot the
-        connection and told nobody, and a waiter that trusts it would sleep through every job."""
-        return time.monotonic() > self._asked.get(queue, math.inf) + self._longest_s + OVERDUE_S
+        """The server ends each BLMOVE itself. A reply this late never comes: a router or firewall lost the connection
+        without a reset, and the waiter would miss every job."""
+        return time.monotonic() > self._sent_s.get(queue, math.inf) + self._longest_s + OVERDUE_S
 
     def _connect(self, queue: str) -> AbstractConnection:
         connection = self._connections[queue] = self._link.dedicated()
@@ -96,33 +97,33 @@ class RedisWaiter:
         return connection
 
     def _collect(self) -> bool:
-        """Read every answer that has come; True if one of them says that there may be work."""
+        """Read every reply that has arrived; True if one of them says that there may be work."""
         is_work = False
         self._is_full = False
         for fd, _ in self._epoll.poll(0):
             queue = self._fds[fd]
             try:
                 is_work |= _read(self._connections[queue], 0.0) is not None
-                self._asked.pop(queue, None)
+                self._sent_s.pop(queue, None)
             except exceptions.TimeoutError:
-                pass  # readable, but no answer: half of one, or something of TLS's own
+                pass  # readable, but no complete reply: a part of one, or data of the TLS layer
             except exceptions.OutOfMemoryError:
-                self._asked.pop(queue, None)
+                self._sent_s.pop(queue, None)
                 self._is_full = True
             except _BROKEN:
                 self._drop(queue)
-                is_work = True  # the turn that follows meets the outage, or finds what came meanwhile
+                is_work = True  # the claim that follows meets the outage, or finds jobs that came meanwhile
             except exceptions.ResponseError as error:
                 self._drop(queue)
                 refusal = translate(error, self._link.where, f"BLMOVE {self._queues[queue]}")
                 if not isinstance(refusal, BrokerUnavailable):
-                    raise refusal from error  # a turn may not meet it: without this, a wait that ends at once, for ever
-                # Unblocked, read-only, loading: the turn that follows is told the same, and deals with it.
+                    raise refusal from error  # a claim may not meet it, and each wait would end at once, for ever
+                # Unblocked, read-only, loading: the claim that follows gets the same reply and handles it.
                 is_work = True
         return is_work
 
     def _drop(self, queue: str) -> None:
-        self._asked.pop(queue, None)
+        self._sent_s.pop(queue, None)
         connection = self._connections.pop(queue, None)
         if connection is None:
             return

@@ -1,8 +1,10 @@
-"""The embedded broker: one SQLite file, shared by the processes of one machine.
+"""The SQLite broker: one database file, shared by the processes of one machine.
 
-store.py owns the file, its connections and locks (locks.py, schema.py, faults.py); books.py is the bookkeeping of
-one transaction (rows.py, listing.py); broker.py, settle.py, rate.py and inspector.py are the verbs on it; wake.py wakes
-and tells across processes; state.py is what a broker keeps outside the file.
+database.py owns the file, its connections and its locks (locks.py, database_schema.py, faults.py). store.py adds what
+a broker keeps outside the file, and opens units of work. unit_of_work.py is the work of one transaction (rows.py,
+queue_table.py, ledger_table.py, ended_list.py). queues.py, inspector.py and repairer.py are the verbs over the store
+(settlements.py, rate_window.py, census.py); broker.py puts them together. change_watcher.py and subscription.py wake
+pumps and deliver events across processes.
 """
 
 from __future__ import annotations

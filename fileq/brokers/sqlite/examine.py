@@ -1,4 +1,4 @@
-"""Is this a good place for the database: its directory, its file system, its disk. Makes and changes nothing."""
+"""Checks where the database is: its directory, its file system and its disk. Creates and changes nothing."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ import sqlite3
 from collections.abc import Iterator
 from urllib.parse import quote
 
-from fileq.brokers.sqlite import schema
+from fileq.brokers.sqlite import database_schema
 from fileq.core.finding import Finding, sound, wrong
 from fileq.files.mounts import filesystem_type, is_network
 
 _SUFFIXES = ("", "-wal", "-shm", "-lock", "-listen")
-LEAST_FREE = 100 * 1024 * 1024
+LEAST_FREE_BYTES = 100 * 1024 * 1024
 
 
-def examine_place(path: str) -> Iterator[Finding]:
-    """Whether the database is there or not yet."""
+def examine_location(path: str) -> Iterator[Finding]:
+    """Works whether or not the database exists yet."""
     path = os.path.abspath(path)
     directory = os.path.dirname(path)
     if not os.path.isdir(directory):
         yield wrong("database directory", f"{directory} does not exist", f"mkdir -p {directory}, or set sqlite.path")
         return
-    there = [path + suffix for suffix in _SUFFIXES if os.path.exists(path + suffix)]
-    closed = [file for file in there if not os.access(file, os.R_OK | os.W_OK, effective_ids=True)]
+    existing = [path + suffix for suffix in _SUFFIXES if os.path.exists(path + suffix)]
+    unwritable = [file for file in existing if not os.access(file, os.R_OK | os.W_OK, effective_ids=True)]
     if not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
-        yield wrong("database directory", f"{directory} is not writable", "give this user the right to write there")
-    elif closed:
-        yield wrong("database directory", f"{closed[0]} is not writable", "give this user the right to write it")
+        yield wrong("database directory", f"{directory} is not writable", "give this user write permission there")
+    elif unwritable:
+        yield wrong("database directory", f"{unwritable[0]} is not writable", "give this user write permission on it")
     else:
         yield sound("database directory", f"{directory} is writable")
     filesystem = filesystem_type(path)
     if is_network(filesystem):
-        yield wrong("file system", f"{filesystem}, where locks can't be trusted", "set sqlite.path to a local disk")
+        yield wrong("file system", f"{filesystem}, where locks are not reliable", "set sqlite.path to a local disk")
     else:
         yield sound("file system", f"{filesystem or 'unknown'}, local")
     yield _space(directory)
 
 
 def older_schema(path: str) -> int:
-    """The schema of a database that the next opening would migrate; 0 for any other. Opens it for reading only."""
+    """The schema of a database that the next start would migrate; 0 for any other. Opens the file for reading only."""
     with contextlib.suppress(sqlite3.Error):
         uri = f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode=ro"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=1.0)) as connection:
             owner = connection.execute("PRAGMA application_id").fetchone()[0]
-            version = schema.version_of(connection)
-            if owner == schema.APPLICATION_ID and version < schema.VERSION:
+            version = database_schema.version_of(connection)
+            if owner == database_schema.APPLICATION_ID and version < database_schema.VERSION:
                 return version
     return 0
 
@@ -55,6 +55,8 @@ def older_schema(path: str) -> int:
 def _space(directory: str) -> Finding:
     free = shutil.disk_usage(directory).free
     shown = f"{free / 1e9:.1f} GB free" if free >= 1e9 else f"{free / 1e6:.0f} MB free"
-    if free < LEAST_FREE:
-        return wrong("disk space", f"{shown} in {directory}", "make room: without it no job is taken or settled")
+    if free < LEAST_FREE_BYTES:
+        return wrong(
+            "disk space", f"{shown} in {directory}", "free some space: jobs can't be enqueued or settled without it"
+        )
     return sound("disk space", shown)

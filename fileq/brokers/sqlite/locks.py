@@ -1,7 +1,7 @@
-"""The two locks beside a database file, both of them flock: the kernel lets go of what a killed process held.
+"""The two locks beside a database file. Both are flock: the kernel releases what a killed process held.
 
-WriteLock lets one writer in at a time, served in turn. Presence tells the writers whether anybody listens
-to events. Neither knows anything of SQLite.
+WriteLock admits one writer at a time, first come, first served. SubscriberLock lets a writer find out whether any
+process subscribes to events. Neither knows SQLite.
 """
 
 from __future__ import annotations
@@ -11,29 +11,29 @@ import os
 from threading import Event, Lock, Thread
 
 
-def open_side_file(path: str) -> int:
-    # Read-only is enough for flock, and lets a group share a database whose side files another user made.
+def open_lock_file(path: str) -> int:
+    # flock needs no write permission, and a group can share a database whose lock files another user created.
     return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
 
 class WriteLock:
-    """An flock with a deadline, for one caller at a time.
+    """An flock with a timeout, for one caller at a time.
 
-    A blocked flock is served in turn, and polling is not: with four busy processes the longest wait was
-    13 ms against 490 ms. But a blocked flock can't be called off, so where the lock is taken one thread
-    blocks in the caller's place, and keeps doing so if the caller gives up: the next one finds it there."""
+    The kernel serves blocked callers of flock in their order; polling has no order. With four busy processes the
+    longest wait was 13 ms against 490 ms. But a blocked flock can't be cancelled. So if the lock is taken, a thread
+    blocks in the caller's place. It keeps waiting if the caller gives up, and the next caller waits for it."""
 
     def __init__(self, path: str) -> None:
-        self._fd = open_side_file(path)
+        self._fd = open_lock_file(path)
         self._mutex = Lock()
-        self._granted: Event | None = None  # while a thread is blocked
+        self._granted: Event | None = None  # set while a thread is blocked
         self._is_wanted = False
         self._is_closed = False
 
     def acquire(self, timeout_s: float) -> bool:
         with self._mutex:
             if self._granted is None:
-                if _try(self._fd, fcntl.LOCK_EX):
+                if _try_lock(self._fd, fcntl.LOCK_EX):
                     return True
                 self._granted = Event()
                 Thread(target=self._block, args=(self._granted,), name="fileq-flock", daemon=True).start()
@@ -42,7 +42,7 @@ class WriteLock:
         try:
             is_ours = granted.wait(timeout_s)
         finally:
-            # Granted just after we gave up, or a signal's handler raised: nobody would ever release it.
+            # The lock may be granted just after the timeout, or a signal handler may raise: release it here then.
             with self._mutex:
                 self._is_wanted = False
                 if granted.is_set() and not is_ours:
@@ -70,49 +70,52 @@ class WriteLock:
                 os.close(self._fd)
 
     def abandon(self) -> None:
-        """In a forked child: the parent's lock must not live on in a copy of its descriptor."""
+        """In a forked child: closes its copy of the descriptor, which would keep the parent's lock after its death."""
         if not self._is_closed:
             self._is_closed = True
             os.close(self._fd)
 
 
-class Presence:
-    """Who listens holds a shared lock; a writer that can take it alone knows that nobody does."""
+class SubscriberLock:
+    """Each subscriber holds a shared lock. A writer that can take the lock exclusively knows that there are none.
+
+    exist() and add() need the write lock: two writers that check at once would each take the other for a
+    subscriber."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._fd = open_side_file(path)
-        self._listening: set[int] = set()
+        self._fd = open_lock_file(path)
+        self._subscribers: set[int] = set()
         self._is_closed = False
 
-    def is_anybody_there(self) -> bool:
-        """Only for holders of the write lock: two that ask at once would take each other for a listener."""
-        if not _try(self._fd, fcntl.LOCK_EX):
+    def exist(self) -> bool:
+        """Whether any process has a subscriber."""
+        if not _try_lock(self._fd, fcntl.LOCK_EX):
             return True
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         return False
 
-    def enter(self) -> int:
-        """Every writer that begins from now on knows. Only for holders of the write lock, while nobody is asking."""
-        fd = open_side_file(self._path)
+    def add(self) -> int:
+        """Adds a subscriber, for remove(). Every later transaction of any process sees it."""
+        fd = open_lock_file(self._path)
         fcntl.flock(fd, fcntl.LOCK_SH)
-        self._listening.add(fd)
+        self._subscribers.add(fd)
         return fd
 
-    def leave(self, fd: int) -> None:
-        if fd in self._listening:
-            self._listening.discard(fd)
+    def remove(self, fd: int) -> None:
+        if fd in self._subscribers:
+            self._subscribers.discard(fd)
             os.close(fd)
 
     def close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            for fd in [self._fd, *self._listening]:
+            for fd in [self._fd, *self._subscribers]:
                 os.close(fd)
-            self._listening.clear()
+            self._subscribers.clear()
 
 
-def _try(fd: int, operation: int) -> bool:
+def _try_lock(fd: int, operation: int) -> bool:
     try:
         fcntl.flock(fd, operation | fcntl.LOCK_NB)
     except BlockingIOError:

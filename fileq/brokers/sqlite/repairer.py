@@ -1,4 +1,7 @@
-"""The SQLite broker under repair. Follows the memory broker's line by line, on the books of a transaction."""
+"""The SQLite broker's repairs: protocol.Repairer over a SqliteStore. Every repair is one transaction.
+
+Changes only what is still wrong in that transaction. Follows the memory broker's repairer line by line.
+"""
 
 from __future__ import annotations
 
@@ -8,100 +11,107 @@ from zlib import crc32
 
 from msgspec.json import encode
 
-from fileq.brokers.sqlite.books import Books
-from fileq.brokers.sqlite.inspector import SqliteInspector
-from fileq.brokers.sqlite.rows import Row, find_rows
-from fileq.brokers.sqlite.schema import find_holes
+from fileq.brokers.sqlite.census import take_census
+from fileq.brokers.sqlite.database_schema import rebuild_holes
+from fileq.brokers.sqlite.rows import RecordRow, find_records
+from fileq.brokers.sqlite.store import SqliteStore
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.brokers.types import Record, UnrecordedJob
 from fileq.core.job import State
 
 
-class SqliteMending(SqliteInspector):
+class SqliteRepairer:
+    _store: SqliteStore
+
     def ids(self, size: int = 500) -> Iterator[list[str]]:
         last = 0
         while True:
-            with self.reading() as (db, now):
+            with self._store.snapshot() as (db, now_ms):
                 sql = "SELECT number, id, expires_ms FROM records WHERE number > ? ORDER BY number LIMIT ?"
                 page = db.execute(sql, (last, size)).fetchall()
             if not page:
                 return
-            yield [id for _, id, expires_ms in page if expires_ms is None or expires_ms > now]
+            yield [id for _, id, expires_ms in page if expires_ms is None or expires_ms > now_ms]
             last = page[-1][0]
 
     def lost(self, ids: Sequence[str]) -> list[bool]:
-        with self.reading() as (db, now):
-            rows = find_rows(db, ids, now)
-            return [(row := rows[id]) is not None and self._is_astray(db, row) for id in ids]
+        with self._store.snapshot() as (db, now_ms):
+            records = find_records(db, ids, now_ms)
+            return [(record := records[id]) is not None and self._is_lost(db, record) for id in ids]
 
-    def _is_astray(self, db: sqlite3.Connection, row: Row) -> bool:
-        """False when it has ended, and lies nowhere for ever; and for a queue that only another configuration knows."""
+    def _is_lost(self, db: sqlite3.Connection, record: RecordRow) -> bool:
+        """False for a job that has ended, and for a queue that is not configured here."""
         place = {
-            State.PENDING: row.queue,
+            State.PENDING: record.queue,
             State.SCHEDULED: "scheduled",
             State.RETRYING: "scheduled",
             State.RUNNING: "processing",
             State.DEAD: "dead_letter",
-        }.get(State(row.state))
-        return place is not None and row.queue in self.queue_names and not self._lies(db, place, row)
-
-    def _lies(self, db: sqlite3.Connection, place: str, row: Row | Record) -> bool:
-        sql, values = {
-            "scheduled": ("scheduled WHERE raw = ?", (row.raw,)),
-            "processing": ("slots WHERE slot = ? AND held = ?", (row.worker, row.raw)),
-            "dead_letter": ("dead WHERE crc = ? AND raw = ?", (crc32(row.raw), row.raw)),
-        }.get(place, ("queued WHERE queue = ? AND raw = ?", (place, row.raw)))
-        return db.execute(f"SELECT 1 FROM {sql} LIMIT 1", values).fetchone() is not None
+        }.get(State(record.state))
+        return place is not None and record.queue in self._store.queue_names and not _is_in(db, place, record)
 
     def restore(self, ids: Sequence[str]) -> list[bool]:
-        with self.writing() as books:
-            answers = [self._reinstate(books, books.row(id)) for id in ids]
-            if any(answers):
-                find_holes(books.db)  # whoever took them out has left some
-            return answers
+        with self._store.unit_of_work() as work:
+            results = [self._restore(work, work.record(id)) for id in ids]
+            if any(results):
+                rebuild_holes(work.db)  # a job deleted by hand left a hole that is not listed
+            return results
 
-    def _reinstate(self, books: Books, row: Row | None) -> bool:
-        if row is None or not self._is_astray(books.db, row):
+    def _restore(self, work: UnitOfWork, record: RecordRow | None) -> bool:
+        if record is None or not self._is_lost(work.db, record):
             return False
-        books.change(row).expires_ms = None
-        if row.state == State.DEAD:
-            books.db.execute("INSERT INTO dead (raw, crc) VALUES (?, ?)", (row.raw, crc32(row.raw)))
-        elif row.state in (State.SCHEDULED, State.RETRYING):
-            books.db.execute("INSERT INTO scheduled VALUES (?, ?)", (row.due_ms, row.raw))
+        work.change_record(record).expires_ms = None
+        if record.state == State.DEAD:
+            work.db.execute("INSERT INTO dead (raw, crc) VALUES (?, ?)", (record.raw, crc32(record.raw)))
+        elif record.state in (State.SCHEDULED, State.RETRYING):
+            work.db.execute("INSERT INTO scheduled VALUES (?, ?)", (record.due_ms, record.raw))
         else:
-            row.queued = max(row.queued, 1) if row.state == State.PENDING else row.queued + 1
-            row.state = State.PENDING
-            books.push_raw(row.queue, row.raw, front=True)
+            record.queued = max(record.queued, 1) if record.state == State.PENDING else record.queued + 1
+            record.state = State.PENDING
+            work.queued.push(record.queue, record.raw, front=True)
         return True
 
-    def unrecorded(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
-        with self.reading() as (db, now):
-            rows = find_rows(db, [stray.record.id for stray in strays], now)
-            return [rows[stray.record.id] is None and self._lies(db, stray.place, stray.record) for stray in strays]
+    def unrecorded(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
+        with self._store.snapshot() as (db, now_ms):
+            records = find_records(db, [job.record.id for job in jobs], now_ms)
+            return [records[job.record.id] is None and _is_in(db, job.place, job.record) for job in jobs]
 
-    def create_record(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
-        with self.writing() as books:
-            return [self._rerecord(books, stray) for stray in strays]
+    def create_record(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
+        with self._store.unit_of_work() as work:
+            return [self._create_record(work, job) for job in jobs]
 
-    def _rerecord(self, books: Books, stray: UnrecordedJob) -> bool:
-        was = stray.record
-        if books.row(was.id) is not None or not self._lies(books.db, stray.place, was):
+    def _create_record(self, work: UnitOfWork, job: UnrecordedJob) -> bool:
+        wanted = job.record
+        if work.record(wanted.id) is not None or not _is_in(work.db, job.place, wanted):
             return False
-        row = books.row_for(was.id, was.queue, was.raw)
-        row.state, row.worker, row.error, row.result = was.state.value, was.worker, was.error, was.result
-        row.created_ms, row.started_ms, row.ended_ms = was.created_ms, was.started_ms, was.ended_ms
-        row.attempts, row.attempt_count = encode(was.attempts), was.attempt_count
-        row.queued = int(stray.place in self.queue_names)
-        if stray.place == "scheduled":
-            row.due_ms = books.db.execute("SELECT due_ms FROM scheduled WHERE raw = ?", (was.raw,)).fetchone()[0]
+        record = work.record_for(wanted.id, wanted.queue, wanted.raw)
+        record.state, record.slot = wanted.state.value, wanted.slot
+        record.error, record.result = wanted.error, wanted.result
+        record.created_ms, record.started_ms, record.ended_ms = wanted.created_ms, wanted.started_ms, wanted.ended_ms
+        record.attempts, record.attempt_count = encode(wanted.attempts), wanted.attempt_count
+        record.queued = int(job.place in self._store.queue_names)
+        if job.place == "scheduled":
+            found = work.db.execute("SELECT due_ms FROM scheduled WHERE raw = ?", (wanted.raw,)).fetchone()
+            record.due_ms = found[0]
         return True
 
     def balance(self, drift: int, becomes: int = 0) -> bool:
-        with self.writing() as books:
-            if self.census_in(books.db, books.now_ms, is_counted=True).drift != drift:
+        with self._store.unit_of_work() as work:
+            if take_census(work.db, self._store, work.now_ms, is_exact=True).drift != drift:
                 return False
-            find_holes(books.db)
-            # The hour's counters stay: nothing happened in this hour.
+            rebuild_holes(work.db)
+            # The hourly counters stay: the jobs were not deleted or adopted in this hour.
             name = "deleted" if drift > becomes else "adopted"
             sql = "INSERT INTO stats VALUES (?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value"
-            books.db.execute(sql, (name, abs(drift - becomes)))
+            work.db.execute(sql, (name, abs(drift - becomes)))
             return True
+
+
+def _is_in(db: sqlite3.Connection, place: str, record: RecordRow | Record) -> bool:
+    """Whether the record's job is in that place."""
+    sql, values = {
+        "scheduled": ("scheduled WHERE raw = ?", (record.raw,)),
+        "processing": ("slots WHERE slot = ? AND held = ?", (record.slot, record.raw)),
+        "dead_letter": ("dead WHERE crc = ? AND raw = ?", (crc32(record.raw), record.raw)),
+    }.get(place, ("queued WHERE queue = ? AND raw = ?", (place, record.raw)))
+    return db.execute(f"SELECT 1 FROM {sql} LIMIT 1", values).fetchone() is not None

@@ -1,35 +1,44 @@
-"""Records, slots and ledger entries as they lie in the tables: one struct a row, and the statements made from it."""
+"""Records and slots as they are in the tables: one struct a row, and the statements derived from it.
+
+The order of a struct's fields is that of its statements' values. Where a field's name differs from its column, the
+field's wire name is the column. Reads only; saving is the unit of work's.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, LedgerEntry, Record
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
-from fileq.core.job import Job, State, decode
+from fileq.core.job import State, decode
 
-_AT_ONCE = 64  # keys in one statement; each number of them is a statement of its own, prepared once
+_KEYS_PER_STATEMENT = 64  # each number of keys is a statement of its own that SQLite prepares once
 
 _encoder = msgspec.json.Encoder()
 _attempts_decoder = msgspec.json.Decoder(list[Attempt])
 _ledger_decoder = msgspec.json.Decoder(LedgerEntry)
 
+encode_ledger_entry = _encoder.encode
+decode_ledger_entry = _ledger_decoder.decode
 
-class Row(msgspec.Struct):
-    """A record. `queued` counts the elements in queues that were accounted for: a claim that finds it at
-    zero has met an element nobody enqueued here, and adopts it."""
+
+class RecordRow(msgspec.Struct):
+    """A job's record, changed in place.
+
+    `queued` counts the job's copies in queues that the counters include. A claim that finds it at zero has claimed a
+    copy that another program pushed, and counts it as adopted."""
 
     id: str
     state: str
     raw: bytes
     queue: str
     queued: int = 0
-    worker: str = ""
+    slot: str = msgspec.field(default="", name="worker")
     created_ms: int = 0
     started_ms: int = 0
     ended_ms: int = 0
@@ -51,7 +60,7 @@ class Row(msgspec.Struct):
             state=State(self.state),
             raw=self.raw,
             queue=self.queue,
-            worker=self.worker,
+            slot=self.slot,
             created_ms=self.created_ms,
             started_ms=self.started_ms,
             ended_ms=self.ended_ms,
@@ -65,16 +74,16 @@ class Row(msgspec.Struct):
         )
 
 
-class Slot(msgspec.Struct):
-    """A slot's registry entry, its processing list (one element at most), its heartbeat, its last settlement."""
+class SlotRow(msgspec.Struct):
+    """A slot: its registry entry, the job it holds, its heartbeat and its last settlement."""
 
     slot: str
-    info: bytes | None = None
-    held: bytes | None = None
+    info: bytes | None = None  # None while the slot is not registered
+    raw: bytes | None = msgspec.field(default=None, name="held")
     boot: str = ""
-    alive_until_ms: int = 0
-    token: int = 0
-    settled: int | None = None
+    alive_until_ms: int = 0  # on the monotonic clock of that boot
+    token: int = 0  # of its last claim
+    settled_token: int | None = msgspec.field(default=None, name="settled")
     gone_ms: int = 0
 
     def is_alive(self, boot: str, monotonic_ms: int) -> bool:
@@ -85,91 +94,67 @@ class Slot(msgspec.Struct):
         return self.token
 
     def forget(self, now_ms: int) -> None:
-        self.info = self.held = self.settled = None
+        """Clears everything but the token: a slot registered again under this id must not use a token twice."""
+        self.info = self.raw = self.settled_token = None
         self.boot, self.alive_until_ms, self.gone_ms = "", 0, now_ms
 
 
 def _upsert(table: str, struct: type[msgspec.Struct]) -> str:
-    key, *rest = struct.__struct_fields__
+    key, *rest = struct.__struct_encode_fields__
     return (
         f"INSERT INTO {table} ({', '.join((key, *rest))}) VALUES ({', '.join('?' * (1 + len(rest)))}) "
         f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in rest)}"
     )
 
 
-SAVE_ROW = _upsert("records", Row)
-SAVE_SLOT = _upsert("slots", Slot)
-_ROW = f"SELECT {', '.join(Row.__struct_fields__)} FROM records"
-_SLOT = f"SELECT {', '.join(Slot.__struct_fields__)} FROM slots"
-_ALL_SLOTS = f"{_SLOT} WHERE info IS NOT NULL OR held IS NOT NULL ORDER BY slot"
+SAVE_RECORD = _upsert("records", RecordRow)
+SAVE_SLOT = _upsert("slots", SlotRow)
+_SELECT_RECORD = f"SELECT {', '.join(RecordRow.__struct_encode_fields__)} FROM records"
+_SELECT_SLOT = f"SELECT {', '.join(SlotRow.__struct_encode_fields__)} FROM slots"
+_SELECT_ALL_SLOTS = f"{_SELECT_SLOT} WHERE info IS NOT NULL OR held IS NOT NULL ORDER BY slot"
 
 
-class Element(NamedTuple):
-    """What lies in a list, and where; `job` is None when the bytes are not one."""
-
-    position: int
-    raw: bytes
-    job: Job | None
-
-
-def find_rows(db: sqlite3.Connection, ids: Sequence[str], now_ms: int) -> dict[str, Row | None]:
-    """find_row() of each, at half the price."""
-    found: dict[str, Row | None] = dict.fromkeys(ids)
-    for row in (Row(*values) for values in _find_all(db, _ROW, "id", ids)):
-        if row.expires_ms is None or row.expires_ms > now_ms:
-            found[row.id] = row
+def find_records(db: sqlite3.Connection, ids: Sequence[str], now_ms: int) -> dict[str, RecordRow | None]:
+    """The records of these jobs. An expired record counts as absent, even if it is not deleted yet."""
+    found: dict[str, RecordRow | None] = dict.fromkeys(ids)
+    for record in (RecordRow(*values) for values in _find_all(db, _SELECT_RECORD, "id", ids)):
+        if record.expires_ms is None or record.expires_ms > now_ms:
+            found[record.id] = record
     return found
 
 
-def find_slots(db: sqlite3.Connection, names: Sequence[str]) -> dict[str, Slot | None]:
-    found: dict[str, Slot | None] = dict.fromkeys(names)
-    found.update((values[0], Slot(*values)) for values in _find_all(db, _SLOT, "slot", names))
+def find_slots(db: sqlite3.Connection, slots: Sequence[str]) -> dict[str, SlotRow | None]:
+    found: dict[str, SlotRow | None] = dict.fromkeys(slots)
+    found.update((values[0], SlotRow(*values)) for values in _find_all(db, _SELECT_SLOT, "slot", slots))
     return found
+
+
+def all_slots(db: sqlite3.Connection) -> list[SlotRow]:
+    """Every slot that is registered or holds a job."""
+    return [SlotRow(*values) for values in db.execute(_SELECT_ALL_SLOTS)]
 
 
 def find_ledger_entries(db: sqlite3.Connection, paths: Sequence[bytes]) -> dict[bytes, LedgerEntry]:
-    """find_ledger_entry() of each, at half the price; those that are not there are missing."""
+    """The entries of these paths; a path without an entry is left out."""
     rows = _find_all(db, "SELECT path, entry FROM ledger", "path", paths)
-    return {path: to_ledger_entry(entry) for path, entry in rows}
+    return {path: decode_ledger_entry(entry) for path, entry in rows}
 
 
 def _find_all(
     db: sqlite3.Connection, select: str, key: str, values: Sequence[str] | Sequence[bytes]
 ) -> Iterator[tuple[Any, ...]]:
-    for start in range(0, len(values), _AT_ONCE):
-        some = values[start : start + _AT_ONCE]
+    for start in range(0, len(values), _KEYS_PER_STATEMENT):
+        some = values[start : start + _KEYS_PER_STATEMENT]
         yield from db.execute(f"{select} WHERE {key} IN ({', '.join('?' * len(some))})", some)
 
 
-def find_row(db: sqlite3.Connection, id: str, now_ms: int) -> Row | None:
-    """The job's record; one whose time has come is gone, whether or not it was deleted yet."""
-    return find_rows(db, [id], now_ms)[id]
-
-
-def all_slots(db: sqlite3.Connection) -> list[Slot]:
-    return [Slot(*found) for found in db.execute(_ALL_SLOTS)]
-
-
-def find_ledger_entry(db: sqlite3.Connection, path: bytes) -> LedgerEntry | None:
-    found = db.execute("SELECT entry FROM ledger WHERE path = ?", (path,)).fetchone()
-    return None if found is None else to_ledger_entry(found[0])
-
-
-def to_ledger_entry(stored: bytes) -> LedgerEntry:
-    return _ledger_decoder.decode(stored)
-
-
-def from_ledger_entry(entry: LedgerEntry) -> bytes:
-    return _encoder.encode(entry)
-
-
-def as_claim(slot: str, raw: bytes, find: Callable[[str], Row | None], *, queue: str, token: int = 0) -> Claim:
-    """The element a slot holds, with what its record says of it; `queue` is the answer where none does."""
+def claim_of(slot: str, raw: bytes, find: Callable[[str], RecordRow | None], *, queue: str, token: int = 0) -> Claim:
+    """The claim of a slot that holds these bytes. Without a record the claim's queue is `queue`."""
     try:
         job = decode(raw)
     except Undecodable as defect:
         return Claim(slot, token, queue, raw, None, defect=str(defect))
-    row = find(job.id)
-    if row is None:
+    record = find(job.id)
+    if record is None:
         return Claim(slot, token, queue, raw, job, job.id)
-    return Claim(slot, token, row.queue, raw, job, job.id, row.started_ms)
+    return Claim(slot, token, record.queue, raw, job, job.id, record.started_ms)

@@ -1,7 +1,8 @@
--- Schema 2. Applied as a whole, in one transaction, to an empty file: no semicolons in comments.
--- The elements of every place are the raw bytes of a job, what more is known of it is in its record.
+-- Schema 2. Applied as a whole, in one transaction, to an empty file. No semicolons in comments: they end a statement.
+-- Every place holds the raw bytes of its jobs. Everything more that is known of a job is in its record.
+-- Changing a comment inside a statement changes the text that SQLite stores in the file.
 
--- One row a job. An integer key keeps rows that are written together on the same pages.
+-- One row for each job. An integer key keeps rows that are written together on the same pages.
 CREATE TABLE records (
     number              INTEGER PRIMARY KEY,
     id                  TEXT NOT NULL UNIQUE,
@@ -23,7 +24,7 @@ CREATE TABLE records (
 );
 CREATE INDEX records_expiring ON records (expires_ms) WHERE expires_ms IS NOT NULL;
 
--- The lowest position is the front: taken there, pushed at the other end.
+-- The lowest position is the front: jobs are claimed there and pushed at the other end.
 CREATE TABLE queued (
     queue    TEXT NOT NULL,
     position INTEGER NOT NULL,
@@ -31,15 +32,15 @@ CREATE TABLE queued (
     PRIMARY KEY (queue, position)
 ) WITHOUT ROWID;
 
--- Positions between the ends of a queue that a cancelled job left empty: with them the ends tell the length. One that
--- lies outside means nothing, and goes when the queue is empty or the position is taken again.
+-- Positions between the ends of a queue that a cancelled job left empty. A queue's length follows from its ends and
+-- its holes. A hole outside the ends has no meaning and is deleted when the queue is empty or the position is used.
 CREATE TABLE holes (
     queue    TEXT NOT NULL,
     position INTEGER NOT NULL,
     PRIMARY KEY (queue, position)
 ) WITHOUT ROWID;
 
--- Delayed and retrying. The same bytes wait once at most.
+-- Delayed and retrying jobs. The same bytes are there at most once.
 CREATE TABLE scheduled (
     due_ms INTEGER NOT NULL,
     raw    BLOB NOT NULL,
@@ -47,7 +48,7 @@ CREATE TABLE scheduled (
 ) WITHOUT ROWID;
 CREATE UNIQUE INDEX scheduled_by_bytes ON scheduled (raw);
 
--- Completed and cancelled. Positions have no gaps: appended at the high end, trimmed at the low one.
+-- Completed and cancelled jobs. Positions have no gaps: jobs are appended at the high end and trimmed at the low end.
 CREATE TABLE ended (
     state    TEXT NOT NULL,
     position INTEGER NOT NULL,
@@ -62,8 +63,8 @@ CREATE TABLE dead (
 );
 CREATE INDEX dead_by_bytes ON dead (crc);
 
--- One row a slot: registry entry, processing list, heartbeat and last settlement. What is left of a slot that
--- went is its token, so that a settlement from its former life is never taken for one of its next.
+-- One row for each slot: registry entry, processing list, heartbeat and last settlement. A deregistered slot keeps its
+-- token, so that a late settlement of its is never taken for one made after it was registered again.
 CREATE TABLE slots (
     slot           TEXT PRIMARY KEY,
     info           BLOB,                    -- JSON, NULL while not registered
@@ -94,7 +95,7 @@ CREATE TABLE hourly (
 
 CREATE TABLE paused (queue TEXT PRIMARY KEY) WITHOUT ROWID;
 
--- The producers' shared rate limit: one row once the first permit was taken.
+-- The producers' shared rate limit. It has one row after the first permit.
 CREATE TABLE rate (
     one     INTEGER PRIMARY KEY CHECK (one = 1),
     boot    TEXT NOT NULL,
@@ -102,7 +103,7 @@ CREATE TABLE rate (
     taken   INTEGER NOT NULL
 );
 
--- Written only while somebody listens, and only the newest are kept.
+-- Written only while a subscriber exists. Only the newest are kept.
 CREATE TABLE events (
     number INTEGER PRIMARY KEY,
     body   BLOB NOT NULL

@@ -11,7 +11,7 @@ from fileq.cli.command import Command, Context
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fileq.config import Row
+    from fileq.config import ListedSetting
 
 
 def _key(parser: argparse.ArgumentParser) -> None:
@@ -62,27 +62,27 @@ def _list(context: Context) -> int:
     return 0
 
 
-def _as_json(row: Row) -> dict[str, Any]:
+def _as_json(row: ListedSetting) -> dict[str, Any]:
     return {"key": row.key, "value": row.plain, "layer": row.origin.layer, "origin": row.origin.name}
 
 
-def _print(rows: list[Row]) -> None:
+def _print(rows: list[ListedSetting]) -> None:
     wide = max(len(row.key) for row in rows)
     for row in rows:
         print(f"{row.key:<{wide}}  {row.value}  ({row.origin})")
 
 
 def _set(context: Context) -> int:
-    from fileq.config.change import change
+    from fileq.config.edit import set_in_file
 
     options = context.options
     value = sys.stdin.readline().rstrip("\n") if options.value == "-" else options.value
-    changed = change(options.key, value, path=options.config, sets=options.sets)
+    changed = set_in_file(options.key, value, path=options.config, sets=options.sets)
     if options.json:
         told = {
             "path": changed.path,
             "is_new_file": changed.is_new_file,
-            "settings": list(map(_as_json, changed.rows)),
+            "settings": list(map(_as_json, changed.written)),
             "overriding": list(map(_as_json, changed.overriding)),
             "problems": changed.problems,
         }
@@ -90,8 +90,8 @@ def _set(context: Context) -> int:
         return 0
     if changed.is_new_file:
         _remark(f"there was no configuration file; wrote a new {changed.path}")
-    if changed.rows:
-        _print(changed.rows)
+    if changed.written:
+        _print(changed.written)
     else:
         print(f"{options.key} is set in {changed.path}")
     for problem in changed.problems:

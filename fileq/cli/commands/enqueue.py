@@ -65,7 +65,7 @@ def _enqueue(context: Context, entries: list[Entry]) -> int:
     try:
         for start in range(0, len(entries), PORTION):
             part = entries[start : start + PORTION]
-            fates = broker.enqueue(part).fates
+            fates = broker.enqueue(part).results
             jobs += map(_as_json, part, fates)
             spans.add([entry for entry, fate in zip(part, fates, strict=True) if fate == "enqueued"])
     finally:

@@ -106,7 +106,7 @@ def _do(
             entries.append(_entry(config, path, signature, size))
     if not entries:
         return
-    fates = [EnqueueResult.ENQUEUED] * len(entries) if is_dry_run else broker.enqueue(entries).fates
+    fates = [EnqueueResult.ENQUEUED] * len(entries) if is_dry_run else broker.enqueue(entries).results
     for entry, fate in zip(entries, fates, strict=True):
         assert fate is EnqueueResult.ENQUEUED, fate  # new ids, and whatever the ledger says
         yield Again(entry.job.filepath, "enqueued", None if is_dry_run else entry.job.id)

@@ -33,7 +33,7 @@ def check_broker(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[
 def _unopened(path: str, choice: str) -> list[Finding]:
     """Of a database that must not be opened to be looked at: one that is not there would be made, and one of an older
     fileq migrated, perhaps while that one is still running. Empty for any other."""
-    from fileq.brokers.sqlite.examine import examine_place, older_schema
+    from fileq.brokers.sqlite.examine import examine_location, older_schema
 
     if not os.path.exists(path):
         found = [unknown("broker", f"{choice}; there is no database yet", "the first start makes one")]
@@ -42,7 +42,7 @@ def _unopened(path: str, choice: str) -> list[Finding]:
         found = [sound("broker", choice), unknown("schema", f"version {version}, of an older fileq", advice)]
     else:
         return []
-    return [*found, *examine_place(path)]
+    return [*found, *examine_location(path)]
 
 
 def _advice(kind: str, error: str, choice: str) -> str:

@@ -15,11 +15,10 @@ _ADVICE = "--app-dir says where handlers are; 'fileq try PATH' runs one"
 
 
 def check_handlers(loaded: Loaded, app_dir: str) -> Iterator[Finding]:
-    are_set = loaded.is_set("handlers")
     try:
         # What a module prints while it is imported is not our data.
         with contextlib.redirect_stdout(sys.stderr):
-            routes = Routes.load(loaded.config, handlers_are_set=are_set, app_dir=app_dir)
+            routes = Routes.load(loaded.config, app_dir=app_dir)
     except ConfigError as error:
         for problem in error.problems:
             yield wrong("handlers", problem, _ADVICE if "module" in problem else "")
@@ -27,7 +26,7 @@ def check_handlers(loaded: Loaded, app_dir: str) -> Iterator[Finding]:
     routes.loop.close()
     for warning in routes.warnings:
         yield unknown("handlers", warning)
-    if not are_set and len(routes) <= 1:
+    if not loaded.config.handlers_are_given and len(routes) <= 1:
         yield unknown("handlers", "none is set: files are only checksummed", "set 'handlers' to process them")
         return
     for route in routes:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Enqueued, Entry, Event, LedgerEntry, Record, WorkerInfo
+from fileq.brokers.types import Enqueued, Entry, LedgerEntry, Record, WireEvent, WorkerInfo
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
 from fileq.core.job import Job, Version, decode, encode, raw_id, rfc3339_ms
@@ -198,7 +198,7 @@ def dead(harness: Harness, id: str = "a", *, queue: str = "low") -> bytes:
     """Makes a job of this id that is in the dead-letter list; returns its bytes there."""
     settlement = burial(running(harness, id, queue=queue))
     assert settle(harness, settlement) is SettleResult.DONE
-    return settlement.raw
+    return settlement.next_raw
 
 
 def completed(harness: Harness, *ids: str) -> None:
@@ -311,12 +311,12 @@ def subscribed(harness: Harness) -> Iterator[Any]:
     """Yields `next_events(n)`, which returns the next n events and fails if one is missing."""
     subscription = harness.broker.subscribe()
 
-    def next_events(count: int) -> list[Event]:
-        found: list[Event] = []
+    def next_events(count: int) -> list[WireEvent]:
+        found: list[WireEvent] = []
         for _ in range(count):
             event = subscription.get(10.0)
             assert event is not None, f"{count} events were expected, received {found}"
-            found.append(msgspec.json.decode(event, type=Event))
+            found.append(msgspec.json.decode(event, type=WireEvent))
         return found
 
     try:

@@ -28,12 +28,12 @@ from fileq.testing.conformance.harness import Harness, MakeHarness
 def test_a_buried_job_is_in_the_dead_letter_list_with_the_given_bytes(harness: Harness) -> None:
     settlement = burial(running(harness, "a"), now_ms=harness.clock.ms)
     settle(harness, settlement)
-    assert raws_in(harness, "dead_letter") == [settlement.raw]
-    job = decode(settlement.raw)
+    assert raws_in(harness, "dead_letter") == [settlement.next_raw]
+    job = decode(settlement.next_raw)
     assert (job.error, job.failed_at) == (ERROR, rfc3339_ms(harness.clock.ms))
     record = record_of(harness, "a")
     assert (record.state, record.ended_ms, record.error) == (State.DEAD, harness.clock.ms, ERROR)
-    assert record.raw == settlement.raw
+    assert record.raw == settlement.next_raw
 
 
 def test_a_burial_is_a_failed_attempt(harness: Harness) -> None:

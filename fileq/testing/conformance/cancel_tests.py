@@ -74,7 +74,7 @@ def test_the_worker_of_a_running_job_learns_it_at_its_next_renewal(harness: Harn
     assert record_of(harness, "a").is_cancel_requested
     assert places_of(harness, "a") == ["processing:w1"]
     [renewal] = harness.broker.renew([("w1", claim.raw)])
-    assert renewal.hold is LeaseStatus.CANCEL
+    assert renewal.status is LeaseStatus.CANCEL
     assert settle(harness, cancel(claim)) is SettleResult.DONE
     assert places_of(harness, "a") == ["cancelled"]
     assert record_of(harness, "a").state is State.CANCELLED
@@ -96,7 +96,7 @@ def test_the_request_to_cancel_outlives_the_worker(harness: Harness) -> None:
     reap_all(harness)
     claim = claim_one(harness, "w2")
     [renewal] = harness.broker.renew([("w2", claim.raw)])
-    assert renewal.hold is LeaseStatus.CANCEL
+    assert renewal.status is LeaseStatus.CANCEL
 
 
 @pytest.mark.parametrize("end", ["completed", "dead", "cancelled"])

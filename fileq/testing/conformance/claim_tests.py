@@ -71,7 +71,7 @@ def test_a_claim_writes_the_record(harness: Harness) -> None:
     harness.advance(2)
     claim_one(harness, "w1")
     record = record_of(harness, "a")
-    assert (record.state, record.worker, record.queue) == (State.RUNNING, "w1", "low")
+    assert (record.state, record.slot, record.queue) == (State.RUNNING, "w1", "low")
     assert (record.created_ms, record.started_ms, record.ended_ms) == (created_ms, harness.clock.ms, 0)
     assert record.attempt_count == 0
     assert counter(harness, "consumed") == 1

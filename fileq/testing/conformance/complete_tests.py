@@ -80,7 +80,7 @@ def test_a_batch_larger_than_the_list_keeps_its_newest(make_harness: MakeHarness
 def test_an_id_whose_record_was_trimmed_is_free_again(make_harness: MakeHarness) -> None:
     harness = make_harness(**{"worker.completed_max": 1})
     completed(harness, "a", "b")
-    assert enqueue(harness, "a").fates == (EnqueueResult.ENQUEUED,)
+    assert enqueue(harness, "a").results == (EnqueueResult.ENQUEUED,)
 
 
 def test_the_record_of_a_job_that_runs_again_survives_the_trimming_of_its_old_copy(make_harness: MakeHarness) -> None:
@@ -128,7 +128,7 @@ def test_the_version_that_a_handler_leaves_behind_is_known(harness: Harness) -> 
     settle(harness, complete(claim_one(harness), leaves=Version(b"/data/a", "v2")))
     entry = ledger_entry(harness, b"/data/a")
     assert entry.versions == (("v2", "a"), ("v1", "a"))
-    assert harness.broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))]).fates == (EnqueueResult.KNOWN,)
+    assert harness.broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))]).results == (EnqueueResult.KNOWN,)
 
 
 def test_an_unchanged_file_does_not_change_the_ledger(harness: Harness) -> None:

@@ -196,10 +196,10 @@ def test_discarding_one_copy_leaves_the_record_of_one_that_runs(harness: Harness
         harness.push_raw("low", foreign("a"))
     first, second = claims_of(harness, "w1", "w2")
     settle(harness, burial(first))
-    harness.broker.revive([revival(burial(first).raw)])
+    harness.broker.revive([revival(burial(first).next_raw)])
     claim_one(harness, "w1")
     settle(harness, burial(second))
-    assert harness.broker.discard([("a", burial(second).raw)]) == 1
+    assert harness.broker.discard([("a", burial(second).next_raw)]) == 1
     assert places_of(harness, "a") == ["processing:w1"]
     assert drift(harness) == 0
 
@@ -211,7 +211,7 @@ def test_discarding_a_copy_does_not_forget_that_another_waits(harness: Harness) 
     first, second = claims_of(harness, "w1", "w2")
     settle(harness, release(first))
     settle(harness, burial(second))
-    harness.broker.discard([("a", burial(second).raw)])
+    harness.broker.discard([("a", burial(second).next_raw)])
     assert places_of(harness, "a") == ["low"]
     settle(harness, complete(claim_one(harness)))
     assert counter(harness, "adopted") == 2

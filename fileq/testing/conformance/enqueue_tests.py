@@ -41,8 +41,8 @@ def test_enqueueing_nothing_changes_nothing(harness: Harness) -> None:
 
 
 def test_a_job_enters_the_queue_it_was_given(harness: Harness) -> None:
-    assert enqueue(harness, "a", queue="high").fates == (EnqueueResult.ENQUEUED,)
-    assert enqueue(harness, "b", queue="low").fates == (EnqueueResult.ENQUEUED,)
+    assert enqueue(harness, "a", queue="high").results == (EnqueueResult.ENQUEUED,)
+    assert enqueue(harness, "b", queue="low").results == (EnqueueResult.ENQUEUED,)
     assert places_of(harness, "a") == ["high"]
     assert places_of(harness, "b") == ["low"]
     assert drift(harness) == 0
@@ -66,14 +66,14 @@ def test_a_new_job_has_a_record(harness: Harness) -> None:
     assert (record.id, record.state, record.queue) == ("a", State.PENDING, "low")
     assert record.raw == encode(a_job("a"))
     assert record.created_ms == harness.clock.ms
-    assert (record.worker, record.started_ms, record.ended_ms, record.due_ms) == ("", 0, 0, 0)
+    assert (record.slot, record.started_ms, record.ended_ms, record.due_ms) == ("", 0, 0, 0)
     assert (record.error, record.result, record.attempts, record.attempt_count) == ("", b"", (), 0)
     assert record.is_cancel_requested is False
 
 
 def test_a_thousand_keep_their_order(harness: Harness) -> None:
     ids = names(1000)
-    assert enqueue(harness, *ids).fates == (EnqueueResult.ENQUEUED,) * 1000
+    assert enqueue(harness, *ids).results == (EnqueueResult.ENQUEUED,) * 1000
     assert ids_in(harness, "low") == ids
     assert counter(harness, "produced") == 1000
     assert drift(harness) == 0
@@ -90,13 +90,13 @@ def test_the_same_call_twice_has_no_second_effect(harness: Harness) -> None:
     entries = [an_entry(id) for id in names(3)]
     harness.broker.enqueue(entries)
     before = snapshot(harness, *names(3))
-    assert harness.broker.enqueue(entries).fates == (EnqueueResult.DUPLICATE,) * 3
+    assert harness.broker.enqueue(entries).results == (EnqueueResult.DUPLICATE,) * 3
     assert snapshot(harness, *names(3)) == before
 
 
 def test_an_id_twice_in_one_batch_is_enqueued_once(harness: Harness) -> None:
     answer = harness.broker.enqueue([an_entry("a"), an_entry("a", queue="high"), an_entry("b")])
-    assert answer.fates == (EnqueueResult.ENQUEUED, EnqueueResult.DUPLICATE, EnqueueResult.ENQUEUED)
+    assert answer.results == (EnqueueResult.ENQUEUED, EnqueueResult.DUPLICATE, EnqueueResult.ENQUEUED)
     assert places_of(harness, "a") == ["low"]
     assert drift(harness) == 0
 
@@ -120,7 +120,7 @@ def test_an_id_is_a_duplicate_as_long_as_it_has_a_record(harness: Harness, where
         harness.broker.cancel(["a"])
     assert record_of(harness, "a").state == where
     before = snapshot(harness, "a")
-    assert enqueue(harness, "a").fates == (EnqueueResult.DUPLICATE,)
+    assert enqueue(harness, "a").results == (EnqueueResult.DUPLICATE,)
     assert snapshot(harness, "a") == before
 
 
@@ -128,7 +128,7 @@ def test_an_id_is_free_again_once_its_record_is_gone(harness: Harness) -> None:
     completed(harness, "a")
     harness.advance(harness.config.worker.history_ttl)
     assert not has_record(harness, "a")
-    assert enqueue(harness, "a").fates == (EnqueueResult.ENQUEUED,)
+    assert enqueue(harness, "a").results == (EnqueueResult.ENQUEUED,)
     assert sorted(places_of(harness, "a")) == ["completed", "low"]
     settle(harness, complete(claim_one(harness)))
     assert drift(harness) == 0
@@ -172,8 +172,8 @@ def test_two_producers_of_one_id_enqueue_it_once(harness: Harness) -> None:
     ids = names(50)
     other = harness.another()
     first, second = run_concurrently(
-        lambda: [enqueue(harness, id).fates[0] for id in ids],
-        lambda: [other.enqueue([an_entry(id)]).fates[0] for id in ids],
+        lambda: [enqueue(harness, id).results[0] for id in ids],
+        lambda: [other.enqueue([an_entry(id)]).results[0] for id in ids],
     )
     assert all(
         {one, two} == {EnqueueResult.ENQUEUED, EnqueueResult.DUPLICATE} for one, two in zip(first, second, strict=True)

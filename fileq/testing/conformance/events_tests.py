@@ -2,7 +2,7 @@
 
 import json
 
-from fileq.brokers.types import Entry, Event
+from fileq.brokers.types import Entry, WireEvent
 from fileq.core.job import encode
 from fileq.core.settlement import cancel, complete, release, retry
 from fileq.testing.conformance.builders import (
@@ -32,11 +32,11 @@ def test_every_transition_of_a_job_is_an_event(harness: Harness) -> None:
         harness.broker.promote()
         settle(harness, complete(claim_one(harness), duration_ms=80))
         assert next_events(5) == [
-            Event("job:created", "a", None, "high", "", 0, "", 0),
-            Event("job:started", "a", None, "high", "w1", 0, "", 0),
-            Event("job:failed", "a", None, "high", "w1", 120, ERROR, 1),
-            Event("job:started", "a", None, "high", "w1", 0, "", 1),
-            Event("job:completed", "a", None, "high", "w1", 80, "", 1),
+            WireEvent("job:created", "a", None, "high", "", 0, "", 0),
+            WireEvent("job:started", "a", None, "high", "w1", 0, "", 0),
+            WireEvent("job:failed", "a", None, "high", "w1", 120, ERROR, 1),
+            WireEvent("job:started", "a", None, "high", "w1", 0, "", 1),
+            WireEvent("job:completed", "a", None, "high", "w1", 80, "", 1),
         ]
 
 
@@ -56,7 +56,7 @@ def test_an_event_is_one_json_object_with_these_fields_in_order(harness: Harness
 def test_a_burial_is_an_event(harness: Harness) -> None:
     with subscribed(harness) as next_events:
         settle(harness, burial(running(harness, "a")))
-        assert next_events(3)[-1] == Event("job:dead", "a", None, "low", "w1", 0, ERROR, 1)
+        assert next_events(3)[-1] == WireEvent("job:dead", "a", None, "low", "w1", 0, ERROR, 1)
 
 
 def test_a_burial_of_bytes_that_are_not_a_job_is_an_event(harness: Harness) -> None:
@@ -64,7 +64,7 @@ def test_a_burial_of_bytes_that_are_not_a_job_is_an_event(harness: Harness) -> N
     with subscribed(harness) as next_events:
         claim = claim_one(harness)
         settle(harness, burial(claim, error="not a job"))
-        assert next_events(1) == [Event("job:dead", claim.id, None, "low", "w1", 0, "not a job", 0)]
+        assert next_events(1) == [WireEvent("job:dead", claim.id, None, "low", "w1", 0, "not a job", 0)]
 
 
 def test_cancelling_is_an_event_where_the_job_waits_and_where_it_runs(harness: Harness) -> None:
@@ -75,8 +75,8 @@ def test_cancelling_is_an_event_where_the_job_waits_and_where_it_runs(harness: H
         harness.broker.cancel(["a", "b", "unknown"])
         settle(harness, cancel(running_claim, duration_ms=5))
         assert next_events(2) == [
-            Event("job:cancelled", "b", None, "low", "", 0, "cancelled", 0),
-            Event("job:cancelled", "a", None, "low", "w1", 5, "cancelled", 0),
+            WireEvent("job:cancelled", "b", None, "low", "", 0, "cancelled", 0),
+            WireEvent("job:cancelled", "a", None, "low", "w1", 5, "cancelled", 0),
         ]
 
 
@@ -85,14 +85,14 @@ def test_a_recovery_is_an_event(harness: Harness) -> None:
     expire_leases(harness)
     with subscribed(harness) as next_events:
         reap_all(harness)
-        assert next_events(1) == [Event("job:recovered", "a", None, "low", "w1", 0, "worker died", 0)]
+        assert next_events(1) == [WireEvent("job:recovered", "a", None, "low", "w1", 0, "worker died", 0)]
 
 
 def test_a_recovery_with_a_backoff_is_the_same_event(harness: Harness) -> None:
     claim = running(harness, "a")
     with subscribed(harness) as next_events:
         settle(harness, retry(claim, encode(job_of(claim).but(recoveries=1)), delay_ms=5, error="killed", died=True))
-        assert next_events(1) == [Event("job:recovered", "a", None, "low", "w1", 0, "killed", 0)]
+        assert next_events(1) == [WireEvent("job:recovered", "a", None, "low", "w1", 0, "killed", 0)]
 
 
 def test_an_event_names_the_type_of_the_job(harness: Harness) -> None:
@@ -113,7 +113,7 @@ def test_a_foreign_job_starts_like_our_own(harness: Harness) -> None:
     harness.push_raw("high", json.dumps(dict(reversed(job.items()))).encode())
     with subscribed(harness) as next_events:
         claim_one(harness)
-        assert next_events(1) == [Event("job:started", id, "a/b", "high", "w1", 0, "", 2)]
+        assert next_events(1) == [WireEvent("job:started", id, "a/b", "high", "w1", 0, "", 2)]
 
 
 def test_a_call_that_changed_nothing_is_no_event(harness: Harness) -> None:

@@ -77,7 +77,7 @@ def test_any_spelling_of_the_eight_fields_is_a_job(harness: Harness, spell: Spel
     assert claim.job is not None, claim.defect
     assert (claim.id, job_of(claim).filesize, claim.queue, claim.claimed_ms) == ("a", 4096, "high", harness.clock.ms)
     record = record_of(harness, "a")
-    assert (record.state, record.raw, record.queue, record.worker) == (State.RUNNING, raw, "high", "w1")
+    assert (record.state, record.raw, record.queue, record.slot) == (State.RUNNING, raw, "high", "w1")
     assert record.created_ms == harness.clock.ms
     settle(harness, complete(claim))
     assert raws_in(harness, "completed") == [raw]
@@ -105,8 +105,8 @@ def test_any_id_works_from_claim_to_completion(harness: Harness, id: str) -> Non
 
 @each_odd_id
 def test_any_id_can_be_enqueued_and_cancelled(harness: Harness, id: str) -> None:
-    assert enqueue(harness, id).fates == (EnqueueResult.ENQUEUED,)
-    assert enqueue(harness, id).fates == (EnqueueResult.DUPLICATE,)
+    assert enqueue(harness, id).results == (EnqueueResult.ENQUEUED,)
+    assert enqueue(harness, id).results == (EnqueueResult.DUPLICATE,)
     assert harness.broker.cancel([id]) == [CancelResult.CANCELLED]
     assert places_of(harness, id) == ["cancelled"]
     assert drift(harness) == 0
@@ -119,8 +119,10 @@ def test_any_id_is_kept_by_the_ledger(harness: Harness, id: str) -> None:
     settle(harness, complete(claim_one(harness), leaves=Version(b"/data/a", "v2")))
     entry = ledger_entry(harness, b"/data/a")
     assert entry.versions == (("v2", id),)
-    assert harness.broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))]).fates == (EnqueueResult.KNOWN,)
-    assert harness.broker.enqueue([an_entry("c", version=Version(b"/data/a", "v3"))]).fates == (EnqueueResult.ENQUEUED,)
+    assert harness.broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))]).results == (EnqueueResult.KNOWN,)
+    assert harness.broker.enqueue([an_entry("c", version=Version(b"/data/a", "v3"))]).results == (
+        EnqueueResult.ENQUEUED,
+    )
     entry = ledger_entry(harness, b"/data/a")
     assert entry.versions == (("v3", "c"), ("v2", id))
 
@@ -220,7 +222,7 @@ def test_a_copy_of_a_job_that_waits_is_counted_no_matter_which_is_claimed_first(
 def test_an_id_that_another_program_used_is_a_duplicate_once_it_was_claimed(harness: Harness) -> None:
     harness.push_raw("low", foreign("a"))
     claim_one(harness)
-    assert enqueue(harness, "a").fates == (EnqueueResult.DUPLICATE,)
+    assert enqueue(harness, "a").results == (EnqueueResult.DUPLICATE,)
 
 
 def test_a_thousand_pushed_by_another_program(harness: Harness) -> None:

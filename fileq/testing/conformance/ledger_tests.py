@@ -42,7 +42,7 @@ ODD_PATHS = [
 
 def enqueue_version(harness: Harness, id: str, signature: str, path: bytes = PATH, **options: Any) -> EnqueueResult:
     """Enqueues a version of a file as a producer does."""
-    [fate] = harness.broker.enqueue([an_entry(id, version=Version(path, signature), **options)]).fates
+    [fate] = harness.broker.enqueue([an_entry(id, version=Version(path, signature), **options)]).results
     return fate
 
 
@@ -61,7 +61,7 @@ def test_a_version_is_enqueued_once(harness: Harness) -> None:
 
 def test_a_version_twice_in_one_batch_is_enqueued_once(harness: Harness) -> None:
     entries = [an_entry(id, version=a_version("v1")) for id in ("a", "b")]
-    assert harness.broker.enqueue(entries).fates == (EnqueueResult.ENQUEUED, EnqueueResult.KNOWN)
+    assert harness.broker.enqueue(entries).results == (EnqueueResult.ENQUEUED, EnqueueResult.KNOWN)
     assert ids_in(harness, "low") == ["a"]
 
 
@@ -150,12 +150,12 @@ def test_lookup_of_nothing_finds_nothing(harness: Harness) -> None:
 def test_a_thousand_versions_in_one_call(harness: Harness) -> None:
     ids = names(1000)
     entries = [an_entry(id, version=Version(b"/data/" + id.encode(), "v1")) for id in ids]
-    assert set(harness.broker.enqueue(entries).fates) == {EnqueueResult.ENQUEUED}
+    assert set(harness.broker.enqueue(entries).results) == {EnqueueResult.ENQUEUED}
     found = harness.broker.lookup([b"/data/" + id.encode() for id in ids])
     assert [entry and entry.versions for entry in found] == [(("v1", id),) for id in ids]
     # the same files found by another producer, under ids of its own
     again = [Entry(a_job(f"other-{e.job.id}"), "low", e.version) for e in entries]
-    assert set(harness.broker.enqueue(again).fates) == {EnqueueResult.KNOWN}
+    assert set(harness.broker.enqueue(again).results) == {EnqueueResult.KNOWN}
     listed = list(harness.broker.ledger(b"/data/"))
     assert sorted(listed) == sorted((b"/data/" + id.encode(), LedgerEntry((("v1", id),))) for id in ids)
 
@@ -275,7 +275,7 @@ def test_two_producers_enqueue_each_version_once(harness: Harness) -> None:
 
     def scan(broker: FullBroker, prefix: str) -> list[EnqueueResult]:
         return [
-            broker.enqueue([an_entry(f"{prefix}-{i}", version=Version(path, "v1"))]).fates[0]
+            broker.enqueue([an_entry(f"{prefix}-{i}", version=Version(path, "v1"))]).results[0]
             for i, path in enumerate(paths)
         ]
 

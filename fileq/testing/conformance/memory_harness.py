@@ -19,21 +19,21 @@ class MemoryHarness(Harness):
         return self.broker
 
     def push_raw(self, queue: str, raw: bytes) -> None:
-        with self.broker.lock:
-            self.broker.push_raw(queue, raw, front=False)
+        with self.broker.store.lock:
+            self.broker.store.push_raw(queue, raw, front=False)
 
     def remove_registration(self, slot: str) -> None:
-        del self.broker.registry[slot]
+        del self.broker.store.registry[slot]
 
     def remove_record(self, id: str) -> None:
-        del self.broker.rows[id]
+        del self.broker.store.records[id]
 
     def remove_raw(self, place: str, raw: bytes, slot: str = "") -> None:
-        broker = self.broker
+        store = self.broker.store
         if place == "scheduled":
-            del broker.scheduled[raw]
+            del store.scheduled[raw]
         else:
-            {**broker.queues, "dead_letter": broker.dead, "processing": broker.processing[slot]}[place].remove(raw)
+            {**store.queues, "dead_letter": store.dead, "processing": store.processing[slot]}[place].remove(raw)
 
     def change_counter(self, name: str, by: int) -> None:
-        self.broker.stats[name] += by
+        self.broker.store.counters[name] += by

@@ -22,7 +22,7 @@ def new_files(count: int, prefix: str = "job") -> list[Entry]:
 
 def test_without_a_limit_nothing_is_counted(harness: Harness) -> None:
     answer = harness.broker.enqueue(new_files(300))
-    assert set(answer.fates) == {EnqueueResult.ENQUEUED}
+    assert set(answer.results) == {EnqueueResult.ENQUEUED}
     assert (answer.permits, answer.wait_ms) == (0, 0)
 
 
@@ -33,7 +33,7 @@ def test_each_new_version_takes_a_permit(harness: Harness) -> None:
 
 def test_what_is_over_the_limit_is_throttled_and_leaves_no_trace(harness: Harness) -> None:
     answer = harness.broker.enqueue(new_files(5), limit=3)
-    assert answer.fates == (EnqueueResult.ENQUEUED,) * 3 + (EnqueueResult.THROTTLED,) * 2
+    assert answer.results == (EnqueueResult.ENQUEUED,) * 3 + (EnqueueResult.THROTTLED,) * 2
     assert answer.permits == 3
     assert 0 < answer.wait_ms <= WINDOW_MS
     assert ids_in(harness, "low") == names(3)
@@ -45,7 +45,7 @@ def test_what_is_over_the_limit_is_throttled_and_leaves_no_trace(harness: Harnes
 def test_the_limit_holds_over_several_calls_of_one_window(harness: Harness) -> None:
     assert harness.broker.enqueue(new_files(2, "a"), limit=3).permits == 2
     answer = harness.broker.enqueue(new_files(2, "b"), limit=3)
-    assert answer.fates == (EnqueueResult.ENQUEUED, EnqueueResult.THROTTLED)
+    assert answer.results == (EnqueueResult.ENQUEUED, EnqueueResult.THROTTLED)
     assert answer.permits == 1
 
 
@@ -59,13 +59,13 @@ def test_known_versions_and_duplicates_take_no_permit(harness: Harness) -> None:
 def test_known_versions_are_known_even_when_no_permit_is_left(harness: Harness) -> None:
     harness.broker.enqueue([new_file("a")], limit=1)
     answer = harness.broker.enqueue([new_file("b"), an_entry("c", version=Version(b"/data/a", "v1"))], limit=1)
-    assert answer.fates == (EnqueueResult.THROTTLED, EnqueueResult.KNOWN)
+    assert answer.results == (EnqueueResult.THROTTLED, EnqueueResult.KNOWN)
 
 
 def test_jobs_without_a_version_pass_without_a_permit(harness: Harness) -> None:
     entries = [new_file("a"), new_file("b"), an_entry("c"), new_file("d", always=True)]
     answer = harness.broker.enqueue(entries, limit=1)
-    assert answer.fates == (
+    assert answer.results == (
         EnqueueResult.ENQUEUED,
         EnqueueResult.THROTTLED,
         EnqueueResult.ENQUEUED,
@@ -80,28 +80,28 @@ def test_a_call_that_needs_no_permit_opens_no_window(harness: Harness) -> None:
     harness.advance(0.6)
     harness.broker.enqueue([new_file("b")], limit=1)
     harness.advance(0.6)
-    assert harness.broker.enqueue([new_file("c")], limit=1).fates == (EnqueueResult.THROTTLED,)
+    assert harness.broker.enqueue([new_file("c")], limit=1).results == (EnqueueResult.THROTTLED,)
 
 
 def test_the_window_ends_a_second_after_its_first_permit(harness: Harness) -> None:
     """Neither later permits nor throttled entries prolong it."""
     harness.broker.enqueue([new_file("a")], limit=2)
     harness.advance(0.5)
-    assert harness.broker.enqueue([new_file("b"), new_file("c")], limit=2).fates == (
+    assert harness.broker.enqueue([new_file("b"), new_file("c")], limit=2).results == (
         EnqueueResult.ENQUEUED,
         EnqueueResult.THROTTLED,
     )
     harness.advance(0.5)
-    assert harness.broker.enqueue([new_file("c")], limit=2).fates == (EnqueueResult.ENQUEUED,)
+    assert harness.broker.enqueue([new_file("c")], limit=2).results == (EnqueueResult.ENQUEUED,)
 
 
 def test_a_millisecond_before_its_end_the_window_still_holds(harness: Harness) -> None:
     harness.broker.enqueue([new_file("a")], limit=1)
     harness.advance(0.999)
     answer = harness.broker.enqueue([new_file("b")], limit=1)
-    assert answer.fates == (EnqueueResult.THROTTLED,)
+    assert answer.results == (EnqueueResult.THROTTLED,)
     harness.advance(0.001)
-    assert harness.broker.enqueue([new_file("b")], limit=1).fates == (EnqueueResult.ENQUEUED,)
+    assert harness.broker.enqueue([new_file("b")], limit=1).results == (EnqueueResult.ENQUEUED,)
 
 
 def test_wait_ms_is_the_rest_of_the_window(harness: Harness) -> None:
@@ -110,7 +110,7 @@ def test_wait_ms_is_the_rest_of_the_window(harness: Harness) -> None:
     wait_ms = harness.broker.enqueue([new_file("b")], limit=1).wait_ms
     assert wait_ms == 600 if harness.is_exact else 0 < wait_ms <= 600
     harness.advance(0.6)
-    assert harness.broker.enqueue([new_file("b")], limit=1).fates == (EnqueueResult.ENQUEUED,)
+    assert harness.broker.enqueue([new_file("b")], limit=1).results == (EnqueueResult.ENQUEUED,)
 
 
 def test_a_repeated_call_takes_no_second_permit(harness: Harness) -> None:
@@ -138,7 +138,7 @@ def test_concurrent_producers_never_exceed_the_limit(harness: Harness) -> None:
 
 def test_a_thousand_against_the_limit(harness: Harness) -> None:
     answer = harness.broker.enqueue(new_files(1000), limit=100)
-    assert answer.fates == (EnqueueResult.ENQUEUED,) * 100 + (EnqueueResult.THROTTLED,) * 900
+    assert answer.results == (EnqueueResult.ENQUEUED,) * 100 + (EnqueueResult.THROTTLED,) * 900
     assert answer.permits == 100
 
 

@@ -69,10 +69,10 @@ def test_a_record_keeps_every_attempt(harness: Harness) -> None:
     harness.advance(1)
     settle(harness, complete(claim, result=b"42"))
     record = record_of(harness, "a")
-    assert (record.state, record.queue, record.worker) == (State.COMPLETED, "low", "w3")
+    assert (record.state, record.queue, record.slot) == (State.COMPLETED, "low", "w3")
     assert (record.created_ms, record.started_ms, record.ended_ms) == (t0, t0 + 4500, t0 + 5500)
     assert record.result == b"42"
-    assert [(a.started_ms - t0, a.ended_ms - t0, a.worker, a.outcome, a.error) for a in record.attempts] == [
+    assert [(a.started_ms - t0, a.ended_ms - t0, a.slot, a.outcome, a.error) for a in record.attempts] == [
         (2000, 3000, "w1", "failed", "first"),
         (3500, 4500, "w2", "released", ""),
         (4500, 5500, "w3", "completed", ""),
@@ -133,7 +133,7 @@ def test_a_copy_that_goes_back_to_its_queue_removes_the_expiry(harness: Harness,
     elif back == "given back":
         harness.broker.deregister(["w2"])
     else:
-        harness.broker.revive([Revival(burial(second).raw, "a", foreign("a"), "low")])
+        harness.broker.revive([Revival(burial(second).next_raw, "a", foreign("a"), "low")])
     harness.advance(2 * harness.config.worker.history_ttl)
     assert record_of(harness, "a").state is State.PENDING
     claim_one(harness, "w3")

@@ -102,7 +102,7 @@ def test_a_slot_that_believes_to_be_idle_gets_the_job_it_holds(harness: Harness)
     running(harness, "a")
     harness.advance(5)
     [renewal] = harness.broker.renew([("w1", b"")])
-    assert (renewal.slot, renewal.hold) == ("w1", LeaseStatus.UNEXPECTED)
+    assert (renewal.slot, renewal.status) == ("w1", LeaseStatus.UNEXPECTED)
     claim = claim_in(renewal)
     assert (claim.slot, claim.queue, claim.id) == ("w1", "low", "a")
     assert claim.claimed_ms == harness.clock.ms - 5000
@@ -121,7 +121,7 @@ def test_unexpected_bytes_that_are_not_a_job_are_returned_too(harness: Harness) 
     harness.push_raw("low", b"hello")
     claim_one(harness)
     [renewal] = harness.broker.renew([("w1", b"")])
-    assert renewal.hold is LeaseStatus.UNEXPECTED
+    assert renewal.status is LeaseStatus.UNEXPECTED
     assert (claim_in(renewal).raw, claim_in(renewal).job) == (b"hello", None)
 
 
@@ -147,7 +147,7 @@ def test_each_slot_has_its_own_result(harness: Harness) -> None:
     register(harness, "w3", "w4")
     answers = harness.broker.renew([("w1", first.raw), ("w2", b""), ("w3", b""), ("w4", first.raw), ("w5", b"")])
     assert [answer.slot for answer in answers] == ["w1", "w2", "w3", "w4", "w5"]
-    assert [answer.hold for answer in answers] == [
+    assert [answer.status for answer in answers] == [
         LeaseStatus.HELD,
         LeaseStatus.UNEXPECTED,
         LeaseStatus.IDLE,
@@ -163,7 +163,7 @@ def test_a_thousand_in_one_call(harness: Harness) -> None:
     held = {claim.slot: claim.raw for claim in claims}
     harness.advance(20)
     answers = harness.broker.renew([(slot, held.get(slot, b"")) for slot in slots])
-    assert [answer.hold for answer in answers] == [LeaseStatus.HELD] * 500 + [LeaseStatus.IDLE] * 500
+    assert [answer.status for answer in answers] == [LeaseStatus.HELD] * 500 + [LeaseStatus.IDLE] * 500
     harness.advance(20)
     assert harness.broker.suspects() == []
 

@@ -176,7 +176,7 @@ def test_a_scheduled_a_dead_and_a_running_job_get_their_records(harness: Harness
     strays = [
         unrecorded_job("scheduled", "scheduled", due.raw, State.SCHEDULED),
         unrecorded_job("dead_letter", "dead", dead_raw, State.DEAD, error="no way", ended_ms=18),
-        unrecorded_job("processing", "running", claim.raw, State.RUNNING, worker="w1", started_ms=19),
+        unrecorded_job("processing", "running", claim.raw, State.RUNNING, slot="w1", started_ms=19),
     ]
     for id in ("dead", "running", "scheduled"):
         harness.remove_record(id)
@@ -186,7 +186,7 @@ def test_a_scheduled_a_dead_and_a_running_job_get_their_records(harness: Harness
     scheduled, buried, run = (record_of(harness, id) for id in ("scheduled", "dead", "running"))
     assert (scheduled.state, scheduled.due_ms, scheduled.queued) == ("scheduled", due.due_ms, 0)
     assert (buried.state, buried.error, buried.ended_ms, buried.queued) == ("dead", "no way", 18, 0)
-    assert (run.state, run.worker, run.started_ms, run.queued) == ("running", "w1", 19, 0)
+    assert (run.state, run.slot, run.started_ms, run.queued) == ("running", "w1", 19, 0)
     assert harness.broker.lost(["scheduled", "dead", "running"]) == [False] * 3
     harness.advance(2 * harness.config.worker.history_ttl)
     assert has_record(harness, "dead"), "it lives as long as it is dead"

@@ -34,11 +34,11 @@ def promoted(harness: Harness, seconds: float = 1.0) -> None:
 def test_a_failed_job_waits_in_scheduled(harness: Harness) -> None:
     settlement = failed(running(harness, "a"), delay_ms=2500)
     settle(harness, settlement)
-    assert raws_in(harness, "scheduled") == [settlement.raw]
-    assert decode(settlement.raw).retries == 1
+    assert raws_in(harness, "scheduled") == [settlement.next_raw]
+    assert decode(settlement.next_raw).retries == 1
     record = record_of(harness, "a")
     assert (record.state, record.due_ms, record.error) == (State.RETRYING, harness.clock.ms + 2500, ERROR)
-    assert (record.raw, record.ended_ms) == (settlement.raw, 0)
+    assert (record.raw, record.ended_ms) == (settlement.next_raw, 0)
 
 
 def test_a_failed_attempt_is_counted(harness: Harness) -> None:

@@ -166,10 +166,10 @@ def test_the_attempt_is_written_into_the_record(harness: Harness, verb: Verb) ->
     settle(harness, settlement)
     record = record_of(harness, "a")
     [attempt] = record.attempts
-    assert (attempt.started_ms, attempt.ended_ms, attempt.worker) == (started_ms, harness.clock.ms, "w1")
+    assert (attempt.started_ms, attempt.ended_ms, attempt.slot) == (started_ms, harness.clock.ms, "w1")
     assert (attempt.outcome, attempt.error) == (settlement.outcome, settlement.error)
     assert record.attempt_count == 1
-    assert (record.raw, record.error, record.worker) == (settlement.raw, settlement.error, "w1")
+    assert (record.raw, record.error, record.slot) == (settlement.next_raw, settlement.error, "w1")
 
 
 def test_holder_and_reaper_at_the_same_time_move_the_job_once(harness: Harness, verb: Verb) -> None:

@@ -99,7 +99,7 @@ class BrokerMachine(RuleBasedStateMachine):
         for arrival in arrivals:
             if isinstance(arrival, Entry):
                 answer = self.same(partial(enqueue_one, entry=arrival))
-                self.added += answer.fates.count(EnqueueResult.ENQUEUED)
+                self.added += answer.results.count(EnqueueResult.ENQUEUED)
             else:
                 for harness in (self.model, self.real):
                     harness.push_raw(*arrival)
@@ -108,7 +108,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(entries=st.lists(an_entry, max_size=4))
     def enqueue_a_batch(self, entries: list[Entry]) -> None:
         answer = self.same(lambda broker: broker.enqueue(entries))
-        self.added += answer.fates.count(EnqueueResult.ENQUEUED)
+        self.added += answer.results.count(EnqueueResult.ENQUEUED)
 
     # working
 
@@ -166,7 +166,7 @@ class BrokerMachine(RuleBasedStateMachine):
             for slot, i in holdings
         ]
         expected, got = self.model.broker.renew(believed), self.real.broker.renew(believed)
-        assert [(one.slot, one.hold) for one in got] == [(one.slot, one.hold) for one in expected]
+        assert [(one.slot, one.status) for one in got] == [(one.slot, one.status) for one in expected]
         self.remember(unexpected_claims(expected), unexpected_claims(got))
         held = [(view.slot, view.raw) for view in self.model.broker.workers() if view.raw]
         self.same(lambda broker: broker.renew(held))
@@ -313,7 +313,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
 
 def unexpected_claims(renewals: list[Renewal]) -> list[Claim]:
-    return [one.claim for one in renewals if one.hold is LeaseStatus.UNEXPECTED and one.claim is not None]
+    return [one.claim for one in renewals if one.status is LeaseStatus.UNEXPECTED and one.claim is not None]
 
 
 def comparable_suspect(suspect: Suspect) -> tuple[Any, ...]:

@@ -1,1 +1,6 @@
-"""Those who run handlers: in child processes, or in threads. They know nothing of brokers."""
+"""Executors run handlers, in child processes (process/) or in threads (thread.py). They know nothing of brokers.
+
+protocol.py      what the pump expects of an executor
+by_isolation.py  the executor of a worker: passes each task to the executor that its route wants
+stop_request.py  how a request to stop changes the outcome of a task
+"""

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Change a counter so that the books balance, only if they are out of balance by exactly what the caller says: what
--- can't be found counts as deleted, what is too much as adopted. The hour's counters stay: nothing happened in it.
+-- Balance the counters: correct one of them, only if the drift is exactly what the caller says. Jobs that can't be
+-- found count as deleted, jobs that are too many as adopted. The counters of the hour stay as they are.
 --
--- own KEYS   processing lists that have no slot in the registry
--- own ARGV   1 and 2 processing list pattern, cut at its %s; 3 the drift, 4 what it becomes
--- returns    1, or 0 (the drift is another)
-must_take(STATS, 'hash', 'HMGET', 'HINCRBY')
+-- own KEYS   processing lists without a registry entry
+-- own ARGV   1 and 2 pattern of processing lists, split at its %s; 3 the drift, 4 the drift it becomes
+-- returns    1, or 0 if the drift is another
+require_access(STATS, 'hash', 'HMGET', 'HINCRBY')
 local counters = redis.call('HMGET', STATS, 'produced', 'adopted', 'completed', 'cancelled', 'deleted')
 for i = 1, 5 do counters[i] = tonumber(counters[i]) or 0 end
 local drift = counters[1] + counters[2] - counters[3] - counters[4] - counters[5]
@@ -22,5 +22,5 @@ end
 drift = drift - read('ZCARD', SCHEDULED) - read('LLEN', DEAD)
 if drift ~= tonumber(ARGV[own_args + 3]) then return 0 end
 local surplus = drift - tonumber(ARGV[own_args + 4])
-redis.call('HINCRBY', STATS, surplus > 0 and 'deleted' or 'adopted', text(math.abs(surplus)))
+redis.call('HINCRBY', STATS, surplus > 0 and 'deleted' or 'adopted', int_text(math.abs(surplus)))
 return 1

@@ -1,6 +1,6 @@
--- Bury jobs: each leaves its slot's list for the dead-letter list, byte for byte as given.
+-- Bury jobs: move each from its slot's processing list to the dead-letter list.
 --
--- Part of a turn. own KEYS, own ARGV: settlements, see the prelude
--- returns   done, done already or fenced for each
-must_take(DEAD, 'list', 'LPUSH')
-return settle(to_dead)
+-- Part of settle_and_claim. own KEYS, own ARGV: settlements, see prelude/settlements.lua
+-- returns    done, done already or fenced for each
+require_access(DEAD, 'list', 'LPUSH')
+return settle(move_to_dead)

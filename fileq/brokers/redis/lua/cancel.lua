@@ -1,12 +1,12 @@
--- Cancel running jobs: each leaves its slot's list for the cancelled list.
+-- Cancel running jobs: move each from its slot's processing list to the cancelled list.
 --
--- Part of a turn. own KEYS, own ARGV: settlements, see the prelude
--- returns   done, done already or fenced for each
-must_list_ended(CANCELLED)
+-- Part of settle_and_claim. own KEYS, own ARGV: settlements, see prelude/settlements.lua
+-- returns    done, done already or fenced for each
+require_ended_list(CANCELLED)
 local raws = {}
 return settle(function(job)
-  local has_copies = close_attempt(job, 'cancelled', 'ended', NOW)
+  local has_copies = end_attempt(job, 'cancelled', 'ended', NOW)
   expire_record(job, has_copies)
-  raws[#raws + 1] = job.onward
+  raws[#raws + 1] = job.next_raw
   count('cancelled')
-end, function() list_ended(CANCELLED, 'cancelled', raws) end)
+end, function() push_ended(CANCELLED, 'cancelled', raws) end)

@@ -1,10 +1,11 @@
 #!lua flags=no-writes
--- Count every place and read every counter in one look. Costs one step a slot and one a queue, whatever they hold.
+-- Count the jobs in every place and read every counter, as one consistent look. The cost grows with the number of slots
+-- and queues, not with the number of jobs.
 --
--- own KEYS   processing lists that have no slot in the registry
--- own ARGV   1 processing list pattern, 2 heartbeat pattern (each cut at its %s into two arguments, so 1 to 4)
--- returns    now; length of each queue; scheduled, running, dead, completed, cancelled, heartbeats; the paused
---            queues; the counters as name, value, …
+-- own KEYS   processing lists without a registry entry
+-- own ARGV   1 and 2 pattern of processing lists, split at its %s; 3 and 4 pattern of heartbeats, split the same way
+-- returns    now; the length of each queue; the numbers of scheduled, running, dead, completed and cancelled jobs and
+--            of heartbeats; the paused queues; the counters as name, value, …
 local pending, running, heartbeats = {}, 0, 0
 for i = 1, QUEUES do pending[i] = read('LLEN', queue_key[i]) end
 local is_counted = {}
@@ -14,7 +15,7 @@ for _, slot in ipairs(read('HKEYS', WORKERS)) do
   running = running + read('LLEN', processing)
   heartbeats = heartbeats + read('EXISTS', ARGV[own_args + 3] .. slot .. ARGV[own_args + 4])
 end
--- A slot that had no entry when the caller looked may have one by now.
+-- A slot may have registered since the caller made the list.
 for i = own_keys + 1, #KEYS do
   if not is_counted[KEYS[i]] then running = running + read('LLEN', KEYS[i]) end
 end

@@ -1,38 +1,40 @@
--- Claim a job for each free slot: move, heartbeat and record in one step.
+-- Claim a job for each free slot: move, heartbeat and record in one step. A slot that holds a job already gets that one
+-- again; a slot that is not registered gets nothing.
 --
--- Part of a turn.
+-- Part of settle_and_claim.
 -- own KEYS   of each slot: processing list, heartbeat
--- own ARGV   1 claims this process has made so far, 2 every how many claims one starts lower (0 = never); then the slots
--- returns    the paused queues' numbers; the slots that are not registered; of each claim five values: slot, queue's
---            number (0 = held before, and its record does not tell), raw, id ('' = none can be read), started at;
---            claims made so far (a job given again is none)
-local made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
+-- own ARGV   1 claims of this process so far, 2 every how many claims one starts at a lower queue (0 = never), then
+--            the slots
+-- returns    numbers of the paused queues; slots that are not registered; five values for each claim: slot, queue
+--            number (0 = held before, and its record does not say), raw, id ('' = it has none), start time; claims of
+--            this process so far (a job given again does not count)
+local claims_made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
 local total = own_size
 local paused, is_paused, gone, claims = {}, {}, {}, {}
 
 for i = 1, QUEUES do
-  must_take(queue_key[i], 'list', 'RPOPLPUSH', 'LRANGE')
+  require_access(queue_key[i], 'list', 'RPOPLPUSH', 'LRANGE')
   if read('SISMEMBER', PAUSED, queue_name[i]) == 1 then
     paused[#paused + 1] = i
     is_paused[i] = true
   end
 end
-must_may(KEYS[own_keys + 1], 'RPOPLPUSH')
-must_may(KEYS[own_keys + 2], 'SET')
+require_permission(KEYS[own_keys + 1], 'RPOPLPUSH')
+require_permission(KEYS[own_keys + 2], 'SET')
 
 local function first_queue()
-  if every == 0 or (made + 1) % every ~= 0 then return 1 end
-  return 2 + ((made + 1) / every - 1) % (QUEUES - 1)
+  if every == 0 or (claims_made + 1) % every ~= 0 then return 1 end
+  return 2 + ((claims_made + 1) / every - 1) % (QUEUES - 1)
 end
 
--- Nobody pushes while a script runs: the elements at a queue's end are read once, and taken in that order.
-local ahead = {}
+-- Read the front of each queue once: no client can push while a script runs.
+local fronts = {}
 local function front(i)
   if is_paused[i] then return nil end
-  local raws = ahead[i]
+  local raws = fronts[i]
   if not raws then
-    raws = redis.call('LRANGE', queue_key[i], text(-total), '-1')
-    ahead[i] = raws
+    raws = redis.call('LRANGE', queue_key[i], int_text(-total), '-1')
+    fronts[i] = raws
   end
   return raws[#raws]
 end
@@ -48,7 +50,7 @@ local function next_job()
   return nil
 end
 
--- What a job of ours says of itself, in one pass from its first byte; anything unusual is looked for.
+-- The fields of a job that fileq wrote, in one match from the first byte. Other jobs need a search.
 local FIRST_FIELDS = '^{"id":"[^"\\%c]+","filepath":"[^"\\]*","filesize":%d+,"priority":"[^"\\]*","retries":(%d+),'
   .. '"creation_time":"[^"\\]*","trace_id":"%x*","span_id":"%x*"()'
 
@@ -71,12 +73,12 @@ local function started_event(slot, number, raw, id, job)
     .. (retries or '0') .. '}'
 end
 
--- Whose element this is: one that is accounted for, or a stranger's, which is adopted.
+-- Update the record. A job that is not counted in `queued` was pushed by another program, and is adopted.
 local function mark_running(slot, number, raw, record, was)
   local queued = tonumber(was[1]) or 0
   if queued > 0 then
     redis.call('HSET', record, 'state', 'running', 'worker', slot, 'queue', queue_name[number], 'json', raw,
-      'started', NOW, 'due', '0', 'queued', text(queued - 1))
+      'started', NOW, 'due', '0', 'queued', int_text(queued - 1))
     return
   end
   count('adopted')
@@ -90,54 +92,56 @@ local function mark_running(slot, number, raw, record, was)
 end
 
 local function claim(slot, processing, heartbeat, number, raw)
-  local id, job = id_in(raw)
+  local id, job = read_id(raw)
   local was = id and read('HMGET', RECORDS .. id, 'queued', 'state') -- read before anything moves
   redis.call('RPOPLPUSH', queue_key[number], processing)
-  table.remove(ahead[number])
+  table.remove(fronts[number])
   redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)
   if id then
     mark_running(slot, number, raw, RECORDS .. id, was)
-    tell(started_event(slot, number, raw, id, job))
+    add_event(started_event(slot, number, raw, id, job))
   else
     count('adopted')
   end
   count('consumed')
-  made = made + 1
+  claims_made = claims_made + 1
   return { slot, number, raw, id or '', NOW }
 end
 
-local function held(slot, raw)
-  local id = id_in(raw)
+local function held_row(slot, raw)
+  local id = read_id(raw)
   local was = id and read('HMGET', RECORDS .. id, 'queue', 'started') or {}
   return { slot, queue_number[was[1] or ''] or 0, raw, id or '', was[2] or '0' }
 end
 
--- Of each slot that is registered: the element it holds, or false. And what slots take now: one may be named twice.
-local holds, taken = {}, {}
+-- held: the raw that each registered slot holds, or false. taken: what this call gives to a slot, which the caller may
+-- name twice.
+local held, taken = {}, {}
 local registered, lists, heartbeats = read('HMGET', WORKERS, unpack(ARGV, own_args + 3, own_args + 2 + total)), {}, {}
 for i = 1, total do lists[i], heartbeats[i] = KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i] end
 local is_any_held = read('EXISTS', unpack(lists)) > 0
 for i = 1, total do
-  if registered[i] then holds[i] = is_any_held and read('LINDEX', lists[i], -1) end
+  if registered[i] then held[i] = is_any_held and read('LINDEX', lists[i], -1) end
 end
 
-must_be_strings(heartbeats)
+require_strings(heartbeats)
 
 local function serve(i)
   local slot = ARGV[own_args + 2 + i]
-  if holds[i] == nil then
+  if held[i] == nil then
     gone[#gone + 1] = slot
     return
   end
-  local raw = holds[i] or taken[slot]
+  local raw = held[i] or taken[slot]
   if raw then
-    claims[#claims + 1] = held(slot, raw)
+    claims[#claims + 1] = held_row(slot, raw)
     return
   end
   local number, front_raw = next_job()
   if not number then
-    -- Its settlement has left this to us. Whoever asks in vain without one must not revive a lease that has run out.
-    if freed[slot] then redis.call('SET', heartbeats[i], '', 'PX', HEARTBEAT_TTL) end
+    -- Its settlement left the heartbeat to this claim. Without a settlement, a claim that finds no job must not renew a
+    -- lease that has run out.
+    if is_freed[slot] then redis.call('SET', heartbeats[i], '', 'PX', HEARTBEAT_TTL) end
     return
   end
   local claimed = claim(slot, lists[i], heartbeats[i], number, front_raw)
@@ -152,6 +156,6 @@ for i = 1, total do
     break
   end
 end
--- What was claimed before a job that can't be claimed must reach its slots; the next call meets that job first.
+-- Jobs claimed before one that can't be claimed must reach their slots. The next call meets that job first.
 if failure and #claims == 0 then error(failure) end
-return { paused, gone, claims, made }
+return { paused, gone, claims, claims_made }

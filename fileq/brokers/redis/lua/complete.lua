@@ -1,15 +1,15 @@
--- Complete jobs: each leaves its slot's list for the completed list, with its record and the counters.
+-- Complete jobs: move each from its slot's processing list to the completed list.
 --
--- Part of a turn. own KEYS, own ARGV: settlements, see the prelude
--- returns   done, done already or fenced for each
-must_list_ended(COMPLETED)
-must_take(LEDGER, 'hash', 'HGET', 'HSET')
+-- Part of settle_and_claim. own KEYS, own ARGV: settlements, see prelude/settlements.lua
+-- returns    done, done already or fenced for each
+require_ended_list(COMPLETED)
+require_access(LEDGER, 'hash', 'HGET', 'HSET')
 local raws = {}
 return settle(function(job)
-  local has_copies = close_attempt(job, 'completed', 'ended', NOW, 'result', job.result)
+  local has_copies = end_attempt(job, 'completed', 'ended', NOW, 'result', job.result)
   expire_record(job, has_copies)
-  raws[#raws + 1] = job.onward
+  raws[#raws + 1] = job.next_raw
   count('completed')
   if job.superseded then count('superseded') end
-  if job.path ~= '' then learn(job.path, job.signature, job.device, job.id) end
-end, function() list_ended(COMPLETED, 'completed', raws) end)
+  if job.path ~= '' then remember_version(job.path, job.signature, job.device, job.id) end
+end, function() push_ended(COMPLETED, 'completed', raws) end)

@@ -1,38 +1,38 @@
 #!lua
--- Make the record of elements that have none, as of ones that were accounted for. Asked only to look, it changes nothing.
+-- Create the records of jobs that have none, as if they had been enqueued by fileq. In mode 'look' nothing changes.
 --
--- own KEYS   of each element: its record, the list or sorted set it lies in
--- own ARGV   1 'look' or 'mend'; of each element: raw, number of the queue it lies in ('0' = another place), then the
+-- own KEYS   of each job: its record, the list or sorted set that holds it
+-- own ARGV   1 'look' or 'repair'; of each job: raw, number of its queue ('0' = it is in another place), then the
 --            record's state, queue, worker, created, started, ended, error
--- returns    1 (it lies there without a record; and has one now) or 0 for each
+-- returns    for each: 1 if the job is there without a record (and after a repair it has one), else 0
 local STRIDE = 9
-local is_mending = ARGV[own_args + 1] == 'mend'
+local is_repair = ARGV[own_args + 1] == 'repair'
 local total = (#ARGV - own_args - 1) / STRIDE
-local answers, strays = {}, {}
-must_may(RECORDS .. 'any', 'EXISTS')
-if is_mending then must_keep_records() end
+local answers, unrecorded = {}, {}
+require_permission(RECORDS .. 'any', 'EXISTS')
+if is_repair then require_record_permissions() end
 
 for i = 1, total do
   local a, record, list = own_args + 1 + (i - 1) * STRIDE, KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
   local raw, due = ARGV[a + 1], '0'
-  must_be(record, 'hash')
-  local lies
+  require_type(record, 'hash')
+  local is_there
   if list == SCHEDULED then
     due = read('ZSCORE', SCHEDULED, raw)
-    lies = due
+    is_there = due
   else
-    lies = read('LPOS', list, raw)
+    is_there = read('LPOS', list, raw)
   end
-  answers[i] = lies and not strays[record] and redis.call('EXISTS', record) == 0 and 1 or 0
-  if answers[i] == 1 then strays[record] = { a = a, due = due } end
+  answers[i] = is_there and not unrecorded[record] and redis.call('EXISTS', record) == 0 and 1 or 0
+  if answers[i] == 1 then unrecorded[record] = { a = a, due = due } end
 end
 
-if is_mending then
-  for record, stray in pairs(strays) do
-    local a = stray.a
+if is_repair then
+  for record, found in pairs(unrecorded) do
+    local a = found.a
     redis.call('HSET', record, 'json', ARGV[a + 1], 'queued', ARGV[a + 2] ~= '0' and 1 or 0, 'state', ARGV[a + 3],
       'queue', ARGV[a + 4], 'worker', ARGV[a + 5], 'created', ARGV[a + 6], 'started', ARGV[a + 7], 'ended', ARGV[a + 8],
-      'error', ARGV[a + 9], 'due', stray.due)
+      'error', ARGV[a + 9], 'due', found.due)
   end
 end
 return answers

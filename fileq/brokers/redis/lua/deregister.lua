@@ -1,34 +1,34 @@
 #!lua flags=allow-oom
--- Deregister slots: what their lists still hold goes back to the front of its queue in the same step. A claim that is
--- executed later, for a caller long gone, finds its slot unknown and takes nothing.
+-- Deregister slots: their jobs go back to the fronts of their queues in the same step. A claim for such a slot that the
+-- server executes later gives nothing, because the slot is not registered.
 --
 -- own KEYS   of each slot: processing list, heartbeat
 -- own ARGV   the slots
 -- returns    how many jobs went back
 local total = #ARGV - own_args
 local jobs, seen = {}, {}
-must_take(WORKERS, 'hash', 'HDEL')
-must_take(SETTLED, 'hash', 'HDEL')
-must_keep_records()
-must_count()
-for i = 1, QUEUES do must_take(queue_key[i], 'list', 'RPUSH') end
+require_access(WORKERS, 'hash', 'HDEL')
+require_access(SETTLED, 'hash', 'HDEL')
+require_record_permissions()
+require_counters()
+require_queues('RPUSH')
 for i = 1, total do
   local processing, heartbeat = KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
-  must_take(processing, 'list', 'DEL')
-  must_take(heartbeat, 'string', 'DEL')
+  require_access(processing, 'list', 'DEL')
+  require_access(heartbeat, 'string', 'DEL')
   for _, raw in ipairs(seen[processing] and {} or read('LRANGE', processing, 0, -1)) do
-    local id = id_in(raw)
+    local id = read_id(raw)
     local queue = id and read('HMGET', RECORDS .. id, 'queue')[1]
     jobs[#jobs + 1] = { raw = raw, record = id and RECORDS .. id, queue = queue_number[queue or ''] or QUEUES }
   end
-  seen[processing] = true -- a slot may be named twice, its jobs go back once
+  seen[processing] = true -- the caller may name a slot twice; its jobs go back once
 end
 
 for _, job in ipairs(jobs) do
   if job.record then
     push(job.record, job.raw, job.queue, 'RPUSH')
   else
-    disown(job.raw, job.queue, 'RPUSH')
+    push_without_record(job.raw, job.queue, 'RPUSH')
   end
   count('released')
 end
@@ -38,5 +38,5 @@ for i = 1, total do
   redis.call('HDEL', WORKERS, slot)
   redis.call('HDEL', SETTLED, slot)
 end
-write_counts()
+write_counters()
 return #jobs

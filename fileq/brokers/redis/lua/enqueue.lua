@@ -1,24 +1,24 @@
 #!lua
--- Enqueue jobs: record, ledger, permit and queue of each in one step. Refused as a whole when memory is full.
+-- Enqueue jobs: record, ledger, permit and queue of each in one step. A server whose memory is full refuses the call.
 --
--- own KEYS   a record a job
--- own ARGV   1 permits of one window (0 = none needed); then of each job: id, raw, queue's number, path,
---            signature and device ('' = not about a version of a file), 'a' = whatever the ledger says, delay in ms, due at in
---            ms, event
--- returns    permits taken, ms until the window ends (0 = nothing throttled), and of each job: enqueued, known,
+-- own KEYS   the record of each job
+-- own ARGV   1 permits of one window (0 = none needed); of each job: id, raw, queue number, path, signature and device
+--            ('' = the job is not about a version of a file), 'a' = enqueue even if the ledger knows the version,
+--            delay in ms, due time in ms, event
+-- returns    permits taken; ms until the window ends (0 = nothing was throttled); for each job: enqueued, known,
 --            duplicate or throttled
 local STRIDE, WINDOW = 10, 1000
 local limit = tonumber(ARGV[own_args + 1])
 local total = (#ARGV - own_args - 1) / STRIDE
-local taken, throttled, fates = 0, false, {}
+local taken, throttled, results = 0, false, {}
 
-must_count()
-must_take(LEDGER, 'hash', 'HGET', 'HSET')
-must_take(SCHEDULED, 'zset', 'ZSCORE', 'ZADD')
-if limit > 0 then must_take(RATE_LIMIT, 'string', 'GET', 'SET', 'INCRBY', 'PTTL', 'PEXPIRE') end
-for i = 1, QUEUES do must_take(queue_key[i], 'list', 'LPUSH') end
-must_may(RECORDS .. 'any', 'EXISTS', 'HSET')
-for i = 1, total do must_be(KEYS[own_keys + i], 'hash') end
+require_counters()
+require_access(LEDGER, 'hash', 'HGET', 'HSET')
+require_access(SCHEDULED, 'zset', 'ZSCORE', 'ZADD')
+if limit > 0 then require_access(RATE_LIMIT, 'string', 'GET', 'SET', 'INCRBY', 'PTTL', 'PEXPIRE') end
+require_queues('LPUSH')
+require_permission(RECORDS .. 'any', 'EXISTS', 'HSET')
+for i = 1, total do require_type(KEYS[own_keys + i], 'hash') end
 local used = limit > 0 and tonumber(redis.call('GET', RATE_LIMIT) or '0') or 0
 
 for i = 1, total do
@@ -27,29 +27,29 @@ for i = 1, total do
   local is_version = path ~= '' and ARGV[a + 7] ~= 'a'
   local record = KEYS[own_keys + i]
   if redis.call('EXISTS', record) == 1 then
-    fates[i] = 'duplicate'
-  elseif is_version and knows(redis.call('HGET', LEDGER, path), signature) then
-    fates[i] = 'known'
+    results[i] = 'duplicate'
+  elseif is_version and is_known(redis.call('HGET', LEDGER, path), signature) then
+    results[i] = 'known'
   elseif is_version and limit > 0 and used + taken >= limit then
-    fates[i] = 'throttled'
+    results[i] = 'throttled'
     throttled = true
   else
-    fates[i] = 'enqueued'
+    results[i] = 'enqueued'
     if is_version and limit > 0 then taken = taken + 1 end
-    if path ~= '' then learn(path, signature, ARGV[a + 6], id) end
+    if path ~= '' then remember_version(path, signature, ARGV[a + 6], id) end
     local due = math.max(tonumber(ARGV[a + 9]), now + tonumber(ARGV[a + 8]))
     if due > now then
       while redis.call('ZSCORE', SCHEDULED, raw) do raw = raw .. ' ' end
       redis.call('HSET', record, 'state', 'scheduled', 'json', raw, 'queue', queue_name[number], 'created', NOW,
-        'due', text(due))
-      redis.call('ZADD', SCHEDULED, text(due), raw)
+        'due', int_text(due))
+      redis.call('ZADD', SCHEDULED, int_text(due), raw)
     else
       redis.call('HSET', record, 'state', 'pending', 'json', raw, 'queue', queue_name[number], 'created', NOW,
         'queued', '1')
       redis.call('LPUSH', queue_key[number], raw)
     end
     count('produced')
-    tell(ARGV[a + 10])
+    add_event(ARGV[a + 10])
   end
 end
 
@@ -63,12 +63,12 @@ end
 local wait = 0
 if throttled then
   wait = redis.call('PTTL', RATE_LIMIT)
-  if wait == -1 then -- counted by somebody who set no end: never stuck
+  if wait == -1 then -- a program that died before it set the expiry would throttle for ever
     redis.call('PEXPIRE', RATE_LIMIT, WINDOW)
     wait = WINDOW
   end
   wait = math.max(1, wait)
 end
-write_counts()
-publish()
-return { taken, wait, fates }
+write_counters()
+publish_events()
+return { taken, wait, results }

@@ -1,6 +1,6 @@
--- Release jobs: each leaves its slot's list for the front of its queue.
+-- Release jobs: move each from its slot's processing list to the front of its queue.
 --
--- Part of a turn. own KEYS, own ARGV: settlements, see the prelude
--- returns   done, done already or fenced for each
-for i = 1, QUEUES do must_take(queue_key[i], 'list', 'RPUSH') end
-return settle(to_front)
+-- Part of settle_and_claim. own KEYS, own ARGV: settlements, see prelude/settlements.lua
+-- returns    done, done already or fenced for each
+require_queues('RPUSH')
+return settle(move_to_front)

@@ -1,22 +1,22 @@
 #!lua flags=allow-oom
--- Renew heartbeats, and tell each slot what it really holds.
+-- Renew heartbeats, and report to each slot what it really holds.
 --
 -- own KEYS   of each slot: processing list, heartbeat
 -- own ARGV   of each slot: its id, the raw it believes to hold ('' = none)
--- returns    of each slot five values: held, idle, lost, cancel, unexpected or gone; and for an unexpected job its
---            queue's number (0 = unknown), raw, id ('' = none can be read), started at
+-- returns    five values for each slot: held, idle, lost, cancel, unexpected or gone; and for an unexpected job its
+--            queue number (0 = unknown), raw, id ('' = it has none), start time
 local total = (#ARGV - own_args) / 2
-local answers, held = {}, {}
+local answers, raw_of = {}, {}
 for i = 1, total do
   local slot, believed = ARGV[own_args + 2 * i - 1], ARGV[own_args + 2 * i]
   local processing, heartbeat = KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
-  must_take(heartbeat, 'string', 'SET')
+  require_access(heartbeat, 'string', 'SET')
   if read('HEXISTS', WORKERS, slot) == 0 then
     answers[i] = { 'gone', 0, '', '', '0' }
   else
     local really = read('LINDEX', processing, -1) or ''
-    local id = really ~= '' and id_in(really) or nil
-    held[heartbeat] = really
+    local id = really ~= '' and read_id(really) or nil
+    raw_of[heartbeat] = really
     if really ~= believed and believed ~= '' then
       answers[i] = { 'lost', 0, '', '', '0' }
     elseif really ~= believed then
@@ -30,5 +30,5 @@ for i = 1, total do
     end
   end
 end
-for heartbeat, raw in pairs(held) do redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL) end
+for heartbeat, raw in pairs(raw_of) do redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL) end
 return answers

@@ -1,6 +1,6 @@
--- Retry jobs: each leaves its slot's list and waits out its delay in the scheduled set.
+-- Retry jobs: move each from its slot's processing list to the scheduled set, due after its delay.
 --
--- Part of a turn. own KEYS, own ARGV: settlements, see the prelude
--- returns   done, done already or fenced for each
-must_take(SCHEDULED, 'zset', 'ZSCORE', 'ZADD')
-return settle(to_scheduled)
+-- Part of settle_and_claim. own KEYS, own ARGV: settlements, see prelude/settlements.lua
+-- returns    done, done already or fenced for each
+require_access(SCHEDULED, 'zset', 'ZSCORE', 'ZADD')
+return settle(move_to_scheduled)

@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
--- One turn of a pump: settle what ended, verb by verb, and then claim for the free slots.
+-- Settle claims, verb by verb, and then claim for the free slots. The other verbs without a shebang are its parts.
 --
 -- own KEYS   those of the parts, one part after the other
--- own ARGV   1 how many parts; of each part: its verb, how many settlements or slots, how many keys, how many arguments;
---            then the arguments of the parts, one part after the other
--- returns    what each part returns. A part that is refused changes nothing, and its error stands in its place
+-- own ARGV   1 how many parts; of each part: its verb and the numbers of its settlements or slots, of its keys and of
+--            its arguments; then the arguments of the parts, one part after the other
+-- returns    what each part returns; an error in the position of a part that was refused and changed nothing
 local parts = tonumber(ARGV[own_args + 1])
 local head, answers = own_args + 1, {}
 own_args = head + 4 * parts
-must_keep_records()
-must_count()
+require_record_permissions()
+require_counters()
 
 for i = 1, parts do
   local verb, next_keys, next_args = ARGV[head + 1], own_keys + ARGV[head + 3], own_args + ARGV[head + 4]
@@ -19,6 +19,6 @@ for i = 1, parts do
   if not ok and type(answer) ~= 'table' then answers[i] = { err = 'ERR ' .. tostring(answer) } end
   head, own_keys, own_args = head + 4, next_keys, next_args
 end
-write_counts()
-publish()
+write_counters()
+publish_events()
 return answers

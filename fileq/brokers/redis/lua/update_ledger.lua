@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Revise ledger entries, each only if it still is what was read.
+-- Update ledger entries, each only if it still is what the caller read.
 --
--- own ARGV   of each entry: path, what was read, what it becomes ('' = forget it)
--- returns    1 or 0 (it has changed) for each
+-- own ARGV   of each entry: path, what was read, what it becomes ('' = remove it)
+-- returns    for each: 1, or 0 if it has changed
 local total = (#ARGV - own_args) / 3
 local answers = {}
-must_take(LEDGER, 'hash', 'HGET', 'HSET', 'HDEL')
+require_access(LEDGER, 'hash', 'HGET', 'HSET', 'HDEL')
 for i = 1, total do
   local a = own_args + (i - 1) * 3
   local path, was, becomes = ARGV[a + 1], ARGV[a + 2], ARGV[a + 3]

@@ -87,7 +87,7 @@ class Mending:
             )
             entries.append(Entry(job, queue, Version(one.path, one.signature), always=True))
         if entries:
-            for entry, fate in zip(entries, self._broker.enqueue(entries).fates, strict=True):
+            for entry, fate in zip(entries, self._broker.enqueue(entries).results, strict=True):
                 if fate is EnqueueResult.ENQUEUED:
                     self._did("enqueued", entry.job.id, f"again, for {printable(entry.job.filepath)}")
 

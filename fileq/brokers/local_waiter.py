@@ -1,0 +1,54 @@
+"""Wakes a pump within one process, for the brokers that have no server to do it. Knows no broker and no job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from collections.abc import Callable
+
+
+class LocalWaiter:
+    """Implements protocol.Waiter by an eventfd that becomes readable when a job is pushed.
+
+    `has_work` is called on arming, so that a push between the last claim and arming is not missed."""
+
+    def __init__(
+        self, has_work: Callable[[frozenset[str]], bool], longest_s: float, on_close: Callable[[LocalWaiter], None]
+    ) -> None:
+        self._has_work = has_work
+        self._longest_s = longest_s
+        self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._on_close = on_close
+        self._lock = threading.Lock()
+        self._is_closed = False
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def arm(self, paused: frozenset[str] = frozenset()) -> float:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._fd)
+        # The descriptor is drained before the check: a push between the two leaves it readable.
+        if self._has_work(paused):
+            self.wake()
+        return self._longest_s
+
+    def wait(self, timeout_s: float) -> bool:
+        poll = select.poll()  # select() fails for descriptors beyond 1023
+        poll.register(self._fd, select.POLLIN)
+        return bool(poll.poll(max(0.0, timeout_s) * 1000))
+
+    def wake(self) -> None:
+        # Under the lock: after close() the descriptor's number may belong to another file.
+        with self._lock:
+            if not self._is_closed:
+                os.eventfd_write(self._fd, 1)
+
+    def close(self) -> None:
+        self._on_close(self)
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                os.close(self._fd)

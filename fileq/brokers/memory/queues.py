@@ -1,0 +1,264 @@
+"""The memory broker's hot path: protocol.Broker over a MemoryStore. Every call is one step under the store's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from fileq.brokers import wire_events
+from fileq.brokers.clocks import RATE_WINDOW_MS
+from fileq.brokers.local_waiter import LocalWaiter
+from fileq.brokers.memory.settlements import reap, settle
+from fileq.brokers.memory.store import MemoryStore
+from fileq.brokers.memory.subscription import MemorySubscription
+from fileq.brokers.protocol import PendingReply, ReadyReply
+from fileq.brokers.types import (
+    Enqueued,
+    EnqueueResult,
+    Entry,
+    LeaseStatus,
+    LedgerEntry,
+    Promoted,
+    Renewal,
+    Suspect,
+    TurnReply,
+    WorkerInfo,
+    check_queues,
+)
+from fileq.core.claim import Claim
+from fileq.core.job import State, decode_or_none, encode
+from fileq.core.settlement import Settlement, SettleResult
+
+
+class MemoryQueues:
+    _store: MemoryStore
+
+    # enqueue
+
+    def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
+        store = self._store
+        check_queues((entry.queue for entry in entries), store.queue_names)
+        with store.lock:
+            now_ms = store.begin()
+            permits = 0
+            results: list[EnqueueResult] = []
+            for entry in entries:
+                result = self._known_result(entry)
+                if result is None and limit and entry.version is not None and not entry.always:
+                    if self._take_permit(now_ms, limit):
+                        permits += 1
+                    else:
+                        result = EnqueueResult.THROTTLED
+                if result is None:
+                    result = EnqueueResult.ENQUEUED
+                    self._enqueue(entry, now_ms)
+                results.append(result)
+            wait_ms = max(1, store.rate_window[0] - now_ms) if EnqueueResult.THROTTLED in results else 0
+            return Enqueued(tuple(results), permits, wait_ms)
+
+    def _known_result(self, entry: Entry) -> EnqueueResult | None:
+        """DUPLICATE or KNOWN, or None for an entry that is new."""
+        if entry.job.id in self._store.records:
+            return EnqueueResult.DUPLICATE
+        if entry.version is None or entry.always:
+            return None
+        known = self._store.ledger.get(entry.version.path)
+        return EnqueueResult.KNOWN if known is not None and known.knows(entry.version.signature) else None
+
+    def _take_permit(self, now_ms: int, limit: int) -> bool:
+        ends_ms, taken = self._store.rate_window
+        if now_ms >= ends_ms:
+            ends_ms, taken = now_ms + RATE_WINDOW_MS, 0
+        if taken >= limit:
+            return False
+        self._store.rate_window = (ends_ms, taken + 1)
+        return True
+
+    def _enqueue(self, entry: Entry, now_ms: int) -> None:
+        store = self._store
+        record = store.record_for(entry.job.id, entry.queue, encode(entry.job), now_ms)
+        due_ms = max(entry.at_ms, now_ms + entry.delay_ms)
+        if due_ms > now_ms:
+            store.schedule(record, State.SCHEDULED, due_ms)
+        else:
+            store.push(record, front=False)
+        if entry.version is not None:
+            store.learn(entry.version, entry.job.id)
+        store.count(now_ms, "produced")
+        store.publish(wire_events.created(entry.job))
+
+    # settle and claim
+
+    def send_settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> PendingReply:
+        return ReadyReply(self.settle_and_claim(settlements, slots))
+
+    def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
+        store = self._store
+        with store.lock:
+            now_ms = store.begin()
+            settled = tuple(settle(store, s, now_ms) for s in settlements)
+            gone = tuple(slot for slot in slots if slot not in store.registry)
+            claims = [self._held(slot) or self._claim(slot, now_ms) for slot in slots if slot in store.registry]
+            return TurnReply(settled, tuple(c for c in claims if c is not None), gone, frozenset(store.paused))
+
+    def _held(self, slot: str) -> Claim | None:
+        """The job the slot already holds: the reply that carried it was lost."""
+        held = self._store.processing[slot]
+        return self._store.claim_of(slot, held[-1], token=self._store.next_token(slot)) if held else None
+
+    def _claim(self, slot: str, now_ms: int) -> Claim | None:
+        store = self._store
+        for queue in store.order.next_order():
+            if queue not in store.paused and store.queues[queue]:
+                raw = store.queues[queue].pop()
+                store.order.claimed()
+                store.processing[slot].append(raw)
+                store.renew_heartbeat(slot, now_ms)
+                store.count(now_ms, "consumed")
+                self._mark_running(slot, queue, raw, now_ms)
+                claim = store.claim_of(slot, raw, queue, token=store.next_token(slot))
+                store.publish(wire_events.started(claim) if claim.job is not None else b"")
+                return claim
+        return None
+
+    def _mark_running(self, slot: str, queue: str, raw: bytes, now_ms: int) -> None:
+        job = decode_or_none(raw)
+        record = self._store.record_for(job.id, queue, raw, now_ms) if job is not None else None
+        if record is not None and record.queued:
+            record.queued -= 1
+        else:
+            self._store.count(now_ms, "adopted")
+        if record is not None:
+            record.state, record.slot, record.queue, record.raw = State.RUNNING, slot, queue, raw
+            record.started_ms, record.due_ms = now_ms, 0
+
+    # renew, promote, reap
+
+    def renew(self, holdings: Sequence[tuple[str, bytes]]) -> list[Renewal]:
+        with self._store.lock:
+            now_ms = self._store.begin()
+            return [self._renew(slot, believed, now_ms) for slot, believed in holdings]
+
+    def _renew(self, slot: str, believed: bytes, now_ms: int) -> Renewal:
+        store = self._store
+        if slot not in store.registry:
+            return Renewal(slot, LeaseStatus.GONE)
+        held = b"".join(store.processing[slot])
+        store.renew_heartbeat(slot, now_ms)
+        if held == believed:
+            return Renewal(slot, self._status_of(held))
+        if believed:
+            return Renewal(slot, LeaseStatus.LOST)
+        return Renewal(slot, LeaseStatus.UNEXPECTED, store.claim_of(slot, held, token=store.next_token(slot)))
+
+    def _status_of(self, raw: bytes) -> LeaseStatus:
+        if not raw:
+            return LeaseStatus.IDLE
+        job = decode_or_none(raw)
+        record = self._store.records.get(job.id) if job else None
+        return LeaseStatus.CANCEL if record and record.is_cancel_requested else LeaseStatus.HELD
+
+    def promote(self, limit: int = 500) -> Promoted:
+        store = self._store
+        with store.lock:
+            now_ms = store.begin()
+            waiting = sorted(store.scheduled.items(), key=lambda item: (item[1], item[0]))
+            due = [raw for raw, due_ms in waiting[:limit] if due_ms <= now_ms]
+            for raw in due:
+                del store.scheduled[raw]
+                job = decode_or_none(raw)
+                if job is None:
+                    store.push_undecodable(store.queue_names[-1], raw, front=False, now_ms=now_ms)
+                    continue
+                record = store.record_for(job.id, store.queue_names[-1], raw, now_ms)
+                record.raw = raw
+                store.push(record, front=False)
+            left = waiting[len(due) :]
+            return Promoted(len(due), left[0][1] if left else None, now_ms)
+
+    def suspects(self, *, sweep: bool = False) -> list[Suspect]:
+        store = self._store
+        with store.lock:
+            now_ms = store.begin()
+            slots = set(store.registry)
+            if sweep:
+                slots |= {slot for slot, held in store.processing.items() if held}
+            return [
+                Suspect(slot, tuple(store.claim_of(slot, raw) for raw in store.processing[slot]))
+                for slot in sorted(slots)
+                if not store.is_alive(slot, now_ms)
+            ]
+
+    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
+        store = self._store
+        with store.lock:
+            now_ms = store.begin()
+            if store.is_alive(slot, now_ms):
+                return tuple(SettleResult.FENCED for _ in settlements)
+            results = [reap(store, slot, s, now_ms) for s in settlements]
+            if not store.processing[slot]:
+                store.forget_slot(slot)
+            return tuple(results)
+
+    # the registry
+
+    def register(self, slots: Mapping[str, WorkerInfo]) -> None:
+        with self._store.lock:
+            now_ms = self._store.begin()
+            for slot, info in slots.items():
+                self._store.registry[slot] = info
+                if not self._store.is_alive(slot, now_ms):
+                    self._store.renew_heartbeat(slot, now_ms)
+
+    def deregister(self, slots: Sequence[str]) -> None:
+        with self._store.lock:
+            now_ms = self._store.begin()
+            for slot in slots:
+                for raw in self._store.processing[slot]:
+                    self._give_back(self._store.claim_of(slot, raw), now_ms)
+                self._store.forget_slot(slot)
+
+    def _give_back(self, claim: Claim, now_ms: int) -> None:
+        if claim.job is None:
+            self._store.push_undecodable(claim.queue, claim.raw, front=True, now_ms=now_ms)
+        else:
+            record = self._store.record_for(claim.job.id, claim.queue, claim.raw, now_ms)
+            record.raw = claim.raw  # the record may hold the bytes of another copy
+            self._store.push(record, front=True)
+        self._store.count(now_ms, "released")
+
+    # the ledger
+
+    def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]:
+        with self._store.lock:
+            return [self._store.ledger.get(path) for path in paths]
+
+    def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
+        with self._store.lock:
+            return iter([(path, entry) for path, entry in self._store.ledger.items() if path.startswith(under)])
+
+    def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
+        with self._store.lock:
+            return [self._update_entry(*change) for change in changes]
+
+    def _update_entry(self, path: bytes, was: LedgerEntry, becomes: LedgerEntry | None) -> bool:
+        entries = self._store.ledger
+        if entries.get(path) != was:
+            return False
+        if becomes is None:
+            del entries[path]
+        else:
+            entries[path] = becomes
+        return True
+
+    # waking and events
+
+    def waiter(self) -> LocalWaiter:
+        store = self._store
+        waiter = LocalWaiter(store.has_work, store.config.worker.brpoplpush_timeout, store.waiters.discard)
+        store.waiters.add(waiter)
+        return waiter
+
+    def subscribe(self) -> MemorySubscription:
+        subscription = MemorySubscription(self._store.subscriptions.discard)
+        self._store.subscriptions.add(subscription)
+        return subscription

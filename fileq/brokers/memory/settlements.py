@@ -1,0 +1,79 @@
+"""How the memory broker settles a claim: job, record, ledger and counters in one step under the store's lock.
+
+Never decides: the settlement says where the job goes. A slot that no longer holds the job changes nothing.
+"""
+
+from __future__ import annotations
+
+from fileq.brokers import wire_events
+from fileq.brokers.memory.store import MemoryRecord, MemoryStore
+from fileq.brokers.types import Attempt
+from fileq.core.job import State
+from fileq.core.settlement import Settlement, SettleResult, Verb
+
+
+def settle(store: MemoryStore, s: Settlement, now_ms: int) -> SettleResult:
+    """Settles for a live slot. The fence is the slot's processing list; its last token identifies a repeat."""
+    slot = s.claim.slot
+    if store.settled_tokens.get(slot) == s.claim.token:
+        return SettleResult.DONE_ALREADY
+    # The older token rejects a late call about bytes that the slot settled and then claimed again.
+    if s.claim.token < store.settled_tokens.get(slot, 0) or s.claim.raw not in store.processing[slot]:
+        store.count(now_ms, "fenced")
+        return SettleResult.FENCED
+    _apply(store, s, now_ms)
+    store.settled_tokens[slot] = s.claim.token
+    store.renew_heartbeat(slot, now_ms)
+    return SettleResult.DONE
+
+
+def reap(store: MemoryStore, slot: str, s: Settlement, now_ms: int) -> SettleResult:
+    """Settles for a dead slot: the first reaper moves the job, the others are FENCED."""
+    if s.claim.raw not in store.processing[slot]:
+        return SettleResult.FENCED
+    _apply(store, s, now_ms)
+    return SettleResult.DONE
+
+
+def _apply(store: MemoryStore, s: Settlement, now_ms: int) -> None:
+    if s.claim.record_id is None and s.verb is Verb.RELEASE:
+        store.push_undecodable(s.claim.queue, s.next_raw, front=True, now_ms=now_ms)
+    else:
+        record = store.record_for(s.claim.id, s.claim.queue, s.next_raw, now_ms)
+        record.add_attempt(Attempt(record.started_ms, now_ms, s.claim.slot, s.outcome, s.error))
+        record.raw, record.error, record.slot, record.queue = s.next_raw, s.error, s.claim.slot, s.claim.queue
+        _move(store, s, record, now_ms)
+    store.processing[s.claim.slot].remove(s.claim.raw)
+    _count(store, s, now_ms)
+    store.publish(wire_events.settled(s))
+
+
+def _move(store: MemoryStore, s: Settlement, record: MemoryRecord, now_ms: int) -> None:
+    if s.verb is Verb.COMPLETE:
+        record.result = s.result
+        store.end(record, State.COMPLETED, now_ms)
+        store.count(now_ms, "superseded", int(s.superseded))
+        if s.leaves is not None:
+            store.learn(s.leaves, record.id)
+    elif s.verb is Verb.RETRY:
+        store.schedule(record, State.RETRYING, now_ms + s.delay_ms)
+    elif s.verb is Verb.BURY:
+        record.state, record.ended_ms = State.DEAD, now_ms
+        store.dead.appendleft(s.next_raw)
+        store.count(now_ms, "dead")
+    elif s.verb is Verb.RELEASE:
+        store.push(record, front=True)
+    else:
+        store.end(record, State.CANCELLED, now_ms)
+
+
+def _count(store: MemoryStore, s: Settlement, now_ms: int) -> None:
+    if s.died:
+        store.count(now_ms, "recovered")
+    elif s.verb is Verb.RELEASE:
+        store.count(now_ms, "released")
+    elif s.is_failure:
+        store.count(now_ms, "failed")
+        store.count(now_ms, "retried", int(s.verb is Verb.RETRY))
+    if s.kind:
+        store.count(now_ms, f"error:{s.kind}")

@@ -1,0 +1,216 @@
+"""The memory broker's contents: the places, the records, the counters, and the steps that every verb is made of.
+
+The layout is the reference for the other brokers. A queue is a deque: jobs are pushed at the left end and claimed at
+the right end, so its front is the right end. A place holds only the bytes of jobs, because a plain list on Redis can
+hold nothing else; everything more that is known of a job is in its record.
+
+The caller must hold the lock, except for has_work(), which takes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.local_waiter import LocalWaiter
+from fileq.brokers.memory.subscription import MemorySubscription
+from fileq.brokers.order import ClaimOrder
+from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, Census, LedgerEntry, Record, WorkerInfo
+from fileq.config import Config
+from fileq.core.claim import Claim
+from fileq.core.errors import Undecodable
+from fileq.core.job import State, Version, decode, decode_or_none
+
+
+class MemoryRecord(msgspec.Struct):
+    """A job's record, changed in place.
+
+    `queued` counts the job's copies in queues that the counters include. A claim that finds it at zero has claimed a
+    copy that another program pushed, and counts it as adopted."""
+
+    id: str
+    state: State
+    raw: bytes
+    queue: str
+    queued: int = 0
+    slot: str = ""
+    created_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    due_ms: int = 0
+    error: str = ""
+    result: bytes = b""
+    attempts: list[Attempt] = []
+    attempt_count: int = 0
+    is_cancel_requested: bool = False
+    expires_ms: int | None = None
+
+    def add_attempt(self, attempt: Attempt) -> None:
+        self.attempt_count += 1
+        self.attempts = [*self.attempts, attempt][-ATTEMPTS_KEPT:]
+
+    def view(self) -> Record:
+        fields: dict[str, Any] = {name: getattr(self, name) for name in Record.__struct_fields__}
+        return Record(**{**fields, "attempts": tuple(self.attempts)})
+
+
+class MemoryStore:
+    def __init__(self, config: Config, *, clock: Callable[[], int]) -> None:
+        self.config = config
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.queue_names = tuple(config.worker.priorities)
+        self.queues: dict[str, deque[bytes]] = {name: deque() for name in self.queue_names}
+        self.scheduled: dict[bytes, int] = {}  # raw → due_ms
+        self.processing: dict[str, list[bytes]] = defaultdict(list)  # slot → at most one raw
+        self.completed: deque[bytes] = deque()
+        self.cancelled: deque[bytes] = deque()
+        self.dead: deque[bytes] = deque()
+        self.records: dict[str, MemoryRecord] = {}
+        self.registry: dict[str, WorkerInfo] = {}
+        self.alive_until_ms: dict[str, int] = {}  # slot → when its heartbeat ends
+        self.tokens: Counter[str] = Counter()  # slot → token of its last claim
+        self.settled_tokens: dict[str, int] = {}  # slot → token of its last settlement
+        self.ledger: dict[bytes, LedgerEntry] = {}
+        self.counters: Counter[str] = Counter()
+        self.hourly: dict[int, Counter[str]] = defaultdict(Counter)
+        self.paused: set[str] = set()
+        self.rate_window: tuple[int, int] = (0, 0)  # when it ends, permits taken in it
+        self.order = ClaimOrder(self.queue_names, config.worker.starvation_share)
+        self.waiters: set[LocalWaiter] = set()
+        self.subscriptions: set[MemorySubscription] = set()
+
+    def begin(self) -> int:
+        """Begins a call: removes the expired records, and returns the time of the call."""
+        now_ms = self.clock()
+        expired = [id for id, r in self.records.items() if r.expires_ms is not None and r.expires_ms <= now_ms]
+        for id in expired:
+            del self.records[id]
+        return now_ms
+
+    def count(self, now_ms: int, name: str, by: int = 1) -> None:
+        if by:
+            self.counters[name] += by
+            self.hourly[now_ms // HOUR_MS][name] += by
+
+    def census(self, now_ms: int) -> Census:
+        return Census(
+            pending={name: len(raws) for name, raws in self.queues.items()},
+            scheduled=len(self.scheduled),
+            running=sum(map(len, self.processing.values())),
+            dead=len(self.dead),
+            completed=len(self.completed),
+            cancelled=len(self.cancelled),
+            heartbeats=sum(self.is_alive(slot, now_ms) for slot in self.alive_until_ms),
+            counters=dict(self.counters),
+            paused=frozenset(self.paused),
+            now_ms=now_ms,
+        )
+
+    # records, claims and the ledger
+
+    def record_for(self, id: str, queue: str, raw: bytes, now_ms: int) -> MemoryRecord:
+        """The job's record, created if there is none. It no longer expires."""
+        record = self.records.get(id)
+        if record is None:
+            record = self.records[id] = MemoryRecord(id, State.PENDING, raw, queue, created_ms=now_ms)
+        record.expires_ms = None
+        return record
+
+    def claim_of(self, slot: str, raw: bytes, queue: str | None = None, *, token: int = 0) -> Claim:
+        """The claim of a slot that holds these bytes. Without a record the claim's queue is `queue`, or the last."""
+        try:
+            job = decode(raw)
+        except Undecodable as defect:
+            return Claim(slot, token, queue or self.queue_names[-1], raw, None, defect=str(defect))
+        record = self.records.get(job.id)
+        if record is None:
+            return Claim(slot, token, queue or self.queue_names[-1], raw, job, job.id)
+        return Claim(slot, token, record.queue, raw, job, job.id, record.started_ms)
+
+    def next_token(self, slot: str) -> int:
+        self.tokens[slot] += 1
+        return self.tokens[slot]
+
+    def learn(self, version: Version, job_id: str) -> None:
+        known = self.ledger.get(version.path, LedgerEntry())
+        self.ledger[version.path] = known.with_version(version, job_id)
+
+    # moves between places
+
+    def push(self, record: MemoryRecord, *, front: bool) -> None:
+        """Puts the record's job into its queue and counts the copy in the record."""
+        record.state, record.due_ms, record.queued = State.PENDING, 0, record.queued + 1
+        self.push_raw(record.queue, record.raw, front=front)
+
+    def push_raw(self, queue: str, raw: bytes, *, front: bool) -> None:
+        """Puts bytes into a queue; no record and no counter changes."""
+        if front:
+            self.queues[queue].append(raw)
+        else:
+            self.queues[queue].appendleft(raw)
+        self.wake()
+
+    def push_undecodable(self, queue: str, raw: bytes, *, front: bool, now_ms: int) -> None:
+        """Puts bytes that are not a job back into a queue.
+
+        They have no record that counts copies, so the next claim will count them as adopted again. That is
+        subtracted here."""
+        self.push_raw(queue, raw, front=front)
+        self.count(now_ms, "adopted", -1)
+
+    def schedule(self, record: MemoryRecord, state: State, due_ms: int) -> None:
+        """Schedules the record's job. A blank is appended while another copy of the same bytes is scheduled."""
+        while record.raw in self.scheduled:
+            record.raw += b" "
+        record.state, record.due_ms = state, due_ms
+        self.scheduled[record.raw] = due_ms
+
+    def end(self, record: MemoryRecord, state: State, now_ms: int) -> None:
+        """Lists the job as completed or cancelled, counts it, and lets its record expire."""
+        record.state, record.ended_ms = state, now_ms
+        if not record.queued:  # a copy that still waits needs the record
+            record.expires_ms = now_ms + int(self.config.worker.history_ttl * 1000)
+        ended = self.completed if state is State.COMPLETED else self.cancelled
+        ended.appendleft(record.raw)
+        self.count(now_ms, state.value)
+        while len(ended) > self.config.worker.completed_max:
+            unlisted = decode_or_none(ended.pop())
+            stale = self.records.get(unlisted.id) if unlisted else None
+            if stale is not None and stale.state is state and not stale.queued:
+                del self.records[stale.id]
+
+    # slots
+
+    def renew_heartbeat(self, slot: str, now_ms: int) -> None:
+        self.alive_until_ms[slot] = now_ms + int(self.config.worker.heartbeat_ttl * 1000)
+
+    def is_alive(self, slot: str, now_ms: int) -> bool:
+        return self.alive_until_ms.get(slot, 0) > now_ms
+
+    def forget_slot(self, slot: str) -> None:
+        self.registry.pop(slot, None)
+        self.alive_until_ms.pop(slot, None)
+        self.settled_tokens.pop(slot, None)
+        self.processing.pop(slot, None)
+
+    # waking and events
+
+    def publish(self, event: bytes) -> None:
+        if event:
+            for subscription in tuple(self.subscriptions):
+                subscription.put(event)
+
+    def wake(self) -> None:
+        for waiter in tuple(self.waiters):
+            waiter.wake()
+
+    def has_work(self, paused: frozenset[str]) -> bool:
+        """Whether a queue other than the paused ones holds a job."""
+        with self.lock:
+            return any(raws for name, raws in self.queues.items() if name not in paused)

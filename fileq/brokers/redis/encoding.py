@@ -1,0 +1,156 @@
+"""How values travel to the scripts and back: settlements, claims, records and ledger entries as bytes.
+
+Owns the formats on the Python side; the scripts own the other side. Workers of other versions read the same records and
+ledger entries: their formats never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import msgspec
+
+from fileq.brokers import wire_events
+from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.scripts import Argument
+from fileq.brokers.types import Attempt, LedgerEntry, Record
+from fileq.core.claim import Claim
+from fileq.core.errors import Undecodable
+from fileq.core.job import State, decode
+from fileq.core.settlement import Settlement, Verb
+
+MISSING, SEEN_ON = "missing", "on"
+
+_attempt_decoder = msgspec.json.Decoder(Attempt)
+_encoder = msgspec.json.Encoder()
+
+
+def settlement_keys(s: Settlement, keys: Keys) -> tuple[str, str, str]:
+    claim = s.claim
+    processing, heartbeat = keys.of_slot(claim.slot)
+    return processing, heartbeat, keys.records + (claim.job.id if claim.job is not None else _undecodable_id(s))
+
+
+def _undecodable_id(s: Settlement) -> str:
+    """Bytes that are no job are released under the id that the claim script read from them, and buried under an id made
+    of the bytes."""
+    if s.verb is Verb.RELEASE and s.claim.record_id is not None:
+        return s.claim.record_id
+    return s.claim.id
+
+
+def settlement_args(s: Settlement, keys: Keys, *, is_claiming: bool = False) -> tuple[Argument, ...]:
+    """In the order of lua/prelude/settlements.lua. A plain completion, the usual case, sends the short form."""
+    claim = s.claim
+    flags = "n" if is_claiming else ""
+    is_long = claim.job is None or s.verb is Verb.RETRY or s.error or s.died or s.superseded or s.leaves is not None
+    is_long = is_long or s.next_raw != claim.raw
+    if is_long:
+        flags += _long_flags(s)
+    number, attempt, event = keys.queue_numbers[claim.queue], _attempt_tail(s), wire_events.settled(s)
+    short = (claim.slot, claim.token, claim.raw, claim.id, number, flags, s.result, attempt, event)
+    return (*short, *_long_args(s)) if is_long else short
+
+
+def _long_flags(s: Settlement) -> str:
+    has_no_id = s.claim.job is None and s.claim.record_id is None
+    facts = {"d": s.died, "r": s.refused, "s": s.superseded, "u": has_no_id}
+    return "x" + "".join(letter for letter, is_so in facts.items() if is_so)
+
+
+def _long_args(s: Settlement) -> tuple[Argument, ...]:
+    is_buried_garbage = s.claim.job is None and s.verb is Verb.BURY
+    mistaken_id = (s.claim.record_id or "") if is_buried_garbage else ""
+    version = (s.leaves.path, s.leaves.signature, s.leaves.device) if s.leaves else (b"", "", "")
+    error = s.error.encode(errors="backslashreplace")
+    return s.next_raw, error, s.kind, s.delay_ms, mistaken_id, *version
+
+
+def _attempt_tail(s: Settlement) -> bytes:
+    """The attempt as JSON from `worker` on: the script puts the server's times before it."""
+    plain = _plain_tail(s.claim.slot, s.outcome)
+    return plain + b',"error":' + _encoder.encode(s.error) if s.error else plain
+
+
+@lru_cache(maxsize=1024)
+def _plain_tail(slot: str, outcome: str) -> bytes:
+    return _encoder.encode({"worker": slot, "outcome": outcome})[1:-1]
+
+
+def as_claim(row: Sequence[bytes], token: int, keys: Keys) -> Claim:
+    """The claim in a row of claim.lua or renew.lua: slot, queue number, raw, id, start time."""
+    slot, number, raw, id, started_ms = row
+    queue = keys.queue_names[int(number) - 1]  # 0 is unknown, and selects the last queue
+    id_read = id.decode(errors="replace") or None
+    try:
+        job = decode(raw)
+        if job.id != id_read:
+            raise Undecodable(f"not a job: its id can be read as {id_read!r} and as {job.id!r}")
+    except Undecodable as defect:
+        return Claim(slot.decode(), token, queue, raw, None, id_read, int(started_ms), str(defect))
+    return Claim(slot.decode(), token, queue, raw, job, job.id, int(started_ms))
+
+
+def id_in(raw: bytes) -> str | None:
+    """The job's id; None if these bytes are no job."""
+    try:
+        return decode(raw).id
+    except Undecodable:
+        return None
+
+
+def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
+    def number(name: bytes) -> int:
+        return int(fields.get(name, b"0"))
+
+    def word(name: bytes) -> str:
+        return fields.get(name, b"").decode(errors="replace")
+
+    count = number(b"attempts")
+    attempts = (fields.get(b"attempt:%d" % n) for n in range(1, count + 1))
+    return Record(
+        id=id,
+        state=State(word(b"state")),
+        raw=fields.get(b"json", b""),
+        queue=word(b"queue"),
+        slot=word(b"worker"),
+        created_ms=number(b"created"),
+        started_ms=number(b"started"),
+        ended_ms=number(b"ended"),
+        due_ms=number(b"due"),
+        error=word(b"error"),
+        result=fields.get(b"result", b""),
+        attempts=tuple(_attempt_decoder.decode(a) for a in attempts if a is not None),
+        attempt_count=count,
+        is_cancel_requested=fields.get(b"cancel") == b"1",
+    )
+
+
+def pack_ledger(entry: LedgerEntry) -> bytes:
+    lines = [f"{signature} {_one_line(job_id)}" for signature, job_id in entry.versions]
+    if entry.missing_since_ms:
+        lines.append(f"{MISSING} {entry.missing_since_ms} {entry.device}")
+    elif entry.device:
+        lines.append(f"{SEEN_ON} {entry.device}")
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _one_line(id: str) -> str:
+    """The id without line breaks, which another program's id may contain; lua/prelude/ledger.lua does the same."""
+    return id.replace("%", "%25").replace("\n", "%0A")
+
+
+def unpack_ledger(value: bytes) -> LedgerEntry:
+    versions = []
+    missing_since_ms, device = 0, ""
+    for line in value.decode().split("\n")[:-1]:
+        first, _, rest = line.partition(" ")
+        if first == MISSING:
+            since, _, device = rest.partition(" ")
+            missing_since_ms = int(since)
+        elif first == SEEN_ON:
+            device = rest
+        else:
+            versions.append((first, rest.replace("%0A", "\n").replace("%25", "%")))
+    return LedgerEntry(tuple(versions), missing_since_ms, device)

@@ -1,0 +1,81 @@
+"""The names of all Redis keys. Owns the key layout of the contract; no other module puts a key together."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from fileq.config import Config
+from fileq.core.errors import ConfigError
+
+
+class Keys:
+    """The keys of one configuration."""
+
+    def __init__(self, config: Config) -> None:
+        prefix, worker = config.redis.prefix, config.worker
+        self.queue_names = tuple(worker.priorities)
+        self.queues = tuple(worker.queues[name] for name in self.queue_names)
+        self.queue_numbers = {name: i for i, name in enumerate(self.queue_names, start=1)}
+        self.workers = f"{prefix}:workers"
+        self.settled = f"{prefix}:settled"
+        self.stats = f"{prefix}:stats"
+        self.scheduled = f"{prefix}:scheduled"
+        self.completed = worker.completed_list
+        self.dead = worker.dead_letter_list
+        self.cancelled = f"{prefix}:cancelled"
+        self.ledger = f"{prefix}:ledger"
+        self.paused = f"{prefix}:paused"
+        self.rate_limit = config.producer.rate_limit_key
+        self.events = f"{prefix}:events"
+        self.records = f"{prefix}:job:"
+        self._processing = worker.processing_list_pattern
+        self._heartbeat = worker.heartbeat_key_pattern
+        # Cached: a worker has few slots, and every call names them again.
+        self.of_slot = lru_cache(maxsize=1024)(self._of_slot)
+        self.fixed = (
+            *(self.workers, self.settled, self.stats, self.scheduled, self.completed, self.dead, self.cancelled),
+            *(self.ledger, self.paused, self.rate_limit),
+            *self.queues,
+        )
+
+    def _of_slot(self, slot: str) -> tuple[str, str]:
+        """The processing list and the heartbeat of a slot."""
+        return self.processing(slot), self.heartbeat(slot)
+
+    def processing(self, slot: str) -> str:
+        return self._processing.replace("%s", slot)
+
+    def heartbeat(self, slot: str) -> str:
+        return self._heartbeat.replace("%s", slot)
+
+    def record(self, id: str) -> str:
+        return self.records + id
+
+    def hour(self, hour: int) -> str:
+        """The counters of one hour since the epoch."""
+        return f"{self.stats}:{hour}"
+
+    def split_patterns(self) -> tuple[str, str, str, str]:
+        """The patterns of processing lists and heartbeats, each split at its %s."""
+        processing = self._processing.partition("%s")
+        heartbeat = self._heartbeat.partition("%s")
+        return processing[0], processing[2], heartbeat[0], heartbeat[2]
+
+    def list_of(self, place: str) -> str | None:
+        """The list of a queue or of an ended state; None for a place that is no list."""
+        ended = {"dead_letter": self.dead, "completed": self.completed, "cancelled": self.cancelled}
+        return ended.get(place) or dict(zip(self.queue_names, self.queues, strict=True)).get(place)
+
+    def check_hash_slot(self) -> None:
+        """On Redis Cluster all keys must share one hash slot, because every script touches several of them."""
+        from redis.crc import key_slot
+
+        keys = (*self.fixed, self.records, self.processing("x"), self.heartbeat("x"))
+        hash_slots = {key: key_slot(key.encode()) for key in keys}
+        # A pattern needs a hash tag of its own: without one, the worker ID would select the hash slot.
+        wrong = sorted(key for key in keys if hash_slots[key] != hash_slots[self.workers] or "{" not in key)
+        if wrong:
+            raise ConfigError(
+                f"on Redis Cluster all names must share one hash tag; not so {', '.join(wrong)}; "
+                "set redis.prefix to '{jobqueue}' and put the tag into the names you chose"
+            )

@@ -1,0 +1,46 @@
+-- The prelude stands before every script, right after its shebang. This file reads the keys and arguments that all
+-- scripts share, and the time.
+--
+-- KEYS   1 workers, 2 settled, 3 stats, 4 scheduled, 5 completed, 6 dead_letter, 7 cancelled, 8 ledger, 9 paused,
+--        10 rate_limit, then the list of each queue, highest first; then the script's own, from KEYS[own_keys + 1]
+-- ARGV   1 now in ms ('' = the server's time), 2 prefix of the records, 3 events channel, 4 heartbeat ttl in ms,
+--        5 history ttl in ms, 6 completed_max, 7 retention of the hourly counters in ms, 8 number of queues, then
+--        their names; then the script's own, from ARGV[own_args + 1]
+--
+-- Scripts make two kinds of keys themselves, because only the server knows them: the record of a job that the script
+-- has just read (its id is in the raw), and the counters of the hour. Both share the prefix.
+--
+-- Lua does not roll back. So every script checks types and permissions first, writes destinations, removes the source
+-- last, and publishes last of all.
+
+local WORKERS, SETTLED, STATS, SCHEDULED, COMPLETED = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local DEAD, CANCELLED, LEDGER, PAUSED, RATE_LIMIT = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local RECORDS, CHANNEL = ARGV[2], ARGV[3]
+local HEARTBEAT_TTL, HISTORY_TTL, COMPLETED_MAX, RETENTION = ARGV[4], ARGV[5], tonumber(ARGV[6]), ARGV[7]
+local QUEUES = tonumber(ARGV[8])
+local own_keys, own_args, own_size = 10 + QUEUES, 8 + QUEUES, 0 -- settle_and_claim moves them on from part to part
+
+local queue_key, queue_name, queue_number = {}, {}, {}
+for i = 1, QUEUES do
+  queue_key[i], queue_name[i], queue_number[ARGV[8 + i]] = KEYS[10 + i], ARGV[8 + i], i
+end
+
+local function refuse(message)
+  error({ err = message })
+end
+
+local now
+if ARGV[1] ~= '' then
+  now = tonumber(ARGV[1])
+else
+  if not redis.acl_check_cmd('TIME') then refuse('NOPERM this user may not TIME') end
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- A whole number as text. Redis converts a number argument as a fraction, which is slower.
+local function int_text(number)
+  return string.format('%d', number)
+end
+
+local NOW, HOUR = int_text(now), STATS .. ':' .. int_text(math.floor(now / 3600000))

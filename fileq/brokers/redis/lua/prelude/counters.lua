@@ -1,0 +1,34 @@
+-- Counters and events: collected while a script runs, written once at its end.
+--
+-- KEYS, ARGV: see arguments.lua
+
+local counts = {}
+local function count(name, by)
+  counts[name] = (counts[name] or 0) + (by or 1)
+end
+
+local function require_counters()
+  require_access(STATS, 'hash', 'HINCRBY')
+  require_access(HOUR, 'hash', 'HINCRBY', 'PEXPIRE')
+end
+
+local function write_counters()
+  if next(counts) == nil then return end
+  for name, by in pairs(counts) do
+    if by ~= 0 then
+      redis.call('HINCRBY', STATS, name, by)
+      redis.call('HINCRBY', HOUR, name, by)
+    end
+  end
+  redis.call('PEXPIRE', HOUR, RETENTION)
+end
+
+local events = {}
+local function add_event(event)
+  if event ~= '' then events[#events + 1] = event end
+end
+
+-- By pcall: a user without permission for the channel can still do everything else.
+local function publish_events()
+  for _, event in ipairs(events) do redis.pcall('PUBLISH', CHANNEL, event) end
+end

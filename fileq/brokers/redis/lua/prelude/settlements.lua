@@ -1,0 +1,204 @@
+-- Settlements: what the verbs that end a claim share.
+--
+-- own KEYS   of each settlement: processing list, heartbeat, record
+-- own ARGV   of each settlement:
+--            1 slot, 2 token, 3 raw, 4 id, 5 queue number, 6 flags, 7 result, 8 the attempt's JSON from `worker` on,
+--            9 event. With flag x also: 10 next_raw, 11 error, 12 kind of error, 13 delay in ms, 14 id of the record
+--            that the claim made by mistake ('' = none), 15 path, 16 signature and 17 device of the version that the
+--            handler leaves behind ('' = none)
+-- flags      d = the worker died, r = refused before the handler ran, s = superseded, u = the bytes have no id,
+--            n = the same call claims for this slot, and that claim renews the heartbeat, x = arguments 10 to 17 follow
+local SETTLEMENT_KEYS, SHORT_ARGS, LONG_ARGS = 3, 9, 8
+local ATTEMPTS_KEPT = 20
+
+-- The next settlement; own_keys and own_args move on.
+local function next_settlement()
+  local k, a = own_keys, own_args
+  own_keys, own_args = k + SETTLEMENT_KEYS, a + SHORT_ARGS
+  local raw, flags = ARGV[a + 3], ARGV[a + 6]
+  local job = {
+    processing = KEYS[k + 1], heartbeat = KEYS[k + 2], record = KEYS[k + 3], slot = ARGV[a + 1], token = ARGV[a + 2],
+    raw = raw, next_raw = raw, id = ARGV[a + 4], queue = tonumber(ARGV[a + 5]), result = ARGV[a + 7],
+    attempt = ARGV[a + 8], event = ARGV[a + 9], is_claiming = string.find(flags, 'n', 1, true),
+    error = '', kind = '', mistaken_id = '', path = '',
+  }
+  if not string.find(flags, 'x', 1, true) then return job end
+  own_args = own_args + LONG_ARGS
+  job.died, job.superseded = string.find(flags, 'd', 1, true), string.find(flags, 's', 1, true)
+  job.has_no_id, job.refused = string.find(flags, 'u', 1, true), string.find(flags, 'r', 1, true)
+  job.next_raw, job.error, job.kind, job.delay = ARGV[a + 10], ARGV[a + 11], ARGV[a + 12], tonumber(ARGV[a + 13])
+  job.mistaken_id, job.path, job.signature, job.device = ARGV[a + 14], ARGV[a + 15], ARGV[a + 16], ARGV[a + 17]
+  return job
+end
+
+local function read_record(job)
+  return read('HMGET', job.record, 'started', 'attempts', 'queued', 'created', 'worker', 'state')
+end
+
+-- Read everything that moving the job needs, before anything is written.
+local function read_before_move(job)
+  job.was = read_record(job)
+  if job.mistaken_id ~= '' then job.mistaken_was = read('HMGET', RECORDS .. job.mistaken_id, 'worker', 'adopted') end
+end
+
+-- Add the attempt to the record and change its state. Returns whether copies of the job wait in queues.
+local is_changed = {}
+local function end_attempt(job, state, ...)
+  local was = is_changed[job.record] and read_record(job) or job.was -- two copies of a job may end in one batch
+  is_changed[job.record] = true
+  local count_before = tonumber(was[2]) or 0
+  local n = int_text(count_before + 1)
+  if not was[4] then redis.call('HSET', job.record, 'created', NOW) end
+  -- The claim wrote these fields already, unless a copy of the job was claimed or settled since.
+  if was[5] ~= job.slot or was[6] ~= 'running' or job.next_raw ~= job.raw then
+    redis.call('HSET', job.record, 'json', job.next_raw, 'queue', queue_name[job.queue], 'worker', job.slot)
+  end
+  redis.call('HSET', job.record, 'state', state, 'error', job.error, 'attempts', n, 'attempt:' .. n,
+    '{"started_ms":' .. (was[1] or '0') .. ',"ended_ms":' .. NOW .. ',' .. job.attempt .. '}', ...)
+  if count_before >= ATTEMPTS_KEPT then
+    redis.call('HDEL', job.record, 'attempt:' .. int_text(count_before + 1 - ATTEMPTS_KEPT))
+  end
+  return (was[3] or '0') ~= '0'
+end
+
+local function expire_record(job, has_copies)
+  if has_copies then
+    redis.call('PERSIST', job.record)
+  else
+    redis.call('PEXPIRE', job.record, HISTORY_TTL)
+  end
+end
+
+local function count_failure(job)
+  if job.died then
+    count('recovered')
+  elseif not job.refused then
+    count('failed')
+  end
+  if job.kind ~= '' then count('error:' .. job.kind) end
+end
+
+local function move_to_scheduled(job)
+  local due = now + job.delay
+  -- A copy with the same bytes may be in the set: a blank at the end keeps the two apart.
+  while redis.call('ZSCORE', SCHEDULED, job.next_raw) do job.next_raw = job.next_raw .. ' ' end
+  end_attempt(job, 'retrying', 'due', int_text(due))
+  redis.call('PERSIST', job.record)
+  redis.call('ZADD', SCHEDULED, int_text(due), job.next_raw)
+  if not job.died then count('retried') end
+  count_failure(job)
+end
+
+-- The claim changed a record, and then the bytes turned out to be no job: undo what the claim did.
+local function undo_mistaken_record(job)
+  local record, was = RECORDS .. job.mistaken_id, job.mistaken_was
+  if was[1] ~= job.slot then return end
+  if was[2] == 'none' then
+    redis.call('DEL', record)
+  elseif was[2] then
+    redis.call('HSET', record, 'state', was[2])
+  else
+    redis.call('HSET', record, 'state', 'pending')
+    redis.call('HINCRBY', record, 'queued', 1)
+    count('adopted')
+  end
+end
+
+local function move_to_dead(job)
+  if job.mistaken_id ~= '' then undo_mistaken_record(job) end
+  end_attempt(job, 'dead', 'ended', NOW)
+  redis.call('PERSIST', job.record)
+  redis.call('LPUSH', DEAD, job.next_raw)
+  count('dead')
+  count_failure(job)
+end
+
+local function move_to_front(job)
+  if job.has_no_id then
+    push_without_record(job.next_raw, job.queue, 'RPUSH')
+  else
+    end_attempt(job, 'pending')
+    push(job.record, job.next_raw, job.queue, 'RPUSH')
+  end
+  count(job.died and 'recovered' or 'released')
+end
+
+-- The server may execute a call late, when its slot has settled later claims. The slot may hold the same bytes again,
+-- and this settlement is not the outcome of that claim.
+local function is_older(token, last)
+  return tonumber(token) < (tonumber(last or '') or 0)
+end
+
+-- The slots whose claim this call has settled: they are free, and the claim part may give them the next job.
+local is_freed = {}
+
+-- The answer for each settlement, the jobs that their slots still hold, and how many settlements are fenced.
+local function find_held(jobs, slots)
+  local answers, held_jobs, settled_here, fenced = {}, {}, {}, 0
+  local settled_last = redis.call('HMGET', SETTLED, unpack(slots))
+  for i, job in ipairs(jobs) do
+    local last = settled_here[job.slot] or settled_last[i]
+    if last == job.token then
+      answers[i] = 'done already'
+    elseif settled_here[job.slot] or is_older(job.token, last) or not read('LPOS', job.processing, job.raw) then
+      answers[i] = 'fenced'
+      fenced = fenced + 1
+    else
+      read_before_move(job)
+      answers[i] = 'done'
+      settled_here[job.slot] = job.token
+      held_jobs[#held_jobs + 1] = job
+    end
+  end
+  return answers, held_jobs, fenced
+end
+
+local function require_end_of_claims(held_jobs)
+  if #held_jobs == 0 then return end
+  require_permission(held_jobs[1].processing, 'LREM')
+  require_permission(held_jobs[1].heartbeat, 'SET')
+  local heartbeats = {}
+  for _, job in ipairs(held_jobs) do
+    if not job.is_claiming then heartbeats[#heartbeats + 1] = job.heartbeat end
+  end
+  require_strings(heartbeats)
+end
+
+-- Remove the jobs from the processing lists and remember each slot's last settlement.
+local function end_claims(held_jobs)
+  local settled_now = {}
+  for i, job in ipairs(held_jobs) do
+    settled_now[2 * i - 1], settled_now[2 * i] = job.slot, job.token
+    if job.is_claiming then
+      is_freed[job.slot] = true
+    else
+      redis.call('SET', job.heartbeat, '', 'PX', HEARTBEAT_TTL)
+    end
+    redis.call('LREM', job.processing, '1', job.raw)
+  end
+  redis.call('HSET', SETTLED, unpack(settled_now))
+end
+
+-- Settle the claims of this part: `move` moves each job that its slot still holds, `finish` runs once after them, then
+-- the processing lists are emptied. Returns for each: done, done already (a repeat), or fenced (the slot no longer
+-- holds the job; nothing changed).
+local function settle(move, finish)
+  require_access(SETTLED, 'hash', 'HMGET', 'HSET')
+  if own_size == 0 then return {} end
+  local jobs, slots = {}, {}
+  for i = 1, own_size do
+    jobs[i] = next_settlement()
+    slots[i] = jobs[i].slot
+  end
+  local answers, held_jobs, fenced = find_held(jobs, slots)
+  require_end_of_claims(held_jobs)
+  if fenced > 0 then count('fenced', fenced) end -- after the last check: a refused part must not change a counter
+  if #held_jobs == 0 then return answers end
+  for _, job in ipairs(held_jobs) do
+    move(job)
+    add_event(job.event)
+  end
+  if finish then finish() end
+  end_claims(held_jobs)
+  return answers
+end

@@ -1,0 +1,251 @@
+"""The hot path on Redis: enqueue, settle and claim, renew, promote, reap, the registry and the ledger.
+
+Every verb is one script and one round trip; the scripts are atomic, so a kill -9 leaves a call executed or not
+received. Nothing here decides what happens to a job: the settlement says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
+
+import msgspec
+
+from fileq.brokers import wire_events
+from fileq.brokers.protocol import PendingReply, ReadyReply
+from fileq.brokers.redis.encoding import (
+    as_claim,
+    id_in,
+    pack_ledger,
+    settlement_args,
+    settlement_keys,
+    unpack_ledger,
+)
+from fileq.brokers.redis.in_flight import Replies
+from fileq.brokers.redis.scripts import Argument, Part
+from fileq.brokers.redis.store import RedisStore
+from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
+from fileq.brokers.types import (
+    Enqueued,
+    EnqueueResult,
+    Entry,
+    LeaseStatus,
+    LedgerEntry,
+    Promoted,
+    Renewal,
+    Suspect,
+    TurnReply,
+    WorkerInfo,
+    check_queues,
+)
+from fileq.core.claim import Claim
+from fileq.core.job import Version, encode
+from fileq.core.settlement import Settlement, SettleResult, Verb
+
+BATCH = 1000  # entries of one script call; more would block the server too long
+_NO_VERSION = Version(b"", "")
+_SETTLE_RESULTS = {result.value.encode(): result for result in SettleResult}
+_encoder = msgspec.json.Encoder()
+
+
+class RedisQueues:
+    """protocol.Broker on Redis."""
+
+    _store: RedisStore
+
+    # enqueue
+
+    def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
+        check_queues((entry.queue for entry in entries), self._store.queues)
+        results: list[EnqueueResult] = []
+        permits = wait_ms = 0
+        for start in range(0, len(entries), BATCH):
+            part = self._enqueue_batch(entries[start : start + BATCH], limit)
+            results.extend(part.results)
+            permits += part.permits
+            wait_ms = part.wait_ms or wait_ms
+        return Enqueued(tuple(results), permits, wait_ms)
+
+    def _enqueue_batch(self, entries: Sequence[Entry], limit: int) -> Enqueued:
+        store = self._store
+        keys = [store.keys.record(entry.job.id) for entry in entries]
+        args = chain.from_iterable(self._entry_args(entry) for entry in entries)
+        return store.send([store.scripts.command("enqueue", keys, (limit, *args))], self._as_enqueued).take()
+
+    def _as_enqueued(self, replies: Replies) -> Enqueued:
+        permits, wait_ms, words = self._store.link.checked(replies[0])
+        results = [EnqueueResult(word.decode()) for word in words]
+        if replies.is_repeated:
+            # The lost reply may have been "enqueued": "duplicate" would say that the job is not the caller's.
+            results = [EnqueueResult.ENQUEUED if r is EnqueueResult.DUPLICATE else r for r in results]
+        return Enqueued(tuple(results), permits, wait_ms)
+
+    def _entry_args(self, entry: Entry) -> tuple[Argument, ...]:
+        version = entry.version or _NO_VERSION
+        return (
+            entry.job.id,
+            encode(entry.job),
+            self._store.keys.queue_numbers[entry.queue],
+            version.path,
+            version.signature,
+            version.device,
+            "a" if entry.always else "",
+            entry.delay_ms,
+            entry.at_ms,
+            wire_events.created(entry.job),
+        )
+
+    # settle and claim
+
+    def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
+        return self.send_settle_and_claim(settlements, slots).take()
+
+    def send_settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> PendingReply:
+        """One script made of the verbs, so one write and one read."""
+        if not settlements and not slots:
+            return ReadyReply(TurnReply())
+        store, order, wanted = self._store, self._store.order, len(slots)
+        by_verb: dict[Verb, list[int]] = {}
+        for i, s in enumerate(settlements):
+            by_verb.setdefault(s.verb, []).append(i)
+        claiming = frozenset(slots)
+        parts = [self._settle_part(verb, [settlements[i] for i in at], claiming) for verb, at in by_verb.items()]
+        start = order.claims
+        if slots:
+            parts.append(Part("claim", wanted, self._slot_keys(slots), (start, order.every, *slots)))
+            # As if every slot found a job: a second call in flight counts on from there. The reply corrects it.
+            order.claims += wanted
+
+        def decode(replies: Replies) -> TurnReply:
+            return self._as_turn_reply(replies, by_verb.values(), len(settlements), wanted, start)
+
+        def undo() -> None:
+            order.claims -= wanted
+
+        return store.send([store.scripts.settle_and_claim(parts)], decode, undo)
+
+    def _settle_part(self, verb: Verb, settlements: Sequence[Settlement], claiming: frozenset[str]) -> Part:
+        keys: list[str] = []
+        args: list[Argument] = []
+        layout = self._store.keys
+        for s in settlements:
+            keys += settlement_keys(s, layout)
+            args += settlement_args(s, layout, is_claiming=s.claim.slot in claiming)
+        return Part(verb.value, len(settlements), keys, args)
+
+    def _as_turn_reply(
+        self, replies: Replies, positions: Collection[list[int]], total: int, wanted: int, start: int
+    ) -> TurnReply:
+        """`positions` are those of each verb's settlements among all of them."""
+        store, checked = self._store, self._store.link.checked
+        answers = checked(replies[0])
+        settled = [SettleResult.FENCED] * total
+        for at, answer in zip(positions, answers, strict=False):
+            for i, word in zip(at, checked(answer), strict=True):
+                settled[i] = _SETTLE_RESULTS[word]
+        if not wanted:
+            return TurnReply(tuple(settled))
+        paused, gone, rows, claims_after = checked(answers[-1])
+        claims = tuple(self._as_claim(row) for row in rows)
+        paused_queues = frozenset(store.queues[number - 1] for number in paused)
+        reply = TurnReply(tuple(settled), claims, tuple(slot.decode() for slot in gone), paused_queues)
+        store.order.claims -= wanted - (claims_after - start)
+        return reply
+
+    def _slot_keys(self, slots: Sequence[str]) -> tuple[str, ...]:
+        return tuple(chain.from_iterable(map(self._store.keys.of_slot, slots)))
+
+    def _as_claim(self, row: Sequence[bytes]) -> Claim:
+        slot, tokens = row[0].decode(), self._store.tokens
+        tokens[slot] += 1
+        return as_claim(row, tokens[slot], self._store.keys)
+
+    # renew, promote, reap
+
+    def renew(self, holdings: Sequence[tuple[str, bytes]]) -> list[Renewal]:
+        if not holdings:
+            return []
+        keys = self._slot_keys([slot for slot, _ in holdings])
+        rows = self._store.run("renew", keys, tuple(chain.from_iterable(holdings)))
+        return [self._as_renewal(slot, row) for (slot, _), row in zip(holdings, rows, strict=True)]
+
+    def _as_renewal(self, slot: str, row: Sequence[bytes]) -> Renewal:
+        status = LeaseStatus(row[0].decode())
+        is_unexpected = status is LeaseStatus.UNEXPECTED
+        return Renewal(slot, status, self._as_claim((slot.encode(), *row[1:])) if is_unexpected else None)
+
+    def promote(self, limit: int = 500) -> Promoted:
+        count, next_due_ms, now_ms = self._store.run("promote", (), (limit,))
+        return Promoted(count, round(float(next_due_ms)) if next_due_ms else None, int(now_ms))
+
+    def suspects(self, *, sweep: bool = False) -> list[Suspect]:
+        store, keys = self._store, self._store.keys
+        slots = sorted({slot.decode() for slot in store.call("HKEYS", keys.workers)})
+        if sweep:
+            slots = sorted({*slots, *store.unregistered_slots()})
+        is_alive = store.calls([("EXISTS", keys.heartbeat(slot)) for slot in slots])
+        silent = [slot for slot, alive in zip(slots, is_alive, strict=True) if not alive]
+        lists = store.calls([("LRANGE", keys.processing(slot), 0, -1) for slot in silent])
+        return [Suspect(slot, self._claims_of(slot, raws)) for slot, raws in zip(silent, lists, strict=True)]
+
+    def _claims_of(self, slot: str, raws: Sequence[bytes]) -> tuple[Claim, ...]:
+        """What a silent slot holds, with the queue and the start time from each job's record."""
+        keys = self._store.keys
+        ids = [id_in(raw) for raw in raws]
+        records = self._store.records([id or "" for id in ids])
+        claims = []
+        for raw, id, record in zip(raws, ids, records, strict=True):
+            number = keys.queue_numbers.get(record.queue, 0) if record else 0
+            started_ms = record.started_ms if record else 0
+            row = (slot.encode(), b"%d" % number, raw, (id or "").encode(), b"%d" % started_ms)
+            claims.append(as_claim(row, 0, keys))
+        return tuple(claims)
+
+    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
+        layout = self._store.keys
+        keys = chain.from_iterable(settlement_keys(s, layout) for s in settlements)
+        args = chain.from_iterable(settlement_args(s, layout) for s in settlements)
+        verbs = (s.verb.value for s in settlements)
+        reply = self._store.run("reap", (*layout.of_slot(slot), *keys), (slot, len(settlements), *verbs, *args))
+        return tuple(SettleResult(word.decode()) for word in reply)
+
+    # the registry
+
+    def register(self, slots: Mapping[str, WorkerInfo]) -> None:
+        heartbeats = [self._store.keys.heartbeat(slot) for slot in slots]
+        args = ((slot, _encoder.encode(info)) for slot, info in slots.items())
+        self._store.run("register", heartbeats, tuple(chain.from_iterable(args)))
+
+    def deregister(self, slots: Sequence[str]) -> None:
+        self._store.run("deregister", self._slot_keys(slots), tuple(slots))
+
+    # the ledger
+
+    def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]:
+        if not paths:
+            return []
+        values = self._store.call("HMGET", self._store.keys.ledger, *paths)
+        return [unpack_ledger(value) if value is not None else None for value in values]
+
+    def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
+        key = self._store.keys.ledger
+        pattern = b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^-" else bytes([c]) for c in under) + b"*"
+        cursor: bytes | int = 0
+        while True:
+            cursor, flat = self._store.call("HSCAN", key, cursor, "MATCH", pattern, "COUNT", BATCH)
+            for path, value in zip(flat[::2], flat[1::2], strict=True):
+                yield path, unpack_ledger(value)
+            if int(cursor) == 0:
+                return
+
+    def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
+        args = [(path, pack_ledger(was), b"" if new is None else pack_ledger(new)) for path, was, new in changes]
+        return [bool(n) for n in self._store.run("update_ledger", (), tuple(chain.from_iterable(args)))]
+
+    # waiting for jobs and for events
+
+    def waiter(self) -> RedisWaiter:
+        return RedisWaiter(self._store.link, self._store.keys, self._store.config.worker.brpoplpush_timeout)
+
+    def subscribe(self) -> RedisSubscription:
+        return RedisSubscription(self._store.link, self._store.keys.events)

@@ -1,0 +1,110 @@
+"""What the parts of the broker on Redis share: the connections, the scripts, the keys, the clock, the claim order.
+
+Owns every call to the server except the blocking ones (wake.py). Keeps no job and no copy of the server's state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from fileq.brokers.order import ClaimOrder
+from fileq.brokers.redis.encoding import as_record
+from fileq.brokers.redis.in_flight import InFlightCall, Replies, load_scripts
+from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.link import Link
+from fileq.brokers.redis.scripts import Argument, Command, Scripts
+from fileq.brokers.types import Record
+from fileq.config import Config
+
+SCAN_COUNT = 1000
+_ESCAPES = str.maketrans({c: f"\\{c}" for c in "*?[]\\^"})
+T = TypeVar("T")
+
+
+class RedisStore:
+    """Calls to one server. Thread-safe. `clock` replaces the server's time in tests."""
+
+    def __init__(self, config: Config, *, clock: Callable[[], int] | None = None) -> None:
+        self.config = config
+        self.keys = Keys(config)
+        self.queues = self.keys.queue_names
+        self.link = Link(config)
+        self.scripts = Scripts(config, self.keys, clock)
+        self.order = ClaimOrder(self.queues, config.worker.starvation_share)
+        self.tokens: Counter[str] = Counter()  # claims of each slot so far; a token tells two claims of a slot apart
+        self._clock = clock
+
+    def connect(self, answered: Callable[[], None]) -> None:
+        """Reach the server, load the scripts, open the first connections; BrokerUnavailable otherwise."""
+        # A short command first: to a call with many or long arguments, a server that wants a password answers
+        # "Protocol error" in place of NOAUTH.
+        self.call("EXISTS", self.keys.workers)
+        answered()
+        load_scripts(self.link)
+        self.link.warm(self.config.redis.min_idle_conns)
+
+    def close(self) -> None:
+        self.link.close()
+
+    def send(
+        self,
+        commands: Sequence[Command],
+        decode: Callable[[Replies], T],
+        on_failure: Callable[[], None] | None = None,
+    ) -> InFlightCall[T]:
+        """Send these commands now; the result is taken later."""
+        return InFlightCall(self.link, commands, decode, on_failure)
+
+    def calls(self, commands: Sequence[Command]) -> list[Any]:
+        """The replies, in one round trip; the first error reply is raised."""
+        if not commands:
+            return []
+        checked = self.link.checked
+        replies = InFlightCall(self.link, commands, list).take()
+        return [checked(reply, " ".join(map(str, c[:2]))) for c, reply in zip(commands, replies, strict=True)]
+
+    def call(self, *command: Argument) -> Any:
+        return self.calls([command])[0]
+
+    def run(self, script: str, keys: Sequence[str] = (), args: Sequence[Argument] = ()) -> Any:
+        """What the script returns."""
+        command = self.scripts.command(script, keys, args)
+        return self.link.checked(InFlightCall(self.link, [command], list).take()[0])
+
+    def now_ms(self) -> int:
+        return self._clock() if self._clock is not None else time.time_ns() // 1_000_000
+
+    def records(self, ids: Sequence[str]) -> list[Record | None]:
+        """The record of each job; None where there is none."""
+        found = []
+        for id, flat in zip(ids, self.calls([("HGETALL", self.keys.record(id)) for id in ids]), strict=True):
+            fields = dict(zip(flat[::2], flat[1::2], strict=True))
+            queued = int(fields.get(b"queued", b"0"))
+            found.append(replace(as_record(id, fields), queued=queued) if b"state" in fields else None)
+        return found
+
+    def unregistered_slots(self) -> list[str]:
+        """Slots that have a processing list and no registry entry."""
+        before, after, _, _ = self.keys.split_patterns()
+        registered = {slot.decode() for slot in self.call("HKEYS", self.keys.workers)}
+        found = {
+            key.decode()[len(before) : len(key.decode()) - len(after)]
+            for keys in self.scan(before, after, kind="list")
+            for key in keys
+        }
+        return sorted(found - registered)
+
+    def scan(self, before: str, after: str = "", *, kind: str) -> Iterator[list[bytes]]:
+        """All keys of this type that start and end with these texts, page by page."""
+        pattern = f"{before.translate(_ESCAPES)}*{after.translate(_ESCAPES)}"
+        cursor: bytes | int = 0
+        while True:
+            cursor, keys = self.call("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT, "TYPE", kind)
+            yield keys
+            if int(cursor) == 0:
+                return

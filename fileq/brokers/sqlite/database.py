@@ -1,0 +1,216 @@
+"""The database file of one broker: its connections, its transactions and its locks. Knows no verb and no job.
+
+One connection writes, behind a thread lock and then the flock on `<path>-lock`. Another connection only reads, so
+that an operator's query never delays the pump. There is no writer thread: handing each transaction over and back would
+cost more than the lock, and the calling thread has to wait for the reply anyway.
+
+What a kill -9 leaves:
+1. before COMMIT: nothing of the transaction. Its pages are at most in the log (`-wal`), without the commit mark, and
+   the next process that opens the file skips them. The kernel releases the locks.
+2. in COMMIT: all of the transaction or nothing, depending on whether the commit mark is in the log.
+3. after COMMIT: all of it, even after a power cut (synchronous = FULL). A caller that did not get the reply repeats
+   the call; every verb is idempotent.
+4. while the log is copied back into the file: the log is still whole, and the copying starts again.
+5. while the file is created or migrated: an empty file, the old schema or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import weakref
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from fileq.brokers.sqlite import database_schema
+from fileq.brokers.sqlite.faults import translated
+from fileq.brokers.sqlite.locks import SubscriberLock, WriteLock
+from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
+from fileq.files.mounts import filesystem_type, is_network
+
+LOCK_TIMEOUT_S = 5.0
+BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
+_LOG_LIMIT_BYTES = 64 * 1024 * 1024  # of an emptied -wal that stay allocated
+
+
+class Database:
+    """Everything about the file that outlives a transaction. It must be closed, and may be closed twice."""
+
+    def __init__(self, path: str, *, create: bool = True) -> None:
+        self.path = os.path.abspath(path)
+        self.boot = boot_id()
+        self.lock = threading.RLock()
+        self._read_lock = threading.Lock()
+        self._pid = os.getpid()
+        self._is_closed = False
+        database_schema.check_sqlite()
+        _check_location(self.path, create=create)
+        with contextlib.ExitStack() as undo, translated(self.path):
+            self._write_lock, self.subscribers = self._open_locks(undo)
+            self.connection = self._open_writer(undo, create=create)
+            self._reader = self.connect_reader()
+            self._identity = _identity(self.path)
+            undo.pop_all()
+        _databases.add(self)
+
+    def _open_locks(self, undo: contextlib.ExitStack) -> tuple[WriteLock, SubscriberLock]:
+        try:
+            write_lock = WriteLock(self.path + "-lock")
+            undo.callback(write_lock.close)
+            subscribers = SubscriberLock(self.path + "-listen")
+            undo.callback(subscribers.close)
+        except OSError as error:
+            raise BrokerUnavailable(
+                f"database {self.path}: {error.strerror}: {error.filename}; check the permissions of its directory"
+            ) from error
+        return write_lock, subscribers
+
+    def _open_writer(self, undo: contextlib.ExitStack, *, create: bool) -> sqlite3.Connection:
+        connection = self._connect("rwc" if create else "rw")
+        undo.callback(connection.close)
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT_BYTES}")
+        # Without the lock if possible: opening to read must not wait for a writer that hangs.
+        if not database_schema.is_current(connection, self.path):
+            with self._exclusive():
+                database_schema.prepare(connection, self.path, create=create)
+        return connection
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        # A URI, because only that takes a mode: without it, opening to read would create the file.
+        return sqlite3.connect(
+            f"file:{quote(os.fsencode(self.path))}?mode={mode}",
+            uri=True,
+            timeout=LOCK_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+
+    def connect_reader(self) -> sqlite3.Connection:
+        """A new connection that can't write. The caller closes it."""
+        connection = self._connect("rw")
+        connection.execute("PRAGMA query_only = ON")
+        return connection
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        if not self._write_lock.acquire(LOCK_TIMEOUT_S):
+            raise BrokerUnavailable(
+                f"database {self.path}: another process has been writing for {LOCK_TIMEOUT_S:.0f} s; "
+                "fileq will try again"
+            )
+        try:
+            yield
+        finally:
+            self._write_lock.release()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """Commits everything done in the block, or nothing if the block raises."""
+        self.check_usable()
+        with self.lock, translated(self.path):
+            self.check_usable()
+            with self._exclusive():
+                self.connection.execute("BEGIN IMMEDIATE")
+                try:
+                    self._check_same_file()
+                    yield self.connection
+                    self.connection.execute("COMMIT")
+                except BaseException:
+                    with contextlib.suppress(sqlite3.Error):
+                        self.connection.execute("ROLLBACK")
+                    raise
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """A consistent read-only view that later writes don't change. Keep it short: the log grows while it is open."""
+        self.check_usable()
+        with self._read_lock, translated(self.path):
+            self.check_usable()
+            self._reader.execute("BEGIN")
+            try:
+                yield self._reader
+            finally:
+                if self._reader.in_transaction:
+                    self._reader.execute("ROLLBACK")
+
+    def _check_same_file(self) -> None:
+        # A removed file stays writable for a process that has it open, and what is written there is lost.
+        if _identity(self.path) != self._identity:
+            raise BrokerError(f"database {self.path} was removed or replaced while in use; restart fileq")
+        # A newer fileq may have migrated the file; the statements here are for this version's tables only.
+        version = database_schema.version_of(self.connection)
+        if version != database_schema.VERSION:
+            raise BrokerError(
+                f"database {self.path} became schema {version} while in use and this fileq knows "
+                f"{database_schema.VERSION}; restart it with the version of the others"
+            )
+
+    def check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise BrokerError(f"database {self.path} was opened by process {self._pid}; after a fork open it again")
+        if self._is_closed:
+            raise BrokerError(f"database {self.path} is closed")
+
+    def close(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        with self.lock, self._read_lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._reader.close()
+                self.connection.close()
+                self.subscribers.close()
+                self._write_lock.close()
+
+    def abandon(self) -> None:
+        """In a forked child: closes the copies of the locks and leaves the connections to the parent."""
+        self._write_lock.abandon()
+        self.subscribers.close()
+
+
+def boot_id() -> str:
+    """Identifies the boot from which CLOCK_MONOTONIC counts."""
+    try:
+        with open(BOOT_ID_FILE) as file:
+            return file.read().strip()
+    except OSError as error:
+        raise BrokerError(f"{BOOT_ID_FILE}: {error.strerror}; leases need it, so use broker: redis here") from error
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _check_location(path: str, *, create: bool) -> None:
+    directory = os.path.dirname(path)
+    if os.path.isdir(path):
+        raise ConfigError(f"sqlite.path is {path}, a directory; it must be a file")
+    if not create and not os.path.exists(path):
+        raise database_schema.no_database(path)
+    if not os.path.isdir(directory):
+        raise BrokerUnavailable(f"no database at {path}; create the directory {directory} or set sqlite.path")
+    filesystem = filesystem_type(path)
+    if is_network(filesystem):
+        raise ConfigError(
+            f"sqlite.path is {path}, on a network file system ({filesystem}) where locks are not reliable; "
+            "set it to a local disk, or use broker: redis"
+        )
+
+
+_databases: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for database in list(_databases):
+        database.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

@@ -1,0 +1,143 @@
+"""The schema of a database file: created in a new file, migrated in an old one, refused in a newer one.
+
+PRAGMA user_version holds the schema's number; application_id marks the file as fileq's. Both are written in the
+transaction that creates or migrates the tables, so a kill -9 leaves the old schema or the new one. A file of another
+program is never changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+
+from fileq.core.errors import BrokerError, BrokerUnavailable
+
+VERSION = 2
+APPLICATION_ID = 0x66696C71  # "filq"
+OLDEST_SQLITE = (3, 35, 0)  # RETURNING
+
+Migration = Callable[[sqlite3.Connection], None]
+
+
+def _add_holes(connection: sqlite3.Connection) -> None:
+    """From 1 to 2: lists the holes that cancelled jobs left, so that a queue's ends give its length."""
+    connection.execute(
+        "CREATE TABLE holes (queue TEXT NOT NULL, position INTEGER NOT NULL, PRIMARY KEY (queue, position)) "
+        "WITHOUT ROWID"
+    )
+    rebuild_holes(connection)
+
+
+def rebuild_holes(connection: sqlite3.Connection) -> None:
+    """Lists every hole anew, within the caller's transaction. Reads all queues."""
+    connection.execute("DELETE FROM holes")
+    last: tuple[str, int] | None = None
+    for queue, position in connection.execute("SELECT queue, position FROM queued ORDER BY queue, position"):
+        if last is not None and last[0] == queue:
+            missing = ((queue, hole) for hole in range(last[1] + 1, position))
+            connection.executemany("INSERT INTO holes VALUES (?, ?)", missing)
+        last = queue, position
+
+
+# From each older schema to the next. A migration must not end the transaction it runs in.
+MIGRATIONS: Mapping[int, Migration] = {1: _add_holes}
+
+
+def check_sqlite() -> None:
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        wanted = ".".join(map(str, OLDEST_SQLITE))
+        raise BrokerError(f"SQLite is {sqlite3.sqlite_version}; fileq needs {wanted} or later, or broker: redis")
+
+
+def is_current(connection: sqlite3.Connection, path: str) -> bool:
+    """Whether the file has the schema of this version. Raises for a file that can never have it."""
+    return _checked_version(connection, path) == VERSION
+
+
+def prepare(connection: sqlite3.Connection, path: str, *, create: bool) -> None:
+    """Creates or migrates the schema, or raises. The caller must hold the write lock."""
+    version = _checked_version(connection, path)
+    if version == 0 and not create:
+        raise no_database(path)
+    # After the checks above: a file of another program must stay unchanged.
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise BrokerError(f"database {path}: its journal mode is {mode!r} and can't be made 'wal' on this file system")
+    if version == 0:
+        _in_transaction(connection, _create, VERSION)
+    elif version < VERSION:
+        _back_up(connection, f"{path}.backup-v{version}")
+        _in_transaction(connection, lambda c: _migrate(c, path, version), VERSION)
+
+
+def no_database(path: str) -> BrokerUnavailable:
+    return BrokerUnavailable(f"no database at {path}; start a producer or worker to create one, or set sqlite.path")
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def newer(path: str, version: int) -> BrokerError:
+    return BrokerError(
+        f"database {path} was written by a newer fileq (schema {version}, this one knows {VERSION}); upgrade fileq"
+    )
+
+
+def _checked_version(connection: sqlite3.Connection, path: str) -> int:
+    """The file's schema; 0 for an empty file."""
+    owner = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = version_of(connection)
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if owner == 0 and version == 0 and tables == 0:
+        return 0
+    if owner != APPLICATION_ID or version == 0:
+        raise BrokerError(f"database {path} is another program's; set sqlite.path to a file of its own")
+    if version > VERSION:
+        raise newer(path, version)
+    return version
+
+
+def _create(connection: sqlite3.Connection) -> None:
+    script = files(__package__).joinpath("schema.sql").read_text()
+    # executescript would commit the surrounding transaction.
+    for statement in script.split(";"):
+        connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+
+def _migrate(connection: sqlite3.Connection, path: str, version: int) -> None:
+    for step in range(version, VERSION):
+        if step not in MIGRATIONS:
+            raise BrokerError(f"database {path} has schema {version}; this fileq can't migrate from {step}")
+        MIGRATIONS[step](connection)
+
+
+def _in_transaction(connection: sqlite3.Connection, change: Migration, version: int) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        change(connection)
+        connection.execute(f"PRAGMA user_version = {version}")
+        connection.execute("COMMIT")
+    except BaseException:
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _back_up(connection: sqlite3.Connection, path: str) -> None:
+    """Copies the database. A kill -9 leaves no copy, or an unfinished one under another name."""
+    unfinished = path + ".unfinished"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(unfinished)
+    copy = sqlite3.connect(unfinished)
+    try:
+        connection.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")  # leaves one file, without -wal and -shm
+    finally:
+        copy.close()
+    os.replace(unfinished, path)

@@ -1,0 +1,308 @@
+"""The SQLite broker's hot path: protocol.Broker over a SqliteStore.
+
+Every call that changes something is one transaction for its whole batch. The verbs follow the memory broker's line by
+line, on a unit of work instead of dictionaries.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from fileq.brokers import wire_events
+from fileq.brokers.local_waiter import LocalWaiter
+from fileq.brokers.protocol import PendingReply, ReadyReply
+from fileq.brokers.sqlite.census import paused_queues
+from fileq.brokers.sqlite.queue_table import QueuedRow
+from fileq.brokers.sqlite.rate_window import RateWindow
+from fileq.brokers.sqlite.rows import (
+    SlotRow,
+    all_slots,
+    claim_of,
+    decode_ledger_entry,
+    find_ledger_entries,
+    find_records,
+)
+from fileq.brokers.sqlite.settlements import reap, settle
+from fileq.brokers.sqlite.store import SqliteStore
+from fileq.brokers.sqlite.subscription import SqliteSubscription
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork
+from fileq.brokers.types import (
+    Enqueued,
+    EnqueueResult,
+    Entry,
+    LeaseStatus,
+    LedgerEntry,
+    Promoted,
+    Renewal,
+    Suspect,
+    TurnReply,
+    WorkerInfo,
+    check_queues,
+)
+from fileq.core.claim import Claim
+from fileq.core.job import State, decode_or_none, encode
+from fileq.core.settlement import Settlement, SettleResult
+
+GONE_SLOTS_KEPT = 1000  # deregistered slots whose last token is kept
+_LEDGER_PAGE = 500
+
+
+class SqliteQueues:
+    _store: SqliteStore
+
+    # enqueue
+
+    def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
+        if not entries:
+            return Enqueued(())
+        check_queues((entry.queue for entry in entries), self._store.queue_names)
+        with self._store.unit_of_work() as work:
+            window = RateWindow(work, limit)
+            work.read_records(entry.job.id for entry in entries)
+            results = tuple(_enqueue(work, entry, window) for entry in entries)
+            window.write()
+            return Enqueued(results, window.permits, window.wait_ms if EnqueueResult.THROTTLED in results else 0)
+
+    # settle and claim
+
+    def send_settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> PendingReply:
+        return ReadyReply(self.settle_and_claim(settlements, slots))
+
+    def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
+        with self._store.unit_of_work() as work:
+            work.read_slots([*(s.claim.slot for s in settlements), *slots])
+            work.read_records(s.claim.id for s in settlements)
+            settled = tuple(settle(work, s) for s in settlements)
+            paused = paused_queues(work.db)
+            registered = {slot: row for slot in slots if (row := work.slot(slot)) and row.info is not None}
+            claims = self._claim(work, [registered[slot] for slot in slots if slot in registered], paused)
+            return TurnReply(settled, tuple(claims), tuple(slot for slot in slots if slot not in registered), paused)
+
+    def _claim(self, work: UnitOfWork, slots: list[SlotRow], paused: frozenset[str]) -> list[Claim]:
+        """For each slot the job it already holds, or else the next one. Reads each queue once for all slots."""
+        order = self._store.order
+        wanted = sum(slot_row.raw is None for slot_row in slots)
+        fronts = {queue: _fronts(work, queue, wanted) for queue in self._store.queue_names if queue not in paused}
+        claimed: list[tuple[str, int]] = []
+        claims = []
+        for slot_row in slots:
+            if slot_row.raw is not None:
+                claims.append(self._held(work, slot_row, slot_row.raw))
+                continue
+            for queue in order.next_order():
+                if queue in fronts and (queued := next(fronts[queue], None)) is not None:
+                    order.claimed()
+                    claimed.append((queue, queued.position))
+                    claims.append(_start(work, slot_row, queue, queued))
+                    break
+        work.queued.remove(claimed)
+        return claims
+
+    def _held(self, work: UnitOfWork, slot_row: SlotRow, raw: bytes) -> Claim:
+        token = work.change_slot(slot_row).next_token()
+        return claim_of(slot_row.slot, raw, work.record, queue=self._store.queue_names[-1], token=token)
+
+    # renew, promote, reap
+
+    def renew(self, holdings: Sequence[tuple[str, bytes]]) -> list[Renewal]:
+        if not holdings:
+            return []
+        with self._store.unit_of_work() as work:
+            work.read_slots(slot for slot, _ in holdings)
+            return [self._renew(work, slot, believed) for slot, believed in holdings]
+
+    def _renew(self, work: UnitOfWork, slot: str, believed: bytes) -> Renewal:
+        slot_row = work.slot(slot)
+        if slot_row is None or slot_row.info is None:
+            return Renewal(slot, LeaseStatus.GONE)
+        work.renew_heartbeat(slot_row)
+        if (slot_row.raw or b"") == believed:
+            return Renewal(slot, _status_of(work, slot_row.raw))
+        if believed or slot_row.raw is None:
+            return Renewal(slot, LeaseStatus.LOST)
+        return Renewal(slot, LeaseStatus.UNEXPECTED, self._held(work, slot_row, slot_row.raw))
+
+    def promote(self, limit: int = 500) -> Promoted:
+        with self._store.unit_of_work() as work:
+            sql = "SELECT due_ms, raw FROM scheduled WHERE due_ms <= ? ORDER BY due_ms, raw LIMIT ?"
+            due = work.db.execute(sql, (work.now_ms, limit)).fetchall()
+            work.db.executemany("DELETE FROM scheduled WHERE due_ms = ? AND raw = ?", due)
+            for _, raw in due:
+                self._promote(work, raw)
+            next_due_ms = work.db.execute("SELECT min(due_ms) FROM scheduled").fetchone()[0]
+            return Promoted(len(due), next_due_ms, work.now_ms)
+
+    def _promote(self, work: UnitOfWork, raw: bytes) -> None:
+        job, last_queue = decode_or_none(raw), self._store.queue_names[-1]
+        if job is None:  # bytes that are not a job must not stop the promotions after them
+            work.push_undecodable(last_queue, raw, front=False)
+            return
+        record = work.record_for(job.id, last_queue, raw)
+        record.raw = raw
+        work.push(record, front=False)
+
+    def suspects(self, *, sweep: bool = False) -> list[Suspect]:
+        store = self._store
+        with store.snapshot() as (db, now_ms):
+            monotonic_ms = store.monotonic()
+            return [
+                Suspect(slot_row.slot, self._claims_of(db, slot_row, now_ms))
+                for slot_row in all_slots(db)
+                if (sweep or slot_row.info is not None) and not slot_row.is_alive(store.database.boot, monotonic_ms)
+            ]
+
+    def _claims_of(self, db: sqlite3.Connection, slot_row: SlotRow, now_ms: int) -> tuple[Claim, ...]:
+        if slot_row.raw is None:
+            return ()
+        queue = self._store.queue_names[-1]
+        return (claim_of(slot_row.slot, slot_row.raw, lambda id: find_records(db, [id], now_ms)[id], queue=queue),)
+
+    def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
+        with self._store.unit_of_work() as work:
+            slot_row = work.slot(slot)
+            if slot_row is None or work.is_alive(slot_row):
+                return tuple(SettleResult.FENCED for _ in settlements)
+            results = tuple(reap(work, slot_row, s) for s in settlements)
+            if slot_row.raw is None:
+                work.change_slot(slot_row).forget(work.now_ms)
+            return results
+
+    # the registry
+
+    def register(self, slots: Mapping[str, WorkerInfo]) -> None:
+        with self._store.unit_of_work() as work:
+            for slot, info in slots.items():
+                slot_row = work.change_slot(work.slot(slot) or SlotRow(slot))
+                slot_row.info = msgspec.json.encode(info)
+                if not work.is_alive(slot_row):
+                    work.renew_heartbeat(slot_row)
+            work.db.execute(
+                "DELETE FROM slots WHERE slot IN (SELECT slot FROM slots WHERE info IS NULL AND held IS NULL "
+                "ORDER BY gone_ms DESC LIMIT -1 OFFSET ?)",
+                (GONE_SLOTS_KEPT,),
+            )
+
+    def deregister(self, slots: Sequence[str]) -> None:
+        last_queue = self._store.queue_names[-1]
+        with self._store.unit_of_work() as work:
+            for slot_row in filter(None, map(work.slot, slots)):
+                if slot_row.raw is not None:
+                    _give_back(work, claim_of(slot_row.slot, slot_row.raw, work.record, queue=last_queue))
+                work.change_slot(slot_row).forget(work.now_ms)
+
+    # the ledger
+
+    def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]:
+        with self._store.snapshot() as (db, _):
+            found = find_ledger_entries(db, paths)
+        return [found.get(path) for path in paths]
+
+    def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
+        first, comparison = under, ">="
+        while True:
+            sql = f"SELECT path, entry FROM ledger WHERE path {comparison} ? ORDER BY path LIMIT ?"
+            with self._store.snapshot() as (db, _):
+                page = db.execute(sql, (first, _LEDGER_PAGE)).fetchall()
+            for path, entry in page:
+                if not path.startswith(under):
+                    return
+                yield path, decode_ledger_entry(entry)
+            if not page:
+                return
+            first, comparison = page[-1][0], ">"
+
+    def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
+        if not changes:
+            return []
+        with self._store.unit_of_work() as work:
+            return [_update_entry(work, *change) for change in changes]
+
+    # waking and events
+
+    def waiter(self) -> LocalWaiter:
+        return self._store.watcher.waiter(self._store.config.worker.brpoplpush_timeout)
+
+    def subscribe(self) -> SqliteSubscription:
+        subscription = SqliteSubscription(self._store.database, self._store.subscriptions.discard)
+        self._store.subscriptions.add(subscription)
+        return subscription
+
+
+def _enqueue(work: UnitOfWork, entry: Entry, window: RateWindow) -> EnqueueResult:
+    job, version = entry.job, entry.version
+    if work.record(job.id) is not None:
+        return EnqueueResult.DUPLICATE
+    if version is not None and not entry.always:
+        known = work.ledger.entry(version.path)
+        if known is not None and known.knows(version.signature):
+            return EnqueueResult.KNOWN
+        if not window.take():
+            return EnqueueResult.THROTTLED
+    record = work.record_for(job.id, entry.queue, encode(job))
+    due_ms = max(entry.at_ms, work.now_ms + entry.delay_ms)
+    if due_ms > work.now_ms:
+        work.schedule(record, State.SCHEDULED, due_ms)
+    else:
+        work.push(record, front=False)
+    if version is not None:
+        work.ledger.learn(version, job.id)
+    work.count("produced")
+    work.publish(wire_events.created(job) if work.has_subscribers else b"")
+    return EnqueueResult.ENQUEUED
+
+
+def _fronts(work: UnitOfWork, queue: str, wanted: int) -> Iterator[QueuedRow]:
+    """The next jobs of a queue. The queue and the jobs' records are read when the first is wanted."""
+    rows = work.queued.fronts(queue, wanted)
+    work.read_records(row.job.id for row in rows if row.job is not None)
+    yield from rows
+
+
+def _start(work: UnitOfWork, slot_row: SlotRow, queue: str, queued: QueuedRow) -> Claim:
+    """Gives the job to the slot. The caller removes it from its queue."""
+    _, raw, job = queued
+    slot_row.raw = raw
+    work.renew_heartbeat(slot_row)
+    work.count("consumed")
+    token = slot_row.next_token()
+    if job is None:
+        work.count("adopted")
+        return claim_of(slot_row.slot, raw, work.record, queue=queue, token=token)
+    record = work.record_for(job.id, queue, raw)
+    if record.queued:
+        record.queued -= 1
+    else:
+        work.count("adopted")
+    record.state, record.slot, record.queue, record.raw = State.RUNNING, slot_row.slot, queue, raw
+    record.started_ms, record.due_ms = work.now_ms, 0
+    claim = Claim(slot_row.slot, token, queue, raw, job, job.id, work.now_ms)
+    work.publish(wire_events.started(claim) if work.has_subscribers else b"")
+    return claim
+
+
+def _status_of(work: UnitOfWork, raw: bytes | None) -> LeaseStatus:
+    if not raw:
+        return LeaseStatus.IDLE
+    job = decode_or_none(raw)
+    record = work.record(job.id) if job else None
+    return LeaseStatus.CANCEL if record and record.is_cancel_requested else LeaseStatus.HELD
+
+
+def _give_back(work: UnitOfWork, claim: Claim) -> None:
+    if claim.job is None:
+        work.push_undecodable(claim.queue, claim.raw, front=True)
+    else:
+        record = work.record_for(claim.job.id, claim.queue, claim.raw)
+        record.raw = claim.raw  # the record may hold the bytes of another copy
+        work.push(record, front=True)
+    work.count("released")
+
+
+def _update_entry(work: UnitOfWork, path: bytes, was: LedgerEntry, becomes: LedgerEntry | None) -> bool:
+    if work.ledger.entry(path) != was:
+        return False
+    work.ledger.replace(path, becomes)
+    return True

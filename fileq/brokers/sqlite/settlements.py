@@ -1,0 +1,78 @@
+"""How the SQLite broker settles a claim: job, record, slot, ledger and counters in one transaction.
+
+Never decides: the settlement says where the job goes. A slot that no longer holds the job changes nothing.
+"""
+
+from __future__ import annotations
+
+from fileq.brokers import wire_events
+from fileq.brokers.sqlite.rows import RecordRow, SlotRow
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork
+from fileq.brokers.types import Attempt
+from fileq.core.job import State
+from fileq.core.settlement import Settlement, SettleResult, Verb
+
+
+def settle(work: UnitOfWork, s: Settlement) -> SettleResult:
+    """Settles for a live slot. The fence is the job that the slot holds; its last token identifies a repeat."""
+    slot_row = work.slot(s.claim.slot)
+    if slot_row is not None and slot_row.settled_token == s.claim.token:
+        return SettleResult.DONE_ALREADY
+    # The older token rejects a late call about bytes that the slot settled and then claimed again.
+    if slot_row is None or s.claim.token < (slot_row.settled_token or 0) or slot_row.raw != s.claim.raw:
+        work.count("fenced")
+        return SettleResult.FENCED
+    _apply(work, s, slot_row)
+    slot_row.settled_token = s.claim.token
+    work.renew_heartbeat(slot_row)
+    return SettleResult.DONE
+
+
+def reap(work: UnitOfWork, slot_row: SlotRow, s: Settlement) -> SettleResult:
+    """Settles for a dead slot: the first reaper moves the job, the others are FENCED."""
+    if slot_row.raw != s.claim.raw:
+        return SettleResult.FENCED
+    _apply(work, s, slot_row)
+    return SettleResult.DONE
+
+
+def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
+    if s.claim.record_id is None and s.verb is Verb.RELEASE:
+        work.push_undecodable(s.claim.queue, s.next_raw, front=True)
+    else:
+        record = work.record_for(s.claim.id, s.claim.queue, s.next_raw)
+        record.add_attempt(Attempt(record.started_ms, work.now_ms, s.claim.slot, s.outcome, s.error))
+        record.raw, record.error, record.slot, record.queue = s.next_raw, s.error, s.claim.slot, s.claim.queue
+        _move(work, s, record)
+    work.change_slot(slot_row).raw = None
+    _count(work, s)
+    work.publish(wire_events.settled(s) if work.has_subscribers else b"")
+
+
+def _move(work: UnitOfWork, s: Settlement, record: RecordRow) -> None:
+    if s.verb is Verb.COMPLETE:
+        record.result = s.result
+        work.end(record, State.COMPLETED)
+        work.count("superseded", int(s.superseded))
+        if s.leaves is not None:
+            work.ledger.learn(s.leaves, record.id)
+    elif s.verb is Verb.RETRY:
+        work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms)
+    elif s.verb is Verb.BURY:
+        work.bury(record)
+    elif s.verb is Verb.RELEASE:
+        work.push(record, front=True)
+    else:
+        work.end(record, State.CANCELLED)
+
+
+def _count(work: UnitOfWork, s: Settlement) -> None:
+    if s.died:
+        work.count("recovered")
+    elif s.verb is Verb.RELEASE:
+        work.count("released")
+    elif s.is_failure:
+        work.count("failed")
+        work.count("retried", int(s.verb is Verb.RETRY))
+    if s.kind:
+        work.count(f"error:{s.kind}")

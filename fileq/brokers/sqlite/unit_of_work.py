@@ -1,0 +1,219 @@
+"""The work of one transaction: what it has read and changed, and the steps that every verb is made of.
+
+A verb handles one job after the other, as in the memory broker. Records, slots, ledger entries, counters and events
+are gathered here and written by a few `executemany` at the end, which makes a batch cheap. Jobs move between places at
+once, because the next job of the batch may need that. Nothing here begins or ends a transaction, and nothing read here
+outlives one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from zlib import crc32
+
+import msgspec
+
+from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.sqlite.ended_list import EndedList
+from fileq.brokers.sqlite.ledger_table import LedgerTable
+from fileq.brokers.sqlite.queue_table import QueueTable
+from fileq.brokers.sqlite.rows import SAVE_RECORD, SAVE_SLOT, RecordRow, SlotRow, find_records, find_slots
+from fileq.config import Config
+from fileq.core.job import State, decode_or_none
+
+EVENTS_KEPT = 10_000
+EXPIRED_PER_TRANSACTION = 500  # bounds what one transaction spends on deleting expired records
+
+
+class UnitOfWork:
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        config: Config,
+        *,
+        boot: str,
+        now_ms: int,
+        monotonic_ms: int,
+        has_subscribers: bool,
+    ) -> None:
+        self.db = db
+        self.config = config
+        self.boot = boot
+        self.now_ms = now_ms
+        self.monotonic_ms = monotonic_ms
+        self.has_subscribers = has_subscribers  # if not, no event need be made
+        self.queued = QueueTable(db)
+        self.ledger = LedgerTable(db)
+        self._records: dict[str, RecordRow | None] = {}
+        self._changed_records: dict[str, None] = {}  # an ordered set: rows are written in the order of their changes
+        self._slots: dict[str, SlotRow | None] = {}
+        self._changed_slots: set[str] = set()
+        self._ended: dict[State, EndedList] = {}
+        self._counts: Counter[str] = Counter()
+        self._events: list[bytes] = []
+        db.execute(
+            "DELETE FROM records WHERE number IN (SELECT number FROM records WHERE expires_ms <= ? LIMIT ?)",
+            (now_ms, EXPIRED_PER_TRANSACTION),
+        )
+
+    # records
+
+    def read_records(self, ids: Iterable[str]) -> None:
+        """Reads these records in one statement, for later calls of record() and record_for()."""
+        unread = [id for id in dict.fromkeys(ids) if id not in self._records]
+        self._records.update(find_records(self.db, unread, self.now_ms))
+
+    def record(self, id: str) -> RecordRow | None:
+        """The job's record, to read. Changes are written only after record_for() or change_record()."""
+        if id not in self._records:
+            self.read_records([id])
+        return self._records[id]
+
+    def record_for(self, id: str, queue: str, raw: bytes) -> RecordRow:
+        """The job's record, to change; created if there is none. It no longer expires."""
+        record = self.record(id)
+        if record is None:
+            record = self._records[id] = RecordRow(id, State.PENDING, raw, queue, created_ms=self.now_ms)
+        record.expires_ms = None
+        self._changed_records[id] = None
+        return record
+
+    def change_record(self, record: RecordRow) -> RecordRow:
+        self._changed_records[record.id] = None
+        return record
+
+    def delete_record(self, id: str) -> None:
+        self._records[id] = None
+        self._changed_records[id] = None
+
+    # slots
+
+    def read_slots(self, slots: Iterable[str]) -> None:
+        """Reads these slots in one statement, for later calls of slot()."""
+        unread = [slot for slot in dict.fromkeys(slots) if slot not in self._slots]
+        self._slots.update(find_slots(self.db, unread))
+
+    def slot(self, slot: str) -> SlotRow | None:
+        """The slot's row, to read. Changes are written only after change_slot()."""
+        if slot not in self._slots:
+            self.read_slots([slot])
+        return self._slots[slot]
+
+    def change_slot(self, slot_row: SlotRow) -> SlotRow:
+        self._slots[slot_row.slot] = slot_row
+        self._changed_slots.add(slot_row.slot)
+        return slot_row
+
+    def is_alive(self, slot_row: SlotRow) -> bool:
+        return slot_row.is_alive(self.boot, self.monotonic_ms)
+
+    def renew_heartbeat(self, slot_row: SlotRow) -> None:
+        ttl_ms = int(self.config.worker.heartbeat_ttl * 1000)
+        slot_row.boot, slot_row.alive_until_ms = self.boot, self.monotonic_ms + ttl_ms
+        self._changed_slots.add(slot_row.slot)
+
+    # counters and events
+
+    def count(self, name: str, by: int = 1) -> None:
+        if by:
+            self._counts[name] += by
+
+    def publish(self, event: bytes) -> None:
+        if event:
+            self._events.append(event)
+
+    # moves between places
+
+    def push(self, record: RecordRow, *, front: bool) -> None:
+        """Puts the record's job into its queue and counts the copy in the record."""
+        record.state, record.due_ms, record.queued = State.PENDING, 0, record.queued + 1
+        self.queued.push(record.queue, record.raw, front=front)
+
+    def push_undecodable(self, queue: str, raw: bytes, *, front: bool) -> None:
+        """Puts bytes that are not a job back into a queue.
+
+        They have no record that counts copies, so the next claim will count them as adopted again. That is
+        subtracted here."""
+        self.queued.push(queue, raw, front=front)
+        self.count("adopted", -1)
+
+    def schedule(self, record: RecordRow, state: State, due_ms: int) -> None:
+        """Schedules the record's job. A blank is appended while another copy of the same bytes is scheduled."""
+        while self.db.execute("SELECT 1 FROM scheduled WHERE raw = ?", (record.raw,)).fetchone() is not None:
+            record.raw += b" "
+        record.state, record.due_ms = state, due_ms
+        self.db.execute("INSERT INTO scheduled VALUES (?, ?)", (due_ms, record.raw))
+
+    def bury(self, record: RecordRow) -> None:
+        record.state, record.ended_ms = State.DEAD, self.now_ms
+        self.db.execute("INSERT INTO dead (raw, crc) VALUES (?, ?)", (record.raw, crc32(record.raw)))
+        self.count("dead")
+
+    def remove_dead(self, raw: bytes) -> bool:
+        """Removes the oldest dead job with these bytes; False if there is none."""
+        sql = "DELETE FROM dead WHERE position = (SELECT min(position) FROM dead WHERE crc = ? AND raw = ?)"
+        return self.db.execute(sql, (crc32(raw), raw)).rowcount > 0
+
+    def end(self, record: RecordRow, state: State) -> None:
+        """Lists the job as completed or cancelled, counts it, and lets its record expire."""
+        record.state, record.ended_ms = state, self.now_ms
+        if not record.queued:  # a copy that still waits needs the record
+            record.expires_ms = self.now_ms + int(self.config.worker.history_ttl * 1000)
+        if state not in self._ended:
+            self._ended[state] = EndedList(self.db, state)
+        self._ended[state].append(record.raw)
+        self.count(state.value)
+        for raw in self._ended[state].trim(self.config.worker.completed_max):
+            if (unlisted := decode_or_none(raw)) is not None:
+                self._delete_unlisted(unlisted.id, state)
+
+    def _delete_unlisted(self, id: str, state: State) -> None:
+        """Deletes the record of a job that is no longer listed, unless the record is now about another run of it."""
+        if id not in self._records:
+            self.db.execute("DELETE FROM records WHERE id = ? AND state = ? AND queued = 0", (id, state.value))
+        elif (record := self._records[id]) is not None and record.state == state and not record.queued:
+            self.delete_record(id)
+
+    # the end of the transaction
+
+    def write(self) -> None:
+        """Writes everything gathered to the tables. The caller commits."""
+        astuple = msgspec.structs.astuple
+        records = [(id, self._records[id]) for id in self._changed_records]
+        self._execute_each("DELETE FROM records WHERE id = ?", [(id,) for id, record in records if record is None])
+        self._execute_each(SAVE_RECORD, [astuple(record) for _, record in records if record is not None])
+        slots = [self._slots[slot] for slot in self._changed_slots]
+        self._execute_each(SAVE_SLOT, [astuple(slot_row) for slot_row in slots if slot_row is not None])
+        self.ledger.write()
+        for ended in self._ended.values():
+            ended.write()
+        self._write_counts()
+        self._write_events()
+
+    def _write_counts(self) -> None:
+        hour = self.now_ms // HOUR_MS
+        self._execute_each(
+            "INSERT INTO stats VALUES (?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
+            list(self._counts.items()),
+        )
+        self._execute_each(
+            "INSERT INTO hourly VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
+            [(hour, name, by) for name, by in self._counts.items()],
+        )
+        if self._counts:
+            self.db.execute("DELETE FROM hourly WHERE hour < ?", (oldest_hour_kept(self.config, self.now_ms),))
+
+    def _write_events(self) -> None:
+        if self._events:
+            self._execute_each("INSERT INTO events (body) VALUES (?)", [(body,) for body in self._events])
+            self.db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (EVENTS_KEPT,))
+
+    def _execute_each(self, sql: str, values: Sequence[tuple[object, ...]]) -> None:
+        if values:
+            self.db.executemany(sql, values)
+
+
+def oldest_hour_kept(config: Config, now_ms: int) -> int:
+    return now_ms // HOUR_MS - int(config.observability.stats_retention / 3600)

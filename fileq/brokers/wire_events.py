@@ -1,0 +1,83 @@
+"""Builds the `job:*` event of each transition as JSON. Every broker publishes exactly these bytes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fileq.brokers.types import WireEvent
+from fileq.core.claim import Claim
+from fileq.core.job import Job
+from fileq.core.settlement import Settlement, Verb
+
+_encoder = msgspec.json.Encoder()
+
+
+def created(job: Job) -> bytes:
+    return _event("job:created", job, job.id)
+
+
+def started(claim: Claim) -> bytes:
+    return _event("job:started", claim.job, claim.id, priority=claim.queue, slot=claim.slot)
+
+
+def settled(s: Settlement) -> bytes:
+    """b"" for a release by a live worker, which is no event."""
+    claim, job = s.claim, s.claim.job
+    if job is not None and s.verb is Verb.COMPLETE and not s.died:
+        # A shortcut for the most frequent event: it skips the general case below.
+        return _encoder.encode(
+            WireEvent("job:completed", job.id, job.type, claim.queue, claim.slot, s.duration_ms, s.error, job.retries)
+        )
+    name = _name(s)
+    if not name:
+        return b""
+    retry_count = job.retries if job else 0
+    if s.is_failure:
+        retry_count += job is not None
+    return _event(
+        name,
+        job,
+        claim.id,
+        priority=claim.queue,
+        slot=claim.slot,
+        duration_ms=s.duration_ms,
+        error=s.error,
+        retry_count=retry_count,
+    )
+
+
+def cancelled(id: str, queue: str) -> bytes:
+    return _event("job:cancelled", None, id, priority=queue, error="cancelled")
+
+
+def _name(s: Settlement) -> str:
+    if s.verb is Verb.BURY:
+        return "job:dead"
+    if s.died:
+        return "job:recovered"
+    return {Verb.COMPLETE: "job:completed", Verb.RETRY: "job:failed", Verb.CANCEL: "job:cancelled"}.get(s.verb, "")
+
+
+def _event(
+    name: str,
+    job: Job | None,
+    id: str,
+    *,
+    priority: str = "",
+    slot: str = "",
+    duration_ms: int = 0,
+    error: str = "",
+    retry_count: int | None = None,
+) -> bytes:
+    return _encoder.encode(
+        WireEvent(
+            event=name,
+            job_id=id,
+            type=job.type if job else None,
+            priority=priority or (job.priority if job else ""),
+            worker_id=slot,
+            duration_ms=duration_ms,
+            error=error,
+            retry_count=retry_count if retry_count is not None else (job.retries if job else 0),
+        )
+    )

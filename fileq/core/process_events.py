@@ -1,0 +1,245 @@
+"""The events of processes, threads and connections, as opposed to those of jobs and files in events.py."""
+
+from __future__ import annotations
+
+from fileq.core.events import Event
+
+
+class BrokerOpened(Event, frozen=True):
+    """At start: the broker, where it is, and the setting that chose it."""
+
+    name = "broker.opened"
+
+    broker: str
+    where: str
+    chosen: str
+
+
+class BrokerUnsafe(Event, frozen=True):
+    """The broker may lose data, or a check of `fileq doctor` failed."""
+
+    name = "broker.unsafe"
+    level = "warning"
+
+    check: str
+    reason: str
+    action: str
+
+
+class BrokerLost(Event, frozen=True):
+    """The broker is unreachable. Logged once per outage."""
+
+    name = "broker.lost"
+    level = "warning"
+
+    error: str
+
+
+class BrokerRestored(Event, frozen=True):
+    """The broker answers again after this many seconds."""
+
+    name = "broker.restored"
+
+    seconds: float
+
+
+class BrokerRefused(Event, frozen=True):
+    """The broker answers but refuses the worker's calls; an operator has to fix it."""
+
+    name = "broker.refused"
+    level = "error"
+
+    error: str
+
+
+class BreakerOpened(Event, frozen=True):
+    """Too many attempts failed: the worker stops claiming."""
+
+    name = "breaker.opened"
+    level = "warning"
+
+    was: str
+
+
+class BreakerHalfOpened(Event, frozen=True):
+    """The cooldown is over: one job is claimed as a probe."""
+
+    name = "breaker.half_opened"
+
+    was: str
+
+
+class BreakerClosed(Event, frozen=True):
+    """The probe succeeded: the worker claims again."""
+
+    name = "breaker.closed"
+
+    was: str
+
+
+class SlotReplaced(Event, frozen=True):
+    """The broker no longer knows the slot `lost`; it continues as `worker_id`."""
+
+    name = "slot.replaced"
+    level = "warning"
+
+    lost: str
+    worker_id: str
+
+
+class HandlersUnset(Event, frozen=True):
+    """No handler is configured, so files are only checksummed."""
+
+    name = "handlers.unset"
+    level = "warning"
+
+    action: str
+
+
+class HandlersWarned(Event, frozen=True):
+    """A handler is configured in a way that is probably a mistake."""
+
+    name = "handlers.warned"
+    level = "warning"
+
+    reason: str
+
+
+class RoleStarted(Event, frozen=True):
+    """All services run."""
+
+    name = "role.started"
+
+    services: list[str]
+
+
+class RoleStopping(Event, frozen=True):
+    """A signal to stop was received."""
+
+    name = "role.stopping"
+
+
+class RoleStopped(Event, frozen=True):
+    """All services have ended."""
+
+    name = "role.stopped"
+
+
+class DrainStarted(Event, frozen=True):
+    """The worker no longer claims; running jobs may finish."""
+
+    name = "worker.drain_started"
+
+    running: int
+    action: str
+
+
+class WorkerFailed(Event, frozen=True):
+    """A defect in fileq ended the worker's loop; `/healthz` is 503 from now on."""
+
+    name = "worker.failed"
+    level = "error"
+    hidden = ("exception",)
+
+    error: str
+    exception: BaseException
+
+
+class LoopFailed(Event, frozen=True):
+    """A defect in fileq: a turn of this loop raised an unexpected error. The loop continues."""
+
+    name = "loop.failed"
+    level = "error"
+    hidden = ("exception",)
+
+    loop: str
+    error: str
+    exception: BaseException
+
+
+class ChildStartFailed(Event, frozen=True):
+    """A child process could not be started; the start is repeated."""
+
+    name = "child.start_failed"
+    level = "error"
+
+    error: str
+
+
+class ForkServerDied(Event, frozen=True):
+    """The process that starts children died; a new one is started."""
+
+    name = "forkserver.died"
+    level = "error"
+
+    cause: str
+
+
+class ForkServerFailed(Event, frozen=True):
+    """The process that starts children could not be started again; the start is repeated."""
+
+    name = "forkserver.failed"
+    level = "error"
+
+    problems: list[str]
+
+
+class ForkServerStarted(Event, frozen=True):
+    """The process that starts children runs again."""
+
+    name = "forkserver.started"
+
+
+class ProcessAbandoned(Event, frozen=True):
+    """A process that a handler started cannot be killed (it hangs in the kernel) and outlives the worker."""
+
+    name = "process.abandoned"
+    level = "warning"
+
+
+class ThreadAbandoned(Event, frozen=True):
+    """A handler in a thread did not stop; a new thread replaces its thread."""
+
+    name = "thread.abandoned"
+    level = "warning"
+
+    worker_id: str
+    reason: str
+
+
+class HttpOpened(Event, frozen=True):
+    """Where `/metrics`, `/healthz` and `/readyz` are served."""
+
+    name = "http.opened"
+
+    bind: str
+    port: int
+
+
+class HttpPortTaken(Event, frozen=True):
+    """The default port is in use, so a free one was chosen."""
+
+    name = "http.port_taken"
+    level = "warning"
+
+    wanted: int
+    port: int
+
+
+class CollectorLost(Event, frozen=True):
+    """Spans cannot be sent to the collector. Logged once per outage."""
+
+    name = "collector.lost"
+    level = "warning"
+
+    error: str
+    action: str
+
+
+class CollectorRestored(Event, frozen=True):
+    """The collector accepts spans again; `dropped` spans were lost."""
+
+    name = "collector.restored"
+
+    seconds: float
+    dropped: int

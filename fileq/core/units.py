@@ -1,0 +1,65 @@
+"""Durations and sizes as people write them: `1h30m`, `512MB`.
+
+Owns both directions, from text to numbers and back. Does no I/O.
+"""
+
+from __future__ import annotations
+
+import re
+
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?")
+_UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_LONGEST_DAYS = 36_500  # far beyond any use, and still small enough for timers and Redis expiries
+
+_SIZE = re.compile(rf"{_NUMBER}\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_SIZES = {"T": 1 << 40, "G": 1 << 30, "M": 1 << 20, "K": 1 << 10}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds. The message of the ValueError says what is expected, such as "a duration of at most 36500d"."""
+    text = text.strip()
+    if text == "0":
+        return 0.0
+    if re.fullmatch(_NUMBER, text):
+        raise ValueError(f"a duration with its unit, such as {text}s or {text}ms")
+    match = _DURATION.fullmatch(text)
+    if match is None or not text:
+        raise ValueError("a duration such as 500ms, 30s, 1m, 1h30m or 30d")
+    # Milliseconds first and one division last: 4s350ms is then exactly the float 4.35.
+    total_ms = sum(float(part) * unit for part, unit in zip(match.groups("0"), _UNITS_MS.values(), strict=True))
+    if total_ms > _LONGEST_DAYS * _UNITS_MS["d"]:
+        raise ValueError(f"a duration of at most {_LONGEST_DAYS}d")
+    return total_ms / 1000
+
+
+def format_duration(seconds: float) -> str:
+    """The text that parse_duration reads as these seconds, to the microsecond."""
+    left_ms = round(seconds * 1000, 3)
+    parts = []
+    for unit, size in _UNITS_MS.items():
+        if unit == "d" and left_ms < 2 * size:
+            continue  # 24h and 36h are written in hours; days begin at two
+        count = left_ms if unit == "ms" else left_ms // size
+        left_ms = round(left_ms - count * size, 3)
+        if count:
+            parts.append(f"{count:.3f}".rstrip("0").rstrip(".") + unit)
+    return "".join(parts) or "0s"
+
+
+def parse_size(text: str) -> int:
+    """Bytes. The units are powers of 1024, as usual for memory. The ValueError says what is expected."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("a size such as 512MB or 2GB")
+    if text.strip()[-1].isdigit():
+        raise ValueError(f"a size with its unit, such as {text.strip()}MB")
+    return round(float(match[1]) * _SIZES.get(match[2].upper(), 1))
+
+
+def format_size(size: int) -> str:
+    """The text that parse_size reads as these bytes."""
+    for unit, factor in _SIZES.items():
+        if size and size % factor == 0:
+            return f"{size // factor}{unit}B"
+    return f"{size}B"

@@ -1,0 +1,155 @@
+"""Runs a command as the handler of a job: an argument list with placeholders, in a process of its own.
+
+Never passes a file name to a shell: it is one argument or an environment variable, with any bytes in it. Only jobs of
+the type `command` carry a shell line of their own, and a worker runs those only with worker.allow_commands.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from fileq.core.errors import Permanent
+from fileq.core.job import Job
+from fileq.handlers.context import Context
+from fileq.handlers.outcomes import CommandFailed, TimedOut, one_line
+from fileq.handlers.subprocesses import ProcessResult, Tail, run_process
+
+TAIL = 16 * 1024  # bytes kept of stdout and of stderr
+_MAX_JSON = 30 * 1024  # bytes of JSON for each of the two, so that both fit into a result
+_MAX_SHOWN = 3_500  # characters of a failed program's output in the error
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
+# Placeholder → environment variable.
+NAMES = {
+    "filepath": "FILEQ_JOB_FILEPATH",
+    "job_id": "FILEQ_JOB_ID",
+    "type": "FILEQ_JOB_TYPE",
+    "payload": "FILEQ_JOB_PAYLOAD",
+    "attempt": "FILEQ_JOB_ATTEMPT",
+    "filesize": "FILEQ_JOB_FILESIZE",
+    "priority": "FILEQ_JOB_PRIORITY",
+    "retries": "FILEQ_JOB_RETRIES",
+    "creation_time": "FILEQ_JOB_CREATION_TIME",
+    "trace_id": "FILEQ_JOB_TRACE_ID",
+    "span_id": "FILEQ_JOB_SPAN_ID",
+}
+
+
+def command_problems(command: Sequence[str]) -> Iterator[str]:
+    """Why this command would fail for every job. Each text continues a sentence that begins with the route's name."""
+    program, *rest = command
+    if _PLACEHOLDER.fullmatch(program):
+        yield f"has {program} as its program; a file that was dropped is never executed"
+    elif shutil.which(program) is None:
+        yield f"has the program {program!r}, which can't be found or executed; install it or give its full path"
+    for name in (found[1] for argument in rest if (found := _PLACEHOLDER.fullmatch(argument))):
+        if name not in NAMES:
+            near = get_close_matches(name, NAMES, n=1)
+            advice = f"did you mean {{{near[0]}}}?" if near else f"there are {', '.join(f'{{{n}}}' for n in NAMES)}"
+            yield f"has the unknown placeholder {{{name}}}; {advice}"
+
+
+def command_warnings(command: Sequence[str]) -> Iterator[str]:
+    """What is valid but probably a mistake; texts as those of command_problems()."""
+    for argument in command[1:]:
+        names = _PLACEHOLDER.findall(argument)
+        if not _PLACEHOLDER.fullmatch(argument) and any(name in NAMES for name in names):
+            yield f"passes {argument!r} as it stands; only a whole argument is a placeholder"
+
+
+def run_command(command: Sequence[str], job: Job, path: bytes, context: Context) -> dict[str, Any]:
+    """Exit code and output of a configured command, its placeholders replaced by this job's values."""
+    values = _values(job, path, context.attempt)
+    arguments = [_argument(argument, values) for argument in command]
+    return _run(arguments, os.path.basename(command[0]), values, context)
+
+
+def run_shell(job: Job, path: bytes, context: Context) -> dict[str, Any]:
+    """Exit code and output of the command in the job's payload: a line for the shell, or a list of arguments."""
+    payload = job.payload_value
+    command = payload.get("command") if isinstance(payload, dict) else None
+    if isinstance(command, str) and command.strip():
+        arguments = ["/bin/sh", "-c", command]
+    elif isinstance(command, list) and command and all(isinstance(part, str) for part in command) and command[0]:
+        arguments = command
+    else:
+        raise Permanent(f'the payload must be {{"command": "a line for the shell"}} or a list, and is {payload!r:.200}')
+    values = _values(job, path, context.attempt)
+    return _run([argument.encode() for argument in arguments], "the command", values, context)
+
+
+def _run(arguments: list[bytes], name: str, values: dict[str, bytes], context: Context) -> dict[str, Any]:
+    environment = {**os.environb, **{NAMES[name].encode(): value for name, value in values.items()}}
+    if context.traceparent:
+        environment[b"TRACEPARENT"] = context.traceparent.encode()
+    try:
+        result = run_process(
+            arguments, environment, cancelled=context.cancelled, timeout_s=context.time_left, tail=TAIL
+        )
+    except ValueError as error:
+        raise Permanent(f"the job can't be handed to a command: {error}") from error
+    except OSError as error:
+        if error.errno == errno.E2BIG:
+            raise Permanent("the job is too large for the arguments and environment of a command") from error
+        raise
+    if result.stopped == "timeout":
+        raise TimedOut(context.timeout_s)
+    if result.stopped == "cancelled":
+        raise InterruptedError("cancelled")
+    if result.code != 0:
+        raise _failure(name, result)
+    return {"exit": 0, "stdout": _fitting(result.stdout), "stderr": _fitting(result.stderr)}
+
+
+def _failure(name: str, result: ProcessResult) -> CommandFailed:
+    if result.code is None:
+        return CommandFailed(f"{name} has ended, and its exit code was lost", "lost")
+    output = one_line(result.stderr.text()) or one_line(result.stdout.text())
+    if len(output) > _MAX_SHOWN:
+        output = "…" + output[-_MAX_SHOWN:]
+    details = f": {output}" if output else ""
+    if result.code > 0:
+        return CommandFailed(f"{name} exited with {result.code}{details}", result.code)
+    try:
+        signal_name = signal.Signals(-result.code).name
+    except ValueError:
+        signal_name = f"signal {-result.code}"
+    return CommandFailed(f"{name} was killed by {signal_name}{details}", signal_name)
+
+
+def _values(job: Job, path: bytes, attempt: int) -> dict[str, bytes]:
+    """The values of the placeholders and environment variables; empty for fields that the job does not have."""
+    texts = {
+        "job_id": job.id,
+        "type": job.type or "",
+        "attempt": str(attempt),
+        "filesize": str(job.filesize),
+        "priority": job.priority,
+        "retries": str(job.retries),
+        "creation_time": job.creation_time,
+        "trace_id": job.trace_id,
+        "span_id": job.span_id,
+    }
+    payload = b"" if job.payload is msgspec.UNSET else bytes(job.payload)
+    return {"filepath": path, "payload": payload} | {name: text.encode() for name, text in texts.items()}
+
+
+def _argument(argument: str, values: dict[str, bytes]) -> bytes:
+    found = _PLACEHOLDER.fullmatch(argument)
+    return values[found[1]] if found else os.fsencode(argument)
+
+
+def _fitting(tail: Tail) -> str:
+    """The text, shortened at its front until its JSON fits: JSON needs six bytes for a control character."""
+    text = tail.text()
+    while len(msgspec.json.encode(text)) > _MAX_JSON:
+        text = "…" + text[len(text) // 4 + 1 :]
+    return text

@@ -1,0 +1,106 @@
+"""The event loop of a process's async handlers: one loop in a thread of its own, which keeps running between jobs.
+
+Never started before the first coroutine runs: the fork server must stay without threads, and each child it forks
+needs a thread and a loop of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fileq.handlers.context import Context
+from fileq.handlers.outcomes import TimedOut
+
+_POLL_EVERY_S = 0.05  # the longest time until a cancellation reaches a coroutine
+_CLOSE_TIMEOUT_S = 1.0  # for the tasks that are still on the loop when it closes
+
+
+class EventLoop:
+    """Runs coroutines for any number of threads at the same time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._is_closing = False
+
+    def run(self, start: Callable[[], Awaitable[Any]], context: Context) -> Any:
+        """What the coroutine returns or raises.
+
+        When it is cancelled or its deadline passes, it gets CancelledError at its next await. After the deadline the
+        result is TimedOut."""
+        loop = self._started()
+        tasks: list[asyncio.Task[Any]] = []
+        future = asyncio.run_coroutine_threadsafe(_limited(start, context, tasks), loop)
+        while True:
+            try:
+                value, error = future.result(_POLL_EVERY_S)
+                break
+            except concurrent.futures.TimeoutError:
+                if tasks and context.cancelled.is_set():
+                    loop.call_soon_threadsafe(tasks.pop().cancel)
+        if error is not None:
+            raise error
+        return value
+
+    def close(self) -> None:
+        """Cancel the running coroutines and end the thread. May be called twice, and before anything ran."""
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+            self._is_closing = True
+        if loop is None or thread is None:
+            return
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None:
+                self._is_closing = False
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._run_loop, args=(self._loop,), name="async", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        while not self._is_closing:
+            try:
+                loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                # Raised by a task that a handler left on the loop. asyncio lets these two stop the loop.
+                continue
+        _cancel_all(loop)
+        loop.close()
+
+
+async def _limited(
+    start: Callable[[], Awaitable[Any]], context: Context, tasks: list[asyncio.Task[Any]]
+) -> tuple[Any, BaseException | None]:
+    """The value or the exception of the coroutine, ended at the deadline.
+
+    The exception is returned, not raised: run() could not tell a TimeoutError of the handler from its own, and
+    SystemExit would stop the loop."""
+    own = asyncio.current_task()
+    if own is not None:
+        tasks.append(own)
+    try:
+        async with asyncio.timeout(context.time_left) as limit:
+            return await start(), None
+    except TimeoutError as error:
+        return None, TimedOut(context.timeout_s) if limit.expired() else error
+    except BaseException as error:
+        return None, error
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel the tasks that handlers left on the loop, and wait a bounded time for them."""
+    for task in (tasks := asyncio.all_tasks(loop)):
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT_S))

@@ -1,0 +1,147 @@
+"""Turns what a handler returned into Done and what it raised into Failed. Never raises.
+
+A child process sends these outcomes to the worker, so every text in them is UTF-8 and bounded in length.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from fileq.core.errors import JobError, Permanent, Retry
+from fileq.core.outcome import Done, Failed
+from fileq.core.units import format_duration
+
+LONGEST_RESULT = 64 * 1024  # bytes of JSON
+LONGEST_ERROR = 4_000  # characters
+LONGEST_DELAY_S = 36_500 * 86_400.0
+_LONGEST_KIND = 100
+_OWN = os.path.dirname(__file__) + os.sep
+
+
+class TimedOut(JobError):
+    """The attempt took longer than its timeout."""
+
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"timed out after {format_duration(timeout_s)}")
+
+
+class CommandFailed(JobError):
+    """A command exited with a code other than 0 or was killed: `status` is the code or the name of the signal."""
+
+    def __init__(self, message: str, status: int | str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def done(value: Any) -> Done:
+    """The result as JSON. A result that can't be stored is dropped with a warning; the job is still done."""
+    if value is None:
+        return Done()
+    try:
+        result = msgspec.json.encode(value)
+    except Exception as error:
+        return Done(warning=f"the result is not JSON and was dropped ({_described(error)})")
+    if len(result) > LONGEST_RESULT:
+        return Done(warning=f"the result has {len(result)} bytes of JSON and was dropped; {LONGEST_RESULT} are kept")
+    return Done(result)
+
+
+def failed(error: BaseException, give_up_on: Sequence[int | str] = ()) -> Failed:
+    """The attempt as a failure; permanent if the error is Permanent or matches `give_up_on`."""
+    try:
+        return _failed(_unwrapped(error), give_up_on)
+    except BaseException:  # the exception's class is the user's code, and any method of it may raise
+        return Failed(_bounded(type(error).__name__, _LONGEST_KIND), "Error")
+
+
+def one_line(text: str) -> str:
+    """The text with its non-empty lines joined by " | "."""
+    return " | ".join(line for line in map(str.strip, text.splitlines()) if line)
+
+
+def _failed(error: BaseException, give_up_on: Sequence[int | str]) -> Failed:
+    is_permanent = isinstance(error, Permanent) or _gives_up(error, give_up_on)
+    return Failed(
+        _bounded(_described(error) + _location(error), LONGEST_ERROR),
+        _kind(error),
+        is_permanent=is_permanent,
+        after_s=_delay_s(error.after_s) if isinstance(error, Retry) else None,
+        is_sample=not is_permanent,
+    )
+
+
+def _described(error: BaseException) -> str:
+    """`ValueError: message`, also when str() of the exception raises."""
+    if isinstance(error, CommandFailed | TimedOut):
+        return str(error)
+    try:
+        message = one_line(str(error))
+    except BaseException:
+        message = "(its message can't be shown)"
+    name = type(error).__name__
+    return f"{name}: {message}" if message else name
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, CommandFailed):
+        return f"exit {error.status}" if isinstance(error.status, int) else error.status
+    if isinstance(error, TimedOut):
+        return "Timeout"
+    return _bounded(type(error).__name__, _LONGEST_KIND)
+
+
+def _bounded(text: str, longest: int) -> str:
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def _location(error: BaseException) -> str:
+    """The first and the last line of the user's code in the traceback; none for errors that fileq defines."""
+    if isinstance(error, JobError):
+        return ""
+    frames = list(_frames(error.__traceback__))
+    ends = dict.fromkeys(frames[:1] + frames[-1:])
+    return f" (at {', '.join(ends)})" if ends else ""
+
+
+def _frames(trace: TracebackType | None) -> Iterator[str]:
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith(_OWN):
+            yield f"{os.path.basename(code.co_filename)}:{trace.tb_lineno} in {code.co_name}"
+        trace = trace.tb_next
+
+
+def _unwrapped(error: BaseException) -> BaseException:
+    """A task group wraps even a single exception; Permanent inside it must still count as Permanent."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _gives_up(error: BaseException, give_up_on: Sequence[int | str]) -> bool:
+    """Whether a name in `give_up_on`, with or without its module, is a class of the error or a base of it.
+
+    Numbers match the exit codes of commands and of SystemExit; signal names match commands."""
+    if not give_up_on:
+        return False
+    if isinstance(error, CommandFailed):
+        return error.status in give_up_on
+    if isinstance(error, SystemExit) and error.code in give_up_on:
+        return True
+    classes = type(error).__mro__
+    names = {cls.__name__ for cls in classes} | {f"{cls.__module__}.{cls.__qualname__}" for cls in classes}
+    return not names.isdisjoint(name for name in give_up_on if isinstance(name, str))
+
+
+def _delay_s(after: object) -> float | None:
+    """The delay that Retry carries, bounded; None, which means the policy's own delay, if it is not a number."""
+    if isinstance(after, bool) or not isinstance(after, int | float) or math.isnan(after):
+        return None
+    return min(max(0.0, float(after)), LONGEST_DELAY_S)

@@ -1,0 +1,72 @@
+"""The tables of docs/events.md and docs/metrics.md, written from the program. `make docs` runs it; a test compares."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from fileq.core import events, process_events
+from fileq.core.events import AttemptEnded, Event, JobClaimed, JobProduced
+from fileq.observe.logs import line_fields
+from fileq.observe.metrics import METRICS
+
+EVENTS_HEADER = "| event | level | fields | meaning |"
+METRICS_HEADER = "| metric | type | label | meaning |"
+
+
+def event_types() -> list[type[Event]]:
+    """Every event that can be emitted, by name."""
+    found = {
+        kind.name: kind
+        for module in (events, process_events)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Event) and hasattr(kind, "name")
+    }
+    return [found[name] for name in sorted(found)]
+
+
+def log_table() -> str:
+    return "\n".join((EVENTS_HEADER, "|---|---|---|---|", *map(_row, event_types()))) + "\n"
+
+
+def published_names() -> Iterator[str]:
+    """The names of the events that brokers publish."""
+    yield JobProduced.published_as
+    yield JobClaimed.published_as
+    yield from (kind.published_as for kind in AttemptEnded.__subclasses__() if kind.published_as)
+
+
+def _row(kind: type[Event]) -> str:
+    fields = ", ".join(f"`{name}`" for name in (*line_fields(kind), *_exception(kind)))
+    meaning = " ".join((kind.__doc__ or "").split())
+    return f"| `{kind.name}` | {kind.level} | {fields} | {meaning} |"
+
+
+def _exception(kind: type[Event]) -> tuple[str, ...]:
+    return ("exception",) if "exception" in kind.hidden else ()
+
+
+def metrics_table() -> str:
+    rows = (f"| `{m.name}` | {m.type} | {f'`{m.label}`' if m.label else ''} | {m.help} |" for m in METRICS)
+    return "\n".join((METRICS_HEADER, "|---|---|---|---|", *rows)) + "\n"
+
+
+def with_tables(page: str) -> str:
+    """The page with its generated table brought up to date."""
+    for header, table in ((EVENTS_HEADER, log_table()), (METRICS_HEADER, metrics_table())):
+        if header in page:
+            start = page.index(header)
+            end = page.index("\n\n", start) + 1
+            page = page[:start] + table + page[end:]
+    return page
+
+
+def main() -> None:
+    """Rewrites the pages given as arguments."""
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(with_tables(path.read_text()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,259 @@
+"""The program of a child: runs one task after the other for the worker at the other end of its stream.
+
+Knows nothing of brokers. What a handler may do to the child, and what follows:
+1. It leaves processes running. The child kills them before it sends the outcome. It finds all of them, because orphans
+   below it become its children (prctl.adopt_orphans). One system call tells when there are none.
+2. It forks and lets the copy return. The copy exits: only the process that the worker knows sends outcomes.
+3. It closes the stream. The outcome can't be sent, so the child exits, and the fork server reports that to the worker.
+   The descriptor may refer to another file by then, so the child checks it before each write.
+4. It replaces signal handlers. The child sets its own again after each task.
+
+Cancelling. The worker writes the number of the task to stop and sends WAKE_SIGNAL. The signal handler runs in the main
+thread between two steps of the user's handler, perhaps inside context.cancelled.wait(), whose lock is not reentrant.
+So it does not set the event itself but starts a thread that does. A cancellation that arrives too late precedes the
+next task in the stream, and is skipped there.
+
+A kill -9 of the child leaves the processes of its handler to the fork server, which kills them.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # no stub
+import _thread
+import contextlib
+import io
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Collection
+from types import FrameType
+from typing import NoReturn
+
+import msgspec
+
+from fileq.core.errors import ConfigError
+from fileq.core.outcome import Failed
+from fileq.handlers.context import LazyEvent
+from fileq.handlers.outcomes import failed
+from fileq.handlers.task import Ran, Task
+from fileq.worker.executors.process.descendants import children_of, end_children, has_children
+from fileq.worker.executors.process.messages import (
+    EXIT_STREAM_LOST,
+    HEADER,
+    MAX_OUTCOME_BYTES,
+    READ_SIZE,
+    READY,
+    WAKE_SIGNAL,
+    decode_task,
+    framed,
+)
+from fileq.worker.executors.process.prctl import adopt_orphans, die_with_parent, set_name
+from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.protocol import Run
+
+# Sent by a terminal or a service manager to all processes of a worker. Only the worker acts on them.
+WORKER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+END_LEFTOVERS_TIMEOUT_S = 2.0
+
+
+def do_nothing(_number: int, _frame: FrameType | None) -> None:
+    """A signal handler in place of SIG_IGN, which programs started from here would inherit."""
+
+
+def neutralize_signals() -> None:
+    for number in WORKER_SIGNALS:
+        signal.signal(number, do_nothing)
+
+
+def become_child(server_pid: int) -> None:
+    """Make this process a child of the fork server: it ends with the server and leads a session of its own."""
+    os.setsid()
+    die_with_parent(server_pid)
+    adopt_orphans()
+    neutralize_signals()
+    set_name("fileq-child")
+
+
+class Child:
+    """Receives, runs and answers tasks. `spared` are processes that importing the handlers started: no task left them
+    behind, so they are not killed."""
+
+    def __init__(self, stream: int, run: Run, spared: Collection[int] = ()) -> None:
+        self._stream = stream
+        self._run = run
+        self._spared = frozenset(spared)
+        self._pid = os.getpid()
+        self._identity = _identity(stream)
+        self._inbox = bytearray()
+        self._cancelled: LazyEvent | None = None  # of the task that runs
+        self._was_woken = False
+        self._is_checking = False
+        self._signal_handlers: dict[int, Callable[[int, FrameType | None], None]]
+        self._signal_handlers = dict.fromkeys(WORKER_SIGNALS, do_nothing)
+        self._signal_handlers[WAKE_SIGNAL] = self._on_wake_signal
+
+    def serve(self) -> NoReturn:
+        try:
+            self._set_signal_handlers()
+            os.write(self._stream, READY)
+            while True:
+                self._turn()
+        except ConnectionError:
+            os._exit(0)  # the worker closed the stream
+
+    def _turn(self) -> None:
+        number, task = self._receive()
+        ran = self._run_task(task)
+        if os.getpid() != self._pid:
+            os._exit(0)
+        if has_children():
+            self._end_leftovers()
+        self._set_signal_handlers()
+        flush_output()
+        self._send(_message(number, ran))
+
+    def _run_task(self, task: Task) -> Ran:
+        cancelled = self._cancelled = LazyEvent()
+        try:
+            if self._was_woken or self._inbox:
+                self._was_woken = True
+                self._check_cancelled()
+            return self._run(task, cancelled)
+        except BaseException as error:
+            return failed(error)
+        finally:
+            self._cancelled = None
+
+    def _end_leftovers(self) -> None:
+        if not end_children(self._spared | _resource_tracker(), timeout_s=END_LEFTOVERS_TIMEOUT_S):
+            # They sleep in the kernel and die when they wake up, or belong to another user. The next task must not
+            # wait for them again.
+            self._spared = frozenset(children_of(self._pid))
+
+    def _receive(self) -> tuple[int, Task]:
+        inbox = self._inbox
+        while True:
+            while len(inbox) >= HEADER.size:
+                length, number = HEADER.unpack_from(inbox)
+                if len(inbox) < HEADER.size + length:
+                    break
+                body = inbox[HEADER.size : HEADER.size + length]
+                del inbox[: HEADER.size + length]
+                if length:  # else a cancellation that arrived too late
+                    return number, decode_task(body)
+            block = os.read(self._stream, READ_SIZE)
+            if not block:
+                os._exit(0)
+            inbox += block
+
+    def _send(self, message: bytearray) -> None:
+        if _identity(self._stream) != self._identity:
+            os._exit(EXIT_STREAM_LOST)
+        left = memoryview(message)
+        while left:
+            left = left[os.write(self._stream, left) :]
+
+    def _set_signal_handlers(self) -> None:
+        for number, handler in self._signal_handlers.items():
+            # Not signal.getsignal(): its conversion to an enum costs more than the rest of a turn.
+            if _signal.getsignal(number) is not handler:
+                signal.signal(number, handler)
+
+    def _on_wake_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._was_woken = True
+        # While no task runs, _receive() reads the stream, and _run_task() checks again before it runs a task.
+        if self._cancelled is not None and not self._is_checking:
+            self._check_cancelled()
+
+    def _check_cancelled(self) -> None:
+        """Set the event of the running task if its cancellation has arrived. The signal may interrupt this."""
+        while self._was_woken:
+            self._is_checking = True
+            self._was_woken = False
+            if self._has_cancellation() and self._cancelled is not None:
+                _thread.start_new_thread(self._cancelled.set, ())
+            self._is_checking = False
+
+    def _has_cancellation(self) -> bool:
+        """Read the stream without waiting. While a task runs, only cancellations arrive on it."""
+        inbox = self._inbox
+        if _identity(self._stream) == self._identity:
+            poll = select.poll()
+            poll.register(self._stream, select.POLLIN)
+            if poll.poll(0):
+                inbox += os.read(self._stream, READ_SIZE)
+        complete = len(inbox) // HEADER.size * HEADER.size
+        del inbox[:complete]
+        return complete > 0
+
+
+def _resource_tracker() -> set[int]:
+    """The pid of multiprocessing's resource tracker, which serves the whole process and not one task.
+
+    Killed, it would be started again with a warning."""
+    tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", None)
+    pid = getattr(tracker, "_pid", None)
+    return set() if pid is None else {pid}
+
+
+def _message(number: int, ran: Ran) -> bytearray:
+    """The outcome as a message. An outcome that can't be sent becomes a failure that says why."""
+    try:
+        message = framed(number, ran)
+    except (UnicodeEncodeError, msgspec.EncodeError, TypeError, ValueError) as error:
+        return framed(number, failed(error))
+    if len(message) > MAX_OUTCOME_BYTES:
+        text = f"its outcome has {len(message)} bytes; {MAX_OUTCOME_BYTES} can be sent"
+        return framed(number, Failed(text, "OutcomeTooLong"))
+    return message
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    """Device and inode of an open descriptor, unique also for sockets; None if it is closed."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def set_line_buffering() -> None:
+    """Write each printed line at once, so that a crash loses none."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+
+
+def flush_output() -> None:
+    """Write what a handler printed without a newline. stderr has no buffer; a handler may have replaced stdout."""
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+
+
+def main() -> NoReturn:
+    """A child in a fresh interpreter, for handlers that can't be forked because importing them started threads."""
+    stream, program_fd, server_pid = map(int, sys.argv[1:])
+    sys.argv[1:] = []
+    for fd in (stream, program_fd):
+        os.set_inheritable(fd, False)
+    become_child(server_pid)
+    set_line_buffering()
+    try:
+        run = read_program(program_fd).load()
+        Child(stream, run, children_of(os.getpid())).serve()
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        flush_output()
+        os._exit(1)
+
+
+def read_program(fd: int) -> Program:
+    """Read by offset, because all children of a server share the descriptor and its position."""
+    content = b""
+    while block := os.pread(fd, READ_SIZE, len(content)):
+        content += block
+    return msgspec.msgpack.decode(content, type=Program)

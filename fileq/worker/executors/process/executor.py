@@ -1,0 +1,244 @@
+"""Runs each task in a child process: crashes are contained, timeouts are enforced, all cores are used.
+
+Each handle keeps one warm child. The pump's thread never waits for a child: a message that does not fit into the
+stream is sent later, and half a message waits in the inbox for its other half.
+
+How a task can end without an outcome from its child:
+1. The child has ended. The fork server reports it, with the status. The end of the stream alone proves nothing: a
+   handler may close the stream and go on. An outcome that the child sent before it ended counts.
+2. The task is out of time or memory, or was cancelled and did not stop. The child is killed and replaced at once. The
+   fork server kills the child's descendants.
+3. The child wrote an invalid message. It is killed and replaced too.
+4. The fork server has ended, and all children with it. Another one is started.
+
+A kill -9 of the worker leaves no process running: see fork_server.py.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Sequence
+
+from fileq.core.claim import ClaimKey
+from fileq.core.events import Emit, ignore
+from fileq.core.outcome import Died, Failed
+from fileq.core.units import format_size
+from fileq.handlers.task import Ran, Task
+from fileq.worker.executors.process.child_handle import NEVER_S, ChildHandle, InvalidMessage
+from fileq.worker.executors.process.child_pool import ChildPool
+from fileq.worker.executors.process.descendants import memory_of
+from fileq.worker.executors.process.messages import NUMBER_LIMIT
+from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.protocol import TaskOutcome
+from fileq.worker.executors.stop_request import CANCEL_GRACE_S, StopRequest, outcome_after, timed_out
+
+WAKE_EVERY_S = 0.1  # while a task that should stop still runs
+CHECK_MEMORY_EVERY_S = 0.2
+
+
+class ProcessExecutor:
+    """After construction the handlers are imported. Raises ConfigError if they can't be."""
+
+    def __init__(
+        self,
+        count: int,
+        program: Program,
+        *,
+        max_memory: int | None = None,
+        emit: Emit = ignore,
+        cancel_grace_s: float = CANCEL_GRACE_S,
+    ) -> None:
+        self._max_memory = max_memory
+        self._cancel_grace_s = cancel_grace_s
+        self._handles = [ChildHandle() for _ in range(count)]
+        self._idle: list[ChildHandle] = []  # ready and without a task; the last used, with warm caches, is used first
+        self._ended: list[tuple[Task, TaskOutcome]] = []
+        self._last_task_number = 0
+        self._is_quitting = self._is_closed = False
+        self._due_s = 0.0  # no timed work is due before this; it may be earlier than the first
+        self._memory_check_s = NEVER_S
+        self._pool = ChildPool(self._handles, program, emit)
+
+    def fileno(self) -> int:
+        return self._pool.epoll.fileno()
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            if self._idle:
+                self._start(self._idle.pop(), task)
+                continue
+            # It starts when the child is ready, and its timeout counts from then.
+            handle = next(handle for handle in self._handles if handle.task is None)
+            handle.task = task
+            if self._is_quitting:
+                self._request_stop(handle, StopRequest.QUIT, 0.0)
+
+    def collect(self) -> list[tuple[Task, TaskOutcome]]:
+        self._receive_all()
+        if self._due_s <= (now_s := time.monotonic()):
+            self._do_due_work(now_s)
+        ended, self._ended = self._ended, []
+        return ended
+
+    def next_deadline_s(self) -> float | None:
+        return None if self._due_s == NEVER_S else self._due_s
+
+    def cancel(self, key: ClaimKey) -> None:
+        for handle in self._handles_of(key):
+            self._request_stop(handle, StopRequest.CANCEL, self._cancel_grace_s)
+
+    def abandon(self, key: ClaimKey) -> None:
+        for handle in self._handles_of(key):
+            is_running = handle.is_running
+            self._clear_task(handle)
+            if is_running:
+                self._replace(handle)
+        self._ended = [(task, outcome) for task, outcome in self._ended if task.key != key]
+
+    def quit(self, grace_s: float) -> None:
+        self._receive_all()  # tasks that ended before this keep their outcome
+        self._is_quitting = True
+        self._pool.stop()
+        for handle in self._handles:
+            if handle.task is not None:
+                is_first = handle.stop_request is StopRequest.NONE
+                self._request_stop(handle, StopRequest.QUIT if is_first else handle.stop_request, grace_s)
+
+    def close(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._pool.close()
+
+    # tasks
+
+    def _receive_all(self) -> None:
+        pool = self._pool
+        for fd, event in pool.epoll.poll(0, len(self._handles) + 2):
+            handle = pool.by_fd.get(fd)
+            if handle is not None:
+                if event & select.EPOLLOUT:
+                    pool.watch(handle, is_writing=not handle.flush())
+                if event & ~select.EPOLLOUT:
+                    self._receive(handle)
+            elif fd == pool.server_fd:  # else the stream of a child that was replaced since the poll
+                for handle, cause in pool.receive():
+                    self._on_child_end(handle, cause)
+                self._due_s = 0.0
+
+    def _start(self, handle: ChildHandle, task: Task) -> None:
+        self._last_task_number = self._last_task_number % (NUMBER_LIMIT - 1) + 1
+        now_s = time.monotonic()
+        try:
+            is_sent = handle.send_task(self._last_task_number, task, now_s + task.timeout_s)
+        except BrokenPipeError:
+            self._give_to_next_child(handle)
+            return
+        if handle.kill_at_s < self._due_s:
+            self._due_s = handle.kill_at_s
+        if self._max_memory is not None and self._memory_check_s == NEVER_S:
+            self._memory_check_s = now_s + CHECK_MEMORY_EVERY_S
+            self._due_s = min(self._due_s, self._memory_check_s)
+        if not is_sent:
+            self._pool.watch(handle, is_writing=True)
+
+    def _request_stop(self, handle: ChildHandle, request: StopRequest, grace_s: float) -> None:
+        if not handle.is_running:
+            self._finish(handle, request, Died("never began"))
+            self._due_s = 0.0  # there is something to collect
+            return
+        if not handle.request_stop(request, time.monotonic() + grace_s):
+            self._pool.watch(handle, is_writing=True)
+        self._due_s = min(self._due_s, handle.kill_at_s, time.monotonic() + WAKE_EVERY_S)
+
+    def _receive(self, handle: ChildHandle) -> None:
+        was_ready = handle.is_ready
+        try:
+            ran = handle.receive()
+        except BlockingIOError:
+            return  # the event was for the previous child, whose descriptor number this one got
+        except EOFError:
+            self._pool.unwatch(handle)  # the fork server reports whether and how the child ended
+            return
+        except InvalidMessage:
+            self._kill_and_finish(handle, Died("wrote something that is no outcome"))
+            return
+        if ran is not None:
+            handle.failed_starts = 0
+            self._finish(handle, handle.stop_request, ran)
+            self._idle.append(handle)
+        elif handle.is_ready and not was_ready:
+            if handle.task is None:
+                self._idle.append(handle)
+            else:
+                self._start(handle, handle.task)
+
+    def _finish(self, handle: ChildHandle, request: StopRequest, ran: Ran) -> None:
+        task = handle.task
+        self._clear_task(handle)
+        if task is not None:
+            self._ended.append((task, outcome_after(request, ran)))
+
+    def _clear_task(self, handle: ChildHandle) -> None:
+        handle.task = None
+        handle.stop_request = StopRequest.NONE
+        handle.kill_at_s = NEVER_S
+
+    def _kill_and_finish(self, handle: ChildHandle, ran: Ran) -> None:
+        if handle.is_running:
+            self._finish(handle, handle.stop_request, ran)
+        self._replace(handle)
+
+    def _handles_of(self, key: ClaimKey) -> list[ChildHandle]:
+        return [handle for handle in self._handles if handle.task is not None and handle.task.key == key]
+
+    # children
+
+    def _on_child_end(self, handle: ChildHandle, cause: str) -> None:
+        """The child has ended: take the outcome that it may have sent, else end its task as Died."""
+        child = handle.child
+        while handle.is_running and handle.fd in self._pool.by_fd and handle.is_readable:
+            self._receive(handle)
+        if handle.child != child:
+            return
+        if handle.was_task_read or handle.stop_request is not StopRequest.NONE:
+            self._kill_and_finish(handle, Died(cause))
+        else:
+            self._give_to_next_child(handle)
+
+    def _give_to_next_child(self, handle: ChildHandle) -> None:
+        """The child ended before it read the task, so the task did not run and does not count as died."""
+        handle.task_number = 0
+        handle.kill_at_s = NEVER_S
+        self._replace(handle)
+
+    def _replace(self, handle: ChildHandle) -> None:
+        if handle in self._idle:
+            self._idle.remove(handle)
+        self._pool.replace(handle)
+        self._due_s = 0.0
+
+    # timed work
+
+    def _do_due_work(self, now_s: float) -> None:
+        """End tasks that are out of time or memory, and find out when timed work is due next."""
+        wake_s = NEVER_S
+        for handle in self._handles:
+            if handle.kill_at_s <= now_s and handle.task is not None:
+                self._kill_and_finish(handle, timed_out(handle.task.timeout_s))
+            elif handle.is_running and handle.stop_request is not StopRequest.NONE:
+                handle.wake()
+                wake_s = now_s + WAKE_EVERY_S
+        if self._memory_check_s <= now_s:
+            self._check_memory(now_s)
+        kill_at_s = min((handle.kill_at_s for handle in self._handles), default=NEVER_S)
+        self._due_s = min(self._pool.do_due_work(now_s), self._memory_check_s, kill_at_s, wake_s)
+
+    def _check_memory(self, now_s: float) -> None:
+        running = [handle for handle in self._handles if handle.is_running and handle.pid > 0]
+        limit = self._max_memory or 0
+        for handle in running:
+            if (used := memory_of(handle.pid)) > limit:
+                error = f"used {used >> 20}MB of memory, more than worker.max_memory, {format_size(limit)}"
+                self._kill_and_finish(handle, Failed(error, "MemoryLimit"))
+        self._memory_check_s = now_s + CHECK_MEMORY_EVERY_S if running else NEVER_S

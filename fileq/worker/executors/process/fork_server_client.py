@@ -1,0 +1,134 @@
+"""The worker's side of the fork server: starts it, requests children, receives reports about them.
+
+Never blocks, except in load() and in has_ended() with a timeout. When the worker is killed with kill -9, the kernel
+closes its end of the control socket, and the guard kills every process below it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from fileq.core.errors import ConfigError
+from fileq.core.units import format_duration
+from fileq.worker.executors.process.messages import (
+    MAX_PACKET_BYTES,
+    ForkServerEnded,
+    FromServer,
+    HandlersLoaded,
+    Spawn,
+    cause_of_death,
+    decode_from_server,
+    encode,
+)
+from fileq.worker.executors.process.program import Program, python_command
+
+LOAD_TIMEOUT_S = 120.0
+
+
+class ForkServerClient:
+    """One guard process with the fork server below it. Once `is_gone`, it is of no use: make another one."""
+
+    def __init__(self, program: Program) -> None:
+        self._control, server_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control.setblocking(False)
+        server_end.setblocking(True)
+        self.is_loaded = False
+        self.is_gone = False
+        self.cause = ""  # of its end
+        program_fd = os.memfd_create("fileq-program")
+        try:
+            os.write(program_fd, msgspec.msgpack.encode(program))
+            fds = (server_end.fileno(), program_fd)
+            self._guard = subprocess.Popen(
+                python_command("fileq.worker.executors.process.fork_server", *fds, os.getpid()),
+                stdin=subprocess.DEVNULL,
+                stdout=_stderr(),
+                stderr=_stderr(),
+                pass_fds=fds,
+                start_new_session=True,
+            )
+        except BaseException:
+            self._control.close()
+            raise
+        finally:
+            server_end.close()
+            os.close(program_fd)
+
+    def fileno(self) -> int:
+        return self._control.fileno()
+
+    def load(self) -> None:
+        """Wait until the handlers are imported. If they can't be, raises ConfigError with one line for each problem."""
+        deadline_s = time.monotonic() + LOAD_TIMEOUT_S
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        while not self.is_gone:
+            if not poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000):
+                raise ConfigError(f"importing the handlers took more than {format_duration(LOAD_TIMEOUT_S)}")
+            for message, _ in self.receive():
+                if isinstance(message, HandlersLoaded) and message.problems:
+                    raise ConfigError(message.problems)
+            if self.is_loaded:
+                return
+        raise ConfigError(f"the handlers can't be loaded: the process that imports them {self.cause}")
+
+    def spawn(self, child: int, stream: int) -> bool:
+        """Request a child that gets this end of a stream; False if the request can't be sent now."""
+        try:
+            socket.send_fds(self._control, [encode(Spawn(child))], [stream], socket.MSG_NOSIGNAL)
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> Iterator[tuple[FromServer, int | None]]:
+        """The messages that have arrived, each with its descriptor, which the caller must close."""
+        while not self.is_gone:
+            try:
+                packet, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                packet, fds = b"", []
+            if not packet:
+                self.is_gone, self.is_loaded = True, False
+                self.cause = self.cause or "died"
+                return
+            message = decode_from_server.decode(packet)
+            if isinstance(message, HandlersLoaded):
+                self.is_loaded = not message.problems
+            elif isinstance(message, ForkServerEnded):
+                self.cause = f"was {cause}" if (cause := cause_of_death(message.code)).startswith("killed") else cause
+            yield message, fds[0] if fds else None
+
+    def hang_up(self) -> None:
+        """Close the connection: the guard then kills everything below it. Does not wait. May be called twice."""
+        self.is_gone, self.is_loaded = True, False
+        # close() alone is not enough: a process that a handler forked from the worker may hold a copy of the socket.
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)
+        self._control.close()
+
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        """Whether all of its processes have ended. The guard ends last."""
+        try:
+            self._guard.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+def _stderr() -> int:
+    """Where handlers print: to the worker's stderr, as the logs do, or to nowhere if that is closed."""
+    try:
+        os.fstat(2)
+    except OSError:
+        return subprocess.DEVNULL
+    return 2

@@ -1,0 +1,94 @@
+"""The messages between worker, fork server and children. Plain data in msgpack, never pickle.
+
+Worker ↔ child: a stream. Each message is a header (length of the body, number of the task) and a body.
+    worker → child   Task                 run it; the next one is sent only after the outcome of this one
+                     empty body           stop the task of that number; WAKE_SIGNAL is sent as well
+    child → worker   empty body, number 0 the child is ready
+                     Ran                  the outcome of the task of that number
+Worker ↔ fork server: packets of one message each, with descriptors attached.
+    worker → server  Spawn + the child's end of its stream
+    server → worker  HandlersLoaded first; Spawned + a pidfd, or NotSpawned, for each Spawn; Exited for each child that
+                     ended; ForkServerEnded last, sent by the guard
+"""
+
+from __future__ import annotations
+
+import signal
+import struct
+from typing import TypeAlias
+
+from msgspec import Struct, msgpack
+
+from fileq.handlers.task import Ran, Task
+
+HEADER = struct.Struct("<II")
+MAX_OUTCOME_BYTES = 16 << 20
+READ_SIZE = 1 << 16
+NUMBER_LIMIT = 1 << 32  # numbers of tasks and children are unsigned 32-bit integers
+READY = HEADER.pack(0, 0)
+MAX_PACKET_BYTES = 1 << 16
+
+# Makes a child that runs a task read its stream. Neither Python nor common libraries use this signal.
+WAKE_SIGNAL = signal.SIGRTMIN + 7
+EXIT_STREAM_LOST = 76  # exit status of a child whose handler closed the stream
+
+decode_task = msgpack.Decoder(Task).decode
+decode_ran: msgpack.Decoder[Ran] = msgpack.Decoder(Ran)
+_encoder = msgpack.Encoder()
+
+
+class Spawn(Struct, frozen=True, tag=True):
+    child: int
+
+
+class HandlersLoaded(Struct, frozen=True, tag=True):
+    """The handlers are imported, or can't be because of these problems."""
+
+    problems: tuple[str, ...] = ()
+
+
+class Spawned(Struct, frozen=True, tag=True):
+    child: int
+    pid: int
+
+
+class NotSpawned(Struct, frozen=True, tag=True):
+    child: int
+    error: str
+
+
+class Exited(Struct, frozen=True, tag=True):
+    """`code` is the exit status, or minus the number of the signal that killed the child."""
+
+    child: int
+    code: int
+
+
+class ForkServerEnded(Struct, frozen=True, tag=True):
+    """`code` as in Exited."""
+
+    code: int
+
+
+FromServer: TypeAlias = HandlersLoaded | Spawned | NotSpawned | Exited | ForkServerEnded
+decode_from_server: msgpack.Decoder[FromServer] = msgpack.Decoder(FromServer)
+decode_spawn = msgpack.Decoder(Spawn).decode
+encode = _encoder.encode
+
+
+def framed(number: int, body: Task | Ran) -> bytearray:
+    """One message of the stream, header included."""
+    message = bytearray(HEADER.size)
+    _encoder.encode_into(body, message, HEADER.size)
+    HEADER.pack_into(message, 0, len(message) - HEADER.size, number)
+    return message
+
+
+def cause_of_death(code: int) -> str:
+    """`exited with status 3`, `killed by signal SIGSEGV`."""
+    if code >= 0:
+        return f"exited with status {code}"
+    try:
+        return f"killed by signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"

@@ -1,0 +1,117 @@
+"""Each task runs in a process or in a thread, as its route says."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from fileq.config import config_from
+from fileq.core.errors import ConfigError
+from fileq.core.job import Job, encode
+from fileq.core.outcome import Cancelled, Done, Released
+from fileq.handlers.routes import Routes
+from fileq.runtime.handlers_program import handlers_program
+from fileq.worker.executors.by_isolation import ExecutorsByIsolation
+from tests.support.executor_driver import ExecutorDriver
+from tests.support.thread_executor import handler_threads
+
+
+def where(_job: Any, _context: Any) -> list[int]:
+    return [os.getpid(), threading.get_ident()]
+
+
+async def on_a_loop(_job: Any, _context: Any) -> list[str]:
+    return [threading.current_thread().name, str(os.getpid())]
+
+
+def raw(type: str, payload: bytes = b"{}") -> bytes:
+    created = "2026-01-02T03:04:05.678Z"
+    return encode(Job("1", "", 0, "low", 0, created, "", "", type=type, payload=msgspec.Raw(payload)))
+
+
+Start = Callable[..., ExecutorDriver]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    executors: list[ExecutorsByIsolation] = []
+
+    def start(*isolations: str, use: str = f"{__name__}:where") -> ExecutorDriver:
+        routes = [{"type": f"t{i}", "use": use, "isolation": isolation} for i, isolation in enumerate(isolations)]
+        config = config_from({"worker": {"count": 2}, "handlers": routes})
+        table = Routes.load(config, app_dir=str(Path(__file__).parents[2]))
+        program = handlers_program(config, app_dir=str(Path(__file__).parents[2]))
+        executors.append(ExecutorsByIsolation(config.worker, table, program))
+        return ExecutorDriver(executors[-1])
+
+    yield start
+    for executor in executors:
+        executor.close()
+        executor.close()
+
+
+def answer(driver: ExecutorDriver, number: int) -> list[Any]:
+    outcome = driver.outcome(driver.submit(raw(f"t{number}"), name=f"{number}", route=number))
+    assert isinstance(outcome, Done), outcome
+    found: list[Any] = eval(outcome.result)
+    return found
+
+
+def test_each_task_runs_where_its_route_wants_it(start: Start) -> None:
+    driver = start("process", "thread", "process")
+    pids = [answer(driver, number)[0] for number in range(3)]
+    assert [pid == os.getpid() for pid in pids] == [False, True, False]
+
+
+def test_without_process_isolation_there_is_no_fork_server(start: Start) -> None:
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    before = children.read_text()
+    driver = start("thread")
+    assert answer(driver, 0)[0] == os.getpid()
+    assert children.read_text() == before
+
+
+def test_without_thread_isolation_there_are_no_threads(start: Start) -> None:
+    driver = start("process")
+    assert answer(driver, 0)[0] != os.getpid()
+    assert handler_threads() == []
+
+
+@pytest.mark.parametrize("isolation", ["process", "thread"])
+def test_async_handlers_run_in_the_thread_of_the_event_loop(start: Start, isolation: str) -> None:
+    driver = start(isolation, isolation, use=f"{__name__}:on_a_loop")
+    thread, pid = answer(driver, 0)
+    assert thread == "async"
+    assert (int(pid) == os.getpid()) == (isolation == "thread")
+
+
+def test_tasks_in_processes_and_in_threads_are_cancelled_abandoned_and_released(start: Start) -> None:
+    driver = start("process", "thread", use="fileq.handlers:simulate")
+    endless = [raw(f"t{i}", b'{"hang": true}') for i in range(2)]
+    for i in range(2):
+        driver.cancel(driver.submit(endless[i], name=f"cancelled-{i}", route=i))
+        assert driver.outcome(f"cancelled-{i}") == Cancelled()
+        driver.abandon(driver.submit(endless[i], name=f"abandoned-{i}", route=i))
+        driver.submit(endless[i], name=f"released-{i}", route=i)
+    deadline_s = driver.executor.next_deadline_s()
+    assert deadline_s is not None
+    driver.executor.quit(5.0)
+    assert [driver.outcome(f"released-{i}") for i in range(2)] == [Released(), Released()]
+    assert driver.ended == {}
+
+
+def test_handlers_that_only_children_cannot_import_are_a_configuration_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "fickle.py").write_text("def handle(job, context):\n    pass\n")
+    config = config_from({"handlers": [{"match": "**/*", "use": "fickle:handle"}]})
+    routes = Routes.load(config, app_dir=str(tmp_path))
+    (tmp_path / "fickle.py").write_text("import nowhere\n")
+    with pytest.raises(ConfigError, match="nowhere"):
+        ExecutorsByIsolation(config.worker, routes, handlers_program(config, app_dir=str(tmp_path)))

@@ -1,0 +1,82 @@
+"""When keys expire: the heartbeats, the records of ended jobs, the hourly counters and the rate counter."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from fileq.core.job import Version
+from fileq.core.settlement import complete
+from fileq.testing.conformance.builders import an_entry, dead, register, running, settle
+from tests.support.redis_layout import fill, row_of, types_of
+from tests.support.redis_store import Store
+
+
+@pytest.fixture
+def store(redis_server) -> Iterator[Store]:
+    with Store(redis_server) as store:
+        yield store
+
+
+def seconds_left(store: Store, key: str) -> float:
+    return store.client.pttl(key) / 1000
+
+
+def test_each_key_expires_as_configured_or_never(redis_server):
+    settings = {"worker.heartbeat_ttl": "40s", "worker.history_ttl": "2h", "observability.stats_retention": "5d"}
+    with Store(redis_server, **settings) as store:
+        fill(store)
+        hour = int(store.client.time()[0]) // 3600
+        expiring = {key for key in types_of(store) if store.client.pttl(key) >= 0}
+        assert {row_of(key, "jobqueue") for key in expiring - {"jobqueue:rate_limit:producer"}} == {
+            "{prefix}:processing:worker:{id}",
+            "{prefix}:job:{id}",
+            "{prefix}:stats:{hour}",
+        }
+        assert 30 < seconds_left(store, "jobqueue:processing:worker:busy") <= 40
+        assert {key for key in expiring if ":job:" in key} == {"jobqueue:job:done", "jobqueue:job:gone"}
+        assert 7190 < seconds_left(store, "jobqueue:job:done") <= 7200
+        assert 7190 < seconds_left(store, "jobqueue:job:gone") <= 7200
+        assert 431_990 < max(seconds_left(store, f"jobqueue:stats:{h}") for h in (hour, hour - 1)) <= 432_000
+
+
+def test_a_heartbeat_is_prolonged_by_renewal_claim_and_settlement(store):
+    key = "jobqueue:processing:worker:w1"
+    claim = running(store, "a")
+    for call in (
+        lambda: store.broker.renew([("w1", claim.raw)]),
+        lambda: settle(store, complete(claim)),
+        lambda: running(store, "b"),
+    ):
+        store.client.pexpire(key, 5000)
+        call()
+        assert 25 < seconds_left(store, key) <= 30
+
+
+def test_registering_again_does_not_prolong_a_heartbeat(store):
+    """It changes the information about a slot; only a renewal proves that the slot is alive."""
+    register(store, "w1")
+    store.client.pexpire("jobqueue:processing:worker:w1", 5000)
+    register(store, "w1")
+    assert seconds_left(store, "jobqueue:processing:worker:w1") <= 5
+
+
+def test_the_rate_counter_counts_and_expires_with_its_window(store):
+    entries = [an_entry(f"f{n}", version=Version(b"/data/%d" % n, "s1")) for n in range(3)]
+    store.broker.enqueue(entries, limit=50)
+    with store.client.pipeline() as look:
+        used, left_ms = look.get("jobqueue:rate_limit:producer").pttl("jobqueue:rate_limit:producer").execute()
+    assert (used, left_ms) == (None, -2) or (used == b"3" and 0 < left_ms <= 1000)
+
+
+def test_a_rate_counter_without_an_expiry_gets_one(store):
+    """A program died before it set the expiry: the limit must not throttle for ever."""
+    store.client.set("jobqueue:rate_limit:producer", 50)
+    answer = store.broker.enqueue([an_entry("a", version=Version(b"/data/a", "s1"))], limit=50)
+    assert answer.results == ("throttled",)
+    assert 0 < answer.wait_ms <= 1000
+    assert store.client.pttl("jobqueue:rate_limit:producer") != -1
+
+
+def test_the_record_of_a_dead_job_does_not_expire(store):
+    dead(store, "a")
+    assert store.client.pttl("jobqueue:job:a") == -1

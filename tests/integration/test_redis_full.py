@@ -1,0 +1,91 @@
+"""A server whose memory is full: it accepts no new job, and every job it has can still end."""
+
+import contextlib
+import select
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from fileq.core.errors import BrokerUnavailable
+from fileq.core.settlement import SettleResult, complete
+from fileq.testing.conformance.builders import enqueue, ids_in, names, register
+from tests.support.redis_calls import CALLS
+from tests.support.redis_store import Store, dump, opened
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def store(redis_server) -> Iterator[Store]:
+    with Store(redis_server) as store:
+        yield store
+
+
+@contextlib.contextmanager
+def full(store: Store) -> Iterator[None]:
+    store.client.config_set("maxmemory", 1)
+    yield
+    store.client.config_set("maxmemory", 0)
+
+
+def test_a_full_server_refuses_new_jobs_and_drains_the_others(store):
+    """Otherwise it would stay full for ever."""
+    enqueue(store, *names(40))
+    enqueue(store, "later", delay_ms=1)
+    register(store, "w1", "w2")
+    with full(store):
+        for _ in range(2):
+            with pytest.raises(BrokerUnavailable, match=r"is away: .*maxmemory"):
+                enqueue(store, "new")
+        done = 0
+        while claims := store.broker.settle_and_claim([], ["w1", "w2"]).claims:
+            assert {r.status for r in store.broker.renew([(c.slot, c.raw) for c in claims])} == {"held"}
+            answers = store.broker.settle_and_claim([complete(c) for c in claims], []).settled
+            done += answers.count(SettleResult.DONE)
+            store.broker.promote()
+        assert done == 41
+        assert store.broker.census().drift == 0
+    enqueue(store, "new")
+    assert ids_in(store, "low") == ["new"]
+
+
+ALLOWED_WHEN_FULL = {call.name for call in CALLS} - {"enqueue", "revive", "pause", "restore", "create_record"}
+
+
+def test_a_full_server_still_lets_every_job_end(redis_server):
+    """Refused is only what adds data: enqueue, revive, the repairs, and pause, which is a plain command."""
+    with opened(redis_server) as store:
+        for subject in CALLS:
+            call = subject.prepare(store)
+            before = dump(store.client)
+            with full(store):
+                if subject.name in ALLOWED_WHEN_FULL:
+                    call(store.broker)
+                else:
+                    with pytest.raises(BrokerUnavailable, match="maxmemory"):
+                        call(store.broker)
+                    assert dump(store.client) == before
+            store.empty()
+
+
+def test_while_the_server_is_full_a_waiter_lets_the_pump_claim_every_20_ms(store):
+    """The server refuses its BLMOVE at once; if that counted as work, the pump would spin."""
+    with contextlib.closing(store.broker.waiter()) as waiter, full(store):
+        rounds, end = 0, time.monotonic() + 0.4
+        while time.monotonic() < end:
+            select.select([waiter], [], [], waiter.arm())
+            rounds += 1
+        assert 4 <= rounds <= 3 * 20 + 3, "one after each refusal, one after the pause"
+        began = time.monotonic()
+        assert [waiter.wait(10) for _ in range(5)] == [True] * 5
+        assert 0.05 < time.monotonic() - began < 5
+
+
+def test_a_waiter_waits_again_once_the_server_has_room(store):
+    with contextlib.closing(store.broker.waiter()) as waiter:
+        with full(store):
+            waiter.arm()
+            assert waiter.wait(10) is True
+        wait_until(lambda: waiter.arm() > 0.02 and not waiter.wait(0.03))
+        enqueue(store, "a")
+        assert waiter.wait(10) is True

@@ -1,0 +1,56 @@
+"""The table of keys in SPEC §3, and a store that holds a key of every row."""
+
+import re
+
+from fileq.core.job import Version
+from fileq.testing.conformance.builders import an_entry, completed, dead, enqueue, register
+from tests.support.redis_store import Store
+
+# key → type, with {} for the variable parts of a key.
+TABLE = {
+    "{prefix}:high_priority": "list",
+    "{prefix}:low_priority": "list",
+    "{prefix}:worker:{id}:processing": "list",
+    "{prefix}:processing:worker:{id}": "string",
+    "{prefix}:completed": "list",
+    "{prefix}:dead_letter": "list",
+    "{prefix}:cancelled": "list",
+    "{prefix}:rate_limit:producer": "string",
+    "{prefix}:scheduled": "zset",
+    "{prefix}:job:{id}": "hash",
+    "{prefix}:workers": "hash",
+    "{prefix}:settled": "hash",
+    "{prefix}:ledger": "hash",
+    "{prefix}:stats": "hash",
+    "{prefix}:stats:{hour}": "hash",
+    "{prefix}:paused": "set",
+}
+
+
+def row_of(key: str, prefix: str) -> str | None:
+    """The row of the table that describes this key."""
+    for row in TABLE:
+        name = re.escape(row).replace(r"\{prefix\}", re.escape(prefix))
+        name = name.replace(r"\{hour\}", r"\d{6}").replace(r"\{id\}", ".+")
+        if re.fullmatch(name, key):
+            return row
+    return None
+
+
+def fill(store: Store) -> None:
+    """Put a job into every place."""
+    broker = store.broker
+    completed(store, "done")
+    dead(store, "dead")
+    enqueue(store, "gone", "waiting")
+    enqueue(store, "urgent", "urgent too", queue="high")
+    enqueue(store, "later", delay_ms=60_000)
+    broker.cancel(["gone"])
+    broker.enqueue([an_entry("file", version=Version(b"/data/file", "s1"))], limit=50)
+    register(store, "busy")
+    assert broker.settle_and_claim([], ["busy"]).claims
+    broker.pause("low")
+
+
+def types_of(store: Store) -> dict[str, str]:
+    return {key.decode(): store.client.type(key).decode() for key in store.client.scan_iter(count=1000)}

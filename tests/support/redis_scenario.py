@@ -1,0 +1,118 @@
+"""One scenario that uses every method of a Redis broker: for tests of connections, permissions and key layout."""
+
+import contextlib
+import json
+from typing import Any
+
+from fileq.brokers.redis import RedisBroker
+from fileq.brokers.redis.keys import Keys
+from fileq.brokers.types import LedgerEntry, Revival
+from fileq.core.job import Version, decode, encode
+from fileq.core.settlement import cancel, complete, release
+from fileq.testing.conformance.builders import an_entry, burial, failed, foreign, recovered, worker_info
+from tests.support.redis_calls import leaving
+from tests.support.redis_store import config_on
+from tests.support.waiting import wait_until
+
+ALL_EVENTS = {
+    *("job:created", "job:started", "job:completed", "job:failed", "job:dead", "job:recovered", "job:cancelled")
+}
+DEFAULT_KEYS = Keys(config_on())
+
+
+def use_every_method(broker: RedisBroker, client: Any, keys: Keys = DEFAULT_KEYS, *, has_events: bool = True) -> None:
+    """Call every method of the broker at least once; the counters balance at the end.
+
+    `client` pushes jobs as another program does, and deletes a heartbeat. `keys` are those of the broker."""
+    with contextlib.ExitStack() as stack:
+        waiter = stack.enter_context(contextlib.closing(broker.waiter()))
+        subscription = stack.enter_context(contextlib.closing(broker.subscribe())) if has_events else None
+        broker.register(dict.fromkeys(("w1", "w2"), worker_info()))
+        waiter.arm()
+        _enqueue_and_settle(broker, waiter)
+        _fail_and_reap(broker, client, keys)
+        _inspect_and_repair(broker)
+        _cancel_and_deregister(broker, client, keys)
+        census = broker.census()
+        assert census.drift == 0, census
+        if subscription is not None:
+            events = {json.loads(event)["event"] for event in iter(lambda: subscription.get(0.05), None)}
+            assert events == ALL_EVENTS
+
+
+def _enqueue_and_settle(broker: RedisBroker, waiter: Any) -> None:
+    """Enqueue, wait, claim, renew, complete and retry; the ledger and the rate limit each turn an entry away."""
+    version = Version(b"/data/a", "s1")
+    entries = [
+        an_entry("a", version=version),
+        an_entry("b", queue="high"),
+        an_entry("c", delay_ms=1),
+        an_entry("d", version=version),
+        an_entry("d", version=Version(b"/data/d", "s1")),
+    ]
+    expected = ["enqueued", "enqueued", "enqueued", "known", "throttled"]
+    assert list(broker.enqueue(entries, limit=1).results) == expected
+    assert waiter.wait(10)
+    first, second = broker.settle_and_claim([], ["w1", "w2"]).claims
+    assert (first.id, second.id) == ("b", "a")
+    assert [r.status for r in broker.renew([("w1", first.raw), ("w2", b"")])] == ["held", "unexpected"]
+    reply = broker.settle_and_claim([leaving(first), failed(second, delay_ms=1)], ["w1"])
+    assert list(reply.settled) == ["done", "done"]
+    wait_until(lambda: broker.promote().next_due_ms is None, what="all due jobs are promoted")
+
+
+def _fail_and_reap(broker: RedisBroker, client: Any, keys: Keys) -> None:
+    """Bury, release, revive, pause, resume, discard and reap; adopt a job that another program pushed."""
+    claims = {claim.id: claim for claim in broker.settle_and_claim([], ["w1", "w2"]).claims}
+    dead, released = burial(claims["a"]), release(claims["c"])
+    assert list(broker.settle_and_claim([dead, released], []).settled) == ["done", "done"]
+    again = encode(decode(dead.next_raw).but(error=None, failed_at=None))
+    assert broker.revive([Revival(dead.next_raw, "a", again, "low")]) == [True]
+    client.lpush(keys.queues[1], foreign("other"))
+    broker.pause("high")
+    claims = {claim.id: claim for claim in broker.settle_and_claim([], ["w1", "w2"]).claims}
+    broker.resume("high")
+    dead = burial(claims["a"])
+    assert list(broker.settle_and_claim([dead], []).settled) == ["done"]
+    assert broker.discard([("a", dead.next_raw)]) == 1
+    client.delete(keys.heartbeat(claims["c"].slot))
+    [suspect] = broker.suspects(sweep=True)
+    assert list(broker.reap(suspect.slot, [recovered(claim) for claim in suspect.claims])) == ["done"]
+
+
+def _inspect_and_repair(broker: RedisBroker) -> None:
+    assert len(broker.workers()) == 1
+    assert [record is not None for record in broker.records(["a", "b", "c"])] == [False, True, True]
+    for place in ("high", "low", "scheduled", "completed", "dead_letter", "cancelled"):
+        assert broker.peek(place, 5) == [raw for page in broker.pages(place) for raw in page]
+    [entry] = broker.lookup([b"/data/a"])
+    assert entry is not None
+    assert dict(broker.ledger(b"/data")) == {b"/data/a": entry}
+    assert broker.update_ledger([(b"/data/a", entry, LedgerEntry((("s2", "x"),)))]) == [True]
+    assert broker.hourly(2)
+    assert len(broker.overview().workers) == 1
+    ids = [id for page in broker.ids() for id in page]
+    assert {"b", "c"} <= set(ids)
+    assert broker.lost(ids) == broker.restore(ids) == [False] * len(ids)
+    drift = broker.census().drift
+    assert broker.balance(drift, drift) is True
+
+
+def _cancel_and_deregister(broker: RedisBroker, client: Any, keys: Keys) -> None:
+    """Cancel a waiting and a running job; deregister a slot that holds a job, which the next slot gets."""
+    [slot] = [view.slot for view in broker.workers()]
+    broker.enqueue([an_entry("e"), an_entry("f", delay_ms=60_000)])
+    ids = [claim.id for claim in broker.settle_and_claim([], [slot]).claims]
+    assert [str(word) for word in broker.cancel([*ids, "f"])] == ["requested", "cancelled"]
+    [claim] = broker.settle_and_claim([], [slot]).claims
+    assert list(broker.settle_and_claim([cancel(claim)], [slot]).settled) == ["done"]
+    broker.deregister([slot])
+    assert broker.census().running == 0
+    broker.register({"w9": worker_info()})
+    for _ in range(2):
+        for claim in broker.settle_and_claim([], ["w9"]).claims:
+            broker.settle_and_claim([complete(claim)], [])
+    client.lpush(keys.queues[0], foreign("last"))
+    [claim] = broker.settle_and_claim([], ["w9"]).claims
+    assert list(broker.settle_and_claim([complete(claim)], []).settled) == ["done"]
+    broker.deregister(["w9"])
