@@ -1,10 +1,11 @@
-"""How fast one worker process drains a queue of no-op jobs, beside a bare loop on the same server in the same run.
+"""How fast one worker process drains a queue of no-op jobs, compared with a bare loop on the same server.
 
     python benchmarks/drain.py [--jobs 20000] [--slots 16] [--rounds 1] [--server PATH]
 
 Records, counters and events are on. The no-op is one os.write to an O_APPEND file, so that every run can be counted.
-The bare loop keeps the same books by hand: redis-py, one script call a job, one job after the other. It runs right
-before and right after each drain, and the ratio is to the mean of the two: machines are noisy.
+The bare loop updates the same records by hand: redis-py, one script call per job, one job after the other. It runs
+right before and right after each drain, and the ratio is to the mean of the two, because other load on the machine
+changes over time.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
 from fileq.config import Config, config_from
 from fileq.core.breaker import Breaker
+from fileq.core.events import ignore
 from fileq.core.job import decode, encode, typed_job
 from fileq.handlers.routes import Routes
 from fileq.runtime.handlers_program import handlers_program
@@ -42,7 +44,7 @@ _fd = os.open(os.environ["DRAIN_LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 def noop(job, context):
     os.write(_fd, b".")
 """
-# What one would write by hand to keep the same books: settle the last job, claim the next, in one call.
+# The same records, written by hand: settles the last job and claims the next in one call.
 BARE = """
 local settled, id = ARGV[1], ARGV[2]
 local time = redis.call('TIME')
@@ -71,7 +73,7 @@ redis.call('HINCRBY', hour, 'consumed', 1)
 redis.call('PUBLISH', KEYS[7], '{"event":"job:started","job_id":"' .. claimed .. '","worker_id":"bare"}')
 return raw
 """
-# As little as a queue can do: no record, no counter, no event, no second look at a job.
+# The least that a queue can do: no record, no counter, no event.
 BAREST = """
 local raw = redis.call('RPOPLPUSH', KEYS[1], KEYS[2])
 if not raw then return nil end
@@ -89,18 +91,18 @@ def fill(broker: FullBroker, jobs: int) -> None:
         broker.enqueue([Entry(job, "low") for job in batch])
 
 
-class Counting:
-    """A broker whose turns are counted, to know the average batch."""
+class CountingBroker:
+    """A broker that counts its calls of settle_and_claim, for the average size of a batch."""
 
     def __init__(self, broker: FullBroker) -> None:
         self._broker = broker
-        self.turns = 0
+        self.calls = 0
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._broker, name)
 
     def send_settle_and_claim(self, settlements: object, slots: object) -> object:
-        self.turns += 1
+        self.calls += 1
         return self._broker.send_settle_and_claim(settlements, slots)  # type: ignore[arg-type]
 
 
@@ -113,9 +115,9 @@ def app(log: Path) -> Iterator[str]:
 
 
 def drain(config: Config, app_dir: str, jobs: int, log: Path) -> tuple[float, float]:
-    """Jobs a second, and jobs a turn."""
+    """Jobs per second, and jobs per call."""
     broker = open_broker(config)
-    counting = Counting(broker)
+    counting = CountingBroker(broker)
     fill(broker, jobs)
     before = log.stat().st_size if log.exists() else 0
     routes = Routes.load(config, app_dir=app_dir)
@@ -128,7 +130,7 @@ def drain(config: Config, app_dir: str, jobs: int, log: Path) -> tuple[float, fl
         broker,
         breaker,
         roots_problem=lambda: "",
-        emit=lambda event, **fields: None,
+        emit=ignore,
         idle_s=1.0,
         longest_pause_s=1.0,
         stuck_s=60.0,
@@ -143,11 +145,11 @@ def drain(config: Config, app_dir: str, jobs: int, log: Path) -> tuple[float, fl
     service.stop(10.0)
     broker.close()
     assert log.stat().st_size - before == jobs, "a job ran twice, or not at all"
-    return jobs / seconds, jobs / max(1, counting.turns)
+    return jobs / seconds, jobs / max(1, counting.calls)
 
 
 def bare_loop(server: Server, jobs: int, log: Path, script_text: str = BARE) -> float:
-    """One script call a job, on one connection, one job after the other."""
+    """Jobs per second with one script call per job, on one connection."""
     client = redis.Redis(port=server.port)
     client.delete(*BARE_KEYS)
     now = datetime.now(UTC)
@@ -194,11 +196,11 @@ def main() -> None:
                         before, bare = bare, bare_loop(server, options.jobs // 4, log)
                         ratio = 2 * rate / (before + bare)
                         print(
-                            f"{broker:<7} {isolation:<8}{rate:>9,.0f}/s {batch:>6.1f} jobs a turn  {ratio:>5.2f} x "
+                            f"{broker:<7} {isolation:<8}{rate:>9,.0f}/s {batch:>6.1f} jobs a call  {ratio:>5.2f} x "
                             f"the bare loop ({before:,.0f}/s before, {bare:,.0f}/s after)",
                             flush=True,
                         )
-            print(f"a loop that keeps no books {bare_loop(server, options.jobs // 4, log, BAREST):,.0f}/s")
+            print(f"a loop without records {bare_loop(server, options.jobs // 4, log, BAREST):,.0f}/s")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python benchmarks/pickup.py [--jobs 300] [--server PATH]
 
-The real program with two priorities. Only low jobs are pushed, the high queue stays empty, and brpoplpush_timeout is
-5 s: whoever waits out one queue's timeout before the other shows it here. Then 1,000 at once, for the rate.
+Runs the installed program with two queues. Only low jobs are pushed, and brpoplpush_timeout is 5 s: a worker that
+waited for the empty high queue first would show it here. Then 1,000 jobs are pushed at once, for the rate.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def job(farm: Farm, id: str) -> str:
 
 
 def one_by_one(farm: Farm, client: redis.Redis, jobs: int) -> list[float]:
-    """Milliseconds from push to start, each found idle."""
+    """Milliseconds from push to start, each with an idle worker."""
     pushed_s: dict[str, float] = {}
     for n in range(jobs):
         wait_until(lambda: client.info("clients")["blocked_clients"] >= 2, 10)
@@ -45,7 +45,7 @@ def one_by_one(farm: Farm, client: redis.Redis, jobs: int) -> list[float]:
 
 
 def at_once(farm: Farm, client: redis.Redis, before: int) -> float:
-    """Jobs a second."""
+    """Jobs per second."""
     pushed_s = time.time()
     client.lpush(QUEUE, *(job(farm, f"many-{n}") for n in range(AT_ONCE)))
     farm.wait_told("file", before + AT_ONCE, 60)

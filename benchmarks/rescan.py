@@ -1,10 +1,10 @@
-"""How long a rescan takes when every file is known, beside `find` and `os.walk` over the same tree.
+"""Measures a rescan in which every file is known, and compares it with `find` and `os.walk` over the same tree.
 
     python benchmarks/rescan.py [--files 100000] [--redis HOST:PORT]
 
-Each of the three lists every file and asks for its size and time; the rescan also asks the broker about each. The
-best of a few rounds is shown, since the tree is in the page cache for all of them. Without --redis the broker is an
-SQLite file beside the tree.
+All three list every file and read its size and time. The rescan also looks every file up in the ledger. The best of a
+few rounds is printed; the tree is in the page cache for all of them. Without --redis the broker is an SQLite file next
+to the tree.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from pathlib import Path
 from fileq.brokers import open_broker
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config, config_from
+from fileq.producer.counts import ProducerCounts
 from fileq.producer.producer import Producer
 
-FILES_A_DIRECTORY = 500
+FILES_PER_DIRECTORY = 500
 
 
 def main() -> None:
@@ -37,29 +38,29 @@ def main() -> None:
         config = config_for(tree, options.redis)
         broker = open_broker(config)
         try:
-            produced = produce(config, broker)["enqueued"]
-            print(f"{produced} files enqueued on {broker.kind}; best of {options.rounds}:")
+            enqueued = produce(config, broker).enqueued
+            print(f"{enqueued} files enqueued on {broker.kind}; best of {options.rounds}:")
             for name, run in (
                 ("find", lambda: find(tree)),
                 ("os.walk", lambda: walk(tree)),
-                ("rescan", lambda: produce(config, broker)["known"]),
+                ("rescan", lambda: produce(config, broker).known),
             ):
                 seconds = best(run, options.rounds, options.files)
-                print(f"  {name:<8} {seconds:6.2f} s  {seconds / options.files * 1e6:5.1f} µs a file")
+                print(f"  {name:<8} {seconds:6.2f} s  {seconds / options.files * 1e6:5.1f} µs per file")
         finally:
             broker.close()
 
 
 def config_for(tree: Path, redis: str | None) -> Config:
-    place = {"redis": {"addr": redis, "prefix": "fileq-benchmark"}} if redis else {"sqlite": {"path": f"{tree}.db"}}
+    broker = {"redis": {"addr": redis, "prefix": "fileq-benchmark"}} if redis else {"sqlite": {"path": f"{tree}.db"}}
     producer = {"scan_dir": str(tree), "settle_unclosed": "0s", "rate_limit_per_sec": 0}
-    return config_from({**place, "producer": producer})
+    return config_from({**broker, "producer": producer})
 
 
 def make_tree(tree: Path, files: int) -> None:
     for n in range(files):
-        directory = tree / str(n // FILES_A_DIRECTORY // 20) / str(n // FILES_A_DIRECTORY % 20)
-        if n % FILES_A_DIRECTORY == 0:
+        directory = tree / str(n // FILES_PER_DIRECTORY // 20) / str(n // FILES_PER_DIRECTORY % 20)
+        if n % FILES_PER_DIRECTORY == 0:
             directory.mkdir(parents=True)
         os.close(os.open(directory / f"file-{n}.txt", os.O_CREAT | os.O_WRONLY))
 
@@ -91,13 +92,13 @@ def walk(tree: Path) -> int:
     return seen
 
 
-def produce(config: Config, broker: FullBroker) -> dict[str, int]:
-    """One whole scan, and what it counted; the ledger is not swept, as a rescan does that once an hour only."""
+def produce(config: Config, broker: FullBroker) -> ProducerCounts:
+    """The counts of one whole scan. It stops before the ledger is swept, which a producer does only once an hour."""
     producer = Producer(config, broker, broker, is_once=True)
     while not producer.waits_only_for_writers:
         producer.turn()
     producer.close()
-    return producer.tally
+    return producer.counts
 
 
 if __name__ == "__main__":

@@ -26,8 +26,9 @@ from fileq.core.outcome import Failed
 from fileq.core.trace import new_ids
 from fileq.files.mounts import mount_of, mounts
 from fileq.handlers.file_check import check_file
-from fileq.producer.outbox import priority_chooser
-from fileq.producer.scan import DatabaseFiles, found_at
+from fileq.producer.finder.database_files import DatabaseFiles
+from fileq.producer.finder.found_file import found_at
+from fileq.producer.priority import priority_chooser
 from fileq.runtime.produce_spans import ProduceSpans
 
 BATCH = 500  # jobs in one call of the broker

@@ -1,27 +1,51 @@
-"""Stops claiming when most of what runs fails, and lets one job try before going on. The clock is given.
+"""The circuit breaker: stops claims when most attempts fail, and lets one job through as a probe before going on.
 
-pybreaker gives the states, where they are kept and who is told of a change. Its own counting is not used: it counts
-failures in a row and lets every caller through when half-open. Here the failure rate over a rolling window decides,
-and a gate lets exactly one probe through.
+pybreaker provides the states and the listeners. Its own counting is not used: it counts consecutive failures, and when
+half-open it lets every caller through. Here the failure rate over a rolling window decides, and exactly one probe is
+let through. The clock is passed in.
+
+What a kill -9 leaves: nothing. A new process starts with a closed breaker and an empty window.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
-from pybreaker import (
-    STATE_CLOSED,
-    STATE_HALF_OPEN,
-    STATE_OPEN,
-    CircuitBreaker,
-    CircuitBreakerListener,
-    CircuitBreakerState,
-    CircuitMemoryStorage,
-)
+
+@contextmanager
+def _redis_hidden() -> Iterator[None]:
+    """Lets pybreaker be imported without redis, which it imports for a storage that fileq does not use (140 ms).
+
+    None in sys.modules makes an import fail, and pybreaker then goes without redis. A redis that is imported already
+    costs nothing and stays. The copy of pybreaker made here is private to this module: a handler that imports pybreaker
+    gets its own, with redis. Not for use with other threads running: their import of redis would fail too."""
+    if "redis" in sys.modules or "pybreaker" in sys.modules:
+        yield
+        return
+    sys.modules["redis"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["redis"]
+        sys.modules.pop("pybreaker", None)
+
+
+with _redis_hidden():
+    from pybreaker import (
+        STATE_CLOSED,
+        STATE_HALF_OPEN,
+        STATE_OPEN,
+        CircuitBreaker,
+        CircuitBreakerListener,
+        CircuitBreakerState,
+        CircuitMemoryStorage,
+    )
 
 OnChange = Callable[[str, str], None]  # from, to
 STATE_NUMBERS = {STATE_CLOSED: 0, STATE_HALF_OPEN: 1, STATE_OPEN: 2}  # as the metric shows them
@@ -40,7 +64,7 @@ class BreakerLimits(Protocol):
     def min_samples(self) -> int: ...
 
 
-class _Tell(CircuitBreakerListener):
+class _StateListener(CircuitBreakerListener):
     def __init__(self, on_change: OnChange) -> None:
         self._on_change = on_change
 
@@ -51,9 +75,10 @@ class _Tell(CircuitBreakerListener):
 
 
 class Breaker:
-    """One worker process's breaker. Claims are named by anything hashable; threads may share it.
+    """The breaker of one worker process. Threads may share it.
 
-    Ask permits() how many to claim, say took() which were claimed, say ended() how each went."""
+    Before a claim, permits() limits how many jobs to claim. After it, claimed() names those that were claimed. When an
+    attempt has ended, record() counts how it went. A claim is named by any hashable value."""
 
     def __init__(
         self,
@@ -66,18 +91,18 @@ class Breaker:
         self._clock = clock
         self._on_change = on_change
         self._states = CircuitBreaker(
-            fail_max=2**31, state_storage=CircuitMemoryStorage(STATE_CLOSED), listeners=[_Tell(self._changed)]
+            fail_max=2**31, state_storage=CircuitMemoryStorage(STATE_CLOSED), listeners=[_StateListener(self._changed)]
         )
         self._lock = threading.Lock()
         self._samples: deque[tuple[float, bool]] = deque()  # when, was it a success
         self._failures = 0
         self._opened_s = 0.0
-        self._state = STATE_CLOSED  # as the states say, without asking them for every job
-        self._probe: object = None  # the claim that decides, or _ASKED while it is being claimed
+        self._state = STATE_CLOSED  # a copy: reading pybreaker's state for every job would be slow
+        self._probe: object = None  # the claim that decides, or _BEING_CLAIMED
 
     @property
     def state(self) -> str:
-        """closed, half-open or open; an open one whose time is up is half-open from its next question on."""
+        """closed, half-open or open. After its cooldown an open one becomes half-open on the next call of permits()."""
         return self._state
 
     @property
@@ -85,7 +110,7 @@ class Breaker:
         return self._state == STATE_CLOSED
 
     def permits(self, wanted: int) -> int:
-        """How many of the wanted claims may be made now; in half-open one, for one caller."""
+        """How many of the wanted claims may be made now. When half-open: one, for one caller."""
         with self._lock:
             if self.state == STATE_CLOSED or wanted <= 0:
                 return max(0, wanted)
@@ -96,17 +121,17 @@ class Breaker:
                 self._states.half_open()
             if self._probe is not None:
                 return 0
-            self._probe = _ASKED
+            self._probe = _BEING_CLAIMED
             return 1
 
-    def took(self, claims: Sequence[object]) -> None:
-        """What came of permits(): the probe, if it was one; none, and the probe is available again."""
+    def claimed(self, claims: Sequence[object]) -> None:
+        """Names what was claimed after permits(). When half-open it is the probe; if empty, another one is allowed."""
         with self._lock:
-            if self.state == STATE_HALF_OPEN and self._probe is _ASKED:
+            if self.state == STATE_HALF_OPEN and self._probe is _BEING_CLAIMED:
                 self._probe = claims[0] if claims else None
 
-    def ended(self, claim: object, success: bool | None) -> None:
-        """How a claim went; None is no sample. Only the probe decides in half-open, nobody in open."""
+    def record(self, claim: object, success: bool | None) -> None:
+        """Counts how an attempt ended; None is not counted. When half-open only the probe counts, when open nothing."""
         with self._lock:
             if self._state == STATE_CLOSED:
                 if success is not None:
@@ -114,8 +139,8 @@ class Breaker:
             elif self._state == STATE_HALF_OPEN and claim == self._probe:
                 self._decide(success)
 
-    def opens_in_s(self) -> float:
-        """Seconds until an open breaker lets its probe through; 0 when there is nothing to wait for."""
+    def cooldown_left_s(self) -> float:
+        """Seconds until an open breaker lets a probe through; 0 if it is not open."""
         with self._lock:
             if self.state != STATE_OPEN:
                 return 0.0
@@ -156,4 +181,4 @@ class Breaker:
         self._states.open()
 
 
-_ASKED = object()
+_BEING_CLAIMED = object()

@@ -15,7 +15,6 @@ class Done(Struct, frozen=True, tag=True):
 
     result: bytes = b""
     warning: str = ""
-    is_superseded: bool = False
 
 
 class Failed(Struct, frozen=True, tag=True):
@@ -57,4 +56,5 @@ class Released(Struct, frozen=True, tag=True):
     """The handler was stopped because the worker stops. Neither a failure nor a recovery is counted."""
 
 
-Outcome: TypeAlias = Done | Failed | Refused | Died | Cancelled | Released
+FinalOutcome: TypeAlias = Done | Failed | Refused | Died | Cancelled | Released
+Outcome: TypeAlias = FinalOutcome | Changed

@@ -1,26 +1,27 @@
-"""What becomes of a job after an attempt: (claim, outcome, policy) → settlement. Pure; time and chance are given.
+"""The retry policy: (claim, outcome, policy) → settlement. Pure: the caller passes the time and the random numbers.
 
-Two budgets, kept apart. Failures count `retries`: the handler had its say. Deaths count `recoveries`: the process was
-gone, and nobody knows whether this job killed it or merely stood beside the one that did. So the first death costs a
-job nothing, and the following ones make it wait, until culprit and bystanders no longer die together.
+Two separate budgets. A failure counts in `retries`: the handler ran and failed. A death counts in `recoveries`: the
+process ended, perhaps because of another job that ran in it. So the first death has no penalty. After later deaths the
+job waits for its backoff, until the job that kills its process no longer runs together with the others.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, assert_never, overload
 
 from msgspec import Struct
 
 from fileq.core import settlement
 from fileq.core.claim import Claim
 from fileq.core.job import Job, Version, encode, rfc3339_ms
-from fileq.core.outcome import Cancelled, Died, Done, Failed, Outcome, Refused, Released
+from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, FinalOutcome, Outcome, Refused, Released
 from fileq.core.settlement import Settlement
 
 Chance = Callable[[float, float], float]
-ERROR_MAX = 4_000  # characters of an error that travel with a job
+ERROR_MAX = 4_000  # characters of an error that are stored with a job
+_NO_VERSIONS: Mapping[str, str] = {}
 
 
 class Backoff(Protocol):
@@ -39,20 +40,26 @@ class Backoff(Protocol):
 
 
 class Policy(Struct, frozen=True):
-    """How often and how soon: the worker's, or the route's where it has its own; a job's own max_retries goes first."""
+    """How often and how soon a job is tried again. A job's own `max_retries` takes precedence."""
 
     max_retries: int
     max_recoveries: int
     backoff: Backoff
 
 
+class RunChanged(Struct, frozen=True):
+    """A decision that settles nothing yet: run the file in the version it has now, the one with this signature."""
+
+    signature: str
+
+
 def delay_s(backoff: Backoff, failures: int, chance: Chance = random.uniform) -> float:
-    """The pause after this many failures: by formula, times 1 ± jitter, then capped; or from the list, as it stands."""
+    """The delay after this many failures: the formula times 1 ± jitter, then capped; or the list's entry, unchanged."""
     n = max(1, failures)
     if backoff.delays:
         return backoff.delays[min(n, len(backoff.delays)) - 1]
     base = backoff.base
-    # Beyond this no real cap leaves a difference, and a float does not overflow.
+    # A higher exponent exceeds every cap anyway, and this one does not overflow a float.
     exponent = min(n, 64)
     grown = {
         "exponential": base * 2.0 ** (exponent - 1),
@@ -61,6 +68,26 @@ def delay_s(backoff: Backoff, failures: int, chance: Chance = random.uniform) ->
         "power": min(base, 1e4) ** exponent,
     }[backoff.strategy]
     return min(backoff.max, grown * chance(1 - backoff.jitter, 1 + backoff.jitter))
+
+
+@overload
+def decide(
+    claim: Claim,
+    outcome: FinalOutcome,
+    policy: Policy,
+    *,
+    now_ms: int,
+    duration_ms: int = 0,
+    leaves: Version | None = None,
+    spread_s: float = 0.0,
+    chance: Chance = random.uniform,
+) -> Settlement: ...
+
+
+@overload
+def decide(
+    claim: Claim, outcome: Changed, policy: Policy, *, now_ms: int, jobs_by_version: Mapping[str, str], may_run: bool
+) -> Settlement | RunChanged: ...
 
 
 def decide(
@@ -73,30 +100,41 @@ def decide(
     leaves: Version | None = None,
     spread_s: float = 0.0,
     chance: Chance = random.uniform,
-) -> Settlement:
-    """The settlement of a claim. Bytes that are no job can only be buried or released.
+    jobs_by_version: Mapping[str, str] = _NO_VERSIONS,
+    may_run: bool = True,
+) -> Settlement | RunChanged:
+    """The settlement of a claim; for a changed file it may be the decision to run it. Bytes that are not a job can only
+    be buried or released.
 
-    `spread_s` draws apart, by chance, jobs that died together: a jitter of a few per cent would have them start, and
-    die, together again."""
+    `leaves` is the version of the file that its handler left. `spread_s` adds a random delay for jobs that died
+    together: with a jitter of a few per cent they would start, and die, together again. For a changed file,
+    `jobs_by_version` is what the ledger knows of it (signature → job id); `may_run` is False once the worker stops."""
     match outcome:
-        case Released():
-            return settlement.release(claim, duration_ms=duration_ms)
-        case Cancelled():
-            return settlement.cancel(claim, duration_ms=duration_ms)
         case Done():
-            return settlement.complete(
-                claim,
-                result=outcome.result,
-                duration_ms=duration_ms,
-                superseded=outcome.is_superseded,
-                leaves=leaves,
-            )
+            return settlement.complete(claim, result=outcome.result, duration_ms=duration_ms, leaves=leaves)
         case Failed():
             return _after_failure(claim, outcome, policy, now_ms, duration_ms, chance)
         case Refused():
             return _after_refusal(claim, outcome, now_ms)
         case Died():
             return _after_death(claim, outcome, policy, now_ms, duration_ms, spread_s, chance)
+        case Changed():
+            return _after_change(claim, outcome, jobs_by_version, may_run)
+        case Cancelled():
+            return settlement.cancel(claim, duration_ms=duration_ms)
+        case Released():
+            return settlement.release(claim, duration_ms=duration_ms)
+        case _:
+            assert_never(outcome)
+
+
+def _after_change(
+    claim: Claim, changed: Changed, jobs_by_version: Mapping[str, str], may_run: bool
+) -> Settlement | RunChanged:
+    """Superseded if the version that is there now has a job of its own; otherwise this job is for it."""
+    if jobs_by_version.get(changed.signature, claim.id) != claim.id:
+        return settlement.complete(claim, superseded=True)
+    return RunChanged(changed.signature) if may_run else settlement.release(claim)
 
 
 def _after_failure(
@@ -117,7 +155,7 @@ def _after_failure(
 
 
 def _after_refusal(claim: Claim, refused: Refused, now_ms: int) -> Settlement:
-    """Nothing ran, so nothing counts against the job; what is no job goes as it came."""
+    """Nothing ran, so nothing is counted against the job. Bytes that are not a job are buried unchanged."""
     error = _as_text(refused.error)
     raw = claim.raw if claim.job is None else dead(claim.job, error, now_ms)
     return settlement.bury(claim, raw, error=error, kind=refused.kind, refused=True)
@@ -142,10 +180,10 @@ def _after_death(
 
 
 def _as_text(error: str) -> str:
-    """Bounded, and fit for JSON: an error may quote a file name that is not UTF-8."""
+    """Bounded, and valid in JSON: an error may quote a file name that is not UTF-8."""
     return error[:ERROR_MAX].encode("utf-8", "backslashreplace").decode()
 
 
 def dead(job: Job, error: str, now_ms: int) -> bytes:
-    """The element that goes to the dead-letter list."""
+    """The bytes of the job as a dead letter."""
     return encode(job.but(error=error, failed_at=rfc3339_ms(now_ms)))

@@ -1,7 +1,7 @@
-"""The file system that a path is on, and whether other machines can change it. Reads only the kernel's mount table.
+"""Which file system a path is on, and whether other machines can change it. Reads the kernel's mount table only.
 
-Two decisions depend on it. Locks and shared memory are not reliable across machines, so no database may be on a network
-file system. Changes by another machine cause no inotify events, so such a directory must be polled.
+This matters twice. Locks and shared memory do not work across machines, so no database is kept on a network file
+system. Changes made by another machine cause no events here, so directories on a network file system are polled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 MOUNTINFO = "/proc/self/mountinfo"
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
-# Every kind of FUSE counts as network, because what is behind it is unknown; except fuseblk, a local disk (NTFS).
+# All of FUSE counts, because any program or machine may be behind it; except fuseblk, which is a local disk (NTFS).
 _NETWORK = re.compile(
     "9p|acfs|afs|beegfs|ceph|cifs|coda|fuse([.].+)?|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|orangefs|prl_fs|pvfs2|"
     "smb.*|vboxsf|virtiofs|vmhgfs"
@@ -24,38 +24,41 @@ class Mount(NamedTuple):
     """One line of the mount table."""
 
     number: int
-    parent: int
+    parent: int  # the number of the mount that this one is mounted on
     point: bytes
-    kind: str  # of file system
-    source: str  # a device or an export
-    part: str  # the directory of the source that is mounted
+    kind: str  # the type of the file system
+    source: str  # a device or a network export
+    part: str  # the directory of the source that is mounted; "/" for all of it
 
-    def holds(self, path: bytes) -> bool:
+    def contains(self, path: bytes) -> bool:
         return self.point == b"/" or path == self.point or path.startswith(self.point + b"/")
 
     @property
     def device(self) -> str:
-        """Names what is mounted, the same after a reboot and without blanks. Two parts of one disk have two names."""
-        words = f"{self.kind}:{self.source}" + (f"[{self.part}]" if self.part != "/" else "")
-        return "".join(c if c.isprintable() and not c.isspace() else "_" for c in words)
+        """A name for what is mounted, stable across reboots, without whitespace.
+
+        Mounts of different parts of one disk have different names."""
+        name = f"{self.kind}:{self.source}" + (f"[{self.part}]" if self.part != "/" else "")
+        return "".join(c if c.isprintable() and not c.isspace() else "_" for c in name)
 
 
 def filesystem_type(path: str | bytes | os.PathLike[str]) -> str:
-    """The type of the file system of this path, which need not exist; "" if it is unknown."""
+    """The type of the file system that the path is on, or would be on if it existed; "" if unknown."""
     mount = mount_of(os.fsencode(os.path.realpath(path)), mounts())
     return mount.kind if mount is not None else ""
 
 
 def is_network(filesystem: str) -> bool:
-    """Whether another machine may change files on this type of file system."""
+    """Whether files on a file system of this type may be changed by other machines."""
     return _NETWORK.fullmatch(filesystem) is not None
 
 
 def mount_of(path: bytes, table: Sequence[Mount]) -> Mount | None:
-    """The mount of a path without symbolic links, found as the kernel does: from each mount to the one on top of it.
+    """The mount that a real path (one without links) is on.
 
-    That is not always the longest mount point: a later mount hides those below it."""
-    candidates = [mount for mount in table if mount.holds(path)]
+    Follows the mounts as the kernel does, from parent to child. The longest mount point is not always the right one: a
+    later mount above it hides it."""
+    candidates = [mount for mount in table if mount.contains(path)]
     numbers = {mount.number for mount in candidates}
     here: Mount | None = None
     steps = [mount for mount in candidates if mount.parent not in numbers or mount.parent == mount.number]
@@ -75,11 +78,11 @@ def read_mountinfo() -> bytes:
 
 
 def mounts() -> list[Mount]:
-    """The mount table, in its order, from lines like `36 35 98:0 /part /mount\\040point rw - ext4 /dev/sda rw`."""
+    """Parses lines such as `36 35 98:0 /part /mount\\040point rw master:1 - ext4 /dev/sda rw` and keeps their order."""
     found = []
     for line in read_mountinfo().splitlines():
-        mounted, separator, rest = line.partition(b" - ")
-        fields = mounted.split(b" ")
+        target, separator, rest = line.partition(b" - ")
+        fields = target.split(b" ")
         kind, _, source = rest.partition(b" ")
         if separator and len(fields) > 4 and fields[0].isdigit() and fields[1].isdigit():
             number, parent = int(fields[0]), int(fields[1])
@@ -87,6 +90,55 @@ def mounts() -> list[Mount]:
                 Mount(number, parent, _unescape(fields[4]), _text(kind), _text(source.split(b" ")[0]), _text(fields[3]))
             )
     return found
+
+
+class ScanDirMounts:
+    """The mounts that scan_dir is on and those below it, as they were at the last `refresh`."""
+
+    def __init__(self, root: bytes) -> None:
+        self.root = root
+        self._real_root = b""
+        self._mounts: list[Mount] = []
+        self._below: list[Mount] = []  # below scan_dir, and not hidden by another mount
+        self._last = (b"", "", "")  # directory, type and device: files come directory by directory
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Reads the mount table again. True if something at or below scan_dir has changed."""
+        real_root = os.path.realpath(self.root)
+        below = real_root.rstrip(b"/") + b"/"
+        now = [mount for mount in mounts() if mount.point.startswith(below) or mount.contains(real_root)]
+        if (real_root, now) == (self._real_root, self._mounts):
+            return False
+        self._real_root, self._mounts = real_root, now
+        self._below = [m for m in now if m.point.startswith(below) and mount_of(m.point, now) == m]
+        self._last = _described(self.root, mount_of(real_root, now))
+        return True
+
+    def is_remote(self, directory: bytes) -> bool:
+        return is_network(self._describe(directory)[1])
+
+    def device(self, directory: bytes) -> str:
+        """The name of what is mounted there; "?" if unknown."""
+        return self._describe(directory)[2]
+
+    @property
+    def are_all_remote(self) -> bool:
+        return self.is_remote(self.root) and all(is_network(mount.kind) for mount in self._below)
+
+    def remote_directories(self) -> list[bytes]:
+        """The network mounts below scan_dir, by their paths below it."""
+        start = len(self._real_root.rstrip(b"/")) + 1
+        return [os.path.join(self.root, mount.point[start:]) for mount in self._below if is_network(mount.kind)]
+
+    def _describe(self, directory: bytes) -> tuple[bytes, str, str]:
+        if self._below and self._last[0] != directory:
+            self._last = _described(directory, mount_of(os.path.realpath(directory), self._mounts))
+        return self._last
+
+
+def _described(directory: bytes, mount: Mount | None) -> tuple[bytes, str, str]:
+    return (directory, mount.kind, mount.device) if mount is not None else (directory, "", "?")
 
 
 def _text(field: bytes) -> str:

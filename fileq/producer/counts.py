@@ -1,4 +1,7 @@
-"""What a producer has done since its start, for its summary and its progress line; skipped files also for metrics."""
+"""What one producer has done since its start: for its summary, its progress line and, for skipped files, the metrics.
+
+Nothing is stored: a restart counts from zero.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,12 @@ from collections import Counter
 
 from fileq.core.events import Emit, FileSkipped, FilesSkipped, SkipReason, ignore
 
-LOGGED_MAX = 1_000  # skipped files with a log line of their own
+LOGGED_MAX = 1_000  # skipped files that get a log line
 _LOGGED = (SkipReason.UNREADABLE, SkipReason.LOOP, SkipReason.OUTSIDE)
 
 
 class ProducerCounts:
-    """Plain numbers. Skips are reported once per turn; a file that an operator should look at is also logged, once."""
+    """Plain numbers, incremented by the stages. A skipped file that an operator should look at is logged, once."""
 
     def __init__(self, emit: Emit = ignore) -> None:
         self.found = 0
@@ -31,7 +34,7 @@ class ProducerCounts:
             self._emit(FileSkipped(reason, os.fsdecode(path)))
 
     def report(self) -> None:
-        """Emits what was skipped since the last report. One event per turn, not per file: a scan can skip millions."""
+        """Emits the skips since the last report. One event per turn, not per file, because a scan can skip millions."""
         if news := self.skipped - self._reported:
             self._reported = self.skipped.copy()
             self._emit(FilesSkipped(dict(news)))

@@ -25,7 +25,7 @@ from fileq.core.text import printable
 from fileq.handlers.routes import Routes
 from fileq.producer.producer import Producer, check_scan_dir
 from fileq.runtime.observers import Observers, to_all
-from fileq.runtime.produce_once import Summary, describe, produce_once
+from fileq.runtime.produce_once import ProducerSummary, describe, produce_once
 from fileq.runtime.roles import load_routes, start_broker, stop_in_time
 from fileq.runtime.signals import StopSignals
 from fileq.runtime.terminal import Show, live_line
@@ -103,7 +103,7 @@ class _Run:
         self._is_stopping = threading.Event()
         self._is_over = threading.Event()
         self._error: BaseException | None = None
-        self._summary: Summary | None = None
+        self._summary: ProducerSummary | None = None
         self._left: list[str] = []
         self._started_s = time.monotonic()
         self.is_interrupted = self.is_hurried = False
@@ -209,7 +209,7 @@ class _Run:
 
     def _ahead(self) -> int:
         """Files that were found and are not enqueued yet."""
-        return self._producer.ahead if self._producer is not None else 0
+        return self._producer.unsent if self._producer is not None else 0
 
     def _line(self, now_s: float) -> str:
         counts, census, producer = self._counts, self._census, self._producer

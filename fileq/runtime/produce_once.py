@@ -1,4 +1,7 @@
-"""`--once`: one scan, everything that settles within a minute enqueued, a summary. For cron and CI."""
+"""`--once`: one scan, a job for every new file that is stable within a minute, a summary. For cron and CI.
+
+A kill -9 loses only time: the next run finds what this one did not enqueue.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +12,35 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from fileq.core.events import SkipReason
-from fileq.producer.limit import RATE_LIMIT
 from fileq.producer.producer import Producer
+from fileq.producer.rate_limit import RATE_LIMIT
 from fileq.runtime.terminal import live_line
 
 PATIENCE_S = 60.0  # for files that are still being written
-LONGEST_PAUSE_S = 0.2  # the line on the terminal moves
+LONGEST_PAUSE_S = 0.2  # so that the progress line moves
 Tick = Callable[[Producer], None]
 
 
-class Summary(Struct, frozen=True):
+class ProducerSummary(Struct, frozen=True):
     found: int
     enqueued: int
     known: int
     skipped: dict[str, int]
-    unsettled: int
+    unstable: int
     seconds: float
 
     def __str__(self) -> str:
         parts = [f"found {self.found}", f"enqueued {self.enqueued}", f"already known {self.known}"]
         parts += [f"skipped {count} ({reason})" for reason, count in sorted(self.skipped.items())]
-        if self.unsettled:
-            parts.append(f"still being written {self.unsettled}")
+        if self.unstable:
+            parts.append(f"still being written {self.unstable}")
         return f"{', '.join(parts)} in {self.seconds:.1f} s"
 
 
 def produce_once(
     producer: Producer, tick: Tick = lambda producer: None, monotonic: Callable[[], float] = time.monotonic
-) -> Summary:
-    """Returns when nothing is left to do, or only files that would not stand still for a minute."""
+) -> ProducerSummary:
+    """Returns when nothing is left to do, or when only files are left that kept changing for a minute."""
     started_s = busy_s = monotonic()
     while not producer.is_idle:
         pause_s = producer.turn()
@@ -51,16 +54,16 @@ def produce_once(
     return _summary(producer, monotonic() - started_s)
 
 
-def _summary(producer: Producer, seconds: float) -> Summary:
+def _summary(producer: Producer, seconds: float) -> ProducerSummary:
     counts = producer.counts
-    # A file that changed is tried again and counted by its end.
+    # A file that changed is tried again, and counted by how it ended.
     skipped = {reason.value: n for reason, n in counts.skipped.items() if reason is not SkipReason.CHANGING}
-    return Summary(counts.found, counts.enqueued, counts.known, skipped, producer.unsettled, seconds)
+    return ProducerSummary(counts.found, counts.enqueued, counts.known, skipped, producer.unstable, seconds)
 
 
 @contextmanager
 def progress(rate_limit_key: str) -> Iterator[tuple[Tick, bool]]:
-    """A line that moves, and whether it is shown, which it is on a terminal only."""
+    """A function that updates the progress line, and whether the line is shown: only on a terminal."""
     with live_line("scanning") as (show, is_shown):
         yield lambda producer: show(_line(producer, rate_limit_key)), is_shown
 
@@ -72,9 +75,9 @@ def _line(producer: Producer, rate_limit_key: str) -> str:
 
 
 def describe(producer: Producer, rate_limit_key: str) -> Iterator[str]:
-    """What a producer waits for, in words; where a setting is what holds it back, its name."""
-    if producer.unsettled:
-        yield f"settling {producer.unsettled:,}"
-    if producer.held_by:
-        shared = f" (shared: {rate_limit_key})" if producer.held_by == RATE_LIMIT else ""
-        yield f"held back by {producer.held_by}{shared}"
+    """What the producer waits for, and the setting that slows it down, if one does."""
+    if producer.unstable:
+        yield f"settling {producer.unstable:,}"
+    if producer.slowed_by:
+        shared = f" (shared: {rate_limit_key})" if producer.slowed_by == RATE_LIMIT else ""
+        yield f"held back by {producer.slowed_by}{shared}"

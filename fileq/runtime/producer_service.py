@@ -1,4 +1,4 @@
-"""The producer as a service: its turns in a loop of their own."""
+"""The producer as a service: its turns run in a thread of their own. It closes the watches after the last turn."""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""The pump as a service: turns, waits for whatever comes first, drains when told to.
+"""The pump as a service: the thread that turns it, waits between turns, and drains it at shutdown.
 
-One wait watches everything: the executor's children, the broker's queues, and the descriptor that ends the wait.
+One poll waits for everything: an outcome of the executor, a job in a queue, a request to stop. Decides nothing about
+jobs.
+
+What a kill -9 leaves: claims in the broker's processing lists. A reaper gives their jobs back.
 """
 
 from __future__ import annotations
@@ -21,8 +24,8 @@ from fileq.worker.executors.protocol import Executor
 from fileq.worker.pump import KILL_GRACE_S, Pump
 
 FIRST_BACKOFF_S = 0.001
-PATIENCE_S = 3.0  # for telling a broker that may be away what has ended by force
-NOT_ALLOWED_PAUSE_S = 0.2  # between looks whether claiming is allowed again
+SETTLE_TIMEOUT_S = 3.0  # to settle, with a broker that may be unreachable, what was stopped by force
+NOT_ALLOWED_PAUSE_S = 0.2  # between checks whether claiming is allowed again
 
 
 class WorkerService:
@@ -51,10 +54,11 @@ class WorkerService:
         self._stuck_s = stuck_s
         self._outage = Outage(emit, longest_pause_s)
         self._waiter: Waiter | None = None
+        self._armed_s = float("inf")  # the longest wait that the waiter allows
         self._backoff_s = 0.0
-        self._deaf_until_s = 0.0
+        self._backs_off_until_s = 0.0  # the queues are not watched before
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._grace_s: float | None = None  # to be granted to what runs, once
+        self._grace_s: float | None = None  # set by a request to stop the running jobs
         self._gives_up_s = float("inf")
         self._turned_s = time.monotonic()
         self._is_finished = threading.Event()
@@ -67,28 +71,28 @@ class WorkerService:
 
     def quiet(self) -> None:
         was_quiet, self._pump.is_quiet = self._pump.is_quiet, True
-        if not was_quiet and (running := len(self._pump.slots.running)):
+        if not was_quiet and (running := self._pump.running_count):
             self._emit(DrainStarted(running, "a second signal gives them back at once"))
         self._wake()
 
     def stop(self, deadline_s: float) -> None:
-        """Running jobs may finish until the deadline; then they are cancelled, then killed and given back."""
+        """Lets running jobs finish until the deadline; then cancels them, then kills and releases them."""
         self.quiet()
         if self._thread.ident is None:
             return
         if not self._is_finished.wait(deadline_s):
             self._kill(KILL_GRACE_S)
-            self._is_finished.wait(KILL_GRACE_S + PATIENCE_S + 5)
+            self._is_finished.wait(KILL_GRACE_S + SETTLE_TIMEOUT_S + 5)
         self._thread.join(1.0)
 
     def hurry(self) -> None:
-        """A second signal: everything back to its queue at once."""
+        """After a second signal: releases all jobs at once."""
         self._pump.is_quiet = True
         self._kill(0.0)
 
     def _kill(self, grace_s: float) -> None:
         self._grace_s = grace_s
-        self._gives_up_s = min(self._gives_up_s, time.monotonic() + grace_s + PATIENCE_S)
+        self._gives_up_s = min(self._gives_up_s, time.monotonic() + grace_s + SETTLE_TIMEOUT_S)
         self._wake()
 
     def problem(self) -> str:
@@ -110,12 +114,12 @@ class WorkerService:
 
     def _run(self) -> None:
         try:
-            self._keep_trying(self._pump.start)
+            self._retry_until_done(self._pump.start)
             while not (self._pump.is_quiet and self._pump.is_idle) and not self._has_given_up():
                 self._turn()
-            self._keep_trying(self._pump.finish)
+            self._retry_until_done(self._pump.finish)
         except Exception as error:
-            # The jobs are safe with the reapers; the loop is not, and /healthz says so from now on.
+            # The reapers give the jobs back. The loop has ended, and /healthz reports it from now on.
             self._emit(WorkerFailed(repr(error), error))
         finally:
             try:
@@ -126,65 +130,66 @@ class WorkerService:
 
     def _turn(self) -> None:
         self._turned_s = time.monotonic()
-        self._quit_if_told()
+        self._stop_running_if_requested()
         may_claim = not self._roots_problem()
-        answers = self._pump.answers
+        reply_count = self._pump.reply_count
         try:
             claimed = self._pump.turn(may_claim)
-            if self._pump.answers > answers:
+            if self._pump.reply_count > reply_count:
                 self._outage.over()
         except BrokerUnavailable as error:
             self._drop_waiter()
-            self._rest(self._outage.met(error), is_listening=False)
+            self._wait(self._outage.met(error), watches_queues=False)
             return
         except BrokerError as error:
-            # Refused, not away: somebody has to mend it, and until then nothing is lost by asking again.
+            # The broker answers but refuses: an operator has to fix it. Trying again loses nothing.
             self._emit(BrokerRefused(str(error)))
-            self._rest(1.0, is_listening=False)
+            self._wait(1.0, watches_queues=False)
             return
         if claimed:
-            # Also the pause that began with this wake: it was not in vain, and the next job may be there already.
-            self._backoff_s = self._deaf_until_s = 0.0
-        if not self._pump.has_news:
-            self._rest(self._longest_rest_s(may_claim), is_listening=self._pump.is_hungry and may_claim)
+            # The wake-up has led to a claim, so the backoff that began with it ends: the next job may be there already.
+            self._backoff_s = self._backs_off_until_s = 0.0
+        if not self._pump.is_turn_due:
+            self._wait(self._longest_wait_s(may_claim), watches_queues=self._pump.is_underfilled and may_claim)
 
-    def _longest_rest_s(self, may_claim: bool) -> float:
+    def _longest_wait_s(self, may_claim: bool) -> float:
         now_s = time.monotonic()
-        rest_s = min(self._idle_s, self._pump.next_due_s() - now_s)
-        if opens_in_s := self._breaker.opens_in_s():
-            rest_s = min(rest_s, opens_in_s)
-        return rest_s if may_claim else min(rest_s, NOT_ALLOWED_PAUSE_S)
+        wait_s = min(self._idle_s, self._pump.next_due_s() - now_s)
+        if cooldown_s := self._breaker.cooldown_left_s():
+            wait_s = min(wait_s, cooldown_s)
+        return wait_s if may_claim else min(wait_s, NOT_ALLOWED_PAUSE_S)
 
-    def _rest(self, longest_s: float, *, is_listening: bool, hears_executor: bool = True) -> None:
-        """Until a child has something to say, a queue may have, somebody calls, or the time is up."""
+    def _wait(self, longest_s: float, *, watches_queues: bool, watches_executor: bool = True) -> None:
+        """Until the executor has an outcome, a queue may have a job, a request to stop comes, or the time is up."""
         poll = select.poll()
         poll.register(self._wake_fd, select.POLLIN)
-        if hears_executor:
+        if watches_executor:
             poll.register(self._executor.fileno(), select.POLLIN)
         now_s = time.monotonic()
-        waiter = self._armed() if is_listening and now_s >= self._deaf_until_s and not self._pump.is_quiet else None
+        may_watch = watches_queues and now_s >= self._backs_off_until_s and not self._pump.is_quiet
+        waiter = self._arm_waiter() if may_watch else None
         if waiter is not None:
             poll.register(waiter.fileno(), select.POLLIN)
-        elif is_listening:
-            longest_s = min(longest_s, max(0.0, self._deaf_until_s - now_s))
+        elif watches_queues:
+            longest_s = min(longest_s, max(0.0, self._backs_off_until_s - now_s))
         ready = {fd for fd, _ in poll.poll(max(0.0, min(longest_s, self._armed_s)) * 1000)}
         if self._wake_fd in ready:
             os.eventfd_read(self._wake_fd)
         if waiter is not None and waiter.fileno() in ready:
-            # If the next turn finds nothing, somebody else was faster: stay away a little, longer each time.
+            # If the next turn claims nothing, another worker was faster: back off, twice as long each time.
             self._backoff_s = min(self._idle_s, max(FIRST_BACKOFF_S, 2 * self._backoff_s))
-            self._deaf_until_s = time.monotonic() + (self._backoff_s if self._backoff_s > FIRST_BACKOFF_S else 0.0)
+            pause_s = self._backoff_s if self._backoff_s > FIRST_BACKOFF_S else 0.0
+            self._backs_off_until_s = time.monotonic() + pause_s
 
-    _armed_s = float("inf")
-
-    def _armed(self) -> Waiter | None:
+    def _arm_waiter(self) -> Waiter | None:
+        """The waiter, watching the queues; None if the broker is unreachable."""
         try:
             if self._waiter is None:
                 self._waiter = self._broker.waiter()
             self._armed_s = self._waiter.arm(self._pump.paused)
             return self._waiter
         except BrokerUnavailable:
-            self._drop_waiter()  # the next turn meets the outage
+            self._drop_waiter()  # the next turn reports the outage
             return None
 
     def _drop_waiter(self) -> None:
@@ -193,13 +198,13 @@ class WorkerService:
             self._waiter.close()
             self._waiter = None
 
-    def _quit_if_told(self) -> None:
+    def _stop_running_if_requested(self) -> None:
         grace_s, self._grace_s = self._grace_s, None
         if grace_s is not None:
             self._pump.cancel_all(grace_s)
 
-    def _keep_trying(self, call: Callable[[], None]) -> None:
-        """Through an outage, but not for ever while stopping."""
+    def _retry_until_done(self, call: Callable[[], None]) -> None:
+        """Repeats the call during an outage; at shutdown only until the worker gives up."""
         while not self._has_given_up():
             self._turned_s = time.monotonic()
             try:
@@ -207,10 +212,10 @@ class WorkerService:
                 self._outage.over()
                 return
             except BrokerUnavailable as error:
-                # What a thread brings now nobody collects: with an ear for it there would be no rest.
-                self._rest(self._outage.met(error), is_listening=False, hears_executor=False)
+                # Outcomes are not collected here, so a ready executor would end every wait at once.
+                self._wait(self._outage.met(error), watches_queues=False, watches_executor=False)
 
     def _has_given_up(self) -> bool:
-        """It should have ended, and the broker does not answer: heartbeats run out by themselves, and whoever reaps
-        this worker gives its jobs back."""
+        """It should have ended by now, and the broker does not answer. Its heartbeats will run out, and a reaper will
+        give its jobs back."""
         return time.monotonic() >= self._gives_up_s

@@ -1,4 +1,4 @@
-"""From a claim to a task, or to the reason why there will be none. Asks neither the broker nor the file system."""
+"""Makes the task of a claim, or gives the reason why there is none. Reads neither the broker nor the file system."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fileq.handlers.task import Task
 
 
 def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = False) -> Task | Refused:
-    """What to run; or Refused, for good, when these bytes, this type or this hour do not allow it."""
+    """The task; Refused if the bytes are not a job, no route takes it, or its deadline has passed."""
     job = claim.job
     if job is None:
         return Refused(claim.defect, "Undecodable")

@@ -1,13 +1,15 @@
-"""Gives back the jobs of workers that died: two looks a renewal apart, then one atomic step a slot.
+"""Gives back the jobs of workers that died: two checks, one renewal apart, then one atomic step per slot.
 
-1. A worker dies; its slots' heartbeats run out.
-2. A look finds a slot silent. That proves nothing yet: the worker may be reconnecting.
-3. A second look, at least one renewal later, finds it silent still: now it is dead to us.
-4. Its jobs go where the retry policy sends them, only if it is silent at that very moment.
-5. If it lives after all, the fence tells it that it lost them.
+1. A worker dies; the heartbeats of its slots run out.
+2. A check finds a slot without a heartbeat. This is no proof: the worker may be reconnecting.
+3. A second check, at least one renewal later, finds it without a heartbeat again: the slot counts as dead.
+4. The broker moves its jobs where the retry policy sends them, only if the slot has no heartbeat at that moment.
+5. If its worker is alive after all, the fence rejects its settlements.
 
-After a lost connection the looks count only once the connection has stood for a whole heartbeat: a broker that was
-away has let all heartbeats run out, and the living need time to renew theirs.
+After a lost connection checks count only once the connection has lasted for a whole heartbeat. While the broker was
+unreachable all heartbeats ran out, and running workers need time to renew theirs.
+
+What a kill -9 leaves: each job moved or not; the reaper of another worker goes on.
 """
 
 from __future__ import annotations
@@ -24,13 +26,14 @@ from fileq.core.events import Emit, ignore, reaped
 from fileq.core.outcome import Died
 from fileq.core.retry import Policy, decide
 from fileq.core.settlement import Settlement, SettleResult
+from fileq.worker.policies import worker_policy
 
 SWEEP_EVERY_S = 180.0
 CAUSE = "its worker died (no heartbeat)"
 
 
 class Reaper:
-    """One look a turn. Owns no thread."""
+    """One check per turn. Owns no thread."""
 
     name = "reaper"
 
@@ -48,13 +51,13 @@ class Reaper:
         self._monotonic = monotonic
         self._interval_s = worker.reap_interval
         self._ttl_s = worker.heartbeat_ttl
-        self._policy = Policy(worker.max_retries, worker.max_recoveries, worker.backoff)
+        self._policy = worker_policy(worker)
         self._connected_s: float | None = None
         self._silent_since_s: dict[str, float] = {}
         self._next_sweep_s = 0.0
 
     def turn(self) -> float:
-        """One look; the seconds until the next."""
+        """Checks all heartbeats and reaps dead slots. Returns the seconds until the next turn."""
         now_s = self._monotonic()
         try:
             suspects = self._broker.suspects(sweep=now_s >= self._next_sweep_s)
@@ -67,19 +70,19 @@ class Reaper:
         if self._connected_s is None:
             self._connected_s = now_s
         if now_s >= self._connected_s + self._ttl_s:
-            self._judge(suspects, now_s)
+            self._reap_dead(suspects, now_s)
         return self._pause_s(now_s)
 
     def _pause_s(self, now_s: float) -> float:
-        """Until the next look, or the second look at a silent slot, or the first look that counts, if that comes
-        first."""
+        """Until the next regular check, the second check of a silent slot, or the first check that counts: whichever
+        comes first."""
         moments_s = [since_s + self._ttl_s / 3 for since_s in self._silent_since_s.values()]
         if self._connected_s is not None:
             moments_s.append(self._connected_s + self._ttl_s)
         waits_s = [moment_s - now_s for moment_s in moments_s if moment_s > now_s]
         return min((self._interval_s * random.uniform(0.9, 1.0), *waits_s))
 
-    def _judge(self, suspects: list[Suspect], now_s: float) -> None:
+    def _reap_dead(self, suspects: list[Suspect], now_s: float) -> None:
         silent = {suspect.slot: self._silent_since_s.get(suspect.slot, now_s) for suspect in suspects}
         self._silent_since_s = silent
         for suspect in suspects:
@@ -89,15 +92,16 @@ class Reaper:
     def _reap(self, suspect: Suspect) -> None:
         moved = reap(self._broker, suspect, self._policy)
         self._silent_since_s.pop(suspect.slot, None)
-        for verdict in moved:
-            self._emit(reaped(verdict))
+        for settlement in moved:
+            self._emit(reaped(settlement))
 
 
 def reap(broker: Broker, suspect: Suspect, policy: Policy) -> list[Settlement]:
-    """Settle for a slot that died; what was really moved, for others may have been faster."""
+    """Settles the claims of a slot that died. Returns the settlements that took effect: another reaper may have been
+    faster."""
     now_ms = time.time_ns() // 1_000_000
-    verdicts = [
+    settlements = [
         decide(claim, Died(CAUSE), policy, now_ms=now_ms, spread_s=policy.backoff.max) for claim in suspect.claims
     ]
-    answers = broker.reap(suspect.slot, verdicts)
-    return [verdict for verdict, answer in zip(verdicts, answers, strict=True) if answer is SettleResult.DONE]
+    results = broker.reap(suspect.slot, settlements)
+    return [one for one, result in zip(settlements, results, strict=True) if result is SettleResult.DONE]

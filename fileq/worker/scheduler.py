@@ -1,10 +1,13 @@
-"""Moves jobs whose time has come into their queues. Owns no thread; any number of them may run."""
+"""Promotes jobs that are due from `scheduled` to their queues. Owns no thread; any number of schedulers may run.
+
+What a kill -9 leaves: each due job promoted or not; any other scheduler promotes the rest.
+"""
 
 from __future__ import annotations
 
 from fileq.brokers.protocol import Broker
 
-# Somebody else may schedule a job that is due at any moment, and nobody tells: so look this often at least.
+# Another process may schedule a job that is due at once, and sends no notice of it. So this is the longest pause.
 LONGEST_PAUSE_S = 0.04
 BATCH = 500
 
@@ -16,7 +19,7 @@ class Scheduler:
         self._broker = broker
 
     def turn(self) -> float:
-        """Promote what is due; the seconds until there may be more."""
+        """Promotes the jobs that are due. Returns the seconds until the next turn."""
         promoted = self._broker.promote(BATCH)
         if promoted.count == BATCH:
             return 0.0

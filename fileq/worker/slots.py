@@ -1,7 +1,6 @@
-"""The slots of one worker process: their ids, who is free, who holds what, and what still has to be settled.
+"""The slots of one worker process: their ids, and how to find those in a state or with a claim.
 
-A slot is in exactly one state: free, holding a claim that runs, or holding one whose settlement the broker has not
-answered yet. A settlement leaves only with an answer, so a lost reply means that it is sent again.
+Changes no state but by the transitions of Slot. Never calls the broker.
 """
 
 from __future__ import annotations
@@ -10,61 +9,69 @@ import os
 import secrets
 import socket
 import time
-
-from msgspec import Struct
+from collections.abc import KeysView, Mapping
 
 from fileq import __version__
 from fileq.brokers.types import WorkerInfo
-from fileq.core.claim import Claim
-from fileq.core.settlement import Settlement
-
-
-class Running(Struct):
-    """A claim in the hands of the executor."""
-
-    claim: Claim
-    route: int
-    started_s: float
-    signature: str | None  # of the version it was given, if that is known
-    is_cancelling: bool = False
+from fileq.core.claim import ClaimKey
+from fileq.worker.slot import Free, Running, Settling, Slot
 
 
 class Slots:
-    """Bookkeeping only."""
+    """`by_id` finds a slot by its id, running() by the key of the claim that it runs. Both are O(1)."""
 
     def __init__(self, count: int, queues: tuple[str, ...]) -> None:
         self._queues = queues
         self._started_ms = time.time_ns() // 1_000_000
         self._host = socket.gethostname()
-        self.names = [self._name(i) for i in range(count)]
-        self.running: dict[str, Running] = {}  # slot → what it runs
-        self.settling: dict[str, Settlement] = {}  # slot → what to tell the broker
+        self._settling: dict[Slot, None] = {}
+        slots = (Slot(self._new_id(number), number, self._settling) for number in range(count))
+        self._by_id = {slot.id: slot for slot in slots}
+        self.by_id: Mapping[str, Slot] = self._by_id
 
-    def _name(self, number: int) -> str:
-        """host-pid-number and a nonce: containers restart with the same host and pid, and must not inherit lists."""
+    def _new_id(self, number: int) -> str:
+        """host-pid-number-nonce: a restarted container has the same host and pid, and must not inherit old claims."""
         return f"{self._host}-{os.getpid()}-{number}-{secrets.token_hex(4)}"
 
-    def free(self) -> list[str]:
-        """Slots that can take a job in the next turn: idle ones, and those settled in the same turn."""
-        return [name for name in self.names if name not in self.running]
+    def running(self, key: ClaimKey) -> tuple[Slot, Running] | None:
+        """The slot that runs this claim; None if it was lost meanwhile."""
+        slot = self._by_id.get(key.slot)
+        if slot is not None:
+            state = slot.state
+            if type(state) is Running and state.claim.token == key.token:
+                return slot, state
+        return None
+
+    @property
+    def settling(self) -> KeysView[Slot]:
+        """In the order in which their attempts ended."""
+        return self._settling.keys()
+
+    def free(self) -> list[Slot]:
+        return [slot for slot in self._by_id.values() if type(slot.state) is Free]
+
+    @property
+    def running_count(self) -> int:
+        return sum(type(slot.state) is Running for slot in list(self._by_id.values()))
 
     @property
     def is_idle(self) -> bool:
-        return not self.running and not self.settling
+        return not self._settling and not self.running_count
 
-    def believed(self) -> list[tuple[str, bytes]]:
-        """What each slot believes to hold, for renewing."""
-        held = {slot: running.claim.raw for slot, running in self.running.items()}
-        held |= {slot: settlement.claim.raw for slot, settlement in self.settling.items()}
-        return [(name, held.get(name, b"")) for name in self.names]
+    def holdings(self) -> list[tuple[str, bytes]]:
+        """Each slot's id with the raw job that it holds as far as this worker knows, or b""; for renewing."""
+        return [
+            (slot.id, slot.state.claim.raw if isinstance(slot.state, Running | Settling) else b"")
+            for slot in self._by_id.values()
+        ]
 
-    def replace(self, slot: str) -> str:
-        """A slot the broker has forgotten goes on under a new nonce."""
-        i = self.names.index(slot)
-        self.names[i] = self._name(i)
-        self.running.pop(slot, None)
-        self.settling.pop(slot, None)
-        return self.names[i]
+    def replace(self, slot: Slot) -> Slot:
+        """The slot is gone; a new one, with a new id, takes its position."""
+        slot.leave()
+        del self._by_id[slot.id]
+        new = Slot(self._new_id(slot.number), slot.number, self._settling)
+        self._by_id[new.id] = new
+        return new
 
     def info(self, breaker: str = "closed") -> WorkerInfo:
         return WorkerInfo(self._host, os.getpid(), self._started_ms, __version__, self._queues, breaker)

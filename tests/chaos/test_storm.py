@@ -18,7 +18,7 @@ import pytest
 
 from fileq.brokers.types import LedgerEntry
 from fileq.core.job import State
-from fileq.producer.scan import found_at
+from fileq.producer.finder.found_file import found_at
 from tests.support.fault_proxy import FaultProxy
 from tests.support.parallel_scenarios import server_beside, together, under_way
 from tests.support.program import Program, run

@@ -79,29 +79,30 @@ def test_a_notification_while_the_pump_clears_does_not_silence_later_ones(
     assert is_readable(signal)
 
 
-def test_a_pump_that_waits_is_woken_when_no_task_is_queued_and_the_descriptor_stays_silent(
+def test_a_pump_that_waits_is_woken_only_when_no_task_is_queued_and_the_descriptor_stays_silent(
     signal: FinishSignal, queued: list[str]
 ) -> None:
-    done: list[bool] = []
+    answers: list[bool] = []
     begun = threading.Event()
-
-    def end_two_tasks() -> None:
-        begun.wait()
-        signal.notify()
-        queued.clear()
-        done.append(True)
-        signal.notify()
+    may_end = threading.Event()
 
     def is_done() -> bool:
-        found = bool(done)
+        answers.append(may_end.is_set())
         begun.set()
-        return found
+        return answers[-1]
 
     queued.append("second")
-    thread = threading.Thread(target=end_two_tasks)
-    thread.start()
-    assert signal.wait(is_done, time.monotonic() + 30.0)
-    thread.join()
+    pump = threading.Thread(target=signal.wait, args=(is_done, time.monotonic() + 60.0), daemon=True)
+    pump.start()
+    begun.wait()
+    signal.notify()
+    pump.join(0.1)
+    assert answers == [False], "a task is still queued"
+    queued.clear()
+    may_end.set()
+    signal.notify()
+    pump.join(10.0)
+    assert answers == [False, True]
     assert not is_readable(signal)
 
 

@@ -1,4 +1,4 @@
-"""What happens in the directory while the producer runs: heard at once, and found again where it was not heard."""
+"""Changes in the directory while the producer runs: found at once by events, or later by a scan."""
 
 import os
 import random
@@ -11,10 +11,10 @@ import pytest
 from tests.support.producer_setup import Place, jobs_of, pending, scanned, scanned_again, wait_pending
 from tests.support.waiting import wait_until
 
-NEVER = {"rescan_interval": "1h"}  # what is found is found by events
+NEVER = {"rescan_interval": "1h"}  # only events can find the files
 
 
-def test_a_closed_file_is_a_job_well_before_the_next_scan(place: Place) -> None:
+def test_a_closed_file_gets_a_job_before_the_next_scan(place: Place) -> None:
     with place.producer(**NEVER) as program:
         scanned(program)
         place.write("a")
@@ -23,7 +23,7 @@ def test_a_closed_file_is_a_job_well_before_the_next_scan(place: Place) -> None:
 
 
 @pytest.mark.parametrize("how", ["file", "directory"])
-def test_what_is_moved_in_is_a_job_well_before_the_next_scan(on_sqlite: Place, how: str) -> None:
+def test_a_file_that_is_moved_in_gets_a_job_before_the_next_scan(on_sqlite: Place, how: str) -> None:
     place = on_sqlite
     aside = place.directory / "aside"
     (aside / "deep/er").mkdir(parents=True)
@@ -35,7 +35,7 @@ def test_what_is_moved_in_is_a_job_well_before_the_next_scan(on_sqlite: Place, h
         place.wait_for_names("a" if how == "file" else "deep/er/a", timeout_s=5)
 
 
-def test_a_tree_made_in_one_go_is_found_to_its_last_leaf(on_sqlite: Place) -> None:
+def test_every_file_of_a_tree_created_at_once_is_found(on_sqlite: Place) -> None:
     place = on_sqlite
     with place.producer(**NEVER) as program:
         scanned(program)
@@ -47,7 +47,7 @@ def test_a_tree_made_in_one_go_is_found_to_its_last_leaf(on_sqlite: Place) -> No
         place.wait_for_names(*names, "x/u/new/later", timeout_s=5)
 
 
-def test_a_hard_link_is_a_file_of_its_own(on_sqlite: Place) -> None:
+def test_every_hard_link_gets_a_job(on_sqlite: Place) -> None:
     place = on_sqlite
     (place.directory / "aside").write_bytes(b"x")
     with place.producer(**NEVER) as program:
@@ -57,7 +57,7 @@ def test_a_hard_link_is_a_file_of_its_own(on_sqlite: Place) -> None:
         place.wait_for_names("a", "b", timeout_s=5)
 
 
-def test_a_directory_renamed_within_the_tree_is_still_heard(on_sqlite: Place) -> None:
+def test_a_directory_renamed_within_the_tree_is_still_watched(on_sqlite: Place) -> None:
     place = on_sqlite
     place.write("old/sub/a")
     with place.producer(**NEVER) as program:
@@ -69,7 +69,7 @@ def test_a_directory_renamed_within_the_tree_is_still_heard(on_sqlite: Place) ->
         place.wait_for_names("new/sub/a", "new/sub/b", "old/sub/a", timeout_s=5)
 
 
-def test_polling_finds_what_no_event_tells_of(on_sqlite: Place) -> None:
+def test_polling_finds_files_without_events(on_sqlite: Place) -> None:
     place = on_sqlite
     with place.producer(**NEVER, watch="poll", poll_interval="100ms") as program:
         scanned(program)
@@ -77,8 +77,8 @@ def test_polling_finds_what_no_event_tells_of(on_sqlite: Place) -> None:
         place.wait_for_names("deep/a", timeout_s=5)
 
 
-def test_a_burst_while_it_stood_still_is_found_whole_although_events_were_lost(place: Place) -> None:
-    """Twice 20,000 events are more than the kernel keeps."""
+def test_all_files_of_a_burst_are_found_even_if_events_were_lost(place: Place) -> None:
+    """Two events for each of 20,000 files are more than the kernel keeps while the producer is stopped."""
     with place.producer(**NEVER) as program, place.open() as broker:
         scanned(program)
         program.signal(signal.SIGSTOP)
@@ -93,9 +93,9 @@ def test_a_burst_while_it_stood_still_is_found_whole_although_events_were_lost(p
         assert broker.census().drift == 0
 
 
-def test_no_job_speaks_of_an_unfinished_file(place: Place) -> None:
+def test_no_unfinished_file_gets_a_job(place: Place) -> None:
     """A writer appends to 50 files with pauses of up to 2 s; the settle times are 3 s. One producer scans all the
-    time, the other relies on events and its own second look."""
+    time, the other one relies on events."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     writer = SlowWriter(place.inbox, 50, random.Random(seed))

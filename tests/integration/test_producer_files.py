@@ -1,4 +1,4 @@
-"""Which files become jobs, seen from outside: the real program on a real directory."""
+"""Which files get jobs: the real program on a real directory."""
 
 import os
 import subprocess
@@ -8,18 +8,18 @@ import pytest
 
 from tests.support.producer_setup import Place, scanned, scanned_again, wait_pending
 
-ODD_NAMES = [
+UNUSUAL_NAMES = [
     *(b"a\nb", b"'", b'"', b"\xff\xfe", b"-rf", b"$(touch x)", b"`touch x`", b"x" * 255),
     *(b" ", b"\\", b"*", "é\u2028".encode()),
 ]
 
 
-def test_excluded_names_are_left_out_at_every_depth_and_a_pdf_is_high(place: Place) -> None:
+def test_excluded_files_get_no_job_at_any_depth_and_a_pdf_is_high(place: Place) -> None:
     for name in ("x.tmp", "a/b/x.tmp", ".DS_Store", "a/.DS_Store", "a.pdf", "a/b/c.txt", "a/b/.hidden"):
         place.write(name)
     with place.producer() as program:
         place.wait_for_names("a.pdf", "a/b/c.txt", "a/b/.hidden")
-        # by events too, not only by the scan
+        # the same by events
         place.write("y.tmp")
         place.write("new/y.tmp")
         place.write("b.PDF")
@@ -31,14 +31,14 @@ def test_excluded_names_are_left_out_at_every_depth_and_a_pdf_is_high(place: Pla
     }
 
 
-def test_odd_names_are_enqueued_once_and_their_jobs_open_the_right_file(place: Place) -> None:
+def test_files_with_unusual_names_are_enqueued_once_and_their_jobs_have_the_right_path(place: Place) -> None:
     expected = {}
-    for name in ODD_NAMES:
+    for name in UNUSUAL_NAMES:
         path = place.write(os.path.join(b"before", name), b"before " + name)
         expected[path] = b"before " + name
     with place.producer(rescan_interval="500ms") as program:
         scanned(program)
-        for name in ODD_NAMES:
+        for name in UNUSUAL_NAMES:
             path = place.write(os.path.join(b"after", name), b"after " + name)
             expected[path] = b"after " + name
         with place.open() as broker:
@@ -54,7 +54,7 @@ def test_odd_names_are_enqueued_once_and_their_jobs_open_the_right_file(place: P
     assert not list(place.directory.rglob("x"))
 
 
-def test_a_changed_file_is_a_second_job_and_an_untouched_one_is_not(place: Place) -> None:
+def test_a_changed_file_gets_a_second_job_and_an_unchanged_one_does_not(place: Place) -> None:
     place.write("a", b"1")
     place.write("b", b"1")
     with place.producer(rescan_interval="300ms") as program:
@@ -66,7 +66,7 @@ def test_a_changed_file_is_a_second_job_and_an_untouched_one_is_not(place: Place
     assert len(place.jobs()) == 3
 
 
-def test_what_was_enqueued_is_known_after_a_restart(place: Place) -> None:
+def test_an_enqueued_version_is_known_after_a_restart(place: Place) -> None:
     place.write("a")
     for _ in range(3):
         with place.producer() as program:
@@ -75,7 +75,7 @@ def test_what_was_enqueued_is_known_after_a_restart(place: Place) -> None:
             assert program.stop() == 0
 
 
-def test_the_brokers_own_database_is_never_ingested(tmp_path: Path) -> None:
+def test_the_database_of_the_broker_gets_no_job(tmp_path: Path) -> None:
     place = Place("sqlite", tmp_path, {"sqlite.path": str(tmp_path / "in/fileq.db")})
     place.write("a")
     with place.producer(rescan_interval="200ms") as program, place.producer(rescan_interval="200ms"):
@@ -86,7 +86,7 @@ def test_the_brokers_own_database_is_never_ingested(tmp_path: Path) -> None:
     assert place.names() == ["a", "b"]
 
 
-def test_links_pipes_and_loops_are_passed_over_and_the_scan_goes_on(on_sqlite: Place) -> None:
+def test_links_pipes_and_loops_are_skipped_and_the_scan_continues(on_sqlite: Place) -> None:
     place = on_sqlite
     outside = place.directory / "outside"
     outside.mkdir()
@@ -106,11 +106,11 @@ def test_links_pipes_and_loops_are_passed_over_and_the_scan_goes_on(on_sqlite: P
             for reason in ("outside", "loop", "special")
         }
         assert skipped == {"outside": 2, "loop": 3, "special": 1}
-        told = {(line["reason"], os.path.basename(line["path"])) for line in program.events("file.skipped")}
-        assert {("outside", "out-file"), ("outside", "out-dir"), ("loop", "self"), ("loop", "loop")} <= told
+        logged = {(line["reason"], os.path.basename(line["path"])) for line in program.events("file.skipped")}
+        assert {("outside", "out-file"), ("outside", "out-dir"), ("loop", "self"), ("loop", "loop")} <= logged
 
 
-def test_without_being_asked_no_link_is_followed(on_sqlite: Place) -> None:
+def test_by_default_no_link_is_followed(on_sqlite: Place) -> None:
     place = on_sqlite
     place.write("real/a")
     (place.inbox / "file").symlink_to("real/a")
@@ -122,8 +122,8 @@ def test_without_being_asked_no_link_is_followed(on_sqlite: Place) -> None:
     assert place.names() == ["real/a"]
 
 
-def test_a_directory_that_cannot_be_listed_is_counted_and_the_others_are(on_sqlite: Place) -> None:
-    """Rights don't stop root; a path longer than the kernel takes does."""
+def test_an_unreadable_directory_is_counted_and_the_others_are_scanned(on_sqlite: Place) -> None:
+    """Permissions do not stop root. A path that is longer than the kernel accepts does."""
     place = on_sqlite
     place.write("a/x")
     place.write("z/x")
@@ -146,7 +146,7 @@ def test_a_directory_that_cannot_be_listed_is_counted_and_the_others_are(on_sqli
         subprocess.run(["rm", "-rf", str(place.inbox)], check=True)
 
 
-def test_with_a_ready_suffix_a_file_waits_for_its_marker(on_sqlite: Place) -> None:
+def test_with_a_ready_suffix_a_file_gets_a_job_only_with_its_marker(on_sqlite: Place) -> None:
     place = on_sqlite
     place.write("early")
     place.write("early.done")
@@ -160,7 +160,7 @@ def test_with_a_ready_suffix_a_file_waits_for_its_marker(on_sqlite: Place) -> No
 
 
 @pytest.mark.parametrize("name", ["[x]", "~", "null", "a=b", "with blank", "123", "{a: b}"])
-def test_scan_dir_on_the_command_line_is_taken_as_it_is(on_sqlite: Place, name: str) -> None:
+def test_scan_dir_on_the_command_line_is_not_parsed_as_yaml(on_sqlite: Place, name: str) -> None:
     place = on_sqlite
     inbox = place.directory / name
     inbox.mkdir()

@@ -1,4 +1,4 @@
-"""Many files, several producers, sudden deaths: each version once, never more in a second than allowed."""
+"""Many files, several producers, kill -9: every version is enqueued once and within the rate limit."""
 
 import os
 import random
@@ -22,25 +22,25 @@ def test_two_producers_killed_ten_times_each_enqueue_every_file_once(place: Plac
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     fill(place, 5_000)
-    # So slow that most of the deaths fall into the work.
+    # Slow, so that most producers are killed while they enqueue.
     settings = {"rate_limit_per_sec": 400, "settle_unclosed": "0s"}
 
-    def live_and_die(dice: random.Random) -> None:
+    def start_and_kill(dice: random.Random) -> None:
         for n in range(10):
-            # Two die while they start, the others at work.
+            # Two are killed while they start, the others while they work.
             with place.producer(**settings, wait=n % 5 > 0) as program:
                 ends_s = time.monotonic() + dice.uniform(0.0, 0.6)
                 wait_until(lambda ends_s=ends_s: time.monotonic() >= ends_s)
                 program.kill()
 
-    lives = [threading.Thread(target=live_and_die, args=(random.Random(seed + n),)) for n in range(2)]
-    for life in lives:
-        life.start()
-    for life in lives:
-        life.join()
+    threads = [threading.Thread(target=start_and_kill, args=(random.Random(seed + n),)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     with place.open() as broker:
-        died_at = pending(broker)
-        print(f"{died_at} of 5000 when the last one died")
+        enqueued = pending(broker)
+        print(f"{enqueued} of 5000 enqueued when the last producer was killed")
         with place.producer(**settings, wait=False), place.producer(**settings, wait=False):
             wait_pending(broker, 5_000)
             [first, second] = [broker.census(), broker.census()]
@@ -48,10 +48,10 @@ def test_two_producers_killed_ten_times_each_enqueue_every_file_once(place: Plac
         assert len(paths) == 5_000
         assert set(paths.values()) == {1}
         assert first.drift == second.drift == 0
-        assert 0 < died_at < 5_000, "the deaths did not fall into the work: nothing is proved"
+        assert 0 < enqueued < 5_000, "no producer was killed while it enqueued: the test proves nothing"
 
 
-def test_two_producers_together_stay_within_the_rate_limit_and_use_it(place: Place) -> None:
+def test_two_producers_share_the_rate_limit_and_use_it_up(place: Place) -> None:
     fill(place, 1_500)
     settings = {"rate_limit_per_sec": 200, "settle_unclosed": "0s"}
     with place.producer(**settings, wait=False), place.producer(**settings, wait=False), place.open() as broker:
@@ -59,20 +59,20 @@ def test_two_producers_together_stay_within_the_rate_limit_and_use_it(place: Pla
         records = broker.records([job.id for job in jobs_of(broker)])
     times = sorted(record.created_ms for record in records if record is not None)
     windows = [0]
-    begun_ms = times[0]
-    for moment in times:
-        if moment >= begun_ms + 1000:
-            begun_ms = moment
+    window_start_ms = times[0]
+    for time_ms in times:
+        if time_ms >= window_start_ms + 1000:
+            window_start_ms = time_ms
             windows.append(0)
         windows[-1] += 1
-    in_five_seconds = sum(moment < times[0] + 5_000 for moment in times)
-    print(f"windows {windows}, {in_five_seconds / 5} a second over 5 s")
+    in_five_seconds = sum(time_ms < times[0] + 5_000 for time_ms in times)
+    print(f"windows {windows}, {in_five_seconds / 5} per second over 5 s")
     assert max(windows) <= 200
     assert 900 <= in_five_seconds <= 1_000
 
 
-def test_a_directory_that_is_empty_for_a_while_is_not_enqueued_again(place: Place) -> None:
-    """As an unmounted volume looks: another, empty directory in its place."""
+def test_files_are_not_enqueued_again_after_scan_dir_was_empty_for_a_while(place: Place) -> None:
+    """An unmounted volume looks like this: an empty directory at the same path."""
     names = [f"{n}/a" for n in range(50)]
     for name in names:
         place.write(name)
@@ -81,7 +81,7 @@ def test_a_directory_that_is_empty_for_a_while_is_not_enqueued_again(place: Plac
         place.wait_for_names(*names)
         place.inbox.rename(aside)
         place.inbox.mkdir()
-        # it may or may not have looked between the two
+        # the producer may or may not have noticed that scan_dir was missing in between
         wait_until(lambda: program.events("scan_dir.replaced") or program.events("scan_dir.restored"))
         scanned_again(program)
         assert program.readiness()[0] == 200
@@ -94,7 +94,7 @@ def test_a_directory_that_is_empty_for_a_while_is_not_enqueued_again(place: Plac
     assert place.names() == sorted([*names, "0/new"])
 
 
-def test_two_producers_of_two_directories_leave_each_others_entries_alone(place: Place) -> None:
+def test_producers_of_two_directories_leave_each_others_entries_alone(place: Place) -> None:
     other = place.directory / "in2"
     other.mkdir()
     ours = [place.write(name) for name in ("a", "gone")]
@@ -106,7 +106,7 @@ def test_two_producers_of_two_directories_leave_each_others_entries_alone(place:
         os.unlink(theirs[1])
         before = broker.lookup(theirs)
         with place.producer():
-            # proof that it went through the ledger: its own missing file is marked
+            # its own missing file is marked: so the sweep has run
             wait_until(lambda: (entry := broker.lookup(ours)[1]) is not None and entry.missing_since_ms, 15)
         assert broker.lookup(theirs) == before
         assert broker.lookup(ours)[0] is not None

@@ -1,4 +1,4 @@
-"""`fileq producer --once`: one scan, a summary, and a line that moves on a terminal."""
+"""`fileq producer --once`: one scan, a summary, and a progress line on a terminal."""
 
 import os
 import re
@@ -15,7 +15,7 @@ def once(place: Place, **settings: object) -> subprocess.CompletedProcess[str]:
     return run("producer", str(place.inbox), "--once", cwd=place.directory, settings=place.all_settings(**settings))
 
 
-def test_it_enqueues_what_there_is_and_sums_up(place: Place) -> None:
+def test_every_file_is_enqueued_and_a_summary_printed(place: Place) -> None:
     for name in ("a.pdf", "x/b", "x.tmp", "x/y.tmp"):
         place.write(name)
     os.mkfifo(place.inbox / "pipe")
@@ -25,7 +25,7 @@ def test_it_enqueues_what_there_is_and_sums_up(place: Place) -> None:
         r"found 2, enqueued 2, already known 0, skipped 2 \(excluded\), skipped 1 \(special\) in \d+\.\d s\n",
         first.stdout,
     )
-    assert "\x1b" not in first.stderr, "no terminal, no progress"
+    assert "\x1b" not in first.stderr, "a progress line without a terminal"
     assert first.stderr.count("job.produced") == 2
     assert place.names() == ["a.pdf", "x/b"]
     again = once(place)
@@ -33,18 +33,18 @@ def test_it_enqueues_what_there_is_and_sums_up(place: Place) -> None:
     assert place.names() == ["a.pdf", "x/b"]
 
 
-def test_it_serves_no_endpoints(place: Place) -> None:
+def test_no_http_endpoint_is_opened(place: Place) -> None:
     place.write("a")
     ended = once(place, observability__metrics_port=1)
     assert ended.returncode == 0, ended.stderr
     assert "http." not in ended.stderr
 
 
-def test_an_empty_directory_is_soon_done(on_sqlite: Place) -> None:
+def test_an_empty_directory_takes_less_than_a_second(on_sqlite: Place) -> None:
     assert once(on_sqlite).stdout.startswith("found 0, enqueued 0, already known 0 in 0.")
 
 
-def test_it_waits_for_a_file_that_is_still_being_written(on_sqlite: Place) -> None:
+def test_a_file_that_is_still_being_written_is_waited_for(on_sqlite: Place) -> None:
     place = on_sqlite
     writing = threading.Event()
 
@@ -70,19 +70,19 @@ def show(place: Place, **settings: object) -> tuple[str, str]:
     return Terminal(arguments, place.directory).finish()
 
 
-def test_on_a_terminal_a_line_moves_and_names_the_rate_limit_that_holds_it_back(place: Place) -> None:
+def test_the_progress_line_names_the_rate_limit_that_slows_the_producer_down(place: Place) -> None:
     for n in range(30):
         place.write(str(n))
     out, shown = show(place, rate_limit_per_sec=15)
     assert out.startswith("found 30, enqueued 30,")
     assert "\x1b" in shown
     assert "held back by producer.rate_limit_per_sec (shared: jobqueue:rate_limit:producer)" in shown
-    assert "job.produced" not in shown, "the line says it already"
+    assert "job.produced" not in shown, "the progress line counts them already"
     assert "broker.opened" in shown
 
 
-def test_what_does_not_hold_it_back_is_not_mentioned(on_sqlite: Place) -> None:
-    # Stamps from the future: it has to settle, however long the start takes.
+def test_a_setting_that_does_not_slow_the_producer_down_is_not_mentioned(on_sqlite: Place) -> None:
+    # With a timestamp in the future the file has to wait, no matter how long the start takes.
     (on_sqlite.inbox / "a").touch()
     os.utime(on_sqlite.inbox / "a", (time.time() + 60, time.time() + 60))
     out, shown = show(on_sqlite, settle_unclosed="500ms", max_pending=1000)
@@ -91,7 +91,7 @@ def test_what_does_not_hold_it_back_is_not_mentioned(on_sqlite: Place) -> None:
     assert "held back" not in shown
 
 
-def test_a_warning_does_not_break_the_line(on_sqlite: Place) -> None:
+def test_a_warning_is_shown_next_to_the_progress_line(on_sqlite: Place) -> None:
     on_sqlite.write("a")
     (on_sqlite.inbox / "out").symlink_to("/etc/passwd")
     _, shown = show(on_sqlite, follow_symlinks="true", settle_unclosed="300ms")

@@ -1,4 +1,4 @@
-"""The producer as operators meet it: start, endpoints, outages, a directory that goes, signals."""
+"""The running producer: start, endpoints, a missing scan_dir, back-pressure, outages, signals."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ from tests.support.waiting import wait_until
 
 @pytest.mark.parametrize("once", [[], ["--once"]])
 @pytest.mark.parametrize(("make", "what"), [(lambda path: None, "does not exist"), (Path.touch, "is not a directory")])
-def test_a_scan_dir_that_is_none_is_one_line_and_exit_2_and_leaves_no_trace(
+def test_a_wrong_scan_dir_is_one_line_and_exit_2_and_creates_no_file(
     tmp_path: Path, make, what: str, once: list[str]
 ) -> None:
     make(tmp_path / "in")
@@ -36,7 +36,7 @@ def test_a_scan_dir_that_is_none_is_one_line_and_exit_2_and_leaves_no_trace(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_every_start_says_which_broker_it_is_on_and_why(place: Place) -> None:
+def test_every_start_logs_the_broker_and_how_it_was_chosen(place: Place) -> None:
     with place.producer() as program:
         [line] = program.events("broker.opened")
         assert line["broker"] == place.kind
@@ -51,7 +51,7 @@ def test_an_unreachable_broker_at_start_is_one_line_and_exit_4(tmp_path: Path) -
     assert "Traceback" not in ended.stderr
 
 
-def test_a_metrics_port_that_was_chosen_and_is_taken_is_exit_2(on_sqlite: Place) -> None:
+def test_a_configured_metrics_port_that_is_taken_is_exit_2(on_sqlite: Place) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -63,9 +63,9 @@ def test_a_metrics_port_that_was_chosen_and_is_taken_is_exit_2(on_sqlite: Place)
             assert "Traceback" not in program.text()
 
 
-def test_the_default_metrics_port_gives_way_when_it_is_taken(on_sqlite: Place) -> None:
+def test_if_the_default_metrics_port_is_taken_another_one_is_used(on_sqlite: Place) -> None:
     with socket.socket() as taken:
-        with contextlib.suppress(OSError):  # then somebody else has it
+        with contextlib.suppress(OSError):  # another process uses it
             taken.bind(("127.0.0.1", 9090))
             taken.listen()
         with on_sqlite.producer(observability__metrics_port=None) as program:
@@ -77,7 +77,7 @@ def test_the_default_metrics_port_gives_way_when_it_is_taken(on_sqlite: Place) -
 # endpoints
 
 
-def test_metrics_count_what_was_produced_skipped_and_scanned(place: Place) -> None:
+def test_metrics_count_jobs_skipped_files_and_scans(place: Place) -> None:
     for name in ("a", "b", "x.tmp"):
         place.write(name)
     with place.producer() as program:
@@ -93,7 +93,7 @@ def test_metrics_count_what_was_produced_skipped_and_scanned(place: Place) -> No
         assert program.get("/nothing")[0] == 404
 
 
-def test_a_file_that_keeps_changing_is_seen_in_the_metrics_and_enqueued_in_the_end(on_sqlite: Place) -> None:
+def test_a_file_that_keeps_changing_is_counted_and_enqueued_in_the_end(on_sqlite: Place) -> None:
     place = on_sqlite
     done = threading.Event()
 
@@ -107,7 +107,7 @@ def test_a_file_that_keeps_changing_is_seen_in_the_metrics_and_enqueued_in_the_e
         writer.start()
         try:
             changing = 'producer_files_skipped_total{reason="changing"}'
-            wait_until(lambda: program.metric(changing) >= 2, what="it is reported")
+            wait_until(lambda: program.metric(changing) >= 2, what="the file is counted")
             assert place.jobs() == []
         finally:
             done.set()
@@ -116,10 +116,10 @@ def test_a_file_that_keeps_changing_is_seen_in_the_metrics_and_enqueued_in_the_e
         assert place.jobs()[0].filesize == os.path.getsize(place.inbox / "log")
 
 
-# a directory that goes
+# a missing scan_dir
 
 
-def test_while_scan_dir_is_gone_it_is_not_ready_and_says_why_and_then_finds_what_is_new(place: Place) -> None:
+def test_without_scan_dir_the_producer_is_not_ready_and_recovers_when_it_returns(place: Place) -> None:
     place.write("a")
     aside = place.directory / "aside"
     with place.producer(rescan_interval="1h") as program:
@@ -139,10 +139,10 @@ def test_while_scan_dir_is_gone_it_is_not_ready_and_says_why_and_then_finds_what
         assert len(program.events("scan_dir.lost")) == len(program.events("scan_dir.restored")) == 1
 
 
-# backpressure
+# back-pressure
 
 
-def test_no_more_jobs_wait_than_max_pending(place: Place) -> None:
+def test_at_most_max_pending_jobs_wait(place: Place) -> None:
     for n in range(30):
         place.write(str(n))
     with place.producer(max_pending=10, rescan_interval="200ms") as program, place.open() as broker:
@@ -158,7 +158,7 @@ def test_no_more_jobs_wait_than_max_pending(place: Place) -> None:
 # outages
 
 
-def test_a_redis_that_stops_and_comes_back_costs_two_lines_and_no_job(tmp_path: Path) -> None:
+def test_an_outage_of_redis_is_logged_in_two_lines_and_loses_no_job(tmp_path: Path) -> None:
     binary = available_servers()["valkey"]
     assert binary is not None
     with Server(binary, aof=True) as server:
@@ -182,7 +182,7 @@ def test_a_redis_that_stops_and_comes_back_costs_two_lines_and_no_job(tmp_path: 
                 assert "away" in program.readiness()[1]["reasons"]["producer"]
                 assert program.get("/healthz")[0] == 200
                 seen = len(names)
-                wait_until(lambda: len(names) >= seen + 100)  # for a second: it is tried more than once
+                wait_until(lambda: len(names) >= seen + 100)  # about a second: more than one attempt to reconnect
                 server.start()
                 program.wait_for("broker.restored")
                 wait_until(lambda: program.readiness()[0] == 200)
@@ -199,8 +199,8 @@ def test_a_redis_that_stops_and_comes_back_costs_two_lines_and_no_job(tmp_path: 
         server.close_clients()
 
 
-def test_a_database_that_is_locked_for_long_is_an_outage_too(on_sqlite: Place) -> None:
-    """Another process that hangs with the write lock."""
+def test_a_database_that_stays_locked_is_an_outage(on_sqlite: Place) -> None:
+    """Another process hangs while it holds the write lock."""
     import fcntl
 
     place = on_sqlite
@@ -216,11 +216,11 @@ def test_a_database_that_is_locked_for_long_is_an_outage_too(on_sqlite: Place) -
         place.wait_for_names("a")
 
 
-# the end
+# signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_soon_also_in_the_middle_of_its_work(place: Place, number: signal.Signals) -> None:
+def test_a_signal_ends_a_busy_producer_soon(place: Place, number: signal.Signals) -> None:
     for n in range(600):
         place.write(str(n))
     with place.producer(rate_limit_per_sec=50) as program, place.open() as broker:
@@ -233,7 +233,7 @@ def test_a_signal_ends_it_soon_also_in_the_middle_of_its_work(place: Place, numb
         assert broker.census().drift == 0
 
 
-def test_it_ends_in_time_while_its_broker_is_away(tmp_path: Path) -> None:
+def test_the_producer_stops_in_time_while_its_broker_is_away(tmp_path: Path) -> None:
     binary = available_servers()["valkey"]
     assert binary is not None
     with Server(binary) as server:
@@ -245,7 +245,7 @@ def test_it_ends_in_time_while_its_broker_is_away(tmp_path: Path) -> None:
             assert program.stop(10) == 0
 
 
-def test_logs_hold_no_control_characters_and_stay_one_line_an_event(on_sqlite: Place) -> None:
+def test_logs_have_no_control_characters_and_one_line_per_event(on_sqlite: Place) -> None:
     place = on_sqlite
     place.write("a\nb\x1b[2J\u2028\x9b".encode() + b"\xff")
     with place.producer() as program:

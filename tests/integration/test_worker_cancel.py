@@ -1,4 +1,4 @@
-"""An operator cancels jobs that run. The real program, on a server and on SQLite."""
+"""An operator cancels running jobs. The installed program, on a server and on SQLite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OBEDIENT, STUBBORN = ["obedient", "obedient_in_thread"], ["stubborn", "stubborn_
 
 
 @together("valkey", "sqlite")
-def test_a_running_job_that_is_cancelled_is_told_then_ended_by_force_and_never_tried_again(farm: Farm) -> None:
+def test_a_cancelled_running_job_is_signalled_then_killed_and_never_tried_again(farm: Farm) -> None:
     worker = farm.worker(count=5)
     cancelled = [*OBEDIENT, *STUBBORN]
     for type in cancelled:
@@ -28,17 +28,17 @@ def test_a_running_job_that_is_cancelled_is_told_then_ended_by_force_and_never_t
     farm.enqueue("gated", "bystander")
     farm.wait_told("start", 5)
     with closing(farm.broker.subscribe()) as subscription:
-        asked_s = time.time()
-        assert farm.broker.cancel([*cancelled, "nobody"]) == [*[CancelResult.REQUESTED] * 4, CancelResult.UNKNOWN]
+        cancelled_s = time.time()
+        assert farm.broker.cancel([*cancelled, "unknown"]) == [*[CancelResult.REQUESTED] * 4, CancelResult.UNKNOWN]
         assert sorted(farm.wait_told("cancelled", 2)) == OBEDIENT
-        # Its worker hears of it at its next renewal, a third of a heartbeat later at most.
-        assert max(line.at_s for line in farm.diary("cancelled")) - asked_s < TTL_S
+        # Its worker learns of it at its next renewal, a third of a heartbeat later at most.
+        assert max(line.at_s for line in farm.diary("cancelled")) - cancelled_s < TTL_S
         farm.wait_for(State.CANCELLED, OBEDIENT)
-        assert farm.states(STUBBORN) == {"running": 2}, "they have their five seconds"
+        assert farm.states(STUBBORN) == {"running": 2}, "they have five seconds to stop"
         farm.wait_for(State.CANCELLED, cancelled)
-        told = [event for event in heard(subscription) if event.event != "job:started"]
-    assert [(event.event, event.retry_count) for event in told] == [("job:cancelled", 0)] * 4
-    assert sorted(event.job_id for event in told) == sorted(cancelled)
+        events = [event for event in published(subscription) if event.event != "job:started"]
+    assert [(event.event, event.retry_count) for event in events] == [("job:cancelled", 0)] * 4
+    assert sorted(event.job_id for event in events) == sorted(cancelled)
     [child] = [line.pid for line in farm.diary("start") if line.id == "stubborn"]
     wait_until(lambda: not is_running(child), 5, "what did not stop was killed")
     assert [line["reason"] for line in worker.events("thread.abandoned")] == ["it did not stop in time"]
@@ -46,7 +46,7 @@ def test_a_running_job_that_is_cancelled_is_told_then_ended_by_force_and_never_t
         assert [attempt.outcome for attempt in farm.record(job).attempts] == ["cancelled"]
         assert (farm.job(job).retries, farm.job(job).recoveries) == (0, 0)
     assert len(farm.broker.peek("cancelled", 10)) == 4
-    # The places are free again, and nobody else was disturbed.
+    # The slots are free again, and the other job was not disturbed.
     farm.wait_for(State.COMPLETED, farm.enqueue("note", *ids("note", 20)))
     farm.open_gate()
     farm.wait_for(State.COMPLETED, ["bystander"])
@@ -59,6 +59,6 @@ def test_a_running_job_that_is_cancelled_is_told_then_ended_by_force_and_never_t
     assert worker.stop() == 0
 
 
-def heard(subscription: Subscription) -> Iterator[WireEvent]:
-    while (told := subscription.get(0.5)) is not None:
-        yield msgspec.json.decode(told, type=WireEvent)
+def published(subscription: Subscription) -> Iterator[WireEvent]:
+    while (event := subscription.get(0.5)) is not None:
+        yield msgspec.json.decode(event, type=WireEvent)

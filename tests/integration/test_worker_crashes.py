@@ -1,4 +1,4 @@
-"""What a handler does to its process harms its own job only. The real program."""
+"""A handler that crashes its process harms its own job only. The installed program."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def test_a_job_that_always_kills_its_child_is_dead_after_max_recoveries(farm: Fa
     assert {attempt.outcome for attempt in farm.record("culprit").attempts} == {"died"}
 
 
-def test_a_handler_that_goes_wrong_in_any_way_harms_its_own_job_only(each_farm: Farm) -> None:
+def test_a_handler_that_crashes_hangs_or_leaks_harms_its_own_job_only(each_farm: Farm) -> None:
     farm = each_farm
     worker = farm.worker(count=16, max_recoveries=0, max_retries=0, max_memory="200MB")
-    # One place is left for what goes wrong, one after the other: each of them has to give it back.
+    # One slot is left for the jobs that go wrong, one after the other: each of them has to free it.
     others = farm.enqueue("gated", *ids("other", 15))
     farm.wait_told("start", 15)
     wrong = {

@@ -1,4 +1,4 @@
-"""Files that vanish, change, move and have names nobody should have; and jobs that nobody can run. The real program."""
+"""Files that vanish, change, move or have dangerous names; and jobs that cannot be run. The installed program."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.waiting import wait_until
 from tests.support.worker_setup import Farm, ids, on_files, pass_s
 
 
-def test_what_nobody_can_run_is_dead_with_the_reason_and_its_bytes_intact(farm: Farm, valkey: Server) -> None:
+def test_a_job_that_cannot_be_run_is_dead_with_the_reason_and_its_bytes_intact(farm: Farm, valkey: Server) -> None:
     client = valkey.client()
     garbage = [b"\xff\xfe not a job {", b"{}", b'{"id": "x"}', b"", b"[1, 2]"]
     client.lpush("jobqueue:low_priority", *garbage)
     unknown = (
         '{"id":"unknown","filepath":"","filesize":0,"priority":"low","retries":0,"creation_time":"",'
-        '"trace_id":"","span_id":"","type":"nobody-knows",'
+        '"trace_id":"","span_id":"","type":"unknown-type",'
         '"payload":{"big": 12345678901234567890123, "empty": []},"theirs":[1.50]}'
     )
     client.lpush("jobqueue:low_priority", unknown)
@@ -35,13 +35,13 @@ def test_what_nobody_can_run_is_dead_with_the_reason_and_its_bytes_intact(farm: 
     assert len(dead) == 7
     assert set(garbage) < set(dead), "byte for byte"
     assert all("not a job" in farm.record(id).error for id in raws)
-    assert "nobody-knows" in (farm.job("unknown").error or "")
+    assert "unknown-type" in (farm.job("unknown").error or "")
     kept = farm.record("unknown").raw
     assert b'"payload":{"big": 12345678901234567890123, "empty": []}' in kept
     assert b'"theirs":[1.50]' in kept
     assert "allow_commands" in (farm.job("disabled").error or "")
     assert not pwned.exists()
-    # Nothing ran, so nothing failed: neither the jobs nor the counters say otherwise.
+    # Nothing ran, so neither the jobs nor the counters record a failure.
     assert {(farm.job(id).retries, farm.job(id).recoveries) for id in ("unknown", "disabled")} == {(0, 0)}
     assert all(farm.job(id).failed_at for id in ("unknown", "disabled"))
     assert {a.outcome for id in [*raws, "unknown", "disabled"] for a in farm.record(id).attempts} == {"refused"}
@@ -76,13 +76,13 @@ def test_a_changed_file_is_left_to_the_job_of_its_new_version_or_run_as_it_is(ea
     alone.write_bytes(b"333")
     farm.worker(count=2, handlers=on_files("on_file"))
     farm.wait_for(State.COMPLETED, ["old", "new", "alone"])
-    # The handler tells the size of what it found.
+    # The handler logs the size of the file in place of its pid.
     assert sorted((line.id, line.pid) for line in farm.diary("file")) == [("alone", 3), ("new", 2)]
     assert [attempt.outcome for attempt in farm.record("old").attempts] == ["superseded"]
     assert farm.census().counters["superseded"] == 1
 
 
-def test_after_its_job_a_file_is_moved_or_deleted_and_never_over_another(farm: Farm) -> None:
+def test_after_its_job_a_file_is_deleted_or_moved_and_never_replaces_another(farm: Farm) -> None:
     done = farm.directory / "done"
     for folder in ("a", "b"):
         (farm.inbox / folder).mkdir()
@@ -94,12 +94,12 @@ def test_after_its_job_a_file_is_moved_or_deleted_and_never_over_another(farm: F
     after = {"worker__after__completed": f"move:{done}", "worker__after__dead": "delete"}
     worker = farm.worker(count=2, handlers=handlers, **after)
     assert farm.wait_ended(["a", "b", "bad"]) == {"completed": 2, "dead": 1}
-    assert worker.stop() == 0  # which waits for what has to be done with files
+    assert worker.stop() == 0  # it waits for the post actions
     assert sorted(path.read_text() for path in done.iterdir()) == ["a", "b"]
     assert [path for path in farm.inbox.rglob("*") if path.is_file()] == []
 
 
-def test_a_version_that_came_while_its_predecessor_was_processed_is_neither_deleted_nor_moved(farm: Farm) -> None:
+def test_a_version_written_while_the_previous_one_was_processed_is_neither_deleted_nor_moved(farm: Farm) -> None:
     path = farm.inbox / "file"
     path.write_bytes(b"1")
     farm.enqueue_file(path, "old")
@@ -112,11 +112,11 @@ def test_a_version_that_came_while_its_predecessor_was_processed_is_neither_dele
     assert path.read_bytes() == b"22"
     farm.enqueue_file(path, "new")
     farm.wait_for(State.COMPLETED, ["new"])
-    wait_until(lambda: not path.exists(), 10, "now it goes")
+    wait_until(lambda: not path.exists(), 10, "now it is deleted")
 
 
 def test_a_file_outside_the_roots_is_neither_read_nor_deleted_nor_moved(farm: Farm) -> None:
-    """Whoever can push a job can name any path, by dots and by links too; the job is dead, and its file stays."""
+    """Every program that can push a job can name any path, also with dots and links."""
     outside = farm.directory / "outside"
     outside.mkdir()
     (farm.inbox / "link").symlink_to(outside)
@@ -131,7 +131,7 @@ def test_a_file_outside_the_roots_is_neither_read_nor_deleted_nor_moved(farm: Fa
     assert farm.told("file") == []
 
 
-def test_a_file_changed_in_place_or_before_it_was_run_is_deleted_like_any(farm: Farm) -> None:
+def test_a_file_that_was_changed_in_place_or_before_its_run_is_deleted_too(farm: Farm) -> None:
     """What counts is the version that was processed."""
     in_place, changed = farm.inbox / "in-place", farm.inbox / "changed"
     for path in (in_place, changed):
@@ -153,7 +153,7 @@ def test_the_version_that_a_handler_leaves_in_place_is_not_enqueued_again(sqlite
     )
     farm.wait_told("changed", 1)
     scanned_again(program, 2)
-    (farm.inbox / "other").write_bytes(b"text")  # proof that it still looks
+    (farm.inbox / "other").write_bytes(b"text")  # proof that it still scans
     farm.wait_told("changed", 2)
     scanned_again(program, 1)
     assert len(farm.told("changed")) == len(set(farm.told("changed"))) == 2
@@ -161,7 +161,7 @@ def test_the_version_that_a_handler_leaves_in_place_is_not_enqueued_again(sqlite
     assert farm.census().counters["produced"] == 2
 
 
-def test_a_path_of_the_producer_is_mapped_to_this_workers(farm: Farm) -> None:
+def test_a_path_of_the_producer_is_mapped_to_a_path_of_the_worker(farm: Farm) -> None:
     (farm.inbox / "file").write_bytes(b"12345")
     (farm.directory / "secret").write_bytes(b"1")
     for id, name in (("mapped", b"file"), ("outside", b"../secret")):
@@ -186,7 +186,7 @@ def test_while_a_root_is_missing_nothing_is_claimed(farm: Farm) -> None:
     wait_until(lambda: worker.readiness()[0] == 503, 10)
     assert str(farm.inbox) in str(worker.readiness()[1])
     jobs = farm.enqueue("note", *ids("stays", 3))
-    pass_s(1.5)  # it looks several times a second, and would have found them
+    pass_s(1.5)  # it checks several times per second, and would have claimed them
     assert farm.states(jobs) == {"pending": 3}
     away.rename(farm.inbox)
     farm.wait_for(State.COMPLETED, jobs)
@@ -219,14 +219,14 @@ NASTY = [
     b"\xff\xfe not text",
     b"\x1b[31mred",
     "ünïcödé 🦊".encode(),
-    bytes(byte for byte in range(1, 256) if byte != ord("/")),  # every byte that a name can hold
+    bytes(byte for byte in range(1, 256) if byte != ord("/")),  # every byte that a name can contain
 ]
 
 
 def test_a_file_name_reaches_a_command_as_one_argument_and_nothing_is_executed(sqlite_farm: Farm) -> None:
     farm = sqlite_farm
     script = farm.directory / "script.sh"
-    script.write_text('#!/bin/sh\nprintf "%s %s %s\\0" "$#" "$1" "$FILEQ_JOB_FILEPATH" >> "$0.told"\n')
+    script.write_text('#!/bin/sh\nprintf "%s %s %s\\0" "$#" "$1" "$FILEQ_JOB_FILEPATH" >> "$0.log"\n')
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     paths = [os.path.join(os.fsencode(farm.inbox), name) for name in NASTY]
     for path in paths:
@@ -234,7 +234,7 @@ def test_a_file_name_reaches_a_command_as_one_argument_and_nothing_is_executed(s
     handlers = f'[{{match: "**/*", command: ["{script}", "{{filepath}}"]}}]'
     program = farm.worker(str(farm.inbox), "--once", role="all", wait=False, handlers=handlers)
     assert program.wait(60) == 0, program.text()
-    told = (farm.directory / "script.sh.told").read_bytes().split(b"\0")[:-1]
-    assert sorted(told) == sorted(b"1 %s %s" % (path, path) for path in paths)
+    lines = (farm.directory / "script.sh.log").read_bytes().split(b"\0")[:-1]
+    assert sorted(lines) == sorted(b"1 %s %s" % (path, path) for path in paths)
     assert list(farm.directory.rglob("pwned")) == []
     assert {path.name for path in farm.inbox.iterdir()} == {os.fsdecode(name) for name in NASTY}

@@ -1,4 +1,4 @@
-"""`fileq all --once` and `fileq worker --once`: everything there is to do, and an exit code that says how it went."""
+"""`fileq all --once` and `fileq worker --once`: they process everything and end with an exit code for the result."""
 
 from __future__ import annotations
 
@@ -17,6 +17,25 @@ from tests.support.terminal import Terminal
 from tests.support.worker_setup import Farm, ids, is_running, on_files
 
 
+def imported_by(farm: Farm, *arguments: str) -> set[str]:
+    """The modules that this command imports; it must succeed."""
+    python, *words = program.command(*arguments, "--app-dir", str(farm.directory), settings=farm.all_settings())
+    command = [python, "-X", "importtime", *words]
+    environment = program.environment()
+    ended = subprocess.run(command, cwd=farm.directory, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    return {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines() if line.startswith("import time:")}
+
+
+def test_a_worker_on_sqlite_does_not_import_redis(sqlite_farm: Farm) -> None:
+    """Importing it takes longer than all the rest of a worker's start."""
+    sqlite_farm.enqueue("note", "one")
+    imported = imported_by(sqlite_farm, "worker", str(sqlite_farm.inbox), "--once")
+    assert {"fileq.core.breaker", "pybreaker"} <= imported
+    assert not {name for name in imported if name.startswith("redis.")}, "pybreaker may try, and must fail at once"
+    assert sqlite_farm.told("note") == ["one"]
+
+
 def all_once(farm: Farm, **settings: object) -> subprocess.CompletedProcess[str]:
     arguments = ("all", str(farm.inbox), "--once", "--app-dir", str(farm.directory))
     return program.run(*arguments, cwd=farm.directory, settings=farm.all_settings(**settings), timeout_s=100)
@@ -29,8 +48,8 @@ def test_ten_thousand_files_are_processed_once_each(sqlite_farm: Farm) -> None:
     ended = all_once(farm, handlers=on_files("on_file"))
     assert ended.returncode == 0, ended.stderr
     assert "completed 10000, retried 0, dead 0" in ended.stdout
-    told = farm.told("file")
-    assert len(told) == len(set(told)) == 10_000
+    processed = farm.told("file")
+    assert len(processed) == len(set(processed)) == 10_000
     census = farm.census()
     assert (census.drift, census.running, census.heartbeats, census.scheduled) == (0, 0, 0, 0)
     assert (census.counters["produced"], census.counters["completed"]) == (10_000, 10_000)
@@ -39,7 +58,7 @@ def test_ten_thousand_files_are_processed_once_each(sqlite_farm: Farm) -> None:
     assert (again.returncode, len(farm.told("file"))) == (0, 10_000)
 
 
-def test_a_job_that_died_in_this_run_is_exit_3_and_one_that_was_dead_before_is_not(sqlite_farm: Farm) -> None:
+def test_a_job_that_dies_in_this_run_gives_exit_code_3_and_one_dead_before_does_not(sqlite_farm: Farm) -> None:
     farm = sqlite_farm
     (farm.inbox / "file").write_bytes(b"x")
     ended = all_once(farm, handlers=on_files("fails"), max_retries=1)
@@ -93,12 +112,12 @@ def on_terminal(farm: Farm, *, columns: int = 80, **settings: object) -> Iterato
         yield terminal
 
 
-def test_a_line_shows_the_course_of_things_and_the_end_names_what_died(sqlite_farm: Farm) -> None:
+def test_a_line_shows_the_progress_and_the_summary_names_the_dead_jobs(sqlite_farm: Farm) -> None:
     farm = sqlite_farm
     for n in range(20):
         (farm.inbox / f"{n:02}").write_bytes(b"x")
     (farm.inbox / "bad\nname.pdf").write_bytes(b"x")
-    for path in farm.inbox.iterdir():  # stamps from the future: they have to settle, however long the start takes
+    for path in farm.inbox.iterdir():  # times in the future: no file is stable yet, however long the start takes
         os.utime(path, (time.time() + 60, time.time() + 60))
     bad = '[{match: "bad*", use: "worker_handlers:fails"}, '
     handlers = on_files("on_file_after_gate").replace("[", bad)
@@ -109,15 +128,15 @@ def test_a_line_shows_the_course_of_things_and_the_end_names_what_died(sqlite_fa
         terminal.wait_shown(r"done 0  running 4  failed 1  dead 1  0/s  left 20\b")
         farm.open_gate()
         out, shown = terminal.finish(3)
-    assert "broker.opened" in shown, "every start says where it works"
-    assert not any(word in shown for word in ("job.completed", "job.failed", "job.dead")), "the line says it"
+    assert "broker.opened" in shown, "every start names its broker"
+    assert not any(word in shown for word in ("job.completed", "job.failed", "job.dead")), "the line counts them"
     found, ended, dead = out.splitlines()
     assert found.startswith("found 21, enqueued 21, already known 0 in ")
     assert ended.startswith("completed 20, retried 0, dead 1 in ")
     assert dead.startswith(f"dead: {farm.inbox}/bad\\nname.pdf: ValueError: broken"), "in one line"
 
 
-def test_what_does_not_fit_is_wrapped_and_not_cut(farm: Farm) -> None:
+def test_a_line_that_is_too_long_is_wrapped_and_not_cut(farm: Farm) -> None:
     for n in range(12):
         (farm.inbox / f"{n:02}").write_bytes(b"x")
     with on_terminal(farm, handlers=on_files("on_file"), producer__rate_limit_per_sec=5) as terminal:
@@ -143,7 +162,7 @@ def test_the_first_ctrl_c_lets_jobs_finish_and_the_second_gives_them_back(sqlite
     assert_given_back(farm, [*stubborn, *waiting])
 
 
-def test_a_signal_to_one_without_a_terminal_is_told_in_its_log_and_leaves_nothing_to_recover(farm: Farm) -> None:
+def test_a_signal_without_a_terminal_is_logged_and_leaves_nothing_to_recover(farm: Farm) -> None:
     jobs = farm.enqueue("stubborn", *ids("job", 4))
     worker = farm.worker(str(farm.inbox), "--once", role="all", wait=False, count=2, shutdown_timeout="60s")
     farm.wait_told("start", 2)

@@ -1,4 +1,4 @@
-"""Which job comes next, and how soon: priorities, starvation, and pushes by other programs. The real program."""
+"""Which job is claimed next, and how soon: queues, starvation, pushes by other programs. The installed program."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from tests.support.servers import Server
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import Farm, ids, on_files
 
-# Neither a heartbeat nor a timeout may be what gets a job started.
+# So long that neither a heartbeat nor a timeout can be what starts a job.
 LONG_WAIT_S = 20
 PATIENT = {"heartbeat_ttl": f"{3 * LONG_WAIT_S}s", "brpoplpush_timeout": f"{LONG_WAIT_S}s"}
 
 
-def test_high_jobs_come_first_then_low_ones_in_their_order(each_farm: Farm) -> None:
+def test_high_jobs_are_claimed_first_then_low_ones_in_their_order(each_farm: Farm) -> None:
     low = each_farm.enqueue("note", *ids("low", 100))
     high = each_farm.enqueue("note", *ids("high", 10), queue="high")
     each_farm.worker(count=1)
     assert each_farm.wait_told("note", 110) == [*high, *low]
 
 
-def test_low_jobs_move_though_high_ones_never_end(each_farm: Farm) -> None:
+def test_low_jobs_are_claimed_though_the_high_queue_is_never_empty(each_farm: Farm) -> None:
     low = each_farm.enqueue("note", *ids("low", 5))
     each_farm.enqueue("note", *ids("high", 200), queue="high")
     each_farm.worker(count=1, starvation_share=0.05)
-    told = each_farm.wait_told("note", 205)
-    assert [id for id in told if id in low] == low
-    assert [told.index(id) for id in low] == [19, 39, 59, 79, 99], "every twentieth claim starts from below"
+    claimed = each_farm.wait_told("note", 205)
+    assert [id for id in claimed if id in low] == low
+    assert [claimed.index(id) for id in low] == [19, 39, 59, 79, 99], "every twentieth claim prefers the low queue"
 
 
 def test_with_no_starvation_share_low_jobs_wait_for_all_high_ones(farm: Farm) -> None:
@@ -41,13 +41,13 @@ def test_with_no_starvation_share_low_jobs_wait_for_all_high_ones(farm: Farm) ->
 
 
 @pytest.mark.parametrize("count", [1, 4])
-def test_low_jobs_pushed_by_another_program_wait_for_no_timeout(farm: Farm, valkey: Server, count: int) -> None:
-    """The high queue stays empty all the time, and an idle worker would wait twenty seconds for it."""
+def test_low_jobs_pushed_by_another_program_start_before_any_timeout(farm: Farm, valkey: Server, count: int) -> None:
+    """The high queue stays empty. A worker that waited for it would wait twenty seconds."""
     (farm.inbox / "file").write_bytes(b"abc")
     farm.worker(count=count, handlers=on_files("on_file"), **PATIENT)
     client = valkey.client()
-    wait_until(lambda: client.info("clients")["blocked_clients"] == 2, 10, "it waits at both queues")
-    for n in range(10):  # one by one: each finds it idle
+    wait_until(lambda: client.info("clients")["blocked_clients"] == 2, 10, "it waits for both queues")
+    for n in range(10):  # one by one, each with an idle worker
         pushed_s = time.monotonic()
         client.lpush("jobqueue:low_priority", foreign_job(farm, f"single-{n}"))
         farm.wait_told("file", n + 1)
@@ -55,15 +55,15 @@ def test_low_jobs_pushed_by_another_program_wait_for_no_timeout(farm: Farm, valk
         wait_until(lambda: client.info("clients")["blocked_clients"] == 2, 10, "it waits again")
     many = ids("many", 1000)
     client.lpush("jobqueue:low_priority", *(foreign_job(farm, id) for id in many))
-    told = farm.wait_told("file", 1010, LONG_WAIT_S)[10:]
-    assert (told if count == 1 else sorted(told, key=many.index)) == many
+    claimed = farm.wait_told("file", 1010, LONG_WAIT_S)[10:]
+    assert (claimed if count == 1 else sorted(claimed, key=many.index)) == many
     farm.wait_for(State.COMPLETED, many)
     census = farm.census()
     assert (census.counters["adopted"], census.counters["completed"], census.drift) == (1010, 1010, 0)
 
 
 def foreign_job(farm: Farm, id: str) -> bytes:
-    """The first eight fields, and nothing that is ours."""
+    """The eight fields of the contract, and none of the others."""
     fields = {
         "id": id,
         "filepath": str(farm.inbox / "file"),

@@ -1,4 +1,4 @@
-"""What becomes of a job whose attempts fail, and of a worker most of whose jobs do. The real program."""
+"""Jobs whose attempts fail, and the circuit breaker of a worker most of whose jobs fail. The installed program."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fileq.core.job import State, rfc3339
 from tests.support.worker_setup import Farm, ids
 
 
-def test_failed_attempts_are_counted_recorded_and_tried_again_as_the_error_asks(each_farm: Farm) -> None:
+def test_failed_attempts_are_counted_recorded_and_retried_as_the_error_says(each_farm: Farm) -> None:
     farm = each_farm
     farm.enqueue("fails_twice", "twice", queue="high")
     farm.enqueue("later", "later", payload=1.5)
@@ -73,7 +73,7 @@ def test_a_failing_handler_stops_claims_until_a_probe_succeeds(farm: Farm) -> No
         circuit_breaker__cooldown_period="1500ms",
     )
     worker.wait_for("breaker.opened")
-    assert worker.readiness()[0] == 200, "an open breaker is no reason to take it out of service"
+    assert worker.readiness()[0] == 200, "an open breaker does not make the worker unready"
     worker.wait_for("breaker.half_opened")
     worker.wait_for("breaker.opened", count=2)  # the probe failed too
     assert len(farm.told("start")) == 6, "five to open it, and one probe"

@@ -1,6 +1,6 @@
-"""Deaths, outages and ends of whole workers: no job is lost, none is given away while its worker lives.
+"""Killed workers, outages and shutdowns: no job is lost, none is given to another worker while its own is alive.
 
-The real program on a real server, and on SQLite where a server is not what matters."""
+The installed program on a real server, and on SQLite where the server makes no difference."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_all_jobs_of_a_killed_worker_start_again_in_time(farm: Farm) -> None:
     victim = farm.worker(count=16)
     farm.wait_told("start", 16)
     farm.worker(count=16)
-    pass_s(TTL_S)  # a reaper trusts its looks once it has been connected for a heartbeat
+    pass_s(TTL_S)  # a reaper's checks count once it has been connected for a heartbeat
     killed_s = time.time()
     victim.process.kill()
     farm.wait_told("start", 32)
@@ -42,7 +42,7 @@ def test_all_jobs_of_a_killed_worker_start_again_in_time(farm: Farm) -> None:
 
 
 @together("valkey")
-def test_of_sixteen_jobs_that_die_together_the_culprit_is_dead_in_the_end_and_the_others_completed(farm: Farm) -> None:
+def test_of_sixteen_jobs_that_die_together_only_the_one_that_kills_its_worker_becomes_dead(farm: Farm) -> None:
     bystanders = ids("bystander", 15)
     farm.enqueue("work", *bystanders[:7], payload=0.02)
     farm.enqueue("kills_worker", "culprit")
@@ -54,7 +54,7 @@ def test_of_sixteen_jobs_that_die_together_the_culprit_is_dead_in_the_end_and_th
         return set(farm.states(jobs)) <= {"completed", "dead"}
 
     while not have_ended() and deaths < 10:
-        # As an orchestrator does: what ended is started again.
+        # An orchestrator starts a worker that ended again.
         worker = farm.worker(wait=False, count=16, worker__backoff__max="3s")
         Path(farm.directory, "victim").write_text(str(worker.process.pid))
         wait_until(lambda w=worker: w.process.poll() is not None or have_ended(), 40)  # type: ignore[misc]
@@ -69,7 +69,7 @@ def test_of_sixteen_jobs_that_die_together_the_culprit_is_dead_in_the_end_and_th
 
 @together("valkey", "sqlite")
 def test_a_job_of_three_heartbeats_runs_once_even_if_it_holds_the_interpreter(farm: Farm) -> None:
-    """A second worker waits for its chance all the time."""
+    """A second worker would claim it as soon as its lease ran out."""
     farm.worker(count=3)
     jobs = [
         *farm.enqueue("work", "sleeps", payload=3 * TTL_S),
@@ -84,7 +84,7 @@ def test_a_job_of_three_heartbeats_runs_once_even_if_it_holds_the_interpreter(fa
 
 
 @together("valkey", "redis", "sqlite")
-def test_a_worker_that_stood_still_changes_nothing_when_it_wakes(farm: Farm) -> None:
+def test_a_worker_that_was_stopped_for_longer_than_its_heartbeat_changes_nothing_when_it_continues(farm: Farm) -> None:
     """Stopped for three heartbeats; a second worker takes over. Two of its jobs end meanwhile, two still run."""
     sleeper = farm.worker(count=4)
     ended = farm.enqueue("gated", "ends-1", "ends-2", payload="gate")
@@ -104,7 +104,7 @@ def test_a_worker_that_stood_still_changes_nothing_when_it_wakes(farm: Farm) -> 
     assert sleeper.metric("jobs_fenced_total") == 4
     farm.open_gate("other-gate")
     farm.wait_for(State.COMPLETED, running)
-    assert sorted(farm.told("end")) == sorted([*ended, *ended, *running]), "what was lost is ended, not finished"
+    assert sorted(farm.told("end")) == sorted([*ended, *ended, *running]), "a lost job is stopped before its end"
     census = farm.census()
     assert (census.counters["completed"], census.completed, census.drift) == (4, 4, 0)
     assert {tuple(a.outcome for a in farm.record(job).attempts) for job in [*ended, *running]} == {
@@ -112,20 +112,20 @@ def test_a_worker_that_stood_still_changes_nothing_when_it_wakes(farm: Farm) -> 
     }
     assert second.stop() == 0
     farm.enqueue("note", "afterwards")
-    farm.wait_for(State.COMPLETED, ["afterwards"])  # under new names it works on
+    farm.wait_for(State.COMPLETED, ["afterwards"])  # it continues under new slot ids
     assert sleeper.stop() == 0
     assert farm.broker.workers() == []
 
 
-# the broker is away
+# outages
 
 OUTAGE_S = 20.0  # many heartbeats long
 
 
 @contextlib.contextmanager
 def loaded_workers(farm: Farm) -> Iterator[tuple[list[str], list[Program]]]:
-    """Two workers busy with jobs that end while the server is away, jobs that run through, jobs that go on and on, and
-    more that wait. In the end all of them are completed, none has failed, none was run or given away twice."""
+    """Two workers with jobs that end during the outage, jobs that run until after it, short jobs, and more that wait.
+    At the end all are completed, none has failed, and each has run once."""
     jobs = [
         *farm.enqueue("gated", *ids("ends-meanwhile", 3), payload="meanwhile"),
         *farm.enqueue("gated", *ids("runs-through", 3), payload="afterwards"),
@@ -141,14 +141,14 @@ def loaded_workers(farm: Farm) -> Iterator[tuple[list[str], list[Program]]]:
     counters = farm.census().counters
     assert [counters.get(name, 0) for name in ("failed", "recovered", "fenced", "dead", "released")] == [0] * 5
     for worker in workers:
-        told = [line["event"] for line in worker.logs() if line["level"] != "info" or "broker." in line["event"]]
-        assert told == ["broker.opened", "broker.lost", "broker.restored"]
+        logged = [line["event"] for line in worker.logs() if line["level"] != "info" or "broker." in line["event"]]
+        assert logged == ["broker.opened", "broker.lost", "broker.restored"]
         assert worker.stop() == 0
     assert_nothing_left_behind(farm)
 
 
 @together("valkey", "redis")
-def test_an_outage_of_many_heartbeats_fails_no_job_and_gives_none_away(farm: Farm) -> None:
+def test_an_outage_of_many_heartbeats_fails_no_job_and_moves_none_to_another_worker(farm: Farm) -> None:
     with server_beside(farm) as (server, farm), loaded_workers(farm) as (jobs, workers):
         server.kill()
         killed_s = time.monotonic()
@@ -159,26 +159,26 @@ def test_an_outage_of_many_heartbeats_fails_no_job_and_gives_none_away(farm: Far
         farm.wait_told("end", ended + 3)
         assert sorted(id for id in farm.told("end") if "meanwhile" in id) == ids("ends-meanwhile", 3)
         waiting = len(jobs) - len(farm.told("start"))
-        assert waiting > 20, "plenty is left for afterwards"
+        assert waiting > 20, "enough jobs are left for after the outage"
         for worker in workers:
             assert (worker.get("/healthz")[0], worker.readiness()[0]) == (200, 503)
         pass_s(killed_s + OUTAGE_S - time.monotonic())
         assert len(jobs) - len(farm.told("start")) == waiting
-        farm.freeze(workers[1])  # alive, and slow to come back: the other one's reaper must wait for it
+        farm.freeze(workers[1])  # alive, but slow to reconnect: the reaper of the other one must wait for it
         server.start()
         workers[0].wait_for("broker.restored")
         pass_s(2 * TTL_S / 3)
         workers[1].signal(signal.SIGCONT)
         found = [worker.wait_for("broker.restored") for worker in workers]
-        assert all(OUTAGE_S - 5 < line["seconds"] < OUTAGE_S + 10 for line in found), "and how long it was"
-        pass_s(RECOVERY_S)  # the reapers' chance to take what is not theirs
+        assert all(OUTAGE_S - 5 < line["seconds"] < OUTAGE_S + 10 for line in found), "the length of the outage"
+        pass_s(RECOVERY_S)  # long enough for a reaper to take a job that is not its own
         assert farm.states(ids("runs-through", 3)) == {"running": 3}
         farm.open_gate("afterwards")
 
 
 @together("valkey")
-def test_a_server_that_hangs_longer_than_a_heartbeat_fails_no_job_and_gives_none_away(farm: Farm) -> None:
-    """What it was sent while it hung it executes afterwards, for sockets that were given up long ago."""
+def test_a_server_that_hangs_longer_than_a_heartbeat_fails_no_job_and_moves_none_to_another_worker(farm: Farm) -> None:
+    """It executes the commands it received meanwhile afterwards, though their clients have closed the connection."""
     with server_beside(farm) as (server, farm), loaded_workers(farm):
         server.pause()
         farm.open_gate("meanwhile")
@@ -188,7 +188,7 @@ def test_a_server_that_hangs_longer_than_a_heartbeat_fails_no_job_and_gives_none
 
 
 @together("valkey")
-def test_a_worker_told_to_stop_while_its_broker_is_away_ends_in_time(farm: Farm) -> None:
+def test_a_worker_that_is_stopped_during_an_outage_ends_in_time(farm: Farm) -> None:
     with server_beside(farm) as (server, farm):
         farm.enqueue("stubborn", "job")
         worker = farm.worker(count=1, shutdown_timeout="1s")
@@ -198,11 +198,11 @@ def test_a_worker_told_to_stop_while_its_broker_is_away_ends_in_time(farm: Farm)
         signalled_s = time.monotonic()
         worker.signal(signal.SIGTERM)
         assert worker.wait(30) == 0
-        assert time.monotonic() - signalled_s < 15, "a second, five for the job, three for the broker, and some"
+        assert time.monotonic() - signalled_s < 15, "1 s to finish, 5 s to stop, 3 s to settle, and a margin"
         assert not is_running(farm.diary("start")[0].pid)
 
 
-# the end of a worker
+# shutdown
 
 
 @together("valkey", "sqlite")
@@ -212,8 +212,8 @@ def test_sigterm_under_load_lets_jobs_finish_and_leaves_nothing_behind(farm: Far
     farm.wait_told("end", 8)
     assert worker.stop(20) == 0
     started, ended = farm.told("start"), farm.told("end")
-    assert sorted(started) == sorted(ended), "what had begun was finished"
-    assert len(started) < 200, "claims went on after the signal"
+    assert sorted(started) == sorted(ended), "every started job was finished"
+    assert len(started) < 200, "no job is claimed after the signal"
     assert_nothing_left_behind(farm)
     assert farm.states(jobs) == {"completed": len(ended), "pending": 200 - len(ended)}
     assert {farm.job(job).retries for job in jobs} == {0}
@@ -231,7 +231,7 @@ def test_a_second_signal_ends_it_at_once_and_jobs_are_back_in_their_queues(farm:
     signalled_s = time.monotonic()
     worker.signal(signal.SIGTERM)
     assert worker.wait(20) == 0
-    assert time.monotonic() - signalled_s < 10, "far from the minute it could have taken"
+    assert time.monotonic() - signalled_s < 10, "much sooner than the shutdown timeout"
     assert farm.states([*high, *low]) == {"pending": 3}
     assert farm.census().pending == {"high": 1, "low": 3}
     assert {(farm.job(job).retries, farm.job(job).recoveries) for job in [*high, *low]} == {(0, 0)}
@@ -241,7 +241,7 @@ def test_a_second_signal_ends_it_at_once_and_jobs_are_back_in_their_queues(farm:
 
 
 @together("valkey")
-def test_what_does_not_finish_in_time_is_cancelled_then_killed_and_given_back(farm: Farm) -> None:
+def test_a_job_that_does_not_finish_in_time_is_cancelled_then_killed_and_given_back(farm: Farm) -> None:
     jobs = [*farm.enqueue("obedient", "obedient"), *farm.enqueue("stubborn", "stubborn")]
     worker = farm.worker(count=2, shutdown_timeout="1s")
     farm.wait_told("start", 2)
@@ -250,7 +250,7 @@ def test_what_does_not_finish_in_time_is_cancelled_then_killed_and_given_back(fa
     wait_until(lambda: worker.readiness()[0] == 503, 5, "not ready while it stops")
     farm.wait_told("cancelled", 1)
     assert worker.wait(20) == 0
-    assert time.monotonic() - signalled_s > 5, "the stubborn one had its five seconds"
+    assert time.monotonic() - signalled_s > 5, "the stubborn one had five seconds to stop"
     assert farm.states(jobs) == {"pending": 2}
     assert {(farm.job(job).retries, farm.job(job).recoveries) for job in jobs} == {(0, 0)}
     assert {tuple(a.outcome for a in farm.record(job).attempts) for job in jobs} == {("released",)}
@@ -265,8 +265,8 @@ def assert_nothing_left_behind(farm: Farm) -> None:
     assert [census.counters.get(name, 0) for name in ("failed", "recovered")] == [0, 0]
 
 
-def test_a_second_worker_of_the_same_machine_has_names_of_its_own(farm: Farm) -> None:
-    """A container restarts with the same host name and process number; it must not inherit a list."""
+def test_a_second_worker_on_the_same_machine_has_its_own_slot_ids(farm: Farm) -> None:
+    """A container restarts with the same host name and pid; it must not inherit claims."""
     farm.worker(count=1)
     farm.worker(count=1)
     wait_until(lambda: len(farm.broker.workers()) == 2, 10)

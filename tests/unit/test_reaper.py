@@ -1,4 +1,4 @@
-"""The reaper: two looks a renewal apart, none of them soon after the broker was away. The clock is turned by hand."""
+"""The reaper: two checks one renewal apart, none of them soon after an outage. The test moves the clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ TTL_S, REAP_S = 30.0, 5.0
 RENEWAL_S = TTL_S / 3
 
 
-class Shaky(MemoryBroker):
+class UnreliableBroker(MemoryBroker):
+    """Can be unreachable. Keeps whether each check was a sweep."""
+
     is_away = False
     sweeps: list[bool]
 
@@ -29,32 +31,32 @@ class Shaky(MemoryBroker):
         return super().suspects(sweep=sweep)
 
 
-class Graveyard:
-    """A reaper, and workers that live as long as the test lets them."""
+class ReaperSetup:
+    """A reaper, and workers whose heartbeats the test controls."""
 
     def __init__(self) -> None:
-        self.hands = Hands()
-        self.told = Told()
+        self.clocks = Hands()
+        self.events = Told()
         self.config = config_from(
             {"broker": "memory", "worker": {"heartbeat_ttl": f"{TTL_S}s", "reap_interval": f"{REAP_S}s"}}
         )
-        self.broker = Shaky(self.config, clock=lambda: self.hands.wall_ns() // 1_000_000)
+        self.broker = UnreliableBroker(self.config, clock=lambda: self.clocks.wall_ns() // 1_000_000)
         self.reaper = self.new_reaper()
 
     def new_reaper(self) -> Reaper:
-        return Reaper(self.config, self.broker, emit=self.told, monotonic=self.hands.monotonic)
+        return Reaper(self.config, self.broker, emit=self.events, monotonic=self.clocks.monotonic)
 
-    def running(self, id: str, slot: str = "slot") -> bytes:
-        """A job in the hands of that slot."""
+    def claim(self, id: str, slot: str = "slot") -> bytes:
+        """Enqueues a job and claims it for that slot; its raw bytes."""
         self.broker.register({slot: WorkerInfo("host", 1, 0, "0", ("low",))})
         self.broker.enqueue([Entry(typed_job("t", None, priority="low", now=datetime.now(UTC), id=id), "low")])
         [claim] = self.broker.settle_and_claim([], [slot]).claims
         return claim.raw
 
-    def settle_in(self) -> None:
-        """The reaper has been connected for long enough."""
+    def let_checks_count(self) -> None:
+        """Lets the connection last for a heartbeat."""
         self.reaper.turn()
-        self.hands.advance(TTL_S)
+        self.clocks.advance(TTL_S)
 
     def state(self, id: str) -> State:
         record = self.broker.records([id])[0]
@@ -63,167 +65,167 @@ class Graveyard:
 
 
 @pytest.fixture
-def yard() -> Graveyard:
-    return Graveyard()
+def setup() -> ReaperSetup:
+    return ReaperSetup()
 
 
-def test_a_silent_slot_is_reaped_at_the_second_look_a_renewal_later(yard: Graveyard) -> None:
-    yard.settle_in()
-    yard.running("a")
-    yard.hands.advance(TTL_S)
-    pause_s = yard.reaper.turn()
-    assert yard.state("a") == "running", "one look proves nothing"
+def test_a_silent_slot_is_reaped_at_the_second_check_one_renewal_later(setup: ReaperSetup) -> None:
+    setup.let_checks_count()
+    setup.claim("a")
+    setup.clocks.advance(TTL_S)
+    pause_s = setup.reaper.turn()
+    assert setup.state("a") == "running", "one check proves nothing"
     assert 0 < pause_s <= REAP_S
-    yard.hands.advance(RENEWAL_S - 0.001)
-    assert yard.reaper.turn() == pytest.approx(0.001), "the second look comes as soon as it may"
-    assert yard.state("a") == "running", "a renewal has not passed"
-    yard.hands.advance(0.002)
-    yard.reaper.turn()
-    assert yard.state("a") == "pending"
-    record = yard.broker.records(["a"])[0]
+    setup.clocks.advance(RENEWAL_S - 0.001)
+    assert setup.reaper.turn() == pytest.approx(0.001), "the second check comes as soon as possible"
+    assert setup.state("a") == "running", "a renewal has not passed"
+    setup.clocks.advance(0.002)
+    setup.reaper.turn()
+    assert setup.state("a") == "pending"
+    record = setup.broker.records(["a"])[0]
     assert record is not None
     assert (decode(record.raw).recoveries, decode(record.raw).retries) == (1, 0)
-    assert yard.broker.workers() == [], "the dead slot is forgotten"
-    assert yard.told.fields("job.recovered")["lost_by"] == "slot"
+    assert setup.broker.workers() == [], "the dead slot is no longer registered"
+    assert setup.events.fields("job.recovered")["lost_by"] == "slot"
 
 
-def test_a_job_that_a_reaper_gives_up_is_told_as_dead(yard: Graveyard) -> None:
-    yard.settle_in()
-    for death in range(yard.config.worker.max_recoveries + 1):
+def test_a_job_that_a_reaper_buries_is_reported_as_dead(setup: ReaperSetup) -> None:
+    setup.let_checks_count()
+    for death in range(setup.config.worker.max_recoveries + 1):
         if death == 0:
-            yard.running("a")
+            setup.claim("a")
         else:
-            yard.broker.register({"slot": WorkerInfo("host", 1, 0, "0", ("low",))})
-            yard.broker.promote()
-            assert yard.broker.settle_and_claim([], ["slot"]).claims
-        yard.hands.advance(TTL_S)
-        yard.reaper.turn()
-        yard.hands.advance(RENEWAL_S)
-        yard.reaper.turn()
-        yard.hands.advance(60)  # whatever backoff there was
-    assert yard.state("a") == "dead"
-    assert (yard.told.count("job.recovered"), yard.told.count("job.dead")) == (3, 1)
-    assert yard.told.fields("job.dead")["lost_by"] == "slot"
+            setup.broker.register({"slot": WorkerInfo("host", 1, 0, "0", ("low",))})
+            setup.broker.promote()
+            assert setup.broker.settle_and_claim([], ["slot"]).claims
+        setup.clocks.advance(TTL_S)
+        setup.reaper.turn()
+        setup.clocks.advance(RENEWAL_S)
+        setup.reaper.turn()
+        setup.clocks.advance(60)  # longer than every backoff
+    assert setup.state("a") == "dead"
+    assert (setup.events.count("job.recovered"), setup.events.count("job.dead")) == (3, 1)
+    assert setup.events.fields("job.dead")["lost_by"] == "slot"
 
 
-def test_a_slot_that_was_silent_at_one_look_and_renewed_before_the_second_keeps_its_job(yard: Graveyard) -> None:
-    yard.settle_in()
-    raw = yard.running("a")
-    yard.hands.advance(TTL_S)
-    yard.reaper.turn()
-    yard.broker.renew([("slot", raw)])
-    yard.hands.advance(RENEWAL_S)
-    yard.reaper.turn()
-    yard.hands.advance(TTL_S - RENEWAL_S)  # silent again: the first look of a new silence
-    yard.reaper.turn()
-    assert yard.state("a") == "running"
-    assert yard.told.count("job.recovered") == 0
+def test_a_slot_that_renews_between_two_checks_keeps_its_job(setup: ReaperSetup) -> None:
+    setup.let_checks_count()
+    raw = setup.claim("a")
+    setup.clocks.advance(TTL_S)
+    setup.reaper.turn()
+    setup.broker.renew([("slot", raw)])
+    setup.clocks.advance(RENEWAL_S)
+    setup.reaper.turn()
+    setup.clocks.advance(TTL_S - RENEWAL_S)  # silent again: a first check
+    setup.reaper.turn()
+    assert setup.state("a") == "running"
+    assert setup.events.count("job.recovered") == 0
 
 
-def test_a_reaper_that_has_just_started_trusts_no_look(yard: Graveyard) -> None:
-    yard.running("a")
-    yard.hands.advance(TTL_S)
-    ready_s = yard.hands.seconds + TTL_S
-    while yard.hands.seconds < ready_s:
-        pause_s = yard.reaper.turn()
-        assert yard.state("a") == "running"
-        yard.hands.advance(pause_s)
-    assert yard.hands.seconds == pytest.approx(ready_s), "and looks as soon as it may"
-    yard.reaper.turn()
-    yard.hands.advance(RENEWAL_S + 0.001)
-    yard.reaper.turn()
-    assert yard.state("a") == "pending"
+def test_checks_of_a_reaper_that_has_just_started_do_not_count(setup: ReaperSetup) -> None:
+    setup.claim("a")
+    setup.clocks.advance(TTL_S)
+    ready_s = setup.clocks.seconds + TTL_S
+    while setup.clocks.seconds < ready_s:
+        pause_s = setup.reaper.turn()
+        assert setup.state("a") == "running"
+        setup.clocks.advance(pause_s)
+    assert setup.clocks.seconds == pytest.approx(ready_s), "and the first check that counts comes as soon as possible"
+    setup.reaper.turn()
+    setup.clocks.advance(RENEWAL_S + 0.001)
+    setup.reaper.turn()
+    assert setup.state("a") == "pending"
 
 
-def test_after_an_outage_looks_count_only_once_the_connection_has_stood_for_a_heartbeat(yard: Graveyard) -> None:
-    yard.settle_in()
-    raw = yard.running("a")
-    yard.hands.advance(TTL_S)
-    yard.reaper.turn()  # a first look at a silent slot, which the outage makes void
-    yard.broker.is_away = True
+def test_after_an_outage_checks_count_only_once_the_connection_has_lasted_for_a_heartbeat(setup: ReaperSetup) -> None:
+    setup.let_checks_count()
+    raw = setup.claim("a")
+    setup.clocks.advance(TTL_S)
+    setup.reaper.turn()  # a first check of a silent slot, which the outage invalidates
+    setup.broker.is_away = True
     with pytest.raises(BrokerUnavailable):
-        yard.reaper.turn()
-    yard.hands.advance(2 * TTL_S)
-    yard.broker.is_away = False
+        setup.reaper.turn()
+    setup.clocks.advance(2 * TTL_S)
+    setup.broker.is_away = False
     for _ in range(5):
-        yard.reaper.turn()
-        assert yard.state("a") == "running"
-        yard.hands.advance(TTL_S / 5 - 0.001)
-    yard.broker.renew([("slot", raw)])  # its worker has found the broker too
+        setup.reaper.turn()
+        assert setup.state("a") == "running"
+        setup.clocks.advance(TTL_S / 5 - 0.001)
+    setup.broker.renew([("slot", raw)])  # its worker has reconnected too
     for _ in range(3):
-        yard.reaper.turn()
-        yard.hands.advance(RENEWAL_S)
-        yard.broker.renew([("slot", raw)])
-    assert yard.state("a") == "running"
+        setup.reaper.turn()
+        setup.clocks.advance(RENEWAL_S)
+        setup.broker.renew([("slot", raw)])
+    assert setup.state("a") == "running"
 
 
-def test_a_look_before_an_outage_is_not_the_first_of_two(yard: Graveyard) -> None:
-    yard.settle_in()
-    yard.running("a")
-    yard.hands.advance(TTL_S)
-    yard.reaper.turn()
-    yard.broker.is_away = True
+def test_a_check_before_an_outage_is_not_the_first_of_two(setup: ReaperSetup) -> None:
+    setup.let_checks_count()
+    setup.claim("a")
+    setup.clocks.advance(TTL_S)
+    setup.reaper.turn()
+    setup.broker.is_away = True
     with pytest.raises(BrokerUnavailable):
-        yard.reaper.turn()
-    yard.broker.is_away = False
-    yard.reaper.turn()
-    yard.hands.advance(TTL_S)
-    yard.reaper.turn()
-    assert yard.state("a") == "running", "the first look that counts"
-    yard.hands.advance(RENEWAL_S + 0.001)
-    yard.reaper.turn()
-    assert yard.state("a") == "pending"
+        setup.reaper.turn()
+    setup.broker.is_away = False
+    setup.reaper.turn()
+    setup.clocks.advance(TTL_S)
+    setup.reaper.turn()
+    assert setup.state("a") == "running", "the first check that counts"
+    setup.clocks.advance(RENEWAL_S + 0.001)
+    setup.reaper.turn()
+    assert setup.state("a") == "pending"
 
 
-def test_of_two_reapers_one_gives_the_job_back(yard: Graveyard) -> None:
-    other = yard.new_reaper()
+def test_only_one_of_two_reapers_gives_the_job_back(setup: ReaperSetup) -> None:
+    other = setup.new_reaper()
     other.turn()
-    yard.settle_in()
-    yard.running("a")
-    yard.hands.advance(TTL_S)
-    yard.reaper.turn()
+    setup.let_checks_count()
+    setup.claim("a")
+    setup.clocks.advance(TTL_S)
+    setup.reaper.turn()
     other.turn()
-    yard.hands.advance(RENEWAL_S + 0.001)
-    yard.reaper.turn()
+    setup.clocks.advance(RENEWAL_S + 0.001)
+    setup.reaper.turn()
     other.turn()
-    assert yard.told.count("job.recovered") == 1
-    assert len(yard.broker.peek("low", 9)) == 1
+    assert setup.events.count("job.recovered") == 1
+    assert len(setup.broker.peek("low", 9)) == 1
 
 
-def test_a_slot_without_a_job_is_forgotten_too(yard: Graveyard) -> None:
-    yard.settle_in()
-    yard.broker.register({"idle": WorkerInfo("host", 1, 0, "0", ("low",))})
-    yard.hands.advance(TTL_S)
-    yard.reaper.turn()
-    yard.hands.advance(RENEWAL_S + 0.001)
-    yard.reaper.turn()
-    assert yard.broker.workers() == []
-    assert yard.told.count("job.recovered") == 0
+def test_a_slot_without_a_job_is_deregistered_too(setup: ReaperSetup) -> None:
+    setup.let_checks_count()
+    setup.broker.register({"idle": WorkerInfo("host", 1, 0, "0", ("low",))})
+    setup.clocks.advance(TTL_S)
+    setup.reaper.turn()
+    setup.clocks.advance(RENEWAL_S + 0.001)
+    setup.reaper.turn()
+    assert setup.broker.workers() == []
+    assert setup.events.count("job.recovered") == 0
 
 
-def test_lists_without_an_entry_are_looked_for_at_start_and_every_few_minutes(yard: Graveyard) -> None:
+def test_unregistered_slots_are_searched_at_start_and_every_few_minutes(setup: ReaperSetup) -> None:
     for _ in range(40):
-        yard.reaper.turn()
-        yard.hands.advance(10)
-    assert yard.broker.sweeps[0]
-    assert 2 <= sum(yard.broker.sweeps) <= 4
+        setup.reaper.turn()
+        setup.clocks.advance(10)
+    assert setup.broker.sweeps[0]
+    assert 2 <= sum(setup.broker.sweeps) <= 4
 
 
-def test_jobs_that_died_together_twice_are_drawn_apart(yard: Graveyard) -> None:
-    """A few per cent of jitter would have them start, and die, together again."""
-    yard.settle_in()
+def test_jobs_that_died_together_twice_are_retried_at_different_times(setup: ReaperSetup) -> None:
+    """With a jitter of a few per cent they would start, and die, together again."""
+    setup.let_checks_count()
     jobs = [f"j{n}" for n in range(16)]
     for job in jobs:
-        raw = yard.running(job, slot=job)
+        raw = setup.claim(job, slot=job)
         died_once = raw[:-1] + b',"recoveries":1}'
-        yard.broker.store.processing[job] = [died_once]
-    yard.hands.advance(TTL_S)
-    yard.reaper.turn()
-    yard.hands.advance(RENEWAL_S + 0.001)
-    yard.reaper.turn()
-    now_ms = yard.hands.wall_ns() // 1_000_000
-    waits_s = sorted((due_ms - now_ms) / 1000 for due_ms in yard.broker.store.scheduled.values())
-    backoff = yard.config.worker.backoff
+        setup.broker.store.processing[job] = [died_once]
+    setup.clocks.advance(TTL_S)
+    setup.reaper.turn()
+    setup.clocks.advance(RENEWAL_S + 0.001)
+    setup.reaper.turn()
+    now_ms = setup.clocks.wall_ns() // 1_000_000
+    waits_s = sorted((due_ms - now_ms) / 1000 for due_ms in setup.broker.store.scheduled.values())
+    backoff = setup.config.worker.backoff
     assert len(waits_s) == 16
     assert waits_s[0] >= backoff.base * (1 - backoff.jitter)
     assert waits_s[-1] - waits_s[0] > backoff.max / 3

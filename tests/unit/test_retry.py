@@ -1,4 +1,4 @@
-"""What becomes of a job after an attempt: two budgets, four backoffs, nothing by chance."""
+"""The retry policy: two budgets, four backoff strategies, changed files. No random numbers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from fileq.config import BackoffSettings
 from fileq.core.claim import Claim
-from fileq.core.job import Job, decode, encode, file_job
-from fileq.core.outcome import Cancelled, Died, Done, Failed, Outcome, Refused, Released
-from fileq.core.retry import ERROR_MAX, Policy, decide, delay_s
-from fileq.core.settlement import Verb
+from fileq.core.job import decode, encode, file_job
+from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, FinalOutcome, Refused, Released
+from fileq.core.retry import ERROR_MAX, Policy, RunChanged, decide, delay_s
+from fileq.core.settlement import Settlement, Verb
 
 NOW_MS = 1_800_000_000_000
 POLICY = Policy(max_retries=3, max_recoveries=3, backoff=BackoffSettings(base=0.5, max=10.0, jitter=0.0))
@@ -23,10 +23,6 @@ POLICY = Policy(max_retries=3, max_recoveries=3, backoff=BackoffSettings(base=0.
 def claim_of(**fields: object) -> Claim:
     job = file_job(b"/data/a", size=1, priority="low", now=datetime.now(UTC), id="a").but(**fields)
     return Claim("w", 1, "low", encode(job), job, job.id)
-
-
-def onward(raw: bytes) -> Job:
-    return decode(raw)
 
 
 @pytest.mark.parametrize(
@@ -38,17 +34,17 @@ def onward(raw: bytes) -> Job:
         ("power", 2.0, [2, 4, 8, 10]),
     ],
 )
-def test_each_strategy_grows_as_the_contract_says(strategy: str, base: float, delays: list[float]) -> None:
+def test_each_strategy_grows_by_its_formula(strategy: str, base: float, delays: list[float]) -> None:
     backoff = BackoffSettings(strategy=strategy, base=base, max=10.0, jitter=0.0)
     assert [delay_s(backoff, n) for n in range(1, len(delays) + 1)] == delays
 
 
-def test_a_list_of_delays_is_taken_as_it_is_and_its_last_is_reused() -> None:
+def test_a_list_of_delays_is_used_unchanged_and_its_last_entry_repeats() -> None:
     backoff = BackoffSettings.from_list((1.0, 5.0, 30.0))
     assert [delay_s(backoff, n) for n in (1, 2, 3, 4, 99)] == [1.0, 5.0, 30.0, 30.0, 30.0]
 
 
-def test_jitter_comes_before_the_cap() -> None:
+def test_jitter_is_applied_before_the_cap() -> None:
     backoff = BackoffSettings(base=9.0, max=10.0, jitter=0.2)
     assert delay_s(backoff, 1, chance=lambda low, high: high) == 10.0
     assert delay_s(backoff, 1, chance=lambda low, high: low) == pytest.approx(7.2)
@@ -64,12 +60,12 @@ def test_a_failure_counts_one_retry_and_waits() -> None:
     settled = decide(claim_of(retries=1), Failed("ValueError: no", "ValueError"), POLICY, now_ms=NOW_MS, duration_ms=7)
     assert (settled.verb, settled.delay_ms) == (Verb.RETRY, 1000)
     assert (settled.error, settled.kind) == ("ValueError: no", "ValueError")
-    assert onward(settled.next_raw).retries == 2
+    assert decode(settled.next_raw).retries == 2
     assert settled.duration_ms == 7
     assert not settled.died
 
 
-def test_so_there_are_at_most_four_runs_by_default() -> None:
+def test_a_job_runs_at_most_max_retries_plus_one_times() -> None:
     verbs = [decide(claim_of(retries=n), Failed("x", "X"), POLICY, now_ms=NOW_MS).verb for n in range(4)]
     assert verbs == [Verb.RETRY, Verb.RETRY, Verb.RETRY, Verb.BURY]
 
@@ -81,7 +77,7 @@ def test_a_dead_job_carries_its_error_and_when_it_failed() -> None:
     assert fields["failed_at"] == "2027-01-15T08:00:00.000Z"
 
 
-def test_a_jobs_own_limit_goes_before_the_policy() -> None:
+def test_a_jobs_own_limit_takes_precedence_over_the_policy() -> None:
     assert decide(claim_of(max_retries=0), Failed("x", "X"), POLICY, now_ms=NOW_MS).verb is Verb.BURY
     assert decide(claim_of(retries=8, max_retries=9), Failed("x", "X"), POLICY, now_ms=NOW_MS).verb is Verb.RETRY
 
@@ -94,20 +90,20 @@ def test_a_handler_may_choose_the_delay_even_beyond_the_cap() -> None:
     assert decide(claim_of(), Failed("x", "X", after_s=90.0), POLICY, now_ms=NOW_MS).delay_ms == 90_000
 
 
-def test_the_first_death_costs_a_job_nothing_but_a_mark() -> None:
+def test_the_first_death_counts_one_recovery_and_has_no_delay() -> None:
     settled = decide(claim_of(retries=2), Died("killed by SIGKILL"), POLICY, now_ms=NOW_MS)
     assert (settled.verb, settled.died) == (Verb.RELEASE, True)
-    assert (onward(settled.next_raw).recoveries, onward(settled.next_raw).retries) == (1, 2)
+    assert (decode(settled.next_raw).recoveries, decode(settled.next_raw).retries) == (1, 2)
 
 
-def test_later_deaths_wait_so_that_bystanders_part_from_the_culprit() -> None:
+def test_after_later_deaths_a_job_waits_for_its_backoff() -> None:
     settled = [decide(claim_of(recoveries=n), Died("x"), POLICY, now_ms=NOW_MS) for n in (1, 2)]
     assert [(s.verb, s.delay_ms, s.died) for s in settled] == [(Verb.RETRY, 500, True), (Verb.RETRY, 1000, True)]
 
 
-def test_past_max_recoveries_a_job_is_dead_with_what_killed_it() -> None:
+def test_past_max_recoveries_a_job_is_dead_with_the_cause_of_its_last_death() -> None:
     settled = decide(claim_of(recoveries=3, retries=1), Died("killed by SIGSEGV"), POLICY, now_ms=NOW_MS)
-    job = onward(settled.next_raw)
+    job = decode(settled.next_raw)
     assert (settled.verb, job.error, job.recoveries, job.retries) == (Verb.BURY, "killed by SIGSEGV", 4, 1)
 
 
@@ -117,17 +113,40 @@ def test_a_release_changes_nothing_about_the_job() -> None:
 
 
 @pytest.mark.parametrize("outcome", [Done(), Failed("no", "E"), Died("SIGKILL"), Released(), Cancelled()])
-def test_however_a_job_ended_how_long_it_ran_is_told(outcome: Outcome) -> None:
+def test_every_settlement_carries_how_long_the_attempt_took(outcome: FinalOutcome) -> None:
     assert decide(claim_of(), outcome, POLICY, now_ms=NOW_MS, duration_ms=1500).duration_ms == 1500
 
 
-def test_cancelled_and_done_are_what_they_say() -> None:
+def test_a_cancelled_job_is_cancelled_and_a_done_one_completed_with_its_result() -> None:
     assert decide(claim_of(), Cancelled(), POLICY, now_ms=NOW_MS).verb is Verb.CANCEL
-    done = decide(claim_of(), Done(b"{}", is_superseded=True), POLICY, now_ms=NOW_MS)
-    assert (done.verb, done.result, done.superseded) == (Verb.COMPLETE, b"{}", True)
+    done = decide(claim_of(), Done(b"{}"), POLICY, now_ms=NOW_MS)
+    assert (done.verb, done.result, done.superseded) == (Verb.COMPLETE, b"{}", False)
 
 
-def test_a_job_that_nobody_tried_to_run_is_dead_with_the_reason_and_no_attempt_counted() -> None:
+def decide_changed(*, may_run: bool, **jobs_by_version: str) -> Settlement | RunChanged:
+    versions = {signature.replace("_", "-"): job for signature, job in jobs_by_version.items()}
+    claim = claim_of(signature="1-1")
+    return decide(claim, Changed("v-2"), POLICY, now_ms=NOW_MS, jobs_by_version=versions, may_run=may_run)
+
+
+@pytest.mark.parametrize("may_run", [True, False])
+def test_a_changed_file_whose_version_has_its_own_job_is_superseded(may_run: bool) -> None:
+    decision = decide_changed(v_2="newer", v_1="a", may_run=may_run)
+    assert isinstance(decision, Settlement)
+    assert (decision.verb, decision.superseded, decision.outcome) == (Verb.COMPLETE, True, "superseded")
+
+
+@pytest.mark.parametrize("jobs_by_version", [{}, {"v_1": "a"}, {"v_2": "a"}, {"v_3": "other"}])
+def test_a_changed_file_that_no_other_job_is_for_is_run_or_released_when_the_worker_stops(
+    jobs_by_version: dict[str, str],
+) -> None:
+    assert decide_changed(may_run=True, **jobs_by_version) == RunChanged("v-2")
+    decision = decide_changed(may_run=False, **jobs_by_version)
+    assert isinstance(decision, Settlement)
+    assert (decision.verb, decision.next_raw) == (Verb.RELEASE, decision.claim.raw)
+
+
+def test_a_refused_job_is_dead_with_the_reason_and_no_attempt_counted() -> None:
     settled = decide(claim_of(retries=2), Refused("no handler", "NoHandler"), POLICY, now_ms=NOW_MS)
     assert (settled.verb, settled.refused, settled.is_failure) == (Verb.BURY, True, False)
     assert (settled.error, settled.kind, settled.outcome) == ("no handler", "NoHandler", "refused")
@@ -141,18 +160,18 @@ def test_a_job_that_nobody_tried_to_run_is_dead_with_the_reason_and_no_attempt_c
     "outcome",
     [Refused("not a job: x", "Undecodable"), Failed("not a job: x", "Undecodable"), Died("its worker died")],
 )
-def test_bytes_that_are_no_job_are_buried_as_they_are(outcome: Refused | Failed | Died) -> None:
+def test_bytes_that_are_not_a_job_are_buried_unchanged(outcome: Refused | Failed | Died) -> None:
     claim = Claim("w", 1, "low", b"\xff", None, defect="not a job: x")
     settled = decide(claim, outcome, POLICY, now_ms=NOW_MS)
     assert (settled.verb, settled.next_raw, settled.error) == (Verb.BURY, b"\xff", "not a job: x")
     assert not settled.is_failure
 
 
-def test_an_endless_error_is_cut() -> None:
+def test_a_long_error_is_cut() -> None:
     assert len(decide(claim_of(), Failed("x" * 10**6, "X"), POLICY, now_ms=NOW_MS).error) == ERROR_MAX
 
 
-def test_what_another_version_knows_of_a_job_survives_its_retry() -> None:
+def test_unknown_fields_of_a_job_survive_its_retry() -> None:
     raw = encode(claim_of().job)[:-1] + b',"later":[1.10]}'  # type: ignore[arg-type]
     claim = Claim("w", 1, "low", raw, decode(raw), "a")
     assert decide(claim, Failed("x", "X"), POLICY, now_ms=NOW_MS).next_raw.endswith(b'"later":[1.10]}')

@@ -21,7 +21,7 @@ from fileq.commands.admin.queries import read_signature
 from fileq.config import Config
 from fileq.core.job import State, Version, file_job
 from fileq.core.text import printable
-from fileq.producer.outbox import priority_chooser
+from fileq.producer.priority import priority_chooser
 
 _BATCH = 500
 _SHOWN = 1000

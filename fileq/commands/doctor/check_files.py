@@ -11,8 +11,9 @@ from msgspec import Struct
 
 from fileq.config import Config, Loaded
 from fileq.core.finding import Finding, sound, unknown, wrong
-from fileq.producer.places import Places
-from fileq.producer.scan import Scanner
+from fileq.files.mounts import ScanDirMounts
+from fileq.producer.finder.rules import ScanRules
+from fileq.producer.finder.watch_modes import WatchModes
 
 COUNT_TIMEOUT_S = 2.0  # limit of one walk through a directory tree
 _WATCHES = "/proc/sys/fs/inotify/max_user_watches"
@@ -85,25 +86,25 @@ def check_watching(config: Config) -> Iterator[Finding]:
     if not os.path.isdir(root):
         return
     mode = config.producer.watch
-    places = Places(mode, root)
+    modes = WatchModes(mode, ScanDirMounts(root))
     if mode == "off":
         yield sound("watching", "off: only rescans find new files")
-    elif places.hears_nothing:
+    elif modes.is_event_free:
         reason = (
             "producer.watch is poll" if mode == "poll" else "its file system does not report changes made elsewhere"
         )
         yield sound("watching", f"by polling; {reason}")
     else:
-        polled = len(places.polled())
+        polled = len(modes.polled())
         yield sound("watching", "by events" + (f", but {polled} directories by polling" if polled else ""))
         yield _watches(root)
 
 
 def _watches(root: bytes) -> Finding:
-    from fileq.producer.watch import Watcher  # imported late: it loads watchdog
+    from fileq.producer.finder.watch import DirectoryWatcher  # imported late: it loads watchdog
 
     try:
-        watcher = Watcher(threading.Event())
+        watcher = DirectoryWatcher(threading.Event())
     except OSError as error:
         return wrong("inotify", f"{error.strerror}", "sysctl fs.inotify.max_user_instances=1024")
     try:
@@ -170,11 +171,11 @@ def check_after(config: Config) -> Iterator[Finding]:
 
 def _check_target(config: Config, end: str, folder: str) -> Finding:
     target = os.path.abspath(os.fsencode(folder))
-    scanner = Scanner(config)
-    if os.path.realpath(target).startswith(os.path.realpath(scanner.root).rstrip(b"/") + b"/"):
-        inside = scanner.root.rstrip(b"/") + b"/" + os.path.relpath(target, scanner.root)
-        if scanner.counts(os.path.join(inside, b"a.txt")):
-            below = os.fsdecode(os.path.relpath(target, scanner.root))
+    rules = ScanRules(config)
+    if os.path.realpath(target).startswith(os.path.realpath(rules.root).rstrip(b"/") + b"/"):
+        inside = rules.root.rstrip(b"/") + b"/" + os.path.relpath(target, rules.root)
+        if rules.covers(os.path.join(inside, b"a.txt")):
+            below = os.fsdecode(os.path.relpath(target, rules.root))
             return wrong(
                 "after",
                 f"files of {end} jobs are moved to {folder}, where the producer would find them again",

@@ -13,9 +13,9 @@ from fileq.commands.admin.fsck.lost_files import LostFile
 from fileq.commands.admin.fsck.report import Repair
 from fileq.config import Config
 from fileq.core.job import State, Version, decode_or_none, encode, file_job
-from fileq.core.retry import Policy
 from fileq.core.text import printable
-from fileq.producer.outbox import priority_chooser
+from fileq.producer.priority import priority_chooser
+from fileq.worker.policies import worker_policy
 from fileq.worker.reaper import reap
 
 _BATCH = 20
@@ -26,11 +26,10 @@ class Repairs:
     """`done` lists the repairs, in their order."""
 
     def __init__(self, broker: FullBroker, config: Config, here: Callable[[bytes], bytes]) -> None:
-        worker = config.worker
         self._broker = broker
         self._config = config
         self._here = here
-        self._policy = Policy(worker.max_retries, worker.max_recoveries, worker.backoff)
+        self._policy = worker_policy(config.worker)
         self.done: list[Repair] = []
 
     def repair_jobs(

@@ -1,0 +1,146 @@
+"""Which files of one scan_dir count, which directories are entered, which symbolic links are followed.
+
+Scans and events apply the same rules, so both find the same files. Every file that is passed over is counted with its
+reason. The rules read names and `stat`, never contents, and remember nothing about the tree.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from fileq.config import Config
+from fileq.core.events import SkipReason
+from fileq.files.globs import FileFilter
+from fileq.producer.counts import ProducerCounts
+from fileq.producer.finder.database_files import DatabaseFiles
+from fileq.producer.finder.found_file import FoundFile, found_at
+
+
+def text_of(name: bytes) -> str:
+    """A name as globs see it. Globs are UTF-8, independent of the locale."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+class ScanRules:
+    """The rules of one scan_dir. `root` is its absolute path."""
+
+    def __init__(self, config: Config, counts: ProducerCounts | None = None) -> None:
+        producer = config.producer
+        self.root = os.path.abspath(os.fsencode(producer.scan_dir))
+        self.choice = FileFilter(producer.include_globs, producer.exclude_globs)
+        self.follows_links = producer.follow_symlinks
+        self._skip = (counts or ProducerCounts()).skip
+        self._marker = os.fsencode(producer.ready_suffix)
+        self._database = DatabaseFiles(config)
+        self._real_root = os.path.realpath(self.root)
+
+    def refresh(self) -> None:
+        """scan_dir may be a link that leads elsewhere now. Called when a walk starts."""
+        self._real_root = os.path.realpath(self.root)
+
+    # one file or directory by its path
+
+    def find(self, path: bytes) -> FoundFile | None:
+        """The file at this path as it is now, or None if it does not count or no longer exists."""
+        directory, name = os.path.split(path)
+        if not self.is_entered(directory) or not self.takes(self.prefix_of(directory), directory, name):
+            return None
+        try:
+            status = os.stat(path, follow_symlinks=False)
+            if stat.S_ISLNK(status.st_mode):
+                if not self.may_follow(path):
+                    return None
+                status = os.stat(path)
+        except OSError as error:
+            self.skip_error(error, path)
+            return None
+        return self.regular_file(path, status)
+
+    def covers(self, path: bytes) -> bool:
+        """Whether a file with this path would count, by its name alone."""
+        directory, name = os.path.split(path)
+        prefix = self.prefix_of(directory)
+        return self._enters_all(prefix.split("/")[:-1]) and self.choice.takes(prefix, text_of(name))
+
+    def is_entered(self, directory: bytes) -> bool:
+        """Whether a scan comes here: below scan_dir, not excluded, not through a link that is not followed."""
+        prefix = self.prefix_of(directory)
+        real = os.path.realpath(directory)
+        as_named = os.path.join(self._real_root, directory[len(self.root) :].strip(b"/")).rstrip(b"/")
+        if real != (as_named or b"/") and not (self.follows_links and self._is_inside(real)):
+            return False
+        return self._enters_all(prefix.split("/")[:-1])
+
+    def is_linked_directory(self, path: bytes) -> bool:
+        """Whether this is a link to a directory that scans enter. Events cannot tell it from a file."""
+        return self.follows_links and os.path.islink(path) and os.path.isdir(path) and self.is_entered(path)
+
+    def _enters_all(self, names: list[str]) -> bool:
+        above = ""
+        for name in names:
+            if not self.choice.enters(above, name):
+                return False
+            above += f"{name}/"
+        return True
+
+    # markers
+
+    def is_ready(self, path: bytes) -> bool:
+        """Whether the file's marker exists. Without `producer.ready_suffix` every file is ready."""
+        return not self._marker or os.path.lexists(path + self._marker)
+
+    def marked_file(self, path: bytes) -> bytes | None:
+        """The file that this marker belongs to, or None if the path is no marker."""
+        return path.removesuffix(self._marker) if self._marker and path.endswith(self._marker) else None
+
+    # the steps of a walk
+
+    def prefix_of(self, directory: bytes) -> str:
+        """The part of the path below scan_dir, with a slash at its end; "" for scan_dir itself."""
+        below = text_of(directory[len(self.root) :].strip(b"/"))
+        return f"{below}/" if below else ""
+
+    def takes(self, prefix: str, directory: bytes, name: bytes) -> bool:
+        """Whether a file counts by its name."""
+        if not self.choice.takes(prefix, text_of(name)):
+            self._skip(SkipReason.EXCLUDED, os.path.join(directory, name))
+            return False
+        if self._marker and name.endswith(self._marker):
+            return False
+        return not name.startswith(self._database.name) or not self._database.owns(directory, name)
+
+    def regular_file(self, path: bytes, status: os.stat_result) -> FoundFile | None:
+        if stat.S_ISREG(status.st_mode):
+            return found_at(path, status)
+        if not stat.S_ISDIR(status.st_mode):
+            self._skip(SkipReason.SPECIAL, path)
+        return None
+
+    def may_follow(self, path: bytes) -> bool:
+        """Links are followed only if `producer.follow_symlinks` is set, and never out of scan_dir."""
+        if not self.follows_links:
+            self._skip(SkipReason.SYMLINK, path)
+        elif not self._is_inside(os.path.realpath(path)):
+            self._skip(SkipReason.OUTSIDE, path)
+        else:
+            return True
+        return False
+
+    def skip_loop(self, directory: bytes) -> None:
+        self._skip(SkipReason.LOOP, directory)
+
+    def skip_error(self, error: OSError, path: bytes) -> bool:
+        """Counts an entry that cannot be read. True if the scan may miss files because of it."""
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and path != self.root:
+            self._skip(SkipReason.VANISHED, path)
+            return False
+        if error.errno == errno.ELOOP:
+            self._skip(SkipReason.LOOP, path)
+            return False
+        self._skip(SkipReason.UNREADABLE, path)
+        return True
+
+    def _is_inside(self, real: bytes) -> bool:
+        return real == self._real_root or real.startswith(self._real_root.rstrip(b"/") + b"/")

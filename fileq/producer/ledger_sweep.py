@@ -1,0 +1,153 @@
+"""Forgets files that no longer exist: the only way in which the ledger shrinks. Never touches a file.
+
+An entry is removed when its file was missing for a whole day, on the device where it was last seen, and no scan had an
+error in between. A volume that is not mounted shows another device, so none of its files are forgotten. A kill -9
+leaves the marks of missing files in the ledger; the next sweep continues from them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+from fileq.brokers.protocol import Broker
+from fileq.brokers.types import LedgerEntry
+from fileq.files.mounts import ScanDirMounts
+from fileq.producer.clock_guard import ClockGuard
+from fileq.producer.finder.rules import ScanRules
+
+DAY_MS = 24 * 3600 * 1000
+SWEEP_INTERVAL_S = 3600.0
+PAGE = 500
+Change = tuple[bytes, LedgerEntry, LedgerEntry | None]
+
+
+class LedgerSweep:
+    """Runs at most one pass over the ledger at a time, one page per turn."""
+
+    def __init__(
+        self, broker: Broker, rules: ScanRules, mounts: ScanDirMounts, clock: ClockGuard, forget_after_ms: int
+    ) -> None:
+        self._broker = broker
+        self._rules = rules
+        self._mounts = mounts
+        self._clock = clock
+        self._forget_after_ms = forget_after_ms
+        self._pass: Iterator[int] | None = None
+        self._next_sweep_s = float("-inf")
+        # Whether the ledger may hold marks, now and after the pass that is running. At start that is unknown.
+        self._may_have_marks = self._leaves_marks = True
+
+    @property
+    def is_running(self) -> bool:
+        return self._pass is not None
+
+    def plan(self, now_s: float, *, is_complete: bool) -> None:
+        """A whole scan ended. After a complete one missing files are marked or forgotten, at most once an hour.
+
+        After one with errors all marks are cleared, so that the day of the missing files starts anew."""
+        if not is_complete:
+            if self._may_have_marks:
+                self._leaves_marks = False
+                self._pass = clear_missing_marks(self._broker, self._rules.root)
+        elif now_s >= self._next_sweep_s:
+            self._next_sweep_s = now_s + SWEEP_INTERVAL_S
+            self._may_have_marks = self._leaves_marks = True
+            now_ms = self._clock.steady_ms()
+            covers = self._rules.covers
+            self._pass = sweep(self._broker, self._rules.root, self._mounts, covers, now_ms, self._forget_after_ms)
+
+    def turn(self) -> int:
+        """Handles one page and returns how many files it forgot. A BrokerError ends the pass; the next one restarts."""
+        if self._pass is None:
+            return 0
+        running, self._pass = self._pass, None
+        forgotten = next(running, None)
+        if forgotten is None:
+            self._may_have_marks = self._leaves_marks
+            return 0
+        self._pass = running
+        return forgotten
+
+
+def sweep(
+    broker: Broker,
+    root: bytes,
+    mounts: ScanDirMounts,
+    covers: Callable[[bytes], bool],
+    now_ms: int,
+    after_ms: int = DAY_MS,
+) -> Iterator[int]:
+    """Marks or forgets the missing files below a directory that this producer `covers`. Yields, page by page, how many
+    it forgot."""
+    for page in _pages(broker, root):
+        mounts.refresh()
+        changes = [
+            change
+            for path, entry in page
+            for change in _change(path, entry, mounts.device(os.path.dirname(path)), now_ms, after_ms)
+            if covers(path)
+        ]
+        # A volume that was unmounted during the checks makes its files look missing: this page changes nothing.
+        yield 0 if mounts.refresh() else _apply(broker, changes)
+
+
+def clear_missing_marks(broker: Broker, root: bytes) -> Iterator[int]:
+    """Removes every mark below a directory, page by page. Forgets nothing."""
+    for page in _pages(broker, root):
+        yield _apply(broker, [(path, entry, without_mark(entry)) for path, entry in page if entry.missing_since_ms])
+
+
+def without_mark(entry: LedgerEntry, device: str = "") -> LedgerEntry:
+    """The entry of a file that exists, on this device if one is given."""
+    return LedgerEntry(entry.versions, device=device or entry.device)
+
+
+def _pages(broker: Broker, root: bytes) -> Iterator[list[tuple[bytes, LedgerEntry]]]:
+    page = []
+    for item in broker.ledger(root.rstrip(b"/") + b"/"):
+        page.append(item)
+        if len(page) == PAGE:
+            yield page
+            page = []
+    yield page
+
+
+def _apply(broker: Broker, changes: list[Change]) -> int:
+    """Returns how many entries were removed. The broker skips an entry that changed since it was read: its file was
+    found meanwhile."""
+    if not changes:
+        return 0
+    applied = broker.update_ledger(changes)
+    return sum(ok and after is None for ok, (_, _, after) in zip(applied, changes, strict=True))
+
+
+def _change(path: bytes, entry: LedgerEntry, device: str, now_ms: int, after_ms: int) -> Iterator[Change]:
+    """How the entry changes, if it does."""
+    exists = _exists(path)
+    if exists is None:
+        return
+    after: LedgerEntry | None
+    if exists:
+        after = without_mark(entry, device)
+    elif device != entry.device:
+        after = without_mark(entry)
+    elif not entry.missing_since_ms:
+        after = LedgerEntry(entry.versions, now_ms, device)
+    elif now_ms - entry.missing_since_ms >= after_ms:
+        after = None
+    else:
+        return
+    if after != entry:
+        yield path, entry, after
+
+
+def _exists(path: bytes) -> bool | None:
+    """None if unknown, which is no reason to forget a file."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError):
+        return None
+    return True

@@ -1,0 +1,136 @@
+"""The stage that waits until files are complete. Never calls a broker, never opens a file.
+
+A file is stable when its size, modification time and inode have not changed for its settle time: a short one after its
+writer closed it or moved it in (`producer.settle`), a longer one when that is unknown (`producer.settle_unclosed`).
+
+The number of waiting files is bounded. A file without room is rejected; the caller requests a scan, which finds it
+again. A kill -9 loses the waiting files from memory, and the scan at the next start finds them again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from fileq.config import Config
+from fileq.core.events import SkipReason
+from fileq.files.mounts import ScanDirMounts
+from fileq.producer.clock_guard import ClockGuard
+from fileq.producer.counts import ProducerCounts
+from fileq.producer.finder.found_file import FoundFile
+from fileq.producer.finder.rules import ScanRules
+
+WAITING_MAX = 50_000
+CHECKS_PER_TURN = 500  # files whose time is over
+
+
+class _Waiting(Struct):
+    file: FoundFile
+    due_s: float
+
+
+class Stability:
+    """The files that may still be changing, by path."""
+
+    def __init__(
+        self, config: Config, rules: ScanRules, mounts: ScanDirMounts, clock: ClockGuard, counts: ProducerCounts
+    ) -> None:
+        self._closed_s = config.producer.settle
+        self._unclosed_s = config.producer.settle_unclosed
+        self._rules = rules
+        self._mounts = mounts
+        self._clock = clock
+        self._counts = counts
+        self._waiting: dict[bytes, _Waiting] = {}
+        self._due: list[tuple[float, bytes]] = []  # a heap; entries of postponed files are stale
+        self._aged: list[FoundFile] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._waiting) >= WAITING_MAX
+
+    def add(self, files: Iterable[FoundFile], now_s: float, *, is_closed: bool) -> bool:
+        """Takes files that events named. False if some had no room."""
+        has_room = True
+        for file in files:
+            has_room &= self._wait(file, now_s, is_closed=is_closed)
+        return has_room
+
+    def add_scanned(self, files: Iterable[FoundFile], now_s: float) -> bool:
+        """Takes files that a scan found. Those that are old enough do not wait. False if some had no room."""
+        has_room = True
+        for file in files:
+            if not self._rules.is_ready(file.path):
+                self._counts.skip(SkipReason.UNMARKED, file.path)
+            elif self._has_aged(file):
+                self._aged.append(file)
+            else:
+                has_room &= self._wait(file, now_s, is_closed=False)
+        return has_room
+
+    def turn(self, now_s: float, most: int) -> list[FoundFile]:
+        """The files that are stable now: all that were old enough when they came, and up to `most` others."""
+        stable, self._aged = self._aged, []
+        for _ in range(min(most, CHECKS_PER_TURN)):
+            due_s = self.next_due_s()
+            if due_s is None or due_s > now_s:
+                break
+            file = self._check_first(now_s)
+            if file is not None:
+                stable.append(file)
+        return stable
+
+    def next_due_s(self) -> float | None:
+        """When the next file may be stable, or None."""
+        while self._due:
+            due_s, path = self._due[0]
+            waiting = self._waiting.get(path)
+            if waiting is not None and waiting.due_s == due_s:
+                return due_s
+            heapq.heappop(self._due)
+        return None
+
+    def _wait(self, file: FoundFile, now_s: float, *, is_closed: bool) -> bool:
+        """A change or a close starts the file's time anew. False if there is no room."""
+        waiting = self._waiting.get(file.path)
+        if waiting is None and self.is_full:
+            return False
+        if waiting is None or is_closed or not file.is_unchanged_since(waiting.file):
+            due_s = now_s + (self._closed_s if is_closed else self._unclosed_s)
+            self._waiting[file.path] = _Waiting(file, due_s)
+            heapq.heappush(self._due, (due_s, file.path))
+        return True
+
+    def _check_first(self, now_s: float) -> FoundFile | None:
+        """Reads the first due file again and returns it if it is stable. A file that is gone is dropped."""
+        path = self._due[0][1]
+        file = self._rules.find(path)
+        heapq.heappop(self._due)
+        was_full, earlier = self.is_full, self._waiting.pop(path).file
+        if file is None:
+            return None
+        if not file.is_unchanged_since(earlier):
+            self._counts.skip(SkipReason.CHANGING, path)
+            # While there is no room, a changing file gives way to others. Its next event or a scan brings it back.
+            if not was_full:
+                self._wait(file, now_s, is_closed=False)
+            return None
+        if not self._rules.is_ready(path):
+            # A missing marker is not waited for: the event of its creation, or a scan, brings the file back.
+            self._counts.skip(SkipReason.UNMARKED, path)
+            return None
+        return file
+
+    def _has_aged(self, file: FoundFile) -> bool:
+        """Whether the file has not been touched for its settle time already.
+
+        Timestamps prove it only if they were written by the clock of this machine."""
+        if file.path in self._waiting or self._mounts.is_remote(os.path.dirname(file.path)):
+            return False
+        return self._clock.has_aged(max(file.ctime_ns, file.mtime_ns))

@@ -1,0 +1,167 @@
+"""The attempts of a worker: from a claim to a task of the executor, and from its outcome to a settlement.
+
+The retry policy decides; this module brings it what it needs and moves the slots. Never calls the broker: the pump
+sends the settlements.
+
+What a kill -9 leaves: the claims in the broker's processing lists. A reaper gives their jobs back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from fileq.brokers.types import LedgerEntry
+from fileq.core.breaker import Breaker
+from fileq.core.claim import Claim
+from fileq.core.events import Emit, claimed, fenced, result_dropped
+from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, FinalOutcome, Refused, Released
+from fileq.core.retry import RunChanged, decide
+from fileq.files.paths import Paths
+from fileq.handlers.routes import Routes
+from fileq.handlers.task import Ran, Task
+from fileq.worker.executors.protocol import Executor
+from fileq.worker.policies import Policies
+from fileq.worker.post_actions import version_left
+from fileq.worker.prepare import prepare
+from fileq.worker.slot import Free, Running, Slot
+from fileq.worker.slots import Slots
+
+
+class Attempts:
+    """`may_run` is False once the worker stops: then nothing starts, and claims are released."""
+
+    def __init__(
+        self,
+        slots: Slots,
+        executor: Executor,
+        routes: Routes,
+        paths: Paths,
+        breaker: Breaker,
+        policies: Policies,
+        *,
+        emit: Emit,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._slots = slots
+        self._executor = executor
+        self._routes = routes
+        self._paths = paths
+        self._breaker = breaker
+        self._policies = policies
+        self._emit = emit
+        self._monotonic = monotonic
+        self._changed: list[Slot] = []  # their files have changed; the ledger is still to be read
+
+    def start(self, claims: Iterable[Claim], *, may_run: bool) -> None:
+        """Runs, refuses or releases each claim. A claim for a slot that is not free is left out: its outcome is known,
+        and only the settlement has to be sent again."""
+        slots = self._slots.by_id
+        new = [
+            (slot, claim)
+            for claim in claims
+            if (slot := slots.get(claim.slot)) is not None and type(slot.state) is Free
+        ]
+        for _, claim in new:
+            self._emit(claimed(claim))
+        if not may_run:
+            for slot, claim in reversed(new):  # each is put at the front of its queue, so the first one goes last
+                self._end_without_run(slot, claim, Released())
+        elif tasks := [task for slot, claim in new if (task := self._run(slot, claim)) is not None]:
+            self._executor.submit(tasks)
+
+    def collect(self) -> None:
+        """Decides on the outcomes that the executor has. The executor's outcome of a lost claim is ignored."""
+        for task, ran in self._executor.collect():
+            found = self._slots.running(task.key)
+            if found is not None:
+                self._end(*found, task, ran)
+
+    def changed_paths(self) -> list[bytes]:
+        """The files that have changed since they were enqueued; decide_changed needs their ledger entries."""
+        jobs = [slot.state.claim.job for slot in self._changed if isinstance(slot.state, Running)]
+        return [job.path if job is not None else b"" for job in jobs]
+
+    @property
+    def has_changed(self) -> bool:
+        return bool(self._changed)
+
+    def decide_changed(self, entries: Sequence[LedgerEntry | None], *, may_run: bool) -> None:
+        """Decides on the changed files, given what the ledger knows of each."""
+        changed, self._changed = self._changed, []
+        tasks = []
+        for slot, entry in zip(changed, entries, strict=True):
+            assert isinstance(slot.state, Running)
+            assert slot.state.changed is not None
+            if task := self._decide_changed(slot, slot.state.claim, slot.state.changed, entry, may_run):
+                tasks.append(task)
+        if tasks:
+            self._executor.submit(tasks)
+
+    def lose(self, slot: Slot) -> None:
+        """Ends the attempt of a job that another slot has now. It is not settled."""
+        assert isinstance(slot.state, Running)
+        claim = slot.state.claim
+        if slot.state.changed is None:
+            self._executor.abandon(claim.key)
+        else:
+            self._changed.remove(slot)
+        slot.lose()
+        self._breaker.record(claim.key, None)
+        self._emit(fenced(claim))
+
+    def _run(self, slot: Slot, claim: Claim, *, changed_to: str | None = None) -> Task | None:
+        """The task to submit; None if the claim is refused."""
+        task = prepare(claim, self._routes, self._paths, runs_changed=changed_to is not None)
+        if isinstance(task, Refused):
+            self._end_without_run(slot, claim, task)
+            return None
+        slot.run(Running(claim, task.route, self._monotonic(), changed_to or _signature(claim)))
+        return task
+
+    def _end(self, slot: Slot, running: Running, task: Task, ran: Ran | Cancelled | Released) -> None:
+        if isinstance(ran, Changed):
+            running.changed = ran
+            self._changed.append(slot)
+            return
+        claim = running.claim
+        duration_ms = round((self._monotonic() - running.started_s) * 1000)
+        if isinstance(ran, Done) and ran.warning:
+            self._emit(result_dropped(claim, ran.warning))
+        leaves = version_left(task.path, claim) if self._routes[running.route].in_place else None
+        processed = leaves.signature if leaves is not None else running.signature
+        policy, now_ms = self._policies.routes[running.route], time.time_ns() // 1_000_000
+        settlement = decide(claim, ran, policy, now_ms=now_ms, duration_ms=duration_ms, leaves=leaves)
+        slot.settle(settlement, processed)
+        self._breaker.record(task.key, _sample(ran))
+
+    def _end_without_run(self, slot: Slot, claim: Claim, outcome: Refused | Released) -> None:
+        settlement = decide(claim, outcome, self._policies.worker, now_ms=time.time_ns() // 1_000_000)
+        slot.settle(settlement, _signature(claim))
+        self._breaker.record(claim.key, None)
+
+    def _decide_changed(
+        self, slot: Slot, claim: Claim, changed: Changed, entry: LedgerEntry | None, may_run: bool
+    ) -> Task | None:
+        """The task to submit, if the file is to be run as it is now."""
+        jobs_by_version = dict(entry.versions) if entry is not None else {}
+        policy, now_ms = self._policies.worker, time.time_ns() // 1_000_000
+        decision = decide(claim, changed, policy, now_ms=now_ms, jobs_by_version=jobs_by_version, may_run=may_run)
+        if isinstance(decision, RunChanged):
+            return self._run(slot, claim, changed_to=decision.signature)
+        slot.settle(decision, _signature(claim))
+        self._breaker.record(claim.key, None)
+        return None
+
+
+def _signature(claim: Claim) -> str | None:
+    return claim.job.signature if claim.job is not None else None
+
+
+def _sample(outcome: FinalOutcome) -> bool | None:
+    """Whether the attempt succeeded, for the breaker; None if the outcome says nothing about the handler."""
+    if isinstance(outcome, Done):
+        return True
+    if isinstance(outcome, Failed):
+        return False if outcome.is_sample else None
+    return False if isinstance(outcome, Died) else None

@@ -1,0 +1,72 @@
+"""The calls of settle_and_claim whose replies a pump still awaits.
+
+While the broker works on one call the pump prepares the next, about other slots. Under load two calls are in flight,
+each about half of the slots, so pump and broker work at the same time.
+
+Never sends a call again: after a lost reply the pump decides anew what to send. What a kill -9 leaves: calls that the
+broker carries out or does not, each job of them wholly; their replies are lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from fileq.brokers.protocol import Broker, PendingReply
+from fileq.brokers.types import TurnReply
+from fileq.worker.slot import Settling, Slot
+
+CALLS_MAX = 2
+
+
+class Call(NamedTuple):
+    """A call in flight and the slots it is about."""
+
+    settling: list[Slot]
+    claiming: list[Slot]
+    slots: frozenset[Slot]
+    reply: PendingReply
+
+
+class CallsInFlight:
+    """At most two, no slot in both."""
+
+    def __init__(self, broker: Broker, count: int) -> None:
+        self._broker = broker
+        self._count = count
+        self._calls: deque[Call] = deque()
+        self.share = count  # most slots of one call
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    @property
+    def is_answered(self) -> bool:
+        """The newest call has its reply already, as with a broker that works in this process."""
+        return bool(self._calls) and self._calls[-1].reply.is_answered
+
+    def slots(self) -> frozenset[Slot]:
+        """The slots of the call in flight, when a second one may be sent."""
+        return self._calls[0].slots if self._calls else frozenset()
+
+    def is_another_worth_it(self, settling: int) -> bool:
+        """While the broker is busy, another call pays off only with a full share of settlements."""
+        if len(self._calls) == CALLS_MAX:
+            return False
+        return settling - sum(len(call.settling) for call in self._calls) >= self.share
+
+    def send(self, settling: list[Slot], claiming: list[Slot]) -> None:
+        settlements = [state.settlement for slot in settling if isinstance(state := slot.state, Settling)]
+        reply = self._broker.send_settle_and_claim(settlements, [slot.id for slot in claiming])
+        if not reply.is_answered:
+            self.share = -(-self._count // CALLS_MAX)
+        self._calls.append(Call(settling, claiming, frozenset((*settling, *claiming)), reply))
+
+    def take(self) -> tuple[Call, TurnReply]:
+        """The oldest call and its reply. If taking the reply fails, the call is no longer in flight."""
+        call = self._calls.popleft()
+        return call, call.reply.take()
+
+    def drop(self) -> None:
+        while self._calls:
+            self._calls.pop().reply.drop()

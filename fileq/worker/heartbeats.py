@@ -1,0 +1,108 @@
+"""The heartbeats of a worker's slots: registers the slots, renews their leases, applies what the broker says of them.
+
+Never renews while a call of settle_and_claim is in flight: the two would contradict each other about a slot's claim.
+
+What a kill -9 leaves: registered slots whose heartbeats run out. Then a reaper gives their jobs back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fileq.brokers.protocol import Broker
+from fileq.brokers.types import LeaseStatus, Renewal
+from fileq.core.breaker import Breaker
+from fileq.core.claim import Claim
+from fileq.core.events import Emit, fenced
+from fileq.core.process_events import SlotReplaced
+from fileq.worker.attempts import Attempts
+from fileq.worker.executors.protocol import Executor
+from fileq.worker.slot import Running, Settling, Slot
+from fileq.worker.slots import Slots
+
+
+class Heartbeats:
+    """Renews every `every_s` seconds. `due_s` is the time of the next renewal, by the monotonic clock."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        slots: Slots,
+        attempts: Attempts,
+        executor: Executor,
+        breaker: Breaker,
+        *,
+        every_s: float,
+        emit: Emit,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._broker = broker
+        self._slots = slots
+        self._attempts = attempts
+        self._executor = executor
+        self._breaker = breaker
+        self._every_s = every_s
+        self._emit = emit
+        self._monotonic = monotonic
+        self._registered_breaker = ""  # the state of the breaker as the broker knows it
+        self.due_s = 0.0
+
+    def start(self) -> None:
+        self.register()
+        self.due_s = self._monotonic() + self._every_s
+
+    def renew_now(self) -> None:
+        """Makes a renewal due at once."""
+        self.due_s = self._monotonic()
+
+    @property
+    def is_renewal_due(self) -> bool:
+        return self._monotonic() >= self.due_s
+
+    @property
+    def is_registration_due(self) -> bool:
+        return self._breaker.state != self._registered_breaker
+
+    def register(self) -> None:
+        """Registers all slots, with the state that the breaker has now."""
+        state = self._breaker.state
+        info = self._slots.info(state)
+        self._broker.register(dict.fromkeys(self._slots.by_id, info))
+        self._registered_breaker = state
+
+    def renew(self, *, may_run: bool) -> None:
+        """Renews the lease of every slot, and corrects each slot that the broker knows otherwise."""
+        renewals = self._broker.renew(self._slots.holdings())
+        self.due_s = self._monotonic() + self._every_s
+        unexpected = [claim for renewal in renewals if (claim := self._apply(renewal)) is not None]
+        if may_run:  # a stopping worker leaves such a claim alone: deregistering its slot gives the job back
+            self._attempts.start(unexpected, may_run=True)
+
+    def replace(self, slot: Slot) -> None:
+        """Continues under a new id after the broker has forgotten this slot. Its claim is lost."""
+        if isinstance(slot.state, Running):
+            self._attempts.lose(slot)
+        elif isinstance(slot.state, Settling):
+            # A slot that is gone can settle nothing, so there is no need to send it.
+            self._emit(fenced(slot.state.claim))
+        new = self._slots.replace(slot)
+        self._broker.register({new.id: self._slots.info(self._breaker.state)})
+        self._emit(SlotReplaced(slot.id, new.id))
+
+    def _apply(self, renewal: Renewal) -> Claim | None:
+        """Applies what the broker says of a slot. Returns a claim that the slot holds without knowing it."""
+        slot = self._slots.by_id.get(renewal.slot)
+        if slot is None:
+            return None
+        running = slot.state if isinstance(slot.state, Running) else None
+        match renewal.status:
+            case LeaseStatus.GONE:
+                self.replace(slot)
+            case LeaseStatus.LOST if running is not None:
+                self._attempts.lose(slot)
+            case LeaseStatus.CANCEL if running is not None and not running.is_cancelling:
+                running.is_cancelling = True
+                self._executor.cancel(running.claim.key)
+            case LeaseStatus.UNEXPECTED if running is None:
+                return renewal.claim
+        return None

@@ -1,0 +1,30 @@
+"""The retry policies of a worker: the only place that builds a Policy from the configuration."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from fileq.config import WorkerSettings
+from fileq.core.retry import Backoff, Policy
+from fileq.handlers.routes import Routes
+
+
+class Policies(Struct, frozen=True):
+    """`worker` is for claims without a route; `routes` has one policy for each route, by its number."""
+
+    worker: Policy
+    routes: tuple[Policy, ...]
+
+
+def policies_of(worker: WorkerSettings, routes: Routes) -> Policies:
+    by_route = (_policy(worker, route.max_retries, route.backoff) for route in routes)
+    return Policies(worker_policy(worker), tuple(by_route))
+
+
+def worker_policy(worker: WorkerSettings) -> Policy:
+    return _policy(worker, worker.max_retries, worker.backoff)
+
+
+def _policy(worker: WorkerSettings, max_retries: int, backoff: Backoff) -> Policy:
+    """A route may have its own `max_retries` and backoff; `max_recoveries` is always the worker's."""
+    return Policy(max_retries, worker.max_recoveries, backoff)

@@ -1,0 +1,109 @@
+"""What happens to a file once its job is settled: it is kept, deleted or moved (`worker.after`).
+
+Acts only after the broker has accepted the settlement, never before. What a kill -9 leaves: files whose job is settled
+and which are still in their folder; the ledger knows their version, so no producer enqueues them again.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import threading
+
+from msgspec import Struct
+
+from fileq.config import AfterSettings
+from fileq.core.claim import Claim
+from fileq.core.events import Emit, FileKept, ignore
+from fileq.core.job import Version
+from fileq.core.settlement import Settlement, Verb
+from fileq.files.paths import Paths
+from fileq.files.version import signature_of
+
+MOVE = "move:"
+
+
+class PostActions:
+    """Acts in a thread of its own, so that a slow disk does not delay the pump."""
+
+    def __init__(self, rules: AfterSettings, paths: Paths, emit: Emit = ignore) -> None:
+        self._rules = {Verb.COMPLETE: rules.completed, Verb.BURY: rules.dead}
+        self._paths = paths
+        self._emit = emit
+        self._queue: queue.SimpleQueue[_Action | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, settlement: Settlement, processed: str | None) -> None:
+        """Does with the file what the rule for this settlement says.
+
+        The file of a superseded job belongs to the job of its newer version, so it is kept. `processed` is the
+        signature of the version that was processed; a file that is another version now is kept too."""
+        rule = self._rules.get(settlement.verb, "keep")
+        job = settlement.claim.job
+        if rule == "keep" or job is None or not job.filepath or settlement.superseded:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="post_actions", daemon=True)
+            self._thread.start()
+        self._queue.put(_Action(rule, self._paths.here(job.path), self._paths.roots, processed))
+
+    def close(self, timeout_s: float) -> None:
+        """Waits for the actions that were added, but not longer than this."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (action := self._queue.get()) is not None:
+            try:
+                reason = _perform(action)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                reason = str(error)
+            if reason:
+                self._emit(FileKept(os.fsdecode(action.path), action.rule, reason))
+
+
+def version_left(path: bytes, claim: Claim) -> Version | None:
+    """The version of the file that a handler has left which may change its file."""
+    if claim.job is None or not path:
+        return None
+    try:
+        return Version(claim.job.path, signature_of(os.stat(path)))
+    except OSError:
+        return None
+
+
+class _Action(Struct, frozen=True):
+    rule: str
+    path: bytes
+    roots: tuple[bytes, ...]
+    processed: str | None
+
+
+def _perform(action: _Action) -> str:
+    """Returns why the file was kept; "" if it was deleted or moved."""
+    # Every program that can push a job can name any path, and a job refused for its path is a dead job too.
+    folder = os.path.realpath(os.path.dirname(action.path)) + b"/"
+    if not any(folder.startswith(os.path.realpath(root).rstrip(b"/") + b"/") for root in action.roots):
+        return "it is outside the allowed roots"
+    if action.processed is not None and signature_of(os.stat(action.path)) != action.processed:
+        return "it is another version now"
+    if action.rule == "delete":
+        os.unlink(action.path)
+    else:
+        _move(action.path, os.fsencode(action.rule.removeprefix(MOVE)))
+    return ""
+
+
+def _move(path: bytes, folder: bytes) -> None:
+    """Moves the file into the folder, under its own name or a numbered one; never replaces another file."""
+    os.makedirs(folder, exist_ok=True)
+    stem, extension = os.path.splitext(os.path.basename(path))
+    target, n = os.path.join(folder, stem + extension), 0
+    while os.path.lexists(target):
+        n += 1
+        target = os.path.join(folder, b"%s.%d%s" % (stem, n, extension))
+    shutil.move(os.fsdecode(path), os.fsdecode(target))

@@ -1,0 +1,160 @@
+"""A pump with an executor that the test controls, on a memory broker that can fail, with clocks moved by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from fileq.brokers.memory import MemoryBroker
+from fileq.brokers.types import Entry, Renewal, TurnReply
+from fileq.config import Config, config_from
+from fileq.core.breaker import Breaker
+from fileq.core.claim import ClaimKey
+from fileq.core.errors import BrokerUnavailable
+from fileq.core.job import State, Version, file_job
+from fileq.core.outcome import Released
+from fileq.core.settlement import Settlement, release
+from fileq.handlers.routes import Routes
+from fileq.handlers.task import Task
+from fileq.worker.pump import Pump
+from tests.support.clocks import Hands, Told
+
+NOW = datetime(2026, 11, 16, tzinfo=UTC)
+TTL_S = 30.0
+
+
+class FakeExecutor:
+    """An executor in which a task runs until the test ends it."""
+
+    def __init__(self) -> None:
+        self.submitted: list[Task] = []
+        self.running: dict[ClaimKey, Task] = {}
+        self.ended: list[tuple[Task, Any]] = []
+        self.cancelled: list[ClaimKey] = []
+        self.abandoned: list[ClaimKey] = []
+
+    def fileno(self) -> int:
+        raise AssertionError("the pump does not wait")
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        assert not any(task.key in self.running for task in tasks)
+        self.submitted += tasks
+        self.running |= {task.key: task for task in tasks}
+
+    def collect(self) -> list[tuple[Task, Any]]:
+        ended, self.ended = self.ended, []
+        return ended
+
+    def next_deadline_s(self) -> float | None:
+        return None
+
+    def cancel(self, key: ClaimKey) -> None:
+        self.cancelled.append(key)
+
+    def abandon(self, key: ClaimKey) -> None:
+        self.abandoned.append(key)
+        del self.running[key]
+
+    def quit(self, grace_s: float) -> None:
+        for key in list(self.running):
+            self.ended.append((self.running.pop(key), Released()))
+
+    def close(self) -> None: ...
+
+    def end(self, ran: Any, *ids: str) -> None:
+        """Ends every running task, or those of these jobs, with this outcome."""
+        for key in [key for key, task in self.running.items() if not ids or job_id(task) in ids]:
+            self.ended.append((self.running.pop(key), ran))
+
+
+class UnreliableBroker(MemoryBroker):
+    """Can be unreachable, and can lose replies of calls that it has carried out. Keeps the holdings of each renewal."""
+
+    loses_replies = 0
+    is_away = False
+    calls = 0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.renewed: list[list[tuple[str, bytes]]] = []
+
+    def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
+        if self.is_away:
+            raise BrokerUnavailable("away")
+        self.calls += 1
+        reply = super().settle_and_claim(settlements, slots)
+        if self.loses_replies:
+            self.loses_replies -= 1
+            raise BrokerUnavailable("the reply was lost")
+        return reply
+
+    def renew(self, holdings: Sequence[tuple[str, bytes]]) -> list[Renewal]:
+        self.renewed.append(list(holdings))
+        return super().renew(holdings)
+
+
+class PumpSetup:
+    """One started pump and everything it works with."""
+
+    broker_class: type[UnreliableBroker] = UnreliableBroker
+
+    def __init__(self, *, count: int = 2, **breaker: Any) -> None:
+        self.clocks = Hands()
+        self.events = Told()
+        self.config: Config = config_from(
+            {
+                "broker": "memory",
+                "worker": {"count": count, "heartbeat_ttl": f"{TTL_S}s", "backoff": {"jitter": 0}},
+                "producer": {"scan_dir": "/data"},
+                "handlers": [{"match": "**/*", "use": "fileq.handlers:checksum"}],
+                "circuit_breaker": breaker,
+            }
+        )
+        self.broker = self.broker_class(self.config, clock=lambda: self.clocks.wall_ns() // 1_000_000)
+        self.executor = FakeExecutor()
+        self.breaker = Breaker(self.config.circuit_breaker, clock=self.clocks.monotonic)
+        routes = Routes.load(self.config, app_dir="")
+        self.pump = Pump(
+            self.config,
+            self.broker,
+            self.executor,
+            routes,
+            self.config.paths,
+            self.breaker,
+            emit=self.events,
+            monotonic=self.clocks.monotonic,
+        )
+        self.pump.start()
+
+    def enqueue(self, *ids: str, signature: str | None = None) -> None:
+        for id in ids:
+            path = b"/data/" + id.encode()
+            job = file_job(path, size=1, priority="low", now=NOW, signature=signature, id=id)
+            version = Version(path, signature) if signature else None
+            self.broker.enqueue([Entry(job, "low", version=version)])
+
+    def state(self, id: str) -> State:
+        record = self.broker.records([id])[0]
+        assert record is not None
+        return record.state
+
+    def submitted(self) -> list[str]:
+        return [job_id(task) for task in self.executor.submitted]
+
+    def slot_ids(self) -> set[str]:
+        """As the broker knows them."""
+        return {view.slot for view in self.broker.workers()}
+
+    def advance_to_renewal(self) -> None:
+        self.clocks.advance(TTL_S / 3)
+
+    def reap_all(self) -> None:
+        """Lets all heartbeats run out, and gives the jobs back as a reaper does."""
+        self.clocks.advance(2 * TTL_S)
+        for suspect in self.broker.suspects():
+            self.broker.reap(suspect.slot, [release(claim) for claim in suspect.claims])
+
+
+def job_id(task: Task) -> str:
+    return task.path.removeprefix(b"/data/").decode()

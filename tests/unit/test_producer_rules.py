@@ -1,0 +1,192 @@
+"""Which files count, by the rules that scans and events share."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from fileq.config import Config, config_from
+from fileq.producer.finder.rules import ScanRules
+from fileq.producer.finder.walk import DirectoryWalk
+from tests.support.scanned_tree import EnteredDirectories, ScannedTree, following
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> ScannedTree:
+    return ScannedTree(tmp_path / "in")
+
+
+def walk_of(config: Config) -> DirectoryWalk:
+    rules = ScanRules(config)
+    return DirectoryWalk(rules, rules.root, EnteredDirectories())
+
+
+def test_a_file_is_found_as_the_file_system_describes_it(tree):
+    (tree.root / "a").write_bytes(b"12345")
+    [found] = tree.start_walk().step()
+    status = (tree.root / "a").stat()
+    assert found.signature == f"5-{status.st_mtime_ns}"
+    assert (found.size, found.mtime_ns, found.inode) == (5, status.st_mtime_ns, status.st_ino)
+    assert found == tree.rules.find(found.path)
+
+
+@pytest.mark.parametrize(
+    "name", [b"a\nb", b"'\"", b"\xff\xfe", b"-rf", b"$(touch x)", b"x" * 255, b" ", b"\\", b"*", "é".encode()]
+)
+def test_unusual_names_are_found(tree, name):
+    path = os.path.join(bytes(tree.root), name)
+    with open(path, "wb"):
+        pass
+    [found] = tree.start_walk().step()
+    assert found.path == path
+    assert tree.finds(name)
+
+
+def test_excluded_files_are_counted_and_not_found(tree):
+    tree.add("x.tmp", "deep/x.tmp", "a", ".DS_Store", "deep/.DS_Store")
+    assert tree.walk() == ["a"]
+    assert tree.skipped == {"excluded": 4}
+    assert not tree.finds("deep/x.tmp")
+
+
+def test_an_excluded_directory_is_not_entered(tmp_path):
+    tree = ScannedTree(tmp_path / "in", exclude_globs=["cache/**", "**/node_modules/**"])
+    tree.add("cache/a", "x/node_modules/y/b", "x/c")
+    assert tree.walk() == ["x/c"]
+    assert not [name for name in tree.entered.names if "cache" in name or "node_modules" in name]
+    assert not tree.finds("cache/a")
+    assert not tree.finds("x/node_modules/y/b")
+    assert not tree.rules.is_entered(bytes(tree.root / "x/node_modules/y"))
+    assert not tree.rules.covers(bytes(tree.root / "cache/a"))
+    assert tree.rules.covers(bytes(tree.root / "x/c"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("fileq.db", "fileq.db-wal", "fileq.db-shm", "fileq.db-lock", "fileq.db-listen", "fileq.db-journal"),
+        *("fileq.db.backup-v1", "fileq.db.backup-v1.unfinished", "fileq.db.backup-v1.unfinished-journal"),
+    ],
+)
+def test_the_brokers_own_files_are_never_found(tree, name):
+    tree.add(name, "a")
+    assert tree.walk() == ["a"]
+    assert not tree.finds(name)
+
+
+@pytest.mark.parametrize("name", ["fileq.db.pdf", "fileq.dbx", "fileq.db-notes", "deep/fileq.db", "fileq.db/a"])
+def test_a_file_with_a_name_similar_to_the_database_is_found(tree, name):
+    tree.add(name)
+    assert tree.walk() == [name]
+    assert tree.finds(name)
+
+
+def test_the_database_is_recognised_through_a_link_to_its_directory(tmp_path):
+    real = ScannedTree(tmp_path / "in")
+    real.add("fileq.db", "a")
+    (tmp_path / "link").symlink_to(real.root)
+    config = config_from(
+        {"sqlite": {"path": str(real.root / "fileq.db")}, "producer": {"scan_dir": str(tmp_path / "link")}}
+    )
+    assert [os.path.basename(found.path) for found in walk_of(config).step()] == [b"a"]
+
+
+def test_with_another_broker_a_file_of_that_name_is_found(tmp_path):
+    (tmp_path / "fileq.db").touch()
+    values = {"sqlite": {"path": str(tmp_path / "fileq.db")}, "producer": {"scan_dir": str(tmp_path)}}
+    assert len(walk_of(config_from({"broker": "memory", **values})).step()) == 1
+    assert len(walk_of(config_from({"broker": "sqlite", **values})).step()) == 0
+
+
+def test_pipes_are_counted_and_not_found(tree):
+    os.mkfifo(tree.root / "pipe")
+    tree.add("a")
+    assert tree.walk() == ["a"]
+    assert tree.skipped == {"special": 1}
+    assert not tree.finds("pipe")
+    assert tree.is_complete
+
+
+def test_links_are_not_followed_by_default(tree):
+    tree.add("a", "real/b")
+    (tree.root / "link").symlink_to(tree.root / "a")
+    (tree.root / "linked").symlink_to(tree.root / "real")
+    assert tree.walk() == ["a", "real/b"]
+    assert tree.skipped == {"symlink": 2}
+    assert not tree.finds("link")
+    assert tree.skipped == {"symlink": 3}
+    assert not tree.finds("linked/b")
+
+
+def test_links_within_scan_dir_are_followed_if_configured(tmp_path):
+    tree = following(tmp_path)
+    tree.add("a", "real/b")
+    (tree.root / "link").symlink_to("a")
+    (tree.root / "linked").symlink_to("real")
+    assert tree.walk() == ["a", "link", "linked/b", "real/b"]
+    assert tree.finds("link")
+    assert tree.finds("linked/b")
+    assert tree.rules.is_linked_directory(bytes(tree.root / "linked"))
+    assert not tree.rules.is_linked_directory(bytes(tree.root / "link"))
+    assert not tree.rules.is_linked_directory(bytes(tree.root / "real"))
+
+
+def test_a_link_out_of_scan_dir_is_not_followed(tmp_path):
+    tree = following(tmp_path)
+    (tmp_path / "in-other").mkdir()
+    (tmp_path / "in-other/secret").touch()
+    (tree.root / "file").symlink_to(tmp_path / "in-other/secret")
+    (tree.root / "dir").symlink_to(tmp_path / "in-other")
+    (tree.root / "up").symlink_to("..")
+    assert tree.walk() == []
+    assert tree.skipped == {"outside": 3}
+    assert not tree.finds("file")
+    assert not tree.finds("dir/secret")
+    assert not tree.rules.is_linked_directory(bytes(tree.root / "dir"))
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_an_event_below_a_directory_that_became_a_link_finds_nothing(tmp_path, follows):
+    tree = ScannedTree(tmp_path / "in", follow_symlinks=follows)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/secret").touch()
+    (tree.root / "dir").symlink_to(tmp_path / "out")
+    assert not tree.finds("dir/secret")
+
+
+def test_a_marker_is_not_found_and_belongs_to_another_file(tmp_path):
+    tree = ScannedTree(tmp_path / "in", ready_suffix=".done")
+    tree.add("a", "b", "b.done")
+    assert tree.walk() == ["a", "b"]
+    path = bytes(tree.root / "b")
+    assert tree.rules.marked_file(path + b".done") == path
+    assert tree.rules.marked_file(path) is None
+    assert tree.rules.is_ready(path)
+    assert not tree.rules.is_ready(bytes(tree.root / "a"))
+
+
+def test_without_a_suffix_every_file_is_ready(tree):
+    assert tree.rules.is_ready(b"/nowhere")
+    assert tree.rules.marked_file(b"/a.done") is None
+
+
+def test_a_missing_file_named_by_an_event_is_counted(tree):
+    assert not tree.finds("gone")
+    assert tree.skipped == {"vanished": 1}
+
+
+def test_scan_dir_may_be_the_root_directory(tmp_path):
+    config = config_from({"broker": "memory", "producer": {"scan_dir": "/", "include_globs": ["etc/passwd"]}})
+    rules = ScanRules(config)
+    assert rules.prefix_of(b"/etc") == "etc/"
+    assert rules.find(b"/etc/passwd") is not None
+    assert rules.is_entered(b"/")
+
+
+def test_scan_dir_may_be_a_link(tmp_path):
+    real = ScannedTree(tmp_path / "in")
+    real.add("x/a")
+    (tmp_path / "link").symlink_to(real.root)
+    link = ScannedTree(tmp_path / "link")
+    assert link.walk() == ["x/a"]
+    assert link.finds("x/a")
