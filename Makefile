@@ -34,8 +34,9 @@ else
 	$(PYTEST) $(PYTEST_ARGS)
 endif
 
-check: $(STAMP)  ## lint and types
+check: $(STAMP)  ## lint, formatting and types
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 docs: $(STAMP)  ## write docs/cli.md and the tables of docs/events.md and docs/metrics.md

@@ -1,4 +1,7 @@
-"""Builds the `job:*` event of each transition as JSON. Every broker publishes exactly these bytes."""
+"""Builds the `job:*` event of each transition as JSON. Every broker publishes exactly these bytes.
+
+The names come from the event classes in fileq/core/events.py, attribute `published_as`.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,20 @@ import msgspec
 
 from fileq.brokers.types import WireEvent
 from fileq.core.claim import Claim
+from fileq.core.events import JobCancelled, JobClaimed, JobCompleted, JobProduced, event_type_of
 from fileq.core.job import Job
 from fileq.core.settlement import Settlement, Verb
 
 _encoder = msgspec.json.Encoder()
+_COMPLETED = JobCompleted.published_as
 
 
 def created(job: Job) -> bytes:
-    return _event("job:created", job, job.id)
+    return _event(JobProduced.published_as, job, job.id)
 
 
 def started(claim: Claim) -> bytes:
-    return _event("job:started", claim.job, claim.id, priority=claim.queue, slot=claim.slot)
+    return _event(JobClaimed.published_as, claim.job, claim.id, priority=claim.queue, slot=claim.slot)
 
 
 def settled(s: Settlement) -> bytes:
@@ -26,9 +31,9 @@ def settled(s: Settlement) -> bytes:
     if job is not None and s.verb is Verb.COMPLETE and not s.died:
         # A shortcut for the most frequent event: it skips the general case below.
         return _encoder.encode(
-            WireEvent("job:completed", job.id, job.type, claim.queue, claim.slot, s.duration_ms, s.error, job.retries)
+            WireEvent(_COMPLETED, job.id, job.type, claim.queue, claim.slot, s.duration_ms, s.error, job.retries)
         )
-    name = _name(s)
+    name = event_type_of(s).published_as
     if not name:
         return b""
     retry_count = job.retries if job else 0
@@ -47,15 +52,7 @@ def settled(s: Settlement) -> bytes:
 
 
 def cancelled(id: str, queue: str) -> bytes:
-    return _event("job:cancelled", None, id, priority=queue, error="cancelled")
-
-
-def _name(s: Settlement) -> str:
-    if s.verb is Verb.BURY:
-        return "job:dead"
-    if s.died:
-        return "job:recovered"
-    return {Verb.COMPLETE: "job:completed", Verb.RETRY: "job:failed", Verb.CANCEL: "job:cancelled"}.get(s.verb, "")
+    return _event(JobCancelled.published_as, None, id, priority=queue, error="cancelled")
 
 
 def _event(

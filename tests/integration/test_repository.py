@@ -79,6 +79,16 @@ def test_constraints_are_names_with_exact_versions_and_nothing_else():
     assert len(pins()) == len(lines)
 
 
+def test_every_declared_dependency_is_imported_by_the_package():
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    sources = "\n".join(path.read_text() for path in (ROOT / "fileq").rglob("*.py"))
+    imported = set(re.findall(r"^\s*(?:from|import) (\w+)", sources, re.MULTILINE))
+    modules = {"pyyaml": "yaml", "opentelemetry-sdk": "opentelemetry", "opentelemetry-exporter-otlp": "opentelemetry"}
+    for requirement in declared:
+        name = re.split(r"[>=\[<]", requirement)[0]
+        assert modules.get(name, name.replace("-", "_")) in imported, f"{name} is declared and never imported"
+
+
 def test_everything_installed_for_fileq_is_pinned_to_what_is_installed():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     declared = project["project"]["dependencies"] + project["project"]["optional-dependencies"]["test"]
