@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from fileq.producer.finder import tree_watch, walk
+from fileq.producer.finder import scan, tree_watch
 from tests.support.producer_scenario import RESCAN, SETTLE, UNCLOSED, FakeWatcher, Scenario
 
 pytestmark = pytest.mark.usefixtures("fake_watchers")
@@ -72,7 +72,7 @@ def test_a_new_link_to_a_directory_is_scanned_where_links_are_followed(tmp_path)
 
 
 def test_events_do_not_wait_for_the_end_of_a_scan(scenario, monkeypatch):
-    monkeypatch.setattr(walk, "STEP_ENTRIES", 2)
+    monkeypatch.setattr(scan, "STEP_ENTRIES", 2)
     scenario.add(*(f"old/{n}" for n in range(200)))
     scenario.turn()
     scenario.add("new", "fresh/a")
@@ -85,7 +85,7 @@ def test_events_do_not_wait_for_the_end_of_a_scan(scenario, monkeypatch):
 
 
 def test_a_scan_continues_while_new_directories_keep_coming(scenario, monkeypatch):
-    monkeypatch.setattr(walk, "STEP_ENTRIES", 3)
+    monkeypatch.setattr(scan, "STEP_ENTRIES", 3)
     scenario.add(*(f"old/{n}" for n in range(30)))
     scenario.clock.advance(UNCLOSED + 1)
     for n in range(80):

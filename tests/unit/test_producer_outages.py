@@ -7,7 +7,7 @@ import pytest
 
 from fileq.core.errors import BrokerUnavailable
 from fileq.producer import enqueuer
-from fileq.producer.finder import walk
+from fileq.producer.finder import scan
 from fileq.producer.ledger_lookup import PROBE_S
 from tests.support.producer_scenario import RESCAN, SETTLE, UNCLOSED, Scenario
 
@@ -66,7 +66,7 @@ def test_an_outage_is_noticed_while_there_is_nothing_to_do(scenario):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_with_random_failures_every_version_is_enqueued_once(tmp_path, seed, monkeypatch):
-    monkeypatch.setattr(walk, "STEP_ENTRIES", 7)
+    monkeypatch.setattr(scan, "STEP_ENTRIES", 7)
     monkeypatch.setattr(enqueuer, "BATCH", 5)
     dice = random.Random(seed)
     scenario = Scenario(tmp_path / "in")

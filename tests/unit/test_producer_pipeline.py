@@ -4,7 +4,7 @@ import pytest
 
 from fileq.files import mounts
 from fileq.producer import counts, enqueuer, stability
-from fileq.producer.finder import walk
+from fileq.producer.finder import scan
 from tests.support.producer_scenario import RESCAN, SETTLE, UNCLOSED, Scenario
 
 pytestmark = pytest.mark.usefixtures("fake_watchers")
@@ -138,7 +138,7 @@ def test_files_that_keep_changing_give_way_to_others(scenario, monkeypatch):
 
 def test_while_the_enqueuer_is_full_nothing_more_is_scanned(tmp_path, monkeypatch):
     monkeypatch.setattr(enqueuer, "UNSENT_MAX", 5)
-    monkeypatch.setattr(walk, "STEP_ENTRIES", 3)
+    monkeypatch.setattr(scan, "STEP_ENTRIES", 3)
     scenario = Scenario(tmp_path / "in", rate_limit_per_sec=1)
     scenario.add(*(str(n) for n in range(40)))
     scenario.clock.advance(UNCLOSED + 1)
