@@ -127,6 +127,18 @@ def test_without_further_watches_the_producer_reports_it_once_and_polls(tmp_path
     assert scenario.events.count("producer.watch_failed") == 1
 
 
+def test_when_a_watch_is_refused_all_of_scan_dir_is_scanned_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeWatcher, "most", 2)
+    scenario = Scenario(tmp_path / "in")
+    scenario.add("a/x")
+    scenario.run(UNCLOSED + 1)
+    scenario.add("a/new", "b/x")
+    scenario.make_event(directory="b")
+    scenario.run()
+    scenario.run(UNCLOSED)
+    assert scenario.names() == ["a/new", "a/x", "b/x"]
+
+
 def test_without_an_inotify_instance_the_producer_polls(tmp_path, monkeypatch):
     def refuse(wake):
         raise OSError(errno.EMFILE, "too many instances")

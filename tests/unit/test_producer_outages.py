@@ -27,6 +27,18 @@ def test_an_outage_of_the_lookup_loses_nothing(scenario):
     assert scenario.producer.counts.found == 2
 
 
+def test_while_the_lookup_fails_nothing_more_is_scanned(scenario, monkeypatch):
+    monkeypatch.setattr(scan, "STEP_ENTRIES", 3)
+    scenario.add(*(str(n) for n in range(40)))
+    scenario.broker.is_away = lambda verb: verb == "lookup"
+    with contextlib.suppress(BrokerUnavailable):
+        scenario.turn()  # the first step only enters scan_dir
+    for _ in range(20):
+        with pytest.raises(BrokerUnavailable):
+            scenario.turn()
+        assert scenario.producer.unsent <= 3
+
+
 def test_an_outage_of_the_enqueue_call_loses_nothing(scenario):
     scenario.add("a", "b")
     scenario.clock.advance(UNCLOSED + 1)
