@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 # The first of these that runs and is new enough; override with `make PYTHON=/path/to/python3.12 …`.
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$python"; break; }; done)
-# Given to pytest as they are: make test PYTEST_ARGS='-x -k claim'
+# Passed to pytest: make test PYTEST_ARGS='-x -k claim'. The coverage is measured only when everything runs.
 PYTEST_ARGS ?=
 
 help:  ## this list
@@ -19,23 +19,20 @@ run: $(STAMP)  ## set up, then process the files dropped into ./data
 	@mkdir -p data
 	@$(BIN)/fileq all ./data
 
-# Three runs side by side: the integration tests mostly wait, the others mostly compute.
-TESTS = $(BIN)/python -X dev -W error -m coverage run -m pytest
+# More processes than cores: the integration tests mostly wait. `make test PYTEST_ARGS='-n 0'` uses none.
+TEST_PROCESSES ?= 4
+TEST_PYTHON = $(BIN)/python -X dev -W error
+PYTEST = $(TEST_PYTHON) -m pytest --dist loadscope --no-loadscope-reorder --tx '$(TEST_PROCESSES)*popen//python=$(TEST_PYTHON)'
+
 test: $(STAMP)  ## all tests with coverage, warnings as errors
-	@rm -f .coverage .coverage.*
 ifeq ($(strip $(PYTEST_ARGS)),)
-	@logs=$$(mktemp -d); trap 'rm -rf "$$logs"' EXIT; \
-	$(TESTS) tests/unit tests/conformance tests/chaos tests/integration/test_r*.py >"$$logs/computing" 2>&1 & computing=$$!; \
-	$(TESTS) tests/integration/test_[a-ost]*.py >"$$logs/waiting" 2>&1 & waiting=$$!; \
-	$(TESTS) tests/integration/test_[pqu-z]*.py; failed=$$?; \
-	wait $$waiting || failed=1; cat "$$logs/waiting"; \
-	wait $$computing || failed=1; cat "$$logs/computing"; \
-	exit $$failed
-else
-	$(TESTS) $(PYTEST_ARGS)
-endif
+	@rm -f .coverage .coverage.*
+	$(PYTEST) --measure-coverage
 	@$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
+else
+	$(PYTEST) $(PYTEST_ARGS)
+endif
 
 check: $(STAMP)  ## lint and types
 	$(BIN)/ruff check .

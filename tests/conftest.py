@@ -1,6 +1,6 @@
-"""Real servers for every test that asks: started once a run, cleared for each test.
+"""Real servers for tests: each test process starts a server once and clears it for each test.
 
-A missing server skips at a desk, saying what to install, and fails in CI, where any skip is a failure.
+Without a server its tests are skipped, with the name of the package to install. In CI every skip is a failure.
 """
 
 import os
@@ -13,16 +13,18 @@ import pytest
 
 from tests.support.servers import Certificates, Cluster, Sentinel, Server, available_servers, make_certificates
 
-# A shell has what it runs in the background ignore Ctrl-C, and that is inherited: also by programs whose tests send it.
+# A shell makes its background jobs ignore Ctrl-C. Programs that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+pytest_plugins = ["tests.support.parallel_run"]
 
 IN_CI = os.environ.get("CI", "").lower() in ("true", "1")
 S = TypeVar("S", Server, Sentinel, Cluster)
 
 
 def require(program: str, path: str | None) -> str:
-    """`path` unless it is None; then the test is skipped, or failed in CI."""
+    """Returns `path`; if it is None, skips the test, or fails it in CI."""
     if path is not None:
         return path
     reason = f"{program} is not on PATH: apt-get install {program}"
@@ -36,7 +38,8 @@ def redis_binary() -> str:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    # Also for skips that no fixture of ours decided: a module's, a mark's, a library's.
+    # Includes the skips that `require` did not decide: those of modules, marks and libraries. Only the controller of
+    # several test processes has a terminal reporter.
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if IN_CI and reporter is not None and reporter.stats.get("skipped"):
         reporter.write_line("skipped tests are failures in CI", red=True)
@@ -44,13 +47,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 class ServerPool:
-    """The servers of this run by name, each started at its first use."""
+    """The servers of this test process by name; each is started at its first use."""
 
     def __init__(self) -> None:
         self._started: dict[str, Any] = {}
 
     def lend(self, name: str, make: Callable[[], S]) -> Iterator[S]:
-        """The one kept under `name`, cleared. One that a test left broken is replaced."""
+        """Yields the server of this name, cleared; replaces one that a test left broken."""
         server = self._started.get(name)
         if server is None or not server.is_usable():
             self.close(name)
@@ -84,14 +87,14 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(params=["valkey", "redis"])
 def redis_server(request: pytest.FixtureRequest, server_pool: ServerPool) -> Iterator[Server]:
-    """An empty server, once Valkey and once Redis."""
+    """An empty server: Valkey, then Redis."""
     binary = require("redis-server", available_servers()[request.param])
     yield from server_pool.lend(request.param, lambda: Server(binary))
 
 
 @pytest.fixture
 def tls_server(server_pool: ServerPool, request: pytest.FixtureRequest) -> Iterator[Server]:
-    """An empty Redis that speaks TLS only and wants a client's certificate: `tls_server.tls` has the files."""
+    """An empty Redis that accepts only TLS with a client certificate; `tls_server.tls` names the files."""
     binary = redis_binary()
     certificates = request.getfixturevalue("certificates")
     yield from server_pool.lend("tls", lambda: Server(binary, tls=certificates))

@@ -1,19 +1,18 @@
 """Runs the handler that a worker would choose for a file, in the foreground: no queue, no retries, no record.
 
-Prints the handler's result to stdout and everything else to stderr. Must never open a broker.
+The handler itself and its log lines write to stdout and stderr. Must never open a broker.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from datetime import UTC, datetime
-from types import TracebackType
 
-import msgspec
+from msgspec import Struct
 
 from fileq.config import Loaded
 from fileq.core.claim import ClaimKey
@@ -29,18 +28,26 @@ from fileq.handlers.run import invoke
 from fileq.handlers.task import Task
 from fileq.runtime.observers import log_to_stderr
 
-OK, FAILED = 0, 1
 _FILEQ = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
-def try_path(loaded: Loaded, path: str, app_dir: str = "") -> int:
-    """Returns 0 if the handler succeeded, 1 if it failed. ConfigError if no handler matches the file."""
+class Trial(Struct, frozen=True):
+    """How one run ended. `failure` is empty if it succeeded; else the error and what a worker would do next."""
+
+    took: str
+    result: bytes = b""  # JSON
+    warning: str = ""
+    failure: str = ""
+    traceback: str = ""
+
+
+def try_path(loaded: Loaded, path: str, app_dir: str, announce: Callable[[str], None]) -> Trial:
+    """Announces the route, then runs the handler. ConfigError if no handler matches the file."""
     config = loaded.config
     log_to_stderr(config)
     routes = Routes.load(config, app_dir=app_dir)
     try:
-        task = _task(routes, config.paths, path)
-        return _try(routes, task)
+        return _try(routes, _task(routes, config.paths, path), announce)
     finally:
         routes.loop.close()
 
@@ -63,9 +70,9 @@ def _task(routes: Routes, paths: Paths, path: str) -> Task:
     return Task(ClaimKey("try", 0), encode(job), number, where, paths.roots, attempt=1, timeout_s=timeout_s)
 
 
-def _try(routes: Routes, task: Task) -> int:
+def _try(routes: Routes, task: Task, announce: Callable[[str], None]) -> Trial:
     route = routes[task.route]
-    _remark(f"{route} (timeout {format_duration(route.timeout)})")
+    announce(f"{route} (timeout {format_duration(route.timeout)})")
     started_s = time.perf_counter()
     try:
         ended = done(invoke(route, decode(task.raw), task, threading.Event(), routes.loop))
@@ -73,18 +80,11 @@ def _try(routes: Routes, task: Task) -> int:
         raise
     except BaseException as error:
         took = _since(started_s)
-        if not isinstance(error, CommandFailed | TimedOut):
-            traceback.print_exception(type(error), error, _from_handler(error.__traceback__))
+        # The error of a program or a timeout says everything; a traceback would show only fileq's own code.
+        lines = [] if isinstance(error, CommandFailed | TimedOut) else _traceback(error)
         ending = failed(error, route.give_up_on)
-        _remark(f"failed after {took}, {_next_step(ending)}: {ending.error}")
-        return FAILED
-    took = _since(started_s)
-    if ended.result:
-        print(msgspec.json.format(ended.result, indent=2).decode())
-    if ended.warning:
-        _remark(ended.warning)
-    _remark(f"done in {took}")
-    return OK
+        return Trial(took, failure=f"{_next_step(ending)}: {ending.error}", traceback="".join(lines))
+    return Trial(_since(started_s), ended.result, ended.warning)
 
 
 def _next_step(ending: Failed) -> str:
@@ -94,16 +94,13 @@ def _next_step(ending: Failed) -> str:
     return "would be retried" if ending.after_s is None else f"would be retried after {format_duration(ending.after_s)}"
 
 
-def _from_handler(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without fileq's own frames."""
+def _traceback(error: BaseException) -> list[str]:
+    """The traceback without fileq's own frames above the handler."""
+    trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_FILEQ):
         trace = trace.tb_next
-    return trace
+    return traceback.format_exception(type(error), error, trace)
 
 
 def _since(started_s: float) -> str:
     return format_duration(max(0.001, round(time.perf_counter() - started_s, 3)))
-
-
-def _remark(text: str) -> None:
-    print(text, file=sys.stderr)

@@ -1,19 +1,19 @@
-"""Every test here runs against every broker: `harness` for the defaults, `make_harness` for other settings."""
+"""Every conformance test runs on every broker: memory, SQLite, Valkey and Redis."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 
-from tests.conformance.harness import KINDS, SERVER_KINDS, Harness, open_harness
+from fileq.testing.conformance import Harness, OpenHarness
+from fileq.testing.conformance.harness import MakeHarness, harness_maker
+from tests.conformance.harness import KINDS, SERVER_KINDS
+from tests.conformance.harness import open_harness as open_harness_of
 from tests.conftest import ServerPool, require
 from tests.support.servers import Server, available_servers
-
-MakeHarness = Callable[..., Harness]
 
 
 @pytest.fixture(params=KINDS, scope="session")
@@ -23,8 +23,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def server(kind: str, server_pool: ServerPool) -> Iterator[Server | None]:
-    """The server this kind of broker needs. Nothing here harms one, so it is not cleared for each test: every
-    harness has a prefix of its own."""
+    """The server of this kind of broker. It is not cleared for each test: every harness has its own prefix."""
     if kind not in SERVER_KINDS:
         yield None
         return
@@ -34,22 +33,22 @@ def server(kind: str, server_pool: ServerPool) -> Iterator[Server | None]:
 
 @pytest.fixture
 def database_directory() -> Iterator[Path]:
-    """In memory where the machine has such a place: thousands of short transactions, each synced to the disk, would
-    test the disk. That they are synced, and what a kill leaves, is for the tests of the SQLite broker itself."""
+    """A directory in memory if the machine has one, because thousands of synced transactions would test the disk.
+
+    The tests of the SQLite broker check that transactions are synced, and what a kill leaves."""
     in_memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with TemporaryDirectory(prefix="fileq-", dir=in_memory) as directory:
         yield Path(directory)
 
 
 @pytest.fixture
-def make_harness(kind: str, database_directory: Path, server: Server | None) -> Iterator[MakeHarness]:
-    """make_harness(**{"worker.completed_max": 5}): an empty broker with these settings; closed after the test."""
-    with ExitStack() as stack:
+def open_harness(kind: str, database_directory: Path, server: Server | None) -> OpenHarness:
+    return partial(open_harness_of, kind, directory=database_directory, server=server)
 
-        def make(**overrides: Any) -> Harness:
-            harness = open_harness(kind, overrides, directory=database_directory, server=server)
-            return stack.enter_context(closing(harness))
 
+@pytest.fixture
+def make_harness(open_harness: OpenHarness) -> Iterator[MakeHarness]:
+    with harness_maker(open_harness) as make:
         yield make
 
 

@@ -2,7 +2,7 @@
 
 from fileq.commands.admin.fsck import fsck
 from fileq.core.settlement import cancel
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     completed,
     dead,
     enqueue,

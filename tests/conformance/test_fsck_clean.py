@@ -2,25 +2,25 @@
 
 from fileq.brokers.types import UnrecordedJob
 from fileq.core.settlement import complete
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
+    burial,
     claim_one,
     completed,
     enqueue,
+    expire_leases,
     foreign,
-    hopeless,
-    let_leases_run_out,
+    places_of,
     record_of,
     running,
     settle,
     snapshot,
-    whereabouts,
 )
 from tests.conformance.fsck_checks import check, fill
 
 
 def test_an_empty_broker_is_clean(harness):
     report = check(harness)
-    assert (report.is_clean, report.elements, report.records, report.slots) == (True, 0, 0, 0)
+    assert (report.is_clean, report.raws_in, report.records, report.slots) == (True, 0, 0, 0)
 
 
 def test_a_filled_broker_is_clean_and_a_check_changes_nothing(harness):
@@ -35,7 +35,7 @@ def test_a_filled_broker_is_clean_and_a_check_changes_nothing(harness):
         2,
         1,
     )
-    assert (report.elements, report.records, report.slots) == (7, 11, 2)
+    assert (report.raws_in, report.records, report.slots) == (7, 11, 2)
     assert snapshot(harness, "c1", "d1", "r1", "l1") == before
 
 
@@ -72,7 +72,7 @@ def test_a_copy_of_a_job_that_runs_or_has_ended_is_listed(harness):
 
 def test_dead_bytes_that_are_not_a_job_are_counted_and_are_not_a_problem(harness):
     harness.push_raw("low", b"not a job")
-    settle(harness, hopeless(claim_one(harness)))
+    settle(harness, burial(claim_one(harness)))
     report = check(harness)
     assert (report.is_clean, report.undecodable) == (True, 1)
 
@@ -102,7 +102,7 @@ def test_a_counter_that_is_right_at_the_second_check_is_not_reported(harness):
 
 def test_a_slot_that_renews_between_two_checks_is_not_dead(harness):
     claim = running(harness, "a")
-    let_leases_run_out(harness)
+    expire_leases(harness)
     report = check(harness, repair=True, meanwhile=lambda: harness.broker.renew([("w1", claim.raw)]))
     assert (report.is_clean, report.repairs) == (True, ())
-    assert whereabouts(harness, "a") == ["processing:w1"]
+    assert places_of(harness, "a") == ["processing:w1"]

@@ -3,19 +3,19 @@
 import pytest
 
 from fileq.core.settlement import complete
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     a_version,
     an_entry,
     claims_of,
     counter,
     drift,
     enqueue,
+    expire_leases,
     foreign,
-    let_leases_run_out,
+    places_of,
     record_of,
     register,
     settle,
-    whereabouts,
 )
 from tests.conformance.fsck_checks import assert_repaired, check, fill, kinds
 
@@ -29,7 +29,7 @@ def test_a_lost_job_is_named_and_restored(harness, place):
     assert not report.is_clean
     assert (kinds(report), report.balance.excess, report.repairs) == ([("lost", id)], 1, ())
     assert assert_repaired(harness, id) == [("reinstated", id)]
-    assert whereabouts(harness, id) == [place]
+    assert places_of(harness, id) == [place]
 
 
 def test_a_running_job_without_a_slot_is_named_and_returns_to_its_queue(harness):
@@ -37,7 +37,7 @@ def test_a_running_job_without_a_slot_is_named_and_returns_to_its_queue(harness)
     harness.lose_element("processing", record_of(harness, "run1").raw, "w2")
     assert kinds(check(harness)) == [("unheld", "run1")]
     assert assert_repaired(harness, "run1") == [("reinstated", "run1")]
-    assert whereabouts(harness, "run1") == ["low"]
+    assert places_of(harness, "run1") == ["low"]
 
 
 @pytest.mark.parametrize(("id", "place"), [("h1", "high"), ("s1", "scheduled"), ("d1", "dead_letter"), ("run1", "")])
@@ -68,17 +68,17 @@ def test_only_jobs_of_ours_get_a_record_and_those_of_other_programs_do_not(harne
 def test_a_dead_slot_without_registration_is_named_and_reaped(harness):
     fill(harness)
     harness.lose_registration("w2")
-    let_leases_run_out(harness)
+    expire_leases(harness)
     register(harness, "w1")
     harness.broker.renew([("w1", b"")])
     assert kinds(check(harness)) == [("silent", "run1")]
     assert assert_repaired(harness, "run1") == [("reaped", "run1")]
-    assert whereabouts(harness, "run1") == ["low"]
+    assert places_of(harness, "run1") == ["low"]
 
 
 def test_a_slot_that_died_idle_is_not_a_problem_and_is_removed(harness):
     register(harness, "w1")
-    let_leases_run_out(harness)
+    expire_leases(harness)
     report = check(harness)
     assert (report.is_clean, kinds(report)) == (True, [])
     assert assert_repaired(harness) == [("forgotten", "w1")]

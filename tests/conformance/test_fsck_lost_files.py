@@ -2,14 +2,14 @@
 
 import os
 
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     a_version,
     an_entry,
     completed,
     dead,
     enqueue,
+    places_of,
     record_of,
-    whereabouts,
 )
 from tests.conformance.fsck_checks import assert_repaired, check, kinds
 
@@ -37,7 +37,7 @@ def test_a_file_whose_job_left_no_trace_is_named_and_enqueued_again(harness, tmp
     assert (kinds(report), report.balance.excess) == ([("forsaken", "lost")], 1)
     assert report.problems[0].filepath == str(tmp_path / "lost")
     assert assert_repaired(harness, "lost") == [("enqueued", "lost"), ("counted", "deleted")]
-    assert whereabouts(harness, "lost") == ["low"]
+    assert places_of(harness, "lost") == ["low"]
     [entry] = harness.broker.lookup([os.fsencode(tmp_path / "lost")])
     assert [id for _, id in entry.versions] == ["lost"]
 

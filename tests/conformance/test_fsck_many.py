@@ -11,21 +11,21 @@ from fileq.brokers.sqlite import SqliteBroker
 from fileq.commands.admin.fsck import broker_walk, fsck
 from fileq.core.errors import ConfigError
 from fileq.core.settlement import cancel, complete
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     an_entry,
-    at_once,
+    burial,
     counter,
     drift,
     enqueue,
     failed,
     foreign,
-    hopeless,
     id_of,
     names,
+    places_of,
     record_of,
     register,
-    whereabouts,
 )
+from fileq.testing.conformance.concurrency import run_concurrently
 from tests.conformance.fsck_checks import assert_repaired, check, fill
 
 
@@ -62,7 +62,7 @@ def test_jobs_of_a_queue_of_another_configuration_are_not_lost(make_harness):
             with pytest.raises(ConfigError, match="the queue 'express', which is not in"):
                 fsck(broker, theirs, is_repairing=True, sleep=lambda seconds: None)
     assert check(harness).is_clean
-    assert whereabouts(harness, "a") == ["express"]
+    assert places_of(harness, "a") == ["express"]
 
 
 def config_of(harness, priorities):
@@ -110,14 +110,14 @@ def test_beside_a_busy_worker_fsck_reports_nothing(harness):
     is_done = Event()
 
     def work() -> None:
-        ends = [complete, failed, hopeless, cancel]
+        ends = [complete, failed, burial, cancel]
         try:
             for i in range(120):
                 slots = (f"w{i}", f"v{i}")
                 register(harness, *slots, broker=other)
                 first, second = other.settle_and_claim([], slots).claims
                 is_job = first.job is not None
-                other.settle_and_claim([ends[i % 4](first) if is_job else hopeless(first)], [])
+                other.settle_and_claim([ends[i % 4](first) if is_job else burial(first)], [])
                 other.deregister(slots)
                 assert second.slot == slots[1]
                 other.enqueue([an_entry(f"more-{i}", queue="high"), an_entry(f"late-{i}", delay_ms=1)])
@@ -133,7 +133,7 @@ def test_beside_a_busy_worker_fsck_reports_nothing(harness):
             reports.append(check(harness, repair=len(reports) % 2 == 1))
         return reports
 
-    _, reports = at_once(work, look)
+    _, reports = run_concurrently(work, look)
     assert reports
     for report in reports:
         assert report.is_clean, report
@@ -150,7 +150,7 @@ def test_two_concurrent_repairs_make_each_repair_once(harness):
     harness.lose_record("h1")
     harness.bend_counter("completed", 3)
     other = harness.another()
-    at_once(lambda: check(harness, repair=True), lambda: check(harness, repair=True, broker=other))
+    run_concurrently(lambda: check(harness, repair=True), lambda: check(harness, repair=True, broker=other))
     report = check(harness, repair=True)
     assert report.is_clean, report
-    assert sorted(place for id in names(40) for place in whereabouts(harness, id)) == ["low"] * 40
+    assert sorted(place for id in names(40) for place in places_of(harness, id)) == ["low"] * 40

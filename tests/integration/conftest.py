@@ -1,4 +1,4 @@
-"""Brokers for the real program."""
+"""Fixtures of the integration tests: brokers for the real program, the command line, images and pods."""
 
 import os
 from collections.abc import Iterator
@@ -10,79 +10,79 @@ from tests.conftest import ServerPool
 from tests.support.command_line import CommandLine
 from tests.support.container import Image, Pod
 from tests.support.doctor import Doctor
-from tests.support.producer_setup import Place
+from tests.support.producer_setup import BrokerSetup
 from tests.support.program import REPOSITORY, environment
 from tests.support.servers import Server, available_servers
-from tests.support.worker_setup import Farm, farm_on
+from tests.support.worker_setup import WorkerSetup, open_worker_setup
 
 
-def sqlite_place(directory: Path) -> Place:
-    return Place("sqlite", directory, {"sqlite.path": str(directory / "fileq.db")})
+def sqlite_broker_setup(directory: Path) -> BrokerSetup:
+    return BrokerSetup("sqlite", directory, {"sqlite.path": str(directory / "fileq.db")})
 
 
-def redis_place(directory: Path, server: Server) -> Place:
-    return Place("redis", directory, {"redis.addr": server.address})
+def redis_broker_setup(directory: Path, server: Server) -> BrokerSetup:
+    return BrokerSetup("redis", directory, {"redis.addr": server.address})
 
 
 @pytest.fixture
-def on_sqlite(tmp_path: Path) -> Place:
-    """For what does not depend on the broker."""
-    return sqlite_place(tmp_path)
+def on_sqlite(tmp_path: Path) -> BrokerSetup:
+    """A broker on SQLite, for tests that do not depend on the kind."""
+    return sqlite_broker_setup(tmp_path)
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, server_pool: ServerPool) -> Iterator[Place]:
-    """An empty broker of each kind; Valkey stands for Redis, which the conformance tests have compared."""
+def broker_setup(request: pytest.FixtureRequest, tmp_path: Path, server_pool: ServerPool) -> Iterator[BrokerSetup]:
+    """An empty broker of each kind. Valkey stands for Redis too: the conformance tests run on both."""
     if request.param == "sqlite":
-        yield sqlite_place(tmp_path)
+        yield sqlite_broker_setup(tmp_path)
         return
     binary = available_servers()["valkey"]
     assert binary is not None
     for server in server_pool.lend("valkey", lambda: Server(binary)):
-        yield redis_place(tmp_path, server)
+        yield redis_broker_setup(tmp_path, server)
 
 
 @pytest.fixture
 def valkey(server_pool: ServerPool) -> Iterator[Server]:
-    """An empty server, where it does not matter which."""
+    """An empty server, for tests that do not depend on the kind."""
     binary = available_servers()["valkey"]
     assert binary is not None
     yield from server_pool.lend("valkey", lambda: Server(binary))
 
 
 @pytest.fixture
-def farm(tmp_path: Path, valkey: Server) -> Iterator[Farm]:
-    """A broker on a real server, with handlers that tell what they do."""
-    with farm_on(tmp_path, {"redis.addr": valkey.address}) as farm:
-        yield farm
+def setup(tmp_path: Path, valkey: Server) -> Iterator[WorkerSetup]:
+    """A broker on a real server, with handlers that log what they do."""
+    with open_worker_setup(tmp_path, {"redis.addr": valkey.address}) as setup:
+        yield setup
 
 
 @pytest.fixture
-def sqlite_farm(tmp_path: Path) -> Iterator[Farm]:
-    with farm_on(tmp_path, {"sqlite.path": str(tmp_path / "fileq.db")}) as farm:
-        yield farm
+def sqlite_setup(tmp_path: Path) -> Iterator[WorkerSetup]:
+    with open_worker_setup(tmp_path, {"sqlite.path": str(tmp_path / "fileq.db")}) as setup:
+        yield setup
 
 
 @pytest.fixture(params=["sqlite", "redis"])
-def each_farm(request: pytest.FixtureRequest, tmp_path: Path) -> Farm:
+def each_setup(request: pytest.FixtureRequest, tmp_path: Path) -> WorkerSetup:
     """Once on each kind of broker."""
-    farm: Farm = request.getfixturevalue("farm" if request.param == "redis" else "sqlite_farm")
-    return farm
+    setup: WorkerSetup = request.getfixturevalue("setup" if request.param == "redis" else "sqlite_setup")
+    return setup
 
 
 @pytest.fixture
-def shell(each_farm: Farm, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
-    """The command line, in this process, on each kind of broker; nothing in the environment configures it."""
+def shell(each_setup: WorkerSetup, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> CommandLine:
+    """The command line in this process, on each kind of broker, without environment variables of fileq."""
     prefixes = ("FILEQ_", "REDIS_", "WORKER_", "PRODUCER_", "OBSERVABILITY_", "SQLITE_")
     for name in [name for name in os.environ if name.startswith(prefixes)]:
         monkeypatch.delenv(name)
-    monkeypatch.chdir(each_farm.directory)
-    return CommandLine(each_farm, capsys)
+    monkeypatch.chdir(each_setup.directory)
+    return CommandLine(each_setup, capsys)
 
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """What the Dockerfile makes."""
+    """The image that the Dockerfile builds."""
     image = Image(REPOSITORY / "Dockerfile", context=REPOSITORY, directory=tmp_path_factory.mktemp("image"))
     yield image.build()
     image.remove()

@@ -10,22 +10,22 @@ import pytest
 
 from fileq.brokers.types import Entry
 from fileq.core.job import decode, raw_id
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     a_job,
+    burial,
     claim_one,
     claims_of,
     dead,
-    elements,
     enqueue,
     failed,
-    hopeless,
     id_of,
     ids_in,
     names,
+    places_of,
+    raws_in,
     record_of,
     running,
     settle,
-    whereabouts,
 )
 from tests.support.command_line import CommandLine
 from tests.support.program import command, environment, run
@@ -38,19 +38,19 @@ def bury_all(shell: CommandLine, ids: list[str], slots: int = 250) -> None:
         some = ids[start : start + slots]
         enqueue(shell, *some)
         claims = claims_of(shell, *names(len(some), "slot"))
-        shell.broker.settle_and_claim([hopeless(claim) for claim in claims], [])
+        shell.broker.settle_and_claim([burial(claim) for claim in claims], [])
     shell.broker.deregister(names(slots, "slot"))
 
 
 def bury_garbage(shell: CommandLine, raw: bytes = b"not a job") -> str:
     shell.push("low", raw)
-    settle(shell, hopeless(claim_one(shell), error="not a job: malformed"))
+    settle(shell, burial(claim_one(shell), error="not a job: malformed"))
     return raw_id(raw)
 
 
 def bury_file(shell: CommandLine, id: str, path: str, error: str) -> None:
     shell.broker.enqueue([Entry(a_job(id, filepath=path, retries=3, recoveries=2), "low")])
-    settle(shell, hopeless(claim_one(shell), error=error))
+    settle(shell, burial(claim_one(shell), error=error))
 
 
 def bury_three(shell: CommandLine) -> None:
@@ -65,7 +65,7 @@ def bury_three(shell: CommandLine) -> None:
 def test_dead_jobs_are_listed_newest_first_with_attempts_error_and_times(shell: CommandLine) -> None:
     settle(shell, failed(running(shell, "a"), delay_ms=0))
     shell.broker.promote()
-    settle(shell, hopeless(claim_one(shell), error="ValueError: first\nsecond"))
+    settle(shell, burial(claim_one(shell), error="ValueError: first\nsecond"))
     dead(shell, "b")
     listed = shell.json("admin", "dlq", "list")
     assert listed["total"] == 2
@@ -117,7 +117,7 @@ def test_a_wrong_argument_is_one_line_and_nothing_is_done(
 ) -> None:
     dead(shell, "a")
     assert said in shell.fail(*words, code=2)
-    assert whereabouts(shell, "a") == ["dead_letter"]
+    assert places_of(shell, "a") == ["dead_letter"]
 
 
 # retry
@@ -131,7 +131,7 @@ def test_a_retried_job_keeps_its_id_and_resets_its_counts(shell: CommandLine) ->
         "is_dry_run": False,
         "results": [{"id": "two", "result": "retried", "filepath": "/srv/in/2026/two.txt", "reason": ""}],
     }
-    [raw] = elements(shell, "low")
+    [raw] = raws_in(shell, "low")
     job = decode(raw)
     assert (job.id, job.retries, job.recoveries, job.error, job.failed_at) == ("two", 0, 0, None, None)
     assert record_of(shell, "two").error == ""
@@ -165,7 +165,7 @@ def test_all_jobs_or_those_that_match_are_retried(shell: CommandLine, words: tup
 def test_a_dry_run_by_id_changes_nothing(shell: CommandLine) -> None:
     dead(shell, "a")
     assert shell.json("dlq", "retry", "a", "--dry-run")["count"] == 1
-    assert whereabouts(shell, "a") == ["dead_letter"]
+    assert places_of(shell, "a") == ["dead_letter"]
 
 
 def test_an_id_that_is_not_dead_is_exit_1_and_the_others_are_retried(shell: CommandLine) -> None:
@@ -173,7 +173,7 @@ def test_an_id_that_is_not_dead_is_exit_1_and_the_others_are_retried(shell: Comm
     enqueue(shell, "waiting")
     out = shell.run("dlq", "retry", "a", "waiting", "absent", code=1)
     assert "waiting: unknown: it is not in the dead-letter queue" in out
-    assert whereabouts(shell, "a") == ["low"]
+    assert places_of(shell, "a") == ["low"]
     assert ids_in(shell, "low").count("waiting") == 1
 
 
@@ -223,7 +223,7 @@ def test_a_retry_that_is_killed_and_repeated_loses_and_doubles_nothing(shell: Co
         process.send_signal(signal.SIGKILL)
     left = dead_count()
     assert shell.broker.census().drift == 0
-    everywhere = Counter(id_of(raw) for place in ("low", "dead_letter") for raw in elements(shell, place))
+    everywhere = Counter(id_of(raw) for place in ("low", "dead_letter") for raw in raws_in(shell, place))
     assert everywhere == Counter(ids)
     assert shell.json("dlq", "retry", "--all")["count"] == left
     assert Counter(ids_in(shell, "low")) == Counter(ids)

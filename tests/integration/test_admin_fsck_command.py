@@ -11,15 +11,15 @@ import pytest
 
 from fileq.commands.admin.fsck import check
 from fileq.core.job import decode
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
+    burial,
     claim_one,
     completed,
-    elements,
     enqueue,
     foreign,
-    hopeless,
     ids_in,
     names,
+    raws_in,
     record_of,
     running,
     settle,
@@ -69,7 +69,7 @@ def drop_slot(shell: CommandLine, slot: str) -> None:
 
 @pytest.mark.usefixtures("no_pauses")
 def test_a_clean_system_is_exit_0(shell: CommandLine) -> None:
-    assert "clean: checked 0 elements, 0 records, 0 slots" in shell.run("fsck")
+    assert "clean: checked 0 raws_in, 0 records, 0 slots" in shell.run("fsck")
     completed(shell, "c")
     enqueue(shell, "a", "b")
     shell.push("low", foreign("f"))
@@ -117,7 +117,7 @@ def test_a_job_of_a_slot_without_registration_returns_to_its_queue(shell: Comman
     assert [(r["action"], r["id"]) for r in repaired["repairs"]] == [("reaped", "a")]
     assert "its slot w1 died" in repaired["repairs"][0]["detail"]
     assert ids_in(shell, "low") == ["a"]
-    assert decode(elements(shell, "low")[0]).recoveries == 1
+    assert decode(raws_in(shell, "low")[0]).recoveries == 1
 
 
 def lose_all_elements(shell: CommandLine) -> None:
@@ -150,7 +150,7 @@ def test_a_repair_that_is_killed_and_repeated_restores_each_job_once(shell: Comm
 
 def test_the_real_program_finds_and_repairs_damage(shell: CommandLine) -> None:
     enqueue(shell, "a")
-    settle(shell, hopeless(claim_one(shell)))
+    settle(shell, burial(claim_one(shell)))
     enqueue(shell, "lost")
     lose_element(shell)
     ended = run("fsck", cwd=shell.directory, settings=shell.settings)

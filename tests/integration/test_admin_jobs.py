@@ -12,20 +12,20 @@ import pytest
 from fileq.brokers.types import Entry
 from fileq.core.job import Version, file_job, raw_id, typed_job
 from fileq.core.settlement import complete
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     a_job,
     an_entry,
+    burial,
     claim_one,
     completed,
     dead,
     enqueue,
     failed,
     foreign,
-    hopeless,
+    places_of,
     record_of,
     running,
     settle,
-    whereabouts,
 )
 from tests.support.command_line import CommandLine
 
@@ -68,7 +68,7 @@ def test_peek_shows_the_next_jobs_of_each_queue_and_moves_nothing(shell: Command
     assert "/data/l3.pdf" in out
     assert " in 1m" in shell.run("peek", "--queue", "scheduled")
     assert "dead_letter: the newest 1" in shell.run("peek", "--queue", "dead_letter")
-    assert whereabouts(shell, "l1") == ["low"]
+    assert places_of(shell, "l1") == ["low"]
 
 
 def test_peek_at_empty_queues(shell: CommandLine) -> None:
@@ -147,7 +147,7 @@ def test_a_job_is_shown_with_all_attempts(shell: CommandLine) -> None:
     enqueue(shell, "a")
     settle(shell, failed(claim_one(shell), error="OSError: first", delay_ms=0))
     shell.broker.promote()
-    settle(shell, hopeless(claim_one(shell), error="ValueError: last\nwith a second line"))
+    settle(shell, burial(claim_one(shell), error="ValueError: last\nwith a second line"))
     shown = shell.json("show", "a")
     assert (shown["job"]["state"], shown["job"]["attempts"], shown["json"]["id"]) == ("dead", 2, "a")
     assert [(a["number"], a["outcome"], a["error"], a["worker"]) for a in shown["attempts"]] == [
@@ -168,7 +168,7 @@ def test_a_result_is_shown(shell: CommandLine) -> None:
 
 def test_dead_bytes_are_shown_by_their_id(shell: CommandLine) -> None:
     shell.push("low", b"not a job")
-    settle(shell, hopeless(claim_one(shell), error="not a job: malformed"))
+    settle(shell, burial(claim_one(shell), error="not a job: malformed"))
     shown = shell.json("show", raw_id(b"not a job"))
     assert base64.b64decode(shown["raw_b64"]) == b"not a job"
     assert shown["json"] is None
@@ -196,7 +196,7 @@ def test_a_file_is_traced_through_all_its_versions(shell: CommandLine, name: byt
     shell.broker.promote()
     settle(shell, complete(claim_one(shell)))
     version_of(shell, path, "5-1700000001000000000", "v2")
-    settle(shell, hopeless(claim_one(shell), error="ValueError: broken"))
+    settle(shell, burial(claim_one(shell), error="ValueError: broken"))
     apart = file_job(path, size=9, priority="low", now=NOW, id="apart")
     shell.broker.enqueue([Entry(apart, "low")])
     enqueue(shell, "unrelated")
@@ -220,7 +220,7 @@ def test_a_file_is_traced_through_all_its_versions(shell: CommandLine, name: byt
 def test_a_version_whose_record_has_expired_is_still_known(shell: CommandLine) -> None:
     path = os.path.join(os.fsencode(shell.directory), b"in", b"a")
     version_of(shell, path, "4-1700000000000000000", "gone")
-    settlement = hopeless(claim_one(shell))
+    settlement = burial(claim_one(shell))
     settle(shell, settlement)
     shell.broker.discard([("gone", settlement.next_raw)])
     [version] = shell.json("trace", "in/a")["versions"]
@@ -245,7 +245,7 @@ def test_a_waiting_job_leaves_its_queue_and_a_running_one_is_requested_to_stop(s
         ("later", "cancelled", "cancelled"),
         ("run", "requested", "running"),
     ]
-    assert (whereabouts(shell, "wait"), whereabouts(shell, "stay")) == (["cancelled"], ["low"])
+    assert (places_of(shell, "wait"), places_of(shell, "stay")) == (["cancelled"], ["low"])
     assert record_of(shell, "run").is_cancel_requested
     assert "is running; its worker stops it within 10 s" in shell.run("cancel", "run")
     assert shell.broker.census().drift == 0

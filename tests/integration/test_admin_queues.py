@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.builders import enqueue
+from fileq.testing.conformance.builders import enqueue
 from tests.support.command_line import CommandLine
 
 

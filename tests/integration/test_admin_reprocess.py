@@ -11,9 +11,9 @@ import pytest
 from fileq.brokers.types import Entry
 from fileq.core.job import Version, decode, file_job
 from fileq.core.settlement import complete
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     claim_one,
-    elements,
+    raws_in,
     settle,
 )
 from tests.support.command_line import CommandLine
@@ -44,7 +44,7 @@ def test_known_files_are_enqueued_again(shell: CommandLine) -> None:
     assert sum(shell.broker.census().pending.values()) == 0
     done = shell.json("reprocess")
     assert (done["enqueued"], done["missing"], done["is_dry_run"]) == (2, 1, False)
-    [high], [low] = elements(shell, "high"), elements(shell, "low")
+    [high], [low] = raws_in(shell, "high"), raws_in(shell, "low")
     assert (decode(high).path, decode(low).path) == (pdf, odd)
     [entry] = shell.broker.lookup([pdf])
     assert entry is not None
@@ -59,7 +59,7 @@ def test_only_the_newest_version_of_a_file_is_enqueued(shell: CommandLine) -> No
     known_file(shell, b"a.txt", age_s=100)
     path = known_file(shell, b"a.txt")
     assert shell.json("reprocess")["enqueued"] == 1
-    [raw] = elements(shell, "low")
+    [raw] = raws_in(shell, "low")
     assert decode(raw).signature == f"4-{os.stat(path).st_mtime_ns}"
 
 
@@ -93,7 +93,7 @@ def test_a_path_of_the_producer_is_mapped_to_this_machine(shell: CommandLine) ->
     assert shell.json("reprocess", "--dry-run")["missing"] == 1
     mapped = f"worker.path_map={{/srv/theirs: {shell.directory}/in}}"
     assert shell.json("reprocess", "--set", mapped)["enqueued"] == 1
-    assert decode(elements(shell, "low")[0]).path == path
+    assert decode(raws_in(shell, "low")[0]).path == path
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from fileq.commands.admin.stats_text import render
 from fileq.config import config_from
 from fileq.core.job import rfc3339_ms
 from fileq.core.settlement import complete
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     an_entry,
     claims_of,
     dead,

@@ -7,120 +7,120 @@ from fileq.commands.admin.fsck import Report, fsck
 from fileq.commands.admin.stats import gather
 from fileq.config import Config, config_from
 from fileq.core.job import State
-from tests.conformance.harness import nested
-from tests.support.parallel_scenarios import together, under_way
+from fileq.testing.conformance.harness import nested
+from tests.support.parallel_scenarios import parallel_scenario, running_scenarios
 from tests.support.waiting import wait_until
-from tests.support.worker_setup import TTL_S, Farm, ids, is_running, pass_s
+from tests.support.worker_setup import TTL_S, WorkerSetup, ids, is_running, let_time_pass
 
-__all__ = ["under_way"]
-
-
-def config_of(farm: Farm) -> Config:
-    return config_from(nested({**farm.settings, "worker.heartbeat_ttl": f"{TTL_S}s"}))
+__all__ = ["running_scenarios"]
 
 
-def checked(farm: Farm, *, repair: bool = False) -> Report:
-    return fsck(farm.broker, config_of(farm), is_repairing=repair)
+def config_of(setup: WorkerSetup) -> Config:
+    return config_from(nested({**setup.settings, "worker.heartbeat_ttl": f"{TTL_S}s"}))
 
 
-def cancel_running(farm: Farm) -> None:
+def checked(setup: WorkerSetup, *, repair: bool = False) -> Report:
+    return fsck(setup.broker, config_of(setup), is_repairing=repair)
+
+
+def cancel_running(setup: WorkerSetup) -> None:
     """Cancels a handler that never returns: its child ends, its slot is free again, and only this job is cancelled."""
-    farm.worker(count=2)
-    farm.enqueue("stubborn", "endless")
-    farm.enqueue("gated", "other")
-    farm.wait_told("start", 2)
-    [child] = [line.pid for line in farm.diary("start") if line.id == "endless"]
-    [result] = control.cancel(farm.broker, ["endless"], TTL_S).results
+    setup.worker(count=2)
+    setup.enqueue("stubborn", "endless")
+    setup.enqueue("gated", "other")
+    setup.wait_logged("start", 2)
+    [child] = [line.pid for line in setup.handler_log("start") if line.id == "endless"]
+    [result] = control.cancel(setup.broker, ["endless"], TTL_S).results
     assert result.result == "requested"
-    farm.wait_for(State.CANCELLED, ["endless"], timeout_s=15)
+    setup.wait_for(State.CANCELLED, ["endless"], timeout_s=15)
     wait_until(lambda: not is_running(child), 15)
-    assert farm.states(["other"]) == {"running": 1}
-    farm.enqueue("note", "next")
-    farm.wait_for(State.COMPLETED, ["next"])
-    farm.open_gate()
-    farm.wait_for(State.COMPLETED, ["other"])
-    assert [attempt.outcome for attempt in farm.record("endless").attempts] == ["cancelled"]
-    assert checked(farm).is_clean
+    assert setup.states(["other"]) == {"running": 1}
+    setup.enqueue("note", "next")
+    setup.wait_for(State.COMPLETED, ["next"])
+    setup.open_gate()
+    setup.wait_for(State.COMPLETED, ["other"])
+    assert [attempt.outcome for attempt in setup.record("endless").attempts] == ["cancelled"]
+    assert checked(setup).is_clean
 
 
-@together("redis")
-def test_a_running_job_is_cancelled_in_its_worker_on_redis(farm: Farm) -> None:
-    cancel_running(farm)
+@parallel_scenario("redis")
+def test_a_running_job_is_cancelled_in_its_worker_on_redis(setup: WorkerSetup) -> None:
+    cancel_running(setup)
 
 
-@together("sqlite")
-def test_a_running_job_is_cancelled_in_its_worker_on_sqlite(farm: Farm) -> None:
-    cancel_running(farm)
+@parallel_scenario("sqlite")
+def test_a_running_job_is_cancelled_in_its_worker_on_sqlite(setup: WorkerSetup) -> None:
+    cancel_running(setup)
 
 
-def pause_and_resume(farm: Farm) -> None:
+def pause_and_resume(setup: WorkerSetup) -> None:
     """A second after the pause nothing is claimed from the queue; running jobs finish; other queues continue."""
-    farm.worker(count=2)
-    farm.enqueue("gated", "running")
-    farm.wait_told("start", 1)
-    assert control.set_paused(farm.broker, "low", ["high", "low"], paused=True).has_changed
-    pass_s(1.0)
-    waiting = farm.enqueue("note", *ids("low", 5))
-    farm.enqueue("note", "high", queue="high")
-    farm.wait_for(State.COMPLETED, ["high"])
-    farm.open_gate()
-    farm.wait_for(State.COMPLETED, ["running"])
-    pass_s(1.0)
-    assert farm.states(waiting) == {"pending": 5}
-    assert [queue.is_paused for queue in gather(farm.broker).queues] == [False, True]
-    control.set_paused(farm.broker, "low", ["high", "low"], paused=False)
-    farm.wait_for(State.COMPLETED, waiting)
+    setup.worker(count=2)
+    setup.enqueue("gated", "running")
+    setup.wait_logged("start", 1)
+    assert control.set_paused(setup.broker, "low", ["high", "low"], paused=True).has_changed
+    let_time_pass(1.0)
+    waiting = setup.enqueue("note", *ids("low", 5))
+    setup.enqueue("note", "high", queue="high")
+    setup.wait_for(State.COMPLETED, ["high"])
+    setup.open_gate()
+    setup.wait_for(State.COMPLETED, ["running"])
+    let_time_pass(1.0)
+    assert setup.states(waiting) == {"pending": 5}
+    assert [queue.is_paused for queue in gather(setup.broker).queues] == [False, True]
+    control.set_paused(setup.broker, "low", ["high", "low"], paused=False)
+    setup.wait_for(State.COMPLETED, waiting)
 
 
-@together("redis")
-def test_a_paused_queue_is_not_claimed_from_and_running_jobs_finish_on_redis(farm: Farm) -> None:
-    pause_and_resume(farm)
+@parallel_scenario("redis")
+def test_a_paused_queue_is_not_claimed_from_and_running_jobs_finish_on_redis(setup: WorkerSetup) -> None:
+    pause_and_resume(setup)
 
 
-@together("sqlite")
-def test_a_paused_queue_is_not_claimed_from_and_running_jobs_finish_on_sqlite(farm: Farm) -> None:
-    pause_and_resume(farm)
+@parallel_scenario("sqlite")
+def test_a_paused_queue_is_not_claimed_from_and_running_jobs_finish_on_sqlite(setup: WorkerSetup) -> None:
+    pause_and_resume(setup)
 
 
-def fsck_while_busy(farm: Farm) -> None:
+def fsck_while_busy(setup: WorkerSetup) -> None:
     """Jobs succeed, fail, are retried, die and kill their children; no fsck reports a problem."""
-    farm.worker(count=4, max_retries=1, circuit_breaker__min_samples=1000)
+    setup.worker(count=4, max_retries=1, circuit_breaker__min_samples=1000)
     jobs = [
-        *farm.enqueue("work", *ids("work", 150), payload=0.01),
-        *farm.enqueue("fails", *ids("fails", 15)),
-        *farm.enqueue("fails_twice", *ids("twice", 10)),
-        *farm.enqueue("exits", *ids("exits", 2)),
+        *setup.enqueue("work", *ids("work", 150), payload=0.01),
+        *setup.enqueue("fails", *ids("fails", 15)),
+        *setup.enqueue("fails_twice", *ids("twice", 10)),
+        *setup.enqueue("exits", *ids("exits", 2)),
     ]
-    reports = [checked(farm), checked(farm, repair=True), checked(farm)]
-    farm.wait_ended(jobs, 60)
-    reports.append(checked(farm))
+    reports = [checked(setup), checked(setup, repair=True), checked(setup)]
+    setup.wait_ended(jobs, 60)
+    reports.append(checked(setup))
     for report in reports:
         assert report.is_clean, report
         assert report.repairs == ()
-    stats = gather(farm.broker)
+    stats = gather(setup.broker)
     assert stats.totals["produced"] == len(jobs) == stats.completed + stats.dead
 
 
-@together("redis")
-def test_fsck_beside_a_busy_worker_gives_no_false_alarm_on_redis(farm: Farm) -> None:
-    fsck_while_busy(farm)
+@parallel_scenario("redis")
+def test_fsck_beside_a_busy_worker_gives_no_false_alarm_on_redis(setup: WorkerSetup) -> None:
+    fsck_while_busy(setup)
 
 
-@together("sqlite")
-def test_fsck_beside_a_busy_worker_gives_no_false_alarm_on_sqlite(farm: Farm) -> None:
-    fsck_while_busy(farm)
+@parallel_scenario("sqlite")
+def test_fsck_beside_a_busy_worker_gives_no_false_alarm_on_sqlite(setup: WorkerSetup) -> None:
+    fsck_while_busy(setup)
 
 
-@together("redis")
-def test_dead_jobs_are_retried_after_the_handler_was_fixed(farm: Farm) -> None:
-    farm.worker(count=2, max_retries=0, circuit_breaker__min_samples=1000)
-    jobs = farm.enqueue("fails", *ids("job", 20))
-    farm.wait_for(State.DEAD, jobs)
-    listed = dlq.list_dead(farm.broker, 100, error="broken")
+@parallel_scenario("redis")
+def test_dead_jobs_are_retried_after_the_handler_was_fixed(setup: WorkerSetup) -> None:
+    setup.worker(count=2, max_retries=0, circuit_breaker__min_samples=1000)
+    jobs = setup.enqueue("fails", *ids("job", 20))
+    setup.wait_for(State.DEAD, jobs)
+    listed = dlq.list_dead(setup.broker, 100, error="broken")
     assert (listed.total, len(listed.jobs)) == (20, 20)
-    farm.open_gate("mended")
-    assert dlq.retry_all(farm.broker, queue="low", error="broken").count == 20
-    farm.wait_for(State.COMPLETED, jobs)
-    assert [farm.record(job).attempt_count for job in jobs] == [2] * 20
-    assert control.workers(farm.broker).slots == 2
-    assert checked(farm).is_clean
+    setup.open_gate("mended")
+    assert dlq.retry_all(setup.broker, queue="low", error="broken").count == 20
+    setup.wait_for(State.COMPLETED, jobs)
+    assert [setup.record(job).attempt_count for job in jobs] == [2] * 20
+    assert control.workers(setup.broker).slots == 2
+    assert checked(setup).is_clean

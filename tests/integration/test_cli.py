@@ -10,7 +10,7 @@ import pytest
 
 from fileq import __version__
 from fileq.config import example_yaml
-from tests.support.producer_setup import Place
+from tests.support.producer_setup import BrokerSetup
 
 HEAVY = ("redis", "sqlite3", "yaml", "opentelemetry", "rich", "starlette", "uvicorn", "watchdog", "structlog")
 
@@ -48,11 +48,11 @@ def test_the_version_is_printed_without_importing_anything_heavy(tmp_path: Path)
     assert shown.stdout == f"fileq {__version__}\n[]\n"
 
 
-def test_stats_import_their_own_broker_and_nothing_else_that_is_heavy(place: Place) -> None:
-    with place.open():
+def test_stats_import_their_own_broker_and_nothing_else_that_is_heavy(broker_setup: BrokerSetup) -> None:
+    with broker_setup.open():
         pass
-    sets = [f"--set={key}={value}" for key, value in place.settings.items()]
-    own = {"redis": "redis", "sqlite": "sqlite3"}[place.kind]
+    sets = [f"--set={key}={value}" for key, value in broker_setup.settings.items()]
+    own = {"redis": "redis", "sqlite": "sqlite3"}[broker_setup.kind]
     code = (
         f"import sys, {own}\n"  # with the modules that it imports itself
         "before = set(sys.modules)\n"

@@ -19,24 +19,24 @@ from redis import Redis
 from fileq.cli import main
 from fileq.commands.doctor import check_files
 from tests.support.doctor import Doctor
-from tests.support.producer_setup import Place
+from tests.support.producer_setup import BrokerSetup
 from tests.support.program import Program, command, environment, run
 
 UNPRIVILEGED_UID = 65534
 
 
-def test_a_healthy_system_has_no_problem_and_one_line_for_each_check(place: Place) -> None:
-    if place.kind == "redis":
-        with Redis.from_url(f"redis://{place.settings['redis.addr']}") as client:
+def test_a_healthy_system_has_no_problem_and_one_line_for_each_check(broker_setup: BrokerSetup) -> None:
+    if broker_setup.kind == "redis":
+        with Redis.from_url(f"redis://{broker_setup.settings['redis.addr']}") as client:
             client.config_set("appendonly", "yes")
-    settings = {**place.settings, "producer.scan_dir": place.inbox, "observability.metrics_port": 0}
-    assert run("enqueue", "--type", "t", cwd=place.directory, settings=settings).returncode == 0
-    ended = run("doctor", cwd=place.directory, settings=settings)
+    settings = {**broker_setup.settings, "producer.scan_dir": broker_setup.inbox, "observability.metrics_port": 0}
+    assert run("enqueue", "--type", "t", cwd=broker_setup.directory, settings=settings).returncode == 0
+    ended = run("doctor", cwd=broker_setup.directory, settings=settings)
     assert ended.returncode == 0, ended.stdout
     *lines, empty, summary = ended.stdout.splitlines()
     assert (empty, summary, ended.stderr) == ("", "no problem found", "")
     assert all(line.startswith(("✓ ", "– ")) for line in lines)
-    assert any(line.startswith(f"✓ broker             {place.kind}, ") for line in lines)
+    assert any(line.startswith(f"✓ broker             {broker_setup.kind}, ") for line in lines)
     assert "\x1b" not in ended.stdout
 
 
@@ -144,14 +144,14 @@ def as_root(path: Path, mode: int) -> None:
 def test_directories_that_cannot_be_read_or_written_are_a_problem(
     unprivileged: None, shared_directory: Path, doctor: Doctor
 ) -> None:
-    data, place = shared_directory / "data", {"sqlite__path": "db/fileq.db"}
+    data, database = shared_directory / "data", {"sqlite__path": "db/fileq.db"}
     as_root(data, 0o000)
-    assert doctor(**place).wrong == ["scan_dir", "roots"]
+    assert doctor(**database).wrong == ["scan_dir", "roots"]
     as_root(data, 0o555)
-    assert doctor(**place).wrong == []
-    assert doctor(worker__after__completed="delete", **place).wrong == ["after"]
+    assert doctor(**database).wrong == []
+    assert doctor(worker__after__completed="delete", **database).wrong == ["after"]
     as_root(shared_directory / "db", 0o555)
-    assert doctor(**place).wrong == ["database directory"]
+    assert doctor(**database).wrong == ["database directory"]
     as_root(data, 0o755)
 
 

@@ -17,9 +17,9 @@ from fileq.brokers.types import Enqueued, Entry
 from fileq.cli import main
 from fileq.commands import enqueue as enqueue_command
 from fileq.core.job import Job, decode
-from tests.support.producer_setup import Place
+from tests.support.producer_setup import BrokerSetup
 from tests.support.program import command, environment, run
-from tests.support.worker_setup import Farm
+from tests.support.worker_setup import WorkerSetup
 
 
 class Output(NamedTuple):
@@ -33,124 +33,126 @@ def _no_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def enqueue(place: Place, *arguments: str, code: int = 0, **settings: object) -> Output:
+def enqueue(broker_setup: BrokerSetup, *arguments: str, code: int = 0, **settings: object) -> Output:
     """Runs `fileq enqueue` in this process, which is faster than starting another."""
     named = {key.replace("__", "."): value for key, value in settings.items()}
-    chosen = {"producer.scan_dir": place.inbox, **place.settings, **named}
+    chosen = {"producer.scan_dir": broker_setup.inbox, **broker_setup.settings, **named}
     sets = [f"--set={key}={value}" for key, value in chosen.items()]
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.chdir(place.directory), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with contextlib.chdir(broker_setup.directory), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         assert main(["enqueue", *arguments, *sets]) == code, err.getvalue()
     return Output(out.getvalue(), err.getvalue())
 
 
-def job_of(place: Place, id: str) -> Job:
-    with place.open() as broker:
+def job_of(broker_setup: BrokerSetup, id: str) -> Job:
+    with broker_setup.open() as broker:
         record = broker.records([id])[0]
         assert record is not None
         return decode(record.raw)
 
 
-def test_files_become_jobs_and_their_ids_are_printed_one_on_each_line(place: Place) -> None:
-    pdf, txt = place.write("a.pdf", b"four"), place.write("b.txt")
-    ids = enqueue(place, os.fsdecode(pdf), os.fsdecode(txt)).stdout.split()
-    first, second = job_of(place, ids[0]), job_of(place, ids[1])
+def test_files_become_jobs_and_their_ids_are_printed_one_on_each_line(broker_setup: BrokerSetup) -> None:
+    pdf, txt = broker_setup.write("a.pdf", b"four"), broker_setup.write("b.txt")
+    ids = enqueue(broker_setup, os.fsdecode(pdf), os.fsdecode(txt)).stdout.split()
+    first, second = job_of(broker_setup, ids[0]), job_of(broker_setup, ids[1])
     assert (first.path, first.filesize, first.priority) == (pdf, 4, "high")
     assert (second.path, second.priority) == (txt, "low")
     assert first.batch_id == second.batch_id is not None
-    assert len(place.jobs()) == 2
+    assert len(broker_setup.jobs()) == 2
 
 
-def test_a_producer_does_not_enqueue_that_version_again_but_the_command_does(place: Place) -> None:
-    path = place.write("a.txt")
-    enqueue(place, "in/a.txt")
-    again = enqueue(place, "in/a.txt").stdout.strip()
-    assert len(place.jobs()) == 2
-    settings = {**place.all_settings(), "producer.settle_unclosed": "0s"}
-    ended = run("producer", "--once", str(place.inbox), cwd=place.directory, settings=settings)
+def test_a_producer_does_not_enqueue_that_version_again_but_the_command_does(broker_setup: BrokerSetup) -> None:
+    path = broker_setup.write("a.txt")
+    enqueue(broker_setup, "in/a.txt")
+    again = enqueue(broker_setup, "in/a.txt").stdout.strip()
+    assert len(broker_setup.jobs()) == 2
+    settings = {**broker_setup.all_settings(), "producer.settle_unclosed": "0s"}
+    ended = run("producer", "--once", str(broker_setup.inbox), cwd=broker_setup.directory, settings=settings)
     assert "already known 1" in ended.stdout, ended.stderr
-    assert len(place.jobs()) == 2
-    with place.open() as broker:
+    assert len(broker_setup.jobs()) == 2
+    with broker_setup.open() as broker:
         known = broker.lookup([path])[0]
         assert known is not None
         assert known.versions[0][1] == again
         assert known.device
 
 
-def test_a_file_named_through_a_link_gets_the_path_of_the_producer(place: Place) -> None:
-    path = place.write("deep/a.txt")
-    (place.directory / "way").symlink_to(place.inbox / "deep")
-    id = enqueue(place, "way/a.txt").stdout.strip()
-    assert job_of(place, id).path == path
+def test_a_file_named_through_a_link_gets_the_path_of_the_producer(broker_setup: BrokerSetup) -> None:
+    path = broker_setup.write("deep/a.txt")
+    (broker_setup.directory / "way").symlink_to(broker_setup.inbox / "deep")
+    id = enqueue(broker_setup, "way/a.txt").stdout.strip()
+    assert job_of(broker_setup, id).path == path
 
 
-def test_a_name_that_is_not_utf8_or_has_a_line_break_is_enqueued(place: Place) -> None:
-    path = place.write(b"\xff\n.txt")
-    id = enqueue(place, os.fsdecode(path)).stdout.strip()
-    assert job_of(place, id).path == path
+def test_a_name_that_is_not_utf8_or_has_a_line_break_is_enqueued(broker_setup: BrokerSetup) -> None:
+    path = broker_setup.write(b"\xff\n.txt")
+    id = enqueue(broker_setup, os.fsdecode(path)).stdout.strip()
+    assert job_of(broker_setup, id).path == path
 
 
-def test_options_reach_the_job(place: Place) -> None:
-    place.write("a.pdf")
+def test_options_reach_the_job(broker_setup: BrokerSetup) -> None:
+    broker_setup.write("a.pdf")
     options = ["--priority", "low", "--max-retries", "0", "--timeout", "1m30s", "--delay", "1h", "--id", "mine"]
-    assert enqueue(place, "in/a.pdf", *options).stdout == "mine\n"
-    job = job_of(place, "mine")
+    assert enqueue(broker_setup, "in/a.pdf", *options).stdout == "mine\n"
+    job = job_of(broker_setup, "mine")
     assert (job.priority, job.max_retries, job.timeout, job.batch_id) == ("low", 0, 90.0, None)
     assert job.process_at is not None
-    with place.open() as broker:
+    with broker_setup.open() as broker:
         assert broker.census().scheduled == 1
 
 
-def test_a_job_waits_for_a_time_in_the_future_and_not_for_one_in_the_past(place: Place) -> None:
-    enqueue(place, "--type", "t", "--at", "2999-01-01T00:00:00Z", "--id", "later")
-    enqueue(place, "--type", "t", "--at", "2001-01-01 00:00", "--id", "now")
-    with place.open() as broker:
+def test_a_job_waits_for_a_time_in_the_future_and_not_for_one_in_the_past(broker_setup: BrokerSetup) -> None:
+    enqueue(broker_setup, "--type", "t", "--at", "2999-01-01T00:00:00Z", "--id", "later")
+    enqueue(broker_setup, "--type", "t", "--at", "2001-01-01 00:00", "--id", "now")
+    with broker_setup.open() as broker:
         later, now = broker.records(["later", "now"])
         assert later is not None
         assert now is not None
         assert (later.state, later.due_ms, now.state) == ("scheduled", 32472144000000, "pending")
 
 
-def test_the_same_id_twice_is_one_job_and_no_failure(place: Place) -> None:
-    assert enqueue(place, "--type", "t", "--id", "once").stdout == "once\n"
-    again = enqueue(place, "--type", "t", "--id", "once")
+def test_the_same_id_twice_is_one_job_and_no_failure(broker_setup: BrokerSetup) -> None:
+    assert enqueue(broker_setup, "--type", "t", "--id", "once").stdout == "once\n"
+    again = enqueue(broker_setup, "--type", "t", "--id", "once")
     assert again.stdout == "once\n"
     assert "nothing was enqueued" in again.stderr
-    assert [job.id for job in place.jobs()] == ["once"]
-    fate = json.loads(enqueue(place, "--type", "t", "--id", "once", "--json").stdout)["jobs"][0]["fate"]
+    assert [job.id for job in broker_setup.jobs()] == ["once"]
+    fate = json.loads(enqueue(broker_setup, "--type", "t", "--id", "once", "--json").stdout)["jobs"][0]["fate"]
     assert fate == "duplicate"
 
 
-def test_a_type_and_a_payload_make_a_job_without_a_file(place: Place) -> None:
-    enqueue(place, "--type", "report", "--payload", '{"n": [1, 2.50, "é"]}', "--id", "r")
-    job = job_of(place, "r")
+def test_a_type_and_a_payload_make_a_job_without_a_file(broker_setup: BrokerSetup) -> None:
+    enqueue(broker_setup, "--type", "report", "--payload", '{"n": [1, 2.50, "é"]}', "--id", "r")
+    job = job_of(broker_setup, "r")
     assert (job.type, job.filepath, job.payload_value) == ("report", "", {"n": [1, 2.5, "é"]})
 
 
-def test_json_lists_every_job(place: Place) -> None:
-    place.write("a.txt")
-    report = json.loads(enqueue(place, "in/a.txt", '{"command": "ls"}', "--json", "--at", "2999-01-01T00:00Z").stdout)
+def test_json_lists_every_job(broker_setup: BrokerSetup) -> None:
+    broker_setup.write("a.txt")
+    report = json.loads(
+        enqueue(broker_setup, "in/a.txt", '{"command": "ls"}', "--json", "--at", "2999-01-01T00:00Z").stdout
+    )
     assert set(report) == {"jobs", "batch_id"}
     file, line = report["jobs"]
     assert file == {
         "id": file["id"],
         "fate": "enqueued",
-        "filepath": str(place.inbox / "a.txt"),
+        "filepath": str(broker_setup.inbox / "a.txt"),
         "type": None,
         "priority": "low",
         "process_at": "2999-01-01T00:00:00.000Z",
     }
     assert (line["type"], line["filepath"]) == ("command", "")
-    assert job_of(place, line["id"]).batch_id == report["batch_id"]
+    assert job_of(broker_setup, line["id"]).batch_id == report["batch_id"]
 
 
-def test_an_enqueued_command_is_run_by_a_worker_that_allows_commands(sqlite_farm: Farm) -> None:
-    order = json.dumps({"command": f"echo done > {sqlite_farm.directory}/proof"})
-    ended = run("enqueue", order, cwd=sqlite_farm.directory, settings=sqlite_farm.settings)
+def test_an_enqueued_command_is_run_by_a_worker_that_allows_commands(sqlite_setup: WorkerSetup) -> None:
+    order = json.dumps({"command": f"echo done > {sqlite_setup.directory}/proof"})
+    ended = run("enqueue", order, cwd=sqlite_setup.directory, settings=sqlite_setup.settings)
     assert "allow_commands is false here" in ended.stderr
-    sqlite_farm.worker(allow_commands=True)
-    sqlite_farm.wait_ended([ended.stdout.strip()])
-    assert (sqlite_farm.directory / "proof").read_text() == "done\n"
+    sqlite_setup.worker(allow_commands=True)
+    sqlite_setup.wait_ended([ended.stdout.strip()])
+    assert (sqlite_setup.directory / "proof").read_text() == "done\n"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_an_enqueued_command_is_run_by_a_worker_that_allows_commands(sqlite_farm
 def test_an_error_is_one_line_and_exit_2_and_nothing_is_queued(
     arguments: list[str],
     said: str,
-    on_sqlite: Place,
+    on_sqlite: BrokerSetup,
 ) -> None:
     on_sqlite.write("a")
     (on_sqlite.directory / "outside").touch()
@@ -196,20 +198,20 @@ def test_an_error_is_one_line_and_exit_2_and_nothing_is_queued(
     assert not (on_sqlite.directory / "fileq.db").exists()
 
 
-def test_one_wrong_path_prevents_all_jobs_and_every_wrong_path_is_reported(place: Place) -> None:
-    place.write("a")
-    ended = enqueue(place, "in/a", "in/none", "/etc/passwd", code=2)
+def test_one_wrong_path_prevents_all_jobs_and_every_wrong_path_is_reported(broker_setup: BrokerSetup) -> None:
+    broker_setup.write("a")
+    ended = enqueue(broker_setup, "in/a", "in/none", "/etc/passwd", code=2)
     assert len(ended.stderr.splitlines()) == 2
-    assert place.jobs() == []
+    assert broker_setup.jobs() == []
 
 
-def test_the_database_itself_is_refused(on_sqlite: Place) -> None:
+def test_the_database_itself_is_refused(on_sqlite: BrokerSetup) -> None:
     enqueue(on_sqlite, "--type", "t")
     ended = enqueue(on_sqlite, "fileq.db", code=2, worker__allowed_roots=f"[{on_sqlite.directory}]")
     assert "belongs to fileq's own database" in ended.stderr
 
 
-def test_a_mapped_file_gets_the_path_of_the_producer(on_sqlite: Place) -> None:
+def test_a_mapped_file_gets_the_path_of_the_producer(on_sqlite: BrokerSetup) -> None:
     on_sqlite.write("a")
     id = enqueue(
         on_sqlite, "in/a", producer__scan_dir="/far/inbox", worker__path_map=f"{{/far/inbox: {on_sqlite.inbox}}}"
@@ -218,7 +220,7 @@ def test_a_mapped_file_gets_the_path_of_the_producer(on_sqlite: Place) -> None:
 
 
 def test_jobs_that_were_enqueued_before_an_outage_are_printed(
-    on_sqlite: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    on_sqlite: BrokerSetup, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The database is removed between two batches."""
     for n in range(4):
@@ -239,18 +241,18 @@ def test_jobs_that_were_enqueued_before_an_outage_are_printed(
     assert "was removed or replaced while in use" in shown.err
 
 
-def test_a_broker_that_refuses_is_exit_4_and_one_line(on_sqlite: Place) -> None:
+def test_a_broker_that_refuses_is_exit_4_and_one_line(on_sqlite: BrokerSetup) -> None:
     on_sqlite.write("a")
     ended = enqueue(on_sqlite, "in/a", code=4, redis__addr="127.0.0.1:1")
     assert len(ended.stderr.splitlines()) == 1
     assert "127.0.0.1:1" in ended.stderr
 
 
-def test_the_memory_broker_is_refused(on_sqlite: Place) -> None:
+def test_the_memory_broker_is_refused(on_sqlite: BrokerSetup) -> None:
     assert "broker is 'memory'" in enqueue(on_sqlite, "--type", "t", code=2, broker="memory").stderr
 
 
-def test_the_reader_of_stdout_may_exit_early(on_sqlite: Place) -> None:
+def test_the_reader_of_stdout_may_exit_early(on_sqlite: BrokerSetup) -> None:
     files = [os.fsdecode(on_sqlite.write(f"{n}")) for n in range(600)]
     settings = {"producer.scan_dir": on_sqlite.inbox, **on_sqlite.settings}
     reading, writing = os.pipe()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from fileq.commands.try_handler import try_path
+from fileq.cli.definitions.try_command import try_and_print
 from fileq.config import load
 from fileq.core.errors import ConfigError
 from fileq.handlers import registry
@@ -83,7 +83,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def tried(name: str, content: bytes = b"abc") -> int:
     if name.startswith("inbox/"):
         Path(name).write_bytes(content)
-    return try_path(load(environ={}), name)
+    return try_and_print(load(environ={}), name)
 
 
 def test_the_result_is_on_stdout_and_the_route_and_the_logs_on_stderr(
@@ -169,7 +169,7 @@ def test_a_file_without_a_handler_is_an_error_of_one_line(path: str, line: str, 
     for name in ("a.other", "a.cat"):
         (app / "inbox" / name).touch()
     with pytest.raises(ConfigError) as caught:
-        try_path(load(environ={}), path)
+        try_and_print(load(environ={}), path)
     assert len(caught.value.problems) == 1
     assert line in caught.value.problems[0]
 

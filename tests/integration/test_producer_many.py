@@ -6,29 +6,29 @@ import threading
 import time
 from collections import Counter
 
-from tests.support.producer_setup import Place, jobs_of, pending, scanned, scanned_again, wait_pending
+from tests.support.producer_setup import BrokerSetup, jobs_of, pending, wait_for_new_scan, wait_for_scans, wait_pending
 from tests.support.waiting import wait_until
 
 
-def fill(place: Place, count: int) -> None:
+def fill(broker_setup: BrokerSetup, count: int) -> None:
     for n in range(count):
-        directory = place.inbox / str(n // 500)
+        directory = broker_setup.inbox / str(n // 500)
         if n % 500 == 0:
             directory.mkdir()
         os.close(os.open(directory / f"{n}.txt", os.O_CREAT | os.O_WRONLY))
 
 
-def test_two_producers_killed_ten_times_each_enqueue_every_file_once(place: Place) -> None:
+def test_two_producers_killed_ten_times_each_enqueue_every_file_once(broker_setup: BrokerSetup) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
-    fill(place, 5_000)
+    fill(broker_setup, 5_000)
     # Slow, so that most producers are killed while they enqueue.
     settings = {"rate_limit_per_sec": 400, "settle_unclosed": "0s"}
 
     def start_and_kill(dice: random.Random) -> None:
         for n in range(10):
             # Two are killed while they start, the others while they work.
-            with place.producer(**settings, wait=n % 5 > 0) as program:
+            with broker_setup.producer(**settings, wait=n % 5 > 0) as program:
                 ends_s = time.monotonic() + dice.uniform(0.0, 0.6)
                 wait_until(lambda ends_s=ends_s: time.monotonic() >= ends_s)
                 program.kill()
@@ -38,10 +38,10 @@ def test_two_producers_killed_ten_times_each_enqueue_every_file_once(place: Plac
         thread.start()
     for thread in threads:
         thread.join()
-    with place.open() as broker:
+    with broker_setup.open() as broker:
         enqueued = pending(broker)
         print(f"{enqueued} of 5000 enqueued when the last producer was killed")
-        with place.producer(**settings, wait=False), place.producer(**settings, wait=False):
+        with broker_setup.producer(**settings, wait=False), broker_setup.producer(**settings, wait=False):
             wait_pending(broker, 5_000)
             [first, second] = [broker.census(), broker.census()]
         paths = Counter(job.path for job in jobs_of(broker))
@@ -51,10 +51,14 @@ def test_two_producers_killed_ten_times_each_enqueue_every_file_once(place: Plac
         assert 0 < enqueued < 5_000, "no producer was killed while it enqueued: the test proves nothing"
 
 
-def test_two_producers_share_the_rate_limit_and_use_it_up(place: Place) -> None:
-    fill(place, 1_500)
+def test_two_producers_share_the_rate_limit_and_use_it_up(broker_setup: BrokerSetup) -> None:
+    fill(broker_setup, 1_500)
     settings = {"rate_limit_per_sec": 200, "settle_unclosed": "0s"}
-    with place.producer(**settings, wait=False), place.producer(**settings, wait=False), place.open() as broker:
+    with (
+        broker_setup.producer(**settings, wait=False),
+        broker_setup.producer(**settings, wait=False),
+        broker_setup.open() as broker,
+    ):
         wait_pending(broker, 1_200)
         records = broker.records([job.id for job in jobs_of(broker)])
     times = sorted(record.created_ms for record in records if record is not None)
@@ -71,41 +75,41 @@ def test_two_producers_share_the_rate_limit_and_use_it_up(place: Place) -> None:
     assert 900 <= in_five_seconds <= 1_000
 
 
-def test_files_are_not_enqueued_again_after_scan_dir_was_empty_for_a_while(place: Place) -> None:
+def test_files_are_not_enqueued_again_after_scan_dir_was_empty_for_a_while(broker_setup: BrokerSetup) -> None:
     """An unmounted volume looks like this: an empty directory at the same path."""
     names = [f"{n}/a" for n in range(50)]
     for name in names:
-        place.write(name)
-    aside = place.directory / "aside"
-    with place.producer(rescan_interval="300ms") as program:
-        place.wait_for_names(*names)
-        place.inbox.rename(aside)
-        place.inbox.mkdir()
+        broker_setup.write(name)
+    aside = broker_setup.directory / "aside"
+    with broker_setup.producer(rescan_interval="300ms") as program:
+        broker_setup.wait_for_names(*names)
+        broker_setup.inbox.rename(aside)
+        broker_setup.inbox.mkdir()
         # the producer may or may not have noticed that scan_dir was missing in between
         wait_until(lambda: program.events("scan_dir.replaced") or program.events("scan_dir.restored"))
-        scanned_again(program)
+        wait_for_new_scan(program)
         assert program.readiness()[0] == 200
-        place.inbox.rmdir()
-        aside.rename(place.inbox)
-        scanned_again(program)
-        place.write("0/new")
-        place.wait_for_names(*names, "0/new")
-        scanned_again(program)
-    assert place.names() == sorted([*names, "0/new"])
+        broker_setup.inbox.rmdir()
+        aside.rename(broker_setup.inbox)
+        wait_for_new_scan(program)
+        broker_setup.write("0/new")
+        broker_setup.wait_for_names(*names, "0/new")
+        wait_for_new_scan(program)
+    assert broker_setup.names() == sorted([*names, "0/new"])
 
 
-def test_producers_of_two_directories_leave_each_others_entries_alone(place: Place) -> None:
-    other = place.directory / "in2"
+def test_producers_of_two_directories_leave_each_others_entries_alone(broker_setup: BrokerSetup) -> None:
+    other = broker_setup.directory / "in2"
     other.mkdir()
-    ours = [place.write(name) for name in ("a", "gone")]
-    theirs = [place.write(name, inbox=other) for name in ("a", "gone")]
-    with place.open() as broker:
-        with place.producer(), place.producer(inbox=other):
+    ours = [broker_setup.write(name) for name in ("a", "gone")]
+    theirs = [broker_setup.write(name, inbox=other) for name in ("a", "gone")]
+    with broker_setup.open() as broker:
+        with broker_setup.producer(), broker_setup.producer(inbox=other):
             wait_pending(broker, 4)
         os.unlink(ours[1])
         os.unlink(theirs[1])
         before = broker.lookup(theirs)
-        with place.producer():
+        with broker_setup.producer():
             # its own missing file is marked: so the sweep has run
             wait_until(lambda: (entry := broker.lookup(ours)[1]) is not None and entry.missing_since_ms, 15)
         assert broker.lookup(theirs) == before
@@ -113,11 +117,14 @@ def test_producers_of_two_directories_leave_each_others_entries_alone(place: Pla
         assert pending(broker) == 4
 
 
-def test_a_scan_of_known_files_enqueues_nothing(place: Place) -> None:
-    fill(place, 10_000)
-    with place.producer(settle_unclosed="0s", observability__log_level="warn", wait=False), place.open() as broker:
+def test_a_scan_of_known_files_enqueues_nothing(broker_setup: BrokerSetup) -> None:
+    fill(broker_setup, 10_000)
+    with (
+        broker_setup.producer(settle_unclosed="0s", observability__log_level="warn", wait=False),
+        broker_setup.open() as broker,
+    ):
         wait_pending(broker, 10_000)
-    with place.producer(settle_unclosed="0s", rescan_interval="100ms") as program, place.open() as broker:
-        scanned(program, 3, 60)
+    with broker_setup.producer(settle_unclosed="0s", rescan_interval="100ms") as program, broker_setup.open() as broker:
+        wait_for_scans(program, 3, 60)
         assert program.metric("jobs_produced_total") == 0
         assert pending(broker) == 10_000

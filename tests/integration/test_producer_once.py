@@ -6,20 +6,26 @@ import subprocess
 import threading
 import time
 
-from tests.support.producer_setup import Place
+from tests.support.producer_setup import BrokerSetup
 from tests.support.program import command, run
 from tests.support.terminal import Terminal
 
 
-def once(place: Place, **settings: object) -> subprocess.CompletedProcess[str]:
-    return run("producer", str(place.inbox), "--once", cwd=place.directory, settings=place.all_settings(**settings))
+def once(broker_setup: BrokerSetup, **settings: object) -> subprocess.CompletedProcess[str]:
+    return run(
+        "producer",
+        str(broker_setup.inbox),
+        "--once",
+        cwd=broker_setup.directory,
+        settings=broker_setup.all_settings(**settings),
+    )
 
 
-def test_every_file_is_enqueued_and_a_summary_printed(place: Place) -> None:
+def test_every_file_is_enqueued_and_a_summary_printed(broker_setup: BrokerSetup) -> None:
     for name in ("a.pdf", "x/b", "x.tmp", "x/y.tmp"):
-        place.write(name)
-    os.mkfifo(place.inbox / "pipe")
-    first = once(place)
+        broker_setup.write(name)
+    os.mkfifo(broker_setup.inbox / "pipe")
+    first = once(broker_setup)
     assert first.returncode == 0, first.stderr
     assert re.fullmatch(
         r"found 2, enqueued 2, already known 0, skipped 2 \(excluded\), skipped 1 \(special\) in \d+\.\d s\n",
@@ -27,29 +33,29 @@ def test_every_file_is_enqueued_and_a_summary_printed(place: Place) -> None:
     )
     assert "\x1b" not in first.stderr, "a progress line without a terminal"
     assert first.stderr.count("job.produced") == 2
-    assert place.names() == ["a.pdf", "x/b"]
-    again = once(place)
+    assert broker_setup.names() == ["a.pdf", "x/b"]
+    again = once(broker_setup)
     assert again.stdout.startswith("found 2, enqueued 0, already known 2,")
-    assert place.names() == ["a.pdf", "x/b"]
+    assert broker_setup.names() == ["a.pdf", "x/b"]
 
 
-def test_no_http_endpoint_is_opened(place: Place) -> None:
-    place.write("a")
-    ended = once(place, observability__metrics_port=1)
+def test_no_http_endpoint_is_opened(broker_setup: BrokerSetup) -> None:
+    broker_setup.write("a")
+    ended = once(broker_setup, observability__metrics_port=1)
     assert ended.returncode == 0, ended.stderr
     assert "http." not in ended.stderr
 
 
-def test_an_empty_directory_takes_less_than_a_second(on_sqlite: Place) -> None:
+def test_an_empty_directory_takes_less_than_a_second(on_sqlite: BrokerSetup) -> None:
     assert once(on_sqlite).stdout.startswith("found 0, enqueued 0, already known 0 in 0.")
 
 
-def test_a_file_that_is_still_being_written_is_waited_for(on_sqlite: Place) -> None:
-    place = on_sqlite
+def test_a_file_that_is_still_being_written_is_waited_for(on_sqlite: BrokerSetup) -> None:
+    broker_setup = on_sqlite
     writing = threading.Event()
 
     def write() -> None:
-        with open(place.inbox / "a", "wb", buffering=0) as file:
+        with open(broker_setup.inbox / "a", "wb", buffering=0) as file:
             for _ in range(40):
                 file.write(b"x")
                 writing.set()
@@ -58,22 +64,22 @@ def test_a_file_that_is_still_being_written_is_waited_for(on_sqlite: Place) -> N
     writer = threading.Thread(target=write)
     writer.start()
     writing.wait()
-    ended = once(place, settle_unclosed="500ms")
+    ended = once(broker_setup, settle_unclosed="500ms")
     writer.join()
     assert ended.returncode == 0
     assert "enqueued 1" in ended.stdout
-    assert [job.filesize for job in place.jobs()] == [40]
+    assert [job.filesize for job in broker_setup.jobs()] == [40]
 
 
-def show(place: Place, **settings: object) -> tuple[str, str]:
-    arguments = command("producer", str(place.inbox), "--once", settings=place.all_settings(**settings))
-    return Terminal(arguments, place.directory).finish()
+def show(broker_setup: BrokerSetup, **settings: object) -> tuple[str, str]:
+    arguments = command("producer", str(broker_setup.inbox), "--once", settings=broker_setup.all_settings(**settings))
+    return Terminal(arguments, broker_setup.directory).finish()
 
 
-def test_the_progress_line_names_the_rate_limit_that_slows_the_producer_down(place: Place) -> None:
+def test_the_progress_line_names_the_rate_limit_that_slows_the_producer_down(broker_setup: BrokerSetup) -> None:
     for n in range(30):
-        place.write(str(n))
-    out, shown = show(place, rate_limit_per_sec=15)
+        broker_setup.write(str(n))
+    out, shown = show(broker_setup, rate_limit_per_sec=15)
     assert out.startswith("found 30, enqueued 30,")
     assert "\x1b" in shown
     assert "held back by producer.rate_limit_per_sec (shared: jobqueue:rate_limit:producer)" in shown
@@ -81,7 +87,7 @@ def test_the_progress_line_names_the_rate_limit_that_slows_the_producer_down(pla
     assert "broker.opened" in shown
 
 
-def test_a_setting_that_does_not_slow_the_producer_down_is_not_mentioned(on_sqlite: Place) -> None:
+def test_a_setting_that_does_not_slow_the_producer_down_is_not_mentioned(on_sqlite: BrokerSetup) -> None:
     # With a timestamp in the future the file has to wait, no matter how long the start takes.
     (on_sqlite.inbox / "a").touch()
     os.utime(on_sqlite.inbox / "a", (time.time() + 60, time.time() + 60))
@@ -91,7 +97,7 @@ def test_a_setting_that_does_not_slow_the_producer_down_is_not_mentioned(on_sqli
     assert "held back" not in shown
 
 
-def test_a_warning_is_shown_next_to_the_progress_line(on_sqlite: Place) -> None:
+def test_a_warning_is_shown_next_to_the_progress_line(on_sqlite: BrokerSetup) -> None:
     on_sqlite.write("a")
     (on_sqlite.inbox / "out").symlink_to("/etc/passwd")
     _, shown = show(on_sqlite, follow_symlinks="true", settle_unclosed="300ms")

@@ -10,7 +10,7 @@ import pytest
 from fileq.brokers.redis import open_redis
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.settlement import SettleResult, complete
-from tests.conformance.builders import enqueue, ids_in, register, running, settle
+from fileq.testing.conformance.builders import enqueue, ids_in, register, running, settle
 from tests.support.redis_calls import CALLS
 from tests.support.redis_outages import AWAY, SOME_CALLS, is_enqueued, locked
 from tests.support.redis_store import QUICK, Store, config_on, dump

@@ -7,7 +7,7 @@ import pytest
 
 from fileq.brokers.redis import open_redis
 from fileq.core.errors import BrokerUnavailable
-from tests.conformance.builders import an_entry, foreign
+from fileq.testing.conformance.builders import an_entry, foreign
 from tests.support.redis_scenario import DEFAULT_KEYS, use_every_method
 from tests.support.redis_store import config_on
 from tests.support.redis_topology import broker_on

@@ -8,7 +8,7 @@ import pytest
 
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.settlement import SettleResult, complete
-from tests.conformance.builders import elements, enqueue, failed, ids_in, reap_all, running, settle
+from fileq.testing.conformance.builders import enqueue, failed, ids_in, raws_in, reap_all, running, settle
 from tests.support.redis_outages import SOME_CALLS, is_enqueued
 from tests.support.redis_scenario import use_every_method
 from tests.support.redis_store import Store, claimed, dump
@@ -83,4 +83,4 @@ def test_after_a_server_lost_all_data_the_same_broker_goes_on(redis_server):
         assert reply.gone == ("w1",)
         use_every_method(store.broker, store.client)
         assert reap_all(store) == []
-        assert elements(store, "low") == []
+        assert raws_in(store, "low") == []

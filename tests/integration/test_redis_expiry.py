@@ -6,7 +6,7 @@ import pytest
 
 from fileq.core.job import Version
 from fileq.core.settlement import complete
-from tests.conformance.builders import an_entry, dead, register, running, settle
+from fileq.testing.conformance.builders import an_entry, dead, register, running, settle
 from tests.support.redis_layout import fill, row_of, types_of
 from tests.support.redis_store import Store
 

@@ -11,7 +11,7 @@ from fileq.brokers.types import EnqueueResult
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import Version
 from fileq.core.settlement import SettleResult
-from tests.conformance.builders import an_entry, enqueue, ids_in, names, register, whereabouts
+from fileq.testing.conformance.builders import an_entry, enqueue, ids_in, names, places_of, register
 from tests.support.fault_proxy import FaultProxy
 from tests.support.redis_calls import CALLS, SETTLEMENTS, BrokerCall
 from tests.support.redis_store import NO_RETRIES, QUICK, Store, claimed, contents, opened
@@ -179,7 +179,7 @@ def test_an_enqueue_that_a_restarted_server_executed_before_returns_enqueued(sto
     caller.join(10)
     assert lost.fired == 1
     assert answers[0].results == (EnqueueResult.ENQUEUED,)
-    assert whereabouts(store, "a") == ["low"]
+    assert places_of(store, "a") == ["low"]
 
 
 @pytest.mark.parametrize("make", SETTLEMENTS)
@@ -208,7 +208,7 @@ def test_a_slot_named_twice_in_one_call_counts_once(store):
     enqueue(store, "a", "b")
     register(store, "w1")
     assert [claim.id for claim in store.broker.settle_and_claim([], ["w1", "w1"]).claims] == ["a", "a"]
-    assert whereabouts(store, "b") == ["low"]
+    assert places_of(store, "b") == ["low"]
     store.broker.deregister(["w1", "w1"])
     assert ids_in(store, "low") == ["a", "b"]
     assert store.broker.census().drift == 0

@@ -9,7 +9,7 @@ import pytest
 
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.settlement import SettleResult, complete
-from tests.conformance.builders import enqueue, ids_in, names, register
+from fileq.testing.conformance.builders import enqueue, ids_in, names, register
 from tests.support.redis_calls import CALLS
 from tests.support.redis_store import Store, dump, opened
 from tests.support.waiting import wait_until

@@ -9,7 +9,7 @@ import pytest
 from fileq.brokers.redis.scripts import all_scripts
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.settlement import SettleResult, complete, release
-from tests.conformance.builders import claims_of, elements, enqueue, reap_all, register, snapshot, whereabouts
+from fileq.testing.conformance.builders import claims_of, enqueue, places_of, raws_in, reap_all, register, snapshot
 from tests.support.fault_proxy import FaultProxy
 from tests.support.redis_calls import SETTLEMENTS
 from tests.support.redis_store import NO_RETRIES, Store, claimed, dump, opened
@@ -54,8 +54,8 @@ def test_a_claim_executed_after_its_slot_was_deregistered_takes_nothing(store, p
     late.release()
 
     assert dump(store.client) == before
-    assert elements(store, "low")[0] == store.client.lindex("jobqueue:low_priority", -1)
-    assert whereabouts(store, "a") == ["low"]
+    assert raws_in(store, "low")[0] == store.client.lindex("jobqueue:low_priority", -1)
+    assert places_of(store, "a") == ["low"]
 
 
 def test_a_claim_executed_after_its_slot_was_reaped_takes_nothing(store, proxy):
@@ -77,7 +77,7 @@ def test_a_claim_executed_while_its_slot_is_alive_is_returned_by_the_next_claim(
     late = given_up(store, proxy, "settle_and_claim", lambda broker: broker.settle_and_claim([], ["w1"]))
     late.release()
     assert [claim.id for claim in store.broker.settle_and_claim([], ["w1"]).claims] == ["a"]
-    assert whereabouts(store, "b") == ["low"]
+    assert places_of(store, "b") == ["low"]
 
 
 @pytest.mark.parametrize("make", SETTLEMENTS)
@@ -92,7 +92,7 @@ def test_a_settle_executed_after_its_job_went_to_another_slot_changes_nothing(st
     late.release()
 
     assert snapshot(store, "a") == before
-    assert whereabouts(store, "a") == ["processing:w2"]
+    assert places_of(store, "a") == ["processing:w2"]
     assert store.broker.settle_and_claim([complete(now)], []).settled == (SettleResult.DONE,)
 
 
@@ -123,7 +123,7 @@ def test_a_settle_executed_after_its_slot_got_the_same_bytes_again_changes_nothi
     late.release()
 
     assert snapshot(store, "a") == before
-    assert whereabouts(store, "a") == ["processing:w1"]
+    assert places_of(store, "a") == ["processing:w1"]
     assert store.broker.settle_and_claim([complete(same)], []).settled == (SettleResult.DONE,)
 
 

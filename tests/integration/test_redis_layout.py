@@ -8,14 +8,14 @@ import pytest
 
 from fileq.core.job import Version
 from fileq.core.settlement import complete
-from tests.conformance.builders import (
+from fileq.testing.conformance.builders import (
     CREATED,
     EIGHT_FIELDS,
+    burial,
     completed,
     dead,
     enqueue,
     failed,
-    hopeless,
     register,
     running,
     settle,
@@ -155,7 +155,7 @@ def test_bytes_that_are_no_job_are_dead_byte_for_byte_with_the_reason_in_their_r
     store.client.lpush("jobqueue:low_priority", GARBAGE)
     register(store, "w1")
     [claim] = store.broker.settle_and_claim([], ["w1"]).claims
-    settle(store, hopeless(claim, error=claim.defect))
+    settle(store, burial(claim, error=claim.defect))
     assert store.client.lrange("jobqueue:dead_letter", 0, -1) == [GARBAGE]
     [record] = store.client.keys("jobqueue:job:*")
     assert re.fullmatch(rb"jobqueue:job:raw-[0-9a-f]{40}", record)

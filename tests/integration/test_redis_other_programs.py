@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from fileq.core.settlement import SettleResult, complete
-from tests.conformance.builders import enqueue, foreign, record_of, register, settle
+from fileq.testing.conformance.builders import enqueue, foreign, record_of, register, settle
 from tests.support.redis_scenario import use_every_method
 from tests.support.redis_store import Store
 

@@ -10,7 +10,7 @@ import pytest
 
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.settlement import complete
-from tests.conformance.builders import an_entry, completed, enqueue, ids_in, register, whereabouts
+from fileq.testing.conformance.builders import an_entry, completed, enqueue, ids_in, places_of, register
 from tests.support.redis_calls import CALLS
 from tests.support.redis_scenario import use_every_method
 from tests.support.redis_store import Store, claimed, contents, dump, opened, spoil
@@ -104,7 +104,7 @@ def test_jobs_claimed_before_one_that_cannot_be_claimed_reach_their_slots(store)
     register(store, "w1", "w2")
     spoil(store.client, b"jobqueue:job:b")
     assert [claim.id for claim in store.broker.settle_and_claim([], ["w1", "w2"]).claims] == ["a"]
-    assert whereabouts(store, "b") == ["low"]
+    assert places_of(store, "b") == ["low"]
     with pytest.raises(BrokerError, match="jobqueue:job:b is a stream"):
         store.broker.settle_and_claim([], ["w2"])
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from fileq.core.settlement import SettleResult
-from tests.conformance.builders import enqueue, names
+from fileq.testing.conformance.builders import enqueue, names
 from tests.support.fault_proxy import FaultProxy
 from tests.support.redis_calls import CALLS, SETTLEMENTS
 from tests.support.redis_store import Store, claimed, opened

@@ -9,7 +9,7 @@ import pytest
 from fileq.brokers.redis import RedisBroker, open_redis
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.settlement import SettleResult, complete
-from tests.conformance.builders import an_entry, names, worker_info
+from fileq.testing.conformance.builders import an_entry, names, worker_info
 from tests.support.redis_scenario import use_every_method
 from tests.support.redis_store import config_on
 from tests.support.redis_topology import broker_on, claim_and_complete, outcome_of

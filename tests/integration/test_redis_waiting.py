@@ -12,7 +12,7 @@ import pytest
 from fileq.brokers.redis import RedisBroker, wake
 from fileq.brokers.redis.wake import RedisWaiter
 from fileq.core.errors import BrokerUnavailable
-from tests.conformance.builders import elements, enqueue, foreign, register
+from fileq.testing.conformance.builders import enqueue, foreign, raws_in, register
 from tests.support.fault_proxy import FaultProxy
 from tests.support.redis_store import QUICK, Store, dump
 from tests.support.servers import Server
@@ -60,12 +60,12 @@ def test_a_push_by_another_program_to_either_queue_wakes_and_moves_nothing(store
 
 def test_a_wake_takes_nothing_from_a_long_queue(store):
     enqueue(store, *(f"job{n}" for n in range(50)))
-    before = elements(store, "low")
+    before = raws_in(store, "low")
     with waiting(store.broker) as waiter:
         for _ in range(10):
             waiter.arm()
             assert waiter.wait(LONG_S) is True
-    assert elements(store, "low") == before
+    assert raws_in(store, "low") == before
 
 
 def test_many_waiters_on_one_queue_all_wake_and_one_claims(store):

@@ -1,4 +1,4 @@
-"""What is true of the checkout as a whole: no package host is named, every version is pinned, CI skips nothing."""
+"""Facts about the whole checkout: no package host is named, every version is pinned, CI skips nothing."""
 
 import glob
 import importlib.metadata
@@ -19,21 +19,21 @@ HOST = re.compile(r"https?://(?:[^/@\s]*@)?((?:[a-z0-9-]+\.)+[a-z]{2,})")
 
 
 def package_hosts():
-    """The hosts that this machine's package clients know, asked of them: their names may not stand here either."""
-    asked = [
+    """The hosts that the package clients of this machine use: read from them, as no file may name one."""
+    commands = [
         [sys.executable, "-c", "from pip._internal.models.index import PyPI as p; print(p.url, p.file_storage_domain)"],
         [sys.executable, "-m", "pip", "config", "list"],
     ]
     if shutil.which("npm"):
-        asked.append(["npm", "config", "get", "registry"])
-    answers = [subprocess.run(a, capture_output=True, text=True, check=True, timeout=60).stdout for a in asked]
-    answers[0] = answers[0].replace(" ", " https://")
-    answers += [Path(name).read_text() for name in glob.glob("/etc/apt/sources.list.d/*.sources")]
-    return sorted(set(HOST.findall("\n".join(answers))))
+        commands.append(["npm", "config", "get", "registry"])
+    outputs = [subprocess.run(c, capture_output=True, text=True, check=True, timeout=60).stdout for c in commands]
+    outputs[0] = outputs[0].replace(" ", " https://")
+    outputs += [Path(name).read_text() for name in glob.glob("/etc/apt/sources.list.d/*.sources")]
+    return sorted(set(HOST.findall("\n".join(outputs))))
 
 
 def lines_naming(host, checkout):
-    """`git grep` over what is committed and what is about to be."""
+    """The lines that `git grep` finds in all files that are not ignored."""
     git = ["git", "-c", "safe.directory=*", "grep", "--untracked", "-nIF", "-e", host, "--", "."]
     found = subprocess.run(git, cwd=checkout, capture_output=True, text=True, check=False)
     assert found.returncode in (0, 1), found.stderr
@@ -45,11 +45,16 @@ def pins():
     return {canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines)}
 
 
-def run_pytest(test, **environment):
-    """pytest with our conftest on one file outside the checkout."""
+def run_pytest(test, *arguments, **environment):
+    """Runs pytest with our conftest on one file outside the checkout."""
     command = [sys.executable, "-m", "pytest", "-c", os.devnull, "-pno:cacheprovider", "-ptests.conftest", "-ra"]
     return subprocess.run(
-        [*command, str(test)], cwd=ROOT, env=os.environ | environment, capture_output=True, text=True, check=False
+        [*command, *arguments, str(test)],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -96,17 +101,54 @@ def test_everything_installed_for_fileq_is_pinned_to_what_is_installed():
     assert len(seen) > 40
 
 
+@pytest.mark.parametrize("processes", ["-n0", "-n2"])
 @pytest.mark.parametrize(("ci", "code"), [("", 0), ("true", 1)])
-def test_a_skipped_test_fails_the_run_in_ci_only(tmp_path, ci, code):
+def test_a_skipped_test_fails_the_run_in_ci_only(tmp_path, ci, code, processes):
     test = tmp_path / "test_skipped.py"
     test.write_text("import pytest\ndef test_passes(): pass\ndef test_skips(): pytest.skip('for a reason')\n")
-    run = run_pytest(test, CI=ci)
+    run = run_pytest(test, processes, CI=ci)
     assert run.returncode == code, run.stdout + run.stderr
     assert "1 passed, 1 skipped" in run.stdout
 
 
+@pytest.mark.parametrize("processes", ["-n0", "-n2"])
+@pytest.mark.parametrize(("ci", "code"), [("", 0), ("true", 1)])
+def test_a_skipped_file_fails_the_run_in_ci_only(tmp_path, ci, code, processes):
+    for name, body in (
+        ("skipped", "import pytest\npytest.skip('for a reason', allow_module_level=True)"),
+        ("passes", ""),
+    ):
+        (tmp_path / f"test_{name}.py").write_text(f"{body}\ndef test_passes(): pass\n")
+    run = run_pytest(tmp_path, processes, CI=ci)
+    assert run.returncode == code, run.stdout + run.stderr
+    assert "1 passed" in run.stdout
+
+
+IN_EVERY_PROCESS = """
+import sys
+import pytest
+@pytest.mark.parametrize("number", range(2))
+def test_warnings_are_errors(number):
+    assert sys.flags.dev_mode
+    assert "error" in sys.warnoptions
+"""
+
+
+def test_make_test_passes_its_arguments_on_and_every_process_treats_warnings_as_errors(tmp_path):
+    (tmp_path / "test_passes.py").write_text(IN_EVERY_PROCESS)
+    (tmp_path / "test_passes_too.py").write_text(IN_EVERY_PROCESS)
+    arguments = f"-c {os.devnull} -p no:cacheprovider -p tests.conftest -v -k warnings {tmp_path}"
+    make = ["make", "-o", ".venv/.installed", "test", f"BIN={Path(sys.executable).parent}", f"PYTEST_ARGS={arguments}"]
+    environ = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
+    run = subprocess.run(make, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "4 passed" in run.stdout
+    assert "[gw1]" in run.stdout
+    assert "coverage report" not in run.stdout
+
+
 @pytest.mark.parametrize(("ci", "word"), [("", "3 skipped"), ("true", "3 errors")])
-def test_without_redis_server_its_tests_are_skipped_at_a_desk_and_fail_in_ci(tmp_path, ci, word):
+def test_without_redis_server_its_tests_fail_in_ci_and_are_skipped_elsewhere(tmp_path, ci, word):
     for name in ("git", "openssl"):
         (tmp_path / name).symlink_to(shutil.which(name))
     test = tmp_path / "test_needs.py"

@@ -1,4 +1,4 @@
-"""The servers that other tests stand on: private, fast, gone when they should be."""
+"""The servers that other tests use: on private ports, quick to start, and stopped with the test process."""
 
 import os
 import signal
@@ -27,20 +27,20 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def own_server(redis_server):
-    """A server that no other test uses, of each kind, to be mistreated."""
+    """A server of each kind that no other test uses, so that a test may damage it."""
     with Server(redis_server.binary, aof=True, unixsocket=True) as server:
         yield server
 
 
 def is_alive(pid):
-    """Running, not merely waiting for its parent to notice its death."""
+    """Whether the process runs and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def test_a_server_answers_on_a_private_port(redis_server):
+def test_a_server_replies_on_a_private_port(redis_server):
     assert redis_server.client().ping()
     assert redis_server.port in PORTS
     assert 6379 not in PORTS
@@ -52,11 +52,11 @@ def test_a_port_that_is_not_private_is_refused(port):
         Server(available_servers()["valkey"], port=port)
 
 
-def test_a_server_starts_in_a_moment(redis_server):
+def test_a_server_starts_within_three_seconds(redis_server):
     began = time.monotonic()
     with Server(redis_server.binary) as server:
         assert server.client().ping()
-        assert time.monotonic() - began < 3, "40 ms where nothing else is going on"
+        assert time.monotonic() - began < 3, "it takes 40 ms on an idle machine"
 
 
 def test_a_taken_port_is_not_mistaken_for_the_new_server(redis_server):
@@ -64,7 +64,7 @@ def test_a_taken_port_is_not_mistaken_for_the_new_server(redis_server):
         Server(redis_server.binary, port=redis_server.port).start()
 
 
-def test_a_port_taken_between_the_look_and_the_start_is_replaced(redis_server, monkeypatch):
+def test_a_port_that_is_taken_before_the_start_is_replaced(redis_server, monkeypatch):
     ports = iter([redis_server.port, free_port()])
     monkeypatch.setattr("tests.support.servers.server.free_port", lambda: next(ports))
     with Server(redis_server.binary) as server:
@@ -72,7 +72,7 @@ def test_a_port_taken_between_the_look_and_the_start_is_replaced(redis_server, m
         assert server.client().ping()
 
 
-def test_a_bad_directive_fails_at_once_and_shows_the_servers_log(redis_server):
+def test_a_bad_directive_fails_immediately_and_shows_the_servers_log(redis_server):
     with pytest.raises(ServerFailed, match="Bad directive"):
         Server(redis_server.binary, no_such_directive=1).start()
 
@@ -107,7 +107,7 @@ def test_a_killed_server_refuses_connections(own_server):
         own_server.client().ping()
 
 
-def test_a_paused_server_answers_only_after_it_is_resumed(own_server):
+def test_a_paused_server_replies_only_after_it_is_resumed(own_server):
     own_server.pause()
     with pytest.raises(redis.TimeoutError):
         own_server.client(socket_timeout=0.1).ping()
@@ -134,7 +134,7 @@ def test_closing_twice_leaves_no_process_and_no_file(redis_server):
     assert not server.directory.exists()
 
 
-def test_a_server_with_a_password_lets_its_own_client_in(redis_server):
+def test_a_server_with_a_password_accepts_its_own_client(redis_server):
     with Server(redis_server.binary, requirepass="secret") as server:
         assert server.client().ping()
         with pytest.raises(redis.AuthenticationError):
@@ -160,7 +160,7 @@ def test_a_user_may_do_what_its_rules_say_and_no_more(redis_server):
         client.delete("jobqueue:x")
 
 
-def test_reset_forgets_data_scripts_settings_and_users(redis_server):
+def test_reset_removes_data_scripts_settings_and_users(redis_server):
     client = redis_server.client()
     before = client.config_get("*"), client.acl_list()
     sha = client.script_load("return 1")
@@ -177,27 +177,27 @@ def test_reset_forgets_data_scripts_settings_and_users(redis_server):
     assert client.dbsize() == 0
     assert client.script_exists(sha) == [False]
     assert client.execute_command("ROLE")[0] == b"master"
-    assert redis_server.pid == pid, "clearing is for every test; starting anew would be slow"
+    assert redis_server.pid == pid, "reset does not restart the server, which would be slow"
 
 
-def test_reset_lets_itself_in_when_a_test_has_changed_the_password(redis_server):
+def test_reset_works_after_a_test_has_changed_the_password(redis_server):
     redis_server.add_user("default", "other", "+@all", "~*")
     redis_server.reset()
     assert redis_server.client().ping()
 
 
-@pytest.mark.parametrize("mistreat", ["kill", "stop", "pause", "restart", "be_busy"])
-def test_reset_brings_back_a_mistreated_server(own_server, mistreat):
+@pytest.mark.parametrize("damage", ["kill", "stop", "pause", "restart", "be_busy"])
+def test_reset_restores_a_damaged_server(own_server, damage):
     own_server.reset()
     own_server.client().set("x", "1")
-    if mistreat == "restart":
+    if damage == "restart":
         own_server.restart(maxmemory="50mb")
-    elif mistreat == "be_busy":
+    elif damage == "be_busy":
         own_server.client().config_set("lua-time-limit", 1)
         with pytest.raises(redis.TimeoutError):
             own_server.client(socket_timeout=0.1).eval("redis.call('SET', 'x', 2) while true do end", 0)
     else:
-        getattr(own_server, mistreat)()
+        getattr(own_server, damage)()
 
     own_server.reset()
 
@@ -206,8 +206,8 @@ def test_reset_brings_back_a_mistreated_server(own_server, mistreat):
 
 
 @pytest.mark.parametrize("how", ["exit", "kill"])
-def test_servers_go_with_the_process_that_started_them(redis_server, how):
-    """Also by kill -9, also while a thread or a forked child of it lives on."""
+def test_servers_stop_with_the_process_that_started_them(redis_server, how):
+    """Also after kill -9, and also while a forked child of the process still runs."""
     program = f"""
 import os, signal, sys, threading
 from tests.support.servers import Server
@@ -241,7 +241,7 @@ sys.stdin.readline()
             os.kill(int(child), signal.SIGKILL)
 
 
-def test_a_tls_server_wants_both_certificates(tls_server):
+def test_a_tls_server_needs_both_certificates(tls_server):
     assert tls_server.client().ping()
     assert isinstance(tls_server.tls, Certificates)
     with pytest.raises(redis.ConnectionError):

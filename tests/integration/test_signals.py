@@ -1,4 +1,4 @@
-"""Signals that stop a program are never missed, whenever they come and whichever thread the system gives them to."""
+"""Signals that stop a program are never missed, at any moment and in any thread that receives them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# In a process of its own: what StopSignals takes over stays with it.
+# Runs in a separate process, because StopSignals changes the signal handlers of its process.
 PROLOGUE = """
 import os, signal, threading, time
 from fileq.runtime.signals import StopSignals
@@ -15,7 +15,7 @@ def send(number=signal.SIGTERM): os.kill(os.getpid(), number)
 """
 
 
-def answers(code: str) -> str:
+def output_of(code: str) -> str:
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", PROLOGUE + code],
         cwd=Path(__file__).parents[2],
@@ -28,20 +28,20 @@ def answers(code: str) -> str:
     return ended.stdout.strip()
 
 
-def test_one_that_came_before_the_wait_ends_it() -> None:
-    assert answers("send(); print(signals.wait())") == "True"
+def test_a_signal_received_before_the_wait_ends_it() -> None:
+    assert output_of("send(); print(signals.wait())") == "True"
 
 
-def test_each_is_waited_for_once() -> None:
-    assert answers("send(); send(signal.SIGINT); print(signals.wait(), signals.wait())") == "True True"
+def test_each_signal_ends_one_wait() -> None:
+    assert output_of("send(); send(signal.SIGINT); print(signals.wait(), signals.wait())") == "True True"
 
 
-def test_a_wait_that_nobody_needs_any_more_ends_without_one() -> None:
-    assert answers("threading.Timer(0.1, signals.end_wait).start(); print(signals.wait())") == "False"
+def test_a_wait_that_is_no_longer_needed_ends_without_a_signal() -> None:
+    assert output_of("threading.Timer(0.1, signals.end_wait).start(); print(signals.wait())") == "False"
 
 
-def test_one_that_the_system_gives_to_another_thread_ends_the_wait() -> None:
-    """The main thread is not interrupted then, and a lock that it waits for would keep it for ever."""
+def test_a_signal_delivered_to_another_thread_ends_the_wait() -> None:
+    """Such a signal does not interrupt the main thread, which would wait for a lock for ever."""
     code = """
 def send_here():
     time.sleep(0.02)
@@ -51,11 +51,11 @@ for _ in range(20):
     assert signals.wait()
 print("all")
 """
-    assert answers(code) == "all"
+    assert output_of(code) == "all"
 
 
-def test_after_the_end_none_of_them_does_anything_to_the_very_last() -> None:
-    """Also while the interpreter itself ends: somebody who presses Ctrl-C twice still gets the exit code."""
+def test_after_the_stop_no_signal_changes_the_exit_code() -> None:
+    """Also while the interpreter shuts down: pressing Ctrl-C twice does not change the exit code."""
     code = """
 flood = f"while kill -TERM {os.getpid()} && kill -INT {os.getpid()}; do :; done"
 os.posix_spawn("/bin/sh", ["sh", "-c", flood], {}, file_actions=[(os.POSIX_SPAWN_CLOSE, fd) for fd in (1, 2)])
@@ -63,4 +63,4 @@ assert signals.wait()
 signals.close()
 print("ended")
 """
-    assert [answers(code) for _ in range(5)] == ["ended"] * 5
+    assert [output_of(code) for _ in range(5)] == ["ended"] * 5

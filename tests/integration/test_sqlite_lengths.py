@@ -16,7 +16,7 @@ from fileq.config import config_from
 from fileq.core.claim import Claim
 from fileq.core.job import decode, encode
 from fileq.core.settlement import complete, release
-from tests.conformance.builders import an_entry, worker_info
+from fileq.testing.conformance.builders import an_entry, worker_info
 from tests.support.sqlite_store import push_raw
 
 

@@ -9,13 +9,15 @@ from pathlib import Path
 
 from fileq.brokers.types import Entry
 from fileq.core.job import State, file_job, raw_id
-from tests.support.producer_setup import scanned_again
+from tests.support.producer_setup import wait_for_new_scan
 from tests.support.servers import Server
 from tests.support.waiting import wait_until
-from tests.support.worker_setup import Farm, ids, on_files, pass_s
+from tests.support.worker_setup import WorkerSetup, ids, let_time_pass, on_files
 
 
-def test_a_job_that_cannot_be_run_is_dead_with_the_reason_and_its_bytes_intact(farm: Farm, valkey: Server) -> None:
+def test_a_job_that_cannot_be_run_is_dead_with_the_reason_and_its_bytes_intact(
+    setup: WorkerSetup, valkey: Server
+) -> None:
     client = valkey.client()
     garbage = [b"\xff\xfe not a job {", b"{}", b'{"id": "x"}', b"", b"[1, 2]"]
     client.lpush("jobqueue:low_priority", *garbage)
@@ -25,171 +27,177 @@ def test_a_job_that_cannot_be_run_is_dead_with_the_reason_and_its_bytes_intact(f
         '"payload":{"big": 12345678901234567890123, "empty": []},"theirs":[1.50]}'
     )
     client.lpush("jobqueue:low_priority", unknown)
-    pwned = farm.directory / "pwned"
-    farm.enqueue("command", "disabled", payload={"command": f"touch {pwned}"})
-    farm.enqueue("note", "good")
-    worker = farm.worker(count=4)
+    pwned = setup.directory / "pwned"
+    setup.enqueue("command", "disabled", payload={"command": f"touch {pwned}"})
+    setup.enqueue("note", "good")
+    worker = setup.worker(count=4)
     raws = [raw_id(raw) for raw in garbage]
-    assert farm.wait_ended([*raws, "unknown", "disabled", "good"]) == {"dead": 7, "completed": 1}
-    dead = farm.broker.peek("dead_letter", 100)
+    assert setup.wait_ended([*raws, "unknown", "disabled", "good"]) == {"dead": 7, "completed": 1}
+    dead = setup.broker.peek("dead_letter", 100)
     assert len(dead) == 7
     assert set(garbage) < set(dead), "byte for byte"
-    assert all("not a job" in farm.record(id).error for id in raws)
-    assert "unknown-type" in (farm.job("unknown").error or "")
-    kept = farm.record("unknown").raw
+    assert all("not a job" in setup.record(id).error for id in raws)
+    assert "unknown-type" in (setup.job("unknown").error or "")
+    kept = setup.record("unknown").raw
     assert b'"payload":{"big": 12345678901234567890123, "empty": []}' in kept
     assert b'"theirs":[1.50]' in kept
-    assert "allow_commands" in (farm.job("disabled").error or "")
+    assert "allow_commands" in (setup.job("disabled").error or "")
     assert not pwned.exists()
     # Nothing ran, so neither the jobs nor the counters record a failure.
-    assert {(farm.job(id).retries, farm.job(id).recoveries) for id in ("unknown", "disabled")} == {(0, 0)}
-    assert all(farm.job(id).failed_at for id in ("unknown", "disabled"))
-    assert {a.outcome for id in [*raws, "unknown", "disabled"] for a in farm.record(id).attempts} == {"refused"}
-    census = farm.census()
+    assert {(setup.job(id).retries, setup.job(id).recoveries) for id in ("unknown", "disabled")} == {(0, 0)}
+    assert all(setup.job(id).failed_at for id in ("unknown", "disabled"))
+    assert {a.outcome for id in [*raws, "unknown", "disabled"] for a in setup.record(id).attempts} == {"refused"}
+    census = setup.census()
     assert (census.counters["dead"], census.counters.get("failed", 0), census.drift) == (7, 0, 0)
     wait_until(lambda: worker.metric("jobs_dead_letter_total") == 7, 10)
     assert worker.metric("jobs_failed_total") == 0
 
 
-def test_a_missing_file_is_a_failed_attempt(farm: Farm) -> None:
-    path = farm.inbox / "file"
+def test_a_missing_file_is_a_failed_attempt(setup: WorkerSetup) -> None:
+    path = setup.inbox / "file"
     path.write_bytes(b"x")
-    farm.enqueue_file(path, "vanished")
+    setup.enqueue_file(path, "vanished")
     path.unlink()
-    farm.worker(count=1, max_retries=1, handlers=on_files("on_file"))
-    farm.wait_for(State.DEAD, ["vanished"])
-    assert "file vanished" in (farm.job("vanished").error or "")
-    assert farm.job("vanished").retries == 2
-    assert farm.record("vanished").attempt_count == 2
-    assert farm.told("file") == []
+    setup.worker(count=1, max_retries=1, handlers=on_files("on_file"))
+    setup.wait_for(State.DEAD, ["vanished"])
+    assert "file vanished" in (setup.job("vanished").error or "")
+    assert setup.job("vanished").retries == 2
+    assert setup.record("vanished").attempt_count == 2
+    assert setup.logged("file") == []
 
 
-def test_a_changed_file_is_left_to_the_job_of_its_new_version_or_run_as_it_is(each_farm: Farm) -> None:
-    farm = each_farm
-    superseded, alone = farm.inbox / "superseded", farm.inbox / "alone"
+def test_a_changed_file_is_left_to_the_job_of_its_new_version_or_run_as_it_is(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    superseded, alone = setup.inbox / "superseded", setup.inbox / "alone"
     superseded.write_bytes(b"1")
-    farm.enqueue_file(superseded, "old")
+    setup.enqueue_file(superseded, "old")
     superseded.write_bytes(b"22")
-    farm.enqueue_file(superseded, "new")
+    setup.enqueue_file(superseded, "new")
     alone.write_bytes(b"1")
-    farm.enqueue_file(alone, "alone")
+    setup.enqueue_file(alone, "alone")
     alone.write_bytes(b"333")
-    farm.worker(count=2, handlers=on_files("on_file"))
-    farm.wait_for(State.COMPLETED, ["old", "new", "alone"])
+    setup.worker(count=2, handlers=on_files("on_file"))
+    setup.wait_for(State.COMPLETED, ["old", "new", "alone"])
     # The handler logs the size of the file in place of its pid.
-    assert sorted((line.id, line.pid) for line in farm.diary("file")) == [("alone", 3), ("new", 2)]
-    assert [attempt.outcome for attempt in farm.record("old").attempts] == ["superseded"]
-    assert farm.census().counters["superseded"] == 1
+    assert sorted((line.id, line.pid) for line in setup.handler_log("file")) == [("alone", 3), ("new", 2)]
+    assert [attempt.outcome for attempt in setup.record("old").attempts] == ["superseded"]
+    assert setup.census().counters["superseded"] == 1
 
 
-def test_after_its_job_a_file_is_deleted_or_moved_and_never_replaces_another(farm: Farm) -> None:
-    done = farm.directory / "done"
+def test_after_its_job_a_file_is_deleted_or_moved_and_never_replaces_another(setup: WorkerSetup) -> None:
+    done = setup.directory / "done"
     for folder in ("a", "b"):
-        (farm.inbox / folder).mkdir()
-        (farm.inbox / folder / "same.txt").write_text(folder)
-        farm.enqueue_file(farm.inbox / folder / "same.txt", folder)
-    (farm.inbox / "bad.txt").write_text("bad")
-    farm.enqueue_file(farm.inbox / "bad.txt", "bad")
+        (setup.inbox / folder).mkdir()
+        (setup.inbox / folder / "same.txt").write_text(folder)
+        setup.enqueue_file(setup.inbox / folder / "same.txt", folder)
+    (setup.inbox / "bad.txt").write_text("bad")
+    setup.enqueue_file(setup.inbox / "bad.txt", "bad")
     handlers = on_files("on_file").replace("[", '[{match: "bad.txt", use: "worker_handlers:permanent"}, ')
     after = {"worker__after__completed": f"move:{done}", "worker__after__dead": "delete"}
-    worker = farm.worker(count=2, handlers=handlers, **after)
-    assert farm.wait_ended(["a", "b", "bad"]) == {"completed": 2, "dead": 1}
+    worker = setup.worker(count=2, handlers=handlers, **after)
+    assert setup.wait_ended(["a", "b", "bad"]) == {"completed": 2, "dead": 1}
     assert worker.stop() == 0  # it waits for the post actions
     assert sorted(path.read_text() for path in done.iterdir()) == ["a", "b"]
-    assert [path for path in farm.inbox.rglob("*") if path.is_file()] == []
+    assert [path for path in setup.inbox.rglob("*") if path.is_file()] == []
 
 
-def test_a_version_written_while_the_previous_one_was_processed_is_neither_deleted_nor_moved(farm: Farm) -> None:
-    path = farm.inbox / "file"
+def test_a_version_written_while_the_previous_one_was_processed_is_neither_deleted_nor_moved(
+    setup: WorkerSetup,
+) -> None:
+    path = setup.inbox / "file"
     path.write_bytes(b"1")
-    farm.enqueue_file(path, "old")
-    worker = farm.worker(count=1, worker__after__completed="delete", handlers=on_files("on_file_after_gate"))
-    farm.wait_told("start", 1)
+    setup.enqueue_file(path, "old")
+    worker = setup.worker(count=1, worker__after__completed="delete", handlers=on_files("on_file_after_gate"))
+    setup.wait_logged("start", 1)
     path.write_bytes(b"22")
-    farm.open_gate()
-    farm.wait_for(State.COMPLETED, ["old"])
+    setup.open_gate()
+    setup.wait_for(State.COMPLETED, ["old"])
     assert worker.wait_for("file.kept")["path"] == str(path)
     assert path.read_bytes() == b"22"
-    farm.enqueue_file(path, "new")
-    farm.wait_for(State.COMPLETED, ["new"])
+    setup.enqueue_file(path, "new")
+    setup.wait_for(State.COMPLETED, ["new"])
     wait_until(lambda: not path.exists(), 10, "now it is deleted")
 
 
-def test_a_file_outside_the_roots_is_neither_read_nor_deleted_nor_moved(farm: Farm) -> None:
+def test_a_file_outside_the_roots_is_neither_read_nor_deleted_nor_moved(setup: WorkerSetup) -> None:
     """Every program that can push a job can name any path, also with dots and links."""
-    outside = farm.directory / "outside"
+    outside = setup.directory / "outside"
     outside.mkdir()
-    (farm.inbox / "link").symlink_to(outside)
-    names = {"plain": outside / "plain", "dots": farm.inbox / ".." / "outside" / "dots", "link": farm.inbox / "link/x"}
+    (setup.inbox / "link").symlink_to(outside)
+    names = {
+        "plain": outside / "plain",
+        "dots": setup.inbox / ".." / "outside" / "dots",
+        "link": setup.inbox / "link/x",
+    }
     for id, path in names.items():
         path.write_bytes(b"precious")
-        farm.enqueue_file(path, id)
-    worker = farm.worker(count=1, worker__after__dead="delete", handlers=on_files("on_file"))
-    farm.wait_for(State.DEAD, list(names))
+        setup.enqueue_file(path, id)
+    worker = setup.worker(count=1, worker__after__dead="delete", handlers=on_files("on_file"))
+    setup.wait_for(State.DEAD, list(names))
     worker.wait_for("file.kept", count=3)
     assert sorted(path.name for path in outside.iterdir()) == ["dots", "plain", "x"]
-    assert farm.told("file") == []
+    assert setup.logged("file") == []
 
 
-def test_a_file_that_was_changed_in_place_or_before_its_run_is_deleted_too(farm: Farm) -> None:
+def test_a_file_that_was_changed_in_place_or_before_its_run_is_deleted_too(setup: WorkerSetup) -> None:
     """What counts is the version that was processed."""
-    in_place, changed = farm.inbox / "in-place", farm.inbox / "changed"
+    in_place, changed = setup.inbox / "in-place", setup.inbox / "changed"
     for path in (in_place, changed):
         path.write_bytes(b"1")
-        farm.enqueue_file(path, path.name)
+        setup.enqueue_file(path, path.name)
     changed.write_bytes(b"22")
     first = '[{match: "in-place", use: "worker_handlers:in_place", in_place: true}, '
     handlers = on_files("on_file").replace("[", first)
-    farm.worker(count=2, worker__after__completed="delete", handlers=handlers)
-    farm.wait_for(State.COMPLETED, ["in-place", "changed"])
-    wait_until(lambda: list(farm.inbox.iterdir()) == [], 10)
+    setup.worker(count=2, worker__after__completed="delete", handlers=handlers)
+    setup.wait_for(State.COMPLETED, ["in-place", "changed"])
+    wait_until(lambda: list(setup.inbox.iterdir()) == [], 10)
 
 
-def test_the_version_that_a_handler_leaves_in_place_is_not_enqueued_again(sqlite_farm: Farm) -> None:
-    farm = sqlite_farm
-    (farm.inbox / "file").write_bytes(b"text")
-    program = farm.worker(
+def test_the_version_that_a_handler_leaves_in_place_is_not_enqueued_again(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
+    (setup.inbox / "file").write_bytes(b"text")
+    program = setup.worker(
         role="all", count=1, handlers=on_files("in_place", in_place=True), producer__rescan_interval="1s"
     )
-    farm.wait_told("changed", 1)
-    scanned_again(program, 2)
-    (farm.inbox / "other").write_bytes(b"text")  # proof that it still scans
-    farm.wait_told("changed", 2)
-    scanned_again(program, 1)
-    assert len(farm.told("changed")) == len(set(farm.told("changed"))) == 2
-    assert (farm.inbox / "file").read_bytes() == b"text was here"
-    assert farm.census().counters["produced"] == 2
+    setup.wait_logged("changed", 1)
+    wait_for_new_scan(program, 2)
+    (setup.inbox / "other").write_bytes(b"text")  # proof that it still scans
+    setup.wait_logged("changed", 2)
+    wait_for_new_scan(program, 1)
+    assert len(setup.logged("changed")) == len(set(setup.logged("changed"))) == 2
+    assert (setup.inbox / "file").read_bytes() == b"text was here"
+    assert setup.census().counters["produced"] == 2
 
 
-def test_a_path_of_the_producer_is_mapped_to_a_path_of_the_worker(farm: Farm) -> None:
-    (farm.inbox / "file").write_bytes(b"12345")
-    (farm.directory / "secret").write_bytes(b"1")
+def test_a_path_of_the_producer_is_mapped_to_a_path_of_the_worker(setup: WorkerSetup) -> None:
+    (setup.inbox / "file").write_bytes(b"12345")
+    (setup.directory / "secret").write_bytes(b"1")
     for id, name in (("mapped", b"file"), ("outside", b"../secret")):
         job = file_job(b"/srv/theirs/" + name, size=5, priority="low", now=datetime.now(UTC), id=id)
-        farm.broker.enqueue([Entry(job, "low")])
-    farm.worker(
+        setup.broker.enqueue([Entry(job, "low")])
+    setup.worker(
         "/srv/theirs",
         count=1,
         max_retries=0,
-        path_map=f"{{/srv: /nowhere, /srv/theirs: {farm.inbox}}}",
+        path_map=f"{{/srv: /nowhere, /srv/theirs: {setup.inbox}}}",
         handlers=on_files("on_file"),
     )
-    assert farm.wait_ended(["mapped", "outside"]) == {"completed": 1, "dead": 1}
-    assert [(line.id, line.pid) for line in farm.diary("file")] == [("mapped", 5)]
-    assert "allowed" in (farm.job("outside").error or "")
+    assert setup.wait_ended(["mapped", "outside"]) == {"completed": 1, "dead": 1}
+    assert [(line.id, line.pid) for line in setup.handler_log("file")] == [("mapped", 5)]
+    assert "allowed" in (setup.job("outside").error or "")
 
 
-def test_while_a_root_is_missing_nothing_is_claimed(farm: Farm) -> None:
-    worker = farm.worker(count=1, handlers=on_files("on_file"))
+def test_while_a_root_is_missing_nothing_is_claimed(setup: WorkerSetup) -> None:
+    worker = setup.worker(count=1, handlers=on_files("on_file"))
     wait_until(lambda: worker.readiness()[0] == 200, 10)
-    away = farm.inbox.rename(farm.directory / "unmounted")
+    away = setup.inbox.rename(setup.directory / "unmounted")
     wait_until(lambda: worker.readiness()[0] == 503, 10)
-    assert str(farm.inbox) in str(worker.readiness()[1])
-    jobs = farm.enqueue("note", *ids("stays", 3))
-    pass_s(1.5)  # it checks several times per second, and would have claimed them
-    assert farm.states(jobs) == {"pending": 3}
-    away.rename(farm.inbox)
-    farm.wait_for(State.COMPLETED, jobs)
+    assert str(setup.inbox) in str(worker.readiness()[1])
+    jobs = setup.enqueue("note", *ids("stays", 3))
+    let_time_pass(1.5)  # it checks several times per second, and would have claimed them
+    assert setup.states(jobs) == {"pending": 3}
+    away.rename(setup.inbox)
+    setup.wait_for(State.COMPLETED, jobs)
     assert worker.readiness()[0] == 200
 
 
@@ -223,18 +231,18 @@ NASTY = [
 ]
 
 
-def test_a_file_name_reaches_a_command_as_one_argument_and_nothing_is_executed(sqlite_farm: Farm) -> None:
-    farm = sqlite_farm
-    script = farm.directory / "script.sh"
+def test_a_file_name_reaches_a_command_as_one_argument_and_nothing_is_executed(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
+    script = setup.directory / "script.sh"
     script.write_text('#!/bin/sh\nprintf "%s %s %s\\0" "$#" "$1" "$FILEQ_JOB_FILEPATH" >> "$0.log"\n')
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    paths = [os.path.join(os.fsencode(farm.inbox), name) for name in NASTY]
+    paths = [os.path.join(os.fsencode(setup.inbox), name) for name in NASTY]
     for path in paths:
         Path(os.fsdecode(path)).touch()
     handlers = f'[{{match: "**/*", command: ["{script}", "{{filepath}}"]}}]'
-    program = farm.worker(str(farm.inbox), "--once", role="all", wait=False, handlers=handlers)
+    program = setup.worker(str(setup.inbox), "--once", role="all", wait=False, handlers=handlers)
     assert program.wait(60) == 0, program.text()
-    lines = (farm.directory / "script.sh.log").read_bytes().split(b"\0")[:-1]
+    lines = (setup.directory / "script.sh.log").read_bytes().split(b"\0")[:-1]
     assert sorted(lines) == sorted(b"1 %s %s" % (path, path) for path in paths)
-    assert list(farm.directory.rglob("pwned")) == []
-    assert {path.name for path in farm.inbox.iterdir()} == {os.fsdecode(name) for name in NASTY}
+    assert list(setup.directory.rglob("pwned")) == []
+    assert {path.name for path in setup.inbox.iterdir()} == {os.fsdecode(name) for name in NASTY}

@@ -14,170 +14,170 @@ from fileq.brokers.types import Entry
 from fileq.core.job import State, typed_job
 from tests.support import program
 from tests.support.terminal import Terminal
-from tests.support.worker_setup import Farm, ids, is_running, on_files
+from tests.support.worker_setup import WorkerSetup, ids, is_running, on_files
 
 
-def imported_by(farm: Farm, *arguments: str) -> set[str]:
+def imported_by(setup: WorkerSetup, *arguments: str) -> set[str]:
     """The modules that this command imports; it must succeed."""
-    python, *words = program.command(*arguments, "--app-dir", str(farm.directory), settings=farm.all_settings())
+    python, *words = program.command(*arguments, "--app-dir", str(setup.directory), settings=setup.all_settings())
     command = [python, "-X", "importtime", *words]
     environment = program.environment()
-    ended = subprocess.run(command, cwd=farm.directory, env=environment, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, cwd=setup.directory, env=environment, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
     return {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines() if line.startswith("import time:")}
 
 
-def test_a_worker_on_sqlite_does_not_import_redis(sqlite_farm: Farm) -> None:
+def test_a_worker_on_sqlite_does_not_import_redis(sqlite_setup: WorkerSetup) -> None:
     """Importing it takes longer than all the rest of a worker's start."""
-    sqlite_farm.enqueue("note", "one")
-    imported = imported_by(sqlite_farm, "worker", str(sqlite_farm.inbox), "--once")
+    sqlite_setup.enqueue("note", "one")
+    imported = imported_by(sqlite_setup, "worker", str(sqlite_setup.inbox), "--once")
     assert {"fileq.core.breaker", "pybreaker"} <= imported
     assert not {name for name in imported if name.startswith("redis.")}, "pybreaker may try, and must fail at once"
-    assert sqlite_farm.told("note") == ["one"]
+    assert sqlite_setup.logged("note") == ["one"]
 
 
-def all_once(farm: Farm, **settings: object) -> subprocess.CompletedProcess[str]:
-    arguments = ("all", str(farm.inbox), "--once", "--app-dir", str(farm.directory))
-    return program.run(*arguments, cwd=farm.directory, settings=farm.all_settings(**settings), timeout_s=100)
+def all_once(setup: WorkerSetup, **settings: object) -> subprocess.CompletedProcess[str]:
+    arguments = ("all", str(setup.inbox), "--once", "--app-dir", str(setup.directory))
+    return program.run(*arguments, cwd=setup.directory, settings=setup.all_settings(**settings), timeout_s=100)
 
 
-def test_ten_thousand_files_are_processed_once_each(sqlite_farm: Farm) -> None:
-    farm = sqlite_farm
+def test_ten_thousand_files_are_processed_once_each(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
     for n in range(10_000):
-        (farm.inbox / f"{n:05}.{'pdf' if n % 10 == 0 else 'txt'}").write_bytes(b"x" * (n % 7))
-    ended = all_once(farm, handlers=on_files("on_file"))
+        (setup.inbox / f"{n:05}.{'pdf' if n % 10 == 0 else 'txt'}").write_bytes(b"x" * (n % 7))
+    ended = all_once(setup, handlers=on_files("on_file"))
     assert ended.returncode == 0, ended.stderr
     assert "completed 10000, retried 0, dead 0" in ended.stdout
-    processed = farm.told("file")
+    processed = setup.logged("file")
     assert len(processed) == len(set(processed)) == 10_000
-    census = farm.census()
+    census = setup.census()
     assert (census.drift, census.running, census.heartbeats, census.scheduled) == (0, 0, 0, 0)
     assert (census.counters["produced"], census.counters["completed"]) == (10_000, 10_000)
-    assert farm.broker.workers() == []
-    again = all_once(farm, handlers=on_files("on_file"))
-    assert (again.returncode, len(farm.told("file"))) == (0, 10_000)
+    assert setup.broker.workers() == []
+    again = all_once(setup, handlers=on_files("on_file"))
+    assert (again.returncode, len(setup.logged("file"))) == (0, 10_000)
 
 
-def test_a_job_that_dies_in_this_run_gives_exit_code_3_and_one_dead_before_does_not(sqlite_farm: Farm) -> None:
-    farm = sqlite_farm
-    (farm.inbox / "file").write_bytes(b"x")
-    ended = all_once(farm, handlers=on_files("fails"), max_retries=1)
+def test_a_job_that_dies_in_this_run_gives_exit_code_3_and_one_dead_before_does_not(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
+    (setup.inbox / "file").write_bytes(b"x")
+    ended = all_once(setup, handlers=on_files("fails"), max_retries=1)
     assert ended.returncode == 3, ended.stderr
     assert "completed 0, retried 1, dead 1" in ended.stdout
-    assert f"dead: {farm.inbox}/file: ValueError: broken" in ended.stdout
-    assert farm.census().dead == 1
-    assert all_once(farm, handlers=on_files("fails")).returncode == 0
+    assert f"dead: {setup.inbox}/file: ValueError: broken" in ended.stdout
+    assert setup.census().dead == 1
+    assert all_once(setup, handlers=on_files("fails")).returncode == 0
 
 
-def test_paused_and_scheduled_jobs_are_left_and_reported_and_retries_are_waited_for(each_farm: Farm) -> None:
-    farm = each_farm
-    farm.broker.pause("high")
-    farm.enqueue("note", "paused-1", "paused-2", queue="high")
+def test_paused_and_scheduled_jobs_are_left_and_reported_and_retries_are_waited_for(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    setup.broker.pause("high")
+    setup.enqueue("note", "paused-1", "paused-2", queue="high")
     later = typed_job("note", None, priority="low", now=datetime.now(UTC), id="tomorrow")
-    farm.broker.enqueue([Entry(later, "low", delay_ms=86_400_000)])
-    farm.enqueue("fails_twice", "twice")
-    ended = all_once(farm)
+    setup.broker.enqueue([Entry(later, "low", delay_ms=86_400_000)])
+    setup.enqueue("fails_twice", "twice")
+    ended = all_once(setup)
     assert ended.returncode == 0, ended.stderr
     assert "left 2 in high, which is paused" in ended.stdout
     assert "left 1 scheduled for later" in ended.stdout
-    assert farm.states(["twice"]) == {"completed": 1}
-    assert farm.states(["paused-1", "paused-2"]) == {"pending": 2}
-    assert farm.states(["tomorrow"]) == {"scheduled": 1}
-    assert farm.told("note") == []
-    assert farm.census().drift == 0
+    assert setup.states(["twice"]) == {"completed": 1}
+    assert setup.states(["paused-1", "paused-2"]) == {"pending": 2}
+    assert setup.states(["tomorrow"]) == {"scheduled": 1}
+    assert setup.logged("note") == []
+    assert setup.census().drift == 0
 
 
-def test_a_worker_once_ends_when_nothing_is_left_and_scans_nothing(each_farm: Farm) -> None:
-    farm = each_farm
-    (farm.inbox / "file").write_bytes(b"x")
-    farm.enqueue("note", "one", "two")
-    farm.enqueue("fails", "dies", max_retries=0)
-    arguments = ("worker", str(farm.inbox), "--once", "--app-dir", str(farm.directory))
-    ended = program.run(*arguments, cwd=farm.directory, settings=farm.all_settings(handlers=on_files("on_file")))
+def test_a_worker_once_ends_when_nothing_is_left_and_scans_nothing(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    (setup.inbox / "file").write_bytes(b"x")
+    setup.enqueue("note", "one", "two")
+    setup.enqueue("fails", "dies", max_retries=0)
+    arguments = ("worker", str(setup.inbox), "--once", "--app-dir", str(setup.directory))
+    ended = program.run(*arguments, cwd=setup.directory, settings=setup.all_settings(handlers=on_files("on_file")))
     assert ended.returncode == 3, ended.stderr
     assert ended.stdout.startswith("completed 2, retried 0, dead 1 in ")
-    assert sorted(farm.told("note")) == ["one", "two"]
-    assert farm.told("file") == []
-    assert program.run(*arguments, cwd=farm.directory, settings=farm.all_settings()).returncode == 0
+    assert sorted(setup.logged("note")) == ["one", "two"]
+    assert setup.logged("file") == []
+    assert program.run(*arguments, cwd=setup.directory, settings=setup.all_settings()).returncode == 0
 
 
 # on a terminal
 
 
 @contextmanager
-def on_terminal(farm: Farm, *, columns: int = 80, **settings: object) -> Iterator[Terminal]:
-    arguments = ("all", str(farm.inbox), "--once", "--app-dir", str(farm.directory))
-    words = program.command(*arguments, settings=farm.all_settings(**settings))
-    with closing(Terminal(words, farm.directory, columns)) as terminal:
+def on_terminal(setup: WorkerSetup, *, columns: int = 80, **settings: object) -> Iterator[Terminal]:
+    arguments = ("all", str(setup.inbox), "--once", "--app-dir", str(setup.directory))
+    words = program.command(*arguments, settings=setup.all_settings(**settings))
+    with closing(Terminal(words, setup.directory, columns)) as terminal:
         yield terminal
 
 
-def test_a_line_shows_the_progress_and_the_summary_names_the_dead_jobs(sqlite_farm: Farm) -> None:
-    farm = sqlite_farm
+def test_a_line_shows_the_progress_and_the_summary_names_the_dead_jobs(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
     for n in range(20):
-        (farm.inbox / f"{n:02}").write_bytes(b"x")
-    (farm.inbox / "bad\nname.pdf").write_bytes(b"x")
-    for path in farm.inbox.iterdir():  # times in the future: no file is stable yet, however long the start takes
+        (setup.inbox / f"{n:02}").write_bytes(b"x")
+    (setup.inbox / "bad\nname.pdf").write_bytes(b"x")
+    for path in setup.inbox.iterdir():  # times in the future: no file is stable yet, however long the start takes
         os.utime(path, (time.time() + 60, time.time() + 60))
     bad = '[{match: "bad*", use: "worker_handlers:fails"}, '
     handlers = on_files("on_file_after_gate").replace("[", bad)
     with on_terminal(
-        farm, columns=120, count=4, max_retries=0, handlers=handlers, producer__settle_unclosed="1500ms"
+        setup, columns=120, count=4, max_retries=0, handlers=handlers, producer__settle_unclosed="1500ms"
     ) as terminal:
         terminal.wait_shown(r"running 0  failed 0  dead 0  0/s  left 21  settling 21")
         terminal.wait_shown(r"done 0  running 4  failed 1  dead 1  0/s  left 20\b")
-        farm.open_gate()
+        setup.open_gate()
         out, shown = terminal.finish(3)
     assert "broker.opened" in shown, "every start names its broker"
     assert not any(word in shown for word in ("job.completed", "job.failed", "job.dead")), "the line counts them"
     found, ended, dead = out.splitlines()
     assert found.startswith("found 21, enqueued 21, already known 0 in ")
     assert ended.startswith("completed 20, retried 0, dead 1 in ")
-    assert dead.startswith(f"dead: {farm.inbox}/bad\\nname.pdf: ValueError: broken"), "in one line"
+    assert dead.startswith(f"dead: {setup.inbox}/bad\\nname.pdf: ValueError: broken"), "in one line"
 
 
-def test_a_line_that_is_too_long_is_wrapped_and_not_cut(farm: Farm) -> None:
+def test_a_line_that_is_too_long_is_wrapped_and_not_cut(setup: WorkerSetup) -> None:
     for n in range(12):
-        (farm.inbox / f"{n:02}").write_bytes(b"x")
-    with on_terminal(farm, handlers=on_files("on_file"), producer__rate_limit_per_sec=5) as terminal:
+        (setup.inbox / f"{n:02}").write_bytes(b"x")
+    with on_terminal(setup, handlers=on_files("on_file"), producer__rate_limit_per_sec=5) as terminal:
         _, shown = terminal.finish()
     assert all(word in shown for word in ("held", "producer.rate_limit_per_sec", "jobqueue:rate_limit:producer"))
 
 
-def test_the_first_ctrl_c_lets_jobs_finish_and_the_second_gives_them_back(sqlite_farm: Farm) -> None:
-    farm = sqlite_farm
-    gated = farm.enqueue("gated", "gated")
-    stubborn = farm.enqueue("stubborn", *ids("stubborn", 2))
-    waiting = farm.enqueue("note", *ids("note", 5))
-    with on_terminal(farm, count=3, shutdown_timeout="60s") as terminal:
-        farm.wait_told("start", 3)
+def test_the_first_ctrl_c_lets_jobs_finish_and_the_second_gives_them_back(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
+    gated = setup.enqueue("gated", "gated")
+    stubborn = setup.enqueue("stubborn", *ids("stubborn", 2))
+    waiting = setup.enqueue("note", *ids("note", 5))
+    with on_terminal(setup, count=3, shutdown_timeout="60s") as terminal:
+        setup.wait_logged("start", 3)
         terminal.interrupt()
         terminal.wait_shown("stopping: 3 running may finish; Ctrl-C again")
-        farm.open_gate()
-        farm.wait_for(State.COMPLETED, gated)
+        setup.open_gate()
+        setup.wait_for(State.COMPLETED, gated)
         terminal.interrupt()
         out, _ = terminal.finish(130)
     assert "interrupted: completed 1, retried 0, dead 0 in " in out
     assert "left 7 for a later run" in out
-    assert_given_back(farm, [*stubborn, *waiting])
+    assert_given_back(setup, [*stubborn, *waiting])
 
 
-def test_a_signal_without_a_terminal_is_logged_and_leaves_nothing_to_recover(farm: Farm) -> None:
-    jobs = farm.enqueue("stubborn", *ids("job", 4))
-    worker = farm.worker(str(farm.inbox), "--once", role="all", wait=False, count=2, shutdown_timeout="60s")
-    farm.wait_told("start", 2)
+def test_a_signal_without_a_terminal_is_logged_and_leaves_nothing_to_recover(setup: WorkerSetup) -> None:
+    jobs = setup.enqueue("stubborn", *ids("job", 4))
+    worker = setup.worker(str(setup.inbox), "--once", role="all", wait=False, count=2, shutdown_timeout="60s")
+    setup.wait_logged("start", 2)
     worker.signal(signal.SIGTERM)
     worker.wait_for("role.stopping")
     worker.signal(signal.SIGTERM)
     assert worker.wait(20) == 130
     assert "interrupted: completed 0, retried 0, dead 0 in" in worker.text()
-    assert_given_back(farm, jobs)
+    assert_given_back(setup, jobs)
 
 
-def assert_given_back(farm: Farm, jobs: list[str]) -> None:
-    assert farm.states(jobs) == {"pending": len(jobs)}
-    assert {(farm.job(job).retries, farm.job(job).recoveries) for job in jobs} == {(0, 0)}
-    assert not any(is_running(line.pid) for line in farm.diary("start"))
-    census = farm.census()
+def assert_given_back(setup: WorkerSetup, jobs: list[str]) -> None:
+    assert setup.states(jobs) == {"pending": len(jobs)}
+    assert {(setup.job(job).retries, setup.job(job).recoveries) for job in jobs} == {(0, 0)}
+    assert not any(is_running(line.pid) for line in setup.handler_log("start"))
+    census = setup.census()
     assert (census.running, census.heartbeats, census.drift) == (0, 0, 0)
-    assert farm.broker.workers() == []
+    assert setup.broker.workers() == []

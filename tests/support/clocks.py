@@ -1,9 +1,9 @@
-"""Clocks that tests turn by hand."""
+"""A clock that a test moves, and a list of the events that the code under test emitted."""
 
 from fileq.core.events import Event
 
 
-class Hands:
+class ManualClocks:
     """A monotonic clock and a wall clock that run together until one of them is moved."""
 
     def __init__(self, seconds: float = 1000.0, wall_ns: int = 1_800_000_000 * 10**9) -> None:
@@ -21,12 +21,12 @@ class Hands:
         self.wall += round(seconds * 1e9)
 
     def step(self, seconds: float) -> None:
-        """Somebody sets the wall clock."""
+        """Sets the wall clock forward or back, as an operator or NTP does."""
         self.wall += round(seconds * 1e9)
 
 
-class Told:
-    """An Emit that records events, by name and with their fields."""
+class RecordedEvents:
+    """Stands in for `emit` and keeps every event."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, object]]] = []

@@ -11,19 +11,19 @@ import pytest
 from fileq.brokers.protocol import FullBroker
 from fileq.cli import main
 from fileq.config import Config, config_from
-from tests.conformance.harness import nested
+from fileq.testing.conformance.harness import nested
 from tests.support.sqlite_store import change_one_row, push_raw
-from tests.support.worker_setup import Farm
+from tests.support.worker_setup import WorkerSetup
 
 
 class CommandLine:
     """The command line and its broker. The builders of the conformance suite accept it as their harness."""
 
-    def __init__(self, farm: Farm, capsys: pytest.CaptureFixture[str]) -> None:
-        self.farm = farm
-        self.directory: Path = farm.directory
-        self.broker: FullBroker = farm.broker
-        self.settings: dict[str, object] = {"producer.scan_dir": farm.inbox, **farm.settings}
+    def __init__(self, setup: WorkerSetup, capsys: pytest.CaptureFixture[str]) -> None:
+        self.setup = setup
+        self.directory: Path = setup.directory
+        self.broker: FullBroker = setup.broker
+        self.settings: dict[str, object] = {"producer.scan_dir": setup.inbox, **setup.settings}
         self.config: Config = config_from(nested(self.settings))
         self._capsys = capsys
 

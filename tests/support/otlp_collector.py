@@ -1,4 +1,4 @@
-"""A small OTLP collector for tests: takes spans over HTTP or gRPC, or is as bad as collectors can be."""
+"""A small OTLP collector for tests: it receives spans over HTTP or gRPC, never replies, or refuses connections."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from tests.support.waiting import wait_until
 
 
-class Seen(Struct, frozen=True):
-    """One span as it arrived; ids are hex, a root's parent is ""."""
+class ReceivedSpan(Struct, frozen=True):
+    """One span as it was received; ids are hex, the parent of a root is ""."""
 
     name: str
     trace_id: str
@@ -39,10 +39,10 @@ class Seen(Struct, frozen=True):
 
 
 class Collector:
-    """What arrived, in order."""
+    """The received spans, in order."""
 
     def __init__(self) -> None:
-        self._spans: list[Seen] = []
+        self._spans: list[ReceivedSpan] = []
         self.authorizations: set[str] = set()
         self.endpoint = ""
 
@@ -50,19 +50,19 @@ class Collector:
         request = ExportTraceServiceRequest.FromString(body)
         for group in request.resource_spans:
             service = {a.key: a.value.string_value for a in group.resource.attributes}["service.name"]
-            self._spans += [_seen(span, service) for scope in group.scope_spans for span in scope.spans]
+            self._spans += [_received(span, service) for scope in group.scope_spans for span in scope.spans]
 
-    def spans(self, name: str = "", job: str = "") -> list[Seen]:
+    def spans(self, name: str = "", job: str = "") -> list[ReceivedSpan]:
         return [s for s in list(self._spans) if name in ("", s.name) and job in ("", s.attributes["job.id"])]
 
-    def wait(self, name: str, count: int = 1, job: str = "", timeout_s: float = 20.0) -> list[Seen]:
+    def wait(self, name: str, count: int = 1, job: str = "", timeout_s: float = 20.0) -> list[ReceivedSpan]:
         wait_until(lambda: len(self.spans(name, job)) >= count, timeout_s, f"{count} spans {name!r}: {self._spans}")
         return self.spans(name, job)
 
 
-def _seen(span: Any, service: str) -> Seen:
+def _received(span: Any, service: str) -> ReceivedSpan:
     attributes = {a.key: getattr(a.value, a.value.WhichOneof("value")) for a in span.attributes}
-    return Seen(
+    return ReceivedSpan(
         span.name,
         span.trace_id.hex(),
         span.span_id.hex(),
@@ -131,17 +131,17 @@ def grpc_collector() -> Iterator[Collector]:
 
 
 @contextlib.contextmanager
-def black_hole() -> Iterator[str]:
-    """host:port where connections are taken and nothing is ever answered."""
+def silent_collector() -> Iterator[str]:
+    """host:port of a server that accepts connections and never replies."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
-        taken: list[socket.socket] = []
+        accepted: list[socket.socket] = []
 
-        def take() -> None:
+        def accept() -> None:
             with contextlib.suppress(OSError):
                 while True:
-                    taken.append(listener.accept()[0])
+                    accepted.append(listener.accept()[0])
 
-        thread = threading.Thread(target=take, daemon=True)
+        thread = threading.Thread(target=accept, daemon=True)
         thread.start()
         host, port = listener.getsockname()
         try:
@@ -149,14 +149,19 @@ def black_hole() -> Iterator[str]:
         finally:
             listener.shutdown(socket.SHUT_RDWR)
             thread.join()
-            for connection in taken:
+            for connection in accepted:
                 connection.close()
 
 
 @contextlib.contextmanager
-def refusing() -> Iterator[str]:
-    """host:port where nobody listens, and nobody will."""
+def refusing_address() -> Iterator[str]:
+    """host:port that refuses connections: it is reserved and no process listens."""
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         host, port = reserved.getsockname()
         yield f"{host}:{port}"
+
+
+def traced(endpoint: str) -> dict[str, object]:
+    """The settings of a worker that sends its spans to this collector."""
+    return {"observability__tracing__enabled": True, "observability__tracing__endpoint": endpoint}

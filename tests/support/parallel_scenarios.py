@@ -1,4 +1,7 @@
-"""Scenarios that mostly wait, for heartbeats to run out and the like, run at the same time; each is its own test."""
+"""Scenarios that mostly wait, for example until a heartbeat expires, run at the same time; each is a test of its own.
+
+All scenarios of a file must run in one test process: tests/support/parallel_run.py keeps a file together.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +15,26 @@ import pytest
 
 from tests.conftest import require
 from tests.support.servers import Server, available_servers
-from tests.support.worker_setup import Farm, farm_on
+from tests.support.worker_setup import WorkerSetup, open_worker_setup
 
 SCENARIO_TIMEOUT_S = 110.0
 SQLITE = "sqlite"
 
-Scenario = Callable[[Farm], None]
+Scenario = Callable[[WorkerSetup], None]
 _SCENARIOS: dict[str, tuple[str, Scenario]] = {}
 
 
-def together(*kinds: str, timeout_s: float = SCENARIO_TIMEOUT_S) -> Callable[[Scenario], Callable[..., None]]:
-    """A test on a farm of each kind (valkey, redis, sqlite), under way together with the others of its module."""
+def parallel_scenario(*kinds: str, timeout_s: float = SCENARIO_TIMEOUT_S) -> Callable[[Scenario], Callable[..., None]]:
+    """Makes a test of a scenario for each kind (valkey, redis, sqlite); the scenarios of a module run together."""
 
     def make(scenario: Scenario) -> Callable[..., None]:
         name = scenario.__name__
         _SCENARIOS.update({f"{name}[{kind}]": (kind, scenario) for kind in kinds})
 
-        def test(kind: str, under_way: Mapping[str, Future[None]]) -> None:
+        def test(kind: str, running_scenarios: Mapping[str, Future[None]]) -> None:
             if kind != SQLITE:
                 server_binary(kind)
-            under_way[f"{name}[{kind}]"].result(timeout_s)
+            running_scenarios[f"{name}[{kind}]"].result(timeout_s)
 
         test.__name__, test.__doc__ = name, scenario.__doc__
         decorated: Callable[..., None] = pytest.mark.parametrize("kind", kinds)(test)
@@ -41,13 +44,13 @@ def together(*kinds: str, timeout_s: float = SCENARIO_TIMEOUT_S) -> Callable[[Sc
 
 
 def server_binary(kind: str) -> str:
-    """Where it is missing the test is skipped, or failed in CI."""
+    """The path of the server's program; if it is missing, the test is skipped, or fails in CI."""
     return require(f"{kind}-server", available_servers()[kind])
 
 
 @pytest.fixture(scope="module")
-def under_way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    """Every scenario of this module that was asked for, started."""
+def running_scenarios(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """Starts every selected scenario of this module."""
     names = [item.name for item in request.session.items if item.path == request.path and item.name in _SCENARIOS]
     binaries = {kind: binary for kind, binary in available_servers().items() if binary is not None}
     with contextlib.ExitStack() as stack:
@@ -57,7 +60,7 @@ def under_way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
             if any(_SCENARIOS[name][0] == kind for name in names)
         }
         pool = stack.enter_context(ThreadPoolExecutor(len(names)))
-        databases = {kind: itertools.count() for kind in servers}  # one that nobody else uses, for each
+        databases = {kind: itertools.count() for kind in servers}  # each scenario has a database of its own
         futures: dict[str, Future[None]] = {}
         for name in names:
             kind, scenario = _SCENARIOS[name]
@@ -67,29 +70,29 @@ def under_way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
             elif kind in servers:
                 settings = {"redis.addr": servers[kind].address, "redis.db": next(databases[kind])}
             else:
-                continue  # the test says what is missing
-            futures[name] = pool.submit(_play, scenario, kind, directory, settings)
+                continue  # the test reports the missing server
+            futures[name] = pool.submit(_run, scenario, kind, directory, settings)
         yield futures
 
 
-def _play(scenario: Scenario, kind: str, directory: Path, settings: dict[str, object]) -> None:
+def _run(scenario: Scenario, kind: str, directory: Path, settings: dict[str, object]) -> None:
     try:
-        with farm_on(directory, settings, kind=kind) as farm:
-            scenario(farm)
+        with open_worker_setup(directory, settings, kind=kind) as setup:
+            scenario(setup)
     except BaseException as error:
-        # Whatever is printed in a thread is shown with some other test.
+        # pytest would show what this thread prints with another test, so the logs go into the error.
         for log in sorted(directory.rglob("program-*.log")):
             error.add_note(f"--- {log.name}\n{log.read_text(errors='replace')[-3000:]}")
         raise
 
 
 @contextlib.contextmanager
-def server_beside(farm: Farm) -> Iterator[tuple[Server, Farm]]:
-    """For a scenario that needs a server of its own, with all it was told on disk."""
-    directory = farm.directory / "beside"
+def setup_with_own_server(setup: WorkerSetup) -> Iterator[tuple[Server, WorkerSetup]]:
+    """A second setup on a server of its own that writes everything to disk."""
+    directory = setup.directory / "own-server"
     directory.mkdir()
     with (
-        Server(server_binary(farm.kind), aof=True) as server,
-        farm_on(directory, {"redis.addr": server.address}, kind=farm.kind) as other,
+        Server(server_binary(setup.kind), aof=True) as server,
+        open_worker_setup(directory, {"redis.addr": server.address}, kind=setup.kind) as other,
     ):
         yield server, other

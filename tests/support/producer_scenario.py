@@ -14,7 +14,7 @@ from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import Job, decode
 from fileq.producer.finder.inotify import WatchEvents, no_events
 from fileq.producer.producer import Producer
-from tests.support.clocks import Hands, Told
+from tests.support.clocks import ManualClocks, RecordedEvents
 
 SETTLE, UNCLOSED, RESCAN = 0.5, 5.0, 60.0  # the defaults of settle, settle_unclosed and rescan_interval
 HOUR = 3600.0
@@ -77,8 +77,8 @@ class Scenario:
     def __init__(self, root: Path, **producer: object) -> None:
         root.mkdir(exist_ok=True)
         self.root = root
-        self.clock = Hands(wall_ns=time.time_ns())
-        self.events = Told()
+        self.clock = ManualClocks(wall_ns=time.time_ns())
+        self.events = RecordedEvents()
         self.config = config_from({"broker": "memory", "producer": {"scan_dir": str(root), **producer}})
         self.broker = UnreliableBroker(MemoryBroker(self.config))
         self.producer = self.start()

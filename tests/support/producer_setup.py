@@ -1,4 +1,4 @@
-"""What producer tests have in common: a broker somewhere, a directory, and the program on both."""
+"""The setup of the producer tests: a broker, a directory for files, and the program that uses both."""
 
 import contextlib
 import os
@@ -12,12 +12,12 @@ from fileq.core.job import Job, decode
 from tests.support.program import Program
 from tests.support.waiting import wait_until
 
-# Small, so that tests are quick; those that are about the times themselves set their own.
+# Short times keep the tests quick. Tests of these times set their own.
 QUICK: Mapping[str, object] = {"producer.settle": "50ms", "producer.settle_unclosed": "200ms"}
 
 
-class Place:
-    """A broker that programs and the test share, and where its files lie."""
+class BrokerSetup:
+    """A broker that programs and the test share, and the directory of its files."""
 
     def __init__(self, kind: str, directory: Path, settings: Mapping[str, object]) -> None:
         self.kind = kind
@@ -28,7 +28,7 @@ class Place:
 
     @contextlib.contextmanager
     def open(self) -> Iterator[FullBroker]:
-        """The broker as the test sees it."""
+        """Opens the broker for the test."""
         values: dict[str, dict[str, object]] = {}
         for key, value in self.settings.items():
             section, _, name = key.partition(".")
@@ -40,7 +40,7 @@ class Place:
             broker.close()
 
     def producer(self, *, inbox: Path | None = None, wait: bool = True, **settings: object) -> Program:
-        """`fileq producer`; settings of its own section by their names, of others as observability__log_level."""
+        """Starts `fileq producer`; a setting of another section is named as observability__log_level."""
         return Program(
             "producer", str(inbox or self.inbox), cwd=self.directory, settings=self.all_settings(**settings), wait=wait
         )
@@ -50,7 +50,7 @@ class Place:
         return {**QUICK, "producer.rate_limit_per_sec": 0, **self.settings, **named}
 
     def write(self, name: str | bytes, content: bytes = b"x", inbox: Path | None = None) -> bytes:
-        """A file with this content, closed; its path."""
+        """Writes and closes a file with this content; returns its path."""
         path = os.path.join(os.fsencode(inbox or self.inbox), os.fsencode(name))
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
@@ -58,7 +58,7 @@ class Place:
         return path
 
     def jobs(self) -> list[Job]:
-        """Everything that waits in the queues."""
+        """All jobs in the queues."""
         with self.open() as broker:
             return jobs_of(broker)
 
@@ -66,7 +66,7 @@ class Place:
         return sorted(os.path.relpath(job.filepath, self.inbox) for job in self.jobs())
 
     def wait_for_names(self, *names: str, timeout_s: float = 15.0) -> None:
-        """Until these files have jobs, and exactly these."""
+        """Waits until exactly these files have jobs."""
         with self.open() as broker:
             self._wait_for(broker, sorted(names), timeout_s)
 
@@ -83,15 +83,15 @@ def jobs_of(broker: FullBroker) -> list[Job]:
     return [decode(raw) for queue in ("high", "low") for page in broker.pages(queue) for raw in page]
 
 
-def scanned(program: Program, count: int = 1, timeout_s: float = 20.0) -> None:
-    """Until it has ended this many whole scans."""
+def wait_for_scans(program: Program, count: int = 1, timeout_s: float = 20.0) -> None:
+    """Waits until the program has finished this many scans."""
     name = "producer_scan_duration_seconds_count"
     wait_until(lambda: program.metric(name) >= count, timeout_s, f"{count} scans", every_s=0.02)
 
 
-def scanned_again(program: Program, times: int = 1) -> None:
-    """Until a whole scan has begun and ended after now: the one that is under way may have passed already."""
-    scanned(program, int(program.metric("producer_scan_duration_seconds_count")) + times + 1)
+def wait_for_new_scan(program: Program, times: int = 1) -> None:
+    """Waits until a scan has started and finished from now on; the current scan may have passed a new file already."""
+    wait_for_scans(program, int(program.metric("producer_scan_duration_seconds_count")) + times + 1)
 
 
 def pending(broker: FullBroker) -> int:
@@ -99,5 +99,5 @@ def pending(broker: FullBroker) -> int:
 
 
 def wait_pending(broker: FullBroker, count: int, timeout_s: float = 60.0) -> None:
-    """Until so many jobs wait; more would be found too."""
+    """Waits until the queues hold at least `count` jobs."""
     wait_until(lambda: pending(broker) >= count, timeout_s, f"{count} jobs in the queues", every_s=0.1)

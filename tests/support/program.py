@@ -1,4 +1,4 @@
-"""The real program under test: started as people start it, watched through its logs and endpoints, ended by signals."""
+"""The real program under test: started by its command line, observed by its logs and endpoints, ended by signals."""
 
 import json
 import os
@@ -19,13 +19,13 @@ STOP_TIMEOUT_S = 30.0
 
 
 def command(*arguments: str, settings: Mapping[str, object] | None = None) -> list[str]:
-    """The command line; settings are dotted keys, given as --set."""
+    """The command line; each setting, by its dotted key, becomes a --set."""
     sets = [word for key, value in (settings or {}).items() for word in ("--set", f"{key}={value}")]
     return [sys.executable, "-W", "error", "-m", "fileq", *arguments, *sets]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's own, without what would configure fileq behind the test's back."""
+    """The environment of this process without the variables that configure fileq."""
     prefixes = ("FILEQ_", "REDIS_", "WORKER_", "PRODUCER_", "OBSERVABILITY_", "SQLITE_")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
     return {**clean, "PYTHONPATH": str(REPOSITORY), **more}
@@ -34,7 +34,7 @@ def environment(**more: str) -> dict[str, str]:
 def run(
     *arguments: str, cwd: Path, settings: Mapping[str, object] | None = None, timeout_s: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
-    """Runs it to its end."""
+    """Runs the program and waits for its end."""
     return subprocess.run(
         command(*arguments, settings=settings),
         cwd=cwd,
@@ -48,9 +48,9 @@ def run(
 
 
 class Program:
-    """One process of the program. Logs are JSON; anything else on stderr fails the test that reads them.
+    """One process of the program. Its logs are JSON; any other output on stderr fails the test that reads them.
 
-    Unless the settings say otherwise its endpoints are on any free port; a setting that is None is not given."""
+    By default its endpoints listen on a free port. A setting that is None is left out."""
 
     def __init__(
         self, *arguments: str, cwd: Path, settings: Mapping[str, object] | None = None, wait: bool = True
@@ -83,26 +83,28 @@ class Program:
 
     def __exit__(self, *exc_info: object) -> None:
         self.kill()
-        print(f"--- log of {' '.join(self.arguments)}\n{self.text()[-4000:]}")  # shown by pytest if the test failed
+        print(f"--- log of {' '.join(self.arguments)}\n{self.text()[-4000:]}")  # pytest shows it if the test failed
 
-    # what it says
+    # logs and endpoints
 
     def text(self) -> str:
         return self.log_file.read_text(errors="replace")
 
     def logs(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.text().split("\n")[:-1]]  # the last may not be whole yet
+        return [json.loads(line) for line in self.text().split("\n")[:-1]]  # the last line may be incomplete
 
     def events(self, name: str) -> list[dict[str, Any]]:
         return [line for line in self.logs() if line["event"] == name]
 
     def wait_for(self, name: str, timeout_s: float = 20.0, count: int = 1) -> dict[str, Any]:
-        """The count-th event of that name."""
+        """Waits for the count-th event of that name and returns it."""
 
         def arrived() -> dict[str, Any] | None:
             events = self.events(name) if name in self.text() else []
             if len(events) < count and self.process.poll() is not None:
-                raise AssertionError(f"it ended with {self.process.returncode} before {name!r}:\n{self.text()}")
+                raise AssertionError(
+                    f"the program ended with {self.process.returncode} before {name!r}:\n{self.text()}"
+                )
             return events[count - 1] if len(events) >= count else None
 
         try:
@@ -139,7 +141,7 @@ class Program:
                 return float(value)
         return 0.0
 
-    # what is done to it
+    # signals
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -148,12 +150,12 @@ class Program:
         return self.process.wait(timeout_s)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """SIGTERM, and the exit code."""
+        """Sends SIGTERM and returns the exit code."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL to it and to whatever it started; may be called twice."""
+        """Sends SIGKILL to the program and its child processes; may be called twice."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(STOP_TIMEOUT_S)

@@ -18,7 +18,7 @@ from fileq.core.settlement import Settlement, release
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
 from fileq.worker.pump import Pump
-from tests.support.clocks import Hands, Told
+from tests.support.clocks import ManualClocks, RecordedEvents
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 TTL_S = 30.0
@@ -100,8 +100,8 @@ class PumpSetup:
     broker_class: type[UnreliableBroker] = UnreliableBroker
 
     def __init__(self, *, count: int = 2, **breaker: Any) -> None:
-        self.clocks = Hands()
-        self.events = Told()
+        self.clocks = ManualClocks()
+        self.events = RecordedEvents()
         self.config: Config = config_from(
             {
                 "broker": "memory",

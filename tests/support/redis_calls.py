@@ -8,8 +8,8 @@ from fileq.brokers.types import LedgerEntry, Record, Revival, TurnReply, Unrecor
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, decode, encode, raw_id
 from fileq.core.settlement import cancel, complete, release, retry
-from tests.conformance.builders import an_entry, enqueue, failed, foreign, hopeless, recovered, register
-from tests.conformance.harness import START_MS
+from fileq.testing.conformance.builders import an_entry, burial, enqueue, failed, foreign, recovered, register
+from fileq.testing.conformance.harness import START_MS
 from tests.support.redis_store import GARBAGE, Store, claimed
 
 Invocation = Callable[[RedisBroker], Any]
@@ -119,7 +119,7 @@ def buried(store: Store) -> list[tuple[str, bytes]]:
     enqueue(store, "a")
     store.client.lpush("jobqueue:low_priority", GARBAGE)
     register(store, "w1", "w2")
-    settlements = [hopeless(claim) for claim in store.broker.settle_and_claim([], ["w1", "w2"]).claims]
+    settlements = [burial(claim) for claim in store.broker.settle_and_claim([], ["w1", "w2"]).claims]
     assert list(store.broker.settle_and_claim(settlements, []).settled) == ["done"] * 2
     return [("a", settlements[0].next_raw), (raw_id(GARBAGE), GARBAGE)]
 
@@ -132,8 +132,8 @@ def _revive(store: Store) -> Invocation:
 
 
 def _discard(store: Store) -> Invocation:
-    elements = buried(store)
-    return lambda broker: broker.discard(elements)
+    raws_in = buried(store)
+    return lambda broker: broker.discard(raws_in)
 
 
 def _update_ledger(store: Store) -> Invocation:
@@ -187,14 +187,14 @@ def leaving(claim: Claim) -> Any:
     return complete(claim, result=b'{"pages":3}', duration_ms=12, leaves=Version(b"/data/a", "s9"))
 
 
-SETTLEMENTS = (leaving, failed, hopeless, release, cancel)
+SETTLEMENTS = (leaving, failed, burial, release, cancel)
 
 CALLS = (
     BrokerCall("enqueue", _enqueue),
     BrokerCall("claim", _claim),
     BrokerCall("complete", _settling(leaving), _done_already),
     BrokerCall("retry", _settling(failed), _done_already),
-    BrokerCall("bury", _settling(hopeless), _done_already),
+    BrokerCall("bury", _settling(burial), _done_already),
     BrokerCall("release", _settling(release), _done_already),
     BrokerCall("cancel", _settling(cancel), _done_already),
     BrokerCall("settle_and_claim", _settle_and_claim, lambda answer: (_done_already(answer[0]), answer[1])),
@@ -202,7 +202,7 @@ CALLS = (
     BrokerCall("promote", _promote, lambda answer: 0),
     BrokerCall("reap", _reaping(recovered), _fenced),
     BrokerCall("reap by retry", _reaping(lambda c: retry(c, c.raw, delay_ms=500, error="died", died=True)), _fenced),
-    BrokerCall("reap by bury", _reaping(lambda c: hopeless(c, died=True)), _fenced),
+    BrokerCall("reap by bury", _reaping(lambda c: burial(c, died=True)), _fenced),
     BrokerCall("register", _register),
     BrokerCall("deregister", _deregister),
     BrokerCall("cancel by id", _withdraw, lambda answer: ["requested", "ended", "ended", "unknown"]),

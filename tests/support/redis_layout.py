@@ -3,7 +3,7 @@
 import re
 
 from fileq.core.job import Version
-from tests.conformance.builders import an_entry, completed, dead, enqueue, register
+from fileq.testing.conformance.builders import an_entry, completed, dead, enqueue, register
 from tests.support.redis_store import Store
 
 # key → type, with {} for the variable parts of a key.

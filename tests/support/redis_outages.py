@@ -9,7 +9,7 @@ import redis
 
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.settlement import complete
-from tests.conformance.builders import an_entry, enqueue, failed, recovered, register
+from fileq.testing.conformance.builders import an_entry, enqueue, failed, recovered, register
 from tests.support.redis_store import Store
 from tests.support.servers import free_port
 from tests.support.waiting import wait_until

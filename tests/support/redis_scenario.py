@@ -9,7 +9,7 @@ from fileq.brokers.redis.keys import Keys
 from fileq.brokers.types import LedgerEntry, Revival
 from fileq.core.job import Version, decode, encode
 from fileq.core.settlement import cancel, complete, release
-from tests.conformance.builders import an_entry, failed, foreign, hopeless, recovered, worker_info
+from fileq.testing.conformance.builders import an_entry, burial, failed, foreign, recovered, worker_info
 from tests.support.redis_calls import leaving
 from tests.support.redis_store import config_on
 from tests.support.waiting import wait_until
@@ -64,7 +64,7 @@ def _enqueue_and_settle(broker: RedisBroker, waiter: Any) -> None:
 def _fail_and_reap(broker: RedisBroker, client: Any, keys: Keys) -> None:
     """Bury, release, revive, pause, resume, discard and reap; adopt a job that another program pushed."""
     claims = {claim.id: claim for claim in broker.settle_and_claim([], ["w1", "w2"]).claims}
-    dead, released = hopeless(claims["a"]), release(claims["c"])
+    dead, released = burial(claims["a"]), release(claims["c"])
     assert list(broker.settle_and_claim([dead, released], []).settled) == ["done", "done"]
     again = encode(decode(dead.next_raw).but(error=None, failed_at=None))
     assert broker.revive([Revival(dead.next_raw, "a", again, "low")]) == [True]
@@ -72,7 +72,7 @@ def _fail_and_reap(broker: RedisBroker, client: Any, keys: Keys) -> None:
     broker.pause("high")
     claims = {claim.id: claim for claim in broker.settle_and_claim([], ["w1", "w2"]).claims}
     broker.resume("high")
-    dead = hopeless(claims["a"])
+    dead = burial(claims["a"])
     assert list(broker.settle_and_claim([dead], []).settled) == ["done"]
     assert broker.discard([("a", dead.next_raw)]) == 1
     client.delete(keys.heartbeat(claims["c"].slot))

@@ -14,8 +14,8 @@ from fileq.brokers.redis import RedisBroker, open_redis
 from fileq.brokers.redis.keys import Keys
 from fileq.config import Config, config_from
 from fileq.core.claim import Claim
-from tests.conformance.builders import enqueue, register
-from tests.conformance.harness import START_MS, FakeClock, nested
+from fileq.testing.conformance.builders import enqueue, register
+from fileq.testing.conformance.harness import START_MS, FakeClock, nested
 from tests.support.servers import Server
 
 QUICK = {"redis.read_timeout": "150ms", "redis.write_timeout": "150ms"}

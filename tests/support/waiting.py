@@ -8,9 +8,9 @@ T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T], timeout_s: float = 10.0, what: str = "", *, every_s: float = 0.005) -> T:
-    """The first true value of `condition`, asked every 5 ms; TimeoutError, naming `what`, after `timeout_s`.
+    """Returns the first true value of `condition`, called every `every_s`; raises TimeoutError after `timeout_s`.
 
-    Ask less often where the question itself costs something."""
+    `what` names the condition in the error. Choose a longer `every_s` for a condition that is expensive."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Handlers of worker tests. Copied beside the files of a test; whatever they do they tell in `diary` there."""
+"""Handlers of the worker tests. A test copies this module into its directory; they log there what they do."""
 
 import contextlib
 import ctypes
@@ -10,18 +10,18 @@ import time
 
 import fileq
 
-LEFT = []  # kept, or Python complains about them
+LEFT = []  # keeps the processes referenced: Python warns about one that is collected while it runs
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def tell(word, id, pid=0):
-    diary = os.open(os.path.join(HERE, "diary"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    os.write(diary, f"{word} {id} {pid or os.getpid()} {time.time():.6f}\n".encode())
-    os.close(diary)
+def log(word, id, pid=0):
+    log_file = os.open(os.path.join(HERE, "handler_log"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    os.write(log_file, f"{word} {id} {pid or os.getpid()} {time.time():.6f}\n".encode())
+    os.close(log_file)
 
 
 def count(id):
-    """How often this was called for the job, in whatever process."""
+    """How often this was called for the job, counted over all processes."""
     tally = os.open(os.path.join(HERE, f"tally-{id}"), os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     os.write(tally, b".")
     size = os.fstat(tally).st_size
@@ -31,15 +31,15 @@ def count(id):
 
 @fileq.handler(type="note")
 def note(job, context):
-    tell("note", job.id)
+    log("note", job.id)
 
 
 @fileq.handler(type="work")
 def work(job, context):
-    """Works for a while and tells both ends."""
-    tell("start", job.id)
+    """Works for a while; logs its start and its end."""
+    log("start", job.id)
     time.sleep(job.payload or 0)
-    tell("end", job.id)
+    log("end", job.id)
 
 
 @fileq.handler(type="work_in_thread", isolation="thread")
@@ -49,16 +49,16 @@ def work_in_thread(job, context):
 
 @fileq.handler(type="gated")
 def gated(job, context):
-    """Works until its gate opens."""
-    tell("start", job.id)
+    """Works until the gate, a file, exists."""
+    log("start", job.id)
     while not os.path.exists(os.path.join(HERE, job.payload or "gate")):
         time.sleep(0.01)
-    tell("end", job.id)
+    log("end", job.id)
 
 
 @fileq.handler(type="stubborn")
 def stubborn(job, context):
-    tell("start", job.id)
+    log("start", job.id)
     while True:
         time.sleep(60)
 
@@ -75,42 +75,42 @@ def obedient_in_thread(job, context):
 
 @fileq.handler(type="obedient")
 def obedient(job, context):
-    tell("start", job.id)
+    log("start", job.id)
     context.cancelled.wait(60)
-    tell("cancelled", job.id)
-    raise RuntimeError("stopped when told to")
+    log("cancelled", job.id)
+    raise RuntimeError("stopped on request")
 
 
 @fileq.handler(type="holds_gil")
 def holds_gil(job, context):
-    """A C call that never lets go of the interpreter."""
-    tell("start", job.id)
+    """A C call that holds the GIL until it returns."""
+    log("start", job.id)
     ctypes.PyDLL(None).usleep(int(job.payload * 1_000_000))
-    tell("end", job.id)
+    log("end", job.id)
 
 
 @fileq.handler(type="segfaults")
 def segfaults(job, context):
-    tell("start", job.id)
+    log("start", job.id)
     ctypes.string_at(0)
 
 
 @fileq.handler(type="exits")
 def exits(job, context):
-    tell("start", job.id)
+    log("start", job.id)
     os._exit(7)
 
 
 @fileq.handler(type="loops", timeout=1.0)
 def loops(job, context):
-    tell("start", job.id)
+    log("start", job.id)
     while True:
         pass
 
 
 @fileq.handler(type="eats")
 def eats(job, context):
-    tell("start", job.id)
+    log("start", job.id)
     eaten = []
     while True:
         eaten.append(bytearray(os.urandom(1)) * 4_000_000)
@@ -119,19 +119,19 @@ def eats(job, context):
 
 @fileq.handler(type="leaves")
 def leaves(job, context):
-    """Grandchildren, one of them in a session of its own."""
+    """Leaves two child processes running, one of them in a session of its own."""
     for is_apart in (False, True):
         LEFT.append(subprocess.Popen(["sleep", "300"], start_new_session=is_apart))
-        tell("left", job.id, LEFT[-1].pid)
+        log("left", job.id, LEFT[-1].pid)
 
 
 @fileq.handler(type="unpicklable")
 def unpicklable(job, context):
     class Local(Exception):
         def __reduce__(self):
-            raise TypeError("not to be pickled")
+            raise TypeError("cannot be pickled")
 
-    raise Local("of no fixed abode")
+    raise Local("a local class")
 
 
 @fileq.handler(type="not_json")
@@ -141,8 +141,8 @@ def not_json(job, context):
 
 @fileq.handler(type="kills_worker")
 def kills_worker(job, context):
-    """Takes its worker along, as a container's end does: the program whose number is in the file."""
-    tell("start", job.id)
+    """Kills its worker, whose pid is in the file, as the end of a container does."""
+    log("start", job.id)
     with open(os.path.join(HERE, "victim")) as file:
         victim = int(file.read())
     with contextlib.suppress(ProcessLookupError):
@@ -152,57 +152,57 @@ def kills_worker(job, context):
 
 @fileq.handler(type="fails_twice")
 def fails_twice(job, context):
-    tell("start", job.id)
+    log("start", job.id)
     if count(job.id) <= 2:
         raise ValueError("not yet")
 
 
 @fileq.handler(type="fails")
 def fails(job, context):
-    tell("start", job.id)
-    if not os.path.exists(os.path.join(HERE, "mended")):
+    log("start", job.id)
+    if not os.path.exists(os.path.join(HERE, "repaired")):
         raise ValueError("broken")
 
 
 @fileq.handler(type="permanent")
 def permanent(job, context):
-    tell("start", job.id)
+    log("start", job.id)
     raise fileq.Permanent("never")
 
 
 @fileq.handler(type="later")
 def later(job, context):
-    tell("start", job.id)
+    log("start", job.id)
     if count(job.id) == 1:
         raise fileq.Retry("busy", after=job.payload)
 
 
 def on_file(job, context):
-    """What it finds in the file is told in place of a number."""
+    """Logs the size of the file in place of a pid."""
     with open(job.path, "rb") as file:
-        tell("file", job.id, len(file.read()))
+        log("file", job.id, len(file.read()))
 
 
-def in_a_storm(job, context):
-    """Takes a while; one in five fails at first."""
-    tell("begun", job.id)
+def slow_and_unreliable(job, context):
+    """Takes a while; one job in five fails at its first attempt."""
+    log("begun", job.id)
     time.sleep(int(job.id[0], 16) / 50)
     if int(job.id[1:3], 16) % 5 == 0 and count(job.id) == 1:
         raise RuntimeError("not yet")
-    tell("file", job.id)
+    log("file", job.id)
 
 
 def on_file_after_gate(job, context):
-    tell("start", job.id)
+    log("start", job.id)
     while not os.path.exists(os.path.join(HERE, "gate")):
         time.sleep(0.01)
 
 
 def in_place(job, context):
-    """Changes its own file."""
+    """Changes the file of the job."""
     with open(job.path, "ab") as file:
         file.write(b" was here")
-    tell("changed", job.id)
+    log("changed", job.id)
 
 
 if __name__ == "__main__":

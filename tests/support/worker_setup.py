@@ -1,4 +1,4 @@
-"""What worker tests have in common: a broker, handlers that keep a diary, and the program on both."""
+"""The setup of the worker tests: a broker, handlers that log what they do, and the program that uses both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.waiting import wait_until
 
 HANDLERS = Path(__file__).with_name("worker_handlers.py")
 MODULE = "worker_handlers"
-# Short, so that deaths are noticed quickly; 3 s is the shortest heartbeat there is.
+# Short, so that a death is found quickly; 3 s is the shortest heartbeat that the configuration accepts.
 TTL_S, REAP_S = 3.0, 1.0
 QUICK: Mapping[str, object] = {
     "imports": MODULE,
@@ -40,7 +40,7 @@ QUICK: Mapping[str, object] = {
 
 
 class Line(Struct, frozen=True):
-    """One line of the diary: what a handler did, for which job, in which process, and when by the wall clock."""
+    """One line in the log of the handlers: what a handler did, for which job, in which process, at which time."""
 
     word: str
     id: str
@@ -48,8 +48,8 @@ class Line(Struct, frozen=True):
     at_s: float
 
 
-class Farm:
-    """A broker that workers and the test share; a directory for files, handlers and what these tell."""
+class WorkerSetup:
+    """A broker that workers and the test share, and a directory for files, handlers and their log."""
 
     def __init__(self, directory: Path, settings: Mapping[str, object], kind: str = "valkey") -> None:
         self.directory = directory
@@ -75,7 +75,7 @@ class Farm:
     # the program
 
     def worker(self, *arguments: str, wait: bool = True, role: str = "worker", **settings: object) -> Program:
-        """`fileq worker` on this broker; settings of the worker by their names, others as producer__scan_dir."""
+        """Starts `fileq worker` on this broker; a setting of another section is named as producer__scan_dir."""
         program = Program(
             role,
             *(arguments or (str(self.inbox),)),
@@ -88,7 +88,7 @@ class Farm:
         return self._programs.enter_context(program)
 
     def all_settings(self, **settings: object) -> dict[str, object]:
-        """By their names below `worker`, but for `handlers` and those with a section: producer__scan_dir."""
+        """All settings by dotted key; a name without a section, other than `handlers`, is a setting of `worker`."""
         named = {
             key.replace("__", ".") if "__" in key or key == "handlers" else f"worker.{key}": value
             for key, value in settings.items()
@@ -96,24 +96,24 @@ class Farm:
         return {**QUICK, **self.settings, **named}
 
     def freeze(self, program: Program) -> None:
-        """SIGSTOP; on SQLite never in the midst of a transaction, for which everybody would have to wait."""
+        """Sends SIGSTOP; on SQLite never within a transaction, which would block all other processes."""
         with contextlib.ExitStack() as stack:
             if "sqlite.path" in self.settings:
                 lock = stack.enter_context(open(f"{self.settings['sqlite.path']}-lock", "rb"))
                 fcntl.flock(lock, fcntl.LOCK_EX)
             program.signal(signal.SIGSTOP)
-            wait_until(lambda: _state(program.process.pid) == "T", 10, "it stands still")
+            wait_until(lambda: _state(program.process.pid) == "T", 10, "the program is stopped")
 
     # jobs
 
     def enqueue(self, type: str, *ids: str, queue: str = "low", payload: Any = None, **changes: Any) -> list[str]:
-        """Jobs of a type, in this order."""
+        """Enqueues jobs of a type in this order; returns their ids."""
         jobs = [typed_job(type, payload, priority=queue, now=datetime.now(UTC), id=id).but(**changes) for id in ids]
         self.broker.enqueue([Entry(job, queue) for job in jobs])
         return list(ids)
 
     def enqueue_file(self, path: bytes | Path, id: str = "", *, queue: str = "low", known: bool = True) -> str:
-        """A job for the version of this file that is there now, as a producer would make it."""
+        """Enqueues a job for the current version of this file, as a producer does; returns its id."""
         name = os.fsencode(path)
         status = os.stat(name)
         signature = f"{status.st_size}-{status.st_mtime_ns}"
@@ -135,17 +135,17 @@ class Farm:
         return Counter("none" if r is None else r.state.value for r in self.broker.records(ids))
 
     def wait_for(self, state: State, ids: list[str], timeout_s: float = 30.0) -> None:
-        """Until all of these are in that state."""
+        """Waits until all of these jobs are in that state."""
         try:
             wait_until(lambda: self.states(ids)[state] == len(ids), timeout_s)
         except TimeoutError:
             raise AssertionError(f"wanted {len(ids)} {state}, got {self.states(ids)}") from None
 
     def wait_ended(self, ids: list[str], timeout_s: float = 30.0) -> Counter[str]:
-        """Until each of these has ended, one way or another; how many in which state."""
-        over = (State.COMPLETED, State.DEAD, State.CANCELLED)
+        """Waits until each of these jobs has ended; returns how many are in which state."""
+        ended = (State.COMPLETED, State.DEAD, State.CANCELLED)
         try:
-            wait_until(lambda: sum(self.states(ids)[state] for state in over) == len(ids), timeout_s)
+            wait_until(lambda: sum(self.states(ids)[state] for state in ended) == len(ids), timeout_s)
         except TimeoutError:
             raise AssertionError(f"not all have ended: {self.states(ids)}") from None
         return self.states(ids)
@@ -153,41 +153,45 @@ class Farm:
     def census(self) -> Census:
         return self.broker.census(sweep=True)
 
-    # the diary
+    # the log of the handlers
 
-    def diary(self, word: str = "") -> list[Line]:
+    def handler_log(self, word: str = "") -> list[Line]:
         with contextlib.suppress(FileNotFoundError):
-            lines = [line.split() for line in (self.directory / "diary").read_text().splitlines()]
+            lines = [line.split() for line in (self.directory / "handler_log").read_text().splitlines()]
             return [Line(w, id, int(pid), float(at)) for w, id, pid, at in lines if word in ("", w)]
         return []
 
-    def told(self, word: str) -> list[str]:
-        """The ids with that word, in order."""
-        return [line.id for line in self.diary(word)]
+    def logged(self, word: str) -> list[str]:
+        """The ids of the jobs that were logged with that word, in order."""
+        return [line.id for line in self.handler_log(word)]
 
-    def wait_told(self, word: str, count: int, timeout_s: float = 20.0) -> list[str]:
+    def wait_logged(self, word: str, count: int, timeout_s: float = 20.0) -> list[str]:
         try:
-            wait_until(lambda: len(self.diary(word)) >= count, timeout_s)
+            wait_until(lambda: len(self.handler_log(word)) >= count, timeout_s)
         except TimeoutError:
-            raise AssertionError(f"wanted {count} × {word!r}, got {Counter(x.word for x in self.diary())}") from None
-        return self.told(word)
+            raise AssertionError(
+                f"wanted {count} × {word!r}, got {Counter(x.word for x in self.handler_log())}"
+            ) from None
+        return self.logged(word)
 
     def open_gate(self, name: str = "gate") -> None:
-        """Handlers that wait at this gate go on."""
+        """Lets the handlers that wait for this file continue."""
         (self.directory / name).touch()
 
 
 @contextlib.contextmanager
-def farm_on(directory: Path, settings: Mapping[str, object], *, kind: str = "valkey") -> Iterator[Farm]:
-    farm = Farm(directory, settings, kind)
+def open_worker_setup(
+    directory: Path, settings: Mapping[str, object], *, kind: str = "valkey"
+) -> Iterator[WorkerSetup]:
+    setup = WorkerSetup(directory, settings, kind)
     try:
-        yield farm
+        yield setup
     finally:
-        farm.close()
+        setup.close()
 
 
 def on_files(function: str, **options: object) -> str:
-    """The setting `handlers`: every file to this function of the handlers' module."""
+    """The setting `handlers` that routes every file to this function of the module with the handlers."""
     more = "".join(f", {name}: {json.dumps(value)}" for name, value in options.items())
     return f'[{{match: "**/*", use: "{MODULE}:{function}"{more}}}]'
 
@@ -197,12 +201,12 @@ def ids(prefix: str, count: int) -> list[str]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process; a zombie is not running."""
+    """Whether this process exists and is not a zombie."""
     return _state(pid) not in ("", "Z")
 
 
 def is_still_running(line: Line) -> bool:
-    """Whether the process that wrote this line runs, and not another one, or a thread, that got its number."""
+    """Whether the process that wrote this line still runs; another process with the same pid does not count."""
     ticks = _status(line.pid)[19:20]
     if not ticks or not is_running(line.pid):
         return False
@@ -211,19 +215,19 @@ def is_still_running(line: Line) -> bool:
 
 
 def _state(pid: int) -> str:
-    """As the kernel has it, in a letter; "" if there is no such process."""
+    """The state of a process as a letter of /proc; "" if it does not exist."""
     return "".join(_status(pid)[:1])
 
 
 def _status(pid: int) -> list[str]:
-    """What the kernel tells of a process, from its state on; nothing if there is none."""
+    """The fields of /proc/<pid>/stat from the state on; empty if the process does not exist."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
 
 
-def pass_s(seconds: float) -> None:
-    """Lets time go by, where the time itself is what is tested."""
+def let_time_pass(seconds: float) -> None:
+    """Waits, in a test about the time itself."""
     until_s = time.monotonic() + seconds
     wait_until(lambda: time.monotonic() >= until_s, seconds + 5)

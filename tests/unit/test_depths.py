@@ -15,7 +15,7 @@ from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.job import encode, typed_job
 from fileq.core.settlement import complete, retry
 from fileq.observe.depths import FAILED_S, FRESH_S, SILENT_S, DepthGauge, read_depths
-from tests.support.clocks import Hands
+from tests.support.clocks import ManualClocks
 from tests.support.waiting import wait_until
 
 QUEUES = ("high", "low")
@@ -52,7 +52,7 @@ def broker() -> Iterator[Watched]:
 
 
 def test_a_look_serves_everybody_until_it_is_out_of_date(broker: Watched) -> None:
-    hands = Hands()
+    hands = ManualClocks()
     gauge = DepthGauge(broker, QUEUES, monotonic=hands.monotonic)
     for _ in range(5):
         assert gauge.read() is not None
@@ -66,7 +66,7 @@ def test_a_look_serves_everybody_until_it_is_out_of_date(broker: Watched) -> Non
 
 def test_those_who_ask_at_the_same_time_share_one_look(broker: Watched) -> None:
     broker.may_answer.clear()
-    gauge = DepthGauge(broker, QUEUES, monotonic=Hands().monotonic)  # time stands still: all of them are patient
+    gauge = DepthGauge(broker, QUEUES, monotonic=ManualClocks().monotonic)  # time stands still: all of them are patient
     readings: list[object] = []
     threads = [threading.Thread(target=lambda: readings.append(gauge.read())) for _ in range(8)]
     for thread in threads:
@@ -90,7 +90,7 @@ def test_nobody_waits_for_the_end_of_a_look_at_a_silent_broker(broker: Watched) 
 
 
 def test_a_silent_broker_is_a_problem_after_a_moment_and_until_it_answers(broker: Watched) -> None:
-    hands = Hands()
+    hands = ManualClocks()
     broker.may_answer.clear()
     gauge = DepthGauge(broker, QUEUES, monotonic=hands.monotonic)
     assert gauge.problem() == ""
@@ -103,7 +103,7 @@ def test_a_silent_broker_is_a_problem_after_a_moment_and_until_it_answers(broker
 
 
 def test_a_broker_that_is_away_is_a_problem_and_is_asked_again_soon(broker: Watched) -> None:
-    hands = Hands()
+    hands = ManualClocks()
     broker.error = BrokerUnavailable("Redis at h:1 is away: refused")
     gauge = DepthGauge(broker, QUEUES, monotonic=hands.monotonic)
     assert gauge.read() is None
@@ -120,7 +120,7 @@ def test_a_broker_that_is_away_is_a_problem_and_is_asked_again_soon(broker: Watc
 @pytest.mark.parametrize("error", [BrokerError("NOPERM"), RuntimeError("closed")])
 def test_a_broker_that_refuses_the_look_is_no_reason_to_be_unready(broker: Watched, error: Exception) -> None:
     broker.error = error
-    gauge = DepthGauge(broker, QUEUES, monotonic=Hands().monotonic)
+    gauge = DepthGauge(broker, QUEUES, monotonic=ManualClocks().monotonic)
     assert gauge.read() is None
     assert gauge.problem() == ""
 

@@ -42,6 +42,8 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "prometheus_client": "fileq.observe.metrics",
     "opentelemetry": ("fileq.observe.tracing", "fileq.observe.span_sender"),
     "grpc": "fileq.observe.span_sender",
+    "pytest": "fileq.testing",
+    "hypothesis": "fileq.testing",
 }
 
 

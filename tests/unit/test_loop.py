@@ -9,7 +9,7 @@ import pytest
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.runtime import loop as module
 from fileq.runtime.loop import Loop
-from tests.support.clocks import Told
+from tests.support.clocks import RecordedEvents
 from tests.support.waiting import wait_until
 
 
@@ -17,7 +17,7 @@ class Turns:
     """What each turn does, told by the test one by one; a turn waits until it is told."""
 
     def __init__(self) -> None:
-        self.told = Told()
+        self.told = RecordedEvents()
         self.wake = threading.Event()
         self._next: SimpleQueue[float | Exception] = SimpleQueue()
         self.taken = 0

@@ -4,13 +4,13 @@ import pytest
 
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.runtime.outage import FIRST_PAUSE_S, Outage, longest_pause_s
-from tests.support.clocks import Hands, Told
+from tests.support.clocks import ManualClocks, RecordedEvents
 
 LONGEST_S = 5.0
 
 
 def test_an_outage_is_told_at_its_start_and_at_its_end_with_its_length():
-    told, hands = Told(), Hands()
+    told, hands = RecordedEvents(), ManualClocks()
     outage = Outage(told, LONGEST_S, hands.monotonic)
     outage.over()
     assert told.events == []
@@ -27,8 +27,8 @@ def test_an_outage_is_told_at_its_start_and_at_its_end_with_its_length():
 
 
 def test_each_outage_has_its_own_two_lines():
-    told = Told()
-    outage = Outage(told, LONGEST_S, Hands().monotonic)
+    told = RecordedEvents()
+    outage = Outage(told, LONGEST_S, ManualClocks().monotonic)
     for _ in range(3):
         outage.met(BrokerUnavailable("away"))
         outage.over()
@@ -36,7 +36,7 @@ def test_each_outage_has_its_own_two_lines():
 
 
 def test_the_pauses_grow_to_the_longest_and_never_beyond():
-    outage = Outage(Told(), LONGEST_S, Hands().monotonic)
+    outage = Outage(RecordedEvents(), LONGEST_S, ManualClocks().monotonic)
     pauses = [outage.met(BrokerUnavailable("away")) for _ in range(200)]
     assert FIRST_PAUSE_S / 2 <= pauses[0] <= FIRST_PAUSE_S
     assert all(LONGEST_S / 2 <= pause <= LONGEST_S for pause in pauses[10:])
@@ -44,7 +44,7 @@ def test_the_pauses_grow_to_the_longest_and_never_beyond():
 
 
 def test_after_an_outage_the_first_pause_is_short_again():
-    outage = Outage(Told(), LONGEST_S, Hands().monotonic)
+    outage = Outage(RecordedEvents(), LONGEST_S, ManualClocks().monotonic)
     for _ in range(20):
         outage.met(BrokerUnavailable("away"))
     outage.over()
@@ -53,7 +53,7 @@ def test_after_an_outage_the_first_pause_is_short_again():
 
 @pytest.mark.parametrize("error", [BrokerUnavailable("away"), BrokerError("forbidden")])
 def test_a_broker_that_refuses_is_an_outage_too(error):
-    told = Told()
+    told = RecordedEvents()
     Outage(told, LONGEST_S).met(error)
     assert told.fields("broker.lost")["error"] == str(error)
 

@@ -1,11 +1,11 @@
 """The age of files by the wall clock, and when it cannot be trusted."""
 
 from fileq.producer.clock_guard import ClockGuard
-from tests.support.clocks import Hands
+from tests.support.clocks import ManualClocks
 
 
 def test_a_file_has_aged_when_its_timestamp_is_old_enough():
-    hands = Hands()
+    hands = ManualClocks()
     guard = ClockGuard(5.0, hands.wall_ns, hands.monotonic)
     modified_ns = hands.wall
     hands.advance(4.99)
@@ -15,12 +15,12 @@ def test_a_file_has_aged_when_its_timestamp_is_old_enough():
 
 
 def test_a_timestamp_from_the_future_is_not_old():
-    hands = Hands()
+    hands = ManualClocks()
     assert not ClockGuard(5.0, hands.wall_ns, hands.monotonic).has_aged(hands.wall + 10**12)
 
 
 def test_after_a_step_forward_nothing_has_aged_until_the_settle_time_has_passed():
-    hands = Hands()
+    hands = ManualClocks()
     guard = ClockGuard(5.0, hands.wall_ns, hands.monotonic)
     modified_ns = hands.wall
     hands.advance(0.1)
@@ -33,7 +33,7 @@ def test_after_a_step_forward_nothing_has_aged_until_the_settle_time_has_passed(
 
 
 def test_a_slow_drift_of_the_clocks_is_no_step():
-    hands = Hands()
+    hands = ManualClocks()
     guard = ClockGuard(5.0, hands.wall_ns, hands.monotonic)
     for _ in range(100):
         hands.advance(1.0)
@@ -43,7 +43,7 @@ def test_a_slow_drift_of_the_clocks_is_no_step():
 
 
 def test_a_delay_between_reading_the_two_clocks_is_no_step():
-    hands = Hands()
+    hands = ManualClocks()
     is_slow = False
 
     def wall_ns() -> int:
@@ -59,7 +59,7 @@ def test_a_delay_between_reading_the_two_clocks_is_no_step():
 
 
 def test_the_steady_time_is_unaffected_by_a_step():
-    hands = Hands()
+    hands = ManualClocks()
     guard = ClockGuard(5.0, hands.wall_ns, hands.monotonic)
     started_ms = hands.wall // 10**6
     hands.advance(7.0)

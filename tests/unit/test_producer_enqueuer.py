@@ -14,8 +14,8 @@ from fileq.files.mounts import ScanDirMounts
 from fileq.producer import enqueuer as module
 from fileq.producer.enqueuer import STALE_S, Enqueuer, SentBatch
 from fileq.producer.finder.found_file import FoundFile
-from tests.conformance.harness import FakeClock
-from tests.support.clocks import Hands
+from fileq.testing.conformance.harness import FakeClock
+from tests.support.clocks import ManualClocks
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ class Sender:
     """An enqueuer on the memory broker. The test controls the clocks, the files and the outages."""
 
     def __init__(self, **sections: dict[str, object]) -> None:
-        self.hands = Hands()
+        self.hands = ManualClocks()
         self.clock = FakeClock()
         config = config_from({"broker": "memory", **sections})
         self.broker = MemoryBroker(config, clock=self.clock)

@@ -13,7 +13,7 @@ from fileq.files import mounts
 from fileq.files.mounts import ScanDirMounts
 from fileq.producer import ledger_sweep
 from fileq.producer.ledger_sweep import DAY_MS, clear_missing_marks, sweep
-from tests.conformance.builders import a_job
+from fileq.testing.conformance.builders import a_job
 
 NOW = 1_800_000_000_000
 ROOT_DISK = "27 1 254:0 / / rw - ext4 /dev/vda rw\n"

@@ -9,7 +9,7 @@ from fileq.producer.clock_guard import ClockGuard
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.stability import Stability
-from tests.support.clocks import Hands
+from tests.support.clocks import ManualClocks
 
 CLOSED, UNCLOSED = 0.5, 5.0  # the defaults of settle and settle_unclosed
 
@@ -37,7 +37,7 @@ class Waiting:
     def __init__(self) -> None:
         self.disk = Disk()
         self.counts = ProducerCounts()
-        hands = Hands()
+        hands = ManualClocks()
         clock = ClockGuard(UNCLOSED, hands.wall_ns, hands.monotonic)
         rules = self.disk
         config = config_from({"broker": "memory"})

@@ -12,7 +12,7 @@ from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, decode, typed_job
 from fileq.worker.reaper import Reaper
-from tests.support.clocks import Hands, Told
+from tests.support.clocks import ManualClocks, RecordedEvents
 
 TTL_S, REAP_S = 30.0, 5.0
 RENEWAL_S = TTL_S / 3
@@ -35,8 +35,8 @@ class ReaperSetup:
     """A reaper, and workers whose heartbeats the test controls."""
 
     def __init__(self) -> None:
-        self.clocks = Hands()
-        self.events = Told()
+        self.clocks = ManualClocks()
+        self.events = RecordedEvents()
         self.config = config_from(
             {"broker": "memory", "worker": {"heartbeat_ttl": f"{TTL_S}s", "reap_interval": f"{REAP_S}s"}}
         )

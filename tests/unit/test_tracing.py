@@ -28,7 +28,7 @@ from fileq.core.trace import attempt_span_id, new_ids, parent_of, traceparent
 from fileq.observe import span_sender, tracing
 from fileq.observe.span_sender import BATCH, SPANS_MAX, make_exporter
 from fileq.observe.tracing import Tracing
-from tests.support.clocks import Told
+from tests.support.clocks import RecordedEvents
 from tests.support.event_samples import claim_event, end_event, fence_event
 from tests.support.waiting import wait_until
 
@@ -59,7 +59,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.exporter = Exporter()
-        self.told, self.passed_on = Told(), Told()
+        self.told, self.passed_on = RecordedEvents(), RecordedEvents()
         self.tracing = Tracing(self.exporter, self.told)
         self.emit = self.tracing.around(self.passed_on)
 

@@ -103,14 +103,8 @@ def _trace_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _trace(invocation: Invocation) -> int:
     from fileq.commands.admin.queries import trace
-    from fileq.core.errors import BrokerError
 
     traced = trace(invocation.broker(), os.path.abspath(os.fsencode(invocation.options.path)))
-    if not traced.versions:
-        raise BrokerError(
-            f"nothing is known about {traced.filepath!r}; "
-            "give its path on the producer, below producer.scan_dir, and check include_globs and exclude_globs"
-        )
     if invocation.options.json:
         invocation.print_json(traced)
         return 0

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import add_app_dir
 from fileq.cli.command import Command, Invocation
+
+if TYPE_CHECKING:
+    from fileq.config import Loaded
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,9 +19,30 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(invocation: Invocation) -> int:
+    return try_and_print(invocation.loaded(), invocation.options.path, invocation.options.app_dir)
+
+
+def try_and_print(loaded: Loaded, path: str, app_dir: str = "") -> int:
+    """Prints the result to stdout and everything else to stderr; returns 0, or 1 if the handler failed."""
+    import msgspec
+
     from fileq.commands.try_handler import try_path
 
-    return try_path(invocation.loaded(), invocation.options.path, invocation.options.app_dir)
+    trial = try_path(loaded, path, app_dir, announce=_remark)
+    if trial.failure:
+        print(trial.traceback, end="", file=sys.stderr)
+        _remark(f"failed after {trial.took}, {trial.failure}")
+        return 1
+    if trial.result:
+        print(msgspec.json.format(trial.result, indent=2).decode())
+    if trial.warning:
+        _remark(trial.warning)
+    _remark(f"done in {trial.took}")
+    return 0
+
+
+def _remark(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 COMMANDS = (

@@ -137,7 +137,7 @@ class FileTrace(Struct, frozen=True):
 
 
 def trace(broker: FullBroker, path: bytes) -> FileTrace:
-    """Everything that the ledger and the records know about a file, newest version first."""
+    """Everything that the ledger and the records know about a file, newest version first. BrokerError if nothing."""
     [entry] = broker.lookup([path])
     versions = entry.versions if entry is not None else ()
     known = dict(zip(_ids(versions), broker.records(_ids(versions)), strict=True))
@@ -151,6 +151,11 @@ def trace(broker: FullBroker, path: bytes) -> FileTrace:
         signature = job.signature if job is not None else None
         traced.append(_version(signature or "", record.id, record, is_newest=False, is_in_ledger=False))
     shown = path.decode(errors="backslashreplace")
+    if not traced:
+        raise BrokerError(
+            f"nothing is known about {shown!r}; "
+            "give its path on the producer, below producer.scan_dir, and check include_globs and exclude_globs"
+        )
     return FileTrace(shown, entry.missing_since_ms if entry is not None else 0, tuple(traced))
 
 

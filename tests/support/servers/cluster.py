@@ -53,7 +53,7 @@ class Cluster:
         return client
 
     def node_of(self, key: str) -> Server:
-        """The node whose slots `key` falls into."""
+        """The node that serves the hash slot of `key`."""
         with contextlib.closing(self.nodes[0].client()) as client:
             slot = client.execute_command("CLUSTER", "KEYSLOT", key)
         return next(node for node, (_, last) in zip(self.nodes, self._ranges(), strict=True) if slot <= last)
@@ -72,7 +72,7 @@ class Cluster:
         return "\n".join(server.log_tail(lines) for server in self.nodes)
 
     def reset(self) -> None:
-        """Empty, no scripts."""
+        """Empties every node and removes its scripts."""
         self.close_clients()
         for node in self.nodes:
             with contextlib.closing(node.client()) as client:
@@ -89,7 +89,7 @@ class Cluster:
         for epoch, (node, slots) in enumerate(zip(self.nodes, self._ranges(), strict=True), start=1):
             with contextlib.closing(node.client()) as client:
                 client.execute_command("CLUSTER", "ADDSLOTSRANGE", *slots)
-                # Distinct from the start: nodes that meet with equal epochs settle it between them, slowly.
+                # Distinct epochs from the start: nodes with equal epochs need a long time to agree.
                 client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", epoch)
                 if node is not self.nodes[0]:
                     client.execute_command("CLUSTER", "MEET", HOST, self.nodes[0].port)

@@ -9,9 +9,9 @@ from tests.support.servers.server import HOST, Directive, Server
 from tests.support.waiting import wait_until
 
 MASTER_NAME = "mymaster"
-# A sentinel's own pace is a look every 10 s; tests would wait half a minute for a failover. The ping period stays as it
-# is: it also says how old a replica's news may be when it is to be promoted.
-_FAST = {"info_period": 100, "ask_period": 100}
+# By default a sentinel checks every 10 s, and a test would wait half a minute for a failover. The ping period stays:
+# it also limits how old the data of a replica may be when it is promoted.
+_SHORT_PERIODS = {"info_period": 100, "ask_period": 100}
 
 
 class SentinelServer(Server):
@@ -40,8 +40,8 @@ class Sentinel:
             self.nodes = [first, second]
             for _ in range(self._count):
                 self.sentinels.append(stack.enter_context(SentinelServer(self.binary, sentinel=self._rules(first))))
-            self._set_pace(**_FAST)
-            self._settle()
+            self._set_periods(**_SHORT_PERIODS)
+            self._wait_settled()
             self._stack = stack.pop_all()
         return self
 
@@ -62,7 +62,7 @@ class Sentinel:
 
     @property
     def master(self) -> Server:
-        """The node that the first sentinel alive names."""
+        """The node that the first running sentinel names as master."""
         port = self._master_port(next(s for s in self.sentinels if s.is_running))
         return next(node for node in self.nodes if node.port == port)
 
@@ -80,7 +80,7 @@ class Sentinel:
         with contextlib.closing(self.sentinels[0].client()) as client:
             client.execute_command("SENTINEL", "FAILOVER", MASTER_NAME)
         wait_until(lambda: all(self._master_port(s) != before.port for s in self.sentinels), 20, "failed over")
-        self._settle()
+        self._wait_settled()
 
     def wait_failed_over(self, before: Server, timeout_s: float = 30) -> None:
         """Waits until the sentinels have replaced `before`, which a test has killed or paused."""
@@ -105,7 +105,7 @@ class Sentinel:
         return "\n".join(server.log_tail(lines) for server in [*self.nodes, *self.sentinels])
 
     def reset(self) -> None:
-        """Empty, and settled whoever is master now."""
+        """Empties the master; the failovers of earlier tests stay."""
         self.close_clients()
         with contextlib.closing(self.client()) as client:
             client.execute_command("FLUSHALL", "SYNC")
@@ -116,14 +116,14 @@ class Sentinel:
         for server in [*self.nodes, *self.sentinels]:
             server.close_clients()
 
-    def _settle(self) -> None:
-        # Sentinels find each other, and turn an old master into a replica, within a few of these periods; but they also
-        # undo a promotion that was not published within four, so it is short only while nothing is promoted.
-        self._set_pace(publish_period=100)
+    def _wait_settled(self) -> None:
+        # Sentinels find each other and demote an old master within a few publish periods. They also undo a promotion
+        # that was not published within four periods, so the period is short only while nothing is promoted.
+        self._set_periods(publish_period=100)
         wait_until(self.is_settled, 20, "the sentinels agree on a master and its replica")
-        self._set_pace(publish_period=2000)
+        self._set_periods(publish_period=2000)
 
-    def _set_pace(self, **periods_ms: int) -> None:
+    def _set_periods(self, **periods_ms: int) -> None:
         words = [word for name, ms in periods_ms.items() for word in (name.replace("_", "-"), ms)]
         for sentinel in self.sentinels:
             with contextlib.closing(sentinel.client()) as client:

@@ -1,6 +1,6 @@
 """One real Redis or Valkey server on a private port, in a directory of its own.
 
-Never on 6379: a test must not be able to reach a server that somebody uses.
+Never on port 6379: a test must not reach a server that is in use.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def available_servers() -> dict[str, str | None]:
 
 
 def free_port() -> int:
-    """A port that nothing listens on, nor on its bus port. Random: several test runs may share this machine."""
+    """A free port with a free bus port; random, because several test processes share this machine."""
     for port in random.SystemRandom().sample(PORTS, 200):
         with contextlib.suppress(OSError), socket.socket() as plain, socket.socket() as bus:
             plain.bind((HOST, port))
@@ -55,10 +55,10 @@ def free_port() -> int:
 
 
 class Server:
-    """A server process and what a test does to it: kill, pause, restart, limit, fill, rights.
+    """A server process and what a test does to it: kill, pause, restart, limit, fill, restrict.
 
     Directives are those of redis.conf with `_` for `-`; a list repeats its directive:
-    `Server(binary, maxmemory="4mb", aof=True)`. Data stay over `restart`, and are gone after `close`.
+    `Server(binary, maxmemory="4mb", aof=True)`. Persisted data survive `restart`; `close` deletes them.
     """
 
     arguments: ClassVar[tuple[str, ...]] = ()
@@ -121,13 +121,13 @@ class Server:
         return self._process is not None and self._process.poll() is None
 
     def is_usable(self) -> bool:
-        """Whether `reset` can clear it: always, it starts anew if it must."""
+        """Whether `reset` can clear it: always until `close`, because `reset` restarts it if needed."""
         return self.directory.exists()
 
-    # Life and death
+    # start and stop
 
     def start(self) -> Self:
-        """Returns when the server answers, its data loaded."""
+        """Returns when the server has loaded its data and replies."""
         while True:
             if not self.config_file.exists():
                 self._write_config()
@@ -140,12 +140,12 @@ class Server:
                 if self._has_fixed_port or "Address already in use" not in str(error):
                     self.close()
                     raise
-                # Another test run took it between our look and our start.
+                # Another process took the port after we chose it.
                 self.port = free_port()
                 self.config_file.unlink()
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Waits for the first PONG of this very process."""
+        """Waits for the first PONG of this process."""
         try:
             wait_until(self._answers, timeout_s, f"{self!r} answers")
         except TimeoutError as error:
@@ -153,16 +153,16 @@ class Server:
         self._has_fixed_port = True
 
     def stop(self) -> None:
-        """SIGTERM, as an operator stops it: what it persists is written."""
+        """Sends SIGTERM, as an operator does; the server writes what it persists."""
         self.resume()
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: as if the machine had lost power, but for the page cache."""
+        """Sends SIGKILL: like a power failure, except that the page cache survives."""
         self._end(signal.SIGKILL)
 
     def restart(self, *, kill: bool = True, **directives: Directive) -> None:
-        """The same server again on the same port, with its data as far as they were persisted."""
+        """Starts the server again on the same port with its persisted data."""
         if kill:
             self.kill()
         else:
@@ -173,7 +173,7 @@ class Server:
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers."""
+        """Sends SIGSTOP: connections stay open and get no reply."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -181,12 +181,12 @@ class Server:
             os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Kills the server and removes all it wrote. May be called twice."""
+        """Kills the server and deletes its files. May be called twice."""
         self.close_clients()
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    # Use
+    # clients
 
     def client(self, **options: Any) -> redis.Redis:
         """A plain client that never retries by itself; closed with the server or by `close_clients`."""
@@ -213,14 +213,14 @@ class Server:
         return "\n".join([f"--- log of {self!r}", *text.splitlines()[-lines:]])
 
     def reset(self) -> None:
-        """As it was at its first start: running, empty, no scripts, users and settings as they were then."""
+        """Restores the state of the first start: running, empty, no scripts, the original users and settings."""
         self.close_clients()
         self.resume()
         if self.is_running and self._directives == self._original_directives:
             with contextlib.suppress(redis.RedisError):
                 self._restore_baseline()
                 return
-        # Busy in a script, loading, restarted with other settings, dead: a new process is the sure way.
+        # The server is busy in a script, loading, dead, or has other settings: start a new process.
         self.kill()
         for left in self.directory.iterdir():
             if left.is_dir():
@@ -232,7 +232,7 @@ class Server:
         self.start()
         self._restore_baseline()
 
-    # Inside
+    # configuration and process
 
     def _settings(self) -> dict[str, Directive]:
         ports: dict[str, Directive] = {"port": self.port}
@@ -258,7 +258,7 @@ class Server:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.directory,
-                start_new_session=True,  # Ctrl-C is for pytest; it decides when servers go
+                start_new_session=True,  # Ctrl-C reaches only pytest, which then closes the servers
             )
         watchdog.add(self._process.pid, str(self.directory))
 
@@ -267,7 +267,7 @@ class Server:
             raise ServerFailed(f"{self!r} ended at its start\n{self.log_tail()}")
         client = self.client(socket_timeout=1)
         try:
-            # Not some other process that got this port first.
+            # Another process may have got this port first.
             return client.info("server")["process_id"] == self.pid and bool(client.ping())
         except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError):
             return False

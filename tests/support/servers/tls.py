@@ -25,7 +25,7 @@ class Certificates:
     key_file: str
 
     def client_options(self) -> dict[str, Any]:
-        """What redis-py needs to be let in."""
+        """The options of redis-py for a connection with the client certificate."""
         return {
             "ssl": True,
             "ssl_ca_certs": self.ca_file,
@@ -34,7 +34,7 @@ class Certificates:
         }
 
     def server_directives(self) -> dict[str, Any]:
-        """Both sides show a certificate; CONFIG SET tls-auth-clients no lets clients in without one."""
+        """Server and client need a certificate; `CONFIG SET tls-auth-clients no` accepts clients without one."""
         return {
             "tls_ca_cert_file": self.ca_file,
             "tls_cert_file": self.server_cert_file,
@@ -45,7 +45,7 @@ class Certificates:
 
 
 def make_certificates(directory: Path) -> Certificates:
-    """Written by the openssl command into `directory`, valid for a day."""
+    """Makes the certificates with openssl in `directory`, valid for a day."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "leaf.ext").write_text(_LEAF)
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]

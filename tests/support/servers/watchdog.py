@@ -1,8 +1,8 @@
-"""Takes servers down with the test process that started them, also when it is killed with -9.
+"""Stops servers together with the test process that started them, also after kill -9.
 
-A process of its own session reads `+ PID DIRECTORY` and `- PID` on a pipe. The pipe closes when the test process is
-gone, however it went; whatever is still listed is then killed and its directory removed. Unlike PDEATHSIG this does
-not tie a server to the thread that started it.
+A process in its own session reads `+ PID DIRECTORY` and `- PID` from a pipe. The pipe closes when the test process
+ends. The watchdog then kills every server that is still listed and removes its directory. Unlike PDEATHSIG, this does
+not depend on the thread that started the server.
 """
 
 import atexit
@@ -15,26 +15,26 @@ import sys
 
 
 class Watchdog:
-    """The test process's end of the pipe; the process behind it starts with the first server."""
+    """The writing end of the pipe; the watchdog process starts with the first server."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
         atexit.register(self.close)
         # A forked child must not keep the pipe open after its parent has died.
-        os.register_at_fork(after_in_child=self._forget)
+        os.register_at_fork(after_in_child=self._close_in_child)
 
     def add(self, pid: int, directory: str) -> None:
-        self._tell(f"+ {pid} {directory}\n")
+        self._write(f"+ {pid} {directory}\n")
 
     def remove(self, pid: int) -> None:
-        self._tell(f"- {pid}\n")
+        self._write(f"- {pid}\n")
 
     def close(self) -> None:
         if self._process is not None:
             self._process.communicate()
             self._process = None
 
-    def _tell(self, line: str) -> None:
+    def _write(self, line: str) -> None:
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, start_new_session=True, text=True
@@ -43,11 +43,11 @@ class Watchdog:
         self._process.stdin.write(line)
         self._process.stdin.flush()
 
-    def _forget(self) -> None:
+    def _close_in_child(self) -> None:
         process, self._process = self._process, None
         if process is not None and process.stdin is not None:
             process.stdin.close()
-            process.returncode = 0  # not ours to wait for
+            process.returncode = 0  # only the parent waits for it
 
 
 def main() -> None:

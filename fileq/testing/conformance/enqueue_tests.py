@@ -1,0 +1,189 @@
+"""enqueue: each job is enqueued once, with its record, and in order."""
+
+import json
+
+import pytest
+
+from fileq.brokers.types import Enqueued, EnqueueResult, Entry
+from fileq.core.errors import BrokerError
+from fileq.core.job import State, encode
+from fileq.core.settlement import complete
+from fileq.testing.conformance.builders import (
+    CREATED,
+    EIGHT_FIELDS,
+    a_job,
+    an_entry,
+    claim_one,
+    completed,
+    counter,
+    dead,
+    drift,
+    enqueue,
+    failed,
+    has_record,
+    ids_in,
+    names,
+    places_of,
+    raws_in,
+    record_of,
+    running,
+    settle,
+    snapshot,
+)
+from fileq.testing.conformance.concurrency import run_concurrently
+from fileq.testing.conformance.harness import Harness
+
+
+def test_enqueueing_nothing_changes_nothing(harness: Harness) -> None:
+    before = snapshot(harness)
+    assert harness.broker.enqueue([]) == Enqueued(())
+    assert snapshot(harness) == before
+
+
+def test_a_job_enters_the_queue_it_was_given(harness: Harness) -> None:
+    assert enqueue(harness, "a", queue="high").results == (EnqueueResult.ENQUEUED,)
+    assert enqueue(harness, "b", queue="low").results == (EnqueueResult.ENQUEUED,)
+    assert places_of(harness, "a") == ["high"]
+    assert places_of(harness, "b") == ["low"]
+    assert drift(harness) == 0
+
+
+def test_the_queue_and_not_the_jobs_priority_decides(harness: Harness) -> None:
+    harness.broker.enqueue([Entry(a_job("a", priority="high"), "low")])
+    assert places_of(harness, "a") == ["low"]
+
+
+def test_the_raw_job_is_plain_json_with_the_eight_fields_in_order(harness: Harness) -> None:
+    enqueue(harness, "a")
+    [raw] = raws_in(harness, "low")
+    assert tuple(json.loads(raw)) == EIGHT_FIELDS
+    assert raw == encode(a_job("a"))
+
+
+def test_a_new_job_has_a_record(harness: Harness) -> None:
+    enqueue(harness, "a")
+    record = record_of(harness, "a")
+    assert (record.id, record.state, record.queue) == ("a", State.PENDING, "low")
+    assert record.raw == encode(a_job("a"))
+    assert record.created_ms == harness.clock.ms
+    assert (record.slot, record.started_ms, record.ended_ms, record.due_ms) == ("", 0, 0, 0)
+    assert (record.error, record.result, record.attempts, record.attempt_count) == ("", b"", (), 0)
+    assert record.is_cancel_requested is False
+
+
+def test_a_thousand_keep_their_order(harness: Harness) -> None:
+    ids = names(1000)
+    assert enqueue(harness, *ids).results == (EnqueueResult.ENQUEUED,) * 1000
+    assert ids_in(harness, "low") == ids
+    assert counter(harness, "produced") == 1000
+    assert drift(harness) == 0
+
+
+def test_batches_keep_their_order(harness: Harness) -> None:
+    enqueue(harness, "a", "b")
+    enqueue(harness, "c", "d")
+    assert ids_in(harness, "low") == ["a", "b", "c", "d"]
+
+
+def test_the_same_call_twice_has_no_second_effect(harness: Harness) -> None:
+    """The reply was lost: the caller repeats the call and learns that the job exists."""
+    entries = [an_entry(id) for id in names(3)]
+    harness.broker.enqueue(entries)
+    before = snapshot(harness, *names(3))
+    assert harness.broker.enqueue(entries).results == (EnqueueResult.DUPLICATE,) * 3
+    assert snapshot(harness, *names(3)) == before
+
+
+def test_an_id_twice_in_one_batch_is_enqueued_once(harness: Harness) -> None:
+    answer = harness.broker.enqueue([an_entry("a"), an_entry("a", queue="high"), an_entry("b")])
+    assert answer.results == (EnqueueResult.ENQUEUED, EnqueueResult.DUPLICATE, EnqueueResult.ENQUEUED)
+    assert places_of(harness, "a") == ["low"]
+    assert drift(harness) == 0
+
+
+@pytest.mark.parametrize("where", ["pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled"])
+def test_an_id_is_a_duplicate_as_long_as_it_has_a_record(harness: Harness, where: str) -> None:
+    if where == "pending":
+        enqueue(harness, "a")
+    elif where == "scheduled":
+        enqueue(harness, "a", delay_ms=5000)
+    elif where == "running":
+        running(harness, "a")
+    elif where == "retrying":
+        settle(harness, failed(running(harness, "a")))
+    elif where == "completed":
+        completed(harness, "a")
+    elif where == "dead":
+        dead(harness, "a")
+    else:
+        enqueue(harness, "a")
+        harness.broker.cancel(["a"])
+    assert record_of(harness, "a").state == where
+    before = snapshot(harness, "a")
+    assert enqueue(harness, "a").results == (EnqueueResult.DUPLICATE,)
+    assert snapshot(harness, "a") == before
+
+
+def test_an_id_is_free_again_once_its_record_is_gone(harness: Harness) -> None:
+    completed(harness, "a")
+    harness.advance(harness.config.worker.history_ttl)
+    assert not has_record(harness, "a")
+    assert enqueue(harness, "a").results == (EnqueueResult.ENQUEUED,)
+    assert sorted(places_of(harness, "a")) == ["completed", "low"]
+    settle(harness, complete(claim_one(harness)))
+    assert drift(harness) == 0
+
+
+def test_a_delayed_job_is_scheduled(harness: Harness) -> None:
+    enqueue(harness, "a", delay_ms=1500)
+    record = record_of(harness, "a")
+    assert (record.state, record.due_ms) == (State.SCHEDULED, harness.clock.ms + 1500)
+    assert places_of(harness, "a") == ["scheduled"]
+    assert raws_in(harness, "scheduled") == [encode(a_job("a"))]
+    assert drift(harness) == 0
+
+
+@pytest.mark.parametrize(("at", "delay_ms"), [(700, 0), (700, 300), (300, 700), (-5000, 700)])
+def test_a_job_is_due_at_the_later_of_its_two_times(harness: Harness, at: int, delay_ms: int) -> None:
+    enqueue(harness, "a", at_ms=harness.clock.ms + at, delay_ms=delay_ms)
+    assert record_of(harness, "a").due_ms == harness.clock.ms + 700
+
+
+@pytest.mark.parametrize("at", [0, -1, -5000])
+def test_a_job_whose_time_has_come_is_pending_immediately(harness: Harness, at: int) -> None:
+    enqueue(harness, "a", at_ms=harness.clock.ms + at)
+    record = record_of(harness, "a")
+    assert (record.state, record.due_ms) == (State.PENDING, 0)
+    assert places_of(harness, "a") == ["low"]
+
+
+def test_a_job_that_is_due_in_a_millisecond_waits(harness: Harness) -> None:
+    enqueue(harness, "a", at_ms=harness.clock.ms + 1)
+    assert places_of(harness, "a") == ["scheduled"]
+
+
+def test_optional_and_unknown_fields_are_kept(harness: Harness) -> None:
+    job = a_job("a", type="resize", max_retries=0, timeout=2.5, deadline=CREATED, batch_id="b-1")
+    harness.broker.enqueue([Entry(job, "low")])
+    assert claim_one(harness).job == job
+
+
+def test_two_producers_of_one_id_enqueue_it_once(harness: Harness) -> None:
+    ids = names(50)
+    other = harness.another()
+    first, second = run_concurrently(
+        lambda: [enqueue(harness, id).results[0] for id in ids],
+        lambda: [other.enqueue([an_entry(id)]).results[0] for id in ids],
+    )
+    assert all(
+        {one, two} == {EnqueueResult.ENQUEUED, EnqueueResult.DUPLICATE} for one, two in zip(first, second, strict=True)
+    )
+    assert sorted(ids_in(harness, "low")) == ids
+    assert drift(harness) == 0
+
+
+def test_an_unknown_queue_is_refused_by_name(harness: Harness) -> None:
+    with pytest.raises(BrokerError, match="'urgent'; there are high, low"):
+        harness.broker.enqueue([an_entry("a"), an_entry("b", queue="urgent")])
+    assert raws_in(harness, "low") == []
+    assert drift(harness) == 0

@@ -1,0 +1,39 @@
+"""The harness of the memory broker: the model of the state machine, and an example for authors of brokers."""
+
+from __future__ import annotations
+
+from fileq.brokers.memory import MemoryBroker
+from fileq.brokers.protocol import FullBroker
+from fileq.config import Config
+from fileq.testing.conformance.harness import FakeClock, Harness
+
+
+class MemoryHarness(Harness):
+    broker: MemoryBroker
+
+    def __init__(self, config: Config, clock: FakeClock | None = None) -> None:
+        super().__init__(config, clock)
+        self.broker = MemoryBroker(config, clock=self.clock)
+
+    def open(self) -> FullBroker:
+        return self.broker
+
+    def push_raw(self, queue: str, raw: bytes) -> None:
+        with self.broker.store.lock:
+            self.broker.store.push_raw(queue, raw, front=False)
+
+    def remove_registration(self, slot: str) -> None:
+        del self.broker.store.registry[slot]
+
+    def remove_record(self, id: str) -> None:
+        del self.broker.store.records[id]
+
+    def remove_raw(self, place: str, raw: bytes, slot: str = "") -> None:
+        store = self.broker.store
+        if place == "scheduled":
+            del store.scheduled[raw]
+        else:
+            {**store.queues, "dead_letter": store.dead, "processing": store.processing[slot]}[place].remove(raw)
+
+    def change_counter(self, name: str, by: int) -> None:
+        self.broker.store.counters[name] += by

@@ -1,0 +1,280 @@
+"""reap: the job of a dead slot is settled once, no matter how many reapers run."""
+
+from fileq.brokers.types import Suspect
+from fileq.core.claim import Claim
+from fileq.core.job import State, encode
+from fileq.core.settlement import SettleResult, bury, complete, retry
+from fileq.testing.conformance.builders import (
+    a_job,
+    burial,
+    claim_one,
+    claims_of,
+    counter,
+    drift,
+    enqueue,
+    expire_leases,
+    foreign,
+    ids_in,
+    job_of,
+    names,
+    places_of,
+    raws_in,
+    reap_all,
+    record_of,
+    recovered,
+    register,
+    running,
+    settle,
+    snapshot,
+)
+from fileq.testing.conformance.concurrency import run_concurrently
+from fileq.testing.conformance.harness import Harness
+
+
+def slots_of(harness: Harness) -> list[str]:
+    return [view.slot for view in harness.broker.workers()]
+
+
+def test_a_live_slot_is_no_suspect(harness: Harness) -> None:
+    running(harness, "a")
+    harness.advance(29.999)
+    assert harness.broker.suspects() == []
+    assert harness.broker.suspects(sweep=True) == []
+
+
+def test_a_lease_ends_exactly_after_the_ttl(harness: Harness) -> None:
+    running(harness, "a")
+    harness.advance(30)
+    [suspect] = harness.broker.suspects()
+    assert suspect.slot == "w1"
+    [claim] = suspect.claims
+    assert (claim.slot, claim.queue, claim.raw, claim.job) == ("w1", "low", encode(a_job("a")), a_job("a"))
+
+
+def test_listing_suspects_changes_nothing(harness: Harness) -> None:
+    running(harness, "a")
+    expire_leases(harness)
+    before = snapshot(harness, "a")
+    harness.broker.suspects()
+    harness.broker.suspects(sweep=True)
+    assert snapshot(harness, "a") == before
+
+
+def test_only_slots_without_a_heartbeat_are_suspects(harness: Harness) -> None:
+    enqueue(harness, "a", "b", "c")
+    first, second, _ = claims_of(harness, "w1", "w2", "w3")
+    harness.advance(20)
+    harness.broker.renew([("w1", first.raw), ("w2", second.raw)])
+    harness.advance(20)
+    assert [suspect.slot for suspect in harness.broker.suspects()] == ["w3"]
+
+
+def test_a_dead_slots_job_goes_to_the_front_of_its_queue(harness: Harness) -> None:
+    enqueue(harness, "a", "b")
+    claim = claim_one(harness)
+    expire_leases(harness)
+    [suspect] = harness.broker.suspects()
+    assert harness.broker.reap("w1", [recovered(suspect.claims[0])]) == (SettleResult.DONE,)
+    assert ids_in(harness, "low") == ["a", "b"]
+    assert raws_in(harness, "low")[0] == encode(job_of(claim).but(recoveries=1))
+    record = record_of(harness, "a")
+    assert (record.state, record.error, record.attempts[0].outcome) == (State.PENDING, "worker died", "died")
+    assert counter(harness, "recovered") == 1
+    assert slots_of(harness) == []
+    assert drift(harness) == 0
+
+
+def test_a_second_death_waits_out_a_backoff(harness: Harness) -> None:
+    running(harness, "a", queue="high")
+    expire_leases(harness)
+    [suspect] = harness.broker.suspects()
+    raw = encode(job_of(suspect.claims[0]).but(recoveries=2))
+    settlement = retry(suspect.claims[0], raw, delay_ms=700, error="worker died", died=True)
+    assert harness.broker.reap("w1", [settlement]) == (SettleResult.DONE,)
+    assert places_of(harness, "a") == ["scheduled"]
+    assert record_of(harness, "a").due_ms == harness.clock.ms + 700
+    harness.advance(0.7)
+    harness.broker.promote()
+    assert places_of(harness, "a") == ["high"]
+    assert drift(harness) == 0
+
+
+def test_after_too_many_deaths_the_job_is_buried(harness: Harness) -> None:
+    running(harness, "a")
+    expire_leases(harness)
+    [suspect] = harness.broker.suspects()
+    raw = encode(job_of(suspect.claims[0]).but(recoveries=4, error="worker died"))
+    assert harness.broker.reap("w1", [bury(suspect.claims[0], raw, error="worker died", died=True)]) == (
+        SettleResult.DONE,
+    )
+    assert raws_in(harness, "dead_letter") == [raw]
+    assert (counter(harness, "dead"), counter(harness, "recovered"), counter(harness, "failed")) == (1, 1, 0)
+    assert drift(harness) == 0
+
+
+def test_a_live_slot_is_not_reaped(harness: Harness) -> None:
+    claim = running(harness, "a")
+    harness.advance(29.999)
+    before = snapshot(harness, "a")
+    assert harness.broker.reap("w1", [recovered(claim)]) == (SettleResult.FENCED,)
+    assert snapshot(harness, "a") == before
+
+
+def test_a_slot_that_came_back_between_suspects_and_reap_is_left_alone(harness: Harness) -> None:
+    claim = running(harness, "a")
+    expire_leases(harness)
+    [suspect] = harness.broker.suspects()
+    harness.broker.renew([("w1", claim.raw)])
+    before = snapshot(harness, "a")
+    assert harness.broker.reap("w1", [recovered(suspect.claims[0])]) == (SettleResult.FENCED,)
+    assert snapshot(harness, "a") == before
+
+
+def test_an_idle_slot_that_died_is_removed(harness: Harness) -> None:
+    register(harness, "w1")
+    expire_leases(harness)
+    assert harness.broker.suspects() == [Suspect("w1")]
+    assert harness.broker.reap("w1", []) == ()
+    assert slots_of(harness) == []
+    assert harness.broker.suspects(sweep=True) == []
+
+
+def test_an_idle_slot_that_lives_is_not_removed(harness: Harness) -> None:
+    register(harness, "w1")
+    assert harness.broker.reap("w1", []) == ()
+    assert slots_of(harness) == ["w1"]
+
+
+def test_a_slot_that_still_holds_a_job_is_not_removed(harness: Harness) -> None:
+    """The reaper listed the suspects before the claim; only a settlement of the job frees the slot."""
+    running(harness, "a")
+    expire_leases(harness)
+    assert harness.broker.reap("w1", []) == ()
+    assert slots_of(harness) == ["w1"]
+    assert places_of(harness, "a") == ["processing:w1"]
+    assert drift(harness) == 0
+
+
+def test_a_settlement_for_a_job_the_slot_no_longer_holds_is_fenced(harness: Harness) -> None:
+    enqueue(harness, "a", "b")
+    first = claim_one(harness)
+    harness.broker.settle_and_claim([complete(first)], ["w1"])
+    expire_leases(harness)
+    assert harness.broker.reap("w1", [recovered(first)]) == (SettleResult.FENCED,)
+    assert places_of(harness, "a") == ["completed"]
+    assert places_of(harness, "b") == ["processing:w1"]
+    assert slots_of(harness) == ["w1"]
+
+
+def test_reaping_an_unknown_slot_changes_nothing(harness: Harness) -> None:
+    claim = running(harness, "a", "w1")
+    before = snapshot(harness, "a")
+    assert harness.broker.reap("w9", []) == ()
+    forged = recovered(Claim("w9", 0, claim.queue, claim.raw, claim.job, claim.record_id))
+    assert harness.broker.reap("w9", [forged]) == (SettleResult.FENCED,)
+    assert snapshot(harness, "a") == before
+
+
+def test_the_same_call_twice_reaps_once(harness: Harness) -> None:
+    running(harness, "a")
+    expire_leases(harness)
+    [suspect] = harness.broker.suspects()
+    settlement = recovered(suspect.claims[0])
+    harness.broker.reap("w1", [settlement])
+    before = snapshot(harness, "a")
+    assert harness.broker.reap("w1", [settlement]) == (SettleResult.FENCED,)
+    assert snapshot(harness, "a") == before
+
+
+def test_two_reapers_at_the_same_time_move_each_job_once(harness: Harness) -> None:
+    slots = names(30, "slot")
+    enqueue(harness, *names(30))
+    claims_of(harness, *slots)
+    expire_leases(harness)
+    other = harness.another()
+    first, second = run_concurrently(lambda: reap_all(harness), lambda: reap_all(harness, broker=other))
+    assert (first + second).count(SettleResult.DONE) == 30
+    assert sorted(ids_in(harness, "low")) == names(30)
+    assert counter(harness, "recovered") == 30
+    assert slots_of(harness) == []
+    assert drift(harness) == 0
+
+
+def test_a_reaped_slot_learns_it_at_its_next_call(harness: Harness) -> None:
+    stale = running(harness, "a")
+    expire_leases(harness)
+    reap_all(harness)
+    answer = harness.broker.settle_and_claim([burial(stale)], ["w1"])
+    assert (answer.settled, answer.gone, answer.claims) == ((SettleResult.FENCED,), ("w1",), ())
+
+
+def test_a_foreign_job_is_reaped_like_our_own(harness: Harness) -> None:
+    harness.push_raw("high", foreign("a", x_note="kept"))
+    claim_one(harness)
+    expire_leases(harness)
+    assert reap_all(harness) == [SettleResult.DONE]
+    [raw] = raws_in(harness, "high")
+    assert b"x_note" in raw
+    assert drift(harness) == 0
+
+
+def test_bytes_that_are_not_a_job_are_reaped_byte_for_byte(harness: Harness) -> None:
+    harness.push_raw("low", b"\xff not a job")
+    claim_one(harness)
+    expire_leases(harness)
+    [suspect] = harness.broker.suspects()
+    assert (suspect.claims[0].job, suspect.claims[0].raw) == (None, b"\xff not a job")
+    assert suspect.claims[0].defect
+    assert harness.broker.reap("w1", [burial(suspect.claims[0])]) == (SettleResult.DONE,)
+    assert raws_in(harness, "dead_letter") == [b"\xff not a job"]
+    assert drift(harness) == 0
+
+
+def test_a_processing_list_without_a_registered_slot_is_found_by_a_sweep(harness: Harness) -> None:
+    """A failover lost the registration; the job in the list must not be lost with it."""
+    running(harness, "a")
+    harness.remove_registration("w1")
+    expire_leases(harness)
+    assert harness.broker.suspects() == []
+    [suspect] = harness.broker.suspects(sweep=True)
+    assert suspect.slot == "w1"
+    assert harness.broker.reap("w1", [recovered(suspect.claims[0])]) == (SettleResult.DONE,)
+    assert places_of(harness, "a") == ["low"]
+    assert harness.broker.suspects(sweep=True) == []
+    assert drift(harness) == 0
+
+
+def test_a_sweep_leaves_the_list_of_a_slot_with_a_heartbeat(harness: Harness) -> None:
+    running(harness, "a")
+    harness.remove_registration("w1")
+    assert harness.broker.suspects(sweep=True) == []
+
+
+def test_a_sweep_also_finds_the_registered(harness: Harness) -> None:
+    running(harness, "a", "w1")
+    register(harness, "w2")
+    expire_leases(harness)
+    assert [(s.slot, len(s.claims)) for s in harness.broker.suspects(sweep=True)] == [("w1", 1), ("w2", 0)]
+
+
+def test_a_thousand_dead_slots(harness: Harness) -> None:
+    enqueue(harness, *names(1000))
+    claims_of(harness, *names(1000, "slot"))
+    expire_leases(harness)
+    suspects = harness.broker.suspects()
+    assert [suspect.slot for suspect in suspects] == names(1000, "slot")
+    assert reap_all(harness) == [SettleResult.DONE] * 1000
+    assert sorted(ids_in(harness, "low")) == names(1000)
+    assert slots_of(harness) == []
+    assert drift(harness) == 0
+
+
+def test_a_job_that_was_reaped_can_be_finished_by_another(harness: Harness) -> None:
+    running(harness, "a", "w1")
+    expire_leases(harness)
+    reap_all(harness)
+    claim = claim_one(harness, "w2")
+    assert job_of(claim).recoveries == 1
+    assert settle(harness, complete(claim)) is SettleResult.DONE
+    assert [a.outcome for a in record_of(harness, "a").attempts] == ["died", "completed"]
+    assert drift(harness) == 0

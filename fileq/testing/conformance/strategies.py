@@ -1,0 +1,104 @@
+"""The values that the state machine draws: few ids, paths and slots, so that its steps often meet."""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeAlias
+
+from hypothesis import strategies as st
+
+from fileq.brokers.types import Entry, Revival
+from fileq.core.claim import Claim
+from fileq.core.job import Version, decode, encode
+from fileq.core.settlement import Settlement, Verb, bury, cancel, complete, release, retry
+from fileq.testing.conformance.builders import UNDECODABLE, a_job, burial, failed, foreign, id_of, recovered
+
+QUEUES = ("high", "low")
+SLOTS = ("s1", "s2", "s3", "s4")
+OUR_IDS = ("ours-1", "ours-2", "ours-3", "ours-4", "ours-5")  # never used by another program, so never in two places
+SHARED_IDS = ("shared-1", 'shared "2" \\ ü')
+FOREIGN_IDS = ("foreign-1",)
+ALL_IDS = (*OUR_IDS, *SHARED_IDS, *FOREIGN_IDS)
+PATHS = (b"/data/a", b"/data/\xff b")
+SIGNATURES = ("v1", "v2", "v3")
+DEVICES = ("", "8:1", "8:2")
+GARBAGE = (UNDECODABLE["text"], UNDECODABLE["not UTF-8"], UNDECODABLE["an empty object"])
+
+Death: TypeAlias = Callable[[Claim], Settlement]
+Arrival: TypeAlias = Entry | tuple[str, bytes]  # enqueued, or pushed by another program
+
+# A job that is pushed again is a copy with the same bytes or with other bytes.
+SPELLINGS: tuple[Callable[[str], bytes], ...] = (
+    foreign,
+    lambda id: foreign(id, x_note="kept"),
+    lambda id: encode(a_job(id)),
+    lambda id: foreign(id) + b"\n",
+)
+
+# The ways to settle a claim. Those that keep the job come first, because hypothesis draws them more often.
+ENDS: tuple[Callable[[Claim], Settlement], ...] = (
+    failed,
+    release,
+    partial(failed, delay_ms=0, kind=""),
+    burial,
+    recovered,
+    partial(failed, delay_ms=40_000, error='odd "error" \\ ü\n'),
+    complete,
+    partial(complete, result=b'{"pages": 3}', duration_ms=5, leaves=Version(PATHS[0], "v3", "8:1")),
+    partial(complete, superseded=True),
+    cancel,
+    lambda claim: bury(claim, claim.raw, error="killed", died=True),
+    lambda claim: retry(claim, claim.raw, delay_ms=500, error="killed", died=True),
+)
+DEATHS: tuple[Death, ...] = (
+    recovered,
+    lambda claim: retry(claim, claim.raw, delay_ms=1000, error="worker died", died=True),
+    lambda claim: bury(claim, claim.raw, error="worker died", died=True),
+)
+
+queues = st.sampled_from(QUEUES)
+slots = st.lists(st.sampled_from(SLOTS), unique=True, max_size=4)
+which = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 5, 8, 13])  # an index counted from the newest
+ends = st.integers(0, len(ENDS) - 1)
+all_ends = st.lists(ends, min_size=len(SLOTS), max_size=len(SLOTS))
+versions = st.builds(Version, st.sampled_from(PATHS), st.sampled_from(SIGNATURES), st.sampled_from(DEVICES))
+an_entry = st.builds(
+    lambda id, queue, version, always, delay_ms: Entry(a_job(id), queue, version, always, delay_ms),
+    st.sampled_from((*OUR_IDS, *SHARED_IDS)),
+    queues,
+    st.none() | versions | versions,
+    st.sampled_from([False, False, True]),
+    st.sampled_from([0, 0, 0, 1, 1000, 40_000]),
+)
+pushed_job = st.builds(
+    lambda queue, id, spell: (queue, spell(id)),
+    queues,
+    st.sampled_from((*SHARED_IDS, *FOREIGN_IDS)),
+    st.sampled_from(SPELLINGS),
+)
+pushed_garbage = st.tuples(queues, st.sampled_from(GARBAGE))
+arrivals = st.lists(st.one_of(*[an_entry, pushed_job] * 4, pushed_garbage), min_size=1, max_size=3)
+
+
+def settlement(end: Callable[[Claim], Settlement], claim: Claim) -> Settlement:
+    """Settles a claim this way, or buries it: bytes that are not a job can only be buried or released."""
+    try:
+        return end(claim)
+    except (ValueError, AssertionError):
+        return burial(claim)
+
+
+def as_batch(settlements: Iterable[Settlement]) -> list[Settlement]:
+    """Keeps what one call may settle with one defined result.
+
+    Brokers may go verb by verb, and may trim a list of ended jobs once a batch or once a job. The results differ if an
+    id has ended twice, so at most one settlement completes or cancels."""
+    by_verb = sorted(settlements, key=lambda s: list(Verb).index(s.verb))
+    endings = [s for s in by_verb if s.verb in (Verb.COMPLETE, Verb.CANCEL)]
+    return [s for s in by_verb if s not in endings[1:]]
+
+
+def revival(raw: bytes, queue: str) -> Revival:
+    id = id_of(raw)
+    if id.startswith("raw-"):
+        return Revival(raw, id, raw, queue)
+    return Revival(raw, id, encode(decode(raw).but(retries=0, recoveries=0, error=None, failed_at=None)), queue)

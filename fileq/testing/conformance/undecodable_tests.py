@@ -1,0 +1,182 @@
+"""Bytes that are not a job: claimed like a job, buried unchanged, and no obstacle for other jobs."""
+
+import pytest
+
+from fileq.brokers.types import Revival
+from fileq.core.job import State, raw_id
+from fileq.core.settlement import SettleResult, complete, release
+from fileq.testing.conformance.builders import (
+    UNDECODABLE,
+    burial,
+    claim_one,
+    claims_of,
+    counter,
+    drift,
+    enqueue,
+    expire_leases,
+    job_of,
+    names,
+    places_of,
+    raws_in,
+    reap_all,
+    record_of,
+    settle,
+    subscribed,
+    with_readable_id,
+)
+from fileq.testing.conformance.harness import Harness
+
+EVERY_RAW = {**UNDECODABLE, **{f"{name}, with an id": raw for name, raw in with_readable_id("a").items()}}
+
+each_raw = pytest.mark.parametrize("raw", EVERY_RAW.values(), ids=EVERY_RAW.keys())
+
+
+@each_raw
+def test_it_is_claimed_with_the_reason_why_it_is_no_job(harness: Harness, raw: bytes) -> None:
+    harness.push_raw("low", raw)
+    claim = claim_one(harness)
+    assert (claim.slot, claim.queue, claim.raw, claim.job) == ("w1", "low", raw, None)
+    assert claim.defect
+    assert claim.id == raw_id(raw)
+    assert counter(harness, "adopted") == 1
+    assert drift(harness) == 0
+
+
+@each_raw
+def test_it_is_buried_unchanged_with_the_reason_in_its_record(harness: Harness, raw: bytes) -> None:
+    harness.push_raw("high", raw)
+    claim = claim_one(harness)
+    assert settle(harness, burial(claim, error="not a job", kind="Undecodable")) is SettleResult.DONE
+    assert raws_in(harness, "dead_letter") == [raw]
+    record = record_of(harness, raw_id(raw))
+    assert (record.state, record.raw, record.error, record.queue) == (State.DEAD, raw, "not a job", "high")
+    assert record.attempt_count == 1
+    assert (counter(harness, "dead"), counter(harness, "error:Undecodable")) == (1, 1)
+    assert drift(harness) == 0
+
+
+@pytest.mark.parametrize("raw", UNDECODABLE.values(), ids=UNDECODABLE.keys())
+def test_its_burial_is_the_only_event_and_has_its_own_id(harness: Harness, raw: bytes) -> None:
+    """No handler starts on it. (If an id can be read, a broker may send `job:started` before it knows.)"""
+    harness.push_raw("low", raw)
+    with subscribed(harness) as next_events:
+        settle(harness, burial(claim_one(harness)))
+        enqueue(harness, "last")
+        assert [(event.event, event.job_id) for event in next_events(2)] == [
+            ("job:dead", raw_id(raw)),
+            ("job:created", "last"),
+        ]
+
+
+@each_raw
+def test_burying_it_twice_buries_it_once(harness: Harness, raw: bytes) -> None:
+    harness.push_raw("low", raw)
+    settlement = burial(claim_one(harness))
+    settle(harness, settlement)
+    assert settle(harness, settlement) is SettleResult.DONE_ALREADY
+    assert raws_in(harness, "dead_letter") == [raw]
+    assert drift(harness) == 0
+
+
+@each_raw
+def test_it_goes_back_unchanged_when_it_is_released(harness: Harness, raw: bytes) -> None:
+    harness.push_raw("low", raw)
+    enqueue(harness, "b")
+    settle(harness, release(claim_one(harness)))
+    assert raws_in(harness, "low")[0] == raw
+    again = claim_one(harness)
+    assert again.raw == raw
+    settle(harness, burial(again))
+    assert drift(harness) == 0
+
+
+@each_raw
+def test_it_survives_the_death_of_its_worker(harness: Harness, raw: bytes) -> None:
+    harness.push_raw("low", raw)
+    claim_one(harness)
+    expire_leases(harness)
+    assert reap_all(harness) == [SettleResult.DONE]
+    assert raws_in(harness, "low") == [raw]
+    settle(harness, burial(claim_one(harness)))
+    assert raws_in(harness, "dead_letter") == [raw]
+    assert drift(harness) == 0
+
+
+@each_raw
+def test_it_goes_back_unchanged_when_its_slot_leaves(harness: Harness, raw: bytes) -> None:
+    harness.push_raw("low", raw)
+    claim_one(harness)
+    harness.broker.deregister(["w1"])
+    assert raws_in(harness, "low") == [raw]
+    settle(harness, burial(claim_one(harness)))
+    assert drift(harness) == 0
+
+
+@each_raw
+def test_it_can_be_revived_unchanged(harness: Harness, raw: bytes) -> None:
+    harness.push_raw("low", raw)
+    settle(harness, burial(claim_one(harness)))
+    assert harness.broker.revive([Revival(raw, raw_id(raw), raw, "low")]) == [True]
+    assert (raws_in(harness, "low"), raws_in(harness, "dead_letter")) == ([raw], [])
+    settle(harness, burial(claim_one(harness)))
+    assert raws_in(harness, "dead_letter") == [raw]
+    assert drift(harness) == 0
+
+
+@pytest.mark.parametrize("raw", with_readable_id("a").values(), ids=with_readable_id("a").keys())
+def test_an_id_that_can_be_read_in_it_does_not_touch_the_job_of_that_id(harness: Harness, raw: bytes) -> None:
+    """Garbage with the id of a job that waits in the same queue: the job runs normally."""
+    harness.push_raw("low", raw)
+    enqueue(harness, "a")
+    settle(harness, burial(claim_one(harness)))
+    assert record_of(harness, "a").state is State.PENDING
+    claim = claim_one(harness)
+    assert claim.id == "a"
+    assert settle(harness, complete(claim)) is SettleResult.DONE
+    record = record_of(harness, "a")
+    assert (record.state, record.attempt_count) == (State.COMPLETED, 1)
+    assert places_of(harness, "a") == ["completed"]
+    assert drift(harness) == 0
+
+
+@pytest.mark.parametrize("raw", with_readable_id("a").values(), ids=with_readable_id("a").keys())
+def test_an_id_that_can_be_read_in_it_leaves_no_record_of_that_id(harness: Harness, raw: bytes) -> None:
+    harness.push_raw("low", raw)
+    settle(harness, burial(claim_one(harness)))
+    assert harness.broker.records(["a"]) == [None]
+
+
+def test_the_same_bytes_twice_are_buried_twice(harness: Harness) -> None:
+    for _ in range(2):
+        harness.push_raw("low", b"hello")
+    for claim in claims_of(harness, "w1", "w2"):
+        settle(harness, burial(claim))
+    assert raws_in(harness, "dead_letter") == [b"hello"] * 2
+    assert record_of(harness, raw_id(b"hello")).attempt_count == 2
+    assert drift(harness) == 0
+
+
+def test_it_does_not_stop_other_jobs(harness: Harness) -> None:
+    enqueue(harness, "a")
+    harness.push_raw("low", b"hello")
+    enqueue(harness, "b")
+    claims = claims_of(harness, "w1", "w2", "w3")
+    assert [claim.job and job_of(claim).id for claim in claims] == ["a", None, "b"]
+
+
+def test_a_thousand_in_one_call(harness: Harness) -> None:
+    raws = [b"not a job %d" % i for i in range(1000)]
+    for raw in raws:
+        harness.push_raw("low", raw)
+    claims = claims_of(harness, *names(1000, "slot"))
+    assert [claim.raw for claim in claims] == raws
+    assert set(harness.broker.settle_and_claim([burial(claim) for claim in claims], []).settled) == {SettleResult.DONE}
+    assert raws_in(harness, "dead_letter") == raws
+    assert drift(harness) == 0
+
+
+def test_it_can_only_be_buried_or_released(harness: Harness) -> None:
+    harness.push_raw("low", b"hello")
+    claim = claim_one(harness)
+    with pytest.raises(ValueError, match="not a job"):
+        complete(claim)

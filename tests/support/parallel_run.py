@@ -1,0 +1,64 @@
+"""The plugin of `make test`: spreads the tests over several processes and measures the coverage in each of them.
+
+It must never measure the programs that tests start: that would make them a quarter slower. A killed run leaves
+.coverage.* files behind; the next `make test` removes them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from coverage import Coverage
+from xdist.scheduler import LoadScopeScheduling
+
+MEASUREMENT = pytest.StashKey[Coverage]()
+# Tests in these directories wait for programs; all others are short.
+LONG_FIRST = ("tests/chaos/", "tests/integration/")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--measure-coverage", action="store_true", help="write a .coverage.* file for each test process")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Starts the measurement, before any test module imports fileq."""
+    runs_tests = hasattr(config, "workerinput") or not config.getoption("tx", None)
+    if config.getoption("--measure-coverage") and runs_tests:
+        config.stash[MEASUREMENT] = Coverage()
+        config.stash[MEASUREMENT].start()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if MEASUREMENT in config.stash:
+        config.stash[MEASUREMENT].stop()
+        config.stash[MEASUREMENT].save()
+
+
+class GroupScheduling(LoadScopeScheduling):
+    """Gives each group of tests to one process, in the order of collection.
+
+    A group is a file, because the scenarios of a file run at the same time in one process. A conformance file is
+    divided further by class, one for each verb, and by its first parameter, the kind of broker."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def group_of(nodeid: str) -> str:
+    file, _, test = nodeid.partition("::")
+    if not file.startswith("tests/conformance/"):
+        return file
+    name, _, parameters = test.partition("[")
+    kind = parameters.rstrip("]").partition("-")[0]
+    return f"{file}::{name.rpartition('::')[0]}[{kind}]"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    return GroupScheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the long groups first, so that short ones fill the end of the run and no process works alone there."""
+    items.sort(key=lambda item: [not item.nodeid.startswith(directory) for directory in LONG_FIRST])
