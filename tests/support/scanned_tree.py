@@ -7,7 +7,7 @@ from fileq.config import config_from
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.finder.rules import ScanRules
-from fileq.producer.finder.walk import DirectoryWalk
+from fileq.producer.finder.scan import DirectoryWalk
 
 
 class EnteredDirectories:

@@ -37,7 +37,7 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "sqlite3": "fileq.brokers.sqlite",
     "yaml": "fileq.config",
     "wcmatch": "fileq.files.globs",
-    "watchdog": "fileq.producer.finder.watch",
+    "watchdog": "fileq.producer.finder.inotify",
     "structlog": "fileq.observe.logs",
     "prometheus_client": "fileq.observe.metrics",
     "opentelemetry": ("fileq.observe.tracing", "fileq.observe.span_sender"),

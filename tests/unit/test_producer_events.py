@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from fileq.producer.finder import tree_watch, walk
+from fileq.producer.finder import scan, tree_watch
 from tests.support.producer_scenario import RESCAN, SETTLE, UNCLOSED, FakeWatcher, Scenario
 
 pytestmark = pytest.mark.usefixtures("fake_watchers")
@@ -72,7 +72,7 @@ def test_a_new_link_to_a_directory_is_scanned_where_links_are_followed(tmp_path)
 
 
 def test_events_do_not_wait_for_the_end_of_a_scan(scenario, monkeypatch):
-    monkeypatch.setattr(walk, "STEP_ENTRIES", 2)
+    monkeypatch.setattr(scan, "STEP_ENTRIES", 2)
     scenario.add(*(f"old/{n}" for n in range(200)))
     scenario.turn()
     scenario.add("new", "fresh/a")
@@ -85,7 +85,7 @@ def test_events_do_not_wait_for_the_end_of_a_scan(scenario, monkeypatch):
 
 
 def test_a_scan_continues_while_new_directories_keep_coming(scenario, monkeypatch):
-    monkeypatch.setattr(walk, "STEP_ENTRIES", 3)
+    monkeypatch.setattr(scan, "STEP_ENTRIES", 3)
     scenario.add(*(f"old/{n}" for n in range(30)))
     scenario.clock.advance(UNCLOSED + 1)
     for n in range(80):
@@ -125,6 +125,18 @@ def test_without_further_watches_the_producer_reports_it_once_and_polls(tmp_path
     scenario.run(UNCLOSED)
     assert "a/new" in scenario.names()
     assert scenario.events.count("producer.watch_failed") == 1
+
+
+def test_when_a_watch_is_refused_all_of_scan_dir_is_scanned_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(FakeWatcher, "most", 2)
+    scenario = Scenario(tmp_path / "in")
+    scenario.add("a/x")
+    scenario.run(UNCLOSED + 1)
+    scenario.add("a/new", "b/x")
+    scenario.make_event(directory="b")
+    scenario.run()
+    scenario.run(UNCLOSED)
+    assert scenario.names() == ["a/new", "a/x", "b/x"]
 
 
 def test_without_an_inotify_instance_the_producer_polls(tmp_path, monkeypatch):

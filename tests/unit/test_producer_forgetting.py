@@ -6,7 +6,7 @@ import os
 import pytest
 
 from fileq.core.errors import BrokerUnavailable
-from fileq.producer.finder import walk
+from fileq.producer.finder import scan
 from fileq.producer.ledger_sweep import DAY_MS
 from tests.support.producer_scenario import HOUR, RESCAN, UNCLOSED, Scenario
 
@@ -50,7 +50,7 @@ def test_a_scan_with_an_error_starts_the_day_anew(scenario, monkeypatch):
         return real(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(walk.os, "scandir", refuse)
+        patch.setattr(scan.os, "scandir", refuse)
         scenario.run(RESCAN)
         scenario.run(RESCAN)
     assert not scenario.is_marked_missing("a")
@@ -115,7 +115,7 @@ def test_marks_are_cleared_even_if_an_outage_follows_the_scan_with_the_error(sce
 
     scenario.broker.is_away = lambda verb: True
     with monkeypatch.context() as patch:
-        patch.setattr(walk.os, "scandir", refuse)
+        patch.setattr(scan.os, "scandir", refuse)
         with pytest.raises(BrokerUnavailable):
             scenario.turn(RESCAN)
     scenario.broker.is_away = lambda verb: False

@@ -7,7 +7,7 @@ import pytest
 
 from fileq.core.errors import BrokerUnavailable
 from fileq.producer import enqueuer
-from fileq.producer.finder import walk
+from fileq.producer.finder import scan
 from fileq.producer.ledger_lookup import PROBE_S
 from tests.support.producer_scenario import RESCAN, SETTLE, UNCLOSED, Scenario
 
@@ -25,6 +25,18 @@ def test_an_outage_of_the_lookup_loses_nothing(scenario):
     scenario.run()
     assert scenario.names() == ["a", "b"]
     assert scenario.producer.counts.found == 2
+
+
+def test_while_the_lookup_fails_nothing_more_is_scanned(scenario, monkeypatch):
+    monkeypatch.setattr(scan, "STEP_ENTRIES", 3)
+    scenario.add(*(str(n) for n in range(40)))
+    scenario.broker.is_away = lambda verb: verb == "lookup"
+    with contextlib.suppress(BrokerUnavailable):
+        scenario.turn()  # the first step only enters scan_dir
+    for _ in range(20):
+        with pytest.raises(BrokerUnavailable):
+            scenario.turn()
+        assert scenario.producer.unsent <= 3
 
 
 def test_an_outage_of_the_enqueue_call_loses_nothing(scenario):
@@ -66,7 +78,7 @@ def test_an_outage_is_noticed_while_there_is_nothing_to_do(scenario):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_with_random_failures_every_version_is_enqueued_once(tmp_path, seed, monkeypatch):
-    monkeypatch.setattr(walk, "STEP_ENTRIES", 7)
+    monkeypatch.setattr(scan, "STEP_ENTRIES", 7)
     monkeypatch.setattr(enqueuer, "BATCH", 5)
     dice = random.Random(seed)
     scenario = Scenario(tmp_path / "in")

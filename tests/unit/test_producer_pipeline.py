@@ -4,7 +4,7 @@ import pytest
 
 from fileq.files import mounts
 from fileq.producer import counts, enqueuer, stability
-from fileq.producer.finder import walk
+from fileq.producer.finder import scan
 from tests.support.producer_scenario import RESCAN, SETTLE, UNCLOSED, Scenario
 
 pytestmark = pytest.mark.usefixtures("fake_watchers")
@@ -80,6 +80,19 @@ def test_known_files_are_looked_up_in_batches(scenario):
     assert scenario.producer.counts.enqueued == scenario.events.count("job.produced") == 100
 
 
+def test_a_file_that_changes_while_it_waits_to_be_sent_is_enqueued_when_it_is_stable_again(tmp_path):
+    scenario = Scenario(tmp_path / "in", max_pending=1, rescan_interval="1h")
+    scenario.add("a", "b")
+    scenario.run(UNCLOSED + 1)
+    [first] = scenario.jobs()
+    scenario.add("a" if first.filepath.endswith("b") else "b", size=2)
+    scenario.broker.real.cancel([first.id])
+    scenario.run(1.0)
+    assert scenario.jobs() == []
+    scenario.run(UNCLOSED)
+    assert [job.filesize for job in scenario.jobs()] == [2]
+
+
 # markers
 
 
@@ -138,7 +151,7 @@ def test_files_that_keep_changing_give_way_to_others(scenario, monkeypatch):
 
 def test_while_the_enqueuer_is_full_nothing_more_is_scanned(tmp_path, monkeypatch):
     monkeypatch.setattr(enqueuer, "UNSENT_MAX", 5)
-    monkeypatch.setattr(walk, "STEP_ENTRIES", 3)
+    monkeypatch.setattr(scan, "STEP_ENTRIES", 3)
     scenario = Scenario(tmp_path / "in", rate_limit_per_sec=1)
     scenario.add(*(str(n) for n in range(40)))
     scenario.clock.advance(UNCLOSED + 1)
@@ -146,6 +159,16 @@ def test_while_the_enqueuer_is_full_nothing_more_is_scanned(tmp_path, monkeypatc
         scenario.turn()
         assert in_the_enqueuer(scenario) <= 5 + 3
     assert len(scenario.jobs()) <= 2
+    assert not scenario.producer.is_idle
+
+
+def test_while_stability_is_full_nothing_more_is_scanned(scenario, monkeypatch):
+    monkeypatch.setattr(stability, "WAITING_MAX", 5)
+    monkeypatch.setattr(scan, "STEP_ENTRIES", 3)
+    scenario.add(*(str(n) for n in range(40)))
+    for _ in range(100):
+        scenario.turn()
+    assert scenario.producer.counts.found <= 5 + 3
     assert not scenario.producer.is_idle
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fileq.config import Config, config_from
 from fileq.producer.finder.rules import ScanRules
-from fileq.producer.finder.walk import DirectoryWalk
+from fileq.producer.finder.scan import DirectoryWalk
 from tests.support.scanned_tree import EnteredDirectories, ScannedTree, following
 
 

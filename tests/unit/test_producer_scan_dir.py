@@ -9,7 +9,7 @@ import pytest
 from fileq.brokers.memory import MemoryBroker
 from fileq.config import config_from
 from fileq.core.errors import ConfigError
-from fileq.producer.finder import walk
+from fileq.producer.finder import scan
 from fileq.producer.producer import Producer
 from tests.support.producer_scenario import RESCAN, UNCLOSED, FakeWatcher
 
@@ -69,10 +69,10 @@ def test_an_unreadable_scan_dir_is_a_problem_and_is_tried_again_soon(scenario, m
         raise PermissionError(errno.EACCES, "Permission denied")
 
     scenario.add("a")
-    monkeypatch.setattr(walk.os, "scandir", refuse)
+    monkeypatch.setattr(scan.os, "scandir", refuse)
     scenario.run()
     assert "Permission denied" in scenario.producer.problem
-    monkeypatch.setattr(walk.os, "scandir", real)
+    monkeypatch.setattr(scan.os, "scandir", real)
     scenario.run(1.0)
     assert scenario.producer.problem == ""
     scenario.run(UNCLOSED)

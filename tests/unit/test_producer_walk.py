@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fileq.producer.finder import walk as module
-from fileq.producer.finder.walk import DirectoryWalk
+from fileq.producer.finder import scan as module
+from fileq.producer.finder.scan import DirectoryWalk
 from tests.support.scanned_tree import ScannedTree, following, walked
 
 

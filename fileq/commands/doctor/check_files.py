@@ -101,7 +101,7 @@ def check_watching(config: Config) -> Iterator[Finding]:
 
 
 def _watches(root: bytes) -> Finding:
-    from fileq.producer.finder.watch import DirectoryWatcher  # imported late: it loads watchdog
+    from fileq.producer.finder.inotify import DirectoryWatcher  # imported late: it loads watchdog
 
     try:
         watcher = DirectoryWatcher(threading.Event())

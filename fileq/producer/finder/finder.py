@@ -18,9 +18,9 @@ from fileq.core.events import Emit, ScanDirLost, ScanDirReplaced, ScanDirRestore
 from fileq.files.mounts import ScanDirMounts
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.finder.rules import ScanRules
+from fileq.producer.finder.scan import DirectoryWalk
 from fileq.producer.finder.schedule import NEVER, ScanSchedule
 from fileq.producer.finder.tree_watch import TreeWatch
-from fileq.producer.finder.walk import DirectoryWalk
 from fileq.producer.finder.watch_modes import WatchModes
 
 RETRY_S = 1.0  # while scan_dir cannot be read

@@ -29,7 +29,7 @@ class ScanRules:
     def __init__(self, config: Config, counts: ProducerCounts | None = None) -> None:
         producer = config.producer
         self.root = os.path.abspath(os.fsencode(producer.scan_dir))
-        self.choice = FileFilter(producer.include_globs, producer.exclude_globs)
+        self.filter = FileFilter(producer.include_globs, producer.exclude_globs)
         self.follows_links = producer.follow_symlinks
         self._skip = (counts or ProducerCounts()).skip
         self._marker = os.fsencode(producer.ready_suffix)
@@ -62,7 +62,7 @@ class ScanRules:
         """Whether a file with this path would count, by its name alone."""
         directory, name = os.path.split(path)
         prefix = self.prefix_of(directory)
-        return self._enters_all(prefix.split("/")[:-1]) and self.choice.takes(prefix, text_of(name))
+        return self._enters_all(prefix.split("/")[:-1]) and self.filter.takes(prefix, text_of(name))
 
     def is_entered(self, directory: bytes) -> bool:
         """Whether a scan comes here: below scan_dir, not excluded, not through a link that is not followed."""
@@ -80,7 +80,7 @@ class ScanRules:
     def _enters_all(self, names: list[str]) -> bool:
         above = ""
         for name in names:
-            if not self.choice.enters(above, name):
+            if not self.filter.enters(above, name):
                 return False
             above += f"{name}/"
         return True
@@ -104,7 +104,7 @@ class ScanRules:
 
     def takes(self, prefix: str, directory: bytes, name: bytes) -> bool:
         """Whether a file counts by its name."""
-        if not self.choice.takes(prefix, text_of(name)):
+        if not self.filter.takes(prefix, text_of(name)):
             self._skip(SkipReason.EXCLUDED, os.path.join(directory, name))
             return False
         if self._marker and name.endswith(self._marker):

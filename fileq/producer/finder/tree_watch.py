@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 from fileq.core.events import Emit, WatchEventsLost, WatchFailed
-from fileq.producer.finder.watch import DirectoryWatcher, WatchEvents, no_events
+from fileq.producer.finder.inotify import DirectoryWatcher, WatchEvents, no_events
 from fileq.producer.finder.watch_modes import WatchModes
 
 OVERFLOW_REPORT_S = 60.0  # an overflow is reported at most this often

@@ -115,7 +115,7 @@ class DirectoryWalk:
             return
         status = entry.stat()
         if stat.S_ISDIR(status.st_mode):
-            if rules.choice.enters(self._prefix, text_of(entry.name)):
+            if rules.filter.enters(self._prefix, text_of(entry.name)):
                 self._stack.append((entry.path, self._chain))
         elif rules.takes(self._prefix, self._directory, entry.name):
             file = rules.regular_file(entry.path, status)
