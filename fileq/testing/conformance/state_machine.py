@@ -7,28 +7,20 @@ After every step no job is lost or doubled: each one is in a place or was counte
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
-import msgspec
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import initialize, precondition, rule
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Enqueued, EnqueueResult, Entry, LeaseStatus, LedgerEntry, Renewal, Suspect
-from fileq.core.claim import Claim
-from fileq.core.job import State, Version
-from fileq.core.settlement import SettleResult, complete, release
-from fileq.testing.conformance.builders import burial, id_of, places, recovered, worker_info
-from fileq.testing.conformance.harness import FakeClock, Harness
-from fileq.testing.conformance.memory_harness import MemoryHarness
+from fileq.brokers.types import Enqueued, EnqueueResult, Entry, LedgerEntry
+from fileq.core.job import Version
+from fileq.core.settlement import release
+from fileq.testing.conformance.builders import id_of, recovered, worker_info
+from fileq.testing.conformance.compared_brokers import ComparedBrokers, comparable_suspect, unexpected_claims
 from fileq.testing.conformance.strategies import (
     ALL_IDS,
     DEATHS,
-    ENDS,
-    GARBAGE,
-    OUR_IDS,
     PATHS,
     QUEUES,
     SLOTS,
@@ -37,7 +29,6 @@ from fileq.testing.conformance.strategies import (
     all_ends,
     an_entry,
     arrivals,
-    as_batch,
     ends,
     queues,
     revival,
@@ -47,33 +38,8 @@ from fileq.testing.conformance.strategies import (
 )
 
 
-def comparable(claim: Claim) -> tuple[Any, ...]:
-    """A claim without its token, which numbers the claims of one client."""
-    when = claim.claimed_ms if claim.job is not None else 0
-    return claim.slot, claim.queue, claim.raw, claim.job is None, claim.id, claim.record_id, when, bool(claim.defect)
-
-
-class Pair(msgspec.Struct):
-    """One claim: that of the model and that of the broker under test."""
-
-    model: Claim
-    real: Claim
-
-
-class BrokerMachine(RuleBasedStateMachine):
+class BrokerMachine(ComparedBrokers):
     """The rules. A subclass sets `open_real`, which opens the broker under test."""
-
-    open_real: Callable[[FakeClock], Harness]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.clock = FakeClock()
-        self.real = type(self).open_real(self.clock)
-        self.model = MemoryHarness(self.real.config, self.clock)
-        self.claims: list[Pair] = []
-        self.suspected: list[tuple[Suspect, Suspect]] = []
-        self.once_dead: list[bytes] = []
-        self.added = 0
 
     def teardown(self) -> None:
         try:
@@ -81,12 +47,6 @@ class BrokerMachine(RuleBasedStateMachine):
                 self.drain()
         finally:
             self.real.close()
-
-    def same(self, call: Callable[[Any], Any]) -> Any:
-        """Calls both brokers, asserts equal replies and returns the reply."""
-        expected, got = call(self.model.broker), call(self.real.broker)
-        assert got == expected
-        return got
 
     # new jobs
 
@@ -131,19 +91,6 @@ class BrokerMachine(RuleBasedStateMachine):
             [(self.claims[-1 - i], end) for i, end in settling if i < len(self.claims)], slots
         )
 
-    def settle_and_claim_in_both(self, settling: list[tuple[Pair, int]], slots: list[str]) -> None:
-        chosen = [(pair, ENDS[end]) for pair, end in settling]
-        by_model = as_batch(settlement(end, pair.model) for pair, end in chosen)
-        by_real = as_batch(settlement(end, pair.real) for pair, end in chosen)
-        expected, got = (
-            self.model.broker.settle_and_claim(by_model, slots),
-            self.real.broker.settle_and_claim(by_real, slots),
-        )
-        assert got.settled == expected.settled
-        assert got.gone == expected.gone
-        assert not slots or got.paused == expected.paused
-        self.remember(expected.claims, got.claims)
-
     @rule(slots=slots)
     def settle_and_claim_twice(self, slots: list[str]) -> None:
         """The reply is lost and the worker sends everything again."""
@@ -153,10 +100,6 @@ class BrokerMachine(RuleBasedStateMachine):
             got = self.real.broker.settle_and_claim([settlement(release, pair.real) for pair in held], slots)
             assert got.settled == expected.settled
             self.remember(expected.claims, got.claims)
-
-    def remember(self, expected: Sequence[Claim], got: Sequence[Claim]) -> None:
-        assert [comparable(claim) for claim in got] == [comparable(claim) for claim in expected]
-        self.claims += [Pair(*pair) for pair in zip(expected, got, strict=True)]
 
     @rule(holdings=st.lists(st.tuples(st.sampled_from(SLOTS), st.none() | which), max_size=4, unique_by=lambda h: h[0]))
     def renew(self, holdings: list[tuple[str, int | None]]) -> None:
@@ -251,42 +194,6 @@ class BrokerMachine(RuleBasedStateMachine):
         becomes = None if change == "forget" else LedgerEntry(was.versions, self.clock.ms, "8:1")
         self.same(lambda broker: broker.update_ledger([(path, was, becomes)]))
 
-    # what must hold after every step
-
-    @invariant()
-    def every_promise_holds(self) -> None:
-        self.everything_visible_is_equal()
-        self.no_job_is_lost_or_doubled()
-        self.our_own_jobs_are_in_one_place()
-
-    def everything_visible_is_equal(self) -> None:
-        self.places = list(places(self.model))
-        assert list(places(self.real)) == self.places
-        self.once_dead += [raw for place, raw in self.places if place == "dead_letter" and raw not in self.once_dead]
-        ids = [*ALL_IDS, *map(id_of, GARBAGE)]
-        self.records = self.model.broker.records(ids)
-        for expected, got in zip(self.records, self.real.broker.records(ids), strict=True):
-            assert got == expected
-        self.census = self.same(census_of)
-        self.same(lambda broker: broker.workers())
-        self.same(lambda broker: sorted(broker.ledger(b"")))
-        self.same(lambda broker: {hour: nonzero(counts) for hour, counts in broker.hourly(3).items()})
-
-    def no_job_is_lost_or_doubled(self) -> None:
-        census = self.census
-        here = sum(census.pending.values()) + census.scheduled + census.running + census.dead
-        gone = sum(census.counters.get(name, 0) for name in ("completed", "cancelled", "deleted"))
-        assert here + gone == self.added
-        # The drift is the jobs that other programs pushed and that no slot has claimed yet; they are in a queue.
-        assert -sum(census.pending.values()) <= census.drift <= 0
-
-    def our_own_jobs_are_in_one_place(self) -> None:
-        present = [id_of(raw) for place, raw in self.places if place not in ("completed", "cancelled")]
-        for id, record in zip(ALL_IDS, self.records, strict=False):
-            if id in OUR_IDS:
-                has_ended = record is None or record.state in (State.COMPLETED, State.CANCELLED)
-                assert present.count(id) == int(not has_ended)
-
     def drain(self) -> None:
         """Finishes every job; then no job is left and the drift is zero."""
         for queue in QUEUES:
@@ -306,28 +213,6 @@ class BrokerMachine(RuleBasedStateMachine):
         left = sum(self.census.pending.values()) + self.census.scheduled + self.census.running
         assert (left, self.census.drift) == (0, 0)
 
-    def finish(self, pair: Pair) -> None:
-        for harness, claim in ((self.model, pair.model), (self.real, pair.real)):
-            end = complete if claim.job is not None else burial
-            assert harness.broker.settle_and_claim([end(claim)], []).settled == (SettleResult.DONE,)
-
-
-def unexpected_claims(renewals: list[Renewal]) -> list[Claim]:
-    return [one.claim for one in renewals if one.status is LeaseStatus.UNEXPECTED and one.claim is not None]
-
-
-def comparable_suspect(suspect: Suspect) -> tuple[Any, ...]:
-    return suspect.slot, [comparable(claim) for claim in suspect.claims]
-
 
 def enqueue_one(broker: FullBroker, entry: Entry) -> Enqueued:
     return broker.enqueue([entry])
-
-
-def nonzero(counts: Mapping[str, int]) -> dict[str, int]:
-    return {name: n for name, n in counts.items() if n}
-
-
-def census_of(broker: Any) -> Any:
-    census = broker.census()
-    return msgspec.structs.replace(census, counters=nonzero(census.counters), pending=dict(census.pending))
