@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -14,10 +13,7 @@ from msgspec import Struct
 from redis import Redis
 
 from fileq.brokers.types import Entry
-from fileq.core.events import ignore
 from fileq.core.job import State, typed_job
-from tests.support.clocks import RecordedEvents
-from tests.support.event_samples import claim_event
 from tests.support.otlp_collector import (
     Collector,
     ReceivedSpan,
@@ -25,6 +21,7 @@ from tests.support.otlp_collector import (
     http_collector,
     refusing_address,
     silent_collector,
+    traced,
 )
 from tests.support.parallel_scenarios import parallel_scenario, running_scenarios
 from tests.support.program import Program, run
@@ -39,10 +36,6 @@ TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 def collector() -> Iterator[Collector]:
     with http_collector() as collector:
         yield collector
-
-
-def traced(endpoint: str) -> dict[str, object]:
-    return {"observability__tracing__enabled": True, "observability__tracing__endpoint": endpoint}
 
 
 def producer(setup: WorkerSetup, endpoint: str) -> Program:
@@ -306,90 +299,3 @@ def test_without_tracing_nothing_of_it_is_loaded_and_jobs_have_no_ids(sqlite_set
         assert (setup.job(job_id).trace_id, setup.job(job_id).span_id) == ("", "")
         done = program.wait_for("job.completed")
         assert (done["trace_id"], done["span_id"]) == ("", "")
-
-
-# collectors that are no good
-
-
-@parallel_scenario("sqlite")
-def test_a_collector_that_refuses_http_costs_one_line_and_no_time(setup: WorkerSetup) -> None:
-    with refusing_address() as address:
-        assert_refusal_costs_one_line(setup, f"http://user:hunter2@{address}")
-
-
-@parallel_scenario("sqlite")
-def test_a_collector_that_refuses_grpc_costs_one_line_and_no_time(setup: WorkerSetup) -> None:
-    with refusing_address() as address:
-        assert_refusal_costs_one_line(setup, f"grpc://user:hunter2@{address}")
-
-
-@parallel_scenario("sqlite")
-def test_an_http_collector_that_hangs_costs_at_most_three_seconds_at_the_end(setup: WorkerSetup) -> None:
-    with silent_collector() as address:
-        assert_hanging_costs_three_seconds_at_the_end(setup, f"http://user:hunter2@{address}")
-
-
-@parallel_scenario("sqlite")
-def test_a_grpc_collector_that_hangs_costs_at_most_three_seconds_at_the_end(setup: WorkerSetup) -> None:
-    with silent_collector() as address:
-        assert_hanging_costs_three_seconds_at_the_end(setup, f"grpc://user:hunter2@{address}")
-
-
-def assert_refusal_costs_one_line(setup: WorkerSetup, endpoint: str) -> None:
-    program = setup.worker(count=4, **traced(endpoint))
-    for name in ("job", "more"):
-        jobs = setup.enqueue("note", *(f"{name}-{n}" for n in range(300)))
-        setup.wait_for(State.COMPLETED, jobs)
-        program.wait_for("collector.lost")
-    assert_stops_in_time(program)
-    assert len(program.events("collector.lost")) == 1
-
-
-def assert_hanging_costs_three_seconds_at_the_end(setup: WorkerSetup, endpoint: str) -> None:
-    program = setup.worker(count=4, **traced(endpoint))
-    jobs = setup.enqueue("note", *(f"job-{n}" for n in range(200)))
-    setup.wait_for(State.COMPLETED, jobs)
-    assert_stops_in_time(program)
-
-
-def assert_stops_in_time(program: Program) -> None:
-    """And every line it wrote is one of ours."""
-    assert program.stop() == 0
-    ended_s = time.time()
-    [line] = program.events("role.stopped")
-    waited_s = ended_s - datetime.fromisoformat(line["timestamp"]).timestamp()
-    assert waited_s < 3 + 0.9  # the interpreter takes its time to end, too
-    assert "hunter2" not in program.text()
-
-
-def test_a_collector_that_comes_back_gets_what_comes_after_and_that_is_told(
-    sqlite_setup: WorkerSetup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fileq.observe import span_sender, tracing
-
-    monkeypatch.setattr(span_sender, "BATCH_DELAY_S", 0.02)
-    monkeypatch.setattr(span_sender, "FAILURE_PAUSE_S", 0.02)
-    told = RecordedEvents()
-
-    with http_collector() as collector:
-        monkeypatch.setattr(span_sender, "TIMEOUT_S", 0.5)
-        collector.take, take = lambda body: 1 / 0, collector.take  # type: ignore[method-assign,assignment]
-        listening = tracing.Tracing(span_sender.make_exporter(collector.endpoint), told)
-        try:
-            send = listening.around(ignore)
-            job = typed_job("t", None, priority="low", now=datetime.now(UTC), id="x")
-            for n in range(3):
-                send(claim_event(job.but(id=f"lost-{n}"), f"s{n}"))
-            wait_until(lambda: told.events)
-            collector.take = take  # type: ignore[method-assign]
-
-            def arrived() -> bool:
-                send(claim_event(job, "s"))
-                return bool(collector.spans("consume", "x"))
-
-            wait_until(arrived, every_s=0.05)
-            wait_until(lambda: len(told.events) == 2)
-        finally:
-            listening.close()
-    assert [event for event, _ in told.events] == ["collector.lost", "collector.restored"]
-    assert told.fields("collector.restored")["dropped"] >= 3  # type: ignore[operator]

@@ -160,3 +160,8 @@ def refusing_address() -> Iterator[str]:
         reserved.bind(("127.0.0.1", 0))
         host, port = reserved.getsockname()
         yield f"{host}:{port}"
+
+
+def traced(endpoint: str) -> dict[str, object]:
+    """The settings of a worker that sends its spans to this collector."""
+    return {"observability__tracing__enabled": True, "observability__tracing__endpoint": endpoint}

@@ -14,7 +14,7 @@ def schedule() -> ScanSchedule:
 
 
 @pytest.fixture
-def wait_for_scans(schedule: ScanSchedule) -> ScanSchedule:
+def scanned(schedule: ScanSchedule) -> ScanSchedule:
     """After the first scan, at 100 s, where nothing is polled."""
     assert schedule.take_whole()
     schedule.finish(ROOT, 100.0, 3.0, [])

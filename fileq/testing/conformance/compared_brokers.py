@@ -1,27 +1,20 @@
-"""The two brokers of the state machine: what is sent to both, and what must be equal or true after every step."""
+"""The two brokers of the state machine, and what must hold after every step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from fileq.brokers.types import LeaseStatus, Renewal, Suspect
+from fileq.brokers.types import Suspect
 from fileq.core.claim import Claim
 from fileq.core.job import State
-from fileq.core.settlement import SettleResult, complete
-from fileq.testing.conformance.builders import burial, id_of, places
+from fileq.testing.conformance.builders import id_of, places
 from fileq.testing.conformance.harness import FakeClock, Harness
 from fileq.testing.conformance.memory_harness import MemoryHarness
-from fileq.testing.conformance.strategies import ALL_IDS, ENDS, GARBAGE, OUR_IDS, as_batch, settlement
-
-
-def comparable(claim: Claim) -> tuple[Any, ...]:
-    """A claim without its token, which numbers the claims of one client."""
-    when = claim.claimed_ms if claim.job is not None else 0
-    return claim.slot, claim.queue, claim.raw, claim.job is None, claim.id, claim.record_id, when, bool(claim.defect)
+from fileq.testing.conformance.strategies import ALL_IDS, GARBAGE, OUR_IDS
 
 
 class Pair(msgspec.Struct):
@@ -32,7 +25,7 @@ class Pair(msgspec.Struct):
 
 
 class ComparedBrokers(RuleBasedStateMachine):
-    """A broker under test and its model, with what both returned so far. A subclass sets `open_real`."""
+    """The model and the broker under test, and what must hold after every step. Has no rules."""
 
     open_real: Callable[[FakeClock], Harness]
 
@@ -51,28 +44,6 @@ class ComparedBrokers(RuleBasedStateMachine):
         expected, got = call(self.model.broker), call(self.real.broker)
         assert got == expected
         return got
-
-    def settle_and_claim_in_both(self, settling: list[tuple[Pair, int]], slots: list[str]) -> None:
-        chosen = [(pair, ENDS[end]) for pair, end in settling]
-        by_model = as_batch(settlement(end, pair.model) for pair, end in chosen)
-        by_real = as_batch(settlement(end, pair.real) for pair, end in chosen)
-        expected, got = (
-            self.model.broker.settle_and_claim(by_model, slots),
-            self.real.broker.settle_and_claim(by_real, slots),
-        )
-        assert got.settled == expected.settled
-        assert got.gone == expected.gone
-        assert not slots or got.paused == expected.paused
-        self.remember(expected.claims, got.claims)
-
-    def remember(self, expected: Sequence[Claim], got: Sequence[Claim]) -> None:
-        assert [comparable(claim) for claim in got] == [comparable(claim) for claim in expected]
-        self.claims += [Pair(*pair) for pair in zip(expected, got, strict=True)]
-
-    def finish(self, pair: Pair) -> None:
-        for harness, claim in ((self.model, pair.model), (self.real, pair.real)):
-            end = complete if claim.job is not None else burial
-            assert harness.broker.settle_and_claim([end(claim)], []).settled == (SettleResult.DONE,)
 
     # what must hold after every step
 
@@ -109,14 +80,6 @@ class ComparedBrokers(RuleBasedStateMachine):
             if id in OUR_IDS:
                 has_ended = record is None or record.state in (State.COMPLETED, State.CANCELLED)
                 assert present.count(id) == int(not has_ended)
-
-
-def unexpected_claims(renewals: list[Renewal]) -> list[Claim]:
-    return [one.claim for one in renewals if one.status is LeaseStatus.UNEXPECTED and one.claim is not None]
-
-
-def comparable_suspect(suspect: Suspect) -> tuple[Any, ...]:
-    return suspect.slot, [comparable(claim) for claim in suspect.claims]
 
 
 def nonzero(counts: Mapping[str, int]) -> dict[str, int]:

@@ -7,20 +7,24 @@ After every step no job is lost or doubled: each one is in a place or was counte
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Enqueued, EnqueueResult, Entry, LedgerEntry
+from fileq.brokers.types import Enqueued, EnqueueResult, Entry, LeaseStatus, LedgerEntry, Renewal, Suspect
+from fileq.core.claim import Claim
 from fileq.core.job import Version
-from fileq.core.settlement import release
-from fileq.testing.conformance.builders import id_of, recovered, worker_info
-from fileq.testing.conformance.compared_brokers import ComparedBrokers, comparable_suspect, unexpected_claims
+from fileq.core.settlement import SettleResult, complete, release
+from fileq.testing.conformance.builders import burial, id_of, recovered, worker_info
+from fileq.testing.conformance.compared_brokers import ComparedBrokers, Pair
 from fileq.testing.conformance.strategies import (
     ALL_IDS,
     DEATHS,
+    ENDS,
     PATHS,
     QUEUES,
     SLOTS,
@@ -29,6 +33,7 @@ from fileq.testing.conformance.strategies import (
     all_ends,
     an_entry,
     arrivals,
+    as_batch,
     ends,
     queues,
     revival,
@@ -38,8 +43,14 @@ from fileq.testing.conformance.strategies import (
 )
 
 
+def comparable(claim: Claim) -> tuple[Any, ...]:
+    """A claim without its token, which numbers the claims of one client."""
+    when = claim.claimed_ms if claim.job is not None else 0
+    return claim.slot, claim.queue, claim.raw, claim.job is None, claim.id, claim.record_id, when, bool(claim.defect)
+
+
 class BrokerMachine(ComparedBrokers):
-    """The rules. A subclass sets `open_real`, which opens the broker under test."""
+    """The rules: every verb of the protocol, with random arguments. A subclass sets `open_real`."""
 
     def teardown(self) -> None:
         try:
@@ -91,6 +102,19 @@ class BrokerMachine(ComparedBrokers):
             [(self.claims[-1 - i], end) for i, end in settling if i < len(self.claims)], slots
         )
 
+    def settle_and_claim_in_both(self, settling: list[tuple[Pair, int]], slots: list[str]) -> None:
+        chosen = [(pair, ENDS[end]) for pair, end in settling]
+        by_model = as_batch(settlement(end, pair.model) for pair, end in chosen)
+        by_real = as_batch(settlement(end, pair.real) for pair, end in chosen)
+        expected, got = (
+            self.model.broker.settle_and_claim(by_model, slots),
+            self.real.broker.settle_and_claim(by_real, slots),
+        )
+        assert got.settled == expected.settled
+        assert got.gone == expected.gone
+        assert not slots or got.paused == expected.paused
+        self.remember(expected.claims, got.claims)
+
     @rule(slots=slots)
     def settle_and_claim_twice(self, slots: list[str]) -> None:
         """The reply is lost and the worker sends everything again."""
@@ -100,6 +124,10 @@ class BrokerMachine(ComparedBrokers):
             got = self.real.broker.settle_and_claim([settlement(release, pair.real) for pair in held], slots)
             assert got.settled == expected.settled
             self.remember(expected.claims, got.claims)
+
+    def remember(self, expected: Sequence[Claim], got: Sequence[Claim]) -> None:
+        assert [comparable(claim) for claim in got] == [comparable(claim) for claim in expected]
+        self.claims += [Pair(*pair) for pair in zip(expected, got, strict=True)]
 
     @rule(holdings=st.lists(st.tuples(st.sampled_from(SLOTS), st.none() | which), max_size=4, unique_by=lambda h: h[0]))
     def renew(self, holdings: list[tuple[str, int | None]]) -> None:
@@ -212,6 +240,19 @@ class BrokerMachine(ComparedBrokers):
         self.no_job_is_lost_or_doubled()
         left = sum(self.census.pending.values()) + self.census.scheduled + self.census.running
         assert (left, self.census.drift) == (0, 0)
+
+    def finish(self, pair: Pair) -> None:
+        for harness, claim in ((self.model, pair.model), (self.real, pair.real)):
+            end = complete if claim.job is not None else burial
+            assert harness.broker.settle_and_claim([end(claim)], []).settled == (SettleResult.DONE,)
+
+
+def unexpected_claims(renewals: list[Renewal]) -> list[Claim]:
+    return [one.claim for one in renewals if one.status is LeaseStatus.UNEXPECTED and one.claim is not None]
+
+
+def comparable_suspect(suspect: Suspect) -> tuple[Any, ...]:
+    return suspect.slot, [comparable(claim) for claim in suspect.claims]
 
 
 def enqueue_one(broker: FullBroker, entry: Entry) -> Enqueued:
