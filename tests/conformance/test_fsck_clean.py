@@ -20,7 +20,7 @@ from tests.conformance.fsck_checks import check, fill
 
 def test_an_empty_broker_is_clean(harness):
     report = check(harness)
-    assert (report.is_clean, report.raws_in, report.records, report.slots) == (True, 0, 0, 0)
+    assert (report.is_clean, report.elements, report.records, report.slots) == (True, 0, 0, 0)
 
 
 def test_a_filled_broker_is_clean_and_a_check_changes_nothing(harness):
@@ -35,7 +35,7 @@ def test_a_filled_broker_is_clean_and_a_check_changes_nothing(harness):
         2,
         1,
     )
-    assert (report.raws_in, report.records, report.slots) == (7, 11, 2)
+    assert (report.elements, report.records, report.slots) == (7, 11, 2)
     assert snapshot(harness, "c1", "d1", "r1", "l1") == before
 
 
