@@ -20,7 +20,7 @@ from tests.conformance.fsck_checks import check, fill
 
 def test_an_empty_broker_is_clean(harness):
     report = check(harness)
-    assert (report.is_clean, report.raws_in, report.records, report.slots) == (True, 0, 0, 0)
+    assert (report.is_clean, report.elements, report.records, report.slots) == (True, 0, 0, 0)
 
 
 def test_a_filled_broker_is_clean_and_a_check_changes_nothing(harness):
@@ -35,7 +35,7 @@ def test_a_filled_broker_is_clean_and_a_check_changes_nothing(harness):
         2,
         1,
     )
-    assert (report.raws_in, report.records, report.slots) == (7, 11, 2)
+    assert (report.elements, report.records, report.slots) == (7, 11, 2)
     assert snapshot(harness, "c1", "d1", "r1", "l1") == before
 
 
@@ -79,7 +79,7 @@ def test_dead_bytes_that_are_not_a_job_are_counted_and_are_not_a_problem(harness
 
 def test_an_element_that_comes_back_between_two_checks_is_not_reported(harness):
     fill(harness)
-    harness.lose_element("high", record_of(harness, "h1").raw)
+    harness.remove_raw("high", record_of(harness, "h1").raw)
     report = check(harness, meanwhile=lambda: harness.broker.restore(["h1"]))
     assert report.is_clean, report
 
@@ -87,16 +87,16 @@ def test_an_element_that_comes_back_between_two_checks_is_not_reported(harness):
 def test_a_record_that_comes_back_between_two_checks_is_not_reported(harness):
     fill(harness)
     record = record_of(harness, "s1")
-    harness.lose_record("s1")
+    harness.remove_record("s1")
     report = check(harness, meanwhile=lambda: harness.broker.create_record([UnrecordedJob("scheduled", record)]))
     assert report.is_clean, report
 
 
 def test_a_counter_that_is_right_at_the_second_check_is_not_reported(harness):
     fill(harness)
-    harness.bend_counter("completed", -1)
+    harness.change_counter("completed", -1)
     corrections = iter([1])
-    report = check(harness, meanwhile=lambda: harness.bend_counter("completed", next(corrections, 0)))
+    report = check(harness, meanwhile=lambda: harness.change_counter("completed", next(corrections, 0)))
     assert report.is_clean, report
 
 

@@ -24,8 +24,8 @@ def known_file(harness, path, id, *, age_s=0.0):
 
 def lose_without_a_trace(harness, id):
     raw = record_of(harness, id).raw
-    harness.lose_record(id)
-    harness.lose_element("low", raw)
+    harness.remove_record(id)
+    harness.remove_raw("low", raw)
 
 
 def test_a_file_whose_job_left_no_trace_is_named_and_enqueued_again(harness, tmp_path):
@@ -70,5 +70,5 @@ def test_more_files_without_a_record_than_jobs_are_missing_prove_nothing(harness
     for id in ("one", "two"):
         known_file(harness, tmp_path / id, id)
         lose_without_a_trace(harness, id)
-    harness.bend_counter("produced", -1)
+    harness.change_counter("produced", -1)
     assert (kinds(check(harness)), check(harness).balance.excess) == ([], 1)

@@ -33,11 +33,11 @@ def test_much_damage_is_repaired_by_one_command(harness):
     fill(harness)
     enqueue(harness, *names(60))
     for id in names(60)[:30]:
-        harness.lose_element("low", record_of(harness, id).raw)
+        harness.remove_raw("low", record_of(harness, id).raw)
     for id in names(60)[30:45]:
-        harness.lose_record(id)
-    harness.lose_element("dead_letter", record_of(harness, "d1").raw)
-    harness.bend_counter("completed", -7)
+        harness.remove_record(id)
+    harness.remove_raw("dead_letter", record_of(harness, "d1").raw)
+    harness.change_counter("completed", -7)
     report = check(harness)
     assert not report.is_clean
     repairs = assert_repaired(harness, *names(60))
@@ -56,7 +56,7 @@ def test_jobs_of_a_queue_of_another_configuration_are_not_lost(make_harness):
     if harness.broker.kind != "memory":  # no second process can open it
         with closing(other_broker(harness, theirs)) as broker:
             assert broker.lost(["a", "b"]) == broker.restore(["a", "b"]) == [False, False]
-            harness.lose_element("express", record_of(harness, "a").raw)
+            harness.remove_raw("express", record_of(harness, "a").raw)
             assert broker.lost(["a"]) == broker.restore(["a"]) == [False], "this configuration does not know the queue"
             assert harness.broker.restore(["a"]) == [True]
             with pytest.raises(ConfigError, match="the queue 'express', which is not in"):
@@ -81,9 +81,9 @@ def test_more_damage_than_fits_into_memory_is_repaired_in_rounds(harness, monkey
     monkeypatch.setattr(broker_walk, "CANDIDATES", 25)
     enqueue(harness, *names(110))
     for id in names(110)[:60]:
-        harness.lose_element("low", record_of(harness, id).raw)
+        harness.remove_raw("low", record_of(harness, id).raw)
     for id in names(110)[60:]:
-        harness.lose_record(id)
+        harness.remove_record(id)
     repairs = assert_repaired(harness, *names(110))
     assert {action for action, _ in repairs} == {"reinstated", "recorded"}
     assert sorted(id for _, id in repairs) == names(110)
@@ -95,8 +95,8 @@ def test_one_of_our_jobs_is_found_among_many_of_other_programs(harness, monkeypa
     for i in range(60):
         harness.push_raw("low", foreign(f"f{i}"))
     enqueue(harness, *names(3))
-    harness.lose_record("job-0001")
-    harness.bend_counter("produced", 2)
+    harness.remove_record("job-0001")
+    harness.change_counter("produced", 2)
     assert check(harness).balance.excess == 3
     report = check(harness, repair=True)
     assert report.is_clean, report
@@ -146,9 +146,9 @@ def test_two_concurrent_repairs_make_each_repair_once(harness):
     fill(harness)
     enqueue(harness, *names(40))
     for id in names(40)[:20]:
-        harness.lose_element("low", record_of(harness, id).raw)
-    harness.lose_record("h1")
-    harness.bend_counter("completed", 3)
+        harness.remove_raw("low", record_of(harness, id).raw)
+    harness.remove_record("h1")
+    harness.change_counter("completed", 3)
     other = harness.another()
     run_concurrently(lambda: check(harness, repair=True), lambda: check(harness, repair=True, broker=other))
     report = check(harness, repair=True)

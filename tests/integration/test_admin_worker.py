@@ -118,7 +118,7 @@ def test_dead_jobs_are_retried_after_the_handler_was_fixed(setup: WorkerSetup) -
     setup.wait_for(State.DEAD, jobs)
     listed = dlq.list_dead(setup.broker, 100, error="broken")
     assert (listed.total, len(listed.jobs)) == (20, 20)
-    setup.open_gate("mended")
+    setup.open_gate("repaired")
     assert dlq.retry_all(setup.broker, queue="low", error="broken").count == 20
     setup.wait_for(State.COMPLETED, jobs)
     assert [setup.record(job).attempt_count for job in jobs] == [2] * 20

@@ -78,7 +78,7 @@ def test_a_failing_handler_stops_claims_until_a_probe_succeeds(setup: WorkerSetu
     worker.wait_for("breaker.opened", count=2)  # the probe failed too
     assert len(setup.logged("start")) == 6, "five to open it, and one probe"
     assert {view.info.breaker for view in setup.broker.workers()} == {"open"}
-    (setup.directory / "mended").touch()
+    (setup.directory / "repaired").touch()
     assert setup.wait_ended(jobs) == {"dead": 6, "completed": 24}
     assert worker.events("breaker.closed")
     assert {view.info.breaker for view in setup.broker.workers()} == {"closed"}

@@ -15,6 +15,8 @@ from xdist.scheduler import LoadScopeScheduling
 MEASUREMENT = pytest.StashKey[Coverage]()
 # Tests in these directories wait for programs; all others are short.
 LONG_FIRST = ("tests/chaos/", "tests/integration/")
+# These files use the fixture `image`. In one process it is built once.
+IMAGE_FILES = tuple(f"tests/integration/test_deploy_{name}.py" for name in ("example", "image", "pods"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,8 +40,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 class GroupScheduling(LoadScopeScheduling):
     """Gives each group of tests to one process, in the order of collection.
 
-    A group is a file, because the scenarios of a file run at the same time in one process. A conformance file is
-    divided further by class, one for each verb, and by its first parameter, the kind of broker."""
+    A group is a file, because the scenarios of a file run at the same time in one process. The files that need the
+    image are one group. A conformance file is divided further by class, one for each verb, and by its first parameter,
+    the kind of broker."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
@@ -47,6 +50,8 @@ class GroupScheduling(LoadScopeScheduling):
 
 def group_of(nodeid: str) -> str:
     file, _, test = nodeid.partition("::")
+    if file in IMAGE_FILES:
+        return "the image"
     if not file.startswith("tests/conformance/"):
         return file
     name, _, parameters = test.partition("[")

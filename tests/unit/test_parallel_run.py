@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.support.parallel_run import group_of
+from tests.support.parallel_run import IMAGE_FILES, group_of
+from tests.support.program import REPOSITORY
 
 
 @pytest.mark.parametrize(
@@ -18,3 +19,10 @@ from tests.support.parallel_run import group_of
 )
 def test_a_file_stays_together_and_conformance_tests_are_divided_by_verb_and_broker(nodeid: str, group: str) -> None:
     assert group_of(nodeid) == group
+
+
+def test_the_files_that_need_the_image_are_one_group() -> None:
+    assert {group_of(f"{file}::test_a") for file in IMAGE_FILES} == {"the image"}
+    files = sorted((REPOSITORY / "tests/integration").glob("test_*.py"))
+    found = [str(path.relative_to(REPOSITORY)) for path in files if "image: Image" in path.read_text()]
+    assert found == list(IMAGE_FILES)

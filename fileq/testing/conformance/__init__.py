@@ -9,17 +9,12 @@
 imports it.
 """
 
+import pkgutil
+
 import pytest
 
-_PARTS = (
-    *("builders", "strategies", "state_machine", "bury_tests", "cancel_tests", "census_tests", "claim_tests"),
-    *("complete_tests", "crash_tests", "dead_letter_tests", "enqueue_tests", "events_tests", "foreign_tests"),
-    *("ledger_tests", "overview_tests", "pause_tests", "promote_tests", "rate_limit_tests", "reap_tests"),
-    *("records_tests", "registry_tests", "release_tests", "renew_tests", "repair_tests", "retry_tests"),
-    *("settle_tests", "state_machine_tests", "undecodable_tests", "waiting_tests"),
-)
 # Before the imports below: pytest shows the values in a failed assertion only of modules that it rewrites.
-pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
+pytest.register_assert_rewrite(*(f"{__name__}.{module.name}" for module in pkgutil.iter_modules(__path__)))
 
 from fileq.testing.conformance.harness import FakeClock, Harness, OpenHarness, config_of  # noqa: E402
 from fileq.testing.conformance.memory_harness import MemoryHarness  # noqa: E402
