@@ -69,7 +69,7 @@ def drop_slot(shell: CommandLine, slot: str) -> None:
 
 @pytest.mark.usefixtures("no_pauses")
 def test_a_clean_system_is_exit_0(shell: CommandLine) -> None:
-    assert "clean: checked 0 raws_in, 0 records, 0 slots" in shell.run("fsck")
+    assert "clean: checked 0 elements, 0 records, 0 slots" in shell.run("fsck")
     completed(shell, "c")
     enqueue(shell, "a", "b")
     shell.push("low", foreign("f"))

@@ -49,7 +49,7 @@ def test_a_handler_that_crashes_hangs_or_leaks_harms_its_own_job_only(each_setup
         "exits": "7",
         "loops": "timed out after 1s",
         "eats": "memory",
-        "unpicklable": "Local: of no fixed abode",
+        "unpicklable": "Local: a local class",
     }
     for type in (*wrong, "leaves", "not_json"):
         setup.enqueue(type, type)
