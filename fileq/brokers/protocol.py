@@ -132,8 +132,8 @@ class Broker(Protocol):
 
         Atomicity: each settlement as a whole (job, record, ledger, counters), and each claim as a whole (job, record,
         heartbeat, counters). No other call can see a job in two places or in none.
-        Repeat: a settlement is DONE_ALREADY, known by the claim's token. A slot that already holds a job gets that job
-        again, with a new token.
+        Repeat: a settlement is DONE_ALREADY if it took effect and is the slot's last one, otherwise FENCED; neither
+        changes anything. A slot that already holds a job gets that job again, with a new token.
         Kill -9: each job is in its queue, in its slot's processing list, or settled. A job in the processing list of a
         dead slot is found by suspects() when its heartbeat has ended."""
         ...

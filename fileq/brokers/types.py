@@ -63,7 +63,7 @@ class TurnReply(Struct, frozen=True):
     settled: tuple[SettleResult, ...] = ()  # one for each settlement, in their order
     claims: tuple[Claim, ...] = ()
     gone: tuple[str, ...] = ()  # slots of the call that are not registered
-    paused: frozenset[str] = frozenset()  # queues from which no broker hands out jobs
+    paused: frozenset[str] = frozenset()  # queues whose jobs are not claimed
 
 
 class LeaseStatus(enum.StrEnum):

@@ -20,7 +20,6 @@ from prometheus_client.registry import Collector
 from fileq.core.events import (
     AttemptEnded,
     Event,
-    FilesSkipped,
     JobClaimed,
     JobCompleted,
     JobDead,
@@ -29,6 +28,7 @@ from fileq.core.events import (
     JobProduced,
     JobRecovered,
     ScanFinished,
+    SkippedFilesCounted,
     SkipReason,
 )
 from fileq.core.process_events import BreakerOpened
@@ -112,7 +112,7 @@ class Metrics(Collector):
             JobRecovered: lambda event: self._add("reaper_recovered_total"),
             BreakerOpened: lambda event: self._add("circuit_breaker_trips_total"),
             ScanFinished: self._scanned,
-            FilesSkipped: self._files_skipped,
+            SkippedFilesCounted: self._files_skipped,
         }
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -161,7 +161,7 @@ class Metrics(Collector):
     def _scanned(self, event: ScanFinished) -> None:
         self._histograms["producer_scan_duration_seconds"].observe(event.seconds)
 
-    def _files_skipped(self, event: FilesSkipped) -> None:
+    def _files_skipped(self, event: SkippedFilesCounted) -> None:
         for reason, count in event.counts.items():
             self._skipped[reason] += count
 

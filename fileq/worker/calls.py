@@ -46,7 +46,7 @@ class CallsInFlight:
         return bool(self._calls) and self._calls[-1].reply.is_answered
 
     def slots(self) -> frozenset[Slot]:
-        """The slots of the call in flight, when a second one may be sent."""
+        """The slots of the oldest call in flight; empty if there is none."""
         return self._calls[0].slots if self._calls else frozenset()
 
     def is_another_worth_it(self, settling: int) -> bool:

@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fileq.core.events import (
     Event,
-    FilesSkipped,
     JobCancelled,
     JobCompleted,
     JobDead,
@@ -19,6 +18,7 @@ from fileq.core.events import (
     JobRecovered,
     JobReleased,
     ScanFinished,
+    SkippedFilesCounted,
     SkipReason,
 )
 from fileq.core.job import typed_job
@@ -116,7 +116,7 @@ ATTEMPT = {"job_processing_duration_seconds_count": 1}
         (BreakerHalfOpened("open"), {}),
         (BreakerClosed("half-open"), {}),
         (ScanFinished(0.25, True), {"producer_scan_duration_seconds_count": 1}),
-        (FilesSkipped({SkipReason.LOOP: 2}), {"producer_files_skipped_total{reason=loop}": 2}),
+        (SkippedFilesCounted({SkipReason.LOOP: 2}), {"producer_files_skipped_total{reason=loop}": 2}),
         (RoleStopped(), {}),
     ],
 )

@@ -1,7 +1,8 @@
 """The hot path on Redis: enqueue, settle and claim, renew, promote, reap, the registry and the ledger.
 
-Every verb is one script and one round trip; the scripts are atomic, so a kill -9 leaves a call executed or not
-received. Nothing here decides what happens to a job: the settlement says it.
+Every verb that changes something is one script call in one round trip (enqueue: one for each 1,000 entries). Scripts
+are atomic, so a kill -9 leaves a call executed or not received. Nothing here decides what happens to a job: the
+settlement says it.
 """
 
 from __future__ import annotations
