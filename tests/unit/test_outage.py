@@ -54,7 +54,7 @@ def test_after_an_outage_the_first_pause_is_short_again():
 @pytest.mark.parametrize("error", [BrokerUnavailable("away"), BrokerError("forbidden")])
 def test_a_broker_that_refuses_is_an_outage_too(error):
     told = RecordedEvents()
-    Outage(told, LONGEST_S).met(error)
+    Outage(told, LONGEST_S).failed(error)
     assert told.fields("broker.lost")["error"] == str(error)
 
 
