@@ -148,7 +148,7 @@ class Record(Struct, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     attempt_count: int = 0
     is_cancel_requested: bool = False
-    queued: int = 0  # copies of the job in queues that the counters include
+    queued: int = 0  # copies of the job in queues that are counted as produced or adopted
 
 
 class LedgerEntry(Struct, frozen=True):

@@ -3,8 +3,8 @@
 While the broker works on one call the pump prepares the next, about other slots. Under load two calls are in flight,
 each about half of the slots, so pump and broker work at the same time.
 
-Never sends a call again: after a lost reply the pump decides anew what to send. What a kill -9 leaves: calls that the
-broker carries out or does not, each job of them wholly; their replies are lost.
+Never sends a call again: after a lost reply the pump decides anew what to send. What a kill -9 leaves: the
+broker executes each call or not; no job is half changed. The replies are lost.
 """
 
 from __future__ import annotations

@@ -104,13 +104,13 @@ def test_a_silent_broker_is_a_problem_after_a_moment_and_until_it_answers(broker
 
 def test_a_broker_that_is_away_is_a_problem_and_is_asked_again_soon(broker: HealthSource) -> None:
     hands = ManualClocks()
-    broker.error = BrokerUnavailable("Redis at h:1 is away: refused")
+    broker.error = BrokerUnavailable("Redis at h:1 is unavailable: refused")
     gauge = DepthGauge(broker, QUEUES, monotonic=hands.monotonic)
     assert gauge.read() is None
-    assert gauge.problem() == "Redis at h:1 is away: refused"
+    assert gauge.problem() == "Redis at h:1 is unavailable: refused"
     hands.advance(FAILED_S)
     broker.may_answer.clear()
-    assert gauge.problem() == "Redis at h:1 is away: refused", "it is not known to be back while it is asked again"
+    assert gauge.problem() == "Redis at h:1 is unavailable: refused", "a new read is still in progress"
     broker.error = None
     broker.may_answer.set()
     assert gauge.read() is not None

@@ -15,10 +15,10 @@ def test_an_outage_is_told_at_its_start_and_at_its_end_with_its_length():
     outage.ended()
     assert told.events == []
     for _ in range(50):
-        outage.failed(BrokerUnavailable("Redis is away"))
+        outage.failed(BrokerUnavailable("Redis is unavailable"))
         hands.advance(1.0)
     assert [event for event, _ in told.events] == ["broker.lost"]
-    assert outage.reason == "Redis is away"
+    assert outage.reason == "Redis is unavailable"
     outage.ended()
     outage.ended()
     assert [event for event, _ in told.events] == ["broker.lost", "broker.restored"]

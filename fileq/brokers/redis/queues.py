@@ -77,7 +77,7 @@ class RedisQueues:
         permits, wait_ms, words = self._store.link.checked(replies[0])
         results = [EnqueueResult(word.decode()) for word in words]
         if replies.is_repeated:
-            # The lost reply may have been "enqueued": "duplicate" would say that the job is not the caller's.
+            # The first sending may have enqueued the job, so DUPLICATE after a repeat means ENQUEUED.
             results = [EnqueueResult.ENQUEUED if r is EnqueueResult.DUPLICATE else r for r in results]
         return Enqueued(tuple(results), permits, wait_ms)
 
@@ -114,7 +114,8 @@ class RedisQueues:
         start = order.claims
         if slots:
             parts.append(Part("claim", wanted, self._slot_keys(slots), (start, order.every, *slots)))
-            # As if every slot found a job: a second call in flight counts on from there. The reply corrects it.
+            # Assumes that every slot gets a job, so that a second call in flight continues the count. The reply corrects
+            # the assumption.
             order.claims += wanted
 
         def decode(replies: Replies) -> TurnReply:

@@ -11,7 +11,7 @@ from fileq.cli.command import Command, Invocation
 def _producer_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scan_dir", nargs="?", metavar="DIR", help="directory of the files (producer.scan_dir)")
     add_app_dir(parser)
-    parser.add_argument("--once", action="store_true", help="process what is there now, then exit")
+    parser.add_argument("--once", action="store_true", help="do what can be done now, then exit")
 
 
 def _worker_arguments(parser: argparse.ArgumentParser) -> None:
