@@ -7,7 +7,8 @@ Each method of these protocols states three things, unless they follow from the 
 
 Rules for all methods:
 - They take and return batches; one job is a batch of one. Results have the order of the arguments.
-- They raise BrokerUnavailable if the same call may succeed later, and BrokerError if the broker refused. The call may have taken effect before BrokerUnavailable was raised; repeating it is safe.
+- They raise BrokerUnavailable if the same call may succeed later, and BrokerError if the broker refused. The call may
+  have taken effect before BrokerUnavailable was raised; repeating it is safe.
 - A method that only reads may be repeated and killed at any time.
 - Jobs are kept as the exact bytes they came in (`raw`). Bytes that are not a job are moved like any other.
 - Time is the broker's clock, in milliseconds since the epoch.
