@@ -114,8 +114,8 @@ class RedisQueues:
         start = order.claims
         if slots:
             parts.append(Part("claim", wanted, self._slot_keys(slots), (start, order.every, *slots)))
-            # Assumes that every slot gets a job, so that a second call in flight continues the count. The reply corrects
-            # the assumption.
+            # Assumes that every slot gets a job, so that a second call in flight continues the count; the reply
+            # corrects it.
             order.claims += wanted
 
         def decode(replies: Replies) -> TurnReply:
