@@ -21,7 +21,7 @@ The places of a job are its queue, `scheduled`, `processing` (one list for each 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from fileq.brokers.types import (
     CancelResult,
@@ -334,4 +334,13 @@ class FullBroker(Broker, Inspector, Repairer, Protocol):
 
         For `fileq doctor` and for warnings at start. `permissions` also tries whether every command that the broker
         needs is allowed, which takes longer."""
+        ...
+
+
+@runtime_checkable
+class RemovableData(Protocol):
+    """Optional: for a broker whose data can be deleted or replaced under a process that uses it."""
+
+    def check_present(self) -> None:
+        """Raises BrokerRemoved if that happened. Called once a second, so it makes no round trip. Only reads."""
         ...

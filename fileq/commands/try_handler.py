@@ -1,34 +1,38 @@
-"""Runs the handler that a worker would choose for a file, in the foreground: no queue, no retries, no record.
+"""Runs the handler that a worker would choose for a file, as a worker would: in a child process of its own, with the
+same timeout, memory limit and report of a crash. No queue, no retries, no record. Must never open a broker.
 
-The handler itself and its log lines write to stdout and stderr. Must never open a broker.
+What the handler prints goes to stderr. Ctrl-C sets `context.cancelled`, and ends the handler and the
+processes that it started a moment later. A kill -9 of `fileq try` leaves no process running: see the fork server.
 """
 
 from __future__ import annotations
 
 import os
-import threading
+import select
 import time
-import traceback
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 
 from msgspec import Struct
 
-from fileq.config import Loaded
+from fileq.commands.trial_program import trial_program
+from fileq.config import Config, Loaded
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import ConfigError
-from fileq.core.job import decode, encode, file_job
-from fileq.core.outcome import Failed
+from fileq.core.job import encode, file_job
+from fileq.core.outcome import Died, Done, Failed
 from fileq.core.units import format_duration
 from fileq.files.paths import Paths
 from fileq.handlers.file_check import check_file
-from fileq.handlers.outcomes import CommandFailed, TimedOut, done, failed
-from fileq.handlers.routes import Routes
-from fileq.handlers.run import invoke
+from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.task import Task
 from fileq.runtime.observers import log_to_stderr
+from fileq.worker.executors.process.executor import ProcessExecutor
+from fileq.worker.executors.protocol import TaskOutcome
 
-_FILEQ = os.path.dirname(os.path.dirname(__file__)) + os.sep
+INTERRUPT_GRACE_S = 1.0  # from Ctrl-C to the stop by force
+LONGEST_WAIT_S = 60.0
 
 
 class Trial(Struct, frozen=True):
@@ -38,69 +42,84 @@ class Trial(Struct, frozen=True):
     result: bytes = b""  # JSON
     warning: str = ""
     failure: str = ""
-    traceback: str = ""
 
 
 def try_path(loaded: Loaded, path: str, app_dir: str, announce: Callable[[str], None]) -> Trial:
     """Announces the route, then runs the handler. ConfigError if no handler matches the file."""
     config = loaded.config
-    log_to_stderr(config)
+    emit = log_to_stderr(config)
     routes = Routes.load(config, app_dir=app_dir)
-    try:
-        return _try(routes, _task(routes, config.paths, path), announce)
-    finally:
-        routes.loop.close()
+    task = _task(routes, config.paths, path, announce)
+    route = routes[task.route]
+    announce(f"{route} (timeout {format_duration(route.timeout)})")
+    # worker.max_memory limits child processes only; the threads of a worker share its memory.
+    max_memory = config.worker.max_memory if route.isolation == "process" else None
+    program = trial_program(config, app_dir=app_dir)
+    with closing(ProcessExecutor(1, program, max_memory=max_memory, emit=emit)) as executor:
+        started_s = time.perf_counter()
+        executor.submit([task])
+        outcome = _outcome(executor)
+        took = format_duration(max(0.001, round(time.perf_counter() - started_s, 3)))
+    if isinstance(outcome, Done):
+        return Trial(took, outcome.result, outcome.warning)
+    return Trial(took, failure=_failure(outcome, route, config))
 
 
-def _task(routes: Routes, paths: Paths, path: str) -> Task:
+def _task(routes: Routes, paths: Paths, path: str, announce: Callable[[str], None]) -> Task:
     where = os.path.abspath(os.fsencode(path))
     try:
         size = os.stat(where).st_size
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path!r} can't be read: {getattr(error, 'strerror', None) or error}") from error
+    roots, relative = paths.roots, paths.relative(where)
+    is_outside = not any(where.startswith(root.rstrip(b"/") + b"/") for root in roots)
+    if is_outside:
+        roots, relative = (os.path.dirname(os.path.realpath(where)),), os.fsdecode(os.path.basename(where))
     job = file_job(where, size=size, priority="low", now=datetime.now(UTC))
-    number = routes.find(job, paths.relative(where))
-    refused = check_file(where, paths.roots)
+    number = routes.find(job, relative)
+    refused = check_file(where, roots)
     if isinstance(refused, Failed):
         advice = "; add one to worker.allowed_roots" if refused.kind == "OutsideRoots" else f": {path}"
         raise ConfigError(refused.error + advice)
     if number is None:
         raise ConfigError(routes.refusal(job))
+    if is_outside:
+        shown = ", ".join(map(os.fsdecode, paths.roots))
+        announce(f"note: the file is outside of {shown}; it is tried as if it were directly below")
     timeout_s = routes[number].timeout
-    return Task(ClaimKey("try", 0), encode(job), number, where, paths.roots, attempt=1, timeout_s=timeout_s)
+    return Task(ClaimKey("try", 0), encode(job), number, where, roots, attempt=1, timeout_s=timeout_s)
 
 
-def _try(routes: Routes, task: Task, announce: Callable[[str], None]) -> Trial:
-    route = routes[task.route]
-    announce(f"{route} (timeout {format_duration(route.timeout)})")
-    started_s = time.perf_counter()
+def _outcome(executor: ProcessExecutor) -> TaskOutcome:
+    """The outcome of the only task. Ctrl-C stops the task and is raised when it has ended."""
     try:
-        ended = done(invoke(route, decode(task.raw), task, threading.Event(), routes.loop))
+        return _wait(executor)
     except KeyboardInterrupt:
+        executor.quit(INTERRUPT_GRACE_S)
+        _wait(executor)
         raise
-    except BaseException as error:
-        took = _since(started_s)
-        # The error of a program or a timeout says everything; a traceback would show only fileq's own code.
-        lines = [] if isinstance(error, CommandFailed | TimedOut) else _traceback(error)
-        ending = failed(error, route.give_up_on)
-        return Trial(took, failure=f"{_next_step(ending)}: {ending.error}", traceback="".join(lines))
-    return Trial(_since(started_s), ended.result, ended.warning)
 
 
-def _next_step(ending: Failed) -> str:
-    """What a worker would do with the job."""
-    if ending.is_permanent:
-        return "would not be retried"
-    return "would be retried" if ending.after_s is None else f"would be retried after {format_duration(ending.after_s)}"
+def _wait(executor: ProcessExecutor) -> TaskOutcome:
+    while not (ended := executor.collect()):
+        due_s = executor.next_deadline_s()
+        left_s = LONGEST_WAIT_S if due_s is None else due_s - time.monotonic()
+        select.select([executor], [], [], min(max(0.0, left_s), LONGEST_WAIT_S))
+    return ended[0][1]
 
 
-def _traceback(error: BaseException) -> list[str]:
-    """The traceback without fileq's own frames above the handler."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_FILEQ):
-        trace = trace.tb_next
-    return traceback.format_exception(type(error), error, trace)
-
-
-def _since(started_s: float) -> str:
-    return format_duration(max(0.001, round(time.perf_counter() - started_s, 3)))
+def _failure(outcome: TaskOutcome, route: BoundRoute, config: Config) -> str:
+    """What a worker would do with the job, and the error."""
+    match outcome:
+        case Failed(is_permanent=True):
+            return f"would not be retried: {outcome.error}"
+        case Failed(after_s=None):
+            return f"would be retried: {outcome.error}"
+        case Failed(after_s=float(after_s)):
+            return f"would be retried after {format_duration(after_s)}: {outcome.error}"
+        case Died() if route.isolation == "thread":
+            return f"would end the whole worker (isolation: thread): the process of the handler {outcome.cause}"
+        case Died():
+            times = config.worker.max_recoveries
+            return f"would run again, at most {times} times: the process of the handler {outcome.cause}"
+    return f"stopped: {type(outcome).__name__}"

@@ -11,12 +11,14 @@
 | sources.py  | the YAML file, the environment and --set as layers of one tree                       |
 | read.py     | the tree read into sections, with the origin of every value                          |
 | resolve.py  | rules between keys; what a route inherits from the worker                            |
+| password_file.py | the password in its file, read again when it may have changed                    |
 | load.py     | the steps in order: gather, read, resolve                                            |
 | show.py     | listings, the example file, the table in the README                                  |
 | edit.py     | one setting changed in the file, comments kept                                       |
 """
 
 from fileq.config.load import Loaded, config_from, describe_broker_choice, load, route_from
+from fileq.config.password_file import PasswordFile
 from fileq.config.read import Origin
 from fileq.config.resolve import RouteOptions, inherit_from_worker
 from fileq.config.schema import (
@@ -44,6 +46,7 @@ __all__ = [
     "Loaded",
     "ObservabilitySettings",
     "Origin",
+    "PasswordFile",
     "ProducerSettings",
     "RedisSettings",
     "RouteOptions",

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from fileq.config.kinds import KeyNameKind, one_of
+from fileq.config.password_file import read_password
 from fileq.config.read import DEFAULT, Origin
 from fileq.config.schema import (
     DEFAULT_PREFIX,
@@ -131,7 +132,7 @@ def with_password(draft: Draft) -> Config:
         return draft.config
     origin = draft.origin("redis.password_file")
     try:
-        password = (draft.cwd / path).read_text(encoding="utf-8").rstrip("\r\n")
+        password = read_password(draft.cwd / path)
     except OSError as error:
         raise ConfigError(origin.message(f"redis.password_file {path!r} cannot be read: {error.strerror}")) from error
     except UnicodeDecodeError:

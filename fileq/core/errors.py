@@ -3,7 +3,8 @@
 FileqError
 ├── ConfigError            a flag, key, value or file is wrong; all problems at once
 ├── BrokerError            the broker answered and refused
-│   └── BrokerUnavailable  the broker is unavailable; the same call may succeed later
+│   ├── BrokerUnavailable  the broker is unavailable; the same call may succeed later
+│   └── BrokerRemoved      the broker's data was deleted or replaced; only a restart helps
 └── JobError               about one job
     ├── Undecodable        bytes in a queue that are not a job
     ├── Retry              a handler fails this attempt and chooses the delay before the next
@@ -33,6 +34,10 @@ class BrokerError(FileqError):
 
 class BrokerUnavailable(BrokerError):
     """The broker is unavailable (down, loading, read-only, full). This is never a job's failure."""
+
+
+class BrokerRemoved(BrokerError):
+    """The data that this process works on was deleted or replaced. What it still wrote would be lost."""
 
 
 class JobError(FileqError):

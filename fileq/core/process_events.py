@@ -52,6 +52,15 @@ class BrokerRefused(Event, frozen=True):
     error: str
 
 
+class BrokerDataRemoved(Event, frozen=True):
+    """The database file was deleted or replaced while in use; the process ends with exit code 1."""
+
+    name = "broker.removed"
+    level = "error"
+
+    error: str
+
+
 class BreakerOpened(Event, frozen=True):
     """Too many attempts failed: the worker stops claiming."""
 

@@ -47,8 +47,10 @@ class EventLoop:
             raise error
         return value
 
-    def close(self) -> None:
-        """Cancel the running coroutines and end the thread. May be called twice, and before anything ran."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Cancel the running coroutines and end the thread. May be called twice, and before anything ran.
+
+        With a timeout, a thread whose coroutine never awaits is left behind."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -56,7 +58,7 @@ class EventLoop:
         if loop is None or thread is None:
             return
         loop.call_soon_threadsafe(loop.stop)
-        thread.join()
+        thread.join(timeout_s)
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:

@@ -9,6 +9,7 @@ commands can be stopped from here, so their timeouts are enforced here too.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -25,8 +26,17 @@ from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.task import Ran, Task
 
 
-def run_task(task: Task, routes: Routes, cancelled: CancelFlag, *, loop: EventLoop | None = None) -> Ran:
-    """Done, Failed or, if no handler ran because the file changed, Changed."""
+def run_task(
+    task: Task,
+    routes: Routes,
+    cancelled: CancelFlag,
+    *,
+    loop: EventLoop | None = None,
+    on_error: Callable[[BaseException], None] | None = None,
+) -> Ran:
+    """Done, Failed or, if no handler ran because the file changed, Changed.
+
+    `on_error` gets what the handler raised, with its traceback."""
     try:
         job = decode(task.raw)
         route = routes[task.route]
@@ -40,6 +50,8 @@ def run_task(task: Task, routes: Routes, cancelled: CancelFlag, *, loop: EventLo
         span = (parent_of(job)[0], attempt_span_id(job, task.key.slot)) if routes.is_traced else None
         return done(invoke(route, job, task, cancelled, loop or routes.loop, span))
     except BaseException as error:
+        if on_error is not None:
+            on_error(error)
         return failed(error, route.give_up_on)
 
 

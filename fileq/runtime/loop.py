@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from fileq.core.errors import BrokerError
+from fileq.core.errors import BrokerError, BrokerRemoved
 from fileq.core.events import Emit
 from fileq.core.process_events import LoopFailed
 from fileq.runtime.outage import Outage
@@ -76,6 +76,8 @@ class Loop:
     def _turn_once(self) -> None:
         try:
             pause_s = self._turn()
+        except BrokerRemoved:
+            self._stopping.set()  # the role ends, see broker_watch.py
         except BrokerError as error:
             # `wake` does not cut this pause short: it would make the loop hammer a broker that is down.
             self._stopping.wait(self._outage.failed(error))

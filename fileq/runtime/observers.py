@@ -69,6 +69,6 @@ def to_all(*listeners: Emit) -> Emit:
     return emit
 
 
-def log_to_stderr(config: Config) -> None:
-    """Sets up logs for a command that runs a handler outside of a role."""
-    set_up_logs(config.observability.log_level, config.observability.log_format)
+def log_to_stderr(config: Config) -> Emit:
+    """Sets up logs for a command that runs a handler outside of a role; returns the listener that writes them."""
+    return set_up_logs(config.observability.log_level, config.observability.log_format)

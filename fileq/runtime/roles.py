@@ -24,6 +24,7 @@ from fileq.core.process_events import (
 from fileq.handlers.routes import Routes
 from fileq.observe.http import open_endpoints
 from fileq.producer.producer import Producer, check_scan_dir
+from fileq.runtime.broker_watch import BrokerWatch
 from fileq.runtime.observers import Observers
 from fileq.runtime.outage import longest_pause_s, without_outages
 from fileq.runtime.produce_once import produce_once, progress
@@ -45,7 +46,7 @@ def run_producer(loaded: Loaded) -> int:
             observers.watch_broker(broker)
             producer = Producer(config, broker, broker, emit=emit)
             pause_s = longest_pause_s(config.worker.heartbeat_ttl)
-            run_until_signal([ProducerService(producer, emit=emit, longest_pause_s=pause_s)], loaded, observers)
+            run_until_signal([ProducerService(producer, emit=emit, longest_pause_s=pause_s)], loaded, observers, broker)
     return 0
 
 
@@ -86,7 +87,7 @@ def run_worker(loaded: Loaded, app_dir: str, *, is_producing: bool = False) -> i
                 producer = Producer(config, broker, broker, emit=emit)
                 pause_s = longest_pause_s(config.worker.heartbeat_ttl)
                 services.append(ProducerService(producer, emit=without_outages(emit), longest_pause_s=pause_s))
-            run_until_signal(services, loaded, observers)
+            run_until_signal(services, loaded, observers, broker)
     return 0
 
 
@@ -119,10 +120,12 @@ def warn_if_unsafe(broker: FullBroker, emit: Emit) -> None:
             emit(BrokerUnsafe(finding.name, finding.detail, finding.advice))
 
 
-def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Observers) -> None:
-    """Runs until the first signal, then stops within `shutdown_timeout`; a second signal stops at once."""
+def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Observers, broker: FullBroker) -> None:
+    """Runs until the first signal, then stops within `shutdown_timeout`; a second signal stops at once.
+
+    Raises BrokerRemoved if the broker's data was deleted."""
     observability, emit = loaded.config.observability, observers.emit
-    with closing(StopSignals()) as signals:
+    with closing(StopSignals()) as signals, closing(BrokerWatch(broker, signals.end_wait, emit)) as watch:
         endpoints = open_endpoints(
             observability.metrics_bind,
             observability.metrics_port,
@@ -135,9 +138,14 @@ def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Obs
         try:
             for service in services:
                 service.start()
+            watch.start()
             emit(RoleStarted([service.name for service in services]))
             signals.wait()
             emit(RoleStopping())
+            if watch.error is not None:
+                for service in services:
+                    service.hurry()
+                raise watch.error
             observers.is_hurried = stop_in_time(services, loaded.config.worker.shutdown_timeout, signals)
             emit(RoleStopped())
         finally:

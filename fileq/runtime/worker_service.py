@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from fileq.brokers.protocol import Broker, Waiter
 from fileq.core.breaker import Breaker
-from fileq.core.errors import BrokerError, BrokerUnavailable
+from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable
 from fileq.core.events import Emit
 from fileq.core.process_events import BrokerRefused, DrainStarted, WorkerFailed
 from fileq.runtime.outage import Outage
@@ -118,6 +118,8 @@ class WorkerService:
             while not (self._pump.is_quiet and self._pump.is_idle) and not self._has_given_up():
                 self._turn()
             self._retry_until_done(self._pump.finish)
+        except BrokerRemoved:
+            pass  # nothing can be settled any more; the role ends, see broker_watch.py
         except Exception as error:
             # The reapers give the jobs back. The loop has ended, and /healthz reports it from now on.
             self._emit(WorkerFailed(repr(error), error))
@@ -141,6 +143,8 @@ class WorkerService:
             self._drop_waiter()
             self._wait(self._outage.failed(error), watches_queues=False)
             return
+        except BrokerRemoved:
+            raise
         except BrokerError as error:
             # The broker answers but refuses: an operator has to fix it. Trying again loses nothing.
             self._emit(BrokerRefused(str(error)))

@@ -21,6 +21,10 @@ from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.outcomes import done
 from fileq.handlers.run import call
 from fileq.handlers.targets import is_async, unfitness
+from fileq.testing.time_limit import call_within
+
+COROUTINE_GRACE_S = 0.5  # the event loop enforces the timeout; this is for a coroutine that never awaits
+LOOP_CLOSE_TIMEOUT_S = 2.0
 
 
 def run(
@@ -38,7 +42,11 @@ def run(
     """Returns what the handler returns and raises what it raises.
 
     With a `path` the job is about that file; without one it has a `type` and a `payload`. Coroutines are awaited, also
-    when the caller runs in an event loop. A result that a worker would drop causes a warning."""
+    when the caller runs in an event loop. A result that a worker would drop causes a warning.
+
+    The handler runs in the calling thread, so monkeypatches, fixtures, debuggers and coverage work as usual. After
+    `timeout` seconds it is stopped, plain functions too, and TimedOut is raised; docs/handlers.md says what can't be
+    stopped. There is no child process: a crash ends the test run, and memory is not limited. `fileq try` has both."""
     if fault := unfitness(function):
         raise ConfigError(f"{getattr(function, '__qualname__', function)} {fault}")
     where = b"" if path is None else os.path.abspath(os.fsencode(path))
@@ -46,10 +54,12 @@ def run(
     view = view_of(decode(encode(job)), where)
     context = Context(view, cancelled=cancelled or threading.Event(), attempt=attempt, timeout_s=timeout)
     loop = EventLoop()
+    awaits = is_async(function)
     try:
-        result = call(function, view, context, loop, is_async=is_async(function))
+        grace_s = COROUTINE_GRACE_S if awaits else 0.0
+        result = call_within(lambda: call(function, view, context, loop, is_async=awaits), timeout, grace_s=grace_s)
     finally:
-        loop.close()
+        loop.close(LOOP_CLOSE_TIMEOUT_S)
     if warning := done(result).warning:
         warnings.warn(warning, stacklevel=2)
     return result

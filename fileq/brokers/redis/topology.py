@@ -12,11 +12,12 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import AbstractConnection, Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.credentials import CredentialProvider
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
 from fileq.brokers.redis.keys import Keys
-from fileq.config import Config
+from fileq.config import Config, PasswordFile
 from fileq.core.errors import ConfigError
 
 SENTINEL_PORT, REDIS_PORT = 26379, 6379
@@ -89,6 +90,10 @@ class Topology:
         }
         if options["password"] is None:
             options["username"] = None  # the library would send AUTH without a password
+        if redis.password_file:
+            username = options.pop("username")
+            file = PasswordFile(redis.password_file, options.pop("password"))
+            options["credential_provider"] = _CredentialsFromFile(username, file)
         if redis.tls.enabled or url.scheme == "rediss":
             # TLS 1.3 sends session tickets on its own, and the pool mistakes them for an unread reply. The library's
             # greeting, which is off otherwise, waits for a reply and so reads the tickets too.
@@ -138,6 +143,19 @@ class Topology:
             **options,
         )
         return self._cluster
+
+
+class _CredentialsFromFile(CredentialProvider):
+    """Called for each new connection: a password that was rotated is used as soon as the server refuses the old one and
+    the broker connects again."""
+
+    def __init__(self, username: str | None, file: PasswordFile) -> None:
+        self._username = username
+        self._file = file
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        password = self._file.current()
+        return (self._username, password) if self._username else (password,)
 
 
 def _credentials(netloc: str) -> tuple[str, str]:

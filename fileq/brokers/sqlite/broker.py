@@ -42,5 +42,9 @@ class SqliteBroker(SqliteQueues, SqliteInspector, SqliteRepairer):
 
         return [*examine_location(self.where), sound("schema", f"version {VERSION}")]
 
+    def check_present(self) -> None:
+        """Raises BrokerRemoved if the database file was deleted or replaced."""
+        self._store.database.check_present()
+
     def close(self) -> None:
         self._store.close()

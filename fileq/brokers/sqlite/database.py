@@ -27,7 +27,7 @@ from urllib.parse import quote
 from fileq.brokers.sqlite import database_schema
 from fileq.brokers.sqlite.faults import translated
 from fileq.brokers.sqlite.locks import SubscriberLock, WriteLock
-from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
+from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, ConfigError
 from fileq.files.mounts import filesystem_type, is_network
 
 LOCK_TIMEOUT_S = 5.0
@@ -130,6 +130,7 @@ class Database:
         self.check_usable()
         with self._read_lock, translated(self.path):
             self.check_usable()
+            self.check_present()
             self._reader.execute("BEGIN")
             try:
                 yield self._reader
@@ -137,10 +138,14 @@ class Database:
                 if self._reader.in_transaction:
                     self._reader.execute("ROLLBACK")
 
-    def _check_same_file(self) -> None:
+    def check_present(self) -> None:
+        """Raises BrokerRemoved if the file at this path is not the open one. One stat."""
         # A removed file stays writable for a process that has it open, and what is written there is lost.
         if _identity(self.path) != self._identity:
-            raise BrokerError(f"database {self.path} was removed or replaced while in use; restart fileq")
+            raise BrokerRemoved(f"database {self.path} was removed or replaced while in use; restart fileq")
+
+    def _check_same_file(self) -> None:
+        self.check_present()
         # A newer fileq may have migrated the file; the statements here are for this version's tables only.
         version = database_schema.version_of(self.connection)
         if version != database_schema.VERSION:

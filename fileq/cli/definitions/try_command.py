@@ -30,7 +30,6 @@ def try_and_print(loaded: Loaded, path: str, app_dir: str = "") -> int:
 
     trial = try_path(loaded, path, app_dir, announce=_remark)
     if trial.failure:
-        print(trial.traceback, end="", file=sys.stderr)
         _remark(f"failed after {trial.took}, {trial.failure}")
         return 1
     if trial.result:
@@ -50,9 +49,14 @@ COMMANDS = (
         words=("try",),
         summary="run the handler of one file in the foreground, without a queue",
         description="""\
-Runs the handler that a worker would choose for this file, in the foreground: no queue, no retries, no record. Prints
-the handler's result to stdout as JSON, and everything else to stderr. Exit code 1 if the handler failed.""",
-        examples=(("fileq try inbox/report.pdf", "which handler is chosen, what it returns, how long it takes"),),
+Runs the handler that a worker would choose for this file, as a worker would: in a child process, with the same timeout
+and memory limit. There is no queue, no retry and no record. Prints the handler's result to stdout as JSON, and
+everything else to stderr. A file outside of the roots is tried as if it were directly below. Ctrl-C ends the handler
+and the processes that it started. Exit code 1 if the handler failed.""",
+        examples=(
+            ("fileq try inbox/report.pdf", "which handler is chosen, what it returns, how long it takes"),
+            ("fileq try ~/Desktop/sample.pdf", "a sample that is not in scan_dir"),
+        ),
         arguments=_arguments,
         run=_run,
     ),

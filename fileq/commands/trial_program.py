@@ -1,0 +1,73 @@
+"""What the child process of `fileq try` runs: the handlers as in a worker, with the traceback of an error on stderr.
+
+The child writes the traceback itself, so that it follows what the handler printed. Must never open a broker.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+
+import msgspec
+from msgspec import Struct
+
+from fileq.config import Config
+from fileq.handlers.context import CancelFlag
+from fileq.handlers.outcomes import CommandFailed, TimedOut, failed
+from fileq.handlers.routes import Routes
+from fileq.handlers.run import run_task
+from fileq.handlers.task import Ran, Task
+from fileq.runtime.observers import log_to_stderr
+from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.protocol import Run
+
+_FILEQ = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+class _Given(Struct, frozen=True):
+    config: Config
+    app_dir: str
+
+
+def trial_program(config: Config, *, app_dir: str) -> Program:
+    """The program that loads the handlers of this configuration for one trial."""
+    return Program(f"{__name__}:load_trial", msgspec.msgpack.encode(_Given(config, app_dir)))
+
+
+def load_trial(argument: bytes) -> Run:
+    given = msgspec.msgpack.decode(argument, type=_Given)
+    log_to_stderr(given.config)
+    routes = Routes.load(given.config, app_dir=given.app_dir)
+
+    def run(task: Task, cancelled: CancelFlag) -> Ran:
+        if routes[task.route].isolation == "thread":
+            return _run_in_thread(task, routes, cancelled)
+        return run_task(task, routes, cancelled, on_error=_print_traceback)
+
+    return run
+
+
+def _run_in_thread(task: Task, routes: Routes, cancelled: CancelFlag) -> Ran:
+    """A thread of the child, because such a handler finds itself in no main thread in a worker either."""
+    ran: list[Ran] = []
+
+    def run() -> None:
+        ran.append(run_task(task, routes, cancelled, on_error=_print_traceback))
+
+    thread = threading.Thread(target=run, name="handler", daemon=True)
+    thread.start()
+    thread.join()
+    return ran[0] if ran else failed(RuntimeError("the handler's thread ended without an outcome"))
+
+
+def _print_traceback(error: BaseException) -> None:
+    """Prints the traceback without fileq's own frames above the handler."""
+    if isinstance(error, CommandFailed | TimedOut):
+        return  # the message says everything; a traceback would show only fileq's own code
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_FILEQ):
+        trace = trace.tb_next
+    sys.stdout.flush()
+    traceback.print_exception(type(error), error, trace)
