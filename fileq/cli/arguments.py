@@ -14,14 +14,6 @@ def add_app_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--app-dir", default=".", metavar="DIR", help="directory from which handlers are imported")
 
 
-def add_match(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--match",
-        metavar="GLOB",
-        help="only files that match: '*.pdf' matches the name, a pattern with a slash the whole path",
-    )
-
-
 def whole_number(at_least: int = 0) -> Callable[[str], int]:
     def read(text: str) -> int:
         if not text.isascii() or not text.isdigit() or int(text) < at_least:

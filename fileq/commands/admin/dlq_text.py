@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fileq.commands.admin.dlq import DeadJobs, DlqReport
+from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
 from fileq.commands.admin.formatting import ERROR_SHOWN, Screen, cut, number, plural
 from fileq.commands.admin.job_summary import JobSummary
 from fileq.commands.admin.queries_text import ago, error_lines
@@ -45,8 +45,13 @@ def render_report(report: DlqReport, verb: str, screen: Screen) -> list[str]:
             lines.append(f"{id}: {screen.paint(result.result, 'red')}: {result.reason}")
         else:
             path = cut(printable(result.filepath), max(20, screen.width - len(id) - 2), from_left=True)
-            lines.append(f"{id}  {path}")
+            lines.append(f"{_would(result)}{id}  {path}")
     if len(report.results) > _SHOWN:
         lines.append(f"and {number(len(report.results) - _SHOWN)} more")
     would = "would be " if report.is_dry_run else ""
     return [*lines, f"{plural(report.count, 'job')} {would}{verb}"]
+
+
+def _would(result: DeadJobResult) -> str:
+    """What a dry run would do with this job: "would retry ", "would delete "; else ""."""
+    return f"{result.result.replace('_', ' ')} " if result.result.startswith("would_") else ""

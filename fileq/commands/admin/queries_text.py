@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, plural, table
+from fileq.commands.admin.control import Cancellation, JobCancellation, describe
+from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, number, plural, table
 from fileq.commands.admin.job_summary import AttemptSummary, JobHistory, JobSummary
 from fileq.commands.admin.queries import FileTrace, VersionTrace
 from fileq.commands.admin.stats_text import name_of
@@ -12,6 +13,7 @@ from fileq.core.job import parse_time
 from fileq.core.text import printable
 
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
+_CANCELLED_SHOWN = 20  # jobs that the text of `cancel --all` names
 STATE_STYLES = {"dead": "red", "retrying": "yellow", "running": "green"}
 
 
@@ -165,3 +167,18 @@ def _facts(version: VersionTrace) -> str:
     if version.size is None or version.modified_ns is None:
         return ""
     return f": {plural(version.size, 'byte')}, modified {moment(version.modified_ns // 1_000_000)}"
+
+
+def render_cancellation(done: Cancellation, *, has_total: bool) -> list[str]:
+    """One line for each job; with `has_total` for the first ones, and the number of all."""
+    shown = done.results[:_CANCELLED_SHOWN] if has_total else done.results
+    lines = [f"{printable(result.id)}: {describe(result, done.within_s)}{_file_of(result)}" for result in shown]
+    if not has_total:
+        return lines
+    if done.count > len(shown):
+        lines.append(f"and {number(done.count - len(shown))} more")
+    return [*lines, f"{plural(done.count, 'job')} {'would be ' if done.is_dry_run else ''}cancelled"]
+
+
+def _file_of(result: JobCancellation) -> str:
+    return f"  {printable(result.filepath)}" if result.filepath else ""
