@@ -29,6 +29,8 @@ Every command that reads the configuration has these options. They may stand any
 
 Data goes to stdout; remarks, errors and logs go to stderr. Colours and wrapped lines are used on terminals only;
 `NO_COLOR` turns colours off. With `--json` a command prints one JSON document: on one line, or indented on a terminal.
+Tables show the first 8 characters of the ids that fileq makes. Commands accept any beginning of at least 4 characters
+that only one id has. JSON always has the full ids. An id that was given by `--id` is shown, and must be given, in full.
 The fields listed below are stable. New fields may be added, so programs should ignore unknown ones.
 
 | exit code | meaning |

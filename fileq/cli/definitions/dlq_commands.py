@@ -37,7 +37,7 @@ def _list(invocation: Invocation) -> int:
 
 
 def _retry_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", nargs="*", metavar="ID", help="id of a dead job")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="id of a dead job, or its first characters")
     parser.add_argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first")
     add_dry_run(parser)
     add_filters(parser, time="jobs that died")
@@ -45,7 +45,8 @@ def _retry_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _retry(invocation: Invocation) -> int:
-    from fileq.commands.admin.dlq import retry, retry_all
+    from fileq.commands.admin.dlq import PLACE, retry, retry_all
+    from fileq.commands.admin.job_ids import resolve_ids
 
     options = invocation.options
     queues = invocation.loaded().config.worker.priorities
@@ -55,7 +56,8 @@ def _retry(invocation: Invocation) -> int:
     if options.all:
         report = retry_all(broker, wanted, queue=queues[-1], is_dry_run=options.dry_run)
     else:
-        report = retry(broker, options.ids, queue=queues[-1], is_dry_run=options.dry_run)
+        ids = resolve_ids(broker, options.ids, places=[PLACE])
+        report = retry(broker, ids, queue=queues[-1], is_dry_run=options.dry_run)
     return _print_report(invocation, report, "put back", has_failed=report.has_failed and not options.all)
 
 
@@ -71,7 +73,10 @@ def _print_report(invocation: Invocation, report: DlqReport, verb: str, *, has_f
 
 def _delete_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "ids", nargs="*", metavar="ID", help="id of a dead job, or raw-<sha1> for bytes that are not a job"
+        "ids",
+        nargs="*",
+        metavar="ID",
+        help="id of a dead job, or raw-<sha1> for bytes that are not a job; or its first characters",
     )
     parser.add_argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first")
     parser.add_argument("--yes", action="store_true", help="confirms --all; without it the command only counts")
@@ -81,15 +86,16 @@ def _delete_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _delete(invocation: Invocation) -> int:
-    from fileq.commands.admin.dlq import delete, delete_all
+    from fileq.commands.admin.dlq import PLACE, delete, delete_all
     from fileq.commands.admin.formatting import plural
+    from fileq.commands.admin.job_ids import resolve_ids
 
     options = invocation.options
     wanted = filter_of(options, invocation.loaded().config.worker.priorities)
     check_choice(options, wanted, "fileq admin dlq delete", "dead jobs")
     broker = invocation.broker()
     if not options.all:
-        report = delete(broker, options.ids, is_dry_run=options.dry_run)
+        report = delete(broker, resolve_ids(broker, options.ids, places=[PLACE]), is_dry_run=options.dry_run)
         return _print_report(invocation, report, "deleted", has_failed=report.has_failed)
     report = delete_all(broker, wanted, is_dry_run=options.dry_run or not options.yes)
     _print_report(invocation, report, "deleted", has_failed=False)
@@ -147,7 +153,7 @@ Puts dead jobs back into the queues they came from, as new jobs with the same id
 reset. The command can be interrupted and repeated: no job is lost or runs twice. Bytes that are not a job are refused,
 because a retry would bury them again. Exit code 1 if a job that was named by its id could not be put back.""",
         examples=(
-            ("fileq dlq retry 2f6c1d0e-5b7a-4c3f-9e21-8d4b6a7c9f10", "one job; several ids may be given"),
+            ("fileq dlq retry 2f6c1d0e", "one job; several ids may be given"),
             ("fileq dlq retry --all --error 'connection refused' --dry-run", "show which jobs would be put back"),
             ("fileq dlq retry --all --match '/srv/inbox/2026/**'", "all jobs for files of one directory"),
         ),

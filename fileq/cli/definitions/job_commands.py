@@ -69,14 +69,17 @@ def _list(invocation: Invocation) -> int:
 
 
 def _show_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="id of a job")
+    parser.add_argument("id", metavar="ID", help="id of a job, or its first characters")
     add_json(parser)
 
 
 def _show(invocation: Invocation) -> int:
+    from fileq.commands.admin.job_ids import resolve_ids
     from fileq.commands.admin.queries import show
 
-    history = show(invocation.broker(), invocation.options.id)
+    broker = invocation.broker()
+    [id] = resolve_ids(broker, [invocation.options.id])
+    history = show(broker, id)
     if invocation.options.json:
         invocation.print_json(history)
         return 0
@@ -107,7 +110,7 @@ def _trace(invocation: Invocation) -> int:
 
 
 def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", nargs="*", metavar="ID", help="id of a job")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="id of a job, or its first characters")
     parser.add_argument("--all", action="store_true", help="all jobs that have not ended and meet the filters")
     parser.add_argument("--yes", action="store_true", help="confirms --all; without it the command only counts")
     add_dry_run(parser)
@@ -118,6 +121,7 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
 def _cancel(invocation: Invocation) -> int:
     from fileq.commands.admin.control import cancel, cancel_all
     from fileq.commands.admin.formatting import plural
+    from fileq.commands.admin.job_ids import resolve_ids
 
     options, worker = invocation.options, invocation.loaded().config.worker
     wanted = filter_of(options, worker.priorities)
@@ -126,7 +130,8 @@ def _cancel(invocation: Invocation) -> int:
     if options.all:
         done = cancel_all(invocation.broker(), worker.priorities, wanted, worker.heartbeat_ttl, is_dry_run=is_dry_run)
     else:
-        done = cancel(invocation.broker(), options.ids, worker.heartbeat_ttl, is_dry_run=is_dry_run)
+        ids = resolve_ids(invocation.broker(), options.ids)
+        done = cancel(invocation.broker(), ids, worker.heartbeat_ttl, is_dry_run=is_dry_run)
     if options.json:
         invocation.print_json(done)
     else:
@@ -177,7 +182,7 @@ running, `failed` for retrying.""",
 Shows everything known about a job: its state, its file, and every attempt with worker, duration and error. The record
 of a completed or cancelled job is kept for worker.history_ttl; the record of a dead job until it is retried or
 deleted.""",
-        examples=(("fileq show 2f6c1d0e-5b7a-4c3f-9e21-8d4b6a7c9f10", "what happened to this job"),),
+        examples=(("fileq show 2f6c1d0e", "what happened to this job"),),
         arguments=_show_arguments,
         run=_show,
         json_fields=HISTORY_FIELDS,
@@ -205,7 +210,7 @@ then the exit code is 1.
 With --all: every job that has not ended and meets the filters. A cancelled job can't be put back, so --all needs --yes;
 without it the command names what it would cancel and ends with exit code 2.""",
         examples=(
-            ("fileq cancel 2f6c1d0e-5b7a-4c3f-9e21-8d4b6a7c9f10", "one job; several ids may be given"),
+            ("fileq cancel 2f6c1d0e", "one job; several ids may be given"),
             ("fileq cancel --all --queue low --match '*.tmp.pdf' --dry-run", "show which jobs would be cancelled"),
             ("fileq cancel --all --state scheduled --yes", "all jobs that are not due yet"),
         ),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from fileq.commands.admin.control import Cancellation, JobCancellation, describe
 from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, number, plural, table
+from fileq.commands.admin.job_ids import short_ids
 from fileq.commands.admin.job_summary import AttemptSummary, JobHistory, JobSummary
 from fileq.commands.admin.queries import FileTrace, VersionTrace
 from fileq.commands.admin.stats_text import name_of
@@ -27,10 +28,11 @@ def job_table(jobs: Sequence[JobSummary], screen: Screen, at_ms: int, *, with_st
     """One line for each job. A long path is cut on the left, where it matters least."""
     header = ["id", *(["state"] if with_state else []), "age", "file or type"]
     rows: list[list[str | Cell]] = [[*header]]
+    short = short_ids([job.id for job in jobs])
     for job in jobs:
         state = [Cell(job.state, STATE_STYLES.get(job.state, ""))] if with_state else []
         name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
-        rows.append([printable(job.id), *state, _age_or_due(job, at_ms), name])
+        rows.append([printable(short[job.id]), *state, _age_or_due(job, at_ms), name])
     return table(rows, screen, right=(2,) if with_state else (1,))
 
 
@@ -172,7 +174,8 @@ def _facts(version: VersionTrace) -> str:
 def render_cancellation(done: Cancellation, *, has_total: bool) -> list[str]:
     """One line for each job; with `has_total` for the first ones, and the number of all."""
     shown = done.results[:_CANCELLED_SHOWN] if has_total else done.results
-    lines = [f"{printable(result.id)}: {describe(result, done.within_s)}{_file_of(result)}" for result in shown]
+    ids = short_ids([result.id for result in shown]) if has_total else {result.id: result.id for result in shown}
+    lines = [f"{printable(ids[result.id])}: {describe(result, done.within_s)}{_file_of(result)}" for result in shown]
     if not has_total:
         return lines
     if done.count > len(shown):
