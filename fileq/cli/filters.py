@@ -22,7 +22,7 @@ def add_filters(
 ) -> None:
     """Adds the group. `time` says which time of a job --since and --until compare."""
     group = parser.add_argument_group("filters", "all that are given must be met")
-    group.add_argument("--state", type=_state, metavar="S", help=f"only jobs in this state: {', '.join(STATES)}")
+    group.add_argument("--state", type=_state, metavar="STATE", help=f"only jobs in this state: {', '.join(STATES)}")
     group.add_argument("--type", metavar="T", help="only jobs of this type (exactly)")
     group.add_argument(
         "--match",

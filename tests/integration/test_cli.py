@@ -101,6 +101,12 @@ def test_a_name_with_a_line_break_is_still_one_line(tmp_path: Path) -> None:
     assert "a\\nb\\x1b[31m.db" in ended.stderr
 
 
+def test_help_says_that_admin_may_be_left_out(tmp_path: Path) -> None:
+    lines = fileq("--help", cwd=tmp_path).stdout.splitlines()
+    heading = next(line for line in lines if line.startswith("Operations"))
+    assert "the word 'admin' may be left out: 'fileq stats'" in heading
+
+
 def test_help_is_also_a_command(tmp_path: Path) -> None:
     assert fileq("help", "config", "set", cwd=tmp_path).stdout == fileq("config", "set", "--help", cwd=tmp_path).stdout
     assert fileq("help", cwd=tmp_path).stdout.startswith("usage: fileq COMMAND")

@@ -244,6 +244,19 @@ def test_set_tells_programs_whether_a_restart_is_needed(
     assert json.loads(capsys.readouterr().out)["needs_restart"] is False
 
 
+@pytest.mark.parametrize(
+    ("flag", "level"), [("-v", "debug"), ("--verbose", "debug"), ("-q", "warn"), ("--quiet", "warn")]
+)
+def test_verbose_and_quiet_set_the_log_level(
+    flag: str, level: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([flag, "config", "get", "observability.log_level"]) == 0
+    assert capsys.readouterr().out == f"{level}\n"
+    assert main(["config", "get", "observability.log_level", flag, "--set", "observability.log_level=error"]) == 0
+    assert capsys.readouterr().out == "error\n"
+    assert main(["config", "list", "-q", "-v"]) == 2
+
+
 CHECKSUM = "fileq.handlers:checksum"
 
 

@@ -146,7 +146,7 @@ def _set(invocation: Invocation) -> int:
     for row in changed.overriding:
         source = f"{row.origin} in the environment" if row.origin.layer == "env" else f"{row.origin}"
         _remark(f"{row.key} stays {row.value} here: {source} overrides the file")
-    if needs_restart:
+    if needs_restart and not options.quiet:
         _remark("fileq processes that are running keep the value they started with; restart them")
     return 0
 
@@ -221,6 +221,7 @@ and type it. Roles read the file when they start, so restart them after a change
         ),
         arguments=_key_and_value,
         run=_set,
+        only_confirms=True,
         json_fields=(
             ("path", "string: the file that was written"),
             ("is_new_file", "boolean: the file did not exist before"),

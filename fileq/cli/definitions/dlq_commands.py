@@ -160,6 +160,7 @@ because a retry would bury them again. Exit code 1 if a job that was named by it
         arguments=_retry_arguments,
         run=_retry,
         json_fields=DLQ_REPORT_FIELDS,
+        only_confirms=True,
     ),
     Command(
         words=("admin", "dlq", "delete"),
@@ -176,6 +177,7 @@ command names what it would delete and ends with exit code 2.""",
         arguments=_delete_arguments,
         run=_delete,
         json_fields=DLQ_REPORT_FIELDS,
+        only_confirms=True,
     ),
     Command(
         words=("admin", "purge-dlq"),
@@ -190,5 +192,6 @@ with exit code 2.""",
         arguments=_purge_arguments,
         run=_purge,
         json_fields=PURGE_FIELDS,
+        only_confirms=True,
     ),
 )

@@ -18,7 +18,7 @@ _LIST_FIELDS = (("jobs[]", "one object for each job"), *((f"jobs[].{name}", mean
 def _peek_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--queue",
-        metavar="NAME",
+        metavar="PLACE",
         help="a queue, or dead_letter, completed, scheduled, cancelled (default: all queues)",
     )
     parser.add_argument(
@@ -217,5 +217,6 @@ without it the command names what it would cancel and ends with exit code 2.""",
         arguments=_cancel_arguments,
         run=_cancel,
         json_fields=CANCEL_FIELDS,
+        only_confirms=True,
     ),
 )

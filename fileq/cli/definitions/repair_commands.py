@@ -75,6 +75,7 @@ file. A job whose record has expired (worker.history_ttl) meets none of these.""
         arguments=_reprocess_arguments,
         run=_reprocess,
         json_fields=REPROCESS_FIELDS,
+        only_confirms=True,
     ),
     Command(
         words=("admin", "fsck"),

@@ -134,10 +134,16 @@ def describe(result: JobCancellation, within_s: float) -> str:
             return "is unknown: it never existed, or its record has expired"
 
 
+def check_queues(named: Sequence[str], queues: Sequence[str]) -> None:
+    """ConfigError for names that are not queues, all of them at once."""
+    known = ", ".join(queues)
+    if unknown := [name for name in named if name not in queues]:
+        raise ConfigError([f"no queue is named {name!r}; the queues are {known}" for name in unknown])
+
+
 def set_paused(broker: FullBroker, queue: str, queues: Sequence[str], *, paused: bool) -> PauseResult:
     """Pauses or resumes a queue. Idempotent."""
-    if queue not in queues:
-        raise ConfigError(f"no queue is named {queue!r}; the queues are {', '.join(queues)}")
+    check_queues([queue], queues)
     census = broker.census()
     (broker.pause if paused else broker.resume)(queue)
     return PauseResult(queue, paused, (queue in census.paused) != paused, census.pending[queue])
