@@ -188,7 +188,9 @@ class WorkerSettings(Section, frozen=True):
 class ProducerSettings(Section, frozen=True):
     scan_dir: Annotated[Filled, "the directory to watch"] = "./data"
     include_globs: Annotated[
-        tuple[Glob, ...], AtLeastOne, "files to take; **/ matches any number of directories, also none"
+        tuple[Glob, ...],
+        AtLeastOne,
+        "files to take; *.pdf: of the top level only, **/*.pdf: of any depth, also none; case-sensitive",
     ] = ("**/*",)
     exclude_globs: Annotated[tuple[Glob, ...], "files to skip even if include_globs matches them"] = (
         "**/*.tmp",
@@ -235,7 +237,7 @@ class RouteSettings(Section, frozen=True):
 
     is_sparse: ClassVar[bool] = True
 
-    match: Annotated[Glob | None, "glob of the files"] = None
+    match: Annotated[Glob | None, "glob of the files, as in producer.include_globs"] = None
     type: Annotated[Filled | None, "type of the jobs"] = None
     use: Annotated[Function | None, "package.module:function"] = None
     command: Annotated[tuple[str, ...] | None, "the program and its arguments"] = None

@@ -93,7 +93,7 @@ def test_bytes_that_are_not_a_job_have_an_id(shell: CommandLine) -> None:
         (("list", "--limit", "x"), "--limit is 'x'"),
         (("show",), "ID"),
         (("trace",), "PATH"),
-        (("cancel",), "ID"),
+        (("cancel",), "which jobs? give ids, or --all"),
     ],
 )
 def test_a_wrong_argument_is_one_line(shell: CommandLine, words: tuple[str, ...], said: str) -> None:
@@ -259,7 +259,7 @@ def test_a_job_that_has_ended_or_is_unknown_is_exit_1(shell: CommandLine) -> Non
     assert "absent: is unknown" in out
     assert "wait: cancelled" in out
     report = shell.json("cancel", "absent", code=1)
-    assert report["results"] == [{"id": "absent", "result": "unknown", "state": None}]
+    assert report["results"] == [{"id": "absent", "result": "unknown", "state": None, "filepath": ""}]
 
 
 def test_cancelling_a_lost_job_advises_fsck(shell: CommandLine) -> None:

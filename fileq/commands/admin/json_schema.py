@@ -62,8 +62,14 @@ TRACE_FIELDS = (
     ("versions[].job", "as in `fileq admin show --json`; null if the record has expired"),
 )
 CANCEL_FIELDS = (
-    ("results[]", "id, result (cancelled, requested, ended, unknown), state (string or null)"),
+    (
+        "results[]",
+        "id, result (cancelled, requested, ended, unknown; would_cancel with --dry-run), state (string or null), "
+        "filepath; at most 1000 with --all",
+    ),
     ("within_s", "number: seconds within which a worker stops a running job"),
+    ("count", "number: jobs that were cancelled or requested to stop, or would be with --dry-run"),
+    ("is_dry_run", "boolean"),
 )
 PAUSE_FIELDS = (
     ("queue", "string"),
@@ -78,7 +84,11 @@ DLQ_LIST_FIELDS = (
 DLQ_REPORT_FIELDS = (
     ("count", "number: jobs that were put back or deleted, or would be with --dry-run"),
     ("is_dry_run", "boolean"),
-    ("results[]", "id, result (retried, deleted, refused, unknown), filepath, reason; at most 1000 with --all"),
+    (
+        "results[]",
+        "id, result (retried, deleted, refused, unknown; would_retry or would_delete with --dry-run), filepath, "
+        "reason; at most 1000 with --all",
+    ),
 )
 PURGE_FIELDS = (
     ("deleted", "number: dead jobs that were deleted"),
@@ -89,7 +99,11 @@ REPROCESS_FIELDS = (
     ("missing", "number: files that no longer exist, skipped"),
     ("unfinished", "number: files whose last job has not ended yet, skipped"),
     ("is_dry_run", "boolean"),
-    ("files[]", "filepath, result (enqueued, missing, unfinished), job_id (string or null); at most 1000"),
+    (
+        "files[]",
+        "filepath, result (enqueued, missing, unfinished; would_enqueue with --dry-run), job_id (string or null); "
+        "at most 1000",
+    ),
 )
 FSCK_FIELDS = (
     ("is_clean", "boolean: there is no problem; with --repair: none remains"),

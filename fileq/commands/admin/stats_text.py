@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, cut, number, plural, rate, table
+from fileq.commands.admin.job_ids import short_ids
 from fileq.commands.admin.stats import SlotSummary, Stats, Throughput, WorkerProcess
 from fileq.core.job import parse_time
 from fileq.core.text import printable
@@ -142,11 +143,12 @@ def _seconds_between(then: str | None, at: str) -> float | None:
 
 def slot_table(slots: tuple[SlotSummary, ...], screen: Screen, *, with_slots: bool = False) -> list[str]:
     """One line for each busy slot: how long its job has been running, and the job; with `with_slots` the slot's id."""
+    short = short_ids([slot.job_id for slot in slots])
     rows = [
         (
             f"{age(slot.running_s):>6}",
             *([printable(slot.slot)] if with_slots else []),
-            name_of(slot.filepath, slot.type, slot.job_id),
+            name_of(slot.filepath, slot.type, short[slot.job_id]),
         )
         for slot in slots
     ]
