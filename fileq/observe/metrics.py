@@ -20,7 +20,6 @@ from prometheus_client.registry import Collector
 from fileq.core.events import (
     AttemptEnded,
     Event,
-    FilesSkipped,
     JobClaimed,
     JobCompleted,
     JobDead,
@@ -28,9 +27,8 @@ from fileq.core.events import (
     JobFenced,
     JobProduced,
     JobRecovered,
-    ScanFinished,
-    SkipReason,
 )
+from fileq.core.file_events import FilesSkipped, ScanFinished, SkipReason
 from fileq.core.process_events import BreakerOpened
 from fileq.observe.depths import OTHER_PLACES, UNKNOWN, Depths
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from fileq.core import events, process_events
+from fileq.core import events, file_events, process_events
 from fileq.core.events import AttemptEnded, Event, JobClaimed, JobProduced
 from fileq.observe.logs import line_fields
 from fileq.observe.metrics import METRICS
@@ -19,7 +19,7 @@ def event_types() -> list[type[Event]]:
     """Every event that can be emitted, by name."""
     found = {
         kind.name: kind
-        for module in (events, process_events)
+        for module in (events, file_events, process_events)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Event) and hasattr(kind, "name")
     }

@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fileq.core.events import (
     Event,
-    FilesSkipped,
     JobCancelled,
     JobCompleted,
     JobDead,
@@ -18,9 +17,8 @@ from fileq.core.events import (
     JobProduced,
     JobRecovered,
     JobReleased,
-    ScanFinished,
-    SkipReason,
 )
+from fileq.core.file_events import FilesSkipped, ScanFinished, SkipReason
 from fileq.core.job import typed_job
 from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, RoleStopped
 from fileq.observe.depths import Depths
