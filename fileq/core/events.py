@@ -148,6 +148,18 @@ class JobCancelled(AttemptEnded, frozen=True):
     published_as = "job:cancelled"
 
 
+class JobDeferred(JobEvent, frozen=True):
+    """A job cannot run yet and waits for `delay_ms`; nothing is counted. A worker reports the first job of a reason."""
+
+    name = "job.deferred"
+    published_as: ClassVar[str] = "job:deferred"
+
+    queue: str
+    worker_id: str
+    reason: str
+    delay_ms: int
+
+
 class JobFenced(JobEvent, frozen=True):
     """A slot lost its job to another one, so its outcome does not count."""
 
@@ -176,8 +188,15 @@ _BY_VERB: dict[Verb, type[AttemptEnded]] = {
 }
 
 
-def event_type_of(settlement: Settlement) -> type[AttemptEnded]:
-    """The event of a settlement. A dead worker's job is recovered, unless it has died too often and is buried."""
+def published_name(settlement: Settlement) -> str:
+    """The broker's name for the event of a settlement; "" if brokers do not publish it."""
+    if settlement.verb is Verb.DEFER:
+        return JobDeferred.published_as
+    return _event_type_of(settlement).published_as
+
+
+def _event_type_of(settlement: Settlement) -> type[AttemptEnded]:
+    """The event of an attempt. A dead worker's job is recovered, unless it has died too often and is buried."""
     if settlement.died and settlement.verb is not Verb.BURY:
         return JobRecovered
     return _BY_VERB[settlement.verb]
@@ -187,10 +206,12 @@ def claimed(claim: Claim) -> JobClaimed:
     return JobClaimed(*_ids(claim), claim.queue, claim.slot, waited_ms(claim), claim.job)
 
 
-def settled(settlement: Settlement) -> AttemptEnded:
+def settled(settlement: Settlement) -> AttemptEnded | JobDeferred:
     """The event of a settlement that the broker has accepted, by the slot that held the claim."""
     s, claim = settlement, settlement.claim
-    kind = event_type_of(s)
+    if s.verb is Verb.DEFER:
+        return JobDeferred(*_ids(claim), claim.queue, claim.slot, s.reason, s.delay_ms)
+    kind = _event_type_of(s)
     common = (*_ids(claim), claim.queue, claim.slot, s.duration_ms, s.error or None)
     if kind is JobCompleted:
         return JobCompleted(*common, s.superseded or None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fileq.core import events, file_events, process_events
-from fileq.core.events import AttemptEnded, Event, JobClaimed, JobProduced
+from fileq.core.events import AttemptEnded, Event, JobClaimed, JobDeferred, JobProduced
 from fileq.observe.logs import line_fields
 from fileq.observe.metrics import METRICS
 
@@ -34,6 +34,7 @@ def published_names() -> Iterator[str]:
     """The names of the events that brokers publish."""
     yield JobProduced.published_as
     yield JobClaimed.published_as
+    yield JobDeferred.published_as
     yield from (kind.published_as for kind in AttemptEnded.__subclasses__() if kind.published_as)
 
 
