@@ -161,6 +161,14 @@ class Broker(Protocol):
         Kill -9: each job is in `scheduled` or in its queue."""
         ...
 
+    def due_now(self, ids: Sequence[str]) -> list[bool]:
+        """Moves scheduled and retrying jobs to the end of their queues before their time, in the order of the call.
+
+        False, and no change, for a job that is not scheduled or retrying (any more).
+
+        Atomicity: each job. Repeat: False. Kill -9: each job is in `scheduled` or in its queue."""
+        ...
+
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         """Registered slots without a heartbeat, with what they hold. Only reads.
 

@@ -149,6 +149,8 @@ class Record(Struct, frozen=True):
     attempt_count: int = 0
     is_cancel_requested: bool = False
     queued: int = 0  # copies of the job in queues that are counted as produced or adopted
+    deferred: str = ""  # why it was deferred last; empty once it has been settled in another way
+    deferred_count: int = 0
 
 
 class LedgerEntry(Struct, frozen=True):

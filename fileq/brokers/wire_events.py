@@ -9,7 +9,7 @@ import msgspec
 
 from fileq.brokers.types import WireEvent
 from fileq.core.claim import Claim
-from fileq.core.events import JobCancelled, JobClaimed, JobCompleted, JobProduced, event_type_of
+from fileq.core.events import JobCancelled, JobClaimed, JobCompleted, JobProduced, published_name
 from fileq.core.job import Job
 from fileq.core.settlement import Settlement, Verb
 
@@ -26,14 +26,14 @@ def started(claim: Claim) -> bytes:
 
 
 def settled(s: Settlement) -> bytes:
-    """b"" for a release by a live worker, which is no event."""
+    """b"" for a release by a live worker, which is no event. The error of a deferral is its reason."""
     claim, job = s.claim, s.claim.job
     if job is not None and s.verb is Verb.COMPLETE and not s.died:
         # A shortcut for the most frequent event: it skips the general case below.
         return _encoder.encode(
             WireEvent(_COMPLETED, job.id, job.type, claim.queue, claim.slot, s.duration_ms, s.error, job.retries)
         )
-    name = event_type_of(s).published_as
+    name = published_name(s)
     if not name:
         return b""
     retry_count = job.retries if job else 0
@@ -46,7 +46,7 @@ def settled(s: Settlement) -> bytes:
         priority=claim.queue,
         slot=claim.slot,
         duration_ms=s.duration_ms,
-        error=s.error,
+        error=s.error or s.reason,
         retry_count=retry_count,
     )
 

@@ -27,10 +27,8 @@ from fileq.core.events import (
     JobFenced,
     JobProduced,
     JobRecovered,
-    ScanFinished,
-    SkippedFilesCounted,
-    SkipReason,
 )
+from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.process_events import BreakerOpened
 from fileq.observe.depths import OTHER_PLACES, UNKNOWN, Depths
 

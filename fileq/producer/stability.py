@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from fileq.config import Config
-from fileq.core.events import SkipReason
+from fileq.core.file_events import SkipReason
 from fileq.files.mounts import ScanDirMounts
 from fileq.producer.clock_guard import ClockGuard
 from fileq.producer.counts import ProducerCounts

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from fileq.core.events import SkipReason
+from fileq.core.file_events import SkipReason
 from fileq.producer.producer import Producer
 from fileq.producer.rate_limit import RATE_LIMIT
 from fileq.runtime.terminal import live_line

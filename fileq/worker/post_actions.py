@@ -15,7 +15,8 @@ from msgspec import Struct
 
 from fileq.config import AfterSettings
 from fileq.core.claim import Claim
-from fileq.core.events import Emit, FileKept, ignore
+from fileq.core.events import Emit, ignore
+from fileq.core.file_events import FileKept
 from fileq.core.job import Version
 from fileq.core.settlement import Settlement, Verb
 from fileq.files.paths import Paths

@@ -19,6 +19,7 @@ from fileq.testing.conformance.builders import (
     claim_one,
     completed,
     dead,
+    deferred,
     enqueue,
     failed,
     foreign,
@@ -158,6 +159,15 @@ def test_a_job_is_shown_with_all_attempts(shell: CommandLine) -> None:
     assert "OSError: first" in out
     assert "with a second line" in out
     assert "/data/a.pdf" in out
+
+
+def test_a_deferred_job_is_shown_with_its_reason(shell: CommandLine) -> None:
+    settle(shell, deferred(running(shell, "a"), reason="the root /data is missing", delay_ms=60_000))
+    shown = shell.json("show", "a")["job"]
+    assert (shown["state"], shown["deferred"], shown["deferred_count"]) == ("retrying", "the root /data is missing", 1)
+    [listed] = shell.json("list", "--state", "retrying")["jobs"]
+    assert (listed["id"], listed["deferred"], listed["deferred_count"]) == ("a", "the root /data is missing", 1)
+    assert "1 time: the root /data is missing" in shell.run("show", "a")
 
 
 def test_a_result_is_shown(shell: CommandLine) -> None:

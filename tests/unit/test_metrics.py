@@ -17,10 +17,8 @@ from fileq.core.events import (
     JobProduced,
     JobRecovered,
     JobReleased,
-    ScanFinished,
-    SkippedFilesCounted,
-    SkipReason,
 )
+from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.job import typed_job
 from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, RoleStopped
 from fileq.observe.depths import Depths

@@ -97,7 +97,7 @@ class MemoryInspector:
             del store.scheduled[record.raw]
         else:
             return CancelResult.ENDED
-        record.error = "cancelled"
+        record.error, record.deferred = "cancelled", ""
         store.end(record, State.CANCELLED, now_ms)
         store.publish(wire_events.cancelled(record.id, record.queue))
         return CancelResult.CANCELLED

@@ -164,16 +164,34 @@ class MemoryQueues:
             waiting = sorted(store.scheduled.items(), key=lambda item: (item[1], item[0]))
             due = [raw for raw, due_ms in waiting[:limit] if due_ms <= now_ms]
             for raw in due:
-                del store.scheduled[raw]
-                job = decode_or_none(raw)
-                if job is None:
-                    store.push_undecodable(store.queue_names[-1], raw, front=False, now_ms=now_ms)
-                    continue
-                record = store.record_for(job.id, store.queue_names[-1], raw, now_ms)
-                record.raw = raw
-                store.push(record, front=False)
+                self._promote(raw, now_ms)
             left = waiting[len(due) :]
             return Promoted(len(due), left[0][1] if left else None, now_ms)
+
+    def _promote(self, raw: bytes, now_ms: int) -> None:
+        store = self._store
+        del store.scheduled[raw]
+        job = decode_or_none(raw)
+        if job is None:
+            store.push_undecodable(store.queue_names[-1], raw, front=False, now_ms=now_ms)
+            return
+        record = store.record_for(job.id, store.queue_names[-1], raw, now_ms)
+        record.raw = raw
+        store.push(record, front=False)
+
+    def due_now(self, ids: Sequence[str]) -> list[bool]:
+        with self._store.lock:
+            now_ms = self._store.begin()
+            return [self._due_now(id, now_ms) for id in ids]
+
+    def _due_now(self, id: str, now_ms: int) -> bool:
+        record = self._store.records.get(id)
+        if record is None or record.state not in (State.SCHEDULED, State.RETRYING):
+            return False
+        if record.raw not in self._store.scheduled:
+            return False
+        self._promote(record.raw, now_ms)
+        return True
 
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store = self._store

@@ -48,6 +48,8 @@ class MemoryRecord(msgspec.Struct):
     attempts: list[Attempt] = []
     attempt_count: int = 0
     is_cancel_requested: bool = False
+    deferred: str = ""
+    deferred_count: int = 0
     expires_ms: int | None = None
 
     def add_attempt(self, attempt: Attempt) -> None:

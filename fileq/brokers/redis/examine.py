@@ -141,6 +141,7 @@ def examine_permissions(store: RedisStore) -> Finding:
         "complete": lambda: _try(store, Part(Verb.COMPLETE.value, 0, (), ())),
         "retry": lambda: _try(store, Part(Verb.RETRY.value, 0, (), ())),
         "bury": lambda: _try(store, Part(Verb.BURY.value, 0, (), ())),
+        "defer": lambda: _try(store, Part(Verb.DEFER.value, 0, (), ())),
         "release": lambda: _try(store, Part(Verb.RELEASE.value, 0, (), ())),
     }
     for verb, trial in trials.items():

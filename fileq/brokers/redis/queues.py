@@ -180,6 +180,11 @@ class RedisQueues:
         count, next_due_ms, now_ms = self._store.run("promote", (), (limit,))
         return Promoted(count, round(float(next_due_ms)) if next_due_ms else None, int(now_ms))
 
+    def due_now(self, ids: Sequence[str]) -> list[bool]:
+        records = [self._store.keys.record(id) for id in ids]
+        pages = (records[start : start + BATCH] for start in range(0, len(records), BATCH))
+        return [bool(n) for page in pages for n in self._store.run("due_now", page)]
+
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store, keys = self._store, self._store.keys
         slots = sorted({slot.decode() for slot in store.call("HKEYS", keys.workers)})

@@ -158,16 +158,13 @@ def _cancel(work: UnitOfWork, record: RecordRow | None) -> CancelResult:
         return CancelResult.REQUESTED
     if record.state == State.PENDING and work.queued.remove_newest(record.queue, record.raw):
         record.queued -= 1
-    elif record.state not in (State.SCHEDULED, State.RETRYING) or not _unschedule(work, record.raw):
+    elif record.state not in (State.SCHEDULED, State.RETRYING) or not work.unschedule(record.raw):
         return CancelResult.ENDED
-    work.change_record(record).error = "cancelled"
+    record.error, record.deferred = "cancelled", ""
+    work.change_record(record)
     work.end(record, State.CANCELLED)
     work.publish(wire_events.cancelled(record.id, record.queue) if work.has_subscribers else b"")
     return CancelResult.CANCELLED
-
-
-def _unschedule(work: UnitOfWork, raw: bytes) -> bool:
-    return work.db.execute("DELETE FROM scheduled WHERE raw = ?", (raw,)).rowcount > 0
 
 
 def _revive(work: UnitOfWork, revival: Revival) -> bool:

@@ -144,6 +144,22 @@ class SqliteQueues:
         record.raw = raw
         work.push(record, front=False)
 
+    def due_now(self, ids: Sequence[str]) -> list[bool]:
+        if not ids:
+            return []
+        with self._store.unit_of_work() as work:
+            work.read_records(ids)
+            return [self._due_now(work, id) for id in ids]
+
+    def _due_now(self, work: UnitOfWork, id: str) -> bool:
+        record = work.record(id)
+        if record is None or record.state not in (State.SCHEDULED, State.RETRYING):
+            return False
+        if not work.unschedule(record.raw):
+            return False
+        self._promote(work, record.raw)
+        return True
+
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store = self._store
         with store.snapshot() as (db, now_ms):

@@ -49,6 +49,8 @@ class RecordRow(msgspec.Struct):
     attempt_count: int = 0
     is_cancel_requested: int = 0
     expires_ms: int | None = None
+    deferred: str = ""
+    deferred_count: int = 0
 
     def add_attempt(self, attempt: Attempt) -> None:
         self.attempt_count += 1
@@ -71,6 +73,8 @@ class RecordRow(msgspec.Struct):
             attempt_count=self.attempt_count,
             is_cancel_requested=bool(self.is_cancel_requested),
             queued=self.queued,
+            deferred=self.deferred,
+            deferred_count=self.deferred_count,
         )
 
 

@@ -146,6 +146,10 @@ class UnitOfWork:
         record.state, record.due_ms = state, due_ms
         self.db.execute("INSERT INTO scheduled VALUES (?, ?)", (due_ms, record.raw))
 
+    def unschedule(self, raw: bytes) -> bool:
+        """Removes these bytes from the scheduled jobs; False if they are not there."""
+        return self.db.execute("DELETE FROM scheduled WHERE raw = ?", (raw,)).rowcount > 0
+
     def bury(self, record: RecordRow) -> None:
         record.state, record.ended_ms = State.DEAD, self.now_ms
         self.db.execute("INSERT INTO dead (raw, crc) VALUES (?, ?)", (record.raw, crc32(record.raw)))

@@ -33,6 +33,8 @@ class JobSummary(Struct, frozen=True):
     ended: str | None
     due: str | None
     is_job: bool = True
+    deferred: str = ""
+    deferred_count: int = 0
 
 
 class AttemptSummary(Struct, frozen=True):
@@ -86,6 +88,8 @@ def summarize(raw: bytes, record: Record | None, *, state: State, queue: str = "
         started=stamp(record.started_ms) if record is not None else None,
         ended=stamp(record.ended_ms) if record is not None else job.failed_at,
         due=stamp(record.due_ms) if record is not None else None,
+        deferred=record.deferred if record is not None and state is State.RETRYING else "",
+        deferred_count=record.deferred_count if record is not None else 0,
     )
 
 

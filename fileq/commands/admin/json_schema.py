@@ -44,6 +44,8 @@ JOB_FIELDS = (
     ("worker", "string: id of the slot that runs or last ran the job"),
     ("created, started, ended, due", "string (RFC 3339) or null"),
     ("is_job", "boolean: false for bytes that are not a job"),
+    ("deferred", "string: why a retrying job waits without having been tried; empty if an attempt failed"),
+    ("deferred_count", "number: how often the job was deferred"),
 )
 HISTORY_FIELDS = (
     ("job", "object: as in `fileq admin list --json`"),

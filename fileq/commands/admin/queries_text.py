@@ -68,6 +68,7 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
         ("recoveries", str(job.recoveries) if job.recoveries else ""),
         ("created", _when(job.created, at_ms)),
         ("due", _when(job.due, at_ms) if job.state in ("scheduled", "retrying") else ""),
+        ("deferred", _deferral(job)),
         ("started", _when(job.started, at_ms) if job.state == "running" else ""),
         ("worker", printable(job.worker) if job.state == "running" else ""),
         ("ended", _when(job.ended, at_ms) if job.state in ("completed", "dead", "cancelled") else ""),
@@ -79,6 +80,11 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
     if job.error and job.state != "completed":
         lines += [screen.paint("error", "dim"), *(f"  {screen.paint(line, 'red')}" for line in error_lines(job.error))]
     return [*lines, *_attempts(history, screen)]
+
+
+def _deferral(job: JobSummary) -> str:
+    times = plural(job.deferred_count, "time") if job.deferred_count else ""
+    return f"{times}: {printable(job.deferred)}" if job.deferred else times
 
 
 def _state_cell(job: JobSummary) -> Cell:

@@ -11,7 +11,7 @@ import os
 import stat
 
 from fileq.config import Config
-from fileq.core.events import SkipReason
+from fileq.core.file_events import SkipReason
 from fileq.files.globs import FileFilter
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.database_files import DatabaseFiles

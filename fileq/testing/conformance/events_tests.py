@@ -11,6 +11,7 @@ from fileq.testing.conformance.builders import (
     an_entry,
     burial,
     claim_one,
+    deferred,
     enqueue,
     expire_leases,
     failed,
@@ -78,6 +79,12 @@ def test_cancelling_is_an_event_where_the_job_waits_and_where_it_runs(harness: H
             WireEvent("job:cancelled", "b", None, "low", "", 0, "cancelled", 0),
             WireEvent("job:cancelled", "a", None, "low", "w1", 5, "cancelled", 0),
         ]
+
+
+def test_a_deferral_is_an_event_whose_error_is_the_reason(harness: Harness) -> None:
+    with subscribed(harness) as next_events:
+        settle(harness, deferred(running(harness, "a"), reason="no root"))
+        assert next_events(3)[-1] == WireEvent("job:deferred", "a", None, "low", "w1", 0, "no root", 0)
 
 
 def test_a_recovery_is_an_event(harness: Harness) -> None:

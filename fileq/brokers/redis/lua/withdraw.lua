@@ -32,6 +32,7 @@ for i = 1, total do
   elseif remove(state, raw, number) then
     if state == 'pending' then queued = queued - 1 end
     redis.call('HSET', record, 'state', 'cancelled', 'error', 'cancelled', 'ended', NOW, 'queued', queued)
+    redis.call('HDEL', record, 'deferred')
     if queued == 0 then redis.call('PEXPIRE', record, HISTORY_TTL) end
     raws[#raws + 1] = raw
     count('cancelled')
