@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from fileq.brokers.replies import PendingReply
 from fileq.brokers.types import (
     CancelResult,
     Census,
@@ -75,35 +76,6 @@ class Subscription(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-class PendingReply(Protocol):
-    """A call of settle_and_claim that was sent, and whose reply may not be there yet. Used by one thread."""
-
-    is_answered: bool  # take() will not wait
-
-    def take(self) -> TurnReply:
-        """Waits for the reply and returns it, once. Raises what settle_and_claim raises."""
-        ...
-
-    def drop(self) -> None:
-        """Discards the reply. The call itself is not undone."""
-        ...
-
-
-class ReadyReply:
-    """The PendingReply of a broker that answers at once."""
-
-    is_answered = True
-
-    def __init__(self, reply: TurnReply) -> None:
-        self._reply = reply
-
-    def take(self) -> TurnReply:
-        return self._reply
-
-    def drop(self) -> None:
-        pass
 
 
 class Broker(Protocol):

@@ -10,7 +10,7 @@ from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.settlements import reap, settle
 from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.subscription import MemorySubscription
-from fileq.brokers.protocol import PendingReply, ReadyReply
+from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
     Enqueued,
     EnqueueResult,

@@ -13,7 +13,6 @@ from itertools import chain
 import msgspec
 
 from fileq.brokers import wire_events
-from fileq.brokers.protocol import PendingReply, ReadyReply
 from fileq.brokers.redis.encoding import (
     as_claim,
     id_in,
@@ -26,6 +25,7 @@ from fileq.brokers.redis.in_flight import Replies
 from fileq.brokers.redis.scripts import Argument, Part
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
+from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
     Enqueued,
     EnqueueResult,

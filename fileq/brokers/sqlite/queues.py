@@ -13,7 +13,7 @@ import msgspec
 
 from fileq.brokers import wire_events
 from fileq.brokers.local_waiter import LocalWaiter
-from fileq.brokers.protocol import PendingReply, ReadyReply
+from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.sqlite.census import paused_queues
 from fileq.brokers.sqlite.queue_table import QueuedRow
 from fileq.brokers.sqlite.rate_window import RateWindow
