@@ -15,10 +15,7 @@ _KINDS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"not a regular file"), "NotAFile"),
     (re.compile(r"deadline passed"), "DeadlinePassed"),
     (re.compile(r"not a job"), "Undecodable"),
-    (
-        re.compile(r"no handler for |commands (?:in jobs|that jobs bring along) are disabled|the job names neither "),
-        "NoHandler",
-    ),
+    (re.compile(r"no handler for |commands in jobs are disabled|the job names neither "), "NoHandler"),
     (re.compile(r"['\"].* leads outside the allowed roots", re.DOTALL), "OutsideRoots"),
     (re.compile(r"used \d+MB of memory, more than worker\.max_memory"), "MemoryLimit"),
     (re.compile(r"\S+ exited with (\d+)"), r"exit \1"),

@@ -117,6 +117,9 @@ class WorkerService:
             self._retry_until_done(self._pump.start)
             while not (self._pump.is_quiet and self._pump.is_idle) and not self._has_given_up():
                 self._turn()
+            # All jobs are settled. Slots that stay registered expire by themselves, so a broker that does not answer is
+            # not waited for as long as running jobs are.
+            self._gives_up_s = min(self._gives_up_s, time.monotonic() + SETTLE_TIMEOUT_S)
             self._retry_until_done(self._pump.finish)
         except BrokerRemoved:
             pass  # nothing can be settled any more; the role ends, see broker_watch.py

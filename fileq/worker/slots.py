@@ -68,9 +68,10 @@ class Slots:
     def replace(self, slot: Slot) -> Slot:
         """The slot is gone; a new one, with a new id, takes its position."""
         slot.leave()
-        del self._by_id[slot.id]
         new = Slot(self._new_id(slot.number), slot.number, self._settling)
-        self._by_id[new.id] = new
+        # A new dictionary, because other threads read the old one.
+        slots = [new if other is slot else other for other in self._by_id.values()]
+        self._by_id = self.by_id = {other.id: other for other in slots}
         return new
 
     def info(self, breaker: str = "closed") -> WorkerInfo:
