@@ -80,7 +80,7 @@ class AttemptEnded(JobEvent, frozen=True):
 
     queue: str
     worker_id: str | None
-    duration_ms: int
+    duration_ms: int | None  # None if a reaper settled the attempt: it does not know
     error: str | None
 
 
@@ -227,7 +227,7 @@ def settled(settlement: Settlement) -> AttemptEnded | JobDeferred:
 def reaped(settlement: Settlement) -> JobDead | JobRecovered:
     """The event of a settlement that a reaper made for a slot without a heartbeat."""
     claim = settlement.claim
-    common = (*_ids(claim), claim.queue, None, 0, settlement.error or None)
+    common = (*_ids(claim), claim.queue, None, None, settlement.error or None)
     if settlement.verb is Verb.BURY:
         return JobDead(*common, lost_by=claim.slot)
     return JobRecovered(*common, verb=settlement.verb.value, lost_by=claim.slot)

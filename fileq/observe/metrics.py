@@ -154,7 +154,7 @@ class Metrics(Collector):
             self._observe_duration(event)
 
     def _observe_duration(self, event: AttemptEnded) -> None:
-        self._histograms["job_processing_duration_seconds"].observe(event.duration_ms / 1000)
+        self._histograms["job_processing_duration_seconds"].observe((event.duration_ms or 0) / 1000)
 
     def _scanned(self, event: ScanFinished) -> None:
         self._histograms["producer_scan_duration_seconds"].observe(event.seconds)
