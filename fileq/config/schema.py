@@ -223,7 +223,8 @@ class ProducerSettings(Section, frozen=True):
     rescan_interval: Annotated[Seconds, "time between full scans, which find files that events missed"] = 60.0
     settle: Annotated[SecondsOrZero, "how long a file must be unchanged after a close or move-in event"] = 0.5
     settle_unclosed: Annotated[
-        SecondsOrZero, "how long a file must be unchanged without such an event (scan, polling)"
+        SecondsOrZero,
+        "how long a file must be unchanged without such an event (scan, polling); on local disks since its mtime",
     ] = 5.0
     ready_suffix: Annotated[
         str, TextKind(r"[^/]*", "a suffix such as .done"), 'e.g. ".done": a file is taken once its marker file exists'

@@ -128,9 +128,11 @@ class Stability:
         return file
 
     def _has_aged(self, file: FoundFile) -> bool:
-        """Whether the file has not been touched for long enough already.
+        """Whether the file has not been written to for long enough already.
 
-        Timestamps prove it only if they were written by the clock of this machine."""
+        Every write sets the modification time to now, also in a copy that gets an older one at its end. So an old one
+        means that nothing was written since, although the file may have been copied or moved here a moment ago. This
+        holds only if the clock of this machine wrote the time, so files of remote mounts always wait."""
         if file.path in self._waiting or self._mounts.is_remote(os.path.dirname(file.path)):
             return False
-        return self._clock.has_aged(max(file.ctime_ns, file.mtime_ns))
+        return self._clock.has_aged(file.mtime_ns)

@@ -30,6 +30,7 @@ from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import (
     an_entry,
     claims_of,
+    completed,
     dead,
     enqueue,
     failed,
@@ -149,6 +150,16 @@ def test_the_text_is_never_wider_or_higher_than_the_terminal(shell: CommandLine)
 )
 def test_a_wrong_argument_is_one_line(shell: CommandLine, words: tuple[str, ...], said: str) -> None:
     assert said in shell.fail(*words, code=2)
+
+
+def test_the_eta_follows_from_the_rate_of_the_last_minute(shell: CommandLine) -> None:
+    completed(shell, *names(6, "done"))
+    enqueue(shell, *names(3))
+    stats = shell.json("stats")
+    assert (stats["eta_basis"], stats["eta_per_second"], stats["eta_s"]) == ("last_minute", 0.1, 30.0)
+    assert "3 jobs to do, done in about 30s (6.0/min in the last minute)." in shell.run("stats")
+    shell.broker.pause("low")
+    assert "No job is waiting; 3 more in paused queues." in shell.run("stats")
 
 
 def test_the_rates_of_a_watch_are_computed_between_refreshes(shell: CommandLine) -> None:

@@ -134,9 +134,9 @@ COMMANDS = (
         summary="show queue lengths, rates, workers and errors",
         description="""\
 Shows the broker and its address; for each queue how many jobs are waiting and the age of the next one; the number of
-scheduled, processing, completed and dead jobs; the rates of this hour and the last, and when the backlog will be done;
-the workers and their running jobs; failed attempts by kind of error. The cost for the broker does not depend on the
-length of the queues.
+scheduled, processing, completed and dead jobs; the rates of this hour and the last, and when the backlog will be done
+at the rate of the last minute; the workers and their running jobs; failed attempts by kind of error. The cost for the
+broker does not depend on the length of the queues.
 
 With --watch it refreshes in place until Ctrl-C and adds the rates of the last refreshes. It continues while the broker
 is unreachable, and says so.""",

@@ -18,6 +18,8 @@ STATS_FIELDS = (
     ("this_hour, last_hour", "seconds, produced, completed, failed (attempts), dead"),
     ("now", "the same over the last refreshes, with --watch; else null"),
     ("eta_s", "number or null: seconds until the backlog is done at the current rate"),
+    ("eta_per_second", "number or null: that rate: jobs that were completed or died, per second"),
+    ("eta_basis", "string or null: of which time: last_minute, or last_hours if no job ended in the last minute"),
     ("workers[]", "host, pid, version, started, queues, breaker, is_alive, slots, busy, jobs"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null)"),
     ("errors[]", "kind, this_hour, last_hour: failed attempts by kind of error"),

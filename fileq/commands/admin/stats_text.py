@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, cut, number, plural, rate, table
 from fileq.commands.admin.job_ids import short_ids
-from fileq.commands.admin.stats import SlotSummary, Stats, Throughput, WorkerProcess
+from fileq.commands.admin.stats import LAST_MINUTE, SlotSummary, Stats, Throughput, WorkerProcess
 from fileq.core.job import parse_time
 from fileq.core.text import printable
 
@@ -98,7 +98,9 @@ def _eta(stats: Stats, screen: Screen) -> str:
         return f"No job is waiting{aside}."
     if stats.eta_s is None:
         return screen.paint(f"{plural(backlog, 'job')} to do; none was completed recently{aside}.", "yellow")
-    return f"{plural(backlog, 'job')} to do, done in about {age(stats.eta_s)} at this rate{aside}."
+    basis = "in the last minute" if stats.eta_basis == LAST_MINUTE else "in this hour and the last"
+    speed = f"({rate(stats.eta_per_second or 0.0)} {basis})"
+    return cut(f"{plural(backlog, 'job')} to do, done in about {age(stats.eta_s)} {speed}{aside}.", screen.width)
 
 
 def _workers(stats: Stats, screen: Screen, most_jobs: int) -> list[str]:
