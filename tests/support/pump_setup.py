@@ -99,14 +99,20 @@ class PumpSetup:
 
     broker_class: type[UnreliableBroker] = UnreliableBroker
 
-    def __init__(self, *, count: int = 2, **breaker: Any) -> None:
+    def __init__(self, *, count: int = 2, root: str = "/data", after: str = "keep", **breaker: Any) -> None:
+        self.root = root.encode()
         self.clocks = ManualClocks()
         self.events = RecordedEvents()
         self.config: Config = config_from(
             {
                 "broker": "memory",
-                "worker": {"count": count, "heartbeat_ttl": f"{TTL_S}s", "backoff": {"jitter": 0}},
-                "producer": {"scan_dir": "/data"},
+                "worker": {
+                    "count": count,
+                    "heartbeat_ttl": f"{TTL_S}s",
+                    "backoff": {"jitter": 0},
+                    "after": {"completed": after},
+                },
+                "producer": {"scan_dir": root},
                 "handlers": [{"match": "**/*", "use": "fileq.handlers:checksum"}],
                 "circuit_breaker": breaker,
             }
@@ -129,7 +135,7 @@ class PumpSetup:
 
     def enqueue(self, *ids: str, signature: str | None = None) -> None:
         for id in ids:
-            path = b"/data/" + id.encode()
+            path = self.root + b"/" + id.encode()
             job = file_job(path, size=1, priority="low", now=NOW, signature=signature, id=id)
             version = Version(path, signature) if signature else None
             self.broker.enqueue([Entry(job, "low", version=version)])
@@ -157,4 +163,4 @@ class PumpSetup:
 
 
 def job_id(task: Task) -> str:
-    return task.path.removeprefix(b"/data/").decode()
+    return task.path.rpartition(b"/")[2].decode()

@@ -150,10 +150,10 @@ def test_a_traceback_shows_no_variables(set_up: SetUp, form: str) -> None:
 
 def test_on_a_console_nothing_breaks_a_line_or_moves_the_cursor(set_up: SetUp) -> None:
     emit, written = set_up(form="console")
-    emit(Happened("two\nlines\x1b[2J\udcff\u2028"))
+    emit(Happened("two\nlines\x1b[2J\udcff\u2028\x9b2J"))
     [line] = written.getvalue().splitlines()
     assert line.isprintable()
-    assert "two\\nlines\\x1b[2J\\udcff\\u2028" in line
+    assert "two\\nlines\\x1b[2J\\udcff\\u2028\\x9b2J" in line
 
 
 def test_auto_writes_json_when_stderr_is_not_a_terminal(set_up: SetUp) -> None:

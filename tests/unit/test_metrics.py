@@ -149,3 +149,11 @@ def test_the_lengths_of_the_broker_are_shown_by_place() -> None:
     assert {place: found[f"queue_length{{queue={place}}}"] for place in PLACES} == depths.lengths
     assert found["queue_oldest_age_seconds{queue=high}"] == 1.5
     assert found["fileq_broker_up"] == 1
+
+
+def test_an_unknown_reason_makes_no_new_series() -> None:
+    metrics = Metrics(["high", "low"])
+    before = series(metrics)
+    with pytest.raises(KeyError):
+        metrics(FilesSkipped({"made up": 3}))  # type: ignore[dict-item]
+    assert series(metrics).keys() == before.keys()

@@ -110,6 +110,8 @@ class SqliteInspector:
 
     def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
         with self._store.unit_of_work() as work:
+            records = [record for id in ids if (record := work.record(id)) is not None]
+            work.queued.locate({(r.queue, r.raw) for r in records if r.state == State.PENDING})
             return [_cancel(work, work.record(id)) for id in ids]
 
     def revive(self, revivals: Sequence[Revival]) -> list[bool]:

@@ -70,6 +70,9 @@ def list_dead(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> D
 def retry(broker: FullBroker, ids: Sequence[str], *, queue: str, is_dry_run: bool = False) -> DlqReport:
     """Puts these jobs back with the same id and all failure counts reset. `queue` is used where the record has none."""
     found = _by_ids(broker, ids)
+    jobs = [dead for id in dict.fromkeys(ids) if (dead := found.get(id)) is not None and dead.job is not None]
+    moved = [True] * len(jobs) if is_dry_run else broker.revive([revival(dead, queue) for dead in jobs])
+    is_moved = {dead.id: answer for dead, answer in zip(jobs, moved, strict=True)}
     results = []
     for id in dict.fromkeys(ids):
         dead = found.get(id)
@@ -77,7 +80,7 @@ def retry(broker: FullBroker, ids: Sequence[str], *, queue: str, is_dry_run: boo
             results.append(DeadJobResult(id, "unknown", reason=_NOT_DEAD))
         elif dead.job is None:
             results.append(DeadJobResult(id, "refused", reason=_NOT_A_JOB))
-        elif is_dry_run or broker.revive([revival(dead, queue)])[0]:
+        elif is_moved[id]:
             results.append(DeadJobResult(id, RETRY[is_dry_run], dead.job.filepath))
         else:
             results.append(DeadJobResult(id, "unknown", reason="it left the dead-letter queue a moment ago"))

@@ -234,3 +234,11 @@ def test_a_fenced_settlement_does_not_revive_the_heartbeat_of_its_slot(harness: 
     reply = harness.broker.settle_and_claim([EVERY_SETTLEMENT[verb](claim)], ["w1"])
     assert (reply.settled, reply.claims, reply.gone) == ((SettleResult.FENCED,), (), ())
     assert harness.broker.census().heartbeats == 0
+
+
+def test_the_same_settlement_twice_in_one_call_takes_effect_once(harness: Harness, verb: Verb) -> None:
+    settlement = EVERY_SETTLEMENT[verb](running(harness, "a"))
+    reply = harness.broker.settle_and_claim([settlement, settlement], [])
+    assert reply.settled == (SettleResult.DONE, SettleResult.DONE_ALREADY)
+    assert places_of(harness, "a") == [DESTINATION[verb]]
+    assert drift(harness) == 0
