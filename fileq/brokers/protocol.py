@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
+from fileq.brokers.replies import PendingReply
 from fileq.brokers.types import (
     CancelResult,
     Census,
@@ -75,35 +76,6 @@ class Subscription(Protocol):
         ...
 
     def close(self) -> None: ...
-
-
-class PendingReply(Protocol):
-    """A call of settle_and_claim that was sent, and whose reply may not be there yet. Used by one thread."""
-
-    is_answered: bool  # take() will not wait
-
-    def take(self) -> TurnReply:
-        """Waits for the reply and returns it, once. Raises what settle_and_claim raises."""
-        ...
-
-    def drop(self) -> None:
-        """Discards the reply. The call itself is not undone."""
-        ...
-
-
-class ReadyReply:
-    """The PendingReply of a broker that answers at once."""
-
-    is_answered = True
-
-    def __init__(self, reply: TurnReply) -> None:
-        self._reply = reply
-
-    def take(self) -> TurnReply:
-        return self._reply
-
-    def drop(self) -> None:
-        pass
 
 
 class Broker(Protocol):
@@ -198,6 +170,10 @@ class Broker(Protocol):
         Atomicity: each slot with its job. Repeat: no effect. Kill -9: the slots that are left become suspects."""
         ...
 
+    def breaker_resets(self) -> Mapping[str, int]:
+        """How often reset_breaker() was called for each route. Only reads."""
+        ...
+
     def waiter(self) -> Waiter: ...
 
     def subscribe(self) -> Subscription: ...
@@ -284,6 +260,12 @@ class Inspector(Protocol):
 
     def resume(self, queue: str) -> None:
         """Ends a pause and wakes the waiters. A repeat has no effect."""
+        ...
+
+    def reset_breaker(self, route: str) -> None:
+        """Raises the number of resets of a route; the empty name stands for all routes.
+
+        Atomicity: the number. Repeat: raises it again, which resets the breaker once more. Kill -9: raised or not."""
         ...
 
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from fileq.brokers.protocol import Broker, PendingReply
+from fileq.brokers.protocol import Broker
+from fileq.brokers.replies import PendingReply
 from fileq.brokers.types import TurnReply
 from fileq.worker.slot import Settling, Slot
 

@@ -10,7 +10,7 @@ from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.settlements import reap, settle
 from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.subscription import MemorySubscription
-from fileq.brokers.protocol import PendingReply, ReadyReply
+from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
     Enqueued,
     EnqueueResult,
@@ -243,6 +243,10 @@ class MemoryQueues:
             record.raw = claim.raw  # the record may hold the bytes of another copy
             self._store.push(record, front=True)
         self._store.count(now_ms, "released")
+
+    def breaker_resets(self) -> Mapping[str, int]:
+        with self._store.lock:
+            return dict(self._store.breaker_resets)
 
     # the ledger
 

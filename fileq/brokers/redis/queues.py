@@ -12,7 +12,6 @@ from itertools import chain
 import msgspec
 
 from fileq.brokers import wire_events
-from fileq.brokers.protocol import PendingReply, ReadyReply
 from fileq.brokers.redis.encoding import (
     as_claim,
     id_in,
@@ -25,6 +24,7 @@ from fileq.brokers.redis.in_flight import Replies
 from fileq.brokers.redis.scripts import Argument, Part
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
+from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
     Enqueued,
     EnqueueResult,
@@ -223,6 +223,10 @@ class RedisQueues:
 
     def deregister(self, slots: Sequence[str]) -> None:
         self._store.run("deregister", self._slot_keys(slots), tuple(slots))
+
+    def breaker_resets(self) -> Mapping[str, int]:
+        flat = self._store.call("HGETALL", self._store.keys.breaker_resets)
+        return {route.decode(): int(number) for route, number in zip(flat[::2], flat[1::2], strict=True)}
 
     # the ledger
 

@@ -13,7 +13,7 @@ import msgspec
 
 from fileq.brokers import wire_events
 from fileq.brokers.local_waiter import LocalWaiter
-from fileq.brokers.protocol import PendingReply, ReadyReply
+from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.sqlite.census import paused_queues
 from fileq.brokers.sqlite.queue_table import QueuedRow
 from fileq.brokers.sqlite.rate_window import RateWindow
@@ -208,6 +208,10 @@ class SqliteQueues:
                 if slot_row.raw is not None:
                     _give_back(work, claim_of(slot_row.slot, slot_row.raw, work.record, queue=last_queue))
                 work.change_slot(slot_row).forget(work.now_ms)
+
+    def breaker_resets(self) -> Mapping[str, int]:
+        with self._store.snapshot() as (db, _):
+            return dict(db.execute("SELECT route, number FROM breaker_resets").fetchall())
 
     # the ledger
 

@@ -18,13 +18,21 @@ STATS_FIELDS = (
     ("this_hour, last_hour", "seconds, produced, completed, failed (attempts), dead"),
     ("now", "the same over the last refreshes, with --watch; else null"),
     ("eta_s", "number or null: seconds until the backlog is done at the current rate"),
-    ("workers[]", "host, pid, version, started, queues, breaker, is_alive, slots, busy, jobs"),
+    (
+        "workers[]",
+        "host, pid, version, started, queues, breaker, breakers, is_claiming, is_alive, slots, busy, jobs",
+    ),
+    ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null)"),
     ("errors[]", "kind, this_hour, last_hour: failed attempts by kind of error"),
 )
 WORKERS_FIELDS = (
     ("at", "string (RFC 3339): the time of the broker's clock"),
-    ("workers[]", "host, pid, version, started, queues, breaker, is_alive, slots, busy, jobs"),
+    (
+        "workers[]",
+        "host, pid, version, started, queues, breaker, breakers, is_claiming, is_alive, slots, busy, jobs",
+    ),
+    ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
     ("slots, busy", "number: in all processes"),
 )
@@ -66,6 +74,11 @@ TRACE_FIELDS = (
 CANCEL_FIELDS = (
     ("results[]", "id, result (cancelled, requested, ended, unknown), state (string or null)"),
     ("within_s", "number: seconds within which a worker stops a running job"),
+)
+BREAKER_RESET_FIELDS = (
+    ("route", "string: the route whose breakers are reset; empty for all routes"),
+    ("open[]", "the breakers of that route that workers report: host, pid, route, state, error"),
+    ("within_s", "number: time until every worker has reset its breakers"),
 )
 PAUSE_FIELDS = (
     ("queue", "string"),
