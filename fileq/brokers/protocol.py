@@ -170,6 +170,10 @@ class Broker(Protocol):
         Atomicity: each slot with its job. Repeat: no effect. Kill -9: the slots that are left become suspects."""
         ...
 
+    def breaker_resets(self) -> Mapping[str, int]:
+        """How often reset_breaker() was called for each route. Only reads."""
+        ...
+
     def waiter(self) -> Waiter: ...
 
     def subscribe(self) -> Subscription: ...
@@ -256,6 +260,12 @@ class Inspector(Protocol):
 
     def resume(self, queue: str) -> None:
         """Ends a pause and wakes the waiters. A repeat has no effect."""
+        ...
+
+    def reset_breaker(self, route: str) -> None:
+        """Raises the number of resets of a route; the empty name stands for all routes.
+
+        Atomicity: the number. Repeat: raises it again, which resets the breaker once more. Kill -9: raised or not."""
         ...
 
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:

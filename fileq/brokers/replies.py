@@ -1,4 +1,4 @@
-"""The reply to a call of settle_and_claim that was sent and may not be answered yet."""
+"""The reply to a call of settle_and_claim that may still be on its way."""
 
 from __future__ import annotations
 

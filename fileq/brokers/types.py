@@ -100,6 +100,16 @@ class Suspect(Struct, frozen=True):
     claims: tuple[Claim, ...] = ()
 
 
+class OpenBreaker(Struct, frozen=True, omit_defaults=True):
+    """The breaker of a route that is not closed. `next_probe_ms` is the worker's clock; 0 while a probe decides."""
+
+    route: str
+    state: str
+    error: str = ""
+    failure_share: float = 0.0
+    next_probe_ms: int = 0
+
+
 class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     """What the registry knows of the worker process behind a slot."""
 
@@ -108,7 +118,9 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     started_ms: int
     version: str
     queues: tuple[str, ...]
-    breaker: str = "closed"
+    breaker: str = "closed"  # the worst state of all routes
+    breakers: tuple[OpenBreaker, ...] = ()
+    is_claiming: bool = True  # False while the breaker of every route is open
 
 
 class WorkerView(Struct, frozen=True):

@@ -233,11 +233,22 @@ class ProducerSettings(Section, frozen=True):
     max_pending: Annotated[CountOrZero, "pause while this many jobs are waiting; 0 = never"] = 0
 
 
+class CircuitBreakerSettings(Section, frozen=True):
+    enabled: Annotated[bool, "defer the jobs of a route while most of its attempts fail"] = True
+    failure_threshold: Annotated[
+        float, FractionKind(allows_zero=False), "share of failures that opens the breaker of a route"
+    ] = 0.5
+    window: Annotated[Seconds, "period over which failures are counted"] = 60.0
+    cooldown_period: Annotated[Seconds, "time until one job of the route is tried"] = 30.0
+    min_samples: Annotated[Count, "a breaker stays closed with fewer attempts in the window"] = 20
+
+
 class RouteSettings(Section, frozen=True):
     """Which handler gets which jobs. An option that is None is the worker's; resolve.py computes that."""
 
     is_sparse: ClassVar[bool] = True
 
+    name: Annotated[Filled | None, "name of the route; default: its type or its glob"] = None
     match: Annotated[Glob | None, "glob of the files, as in producer.include_globs"] = None
     type: Annotated[Filled | None, "type of the jobs"] = None
     use: Annotated[Function | None, "package.module:function"] = None
@@ -251,6 +262,7 @@ class RouteSettings(Section, frozen=True):
         tuple[Annotated[int | str, ExitOrExceptionKind()], ...],
         "exit codes and exceptions after which a job is not retried",
     ] = ()
+    circuit_breaker: Annotated[CircuitBreakerSettings | None, "like circuit_breaker; keys not set are its"] = None
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         for one, other in (("match", "type"), ("use", "command")):
@@ -261,15 +273,6 @@ class RouteSettings(Section, frozen=True):
                 yield "", f"has both {one} and {other}; keep one of them"
         if self.command is not None and not (self.command and self.command[0]):
             yield "command", "is empty; give the program and its arguments"
-
-
-class CircuitBreakerSettings(Section, frozen=True):
-    failure_threshold: Annotated[
-        float, FractionKind(allows_zero=False), "share of failures that opens the circuit breaker"
-    ] = 0.5
-    window: Annotated[Seconds, "period over which failures are counted"] = 60.0
-    cooldown_period: Annotated[Seconds, "time without claims before one job is tried"] = 30.0
-    min_samples: Annotated[Count, "the circuit breaker stays closed with fewer attempts in the window"] = 20
 
 
 class TracingSettings(Section, frozen=True):
@@ -301,7 +304,7 @@ class Config(Section, frozen=True):
         tuple[RouteSettings, ...], "routes; the first match wins; they come before decorated handlers"
     ] = (RouteSettings(match="**/*", use="fileq.handlers:checksum"),)
     handlers_are_given: Annotated[bool, NotAKey] = False  # whether a source set `handlers`; load() fills it in
-    circuit_breaker: Annotated[CircuitBreakerSettings, "stops claiming while too many jobs fail"] = (
+    circuit_breaker: Annotated[CircuitBreakerSettings, "one for each route; defers its jobs while many fail"] = (
         CircuitBreakerSettings()
     )
     observability: Annotated[ObservabilitySettings, "metrics, logs, traces"] = ObservabilitySettings()

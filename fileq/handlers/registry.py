@@ -60,6 +60,8 @@ def handler(
     isolation: Literal["process", "thread"] | None = None,
     in_place: bool = False,
     give_up_on: Sequence[int | str | type[BaseException]] = (),
+    name: str | None = None,
+    circuit_breaker: Mapping[str, Any] | None = None,
 ) -> Callable[[F], F]:
     """Routes files that match a glob, or jobs of a type, to the decorated function. The function itself is unchanged.
 
@@ -74,6 +76,8 @@ def handler(
         "isolation": isolation,
         "in_place": in_place or None,
         "give_up_on": list(give_up_on) or None,
+        "name": name,
+        "circuit_breaker": circuit_breaker,
     }
     options = {name: value for name, value in given.items() if value is not None}
 

@@ -226,8 +226,8 @@ class _Run:
             f"left {left:,}",
             *(describe(producer, self._rate_limit_key) if producer is not None else ()),
         ]
-        if self._worker.breaker.state != "closed":
-            parts.append(f"breaker {self._worker.breaker.state}")
+        for breaker in self._worker.breakers.open_ones():
+            parts.append(printable(f"breaker of {breaker.route} {breaker.state}"))
         if problem := self._worker.service.problem():
             parts.append(printable(problem))
         return "  ".join(parts)

@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 
 from fileq.brokers.protocol import Broker, Waiter
-from fileq.core.breaker import Breaker
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable
 from fileq.core.events import Emit
 from fileq.core.process_events import BrokerRefused, DrainStarted, WorkerFailed
 from fileq.runtime.outage import Outage
+from fileq.worker.breakers import Breakers
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.pump import KILL_GRACE_S, Pump
 
@@ -36,7 +36,7 @@ class WorkerService:
         pump: Pump,
         executor: Executor,
         broker: Broker,
-        breaker: Breaker,
+        breakers: Breakers,
         *,
         roots_problem: Callable[[], str],
         emit: Emit,
@@ -47,7 +47,7 @@ class WorkerService:
         self._pump = pump
         self._executor = executor
         self._broker = broker
-        self._breaker = breaker
+        self._breakers = breakers
         self._roots_problem = roots_problem
         self._emit = emit
         self._idle_s = idle_s
@@ -162,7 +162,7 @@ class WorkerService:
     def _longest_wait_s(self, may_claim: bool) -> float:
         now_s = time.monotonic()
         wait_s = min(self._idle_s, self._pump.next_due_s() - now_s)
-        if cooldown_s := self._breaker.cooldown_left_s():
+        if cooldown_s := self._breakers.next_probe_s():
             wait_s = min(wait_s, cooldown_s)
         return wait_s if may_claim else min(wait_s, NOT_ALLOWED_PAUSE_S)
 

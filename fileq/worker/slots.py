@@ -12,7 +12,7 @@ import time
 from collections.abc import KeysView, Mapping
 
 from fileq import __version__
-from fileq.brokers.types import WorkerInfo
+from fileq.brokers.types import OpenBreaker, WorkerInfo
 from fileq.core.claim import ClaimKey
 from fileq.worker.slot import Free, Running, Settling, Slot
 
@@ -74,5 +74,8 @@ class Slots:
         self._by_id = self.by_id = {other.id: other for other in slots}
         return new
 
-    def info(self, breaker: str = "closed") -> WorkerInfo:
-        return WorkerInfo(self._host, os.getpid(), self._started_ms, __version__, self._queues, breaker)
+    def info(
+        self, breaker: str = "closed", breakers: tuple[OpenBreaker, ...] = (), *, is_claiming: bool = True
+    ) -> WorkerInfo:
+        pid = os.getpid()
+        return WorkerInfo(self._host, pid, self._started_ms, __version__, self._queues, breaker, breakers, is_claiming)

@@ -9,7 +9,6 @@ from typing import Any
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Entry, Renewal, TurnReply
 from fileq.config import Config, config_from
-from fileq.core.breaker import Breaker
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, Version, file_job
@@ -17,6 +16,8 @@ from fileq.core.outcome import Released
 from fileq.core.settlement import Settlement, release
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
+from fileq.worker.breakers import breakers_of
+from fileq.worker.deferrals import Deferrals, DeferredRelease
 from fileq.worker.pump import Pump
 from tests.support.clocks import ManualClocks, RecordedEvents
 
@@ -99,7 +100,15 @@ class PumpSetup:
 
     broker_class: type[UnreliableBroker] = UnreliableBroker
 
-    def __init__(self, *, count: int = 2, root: str = "/data", after: str = "keep", **breaker: Any) -> None:
+    def __init__(
+        self,
+        *,
+        count: int = 2,
+        root: str = "/data",
+        after: str = "keep",
+        handlers: list[dict[str, Any]] | None = None,
+        **breaker: Any,
+    ) -> None:
         self.root = root.encode()
         self.clocks = ManualClocks()
         self.events = RecordedEvents()
@@ -113,21 +122,24 @@ class PumpSetup:
                     "after": {"completed": after},
                 },
                 "producer": {"scan_dir": root},
-                "handlers": [{"match": "**/*", "use": "fileq.handlers:checksum"}],
+                "handlers": handlers or [{"match": "**/*", "use": "fileq.handlers:checksum"}],
                 "circuit_breaker": breaker,
             }
         )
         self.broker = self.broker_class(self.config, clock=lambda: self.clocks.wall_ns() // 1_000_000)
         self.executor = FakeExecutor()
-        self.breaker = Breaker(self.config.circuit_breaker, clock=self.clocks.monotonic)
         routes = Routes.load(self.config, app_dir="")
+        self.deferrals = Deferrals(monotonic=self.clocks.monotonic)
+        self.breakers = breakers_of(routes, on_end=self.deferrals.end, clock=self.clocks.monotonic, emit=self.events)
+        self.release = DeferredRelease(self.broker, self.deferrals)
         self.pump = Pump(
             self.config,
             self.broker,
             self.executor,
             routes,
             self.config.paths,
-            self.breaker,
+            self.breakers,
+            self.deferrals,
             emit=self.events,
             monotonic=self.clocks.monotonic,
         )

@@ -93,6 +93,8 @@ def _inspect_and_repair(broker: RedisBroker) -> None:
     assert entry is not None
     assert dict(broker.ledger(b"/data")) == {b"/data/a": entry}
     assert broker.update_ledger([(b"/data/a", entry, LedgerEntry((("s2", "x"),)))]) == [True]
+    broker.reset_breaker("mail")
+    assert broker.breaker_resets() == {"mail": 1}
     assert broker.hourly(2)
     assert len(broker.overview().workers) == 1
     ids = [id for page in broker.ids() for id in page]

@@ -152,6 +152,10 @@ class MemoryInspector:
             self._store.paused.discard(queue)
             self._store.wake()
 
+    def reset_breaker(self, route: str) -> None:
+        with self._store.lock:
+            self._store.breaker_resets[route] += 1
+
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:
         store = self._store
         with store.lock:

@@ -244,6 +244,10 @@ class MemoryQueues:
             self._store.push(record, front=True)
         self._store.count(now_ms, "released")
 
+    def breaker_resets(self) -> Mapping[str, int]:
+        with self._store.lock:
+            return dict(self._store.breaker_resets)
+
     # the ledger
 
     def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]:

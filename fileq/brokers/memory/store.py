@@ -82,6 +82,7 @@ class MemoryStore:
         self.counters: Counter[str] = Counter()
         self.hourly: dict[int, Counter[str]] = defaultdict(Counter)
         self.paused: set[str] = set()
+        self.breaker_resets: Counter[str] = Counter()
         self.rate_window: tuple[int, int] = (0, 0)  # when it ends, permits taken in it
         self.order = ClaimOrder(self.queue_names, config.worker.starvation_share)
         self.waiters: set[LocalWaiter] = set()

@@ -132,6 +132,9 @@ class RedisInspector:
     def resume(self, queue: str) -> None:
         self._store.call("SREM", self._store.keys.paused, queue)
 
+    def reset_breaker(self, route: str) -> None:
+        self._store.call("HINCRBY", self._store.keys.breaker_resets, route, 1)
+
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:
         store = self._store
         wanted = _last_hours(store.now_ms(), hours)

@@ -226,6 +226,10 @@ class RedisQueues:
     def deregister(self, slots: Sequence[str]) -> None:
         self._store.run("deregister", self._slot_keys(slots), tuple(slots))
 
+    def breaker_resets(self) -> Mapping[str, int]:
+        flat = self._store.call("HGETALL", self._store.keys.breaker_resets)
+        return {route.decode(): int(number) for route, number in zip(flat[::2], flat[1::2], strict=True)}
+
     # the ledger
 
     def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]:

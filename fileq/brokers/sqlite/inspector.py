@@ -138,6 +138,11 @@ class SqliteInspector:
             work.db.execute("DELETE FROM paused WHERE queue = ?", (queue,))
         self._store.watcher.wake_all()
 
+    def reset_breaker(self, route: str) -> None:
+        sql = "INSERT INTO breaker_resets VALUES (?, 1) ON CONFLICT DO UPDATE SET number = number + 1"
+        with self._store.unit_of_work() as work:
+            work.db.execute(sql, (route,))
+
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:
         with self._store.snapshot() as (db, now_ms):
             return self._read_hours(db, now_ms, hours)

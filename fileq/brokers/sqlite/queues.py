@@ -209,6 +209,10 @@ class SqliteQueues:
                     _give_back(work, claim_of(slot_row.slot, slot_row.raw, work.record, queue=last_queue))
                 work.change_slot(slot_row).forget(work.now_ms)
 
+    def breaker_resets(self) -> Mapping[str, int]:
+        with self._store.snapshot() as (db, _):
+            return dict(db.execute("SELECT route, number FROM breaker_resets").fetchall())
+
     # the ledger
 
     def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]:

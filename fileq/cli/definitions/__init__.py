@@ -19,6 +19,7 @@ MODULES = (
     "job_commands",
     "dlq_commands",
     "queue_commands",
+    "breaker_command",
     "repair_commands",
 )
 

@@ -149,6 +149,34 @@ def set_paused(broker: FullBroker, queue: str, queues: Sequence[str], *, paused:
     return PauseResult(queue, paused, (queue in census.paused) != paused, census.pending[queue])
 
 
+class ReportedBreaker(Struct, frozen=True):
+    """A breaker that a worker reports as open or half-open."""
+
+    host: str
+    pid: int
+    route: str
+    state: str
+    error: str
+
+
+class BreakerReset(Struct, frozen=True):
+    route: str
+    open: tuple[ReportedBreaker, ...]
+    within_s: float  # time until every worker has read the request
+
+
+def reset_breaker(broker: FullBroker, route: str, heartbeat_ttl_s: float) -> BreakerReset:
+    """Requests that all workers close the breakers of this route, or with "" of all routes, at their next renewal."""
+    reported = tuple(
+        ReportedBreaker(process.host, process.pid, one.route, one.state, one.error)
+        for process in workers(broker).workers
+        for one in process.breakers
+        if route in ("", one.route)
+    )
+    broker.reset_breaker(route)
+    return BreakerReset(route, reported, heartbeat_ttl_s / 3)
+
+
 def workers(broker: FullBroker) -> WorkerList:
     overview = broker.overview(1)
     found = processes(overview.workers, overview.census.now_ms)

@@ -20,13 +20,21 @@ STATS_FIELDS = (
     ("eta_s", "number or null: seconds until the backlog is done at the current rate"),
     ("eta_per_second", "number or null: that rate: jobs that were completed or died, per second"),
     ("eta_basis", "string or null: of which time: last_minute, or last_hours if no job ended in the last minute"),
-    ("workers[]", "host, pid, version, started, queues, breaker, is_alive, slots, busy, jobs"),
+    (
+        "workers[]",
+        "host, pid, version, started, queues, breaker, breakers, is_claiming, is_alive, slots, busy, jobs",
+    ),
+    ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null)"),
     ("errors[]", "kind, this_hour, last_hour: failed attempts by kind of error"),
 )
 WORKERS_FIELDS = (
     ("at", "string (RFC 3339): the time of the broker's clock"),
-    ("workers[]", "host, pid, version, started, queues, breaker, is_alive, slots, busy, jobs"),
+    (
+        "workers[]",
+        "host, pid, version, started, queues, breaker, breakers, is_claiming, is_alive, slots, busy, jobs",
+    ),
+    ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
     ("slots, busy", "number: in all processes"),
 )
@@ -74,6 +82,11 @@ CANCEL_FIELDS = (
     ("within_s", "number: seconds within which a worker stops a running job"),
     ("count", "number: jobs that were cancelled or requested to stop, or would be with --dry-run"),
     ("is_dry_run", "boolean"),
+)
+BREAKER_RESET_FIELDS = (
+    ("route", "string: the route whose breakers are reset; empty for all routes"),
+    ("open[]", "the breakers of that route that workers report: host, pid, route, state, error"),
+    ("within_s", "number: time until every worker has reset its breakers"),
 )
 PAUSE_FIELDS = (
     ("queue", "string"),

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Overview, WorkerView
+from fileq.brokers.types import OpenBreaker, Overview, WorkerView
 from fileq.commands.admin.formatting import stamp
 from fileq.commands.admin.job_summary import waiting_since_ms
 from fileq.commands.admin.recent_rate import ended_per_second
@@ -41,6 +41,16 @@ class SlotSummary(Struct, frozen=True):
     running_s: float | None
 
 
+class BreakerSummary(Struct, frozen=True):
+    """The breaker of a route that is open or half-open."""
+
+    route: str
+    state: str
+    error: str
+    failure_share: float
+    next_probe: str | None
+
+
 class WorkerProcess(Struct, frozen=True):
     """One worker process."""
 
@@ -50,6 +60,8 @@ class WorkerProcess(Struct, frozen=True):
     started: str | None
     queues: tuple[str, ...]
     breaker: str
+    breakers: tuple[BreakerSummary, ...]
+    is_claiming: bool
     is_alive: bool
     slots: int
     busy: int
@@ -230,11 +242,18 @@ def _process(views: list[WorkerView], now_ms: int) -> WorkerProcess:
         started=stamp(info.started_ms),
         queues=info.queues,
         breaker=info.breaker,
+        breakers=tuple(map(_breaker, info.breakers)),
+        is_claiming=info.is_claiming and (info.breaker != "open" or bool(info.breakers)),
         is_alive=any(view.is_alive for view in views),
         slots=len(views),
         busy=len(jobs),
         jobs=tuple(sorted(jobs, key=lambda slot: (-(slot.running_s or 0), slot.slot))),
     )
+
+
+def _breaker(breaker: OpenBreaker) -> BreakerSummary:
+    next_probe = stamp(breaker.next_probe_ms)
+    return BreakerSummary(breaker.route, breaker.state, breaker.error, breaker.failure_share, next_probe)
 
 
 def _slot(view: WorkerView, now_ms: int) -> SlotSummary:
