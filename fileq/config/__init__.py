@@ -20,6 +20,7 @@ from fileq.config.load import Loaded, config_from, describe_broker_choice, load,
 from fileq.config.read import Origin
 from fileq.config.resolve import RouteOptions, inherit_from_worker
 from fileq.config.schema import (
+    MOVE,
     AfterSettings,
     BackoffSettings,
     CircuitBreakerSettings,
@@ -36,6 +37,7 @@ from fileq.config.schema import (
 from fileq.config.show import ListedSetting, example_yaml, markdown_table, redacted, to_listing
 
 __all__ = [
+    "MOVE",
     "AfterSettings",
     "BackoffSettings",
     "CircuitBreakerSettings",

@@ -13,7 +13,7 @@ import threading
 
 from msgspec import Struct
 
-from fileq.config import AfterSettings
+from fileq.config import MOVE, AfterSettings
 from fileq.core.claim import Claim
 from fileq.core.events import Emit, ignore
 from fileq.core.file_events import FileKept
@@ -21,8 +21,6 @@ from fileq.core.job import Version
 from fileq.core.settlement import Settlement, Verb
 from fileq.files.paths import Paths
 from fileq.files.version import signature_of
-
-MOVE = "move:"
 
 
 class PostActions:
