@@ -22,6 +22,7 @@ from fileq.config.password_file import PasswordFile
 from fileq.config.read import Origin
 from fileq.config.resolve import RouteOptions, inherit_from_worker
 from fileq.config.schema import (
+    MOVE,
     AfterSettings,
     BackoffSettings,
     CircuitBreakerSettings,
@@ -38,6 +39,7 @@ from fileq.config.schema import (
 from fileq.config.show import ListedSetting, example_yaml, markdown_table, redacted, to_listing
 
 __all__ = [
+    "MOVE",
     "AfterSettings",
     "BackoffSettings",
     "CircuitBreakerSettings",

@@ -1,7 +1,8 @@
 """Rules between keys: defaults that depend on other keys, what a route inherits from the worker, contradictions.
 
 Its input is a configuration whose values are valid each by itself; its output is valid as a whole. The only file it
-reads is `redis.password_file`; of the TLS files it only checks that they can be read.
+reads is `redis.password_file`; of the TLS files it only checks that they can be read. It resolves symbolic links to
+compare directories.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fileq.config.password_file import read_password
 from fileq.config.read import DEFAULT, Origin
 from fileq.config.schema import (
     DEFAULT_PREFIX,
+    MOVE,
     BackoffSettings,
     CircuitBreakerSettings,
     Config,
@@ -224,6 +226,17 @@ def _route_names_differ(draft: Draft) -> Iterator[str]:
             yield draft.origin(path).message(message)
 
 
+def _files_leave_scan_dir(draft: Draft) -> Iterator[str]:
+    """A file moved into scan_dir itself would be found again, under a new name each time."""
+    config = draft.config
+    scan_dir = os.path.abspath(draft.cwd / config.producer.scan_dir)
+    roots = {os.path.realpath(scan_dir), os.path.realpath(os.fsdecode(config.paths.here(os.fsencode(scan_dir))))}
+    for path in ("worker.after.completed", "worker.after.dead"):
+        rule = value_at(config, path)
+        if rule.startswith(MOVE) and os.path.realpath(draft.cwd / rule.removeprefix(MOVE)) in roots:
+            yield draft.invalid(path, "a directory other than producer.scan_dir, for example one below it")
+
+
 # A check is skipped if one of its values is known to be invalid: one mistake, one line.
 _CHECKS: tuple[tuple[Callable[[Draft], Iterator[str]], tuple[str, ...]], ...] = (
     (_one_password, ("redis.password", "redis.password_file")),
@@ -233,6 +246,7 @@ _CHECKS: tuple[tuple[Callable[[Draft], Iterator[str]], tuple[str, ...]], ...] = 
     (_queues_have_priorities, ("worker.priorities", "worker.queues")),
     (_default_priority_exists, ("worker.priorities", "producer.default_priority")),
     (_route_names_differ, ("handlers",)),
+    (_files_leave_scan_dir, ("worker.after", "worker.path_map", "worker.allowed_roots", "producer.scan_dir")),
     (_names_differ, ("redis.prefix", "worker", "producer.rate_limit_key")),
 )
 

@@ -43,6 +43,7 @@ Extension: TypeAlias = Annotated[str, TextKind(r"\.[^/]+", "an extension such as
 Module: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_]\w*(\.\w+)*", "a module such as package.module")]
 Function: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", "package.module:function")]
 After: TypeAlias = Annotated[str, TextKind(r"(?s)keep|delete|move:.+", "keep, delete or move:DIR")]
+MOVE = "move:"
 Isolation: TypeAlias = Literal["process", "thread"]
 Priority: TypeAlias = Annotated[
     str,
@@ -124,8 +125,15 @@ class BackoffSettings(Section, frozen=True):
 
 
 class AfterSettings(Section, frozen=True):
-    completed: Annotated[After, "the file of a completed job: keep, delete or move:DIR"] = "keep"
+    completed: Annotated[
+        After, "the file of a completed job: keep, delete or move:DIR; a DIR below scan_dir is not scanned"
+    ] = "keep"
     dead: Annotated[After, "the file of a dead job: keep, delete or move:DIR"] = "keep"
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The DIR of each `move:DIR`."""
+        return tuple(rule.removeprefix(MOVE) for rule in (self.completed, self.dead) if rule.startswith(MOVE))
 
 
 class WorkerSettings(Section, frozen=True):

@@ -193,11 +193,13 @@ def test_a_worker_on_another_machine_needs_the_mapped_root_and_not_scan_dir(cwd:
     assert doctor(**mapped).wrong == ["roots"]
 
 
-def test_moving_files_to_where_the_producer_finds_them_again_is_a_problem(cwd: Path, doctor: Doctor) -> None:
-    assert doctor(worker__after__completed="move:data/done").wrong == ["after"]
-    assert "'done/**'" in doctor.find("after")[0]["advice"]
-    assert doctor(worker__after__completed="move:data/done", producer__exclude_globs="[done/**]").code == 0
+def test_moving_files_below_scan_dir_is_sound_and_into_what_is_no_directory_a_problem(
+    cwd: Path, doctor: Doctor
+) -> None:
+    assert doctor(worker__after__completed="move:data/done").code == 0
+    assert "the producer does not scan" in doctor.find("after")[0]["detail"]
     assert doctor(worker__after__completed="move:done").code == 0
+    assert "scan" not in doctor.find("after")[0]["detail"]
     (cwd / "done").touch()
     assert doctor(worker__after__completed="move:done/today").wrong == ["after"]
 

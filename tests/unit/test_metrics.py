@@ -157,5 +157,5 @@ def test_an_unknown_reason_makes_no_new_series() -> None:
     metrics = Metrics(["high", "low"])
     before = series(metrics)
     with pytest.raises(KeyError):
-        metrics(FilesSkipped({"made up": 3}))  # type: ignore[dict-item]
+        metrics(SkippedFilesCounted({"made up": 3}))  # type: ignore[dict-item]
     assert series(metrics).keys() == before.keys()
