@@ -22,7 +22,6 @@ from fileq.config.password_file import PasswordFile
 from fileq.config.read import Origin
 from fileq.config.resolve import RouteOptions, inherit_from_worker
 from fileq.config.schema import (
-    MOVE,
     AfterSettings,
     BackoffSettings,
     CircuitBreakerSettings,
@@ -37,6 +36,7 @@ from fileq.config.schema import (
     WorkerSettings,
 )
 from fileq.config.show import ListedSetting, example_yaml, markdown_table, redacted, to_listing
+from fileq.config.value_types import MOVE
 
 __all__ = [
     "MOVE",

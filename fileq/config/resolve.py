@@ -20,16 +20,15 @@ from fileq.config.password_file import read_password
 from fileq.config.read import DEFAULT, Origin
 from fileq.config.schema import (
     DEFAULT_PREFIX,
-    MOVE,
     BackoffSettings,
     CircuitBreakerSettings,
     Config,
-    Isolation,
     RouteSettings,
     WorkerSettings,
     every_key,
 )
 from fileq.config.section import keys_of, to_plain
+from fileq.config.value_types import MOVE, Isolation
 from fileq.core.errors import ConfigError
 from fileq.core.units import format_duration
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Literal, Self
 
 from msgspec import field
 
@@ -25,35 +25,29 @@ from fileq.config.kinds import (
     SecretKind,
     SizeKind,
     TextKind,
-    UrlKind,
     mask_credentials,
     split_address,
 )
 from fileq.config.section import AtLeastOne, Key, NotAKey, Section, walk
+from fileq.config.value_types import (
+    MOVE,
+    OTLP_URL,
+    REDIS_URL,
+    After,
+    Count,
+    CountOrZero,
+    Extension,
+    Filled,
+    Function,
+    Glob,
+    Isolation,
+    Module,
+    Port,
+    Priority,
+    Seconds,
+    SecondsOrZero,
+)
 from fileq.files.paths import Paths
-
-Seconds: TypeAlias = Annotated[float, DurationKind()]
-SecondsOrZero: TypeAlias = Annotated[float, DurationKind(allows_zero=True)]
-Count: TypeAlias = Annotated[int, IntegerKind(minimum=1)]
-CountOrZero: TypeAlias = Annotated[int, IntegerKind()]
-Port: TypeAlias = Annotated[int, IntegerKind(maximum=65535)]
-Filled: TypeAlias = Annotated[str, TextKind(r"(?s).+", "text that is not empty")]
-Glob: TypeAlias = Annotated[str, TextKind(r"(?s).+", "a glob such as **/*.pdf")]
-Extension: TypeAlias = Annotated[str, TextKind(r"\.[^/]+", "an extension such as .pdf")]
-Module: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_]\w*(\.\w+)*", "a module such as package.module")]
-Function: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", "package.module:function")]
-After: TypeAlias = Annotated[str, TextKind(r"(?s)keep|delete|move:.+", "keep, delete or move:DIR")]
-MOVE = "move:"
-Isolation: TypeAlias = Literal["process", "thread"]
-Priority: TypeAlias = Annotated[
-    str,
-    TextKind(
-        r"(?!(scheduled|dead_letter|processing|completed|cancelled)\Z)[A-Za-z0-9_-]+",
-        "a name of letters, digits, _ and -, other than scheduled, dead_letter, processing, completed, cancelled",
-    ),
-]
-REDIS_URL = UrlKind(("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"), "redis://localhost:6379/0")
-OTLP_URL = UrlKind(("http", "https", "grpc"), "http://localhost:4318")
 
 DEFAULT_PREFIX = "jobqueue"
 DEFAULT_ADDRESS = "localhost:6379"

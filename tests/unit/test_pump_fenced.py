@@ -71,4 +71,4 @@ def test_a_death_is_a_failure_for_the_breaker() -> None:
     setup.pump.turn()
     setup.executor.end(Died("killed by a signal"))
     setup.pump.turn()
-    assert setup.breaker.state == "open"
+    assert setup.breakers.state == "open"
