@@ -65,6 +65,7 @@ def handler(
 ) -> Callable[[F], F]:
     """Routes files that match a glob, or jobs of a type, to the decorated function. The function itself is unchanged.
 
+    The glob matches the path below the root, case-sensitive: `*.pdf` is the top level only, `**/*.pdf` any depth.
     The options are those of a route in the configuration. Durations may also be numbers of seconds, and `give_up_on`
     may hold exception classes."""
     if callable(match):

@@ -21,6 +21,7 @@ from fileq.core.process_events import (
     RoleStopped,
     RoleStopping,
 )
+from fileq.handlers.route_warnings import warnings_of
 from fileq.handlers.routes import Routes
 from fileq.observe.http import open_endpoints
 from fileq.producer.producer import Producer, check_scan_dir
@@ -94,7 +95,7 @@ def run_worker(loaded: Loaded, app_dir: str, *, is_producing: bool = False) -> i
 def load_routes(loaded: Loaded, app_dir: str, emit: Emit) -> Routes:
     """Imports and checks every handler, before the first claim."""
     routes = Routes.load(loaded.config, app_dir=app_dir)
-    for warning in routes.warnings:
+    for warning in (*routes.warnings, *warnings_of(loaded.config, routes)):
         emit(HandlersWarned(warning))
     if not loaded.config.handlers_are_given and len(routes) <= 1:
         emit(HandlersUnset("files are only checksummed; set 'handlers' to process them"))

@@ -307,3 +307,14 @@ def test_check_imports_handlers_on_request(file: Path, capsys: pytest.CaptureFix
     assert any("mine_only" in route for route in printed["handlers"])
     assert any("(*.csv) matches only files of the top level" in warning for warning in printed["warnings"])
     assert any("no route matches every file" in warning for warning in printed["warnings"])
+
+
+def test_a_worker_warns_of_the_same_routes_at_its_start(file: Path) -> None:
+    file.write_text(f"handlers: [{{match: '*.pdf', use: '{CHECKSUM}'}}]\n")
+    ended = run("worker", "--once", cwd=file.parent)
+    assert ended.returncode == 0, ended.stderr
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    warned = [str(line) for line in lines if line["event"] == "handlers.warned"]
+    assert len(warned) == 2
+    assert "matches only files of the top level" in warned[0]
+    assert "no route matches every file" in warned[1]

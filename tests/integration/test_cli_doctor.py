@@ -229,3 +229,10 @@ def test_a_port_that_a_running_fileq_serves_is_not_a_problem(cwd: Path, doctor: 
         chosen = {"observability__metrics_bind": "127.0.0.1", "observability__metrics_port": program.port}
         assert doctor(**chosen).code == 0
         assert "served by a running fileq" in doctor.find("metrics port")[0]["detail"]
+
+
+def test_routes_that_match_less_than_they_seem_to_are_a_note(cwd: Path, doctor: Doctor) -> None:
+    report = doctor(handlers='[{match: "*.pdf", use: "fileq.handlers:checksum"}]')
+    assert report.code == 0
+    notes = [found["detail"] for found in doctor.find("handlers") if found["status"] == "unknown"]
+    assert ["of the top level" in notes[0], "no route matches every file" in notes[1]] == [True, True]

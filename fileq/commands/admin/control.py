@@ -17,7 +17,7 @@ from fileq.core.job import State, decode_or_none
 
 WOULD_CANCEL = "would_cancel"
 _UNFINISHED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED)
-_BATCH = 200
+_BATCH = 50  # one transaction on SQLite, in which no other process can write
 _READINGS = 5  # of the queues, by one `cancel --all`
 
 
