@@ -7,8 +7,8 @@ Each method of these protocols states three things, unless they follow from the 
 
 Rules for all methods:
 - They take and return batches; one job is a batch of one. Results have the order of the arguments.
-- They raise BrokerUnavailable if the broker is away and the same call may succeed later, and BrokerError if the broker
-  refused. The call may have taken effect before BrokerUnavailable was raised; repeating it is safe.
+- They raise BrokerUnavailable if the same call may succeed later, and BrokerError if the broker refused. The call may
+  have taken effect before BrokerUnavailable was raised; repeating it is safe.
 - A method that only reads may be repeated and killed at any time.
 - Jobs are kept as the exact bytes they came in (`raw`). Bytes that are not a job are moved like any other.
 - Time is the broker's clock, in milliseconds since the epoch.
@@ -132,8 +132,8 @@ class Broker(Protocol):
 
         Atomicity: each settlement as a whole (job, record, ledger, counters), and each claim as a whole (job, record,
         heartbeat, counters). No other call can see a job in two places or in none.
-        Repeat: a settlement is DONE_ALREADY, known by the claim's token. A slot that already holds a job gets that job
-        again, with a new token.
+        Repeat: a settlement is DONE_ALREADY if it took effect and is the slot's last one, otherwise FENCED; neither
+        changes anything. A slot that already holds a job gets that job again, with a new token.
         Kill -9: each job is in its queue, in its slot's processing list, or settled. A job in the processing list of a
         dead slot is found by suspects() when its heartbeat has ended."""
         ...

@@ -63,7 +63,7 @@ class TurnReply(Struct, frozen=True):
     settled: tuple[SettleResult, ...] = ()  # one for each settlement, in their order
     claims: tuple[Claim, ...] = ()
     gone: tuple[str, ...] = ()  # slots of the call that are not registered
-    paused: frozenset[str] = frozenset()  # queues from which no broker hands out jobs
+    paused: frozenset[str] = frozenset()  # queues whose jobs are not claimed
 
 
 class LeaseStatus(enum.StrEnum):
@@ -148,7 +148,7 @@ class Record(Struct, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     attempt_count: int = 0
     is_cancel_requested: bool = False
-    queued: int = 0  # copies of the job in queues that the counters include
+    queued: int = 0  # copies of the job in queues that are counted as produced or adopted
     deferred: str = ""  # why it was deferred last; empty once it has been settled in another way
     deferred_count: int = 0
 

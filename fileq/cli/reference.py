@@ -36,9 +36,9 @@ The fields listed below are stable. New fields may be added, so programs should 
 | 0 | done |
 | 1 | failed; `fsck` found an inconsistency, `doctor` found a problem |
 | 2 | wrong usage or configuration; one line for each problem |
-| 3 | a job died in this run of `all --once` or `worker --once` |
+| 3 | a job became a dead letter in this run of `all --once` or `worker --once` |
 | 4 | the broker is unreachable (reported within two seconds), or the SQLite database does not exist |
-| 130 | interrupted by Ctrl-C |
+| 130 | interrupted by Ctrl-C; with `--once` also by SIGTERM |
 """
 
 

@@ -1,4 +1,4 @@
-"""Loads the configuration, once. Nothing else in fileq reads the environment or a configuration file.
+"""Loads the configuration, once. No other module reads settings from the environment or from a file.
 
 Owns the order of the steps: sources.py gathers, read.py reads, resolve.py applies the rules between keys. Every entry
 point here raises one ConfigError that holds all problems.

@@ -120,7 +120,7 @@ class JobDead(AttemptEnded, frozen=True):
 
 
 class JobRecovered(AttemptEnded, frozen=True):
-    """The process that ran a job died and the job was given back, by its worker or by a reaper (`lost_by`, `verb`)."""
+    """The process that ran a job died; its worker, or a reaper (`lost_by`, `verb`), gave the job back."""
 
     name = "job.recovered"
     level = "warning"
@@ -134,7 +134,7 @@ class JobRecovered(AttemptEnded, frozen=True):
 
 
 class JobReleased(AttemptEnded, frozen=True):
-    """A job went back to the front of its queue because its worker stops; nothing is counted."""
+    """A job went back to the front of its queue because its worker stops; no failure and no recovery is counted."""
 
     name = "job.released"
     outcome = "released"

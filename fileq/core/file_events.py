@@ -43,7 +43,7 @@ class FileKept(Event, frozen=True):
     reason: str
 
 
-class FilesSkipped(Event, frozen=True):
+class SkippedFilesCounted(Event, frozen=True):
     """How many files one turn of the producer skipped, by reason."""
 
     name = "producer.files_skipped"

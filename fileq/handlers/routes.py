@@ -125,8 +125,8 @@ class Routes:
                 return "the job names neither a file nor a type"
             return f"no handler for {job.filepath!r}; add a route that matches it"
         if job.type == COMMAND_TYPE and not self._allows_commands:
-            return "commands that jobs bring along are disabled; worker.allow_commands: true enables them"
-        type = job.type[:_LONGEST_TYPE]  # anybody can push a job with a type of a megabyte
+            return "commands in jobs are disabled; worker.allow_commands: true enables them"
+        type = job.type[:_LONGEST_TYPE]  # another program can push a job with a type of a megabyte
         near = get_close_matches(type, self._types, n=1)
         known = ", ".join(self._types) or "none"
         advice = f"did you mean {near[0]!r}?" if near else f"known types: {known}"

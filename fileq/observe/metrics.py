@@ -28,7 +28,7 @@ from fileq.core.events import (
     JobProduced,
     JobRecovered,
 )
-from fileq.core.file_events import FilesSkipped, ScanFinished, SkipReason
+from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.process_events import BreakerOpened
 from fileq.observe.depths import OTHER_PLACES, UNKNOWN, Depths
 
@@ -110,7 +110,7 @@ class Metrics(Collector):
             JobRecovered: lambda event: self._add("reaper_recovered_total"),
             BreakerOpened: lambda event: self._add("circuit_breaker_trips_total"),
             ScanFinished: self._scanned,
-            FilesSkipped: self._files_skipped,
+            SkippedFilesCounted: self._files_skipped,
         }
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -159,7 +159,7 @@ class Metrics(Collector):
     def _scanned(self, event: ScanFinished) -> None:
         self._histograms["producer_scan_duration_seconds"].observe(event.seconds)
 
-    def _files_skipped(self, event: FilesSkipped) -> None:
+    def _files_skipped(self, event: SkippedFilesCounted) -> None:
         for reason, count in event.counts.items():
             self._skipped[reason] += count
 

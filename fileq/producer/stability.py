@@ -1,6 +1,6 @@
 """The stage that waits until files are complete. Never calls a broker, never opens a file.
 
-A file is stable when its size, modification time and inode have not changed for its settle time: a short one after its
+A file is stable when its size, modification time and inode have not changed for a while: a short while after its
 writer closed it or moved it in (`producer.settle`), a longer one when that is unknown (`producer.settle_unclosed`).
 
 The number of waiting files is bounded. A file without room is rejected; the caller requests a scan, which finds it
@@ -128,7 +128,7 @@ class Stability:
         return file
 
     def _has_aged(self, file: FoundFile) -> bool:
-        """Whether the file has not been touched for its settle time already.
+        """Whether the file has not been touched for long enough already.
 
         Timestamps prove it only if they were written by the clock of this machine."""
         if file.path in self._waiting or self._mounts.is_remote(os.path.dirname(file.path)):

@@ -26,7 +26,7 @@ _BREAKER_EVENTS = {"open": BreakerOpened, "half-open": BreakerHalfOpened, "close
 
 
 class WorkerParts(Struct, frozen=True):
-    """`services` is in the order of stopping. The worker stops first: the reaper must outlive running jobs."""
+    """`services` is in the order of stop(). Reaper and scheduler end at quiet(), while running jobs still finish."""
 
     service: WorkerService
     services: list[Service]

@@ -75,12 +75,12 @@ class WorkerService:
             self._emit(DrainStarted(running, "a second signal gives them back at once"))
         self._wake()
 
-    def stop(self, deadline_s: float) -> None:
-        """Lets running jobs finish until the deadline; then cancels them, then kills and releases them."""
+    def stop(self, timeout_s: float) -> None:
+        """Lets running jobs finish until the timeout; then cancels them, then kills and releases them."""
         self.quiet()
         if self._thread.ident is None:
             return
-        if not self._is_finished.wait(deadline_s):
+        if not self._is_finished.wait(timeout_s):
             self._kill(KILL_GRACE_S)
             self._is_finished.wait(KILL_GRACE_S + SETTLE_TIMEOUT_S + 5)
         self._thread.join(1.0)
@@ -136,10 +136,10 @@ class WorkerService:
         try:
             claimed = self._pump.turn(may_claim)
             if self._pump.reply_count > reply_count:
-                self._outage.over()
+                self._outage.ended()
         except BrokerUnavailable as error:
             self._drop_waiter()
-            self._wait(self._outage.met(error), watches_queues=False)
+            self._wait(self._outage.failed(error), watches_queues=False)
             return
         except BrokerError as error:
             # The broker answers but refuses: an operator has to fix it. Trying again loses nothing.
@@ -209,11 +209,11 @@ class WorkerService:
             self._turned_s = time.monotonic()
             try:
                 call()
-                self._outage.over()
+                self._outage.ended()
                 return
             except BrokerUnavailable as error:
                 # Outcomes are not collected here, so a ready executor would end every wait at once.
-                self._wait(self._outage.met(error), watches_queues=False, watches_executor=False)
+                self._wait(self._outage.failed(error), watches_queues=False, watches_executor=False)
 
     def _has_given_up(self) -> bool:
         """It should have ended by now, and the broker does not answer. Its heartbeats will run out, and a reaper will

@@ -68,7 +68,7 @@ class PostActions:
 
 
 def version_left(path: bytes, claim: Claim) -> Version | None:
-    """The version of the file that a handler has left which may change its file."""
+    """The version of the file after its handler ran, for handlers that change their file (`in_place`)."""
     if claim.job is None or not path:
         return None
     try:

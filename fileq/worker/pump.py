@@ -204,8 +204,9 @@ class Pump:
                 self._post_actions.add(settling.settlement, settling.processed)
 
     def _forget_calls(self) -> None:
-        """A reply was lost, so it is unknown what was claimed: the next renewal finds out. The settlements are sent
-        again. The other call is not: when it gets through, claiming may no longer be allowed."""
+        """A reply was lost, so it is unknown what was claimed: the next renewal finds out. All calls in flight are
+        dropped. Their settlements stay with their slots and go out with the next call. Their claims are not repeated,
+        because the worker may be stopping by then."""
         self._calls.drop()
         self._breaker.claimed([])  # the probe may not have been claimed; another one is allowed
         self._heartbeats.renew_now()

@@ -178,7 +178,7 @@ def test_a_watch_continues_while_the_server_is_unreachable(valkey: Server) -> No
     assert [bool(outage) for _, outage in seen] == [False, True, True, False]
     assert all(has_stats for has_stats, _ in seen), "the last stats stay on the screen"
     assert seen[1][1].startswith("unreachable for ")
-    assert "is away" in seen[1][1]
+    assert "is unavailable" in seen[1][1]
 
 
 def test_a_watch_on_a_pipe_prints_a_block_each_time_and_exits_0_on_ctrl_c(shell: CommandLine) -> None:

@@ -93,7 +93,7 @@ def test_a_setting_that_does_not_slow_the_producer_down_is_not_mentioned(on_sqli
     os.utime(on_sqlite.inbox / "a", (time.time() + 60, time.time() + 60))
     out, shown = show(on_sqlite, settle_unclosed="500ms", max_pending=1000)
     assert out.startswith("found 1, enqueued 1,")
-    assert "settling 1" in shown
+    assert "waiting until stable 1" in shown
     assert "held back" not in shown
 
 

@@ -1,4 +1,4 @@
-"""The keys of SPEC §3 to the letter: their names, types and contents, as any other client sees them."""
+"""The Redis keys of the contract: their names, types and contents, as any other client sees them."""
 
 import json
 import re

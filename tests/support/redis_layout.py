@@ -1,4 +1,4 @@
-"""The table of keys in SPEC §3, and a store that holds a key of every row."""
+"""The Redis keys of the contract, and a store that holds each of them."""
 
 import re
 

@@ -18,7 +18,7 @@ from fileq.core.events import (
     JobRecovered,
     JobReleased,
 )
-from fileq.core.file_events import FilesSkipped, ScanFinished, SkipReason
+from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.job import typed_job
 from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, RoleStopped
 from fileq.observe.depths import Depths
@@ -114,7 +114,7 @@ ATTEMPT = {"job_processing_duration_seconds_count": 1}
         (BreakerHalfOpened("open"), {}),
         (BreakerClosed("half-open"), {}),
         (ScanFinished(0.25, True), {"producer_scan_duration_seconds_count": 1}),
-        (FilesSkipped({SkipReason.LOOP: 2}), {"producer_files_skipped_total{reason=loop}": 2}),
+        (SkippedFilesCounted({SkipReason.LOOP: 2}), {"producer_files_skipped_total{reason=loop}": 2}),
         (RoleStopped(), {}),
     ],
 )

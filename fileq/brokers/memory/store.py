@@ -30,8 +30,8 @@ from fileq.core.job import State, Version, decode, decode_or_none
 class MemoryRecord(msgspec.Struct):
     """A job's record, changed in place.
 
-    `queued` counts the job's copies in queues that the counters include. A claim that finds it at zero has claimed a
-    copy that another program pushed, and counts it as adopted."""
+    `queued` is the number of copies of the job in queues that are counted as produced or adopted. A claim that finds
+    it at zero has claimed a copy that another program pushed, and counts it as adopted."""
 
     id: str
     state: State

@@ -117,9 +117,9 @@ class RedisInspector:
         records = [keys.record(r.id) for r in revivals]
         return [bool(n) for n in self._store.run("revive", records, tuple(chain.from_iterable(args)))]
 
-    def discard(self, elements: Sequence[tuple[str, bytes]]) -> int:
-        keys = [self._store.keys.record(id) for id, _ in elements]
-        return int(self._store.run("discard", keys, [raw for _, raw in elements]))
+    def discard(self, dead: Sequence[tuple[str, bytes]]) -> int:
+        keys = [self._store.keys.record(id) for id, _ in dead]
+        return int(self._store.run("discard", keys, [raw for _, raw in dead]))
 
     def pause(self, queue: str) -> None:
         self._store.call("SADD", self._store.keys.paused, queue)

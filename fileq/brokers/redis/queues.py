@@ -1,7 +1,8 @@
 """The hot path on Redis: enqueue, settle and claim, renew, promote, reap, the registry and the ledger.
 
-Every verb is one script and one round trip; the scripts are atomic, so a kill -9 leaves a call executed or not
-received. Nothing here decides what happens to a job: the settlement says it.
+Every verb that changes something is one script call in one round trip (enqueue: one for each 1,000 entries). Scripts
+are atomic, so a kill -9 leaves a call executed or not received. Nothing here decides what happens to a job: the
+settlement says it.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class RedisQueues:
         permits, wait_ms, words = self._store.link.checked(replies[0])
         results = [EnqueueResult(word.decode()) for word in words]
         if replies.is_repeated:
-            # The lost reply may have been "enqueued": "duplicate" would say that the job is not the caller's.
+            # The first sending may have enqueued the job, so DUPLICATE after a repeat means ENQUEUED.
             results = [EnqueueResult.ENQUEUED if r is EnqueueResult.DUPLICATE else r for r in results]
         return Enqueued(tuple(results), permits, wait_ms)
 
@@ -113,7 +114,8 @@ class RedisQueues:
         start = order.claims
         if slots:
             parts.append(Part("claim", wanted, self._slot_keys(slots), (start, order.every, *slots)))
-            # As if every slot found a job: a second call in flight counts on from there. The reply corrects it.
+            # Assumes that every slot gets a job, so that a second call in flight continues the count; the reply
+            # corrects it.
             order.claims += wanted
 
         def decode(replies: Replies) -> TurnReply:

@@ -38,11 +38,11 @@ class RedisRepairer:
         keys = [store.keys.record(id) for id in ids]
         return [bool(n) for n in store.run("restore", keys, (mode, *store.keys.split_patterns()[:2]))]
 
-    def unrecorded(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
-        return self._run_create_record("look", strays)
+    def unrecorded(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
+        return self._run_create_record("look", jobs)
 
-    def create_record(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
-        return self._run_create_record("repair", strays)
+    def create_record(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
+        return self._run_create_record("repair", jobs)
 
     def _run_create_record(self, mode: str, jobs: Sequence[UnrecordedJob]) -> list[bool]:
         if not jobs:

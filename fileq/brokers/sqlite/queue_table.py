@@ -64,7 +64,7 @@ class QueueTable:
     def _find_ends(self, queue: str) -> list[int]:
         first, last = _first_and_last(self._db, queue)
         if first > last:
-            # Positions begin again at 1, where old holes would hide new jobs from the length.
+            # Positions begin again at 1, where old holes would make the length too small.
             self._db.execute("DELETE FROM holes WHERE queue = ?", (queue,))
         ends = self._ends[queue] = [first - 1, last + 1]
         return ends

@@ -66,7 +66,7 @@ CREATE TABLE dead (
 CREATE INDEX dead_by_bytes ON dead (crc);
 
 -- One row for each slot: registry entry, processing list, heartbeat and last settlement. A deregistered slot keeps its
--- token, so that a late settlement of its is never taken for one made after it was registered again.
+-- token, so that its late settlement is never mistaken for one made after it was registered again.
 CREATE TABLE slots (
     slot           TEXT PRIMARY KEY,
     info           BLOB,                    -- JSON, NULL while not registered

@@ -122,9 +122,9 @@ COMMANDS = (
         words=("admin", "dlq", "list"),
         summary="list dead jobs with attempts, error and times",
         description="""\
-Lists the dead-letter queue, newest first: for each job its id, when it died, the number of its attempts, its queue, its
-file and the first line of its error. Bytes that are not a job are listed under raw-<sha1>. `fileq show ID` shows one
-job in full.""",
+Lists the dead-letter queue, newest first: for each job its id, when it became dead, the number of its attempts, its
+queue, its file and the first line of its error. Bytes that are not a job are listed under raw-<sha1>. `fileq show ID`
+shows one job in full.""",
         examples=(
             ("fileq dlq list", "the newest fifty"),
             ("fileq dlq list --match '*.pdf' --error timeout", "only jobs that match both conditions"),

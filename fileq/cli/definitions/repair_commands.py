@@ -62,7 +62,7 @@ COMMANDS = (
         words=("admin", "reprocess"),
         summary="enqueue known files again",
         description="""\
-Enqueues the newest known version of each file again, whether its last job was completed or died; for example after a
+Enqueues the newest known version of each file again, whether its last job was completed or is dead; for example after a
 handler was fixed. Skips and reports files that no longer exist, and files whose last job has not ended yet.""",
         examples=(
             ("fileq reprocess --match '*.pdf' --since 2h --dry-run", "show which files would be enqueued"),

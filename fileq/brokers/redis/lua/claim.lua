@@ -3,10 +3,10 @@
 --
 -- Part of settle_and_claim.
 -- own KEYS   of each slot: processing list, heartbeat
--- own ARGV   1 claims of this process so far, 2 every how many claims one starts at a lower queue (0 = never), then
---            the slots
+-- own ARGV   1 claims of this process so far, 2 every Nth claim starts at a lower queue (0 = none does), then the
+--            slots
 -- returns    numbers of the paused queues; slots that are not registered; five values for each claim: slot, queue
---            number (0 = held before, and its record does not say), raw, id ('' = it has none), start time; claims of
+--            number (0 = the slot held the job already, and its record has no queue), raw, id ('' = it has none), start time; claims of
 --            this process so far (a job given again does not count)
 local claims_made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
 local total = own_size
@@ -114,8 +114,8 @@ local function held_row(slot, raw)
   return { slot, queue_number[was[1] or ''] or 0, raw, id or '', was[2] or '0' }
 end
 
--- held: the raw that each registered slot holds, or false. taken: what this call gives to a slot, which the caller may
--- name twice.
+-- held: the raw that each registered slot holds, or false. taken: what this call gives to each slot; the caller may name
+-- a slot twice.
 local held, taken = {}, {}
 local registered, lists, heartbeats = read('HMGET', WORKERS, unpack(ARGV, own_args + 3, own_args + 2 + total)), {}, {}
 for i = 1, total do lists[i], heartbeats[i] = KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i] end
@@ -139,8 +139,8 @@ local function serve(i)
   end
   local number, front_raw = next_job()
   if not number then
-    -- Its settlement left the heartbeat to this claim. Without a settlement, a claim that finds no job must not renew a
-    -- lease that has run out.
+    -- The settlement of this slot did not renew the heartbeat, so this does. Without a settlement, a claim that finds
+    -- no job must not renew a lease that has expired.
     if is_freed[slot] then redis.call('SET', heartbeats[i], '', 'PX', HEARTBEAT_TTL) end
     return
   end
