@@ -45,7 +45,7 @@ def run_producer(loaded: Loaded) -> int:
             observers.watch_broker(broker)
             producer = Producer(config, broker, broker, emit=emit)
             pause_s = longest_pause_s(config.worker.heartbeat_ttl)
-            run_until_signal([ProducerService(producer, emit=emit, longest_pause_s=pause_s)], loaded, observers)
+            run_until_signal([ProducerService(producer, emit=emit, longest_pause_s=pause_s)], loaded, observers, broker)
     return 0
 
 
@@ -86,7 +86,7 @@ def run_worker(loaded: Loaded, app_dir: str, *, is_producing: bool = False) -> i
                 producer = Producer(config, broker, broker, emit=emit)
                 pause_s = longest_pause_s(config.worker.heartbeat_ttl)
                 services.append(ProducerService(producer, emit=without_outages(emit), longest_pause_s=pause_s))
-            run_until_signal(services, loaded, observers)
+            run_until_signal(services, loaded, observers, broker, routes)
     return 0
 
 
@@ -119,7 +119,9 @@ def warn_if_unsafe(broker: FullBroker, emit: Emit) -> None:
             emit(BrokerUnsafe(finding.name, finding.detail, finding.advice))
 
 
-def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Observers) -> None:
+def run_until_signal(
+    services: Sequence[Service], loaded: Loaded, observers: Observers, broker: FullBroker, routes: Routes | None = None
+) -> None:
     """Runs until the first signal, then stops within `shutdown_timeout`; a second signal stops at once."""
     observability, emit = loaded.config.observability, observers.emit
     with closing(StopSignals()) as signals:
@@ -135,7 +137,7 @@ def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Obs
         try:
             for service in services:
                 service.start()
-            emit(RoleStarted([service.name for service in services]))
+            emit(_started(services, loaded, broker, routes))
             signals.wait()
             emit(RoleStopping())
             observers.is_hurried = stop_in_time(services, loaded.config.worker.shutdown_timeout, signals)
@@ -144,6 +146,16 @@ def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Obs
             for service in services:
                 service.stop(0.0)
             endpoints.close()
+
+
+def _started(services: Sequence[Service], loaded: Loaded, broker: FullBroker, routes: Routes | None) -> RoleStarted:
+    return RoleStarted(
+        directory=loaded.config.producer.scan_dir,
+        broker=broker.kind,
+        routes=len(routes) if routes is not None else None,
+        handlers=list(dict.fromkeys(route.name for route in routes)) if routes is not None else None,
+        services=[service.name for service in services],
+    )
 
 
 def stop_in_time(services: Sequence[Service], timeout_s: float, signals: StopSignals) -> bool:
