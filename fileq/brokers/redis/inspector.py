@@ -106,8 +106,11 @@ class RedisInspector:
     def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
         if not ids:
             return []
-        queues = [record.queue if record else "" for record in self._store.records(ids)]
-        job_events = [wire_events.cancelled(id, queue) for id, queue in zip(ids, queues, strict=True)]
+        records = self._store.records(ids)
+        job_events = [
+            wire_events.cancelled(id, record.queue if record else "", record.raw if record else b"")
+            for id, record in zip(ids, records, strict=True)
+        ]
         reply = self._store.run("withdraw", [self._store.keys.record(id) for id in ids], job_events)
         return [CancelResult(word.decode()) for word in reply]
 
