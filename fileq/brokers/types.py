@@ -249,7 +249,9 @@ class CancelResult(enum.StrEnum):
 
 
 class WireEvent(Struct, frozen=True):
-    """One transition of a job as published to subscribers. The order of the fields is that of the JSON."""
+    """One transition of a job as published to subscribers. The order of the fields is that of the JSON.
+
+    `at` is the broker's time of the transition in ms since the epoch."""
 
     event: str
     job_id: str
@@ -259,3 +261,5 @@ class WireEvent(Struct, frozen=True):
     duration_ms: int
     error: str
     retry_count: int
+    filepath: str = ""
+    at: int = 0

@@ -27,6 +27,9 @@ class Event(Struct, frozen=True):
     hidden: ClassVar[tuple[str, ...]] = ()
 
 
+PATH_MAX = 4_096  # characters of a path in an event
+TYPE_MAX = 100
+
 Emit: TypeAlias = Callable[[Event], None]
 
 
@@ -38,9 +41,13 @@ def ignore(event: Event) -> None:
 
 
 class JobEvent(Event, frozen=True):
-    """`trace_id` and `span_id` are those of the job, or with tracing those of the span that the event belongs to."""
+    """`filepath` is the job's file and `type` its type; most jobs have one of them, bytes that are not a job neither.
+
+    `trace_id` and `span_id` are those of the job, or with tracing those of the span that the event belongs to."""
 
     job_id: str
+    filepath: str | None
+    type: str | None
     trace_id: str
     span_id: str
 
@@ -52,7 +59,6 @@ class JobProduced(JobEvent, frozen=True):
     hidden = ("job",)
     published_as: ClassVar[str] = "job:created"
 
-    filepath: str
     queue: str
     job: Job
 
@@ -242,7 +248,7 @@ def result_dropped(claim: Claim, reason: str) -> ResultDropped:
 
 
 def produced(job: Job, queue: str) -> JobProduced:
-    return JobProduced(job.id, job.trace_id, job.span_id, job.filepath, queue, job)
+    return JobProduced(*_ids_of_job(job), queue, job)
 
 
 def waited_ms(claim: Claim) -> int | None:
@@ -256,6 +262,14 @@ def waited_ms(claim: Claim) -> int | None:
     return None if ready is None else max(0, claim.claimed_ms - round(ready.timestamp() * 1000))
 
 
-def _ids(claim: Claim) -> tuple[str, str, str]:
-    job = claim.job
-    return (job.id, job.trace_id, job.span_id) if job is not None else (claim.id, "", "")
+_Ids: TypeAlias = tuple[str, str | None, str | None, str, str]
+
+
+def _ids(claim: Claim) -> _Ids:
+    return _ids_of_job(claim.job) if claim.job is not None else (claim.id, None, None, "", "")
+
+
+def _ids_of_job(job: Job) -> _Ids:
+    """The fields of JobEvent. Bounded: another program can push a job with a type of a megabyte."""
+    type = job.type[:TYPE_MAX] if job.type is not None else None
+    return job.id, job.filepath[:PATH_MAX] or None, type, job.trace_id, job.span_id

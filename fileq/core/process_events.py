@@ -120,10 +120,14 @@ class HandlersWarned(Event, frozen=True):
 
 
 class RoleStarted(Event, frozen=True):
-    """All services run."""
+    """All services run. `directory`: `scan_dir`. `routes` and `handlers`: how many routes a worker has, and to what."""
 
     name = "role.started"
 
+    directory: str
+    broker: str
+    routes: int | None
+    handlers: list[str] | None
     services: list[str]
 
 
@@ -219,6 +223,9 @@ class ThreadAbandoned(Event, frozen=True):
 
     worker_id: str
     reason: str
+    job_id: str | None = None
+    filepath: str | None = None
+    type: str | None = None
 
 
 class HttpOpened(Event, frozen=True):

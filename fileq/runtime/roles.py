@@ -88,7 +88,7 @@ def run_worker(loaded: Loaded, app_dir: str, *, is_producing: bool = False) -> i
                 producer = Producer(config, broker, broker, emit=emit)
                 pause_s = longest_pause_s(config.worker.heartbeat_ttl)
                 services.append(ProducerService(producer, emit=without_outages(emit), longest_pause_s=pause_s))
-            run_until_signal(services, loaded, observers, broker)
+            run_until_signal(services, loaded, observers, broker, routes)
     return 0
 
 
@@ -121,7 +121,9 @@ def warn_if_unsafe(broker: FullBroker, emit: Emit) -> None:
             emit(BrokerUnsafe(finding.name, finding.detail, finding.advice))
 
 
-def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Observers, broker: FullBroker) -> None:
+def run_until_signal(
+    services: Sequence[Service], loaded: Loaded, observers: Observers, broker: FullBroker, routes: Routes | None = None
+) -> None:
     """Runs until the first signal, then stops within `shutdown_timeout`; a second signal stops at once.
 
     Raises BrokerRemoved if the broker's data was deleted."""
@@ -140,7 +142,7 @@ def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Obs
             for service in services:
                 service.start()
             watch.start()
-            emit(RoleStarted([service.name for service in services]))
+            emit(_started(services, loaded, broker, routes))
             signals.wait()
             emit(RoleStopping())
             if watch.error is not None:
@@ -153,6 +155,16 @@ def run_until_signal(services: Sequence[Service], loaded: Loaded, observers: Obs
             for service in services:
                 service.stop(0.0)
             endpoints.close()
+
+
+def _started(services: Sequence[Service], loaded: Loaded, broker: FullBroker, routes: Routes | None) -> RoleStarted:
+    return RoleStarted(
+        directory=loaded.config.producer.scan_dir,
+        broker=broker.kind,
+        routes=len(routes) if routes is not None else None,
+        handlers=list(dict.fromkeys(route.name for route in routes)) if routes is not None else None,
+        services=[service.name for service in services],
+    )
 
 
 def stop_in_time(services: Sequence[Service], timeout_s: float, signals: StopSignals) -> bool:

@@ -95,7 +95,7 @@ ATTEMPT = {"job_processing_duration_seconds_count": 1}
 @pytest.mark.parametrize(
     ("event", "added"),
     [
-        (JobProduced("x", "", "", "/in/a", "low", JOB), {"jobs_produced_total": 1}),
+        (JobProduced("x", "/in/a", None, "", "", "low", JOB), {"jobs_produced_total": 1}),
         (claim_event(JOB, waited_ms=250), {"jobs_consumed_total": 1, "job_pickup_latency_seconds_count": 1}),
         (claim_event(JOB), {"jobs_consumed_total": 1}),
         (end_event(JobCompleted, duration_ms=250), {"jobs_completed_total": 1, **ATTEMPT}),

@@ -66,7 +66,7 @@ def test_no_two_events_share_a_name() -> None:
 def test_every_event_about_a_job_has_its_ids() -> None:
     for kind in event_types():
         if kind.name.startswith("job."):
-            assert kind.__struct_fields__[:3] == ("job_id", "trace_id", "span_id")
+            assert kind.__struct_fields__[:5] == ("job_id", "filepath", "type", "trace_id", "span_id")
 
 
 def test_every_event_class_is_emitted_somewhere() -> None:

@@ -99,7 +99,7 @@ class MemoryInspector:
             return CancelResult.ENDED
         record.error, record.deferred = "cancelled", ""
         store.end(record, State.CANCELLED, now_ms)
-        store.publish(wire_events.cancelled(record.id, record.queue))
+        store.publish(now_ms, wire_events.cancelled(record.id, record.queue, record.raw))
         return CancelResult.CANCELLED
 
     def revive(self, revivals: Sequence[Revival]) -> list[bool]:

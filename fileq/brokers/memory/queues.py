@@ -84,7 +84,7 @@ class MemoryQueues:
         if entry.version is not None:
             store.learn(entry.version, entry.job.id)
         store.count(now_ms, "produced")
-        store.publish(wire_events.created(entry.job))
+        store.publish(now_ms, wire_events.created(entry.job))
 
     # settle and claim
 
@@ -116,7 +116,7 @@ class MemoryQueues:
                 store.count(now_ms, "consumed")
                 self._mark_running(slot, queue, raw, now_ms)
                 claim = store.claim_of(slot, raw, queue, token=store.next_token(slot))
-                store.publish(wire_events.started(claim) if claim.job is not None else b"")
+                store.publish(now_ms, wire_events.started(claim) if claim.job is not None else b"")
                 return claim
         return None
 

@@ -47,7 +47,7 @@ def _apply(store: MemoryStore, s: Settlement, now_ms: int) -> None:
         _move(store, s, record, now_ms)
     store.processing[s.claim.slot].remove(s.claim.raw)
     _count(store, s, now_ms)
-    store.publish(wire_events.settled(s))
+    store.publish(now_ms, wire_events.settled(s))
 
 
 def _move(store: MemoryStore, s: Settlement, record: MemoryRecord, now_ms: int) -> None:

@@ -21,6 +21,7 @@ from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.subscription import MemorySubscription
 from fileq.brokers.order import ClaimOrder
 from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, Census, LedgerEntry, Record, WorkerInfo
+from fileq.brokers.wire_events import stamped
 from fileq.config import Config
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
@@ -204,8 +205,9 @@ class MemoryStore:
 
     # waking and events
 
-    def publish(self, event: bytes) -> None:
-        if event:
+    def publish(self, now_ms: int, event: bytes) -> None:
+        if event and self.subscriptions:
+            event = stamped(event, now_ms)
             for subscription in tuple(self.subscriptions):
                 subscription.put(event)
 

@@ -109,7 +109,7 @@ class RedisInspector:
         jobs = []
         for id, record in zip(ids, self._store.records(ids), strict=True):
             queue, raw = (record.queue, record.raw) if record else ("", b"")
-            event = wire_events.cancelled(id, queue)
+            event = wire_events.cancelled(id, queue, raw)
             place = self._store.keys.list_of(queue) or ""
             jobs.append(SearchedJob((self._store.keys.record(id),), (event,), place, raw))
         return [CancelResult(word.decode()) for word in run_searching(self._store, "withdraw", jobs)]

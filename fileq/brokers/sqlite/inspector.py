@@ -170,7 +170,7 @@ def _cancel(work: UnitOfWork, record: RecordRow | None) -> CancelResult:
     record.error, record.deferred = "cancelled", ""
     work.change_record(record)
     work.end(record, State.CANCELLED)
-    work.publish(wire_events.cancelled(record.id, record.queue) if work.has_subscribers else b"")
+    work.publish(wire_events.cancelled(record.id, record.queue, record.raw) if work.has_subscribers else b"")
     return CancelResult.CANCELLED
 
 

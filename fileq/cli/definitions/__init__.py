@@ -16,6 +16,7 @@ MODULES = (
     "doctor_command",
     "completion_command",
     "stats_commands",
+    "events_command",
     "job_commands",
     "dlq_commands",
     "queue_commands",

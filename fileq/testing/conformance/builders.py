@@ -314,7 +314,7 @@ def snapshot(harness: Harness, *ids: str) -> Any:
 
 @contextmanager
 def subscribed(harness: Harness) -> Iterator[Any]:
-    """Yields `next_events(n)`, which returns the next n events and fails if one is missing."""
+    """Yields `next_events(n)`, which returns the next n events without their time, and fails if one is missing."""
     subscription = harness.broker.subscribe()
 
     def next_events(count: int) -> list[WireEvent]:
@@ -322,7 +322,7 @@ def subscribed(harness: Harness) -> Iterator[Any]:
         for _ in range(count):
             event = subscription.get(10.0)
             assert event is not None, f"{count} events were expected, received {found}"
-            found.append(msgspec.json.decode(event, type=WireEvent))
+            found.append(msgspec.structs.replace(msgspec.json.decode(event, type=WireEvent), at=0))
         return found
 
     try:

@@ -22,6 +22,7 @@ from queue import SimpleQueue
 
 from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit, ignore
+from fileq.core.job import decode_or_none
 from fileq.core.process_events import ThreadAbandoned
 from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
@@ -189,7 +190,7 @@ class ThreadExecutor:
             running.token.pop()
         except IndexError:
             return False
-        self._emit(ThreadAbandoned(running.task.key.slot, reason))
+        self._emit(_abandoned(running.task, reason))
         self._add_thread()
         return True
 
@@ -223,3 +224,10 @@ class ThreadExecutor:
             self._finished.append(running)
             self._signal.notify()
         self._threads.discard(threading.current_thread())
+
+
+def _abandoned(task: Task, reason: str) -> ThreadAbandoned:
+    job = decode_or_none(task.raw)
+    if job is None:
+        return ThreadAbandoned(task.key.slot, reason)
+    return ThreadAbandoned(task.key.slot, reason, job.id, job.filepath or None, job.type)
