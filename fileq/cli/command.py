@@ -49,10 +49,14 @@ class Invocation:
     def loaded(self, *sets: str) -> Loaded:
         """The configuration from --config, --set and `sets`, the flags that stand for a setting. Loaded once."""
         if self._loaded is None:
-            from fileq.config import load
-
-            self._loaded = load(self.options.config, [*self._level(), *self.options.sets, *sets])
+            self._loaded = self.load_again(*sets)
         return self._loaded
+
+    def load_again(self, *sets: str) -> Loaded:
+        """The configuration as it is in its sources now."""
+        from fileq.config import load
+
+        return load(self.options.config, [*self._level(), *self.options.sets, *sets])
 
     def _level(self) -> list[str]:
         """The log level that -v and -q stand for; --set has precedence."""

@@ -13,6 +13,7 @@
 | resolve.py  | rules between keys; what a route inherits from the worker                            |
 | password_file.py | the password in its file, read again when it may have changed                    |
 | load.py     | the steps in order: gather, read, resolve                                            |
+| reload.py   | which settings a running process can take over                                       |
 | show.py     | listings, the example file, the table in the README                                  |
 | edit.py     | one setting changed in the file, comments kept                                       |
 """
@@ -20,6 +21,7 @@
 from fileq.config.load import Loaded, config_from, describe_broker_choice, load, route_from
 from fileq.config.password_file import PasswordFile
 from fileq.config.read import Origin
+from fileq.config.reload import changed_keys, with_reloadable
 from fileq.config.resolve import RouteOptions, inherit_from_worker
 from fileq.config.schema import (
     AfterSettings,
@@ -57,6 +59,7 @@ __all__ = [
     "TlsSettings",
     "TracingSettings",
     "WorkerSettings",
+    "changed_keys",
     "config_from",
     "describe_broker_choice",
     "example_yaml",
@@ -66,4 +69,5 @@ __all__ = [
     "redacted",
     "route_from",
     "to_listing",
+    "with_reloadable",
 ]

@@ -52,6 +52,25 @@ class BrokerRefused(Event, frozen=True):
     error: str
 
 
+class ConfigReloaded(Event, frozen=True):
+    """After SIGHUP: handlers were imported again, `changed` is in use now, `needs_restart` is not."""
+
+    name = "config.reloaded"
+
+    changed: list[str]
+    needs_restart: list[str]
+
+
+class ConfigRefused(Event, frozen=True):
+    """After SIGHUP: the new configuration or its handlers have errors, and nothing was changed."""
+
+    name = "config.refused"
+    level = "error"
+
+    problems: list[str]
+    reason: str
+
+
 class BrokerDataRemoved(Event, frozen=True):
     """The database file was deleted or replaced while in use; the process ends with exit code 1."""
 

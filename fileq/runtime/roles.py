@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from fileq.brokers import open_broker
@@ -21,24 +21,27 @@ from fileq.core.process_events import (
     RoleStopped,
     RoleStopping,
 )
+from fileq.handlers.reload import reload_routes
 from fileq.handlers.route_warnings import warnings_of
 from fileq.handlers.routes import Routes
 from fileq.observe.http import open_endpoints
 from fileq.producer.producer import Producer, check_scan_dir
 from fileq.runtime.broker_watch import BrokerWatch
+from fileq.runtime.live_worker import LiveWorker
 from fileq.runtime.observers import Observers
 from fileq.runtime.outage import longest_pause_s, without_outages
 from fileq.runtime.produce_once import produce_once, progress
 from fileq.runtime.producer_service import ProducerService
+from fileq.runtime.reload import Reloader
 from fileq.runtime.service import Service
 from fileq.runtime.signals import StopSignals
-from fileq.runtime.worker_build import build_worker
+from fileq.runtime.worker_build import WorkerParts, build_worker
 
 HURRY_S = 5.0  # for giving back the jobs in progress
 
 
-def run_producer(loaded: Loaded) -> int:
-    """Scans, watches and enqueues until a signal arrives."""
+def run_producer(loaded: Loaded, read: Callable[[], Loaded]) -> int:
+    """Scans, watches and enqueues until a signal arrives. `read` reads the configuration again."""
     config = loaded.config
     check_scan_dir(config)
     with closing(Observers(config)) as observers:
@@ -47,7 +50,8 @@ def run_producer(loaded: Loaded) -> int:
             observers.watch_broker(broker)
             producer = Producer(config, broker, broker, emit=emit)
             pause_s = longest_pause_s(config.worker.heartbeat_ttl)
-            run_until_signal([ProducerService(producer, emit=emit, longest_pause_s=pause_s)], loaded, observers, broker)
+            service = ProducerService(producer, emit=emit, longest_pause_s=pause_s)
+            run_until_signal([service], Reloader(loaded, read, None, emit), observers, broker)
     return 0
 
 
@@ -71,8 +75,9 @@ def run_producer_once(loaded: Loaded) -> int:
     return 0
 
 
-def run_worker(loaded: Loaded, app_dir: str, *, is_producing: bool = False) -> int:
-    """Claims and runs jobs until a signal arrives. `is_producing` (role `all`) also scans and watches."""
+def run_worker(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, *, is_producing: bool = False) -> int:
+    """Claims and runs jobs until a signal arrives. `is_producing` (role `all`) also scans and watches. `read` reads the
+    configuration again."""
     config = loaded.config
     if is_producing:
         check_scan_dir(config)
@@ -81,25 +86,38 @@ def run_worker(loaded: Loaded, app_dir: str, *, is_producing: bool = False) -> i
         routes = load_routes(loaded, app_dir, emit)
         with closing(start_broker(loaded, emit)) as broker:
             observers.watch_broker(broker)
-            worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit)
-            observers.watch_worker(worker, config.worker.count)
+
+            def build(loaded: Loaded, routes: Routes | None = None) -> WorkerParts:
+                if routes is None:
+                    routes = reload_routes(loaded.config, app_dir=app_dir)
+                    report_routes(routes, loaded, emit)
+                worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit)
+                observers.watch_worker(worker, loaded.config.worker.count)
+                return worker
+
+            worker = build(loaded, routes)
             services = list(worker.services)
             if is_producing:
                 producer = Producer(config, broker, broker, emit=emit)
                 pause_s = longest_pause_s(config.worker.heartbeat_ttl)
                 services.append(ProducerService(producer, emit=without_outages(emit), longest_pause_s=pause_s))
-            run_until_signal(services, loaded, observers, broker, routes)
+            live = LiveWorker(worker, services, build)
+            run_until_signal(services, Reloader(loaded, read, live, emit), observers, broker, routes)
     return 0
 
 
 def load_routes(loaded: Loaded, app_dir: str, emit: Emit) -> Routes:
     """Imports and checks every handler, before the first claim."""
     routes = Routes.load(loaded.config, app_dir=app_dir)
+    report_routes(routes, loaded, emit)
+    return routes
+
+
+def report_routes(routes: Routes, loaded: Loaded, emit: Emit) -> None:
     for warning in (*routes.warnings, *warnings_of(loaded.config, routes)):
         emit(HandlersWarned(warning))
     if not loaded.config.handlers_are_given and len(routes) <= 1:
         emit(HandlersUnset("files are only checksummed; set 'handlers' to process them"))
-    return routes
 
 
 def start_broker(loaded: Loaded, emit: Emit) -> FullBroker:
@@ -122,34 +140,42 @@ def warn_if_unsafe(broker: FullBroker, emit: Emit) -> None:
 
 
 def run_until_signal(
-    services: Sequence[Service], loaded: Loaded, observers: Observers, broker: FullBroker, routes: Routes | None = None
+    services: Sequence[Service],
+    reloader: Reloader,
+    observers: Observers,
+    broker: FullBroker,
+    routes: Routes | None = None,
 ) -> None:
     """Runs until the first signal, then stops within `shutdown_timeout`; a second signal stops at once.
 
-    Raises BrokerRemoved if the broker's data was deleted."""
-    observability, emit = loaded.config.observability, observers.emit
-    with closing(StopSignals()) as signals, closing(BrokerWatch(broker, signals.end_wait, emit)) as watch:
+    SIGHUP reloads. Raises BrokerRemoved if the broker's data was deleted."""
+    observability, emit = reloader.loaded.config.observability, observers.emit
+    with closing(StopSignals(reloads=True)) as signals, closing(BrokerWatch(broker, signals.end_wait, emit)) as watch:
         endpoints = open_endpoints(
             observability.metrics_bind,
             observability.metrics_port,
             services,
             observers.metrics.text,
             broker_problem=observers.broker_problem,
-            is_port_chosen=loaded.is_set("observability.metrics_port"),
+            is_port_chosen=reloader.loaded.is_set("observability.metrics_port"),
             emit=emit,
         )
         try:
             for service in services:
                 service.start()
             watch.start()
-            emit(_started(services, loaded, broker, routes))
+            emit(_started(services, reloader.loaded, broker, routes))
+            signals.on_hangup = reloader.reload
             signals.wait()
+            signals.on_hangup = None
             emit(RoleStopping())
+            services = [*reloader.retired, *services]
             if watch.error is not None:
                 for service in services:
                     service.hurry()
                 raise watch.error
-            observers.is_hurried = stop_in_time(services, loaded.config.worker.shutdown_timeout, signals)
+            timeout_s = reloader.loaded.config.worker.shutdown_timeout
+            observers.is_hurried = stop_in_time(services, timeout_s, signals)
             emit(RoleStopped())
         finally:
             for service in services:

@@ -58,6 +58,7 @@ class WorkerService:
         self._backoff_s = 0.0
         self._backs_off_until_s = 0.0  # the queues are not watched before
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_stopping = False
         self._grace_s: float | None = None  # set by a request to stop the running jobs
         self._gives_up_s = float("inf")
         self._turned_s = time.monotonic()
@@ -70,10 +71,20 @@ class WorkerService:
         self._thread.start()
 
     def quiet(self) -> None:
-        was_quiet, self._pump.is_quiet = self._pump.is_quiet, True
-        if not was_quiet and (running := self._pump.running_count):
+        was_stopping, self._is_stopping = self._is_stopping, True
+        self._pump.is_quiet = True
+        if not was_stopping and (running := self._pump.running_count):
             self._emit(DrainStarted(running, "a second signal gives them back at once"))
         self._wake()
+
+    def retire(self) -> None:
+        """Ends when the running jobs have ended, without a deadline: another worker has taken over."""
+        self._pump.is_quiet = True
+        self._wake()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
 
     def stop(self, timeout_s: float) -> None:
         """Lets running jobs finish until the timeout; then cancels them, then kills and releases them."""

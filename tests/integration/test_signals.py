@@ -64,3 +64,36 @@ signals.close()
 print("ended")
 """
     assert [output_of(code) for _ in range(5)] == ["ended"] * 5
+
+
+RELOADS = """
+signals.close()
+signal.signal(signal.SIGHUP, {before})
+signals = StopSignals(reloads=True)
+signals.on_hangup = lambda: print("hangup")
+send(signal.SIGHUP)
+threading.Timer(0.2, signals.end_wait).start()
+print(signals.wait())
+"""
+
+
+def test_sighup_stops_a_program_that_can_not_reload() -> None:
+    assert output_of("send(signal.SIGHUP); print(signals.wait())") == "True"
+
+
+def test_sighup_reloads_a_program_without_a_terminal() -> None:
+    assert output_of("os.setsid()" + RELOADS.format(before="signal.SIG_DFL")).split() == ["hangup", "False"]
+
+
+def test_sighup_stops_a_program_that_has_a_terminal() -> None:
+    code = """
+os.setsid()
+import fcntl, termios
+_, terminal = os.openpty()
+fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+"""
+    assert output_of(code + RELOADS.format(before="signal.SIG_DFL")) == "True"
+
+
+def test_sighup_stays_ignored_under_nohup() -> None:
+    assert output_of("os.setsid()" + RELOADS.format(before="signal.SIG_IGN")) == "False"

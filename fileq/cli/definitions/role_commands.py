@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import add_app_dir, whole_number
 from fileq.cli.command import Command, Invocation
+
+if TYPE_CHECKING:
+    from fileq.config import Loaded
 
 
 def _producer_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,18 +28,23 @@ def _worker_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(invocation: Invocation, role: str) -> int:
     options = invocation.options
     flags = {"producer.scan_dir": options.scan_dir, "worker.count": getattr(options, "count", None)}
-    loaded = invocation.loaded(*(f"{key}={value}" for key, value in flags.items() if value is not None))
+    sets = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    loaded = invocation.loaded(*sets)
+
+    def read() -> Loaded:
+        return invocation.load_again(*sets)
+
     if role == "producer":
         from fileq.runtime.roles import run_producer, run_producer_once
 
-        return run_producer_once(loaded) if options.once else run_producer(loaded)
+        return run_producer_once(loaded) if options.once else run_producer(loaded, read)
     if options.once:
         from fileq.runtime.once import run_once
 
         return run_once(loaded, options.app_dir, is_producing=role == "all")
     from fileq.runtime.roles import run_worker
 
-    return run_worker(loaded, options.app_dir, is_producing=role == "all")
+    return run_worker(loaded, read, options.app_dir, is_producing=role == "all")
 
 
 COMMANDS = (
@@ -60,7 +69,8 @@ With --once: scans once, prints a summary to stdout and exits.""",
         description="""\
 Claims jobs in the order of their priority, runs their handlers and records the outcomes, until a signal arrives. Also
 returns the jobs of dead workers to their queues and queues jobs that are due. After the first SIGINT or SIGTERM running
-jobs may finish, up to worker.shutdown_timeout; after the second they are stopped and returned to their queues.
+jobs may finish, up to worker.shutdown_timeout; after the second they are stopped and returned to their queues. SIGHUP
+reloads the handlers and the settings that can change; running jobs finish with the old handlers.
 
 With --once: runs until no job is pending, running or retrying. Exit code 0, or 3 if a job became a dead letter.""",
         examples=(
