@@ -27,6 +27,11 @@ RELOADABLE = (
 )
 
 
+def is_reloadable(key: str) -> bool:
+    """Whether a running worker takes over this setting, or all settings of this section, on SIGHUP."""
+    return any(f"{key}.".startswith(f"{path}.") for path in RELOADABLE)
+
+
 def with_reloadable(old: Config, new: Config) -> Config:
     """The old configuration with those settings of the new one that need no restart."""
     config = old

@@ -14,7 +14,9 @@ from fileq.cli import main
 from tests.support.program import command, environment, run
 
 FILE = "# ours\nworker:\n  count: 3  # three\nproducer: {scan_dir: in}  # one line\n"
-RESTART = "fileq: fileq processes that are running keep the value they started with; restart them\n"
+KEPT = "fileq: fileq processes that are running keep the value they started with"
+RESTART = f"{KEPT}; restart them\n"
+RELOAD = f"{KEPT}; send SIGHUP to workers, or restart them\n"
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def test_set_changes_one_value_and_keeps_every_comment(file: Path, capsys: pytes
     assert main(["config", "set", "worker.count", "8"]) == 0
     assert file.read_text() == FILE.replace("count: 3", "count: 8")
     shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("worker.count  8  (config.yaml:3)\n", RESTART)
+    assert (shown.out, shown.err) == ("worker.count  8  (config.yaml:3)\n", RELOAD)
     assert os.listdir(file.parent) == ["config.yaml"]
 
 
@@ -127,6 +129,7 @@ def test_set_reports_what_overrides_the_file(
         "settings": [{"key": "worker.count", "value": 9, "layer": "file", "origin": "config.yaml:3"}],
         "overriding": [{"key": "worker.count", "value": 5, "layer": "env", "origin": "WORKER_COUNT"}],
         "problems": [],
+        "needs_reload": False,
         "needs_restart": False,
     }
 
@@ -234,14 +237,21 @@ def test_get_never_prints_a_secret(file: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "***\n"
 
 
-def test_set_tells_programs_whether_a_restart_is_needed(
+def test_set_says_whether_a_reload_or_a_restart_is_needed(
     file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["config", "set", "worker.count", "8", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["needs_restart"] is True
+    def needs(key: str, value: str) -> tuple[bool, bool, str]:
+        assert main(["config", "set", key, value, "--json"]) == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert main(["config", "set", key, value]) == 0
+        return printed["needs_reload"], printed["needs_restart"], capsys.readouterr().err
+
+    assert needs("worker.count", "8") == (True, False, RELOAD)
+    assert needs("worker.backoff.base", "2s") == (True, False, RELOAD)
+    assert needs("worker.heartbeat_ttl", "40s") == (False, True, RESTART)
+    assert needs("producer.scan_dir", "elsewhere") == (False, True, RESTART)
     monkeypatch.setenv("WORKER_COUNT", "5")
-    assert main(["config", "set", "worker.count", "9", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["needs_restart"] is False
+    assert needs("worker.count", "9")[:2] == (False, False)
 
 
 @pytest.mark.parametrize(

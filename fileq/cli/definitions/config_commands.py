@@ -116,12 +116,14 @@ def _print(rows: list[ListedSetting]) -> None:
 
 def _set(invocation: Invocation) -> int:
     from fileq.config.edit import set_in_file
+    from fileq.config.reload import is_reloadable
 
     options = invocation.options
     value = sys.stdin.readline().rstrip("\n") if options.value == "-" else options.value
     changed = set_in_file(options.key, value, path=options.config, sets=options.sets)
     # A value that is overridden here has no effect, with or without a restart.
-    needs_restart = not changed.overriding
+    needs_reload = not changed.overriding and is_reloadable(options.key)
+    needs_restart = not changed.overriding and not needs_reload
     if options.json:
         document = {
             "path": changed.path,
@@ -129,6 +131,7 @@ def _set(invocation: Invocation) -> int:
             "settings": list(map(_as_json, changed.written)),
             "overriding": list(map(_as_json, changed.overriding)),
             "problems": changed.problems,
+            "needs_reload": needs_reload,
             "needs_restart": needs_restart,
         }
         invocation.print_json(document)
@@ -146,8 +149,9 @@ def _set(invocation: Invocation) -> int:
     for row in changed.overriding:
         source = f"{row.origin} in the environment" if row.origin.layer == "env" else f"{row.origin}"
         _remark(f"{row.key} stays {row.value} here: {source} overrides the file")
-    if needs_restart and not options.quiet:
-        _remark("fileq processes that are running keep the value they started with; restart them")
+    if (needs_restart or needs_reload) and not options.quiet:
+        advice = "send SIGHUP to workers, or restart them" if needs_reload else "restart them"
+        _remark(f"fileq processes that are running keep the value they started with; {advice}")
     return 0
 
 
@@ -213,7 +217,8 @@ else in the file stays as it is, comments included. If there is no file, ./confi
 
 The result is checked before it is written; a change that makes the configuration invalid is refused. A remark says if
 the environment or --set overrides the file. A secret is never printed; to keep it out of the shell's history, give -
-and type it. Roles read the file when they start, so restart them after a change.""",
+and type it. Roles read the file when they start; a remark says whether workers take over the value on SIGHUP or must be
+restarted.""",
         examples=(
             ("fileq config set worker.count 8", "eight slots, effective at the next start"),
             ("fileq config set producer.include_globs '**/*.pdf,**/*.docx'", "a list"),
@@ -228,6 +233,7 @@ and type it. Roles read the file when they start, so restart them after a change
             *_SETTINGS,
             ("overriding", "list: settings, with the same fields, that the environment or --set overrides"),
             ("problems", "list of strings: what is still wrong with the configuration"),
+            ("needs_reload", "boolean: running workers use the value after SIGHUP; false if overridden"),
             ("needs_restart", "boolean: running processes must be restarted to use the value; false if overridden"),
         ),
     ),
