@@ -7,8 +7,8 @@ Each method of these protocols states three things, unless they follow from the 
 
 Rules for all methods:
 - They take and return batches; one job is a batch of one. Results have the order of the arguments.
-- They raise BrokerUnavailable if the broker is away and the same call may succeed later, and BrokerError if the broker
-  refused. The call may have taken effect before BrokerUnavailable was raised; repeating it is safe.
+- They raise BrokerUnavailable if the same call may succeed later, and BrokerError if the broker refused. The call may
+  have taken effect before BrokerUnavailable was raised; repeating it is safe.
 - A method that only reads may be repeated and killed at any time.
 - Jobs are kept as the exact bytes they came in (`raw`). Bytes that are not a job are moved like any other.
 - Time is the broker's clock, in milliseconds since the epoch.
@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from fileq.brokers.replies import PendingReply
 from fileq.brokers.types import (
     CancelResult,
     Census,
@@ -77,35 +78,6 @@ class Subscription(Protocol):
     def close(self) -> None: ...
 
 
-class PendingReply(Protocol):
-    """A call of settle_and_claim that was sent, and whose reply may not be there yet. Used by one thread."""
-
-    is_answered: bool  # take() will not wait
-
-    def take(self) -> TurnReply:
-        """Waits for the reply and returns it, once. Raises what settle_and_claim raises."""
-        ...
-
-    def drop(self) -> None:
-        """Discards the reply. The call itself is not undone."""
-        ...
-
-
-class ReadyReply:
-    """The PendingReply of a broker that answers at once."""
-
-    is_answered = True
-
-    def __init__(self, reply: TurnReply) -> None:
-        self._reply = reply
-
-    def take(self) -> TurnReply:
-        return self._reply
-
-    def drop(self) -> None:
-        pass
-
-
 class Broker(Protocol):
     """The hot path. Threads may share a broker, but not the waiters and replies it returns."""
 
@@ -132,8 +104,8 @@ class Broker(Protocol):
 
         Atomicity: each settlement as a whole (job, record, ledger, counters), and each claim as a whole (job, record,
         heartbeat, counters). No other call can see a job in two places or in none.
-        Repeat: a settlement is DONE_ALREADY, known by the claim's token. A slot that already holds a job gets that job
-        again, with a new token.
+        Repeat: a settlement is DONE_ALREADY if it took effect and is the slot's last one, otherwise FENCED; neither
+        changes anything. A slot that already holds a job gets that job again, with a new token.
         Kill -9: each job is in its queue, in its slot's processing list, or settled. A job in the processing list of a
         dead slot is found by suspects() when its heartbeat has ended."""
         ...
@@ -159,6 +131,14 @@ class Broker(Protocol):
         Atomicity: each job. Of several callers, one moves it.
         Repeat: moves the jobs that are due by then.
         Kill -9: each job is in `scheduled` or in its queue."""
+        ...
+
+    def due_now(self, ids: Sequence[str]) -> list[bool]:
+        """Moves scheduled and retrying jobs to the end of their queues before their time, in the order of the call.
+
+        False, and no change, for a job that is not scheduled or retrying (any more).
+
+        Atomicity: each job. Repeat: False. Kill -9: each job is in `scheduled` or in its queue."""
         ...
 
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
@@ -188,6 +168,10 @@ class Broker(Protocol):
         """Removes slots. A job that one still holds goes back to the front of its queue.
 
         Atomicity: each slot with its job. Repeat: no effect. Kill -9: the slots that are left become suspects."""
+        ...
+
+    def breaker_resets(self) -> Mapping[str, int]:
+        """How often reset_breaker() was called for each route. Only reads."""
         ...
 
     def waiter(self) -> Waiter: ...
@@ -276,6 +260,12 @@ class Inspector(Protocol):
 
     def resume(self, queue: str) -> None:
         """Ends a pause and wakes the waiters. A repeat has no effect."""
+        ...
+
+    def reset_breaker(self, route: str) -> None:
+        """Raises the number of resets of a route; the empty name stands for all routes.
+
+        Atomicity: the number. Repeat: raises it again, which resets the breaker once more. Kill -9: raised or not."""
         ...
 
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:

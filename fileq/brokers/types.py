@@ -63,7 +63,7 @@ class TurnReply(Struct, frozen=True):
     settled: tuple[SettleResult, ...] = ()  # one for each settlement, in their order
     claims: tuple[Claim, ...] = ()
     gone: tuple[str, ...] = ()  # slots of the call that are not registered
-    paused: frozenset[str] = frozenset()  # queues from which no broker hands out jobs
+    paused: frozenset[str] = frozenset()  # queues whose jobs are not claimed
 
 
 class LeaseStatus(enum.StrEnum):
@@ -100,6 +100,16 @@ class Suspect(Struct, frozen=True):
     claims: tuple[Claim, ...] = ()
 
 
+class OpenBreaker(Struct, frozen=True, omit_defaults=True):
+    """The breaker of a route that is not closed. `next_probe_ms` is the worker's clock; 0 while a probe decides."""
+
+    route: str
+    state: str
+    error: str = ""
+    failure_share: float = 0.0
+    next_probe_ms: int = 0
+
+
 class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     """What the registry knows of the worker process behind a slot."""
 
@@ -108,7 +118,9 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     started_ms: int
     version: str
     queues: tuple[str, ...]
-    breaker: str = "closed"
+    breaker: str = "closed"  # the worst state of all routes
+    breakers: tuple[OpenBreaker, ...] = ()
+    is_claiming: bool = True  # False while the breaker of every route is open
 
 
 class WorkerView(Struct, frozen=True):
@@ -148,7 +160,9 @@ class Record(Struct, frozen=True):
     attempts: tuple[Attempt, ...] = ()
     attempt_count: int = 0
     is_cancel_requested: bool = False
-    queued: int = 0  # copies of the job in queues that the counters include
+    queued: int = 0  # copies of the job in queues that are counted as produced or adopted
+    deferred: str = ""  # why it was deferred last; empty once it has been settled in another way
+    deferred_count: int = 0
 
 
 class LedgerEntry(Struct, frozen=True):
@@ -235,7 +249,9 @@ class CancelResult(enum.StrEnum):
 
 
 class WireEvent(Struct, frozen=True):
-    """One transition of a job as published to subscribers. The order of the fields is that of the JSON."""
+    """One transition of a job as published to subscribers. The order of the fields is that of the JSON.
+
+    `at` is the broker's time of the transition in ms since the epoch."""
 
     event: str
     job_id: str
@@ -245,3 +261,5 @@ class WireEvent(Struct, frozen=True):
     duration_ms: int
     error: str
     retry_count: int
+    filepath: str = ""
+    at: int = 0

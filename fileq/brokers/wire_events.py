@@ -1,5 +1,8 @@
 """Builds the `job:*` event of each transition as JSON. Every broker publishes exactly these bytes.
 
+An event is built before the time of its transition is known. It ends with `"at":0}`, and the broker that publishes it
+puts its own time there: `stamped()`, or on Redis the script.
+
 The names come from the event classes in fileq/core/events.py, attribute `published_as`.
 """
 
@@ -9,12 +12,17 @@ import msgspec
 
 from fileq.brokers.types import WireEvent
 from fileq.core.claim import Claim
-from fileq.core.events import JobCancelled, JobClaimed, JobCompleted, JobProduced, event_type_of
-from fileq.core.job import Job
+from fileq.core.events import JobCancelled, JobClaimed, JobCompleted, JobProduced, published_name
+from fileq.core.job import Job, decode_or_none
 from fileq.core.settlement import Settlement, Verb
 
 _encoder = msgspec.json.Encoder()
 _COMPLETED = JobCompleted.published_as
+
+
+def stamped(event: bytes, now_ms: int) -> bytes:
+    """The event with the time of its transition."""
+    return b"%b%d}" % (event[:-2], now_ms)
 
 
 def created(job: Job) -> bytes:
@@ -26,14 +34,24 @@ def started(claim: Claim) -> bytes:
 
 
 def settled(s: Settlement) -> bytes:
-    """b"" for a release by a live worker, which is no event."""
+    """b"" for a release by a live worker, which is no event. The error of a deferral is its reason."""
     claim, job = s.claim, s.claim.job
     if job is not None and s.verb is Verb.COMPLETE and not s.died:
         # A shortcut for the most frequent event: it skips the general case below.
         return _encoder.encode(
-            WireEvent(_COMPLETED, job.id, job.type, claim.queue, claim.slot, s.duration_ms, s.error, job.retries)
+            WireEvent(
+                _COMPLETED,
+                job.id,
+                job.type,
+                claim.queue,
+                claim.slot,
+                s.duration_ms,
+                s.error,
+                job.retries,
+                job.filepath,
+            )
         )
-    name = event_type_of(s).published_as
+    name = published_name(s)
     if not name:
         return b""
     retry_count = job.retries if job else 0
@@ -46,13 +64,16 @@ def settled(s: Settlement) -> bytes:
         priority=claim.queue,
         slot=claim.slot,
         duration_ms=s.duration_ms,
-        error=s.error,
+        error=s.error or s.reason,
         retry_count=retry_count,
     )
 
 
-def cancelled(id: str, queue: str) -> bytes:
-    return _event(JobCancelled.published_as, None, id, priority=queue, error="cancelled")
+def cancelled(id: str, queue: str, raw: bytes) -> bytes:
+    """The event of a waiting job that was cancelled by its id; `raw` are the bytes in its record."""
+    job = decode_or_none(raw)
+    filepath = job.filepath if job is not None else ""
+    return _event(JobCancelled.published_as, None, id, priority=queue, error="cancelled", filepath=filepath)
 
 
 def _event(
@@ -65,6 +86,7 @@ def _event(
     duration_ms: int = 0,
     error: str = "",
     retry_count: int | None = None,
+    filepath: str = "",
 ) -> bytes:
     return _encoder.encode(
         WireEvent(
@@ -76,5 +98,6 @@ def _event(
             duration_ms=duration_ms,
             error=error,
             retry_count=retry_count if retry_count is not None else (job.retries if job else 0),
+            filepath=filepath or (job.filepath if job else ""),
         )
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import NamedTuple
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -12,14 +13,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_app_dir(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--app-dir", default=".", metavar="DIR", help="directory from which handlers are imported")
-
-
-def add_match(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--match",
-        metavar="GLOB",
-        help="only files that match: '*.pdf' matches the name, a pattern with a slash the whole path",
-    )
 
 
 def whole_number(at_least: int = 0) -> Callable[[str], int]:
@@ -41,12 +34,26 @@ def duration(text: str) -> float:
         raise argparse.ArgumentTypeError(f"is {text!r}; it must be {wrong}") from None
 
 
+class PointInTime(NamedTuple):
+    """A time as it was given: milliseconds since the epoch, and the text with the zone that was assumed, or ""."""
+
+    ms: int
+    assumed: str = ""
+
+
 def point_in_time(text: str) -> int:
     """Milliseconds since the epoch. A time without a zone is local time."""
+    return zoned_time(text).ms
+
+
+def zoned_time(text: str) -> PointInTime:
+    """A time without a zone is local time."""
     from datetime import datetime
 
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
+        given = datetime.fromisoformat(text)
+        local = given.astimezone()
+        return PointInTime(int(given.timestamp() * 1000), "" if given.tzinfo else local.isoformat(timespec="seconds"))
     except (ValueError, OverflowError, OSError):
         raise argparse.ArgumentTypeError(
             f"is {text!r}; it must be a time such as 2026-01-31T18:00 or 2026-01-31T18:00:00Z"

@@ -62,7 +62,7 @@ def _open_in_time(config: Config, *, create: bool) -> FullBroker:
     # is counted in wake-ups and not in elapsed time.
     if not any(has_answered.wait(STEP_S) for _ in range(round(OPEN_TIMEOUT_S / STEP_S))):
         raise BrokerUnavailable(
-            f"{config.broker_kind} at {config.broker_location} is away: no answer within {OPEN_TIMEOUT_S:g} s"
+            f"{config.broker_kind} at {config.broker_location} is unavailable: no answer within {OPEN_TIMEOUT_S:g} s"
         )
     thread.join()  # the broker has answered; from here its own timeouts apply
     if failed:

@@ -20,7 +20,7 @@ WIDTH = 80  # columns of help pages, and of tables where stdout is not a termina
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """One command of fileq. The parser adds `--config` and `--set` to every command that `is_configured`."""
+    """One command of fileq. The parser adds the common options to every command that `is_configured`."""
 
     words: tuple[str, ...]  # ("admin", "stats"), ("enqueue",)
     summary: str  # one line, for lists of commands
@@ -31,6 +31,7 @@ class Command(Struct, frozen=True, kw_only=True):
     json_fields: tuple[tuple[str, str], ...] = ()  # (field, type and meaning) of the --json document
     is_listed: bool = True
     is_configured: bool = True
+    only_confirms: bool = False  # its text only confirms what was done; --quiet leaves it out
 
     @property
     def name(self) -> str:
@@ -55,7 +56,12 @@ class Invocation:
         """The configuration as it is in its sources now."""
         from fileq.config import load
 
-        return load(self.options.config, [*self.options.sets, *sets])
+        return load(self.options.config, [*self._level(), *self.options.sets, *sets])
+
+    def _level(self) -> list[str]:
+        """The log level that -v and -q stand for; --set has precedence."""
+        level = "debug" if self.options.verbose else "warn" if self.options.quiet else ""
+        return [f"observability.log_level={level}"] if level else []
 
     def broker(self, *, create: bool = False) -> FullBroker:
         """Opens the broker within two seconds or raises BrokerUnavailable. Closed when the command ends.

@@ -11,14 +11,13 @@ from fileq.cli.command import WIDTH, Command
 _SECTIONS = (
     ("Roles", lambda words: words[0] in ("producer", "worker", "all")),
     ("Commands", lambda words: words[0] not in ("producer", "worker", "all", "admin")),
-    ("Operations", lambda words: words[0] == "admin"),
+    ("Operations (the word 'admin' may be left out: 'fileq stats')", lambda words: words[0] == "admin"),
 )
 _INDENT = " " * 6
 _MEANING_COLUMN = 24
 _FOOTER = """\
 'fileq COMMAND --help' shows options and examples. 'fileq --role=worker' is the
-same as 'fileq worker'; the word 'admin' may be left out; --version prints the
-version.
+same as 'fileq worker'. --version prints the version; -v logs more, -q less.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or configuration, 3 jobs died in
 this run, 4 broker unreachable.

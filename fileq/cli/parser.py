@@ -235,3 +235,8 @@ def add_common(group: Any) -> None:
     group.add_argument(
         "--set", metavar="KEY=VALUE", action="append", default=[], dest="sets", help="override one setting; repeatable"
     )
+    amount = group.add_mutually_exclusive_group()
+    amount.add_argument("-v", "--verbose", action="store_true", help="log level debug")
+    amount.add_argument(
+        "-q", "--quiet", action="store_true", help="log level warn; commands that change something print only errors"
+    )

@@ -10,6 +10,7 @@ from fileq.cli.command import Command
 from fileq.cli.definitions import all_commands
 from fileq.cli.parser import Parser, parser_of
 
+_COMMON = {"--config", "--set", "--help", "--verbose", "--quiet"}
 _HEAD = """\
 # Command line
 
@@ -26,9 +27,13 @@ Every command that reads the configuration has these options. They may stand any
 |---|---|
 | `--config FILE` | configuration file; else `$FILEQ_CONFIG`, else `./config.yaml` if it exists |
 | `--set KEY=VALUE` | overrides one setting, also one from the environment or the file; repeatable |
+| `-v`, `--verbose` | log level `debug`; `--set observability.log_level=…` has precedence |
+| `-q`, `--quiet` | log level `warn`; commands that change something print only errors, or what `--json` asks for |
 
 Data goes to stdout; remarks, errors and logs go to stderr. Colours and wrapped lines are used on terminals only;
 `NO_COLOR` turns colours off. With `--json` a command prints one JSON document: on one line, or indented on a terminal.
+Tables show the first 8 characters of the ids that fileq makes. Commands accept any beginning of at least 4 characters
+that only one id has. JSON always has the full ids. An id that was given by `--id` is shown, and must be given, in full.
 The fields listed below are stable. New fields may be added, so programs should ignore unknown ones.
 
 | exit code | meaning |
@@ -36,9 +41,9 @@ The fields listed below are stable. New fields may be added, so programs should 
 | 0 | done |
 | 1 | failed; `fsck` found an inconsistency, `doctor` found a problem |
 | 2 | wrong usage or configuration; one line for each problem |
-| 3 | a job died in this run of `all --once` or `worker --once` |
+| 3 | a job became a dead letter in this run of `all --once` or `worker --once` |
 | 4 | the broker is unreachable (reported within two seconds), or the SQLite database does not exist |
-| 130 | interrupted by Ctrl-C |
+| 130 | interrupted by Ctrl-C; with `--once` also by SIGTERM |
 """
 
 
@@ -79,7 +84,7 @@ def usage(command: Command, parser: Parser) -> str:
 
 def _row(action: argparse.Action) -> str:
     """The table row of one argument; "" for the options that every command has."""
-    if {"--config", "--set", "--help"} & set(action.option_strings) or action.help == argparse.SUPPRESS:
+    if _COMMON & set(action.option_strings) or action.help == argparse.SUPPRESS:
         return ""
     takes = f" {action.metavar or action.dest.upper()}" if action.option_strings and action.nargs != 0 else ""
     name = ", ".join(action.option_strings) or str(action.metavar or action.dest)

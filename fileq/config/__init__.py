@@ -38,8 +38,10 @@ from fileq.config.schema import (
     WorkerSettings,
 )
 from fileq.config.show import ListedSetting, example_yaml, markdown_table, redacted, to_listing
+from fileq.config.value_types import MOVE
 
 __all__ = [
+    "MOVE",
     "AfterSettings",
     "BackoffSettings",
     "CircuitBreakerSettings",

@@ -1,4 +1,4 @@
-"""Loads the configuration, once. Nothing else in fileq reads the environment or a configuration file.
+"""Loads the configuration, once. No other module reads settings from the environment or from a file.
 
 Owns the order of the steps: sources.py gathers, read.py reads, resolve.py applies the rules between keys. Every entry
 point here raises one ConfigError that holds all problems.
@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from fileq.config.read import DEFAULT, Node, Origin, Reader, from_python
-from fileq.config.resolve import Draft, backoff_problems, inherit_backoff_keys, resolve
-from fileq.config.schema import Config, RouteSettings, WorkerSettings, every_key, is_setting
+from fileq.config.resolve import Draft, backoff_problems, inherit_backoff_keys, inherit_breaker_keys, resolve
+from fileq.config.schema import Config, RouteSettings, every_key, is_setting
 from fileq.config.sources import gather, parsed_file
 from fileq.core.errors import ConfigError
 
@@ -58,11 +58,12 @@ def loaded_from_text(text: str, name: str, cwd: Path) -> Loaded:
     return Loaded(config, origins, name)
 
 
-def route_from(values: Mapping[str, Any], where: str, worker: WorkerSettings) -> RouteSettings:
+def route_from(values: Mapping[str, Any], where: str, config: Config) -> RouteSettings:
     """The route that these values would describe in a file. Every problem begins with `where`."""
     reader = Reader()
     route = reader.section(RouteSettings, from_python(values, Origin("file", where)), "")
-    route = inherit_backoff_keys(route, worker, reader.origins, "backoff")
+    route = inherit_backoff_keys(route, config.worker, reader.origins, "backoff")
+    route = inherit_breaker_keys(route, config.circuit_breaker, reader.origins, "circuit_breaker")
     problems = reader.problems
     if route.backoff is not None and reader.is_valid("backoff"):
         problems = [*problems, *backoff_problems(route.backoff, reader.origins, "backoff")]

@@ -1,7 +1,8 @@
 """Rules between keys: defaults that depend on other keys, what a route inherits from the worker, contradictions.
 
 Its input is a configuration whose values are valid each by itself; its output is valid as a whole. The only file it
-reads is `redis.password_file`; of the TLS files it only checks that they can be read.
+reads is `redis.password_file`; of the TLS files it only checks that they can be read. It resolves symbolic links to
+compare directories.
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ from fileq.config.read import DEFAULT, Origin
 from fileq.config.schema import (
     DEFAULT_PREFIX,
     BackoffSettings,
+    CircuitBreakerSettings,
     Config,
-    Isolation,
     RouteSettings,
     WorkerSettings,
     every_key,
 )
 from fileq.config.section import keys_of, to_plain
+from fileq.config.value_types import MOVE, Isolation
 from fileq.core.errors import ConfigError
 from fileq.core.units import format_duration
 
 # Keys below the prefix whose names have no setting.
-_FIXED_NAMES = ("cancelled", "scheduled", "workers", "settled", "ledger", "stats", "paused", "events")
+_FIXED_NAMES = ("cancelled", "scheduled", "workers", "settled", "ledger", "stats", "paused", "events", "breaker_resets")
 
 
 class Draft(Struct, frozen=True):
@@ -85,6 +87,17 @@ def inherit_backoff_keys(
     return msgspec.structs.replace(route, backoff=msgspec.structs.replace(worker.backoff, **given))
 
 
+def inherit_breaker_keys(
+    route: RouteSettings, breaker: CircuitBreakerSettings, origins: Mapping[str, Origin], path: str
+) -> RouteSettings:
+    """The route with a complete circuit breaker: keys that its mapping at `path` does not set are the general ones."""
+    own = route.circuit_breaker
+    if own is None:
+        return route
+    given = {name: getattr(own, name) for name in keys_of(CircuitBreakerSettings) if f"{path}.{name}" in origins}
+    return msgspec.structs.replace(route, circuit_breaker=msgspec.structs.replace(breaker, **given))
+
+
 def backoff_problems(backoff: BackoffSettings, origins: Mapping[str, Origin], path: str) -> Iterator[str]:
     """What is wrong with a complete backoff at `path`."""
     if backoff.strategy == "power" and backoff.base <= 1:
@@ -93,14 +106,15 @@ def backoff_problems(backoff: BackoffSettings, origins: Mapping[str, Origin], pa
         yield origin.message(f"{path}.base is {base}; with strategy power it must be above 1s")
 
 
-def with_route_backoffs(draft: Draft) -> Config:
-    """Every route with a complete backoff."""
-    config = draft.config
-    routes = tuple(
-        inherit_backoff_keys(route, config.worker, draft.origins, f"handlers[{index}].backoff")
-        for index, route in enumerate(config.handlers)
-    )
-    return msgspec.structs.replace(config, handlers=routes)
+def with_complete_routes(draft: Draft) -> Config:
+    """Every route with a complete backoff and a complete circuit breaker."""
+    config, origins = draft.config, draft.origins
+    routes = []
+    for index, route in enumerate(config.handlers):
+        path = f"handlers[{index}]"
+        complete = inherit_backoff_keys(route, config.worker, origins, f"{path}.backoff")
+        routes.append(inherit_breaker_keys(complete, config.circuit_breaker, origins, f"{path}.circuit_breaker"))
+    return msgspec.structs.replace(config, handlers=tuple(routes))
 
 
 def with_names(draft: Draft) -> Config:
@@ -202,6 +216,26 @@ def _power_has_a_base_above_1s(draft: Draft) -> Iterator[str]:
             yield from backoff_problems(backoff, draft.origins, path)
 
 
+def _route_names_differ(draft: Draft) -> Iterator[str]:
+    first: dict[str, str] = {}
+    for index, route in enumerate(draft.config.handlers):
+        path = f"handlers[{index}].name"
+        if route.name is not None and (other := first.setdefault(route.name, path)) != path:
+            message = f"{path} is {route.name!r}, which {other} is too; each route needs a name of its own"
+            yield draft.origin(path).message(message)
+
+
+def _files_leave_scan_dir(draft: Draft) -> Iterator[str]:
+    """A file moved into scan_dir itself would be found again, under a new name each time."""
+    config = draft.config
+    scan_dir = os.path.abspath(draft.cwd / config.producer.scan_dir)
+    roots = {os.path.realpath(scan_dir), os.path.realpath(os.fsdecode(config.paths.here(os.fsencode(scan_dir))))}
+    for path in ("worker.after.completed", "worker.after.dead"):
+        rule = value_at(config, path)
+        if rule.startswith(MOVE) and os.path.realpath(draft.cwd / rule.removeprefix(MOVE)) in roots:
+            yield draft.invalid(path, "a directory other than producer.scan_dir, for example one below it")
+
+
 # A check is skipped if one of its values is known to be invalid: one mistake, one line.
 _CHECKS: tuple[tuple[Callable[[Draft], Iterator[str]], tuple[str, ...]], ...] = (
     (_one_password, ("redis.password", "redis.password_file")),
@@ -210,6 +244,8 @@ _CHECKS: tuple[tuple[Callable[[Draft], Iterator[str]], tuple[str, ...]], ...] = 
     (_priorities_differ, ("worker.priorities",)),
     (_queues_have_priorities, ("worker.priorities", "worker.queues")),
     (_default_priority_exists, ("worker.priorities", "producer.default_priority")),
+    (_route_names_differ, ("handlers",)),
+    (_files_leave_scan_dir, ("worker.after", "worker.path_map", "worker.allowed_roots", "producer.scan_dir")),
     (_names_differ, ("redis.prefix", "worker", "producer.rate_limit_key")),
 )
 
@@ -218,7 +254,7 @@ def resolve(draft: Draft) -> tuple[Config, list[str]]:
     """The complete configuration, and the contradictions in it."""
     if draft.is_valid("worker.priorities", "redis.prefix"):
         draft = msgspec.structs.replace(draft, config=with_names(draft))
-    draft = msgspec.structs.replace(draft, config=with_route_backoffs(draft))
+    draft = msgspec.structs.replace(draft, config=with_complete_routes(draft))
     problems = [line for check, paths in _CHECKS if draft.is_valid(*paths) for line in check(draft)]
     try:
         return with_password(draft), problems

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Literal, Self
 
 from msgspec import field
 
@@ -25,34 +25,29 @@ from fileq.config.kinds import (
     SecretKind,
     SizeKind,
     TextKind,
-    UrlKind,
     mask_credentials,
     split_address,
 )
 from fileq.config.section import AtLeastOne, Key, NotAKey, Section, walk
+from fileq.config.value_types import (
+    MOVE,
+    OTLP_URL,
+    REDIS_URL,
+    After,
+    Count,
+    CountOrZero,
+    Extension,
+    Filled,
+    Function,
+    Glob,
+    Isolation,
+    Module,
+    Port,
+    Priority,
+    Seconds,
+    SecondsOrZero,
+)
 from fileq.files.paths import Paths
-
-Seconds: TypeAlias = Annotated[float, DurationKind()]
-SecondsOrZero: TypeAlias = Annotated[float, DurationKind(allows_zero=True)]
-Count: TypeAlias = Annotated[int, IntegerKind(minimum=1)]
-CountOrZero: TypeAlias = Annotated[int, IntegerKind()]
-Port: TypeAlias = Annotated[int, IntegerKind(maximum=65535)]
-Filled: TypeAlias = Annotated[str, TextKind(r"(?s).+", "text that is not empty")]
-Glob: TypeAlias = Annotated[str, TextKind(r"(?s).+", "a glob such as **/*.pdf")]
-Extension: TypeAlias = Annotated[str, TextKind(r"\.[^/]+", "an extension such as .pdf")]
-Module: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_]\w*(\.\w+)*", "a module such as package.module")]
-Function: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", "package.module:function")]
-After: TypeAlias = Annotated[str, TextKind(r"(?s)keep|delete|move:.+", "keep, delete or move:DIR")]
-Isolation: TypeAlias = Literal["process", "thread"]
-Priority: TypeAlias = Annotated[
-    str,
-    TextKind(
-        r"(?!(scheduled|dead_letter|processing|completed|cancelled)\Z)[A-Za-z0-9_-]+",
-        "a name of letters, digits, _ and -, other than scheduled, dead_letter, processing, completed, cancelled",
-    ),
-]
-REDIS_URL = UrlKind(("redis", "rediss", "unix", "redis+sentinel", "redis+cluster"), "redis://localhost:6379/0")
-OTLP_URL = UrlKind(("http", "https", "grpc"), "http://localhost:4318")
 
 DEFAULT_PREFIX = "jobqueue"
 DEFAULT_ADDRESS = "localhost:6379"
@@ -124,8 +119,15 @@ class BackoffSettings(Section, frozen=True):
 
 
 class AfterSettings(Section, frozen=True):
-    completed: Annotated[After, "the file of a completed job: keep, delete or move:DIR"] = "keep"
+    completed: Annotated[
+        After, "the file of a completed job: keep, delete or move:DIR; a DIR below scan_dir is not scanned"
+    ] = "keep"
     dead: Annotated[After, "the file of a dead job: keep, delete or move:DIR"] = "keep"
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """The DIR of each `move:DIR`."""
+        return tuple(rule.removeprefix(MOVE) for rule in (self.completed, self.dead) if rule.startswith(MOVE))
 
 
 class WorkerSettings(Section, frozen=True):
@@ -188,7 +190,9 @@ class WorkerSettings(Section, frozen=True):
 class ProducerSettings(Section, frozen=True):
     scan_dir: Annotated[Filled, "the directory to watch"] = "./data"
     include_globs: Annotated[
-        tuple[Glob, ...], AtLeastOne, "files to take; **/ matches any number of directories, also none"
+        tuple[Glob, ...],
+        AtLeastOne,
+        "files to take; *.pdf: of the top level only, **/*.pdf: of any depth, also none; case-sensitive",
     ] = ("**/*",)
     exclude_globs: Annotated[tuple[Glob, ...], "files to skip even if include_globs matches them"] = (
         "**/*.tmp",
@@ -221,7 +225,8 @@ class ProducerSettings(Section, frozen=True):
     rescan_interval: Annotated[Seconds, "time between full scans, which find files that events missed"] = 60.0
     settle: Annotated[SecondsOrZero, "how long a file must be unchanged after a close or move-in event"] = 0.5
     settle_unclosed: Annotated[
-        SecondsOrZero, "how long a file must be unchanged without such an event (scan, polling)"
+        SecondsOrZero,
+        "how long a file must be unchanged without such an event (scan, polling); on local disks since its mtime",
     ] = 5.0
     ready_suffix: Annotated[
         str, TextKind(r"[^/]*", "a suffix such as .done"), 'e.g. ".done": a file is taken once its marker file exists'
@@ -230,12 +235,23 @@ class ProducerSettings(Section, frozen=True):
     max_pending: Annotated[CountOrZero, "pause while this many jobs are waiting; 0 = never"] = 0
 
 
+class CircuitBreakerSettings(Section, frozen=True):
+    enabled: Annotated[bool, "defer the jobs of a route while most of its attempts fail"] = True
+    failure_threshold: Annotated[
+        float, FractionKind(allows_zero=False), "share of failures that opens the breaker of a route"
+    ] = 0.5
+    window: Annotated[Seconds, "period over which failures are counted"] = 60.0
+    cooldown_period: Annotated[Seconds, "time until one job of the route is tried"] = 30.0
+    min_samples: Annotated[Count, "a breaker stays closed with fewer attempts in the window"] = 20
+
+
 class RouteSettings(Section, frozen=True):
     """Which handler gets which jobs. An option that is None is the worker's; resolve.py computes that."""
 
     is_sparse: ClassVar[bool] = True
 
-    match: Annotated[Glob | None, "glob of the files"] = None
+    name: Annotated[Filled | None, "name of the route; default: its type or its glob"] = None
+    match: Annotated[Glob | None, "glob of the files, as in producer.include_globs"] = None
     type: Annotated[Filled | None, "type of the jobs"] = None
     use: Annotated[Function | None, "package.module:function"] = None
     command: Annotated[tuple[str, ...] | None, "the program and its arguments"] = None
@@ -248,6 +264,7 @@ class RouteSettings(Section, frozen=True):
         tuple[Annotated[int | str, ExitOrExceptionKind()], ...],
         "exit codes and exceptions after which a job is not retried",
     ] = ()
+    circuit_breaker: Annotated[CircuitBreakerSettings | None, "like circuit_breaker; keys not set are its"] = None
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         for one, other in (("match", "type"), ("use", "command")):
@@ -258,15 +275,6 @@ class RouteSettings(Section, frozen=True):
                 yield "", f"has both {one} and {other}; keep one of them"
         if self.command is not None and not (self.command and self.command[0]):
             yield "command", "is empty; give the program and its arguments"
-
-
-class CircuitBreakerSettings(Section, frozen=True):
-    failure_threshold: Annotated[
-        float, FractionKind(allows_zero=False), "share of failures that opens the circuit breaker"
-    ] = 0.5
-    window: Annotated[Seconds, "period over which failures are counted"] = 60.0
-    cooldown_period: Annotated[Seconds, "time without claims before one job is tried"] = 30.0
-    min_samples: Annotated[Count, "the circuit breaker stays closed with fewer attempts in the window"] = 20
 
 
 class TracingSettings(Section, frozen=True):
@@ -298,7 +306,7 @@ class Config(Section, frozen=True):
         tuple[RouteSettings, ...], "routes; the first match wins; they come before decorated handlers"
     ] = (RouteSettings(match="**/*", use="fileq.handlers:checksum"),)
     handlers_are_given: Annotated[bool, NotAKey] = False  # whether a source set `handlers`; load() fills it in
-    circuit_breaker: Annotated[CircuitBreakerSettings, "stops claiming while too many jobs fail"] = (
+    circuit_breaker: Annotated[CircuitBreakerSettings, "one for each route; defers its jobs while many fail"] = (
         CircuitBreakerSettings()
     )
     observability: Annotated[ObservabilitySettings, "metrics, logs, traces"] = ObservabilitySettings()

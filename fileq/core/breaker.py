@@ -1,4 +1,4 @@
-"""The circuit breaker: stops claims when most attempts fail, and lets one job through as a probe before going on.
+"""The circuit breaker: stops the jobs of a route when most attempts fail, and lets one through as a probe.
 
 pybreaker provides the states and the listeners. Its own counting is not used: it counts consecutive failures, and when
 half-open it lets every caller through. Here the failure rate over a rolling window decides, and exactly one probe is
@@ -75,7 +75,7 @@ class _StateListener(CircuitBreakerListener):
 
 
 class Breaker:
-    """The breaker of one worker process. Threads may share it.
+    """One breaker. Threads may share it.
 
     Before a claim, permits() limits how many jobs to claim. After it, claimed() names those that were claimed. When an
     attempt has ended, record() counts how it went. A claim is named by any hashable value."""
@@ -99,6 +99,8 @@ class Breaker:
         self._opened_s = 0.0
         self._state = STATE_CLOSED  # a copy: reading pybreaker's state for every job would be slow
         self._probe: object = None  # the claim that decides, or _BEING_CLAIMED
+        self.error = ""  # of the last failure
+        self.failure_share = 0.0  # when it opened last
 
     @property
     def state(self) -> str:
@@ -108,6 +110,14 @@ class Breaker:
     @property
     def is_closed(self) -> bool:
         return self._state == STATE_CLOSED
+
+    @property
+    def is_probe_due(self) -> bool:
+        """Whether the next call of permits() lets a probe through."""
+        with self._lock:
+            if self._state == STATE_OPEN:
+                return self._clock() - self._opened_s >= self._settings.cooldown_period
+            return self._state == STATE_HALF_OPEN and self._probe is None
 
     def permits(self, wanted: int) -> int:
         """How many of the wanted claims may be made now. When half-open: one, for one caller."""
@@ -130,13 +140,15 @@ class Breaker:
             if self.state == STATE_HALF_OPEN and self._probe is _BEING_CLAIMED:
                 self._probe = claims[0] if claims else None
 
-    def record(self, claim: object, success: bool | None) -> None:
+    def record(self, claim: object, success: bool | None, error: str = "") -> None:
         """Counts how an attempt ended; None is not counted. When half-open only the probe counts, when open nothing."""
         with self._lock:
             if self._state == STATE_CLOSED:
                 if success is not None:
+                    self.error = self.error if success else error
                     self._add(success)
             elif self._state == STATE_HALF_OPEN and claim == self._probe:
+                self.error = error if success is False else self.error
                 self._decide(success)
 
     def cooldown_left_s(self) -> float:
@@ -145,6 +157,12 @@ class Breaker:
             if self.state != STATE_OPEN:
                 return 0.0
             return max(0.0, self._opened_s + self._settings.cooldown_period - self._clock())
+
+    def reset(self) -> None:
+        """Closes the breaker with a clean window. A closed one stays as it is."""
+        with self._lock:
+            if self._state != STATE_CLOSED:
+                self._decide(True)
 
     def _changed(self, old: str, new: str) -> None:
         self._state = new
@@ -159,7 +177,7 @@ class Breaker:
         if success:
             self._states.close()
         else:
-            self._open()
+            self._open(failure_share=1.0)
 
     def _add(self, success: bool) -> None:
         now_s, samples = self._clock(), self._samples
@@ -172,9 +190,10 @@ class Breaker:
             return
         total = len(samples)
         if total >= self._settings.min_samples and self._failures / total >= self._settings.failure_threshold:
-            self._open()
+            self._open(self._failures / total)
 
-    def _open(self) -> None:
+    def _open(self, failure_share: float) -> None:
+        self.failure_share = failure_share
         self._samples.clear()
         self._failures = 0
         self._opened_s = self._clock()

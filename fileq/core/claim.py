@@ -24,7 +24,7 @@ class Claim(Struct, frozen=True):
     queue: str
     raw: bytes  # exactly as in the slot's processing list
     job: Job | None  # None if the bytes are not a job
-    record_id: str | None = None
+    record_id: str | None = None  # of the record that the claim wrote; None if the bytes have no readable id
     claimed_ms: int = 0
     defect: str = ""  # why the bytes are not a job
 

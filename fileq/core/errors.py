@@ -3,7 +3,7 @@
 FileqError
 ├── ConfigError            a flag, key, value or file is wrong; all problems at once
 ├── BrokerError            the broker answered and refused
-│   ├── BrokerUnavailable  the broker is away; the same call may succeed later
+│   ├── BrokerUnavailable  the broker is unavailable; the same call may succeed later
 │   └── BrokerRemoved      the broker's data was deleted or replaced; only a restart helps
 └── JobError               about one job
     ├── Undecodable        bytes in a queue that are not a job
@@ -33,7 +33,7 @@ class BrokerError(FileqError):
 
 
 class BrokerUnavailable(BrokerError):
-    """The broker is away (down, loading, read-only, full). This is never a job's failure."""
+    """The broker is unavailable (down, loading, read-only, full). This is never a job's failure."""
 
 
 class BrokerRemoved(BrokerError):

@@ -1,4 +1,6 @@
-"""Every event of fileq: one Struct each, with its name, its level, its fields and one line of meaning (the docstring).
+"""The events of jobs: one Struct each, with its name, its level, its fields and one line of meaning (the docstring).
+
+Those of files are in file_events.py, those of processes and connections in process_events.py.
 
 `emit(event)` is the only way to report something. Logs, metrics, tracing, the broker's `job:*` events and the tables in
 docs/events.md derive from these classes. A field that is None does not apply and is left out of the log line. A field
@@ -7,8 +9,7 @@ in `hidden` is for listeners only and never reaches a log line.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
@@ -26,6 +27,9 @@ class Event(Struct, frozen=True):
     hidden: ClassVar[tuple[str, ...]] = ()
 
 
+PATH_MAX = 4_096  # characters of a path in an event
+TYPE_MAX = 100
+
 Emit: TypeAlias = Callable[[Event], None]
 
 
@@ -37,9 +41,13 @@ def ignore(event: Event) -> None:
 
 
 class JobEvent(Event, frozen=True):
-    """`trace_id` and `span_id` are those of the job, or with tracing those of the span that the event belongs to."""
+    """`filepath` is the job's file and `type` its type; most jobs have one of them, bytes that are not a job neither.
+
+    `trace_id` and `span_id` are those of the job, or with tracing those of the span that the event belongs to."""
 
     job_id: str
+    filepath: str | None
+    type: str | None
     trace_id: str
     span_id: str
 
@@ -51,7 +59,6 @@ class JobProduced(JobEvent, frozen=True):
     hidden = ("job",)
     published_as: ClassVar[str] = "job:created"
 
-    filepath: str
     queue: str
     job: Job
 
@@ -79,7 +86,7 @@ class AttemptEnded(JobEvent, frozen=True):
 
     queue: str
     worker_id: str | None
-    duration_ms: int
+    duration_ms: int | None  # None if a reaper settled the attempt: it does not know
     error: str | None
 
 
@@ -119,7 +126,7 @@ class JobDead(AttemptEnded, frozen=True):
 
 
 class JobRecovered(AttemptEnded, frozen=True):
-    """The process that ran a job died and the job was given back, by its worker or by a reaper (`lost_by`, `verb`)."""
+    """The process that ran a job died; its worker, or a reaper (`lost_by`, `verb`), gave the job back."""
 
     name = "job.recovered"
     level = "warning"
@@ -133,7 +140,7 @@ class JobRecovered(AttemptEnded, frozen=True):
 
 
 class JobReleased(AttemptEnded, frozen=True):
-    """A job went back to the front of its queue because its worker stops; nothing is counted."""
+    """A job went back to the front of its queue because its worker stops; no failure and no recovery is counted."""
 
     name = "job.released"
     outcome = "released"
@@ -145,6 +152,18 @@ class JobCancelled(AttemptEnded, frozen=True):
     name = "job.cancelled"
     outcome = "cancelled"
     published_as = "job:cancelled"
+
+
+class JobDeferred(JobEvent, frozen=True):
+    """A job cannot run yet and waits for `delay_ms`; nothing is counted. A worker reports the first job of a reason."""
+
+    name = "job.deferred"
+    published_as: ClassVar[str] = "job:deferred"
+
+    queue: str
+    worker_id: str
+    reason: str
+    delay_ms: int
 
 
 class JobFenced(JobEvent, frozen=True):
@@ -175,8 +194,15 @@ _BY_VERB: dict[Verb, type[AttemptEnded]] = {
 }
 
 
-def event_type_of(settlement: Settlement) -> type[AttemptEnded]:
-    """The event of a settlement. A dead worker's job is recovered, unless it has died too often and is buried."""
+def published_name(settlement: Settlement) -> str:
+    """The broker's name for the event of a settlement; "" if brokers do not publish it."""
+    if settlement.verb is Verb.DEFER:
+        return JobDeferred.published_as
+    return _event_type_of(settlement).published_as
+
+
+def _event_type_of(settlement: Settlement) -> type[AttemptEnded]:
+    """The event of an attempt. A dead worker's job is recovered, unless it has died too often and is buried."""
     if settlement.died and settlement.verb is not Verb.BURY:
         return JobRecovered
     return _BY_VERB[settlement.verb]
@@ -186,10 +212,12 @@ def claimed(claim: Claim) -> JobClaimed:
     return JobClaimed(*_ids(claim), claim.queue, claim.slot, waited_ms(claim), claim.job)
 
 
-def settled(settlement: Settlement) -> AttemptEnded:
+def settled(settlement: Settlement) -> AttemptEnded | JobDeferred:
     """The event of a settlement that the broker has accepted, by the slot that held the claim."""
     s, claim = settlement, settlement.claim
-    kind = event_type_of(s)
+    if s.verb is Verb.DEFER:
+        return JobDeferred(*_ids(claim), claim.queue, claim.slot, s.reason, s.delay_ms)
+    kind = _event_type_of(s)
     common = (*_ids(claim), claim.queue, claim.slot, s.duration_ms, s.error or None)
     if kind is JobCompleted:
         return JobCompleted(*common, s.superseded or None)
@@ -205,7 +233,7 @@ def settled(settlement: Settlement) -> AttemptEnded:
 def reaped(settlement: Settlement) -> JobDead | JobRecovered:
     """The event of a settlement that a reaper made for a slot without a heartbeat."""
     claim = settlement.claim
-    common = (*_ids(claim), claim.queue, None, 0, settlement.error or None)
+    common = (*_ids(claim), claim.queue, None, None, settlement.error or None)
     if settlement.verb is Verb.BURY:
         return JobDead(*common, lost_by=claim.slot)
     return JobRecovered(*common, verb=settlement.verb.value, lost_by=claim.slot)
@@ -220,7 +248,7 @@ def result_dropped(claim: Claim, reason: str) -> ResultDropped:
 
 
 def produced(job: Job, queue: str) -> JobProduced:
-    return JobProduced(job.id, job.trace_id, job.span_id, job.filepath, queue, job)
+    return JobProduced(*_ids_of_job(job), queue, job)
 
 
 def waited_ms(claim: Claim) -> int | None:
@@ -234,108 +262,14 @@ def waited_ms(claim: Claim) -> int | None:
     return None if ready is None else max(0, claim.claimed_ms - round(ready.timestamp() * 1000))
 
 
-def _ids(claim: Claim) -> tuple[str, str, str]:
-    job = claim.job
-    return (job.id, job.trace_id, job.span_id) if job is not None else (claim.id, "", "")
+_Ids: TypeAlias = tuple[str, str | None, str | None, str, str]
 
 
-# files and the producer
+def _ids(claim: Claim) -> _Ids:
+    return _ids_of_job(claim.job) if claim.job is not None else (claim.id, None, None, "", "")
 
 
-class SkipReason(enum.StrEnum):
-    """Why a producer saw a file or directory and did not enqueue it."""
-
-    EXCLUDED = "excluded"
-    SYMLINK = "symlink"
-    OUTSIDE = "outside"
-    LOOP = "loop"
-    SPECIAL = "special"
-    UNREADABLE = "unreadable"
-    VANISHED = "vanished"
-    CHANGING = "changing"
-    UNMARKED = "unmarked"
-
-
-class FileSkipped(Event, frozen=True):
-    """A file or directory could not be read, or a link leads outside `scan_dir` or in a circle."""
-
-    name = "file.skipped"
-    level = "warning"
-
-    reason: SkipReason
-    path: str
-
-
-class FileKept(Event, frozen=True):
-    """A file was not moved or deleted as `worker.after` says."""
-
-    name = "file.kept"
-    level = "warning"
-
-    path: str
-    wanted: str
-    reason: str
-
-
-class FilesSkipped(Event, frozen=True):
-    """How many files one turn of the producer skipped, by reason."""
-
-    name = "producer.files_skipped"
-    level = "none"
-
-    counts: Mapping[SkipReason, int]
-
-
-class ScanFinished(Event, frozen=True):
-    """A scan of the whole `scan_dir` ended. `is_complete`: without errors."""
-
-    name = "scan.finished"
-    level = "debug"
-
-    seconds: float
-    is_complete: bool
-
-
-class ScanDirLost(Event, frozen=True):
-    """`scan_dir` is missing or cannot be read."""
-
-    name = "scan_dir.lost"
-    level = "warning"
-
-    path: str
-    error: str
-
-
-class ScanDirRestored(Event, frozen=True):
-    """`scan_dir` is back."""
-
-    name = "scan_dir.restored"
-
-    path: str
-
-
-class ScanDirReplaced(Event, frozen=True):
-    """`scan_dir` is a different directory now; all of it is scanned."""
-
-    name = "scan_dir.replaced"
-
-    path: str
-
-
-class WatchEventsLost(Event, frozen=True):
-    """The kernel dropped file-system events; all of `scan_dir` is scanned."""
-
-    name = "producer.events_lost"
-    level = "warning"
-
-    action: str
-
-
-class WatchFailed(Event, frozen=True):
-    """Directories cannot be watched; they are polled instead."""
-
-    name = "producer.watch_failed"
-    level = "warning"
-
-    error: str
-    action: str
+def _ids_of_job(job: Job) -> _Ids:
+    """The fields of JobEvent. Bounded: another program can push a job with a type of a megabyte."""
+    type = job.type[:TYPE_MAX] if job.type is not None else None
+    return job.id, job.filepath[:PATH_MAX] or None, type, job.trace_id, job.span_id

@@ -80,29 +80,34 @@ class BrokerDataRemoved(Event, frozen=True):
     error: str
 
 
-class BreakerOpened(Event, frozen=True):
-    """Too many attempts failed: the worker stops claiming."""
+class BreakerChanged(Event, frozen=True):
+    """The breaker of a route changed its state. `error` is the last failure, `failure_share` counts those in the window
+    when it opened, `next_probe_s` is the time until one job is tried."""
+
+    was: str
+    route: str = ""
+    error: str | None = None
+    failure_share: float | None = None
+    next_probe_s: float | None = None
+
+
+class BreakerOpened(BreakerChanged, frozen=True):
+    """Too many attempts of a route failed: its jobs are deferred, the others run."""
 
     name = "breaker.opened"
     level = "warning"
 
-    was: str
 
-
-class BreakerHalfOpened(Event, frozen=True):
-    """The cooldown is over: one job is claimed as a probe."""
+class BreakerHalfOpened(BreakerChanged, frozen=True):
+    """The cooldown is over: the next job of the route is the probe."""
 
     name = "breaker.half_opened"
 
-    was: str
 
-
-class BreakerClosed(Event, frozen=True):
-    """The probe succeeded: the worker claims again."""
+class BreakerClosed(BreakerChanged, frozen=True):
+    """The probe succeeded or an operator reset the breaker: the jobs of the route run again."""
 
     name = "breaker.closed"
-
-    was: str
 
 
 class SlotReplaced(Event, frozen=True):
@@ -134,10 +139,14 @@ class HandlersWarned(Event, frozen=True):
 
 
 class RoleStarted(Event, frozen=True):
-    """All services run."""
+    """All services run. `directory`: `scan_dir`. `routes` and `handlers`: how many routes a worker has, and to what."""
 
     name = "role.started"
 
+    directory: str
+    broker: str
+    routes: int | None
+    handlers: list[str] | None
     services: list[str]
 
 
@@ -233,6 +242,9 @@ class ThreadAbandoned(Event, frozen=True):
 
     worker_id: str
     reason: str
+    job_id: str | None = None
+    filepath: str | None = None
+    type: str | None = None
 
 
 class HttpOpened(Event, frozen=True):

@@ -21,13 +21,14 @@ class Verb(enum.StrEnum):
     BURY = "bury"
     RELEASE = "release"
     CANCEL = "cancel"
+    DEFER = "defer"
 
 
 class Settlement(Struct, frozen=True):
     """How one claim ends. Make one with the functions below.
 
     `next_raw` replaces the claim's bytes. `died` means that the worker died, which counts as a recovery and not as a
-    failure. `refused` means that no attempt was made, which counts as neither."""
+    failure. `refused` means that no attempt was made, which counts as neither. `reason` is why a job is deferred."""
 
     verb: Verb
     claim: Claim
@@ -41,6 +42,7 @@ class Settlement(Struct, frozen=True):
     refused: bool = False
     superseded: bool = False
     leaves: Version | None = None
+    reason: str = ""
 
     def __post_init__(self) -> None:
         if self.claim.job is None and self.verb not in (Verb.BURY, Verb.RELEASE):
@@ -69,6 +71,7 @@ _OUTCOMES = {
     Verb.BURY: "failed",
     Verb.RELEASE: "released",
     Verb.CANCEL: "cancelled",
+    Verb.DEFER: "deferred",
 }
 
 
@@ -121,6 +124,12 @@ def release(
 
 def cancel(claim: Claim, *, error: str = "cancelled", duration_ms: int = 0) -> Settlement:
     return Settlement(Verb.CANCEL, claim, claim.raw, error, duration_ms=duration_ms)
+
+
+def defer(claim: Claim, *, reason: str, delay_ms: int) -> Settlement:
+    """The job cannot run yet, for this reason. No attempt is made and nothing is counted: the same bytes are scheduled,
+    and after the delay they go to the end of the queue they came from."""
+    return Settlement(Verb.DEFER, claim, claim.raw, delay_ms=max(0, delay_ms), reason=reason)
 
 
 class SettleResult(enum.StrEnum):

@@ -124,8 +124,10 @@ class Context:
 
     @property
     def log(self) -> Log:
-        """A logger with this job's ids: context.log.info("page.read", page=3)."""
-        fields: dict[str, Any] = {"job_id": self._job.id, "attempt": self.attempt}
+        """A logger with this job's ids and its file or type: context.log.info("page.read", page=3)."""
+        job = self._job
+        named = {"filepath": job.filepath, "type": job.type}
+        fields: dict[str, Any] = {"job_id": job.id, **{k: v for k, v in named.items() if v}, "attempt": self.attempt}
         trace_id, span_id = self._span
         if trace_id:
             fields |= {"trace_id": trace_id, "span_id": span_id}

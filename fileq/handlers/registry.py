@@ -60,9 +60,12 @@ def handler(
     isolation: Literal["process", "thread"] | None = None,
     in_place: bool = False,
     give_up_on: Sequence[int | str | type[BaseException]] = (),
+    name: str | None = None,
+    circuit_breaker: Mapping[str, Any] | None = None,
 ) -> Callable[[F], F]:
     """Routes files that match a glob, or jobs of a type, to the decorated function. The function itself is unchanged.
 
+    The glob matches the path below the root, case-sensitive: `*.pdf` is the top level only, `**/*.pdf` any depth.
     The options are those of a route in the configuration. Durations may also be numbers of seconds, and `give_up_on`
     may hold exception classes."""
     if callable(match):
@@ -74,6 +77,8 @@ def handler(
         "isolation": isolation,
         "in_place": in_place or None,
         "give_up_on": list(give_up_on) or None,
+        "name": name,
+        "circuit_breaker": circuit_breaker,
     }
     options = {name: value for name, value in given.items() if value is not None}
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from fileq.config import BackoffSettings, Config, RouteSettings, inherit_from_worker, route_from
+from fileq.config import BackoffSettings, CircuitBreakerSettings, Config, RouteSettings, inherit_from_worker, route_from
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job
 from fileq.core.units import format_duration
@@ -34,6 +34,7 @@ class BoundRoute(Struct, frozen=True):
     """
 
     where: str
+    route_name: str
     name: str
     match: str | None
     type: str | None
@@ -45,6 +46,7 @@ class BoundRoute(Struct, frozen=True):
     backoff: BackoffSettings
     in_place: bool
     give_up_on: tuple[int | str, ...]
+    circuit_breaker: CircuitBreakerSettings
     is_async: bool
 
     @property
@@ -125,8 +127,8 @@ class Routes:
                 return "the job names neither a file nor a type"
             return f"no handler for {job.filepath!r}; add a route that matches it"
         if job.type == COMMAND_TYPE and not self._allows_commands:
-            return "commands that jobs bring along are disabled; worker.allow_commands: true enables them"
-        type = job.type[:_LONGEST_TYPE]  # anybody can push a job with a type of a megabyte
+            return "commands in jobs are disabled; worker.allow_commands: true enables them"
+        type = job.type[:_LONGEST_TYPE]  # another program can push a job with a type of a megabyte
         near = get_close_matches(type, self._types, n=1)
         known = ", ".join(self._types) or "none"
         advice = f"did you mean {near[0]!r}?" if near else f"known types: {known}"
@@ -139,6 +141,8 @@ class _Loading:
     def __init__(self, config: Config, app_dir: str) -> None:
         self._config = config
         self._importer = Importer(app_dir)
+        self._names = {route.name for route in config.handlers if route.name is not None}
+        self._taken: set[str] = set()
         self.problems: list[str] = []
         self.warnings: list[str] = []
 
@@ -182,7 +186,7 @@ class _Loading:
         options = {name: _spelled(name, value) for name, value in registration.options.items()}
         takes = {"match": registration.match} if registration.match is not None else {"type": registration.type}
         try:
-            return route_from({**takes, "use": _DECORATED, **options}, registration.where, self._config.worker)
+            return route_from({**takes, "use": _DECORATED, **options}, registration.where, self._config)
         except ConfigError as error:
             self.problems += error.problems
             return None
@@ -191,6 +195,7 @@ class _Loading:
         options = inherit_from_worker(route, self._config.worker)
         return BoundRoute(
             where=where,
+            route_name=self._name_for(where, route),
             name=name,
             match=route.match,
             type=route.type,
@@ -202,8 +207,22 @@ class _Loading:
             backoff=options.backoff,
             in_place=route.in_place,
             give_up_on=route.give_up_on,
+            circuit_breaker=route.circuit_breaker or self._config.circuit_breaker,
             is_async=function is not None and is_async(function),
         )
+
+    def _name_for(self, where: str, route: RouteSettings) -> str:
+        """The name of the route: its own, else its type, else its glob. A number tells equal types and globs apart."""
+        if route.name is not None:
+            if route.name in self._taken:
+                self.problems.append(f"{where} is named {route.name!r}, as another route is; choose another name")
+            self._taken.add(route.name)
+            return route.name
+        wanted = route.type if route.type is not None else route.match or ""
+        candidates = (wanted, *(f"{wanted} ({n})" for n in range(2, 10_000)))
+        name = next(name for name in candidates if name not in self._taken and name not in self._names)
+        self._taken.add(name)
+        return name
 
 
 def _spelled(name: str, value: Any) -> Any:
@@ -214,6 +233,8 @@ def _spelled(name: str, value: Any) -> Any:
         return {key: _duration(item) if key in ("base", "max") else item for key, item in value.items()}
     if name == "backoff" and isinstance(value, list | tuple):
         return [_duration(item) for item in value]
+    if name == "circuit_breaker" and isinstance(value, Mapping):
+        return {key: _duration(item) if key in ("window", "cooldown_period") else item for key, item in value.items()}
     if name == "give_up_on":
         return [_class_name(item) if isinstance(item, type) else item for item in value]
     return value

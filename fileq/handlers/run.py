@@ -44,8 +44,8 @@ def run_task(
         return failed(Permanent(str(error)))
     if task.path:
         signature = None if task.runs_changed else job.signature
-        if (refused := check_file(task.path, task.roots, signature)) is not None:
-            return refused
+        if (problem := check_file(task.path, task.roots, signature)) is not None:
+            return problem
     try:
         span = (parent_of(job)[0], attempt_span_id(job, task.key.slot)) if routes.is_traced else None
         return done(invoke(route, job, task, cancelled, loop or routes.loop, span))

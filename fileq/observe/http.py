@@ -17,7 +17,7 @@ from fileq.core.process_events import HttpOpened, HttpPortTaken
 from fileq.observe.metrics import CONTENT_TYPE
 
 
-class Watched(Protocol):
+class HealthSource(Protocol):
     """What the endpoints ask of a service of this process."""
 
     name: str
@@ -38,7 +38,7 @@ class Endpoints:
         self,
         bind: str,
         port: int,
-        services: Sequence[Watched],
+        services: Sequence[HealthSource],
         metrics: Callable[[], bytes],
         broker_problem: Callable[[], str] = lambda: "",
     ) -> None:
@@ -73,7 +73,7 @@ class _Server(ThreadingHTTPServer):
 def open_endpoints(
     bind: str,
     port: int,
-    services: Sequence[Watched],
+    services: Sequence[HealthSource],
     metrics: Callable[[], bytes],
     *,
     broker_problem: Callable[[], str] = lambda: "",
@@ -95,7 +95,7 @@ def open_endpoints(
 
 
 def _handler(
-    services: Sequence[Watched], metrics: Callable[[], bytes], broker_problem: Callable[[], str]
+    services: Sequence[HealthSource], metrics: Callable[[], bytes], broker_problem: Callable[[], str]
 ) -> type[BaseHTTPRequestHandler]:
     def reasons() -> dict[str, str]:
         """The services that cannot work, with the reason. A service notices a silent broker only after its timeout, so

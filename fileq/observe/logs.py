@@ -11,7 +11,7 @@ import json
 import logging
 import sys
 import threading
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, MutableMapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from fileq.core.events import Event
-from fileq.core.text import printable
+from fileq.observe.console import ConsoleLine
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 _RANKS = {**LEVELS, "warning": logging.WARNING, "none": logging.NOTSET}
@@ -51,9 +51,9 @@ def set_up_logs(level: str, form: str) -> Logs:
 
     Child processes call it too, so that `context.log` of a handler writes to the same stderr in the same form."""
     is_console = form == "console" or (form == "auto" and _is_terminal())
-    renderers: list[Any] = [_one_line, _console()] if is_console else [_as_json]
+    renderer: Any = ConsoleLine(has_colours=_is_terminal()) if is_console else _as_json
     structlog.configure(
-        processors=[_add_level_and_time, *renderers],
+        processors=[_add_level_and_time, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=_Stderr,
         cache_logger_on_first_use=True,
@@ -96,13 +96,9 @@ def _is_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
-def _console() -> Any:
-    # The plain traceback: structlog's other formats show the values of variables, which may be passwords.
-    return structlog.dev.ConsoleRenderer(colors=_is_terminal(), exception_formatter=structlog.dev.plain_traceback)
-
-
 def _add_level_and_time(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     if "exc_info" in fields:
+        # The plain traceback: structlog's other formats show the values of variables, which may be passwords.
         fields = structlog.processors.format_exc_info(logger, method, fields)
     fields["level"] = method
     fields["timestamp"] = datetime.now(UTC).isoformat()[:-6] + "Z"
@@ -125,12 +121,3 @@ _encoder = msgspec.json.Encoder(enc_hook=str)
 
 def _encodable(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
-
-
-def _one_line(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> Mapping[str, Any]:
-    """Escapes line breaks and control sequences, which a file name may contain. Leaves out empty trace ids."""
-    return {
-        key: printable(value) if isinstance(value, str) and key != "exception" else value
-        for key, value in fields.items()
-        if value or key not in ("trace_id", "span_id")
-    }

@@ -20,7 +20,6 @@ from prometheus_client.registry import Collector
 from fileq.core.events import (
     AttemptEnded,
     Event,
-    FilesSkipped,
     JobClaimed,
     JobCompleted,
     JobDead,
@@ -28,9 +27,8 @@ from fileq.core.events import (
     JobFenced,
     JobProduced,
     JobRecovered,
-    ScanFinished,
-    SkipReason,
 )
+from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.process_events import BreakerOpened
 from fileq.observe.depths import OTHER_PLACES, UNKNOWN, Depths
 
@@ -63,7 +61,7 @@ METRICS = (
         "jobs_superseded_total", "counter", "Jobs completed because a newer version of their file has its own job."
     ),
     MetricInfo("reaper_recovered_total", "counter", "Jobs given back after the process that ran them died."),
-    MetricInfo("circuit_breaker_trips_total", "counter", "Times the breaker of this process opened."),
+    MetricInfo("circuit_breaker_trips_total", "counter", "Times a breaker of this process opened."),
     MetricInfo("producer_files_skipped_total", "counter", "Files found and not enqueued, by reason.", "reason"),
     MetricInfo("job_processing_duration_seconds", "histogram", "Duration of one attempt.", bounds=JOB_BOUNDS_S),
     MetricInfo(
@@ -78,7 +76,8 @@ METRICS = (
         "queue_oldest_age_seconds", "gauge", "How long the next job of a queue has been ready; 0 when empty.", "queue"
     ),
     MetricInfo("worker_active", "gauge", "Slots of this process that take jobs; 0 if it is not a worker."),
-    MetricInfo("circuit_breaker_state", "gauge", "Breaker of this process: 0 closed, 1 half-open, 2 open."),
+    MetricInfo("circuit_breaker_state", "gauge", "Worst breaker of this process: 0 closed, 1 half-open, 2 open."),
+    MetricInfo("fileq_breaker_state", "gauge", "Breaker of a route: 0 closed, 1 half-open, 2 open.", "route"),
     MetricInfo("fileq_broker_up", "gauge", "1 if the broker answered just now, else 0."),
 )
 
@@ -92,11 +91,11 @@ class Metrics(Collector):
         *,
         depths: Callable[[], Depths | None] = lambda: None,
         slots: Callable[[], int] = lambda: 0,
-        breaker: Callable[[], int] = lambda: 0,
+        breakers: Callable[[], Sequence[tuple[str, int]]] = lambda: (),
     ) -> None:
         self.depths = depths
         self.slots = slots
-        self.breaker = breaker
+        self.breakers = breakers
         self._queues = tuple(queues)
         self._lock = threading.Lock()
         self._counts = {m.name: 0 for m in METRICS if m.type == "counter" and not m.label}
@@ -112,7 +111,7 @@ class Metrics(Collector):
             JobRecovered: lambda event: self._add("reaper_recovered_total"),
             BreakerOpened: lambda event: self._add("circuit_breaker_trips_total"),
             ScanFinished: self._scanned,
-            FilesSkipped: self._files_skipped,
+            SkippedFilesCounted: self._files_skipped,
         }
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -156,12 +155,12 @@ class Metrics(Collector):
             self._observe_duration(event)
 
     def _observe_duration(self, event: AttemptEnded) -> None:
-        self._histograms["job_processing_duration_seconds"].observe(event.duration_ms / 1000)
+        self._histograms["job_processing_duration_seconds"].observe((event.duration_ms or 0) / 1000)
 
     def _scanned(self, event: ScanFinished) -> None:
         self._histograms["producer_scan_duration_seconds"].observe(event.seconds)
 
-    def _files_skipped(self, event: FilesSkipped) -> None:
+    def _files_skipped(self, event: SkippedFilesCounted) -> None:
         for reason, count in event.counts.items():
             self._skipped[reason] += count
 
@@ -195,14 +194,15 @@ class Metrics(Collector):
 
     def _gauges(self) -> dict[str, list[tuple[float, list[str]]]]:
         """Values with their labels. Without an answer from the broker they are NaN, never an old value."""
-        depths = self.depths()
+        depths, breakers = self.depths(), self.breakers()
         lengths, ages = (depths.lengths, depths.ages_s) if depths is not None else ({}, {})
         places = (*self._queues, *OTHER_PLACES)
         return {
             "queue_length": [(lengths.get(place, UNKNOWN), [place]) for place in places],
             "queue_oldest_age_seconds": [(ages.get(queue, UNKNOWN), [queue]) for queue in self._queues],
             "worker_active": [(self.slots(), [])],
-            "circuit_breaker_state": [(self.breaker(), [])],
+            "circuit_breaker_state": [(max((state for _, state in breakers), default=0), [])],
+            "fileq_breaker_state": [(state, [route]) for route, state in breakers],
             "fileq_broker_up": [(depths is not None, [])],
         }
 

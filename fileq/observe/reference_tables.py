@@ -6,8 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from fileq.core import events, process_events
-from fileq.core.events import AttemptEnded, Event, JobClaimed, JobProduced
+from fileq.core import events, file_events, process_events
+from fileq.core.events import AttemptEnded, Event, JobClaimed, JobDeferred, JobProduced
 from fileq.observe.logs import line_fields
 from fileq.observe.metrics import METRICS
 
@@ -19,7 +19,7 @@ def event_types() -> list[type[Event]]:
     """Every event that can be emitted, by name."""
     found = {
         kind.name: kind
-        for module in (events, process_events)
+        for module in (events, file_events, process_events)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Event) and hasattr(kind, "name")
     }
@@ -34,6 +34,7 @@ def published_names() -> Iterator[str]:
     """The names of the events that brokers publish."""
     yield JobProduced.published_as
     yield JobClaimed.published_as
+    yield JobDeferred.published_as
     yield from (kind.published_as for kind in AttemptEnded.__subclasses__() if kind.published_as)
 
 

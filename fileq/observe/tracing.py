@@ -93,7 +93,7 @@ class Tracing:
         span_id = attempt_span_id(attempt.job, slot)
         end_ns = self._wall_ns()
         if isinstance(event, AttemptEnded):
-            end_ns = attempt.start_ns + event.duration_ms * 1_000_000
+            end_ns = attempt.start_ns + (event.duration_ms or 0) * 1_000_000
         outcome = "superseded" if isinstance(event, JobCompleted) and event.is_superseded else event.outcome
         attributes = {**_attributes(attempt), "job.outcome": outcome}
         error = _error_of(event, outcome)

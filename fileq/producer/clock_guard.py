@@ -16,7 +16,7 @@ class ClockGuard:
     """Compares the wall clock with the monotonic clock.
 
     After a step of the wall clock, or a suspend of the machine, the timestamps of files written before it give a wrong
-    age. Once the settle time has passed since the step, those files are old enough in truth too."""
+    age. Once `settle_unclosed` has passed since the step, those files are old enough in truth too."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class ClockGuard:
         self._offset_s = offset_s
 
     def has_aged(self, modified_ns: int) -> bool:
-        """Whether a file with this timestamp has not been touched for the settle time."""
+        """Whether a file with this timestamp has not been touched for `settle_unclosed`."""
         self.check()
         return self._wall_ns() - modified_ns >= self._settle_s * 1e9 and self._monotonic() >= self._untrusted_until_s
 

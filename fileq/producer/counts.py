@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 
-from fileq.core.events import Emit, FileSkipped, FilesSkipped, SkipReason, ignore
+from fileq.core.events import Emit, ignore
+from fileq.core.file_events import FileSkipped, SkippedFilesCounted, SkipReason
 
 LOGGED_MAX = 1_000  # skipped files that get a log line
 _LOGGED = (SkipReason.UNREADABLE, SkipReason.LOOP, SkipReason.OUTSIDE)
@@ -37,4 +38,4 @@ class ProducerCounts:
         """Emits the skips since the last report. One event per turn, not per file, because a scan can skip millions."""
         if news := self.skipped - self._reported:
             self._reported = self.skipped.copy()
-            self._emit(FilesSkipped(dict(news)))
+            self._emit(SkippedFilesCounted(dict(news)))

@@ -156,7 +156,9 @@ class Producer:
     def _pause_s(self, now_s: float) -> float:
         if self._sweep.is_running or (self._may_scan and not self._finder.is_at_rest):
             return 0.0
-        due = [self._finder.next_due_s, now_s + IDLE_S]
+        due = [now_s + IDLE_S]
+        if self._may_scan:  # otherwise a scan that is due would make every pause 0
+            due.append(self._finder.next_due_s)
         if self._enqueuer:
             due.append(now_s + self._enqueuer.left_s(now_s))
         if self._enqueuer.room and (stable_s := self._stability.next_due_s()) is not None:

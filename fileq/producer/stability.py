@@ -1,6 +1,6 @@
 """The stage that waits until files are complete. Never calls a broker, never opens a file.
 
-A file is stable when its size, modification time and inode have not changed for its settle time: a short one after its
+A file is stable when its size, modification time and inode have not changed for a while: a short while after its
 writer closed it or moved it in (`producer.settle`), a longer one when that is unknown (`producer.settle_unclosed`).
 
 The number of waiting files is bounded. A file without room is rejected; the caller requests a scan, which finds it
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from fileq.config import Config
-from fileq.core.events import SkipReason
+from fileq.core.file_events import SkipReason
 from fileq.files.mounts import ScanDirMounts
 from fileq.producer.clock_guard import ClockGuard
 from fileq.producer.counts import ProducerCounts
@@ -128,9 +128,11 @@ class Stability:
         return file
 
     def _has_aged(self, file: FoundFile) -> bool:
-        """Whether the file has not been touched for its settle time already.
+        """Whether the file has not been written to for long enough already.
 
-        Timestamps prove it only if they were written by the clock of this machine."""
+        Every write sets the modification time to now, also in a copy that gets an older one at its end. So an old one
+        means that nothing was written since, although the file may have been copied or moved here a moment ago. This
+        holds only if the clock of this machine wrote the time, so files of remote mounts always wait."""
         if file.path in self._waiting or self._mounts.is_remote(os.path.dirname(file.path)):
             return False
-        return self._clock.has_aged(max(file.ctime_ns, file.mtime_ns))
+        return self._clock.has_aged(file.mtime_ns)

@@ -48,10 +48,10 @@ class Loop:
         self._stopping.set()
         self._wake.set()
 
-    def stop(self, deadline_s: float) -> None:
+    def stop(self, timeout_s: float) -> None:
         self.quiet()
         if self._thread.ident is not None:
-            self._thread.join(deadline_s)
+            self._thread.join(timeout_s)
 
     def hurry(self) -> None:
         self.quiet()
@@ -80,7 +80,7 @@ class Loop:
             self._stopping.set()  # the role ends, see broker_watch.py
         except BrokerError as error:
             # `wake` does not cut this pause short: it would make the loop hammer a broker that is down.
-            self._stopping.wait(self._outage.met(error))
+            self._stopping.wait(self._outage.failed(error))
         except Exception as error:
             # A thread that ends here would stop its role silently. The loop continues and reports each failure once.
             if self._failure != repr(error):
@@ -88,7 +88,7 @@ class Loop:
                 self._emit(LoopFailed(self.name, self._failure, error))
             self._stopping.wait(FAILED_PAUSE_S)
         else:
-            self._outage.over()
+            self._outage.ended()
             self._failure = ""
             if not self._stopping.is_set():  # quiet() may have set `wake` before the turn cleared it
                 self._wake.wait(pause_s)

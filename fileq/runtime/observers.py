@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 from fileq.brokers.protocol import Inspector
 from fileq.config import Config
-from fileq.core.breaker import STATE_NUMBERS
 from fileq.core.events import Emit, Event
 from fileq.observe.depths import DepthGauge
 from fileq.observe.logs import Logs, set_up_logs
@@ -42,7 +41,7 @@ class Observers:
 
     def watch_worker(self, worker: WorkerParts, slots: int) -> None:
         self.metrics.slots = lambda: slots if worker.service.is_turning() else 0
-        self.metrics.breaker = lambda: STATE_NUMBERS[worker.breaker.state]
+        self.metrics.breakers = worker.breakers.numbers
 
     def close(self) -> None:
         if self._tracing is not None:

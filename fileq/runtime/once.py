@@ -60,7 +60,7 @@ def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
         raise FileqError(f"{run.problem}; the scan is incomplete")
     if run.is_interrupted:
         return INTERRUPTED
-    return LEFT_DEAD if run.died else OK
+    return LEFT_DEAD if run.dead_count else OK
 
 
 def is_counted(event: Event) -> bool:
@@ -109,7 +109,7 @@ class _Run:
         self.is_interrupted = self.is_hurried = False
 
     @property
-    def died(self) -> int:
+    def dead_count(self) -> int:
         return self._counts[JobDead]
 
     @property
@@ -226,8 +226,8 @@ class _Run:
             f"left {left:,}",
             *(describe(producer, self._rate_limit_key) if producer is not None else ()),
         ]
-        if self._worker.breaker.state != "closed":
-            parts.append(f"breaker {self._worker.breaker.state}")
+        for breaker in self._worker.breakers.open_ones():
+            parts.append(printable(f"breaker of {breaker.route} {breaker.state}"))
         if problem := self._worker.service.problem():
             parts.append(printable(problem))
         return "  ".join(parts)
@@ -263,7 +263,7 @@ class _Run:
         raws = {record.id: record.raw for record in records if record is not None}
         for id, error in self._dead:
             yield f"dead: {printable(_name(id, raws.get(id, b'')))}: {printable(error)}"
-        if (more := self.died - len(self._dead)) > 0:
+        if (more := self.dead_count - len(self._dead)) > 0:
             yield f"and {more} more; see 'fileq admin dlq list'"
 
 

@@ -30,7 +30,7 @@ class Outage:
         self._tries = 0
         self.reason = ""
 
-    def met(self, error: BrokerError) -> float:
+    def failed(self, error: BrokerError) -> float:
         """Notes a failed call. Returns the seconds to wait before the next try: growing, with jitter."""
         if self._since_s is None:
             self._since_s = self._monotonic()
@@ -40,7 +40,7 @@ class Outage:
         self._tries = min(self._tries + 1, 16)
         return pause_s * random.uniform(0.5, 1.0)
 
-    def over(self) -> None:
+    def ended(self) -> None:
         """Notes a successful call."""
         if self._since_s is not None:
             self._emit(BrokerRestored(round(self._monotonic() - self._since_s, 3)))

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from fileq.core.events import SkipReason
+from fileq.core.file_events import SkipReason
 from fileq.producer.producer import Producer
 from fileq.producer.rate_limit import RATE_LIMIT
 from fileq.runtime.terminal import live_line
@@ -77,7 +77,7 @@ def _line(producer: Producer, rate_limit_key: str) -> str:
 def describe(producer: Producer, rate_limit_key: str) -> Iterator[str]:
     """What the producer waits for, and the setting that slows it down, if one does."""
     if producer.unstable:
-        yield f"settling {producer.unstable:,}"
+        yield f"waiting until stable {producer.unstable:,}"
     if producer.slowed_by:
         shared = f" (shared: {rate_limit_key})" if producer.slowed_by == RATE_LIMIT else ""
         yield f"held back by {producer.slowed_by}{shared}"

@@ -12,8 +12,8 @@ class ProducerService(Loop):
         super().__init__("producer", producer.turn, emit=emit, longest_pause_s=longest_pause_s, wake=producer.wake)
         self._producer = producer
 
-    def stop(self, deadline_s: float) -> None:
-        super().stop(deadline_s)
+    def stop(self, timeout_s: float) -> None:
+        super().stop(timeout_s)
         if self.has_stopped:
             self._producer.close()
 

@@ -22,6 +22,7 @@ from fileq.core.process_events import (
     RoleStopping,
 )
 from fileq.handlers.reload import reload_routes
+from fileq.handlers.route_warnings import warnings_of
 from fileq.handlers.routes import Routes
 from fileq.observe.http import open_endpoints
 from fileq.producer.producer import Producer, check_scan_dir
@@ -101,7 +102,7 @@ def run_worker(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, *, is_p
                 pause_s = longest_pause_s(config.worker.heartbeat_ttl)
                 services.append(ProducerService(producer, emit=without_outages(emit), longest_pause_s=pause_s))
             live = LiveWorker(worker, services, build)
-            run_until_signal(services, Reloader(loaded, read, live, emit), observers, broker)
+            run_until_signal(services, Reloader(loaded, read, live, emit), observers, broker, routes)
     return 0
 
 
@@ -113,7 +114,7 @@ def load_routes(loaded: Loaded, app_dir: str, emit: Emit) -> Routes:
 
 
 def report_routes(routes: Routes, loaded: Loaded, emit: Emit) -> None:
-    for warning in routes.warnings:
+    for warning in (*routes.warnings, *warnings_of(loaded.config, routes)):
         emit(HandlersWarned(warning))
     if not loaded.config.handlers_are_given and len(routes) <= 1:
         emit(HandlersUnset("files are only checksummed; set 'handlers' to process them"))
@@ -138,7 +139,13 @@ def warn_if_unsafe(broker: FullBroker, emit: Emit) -> None:
             emit(BrokerUnsafe(finding.name, finding.detail, finding.advice))
 
 
-def run_until_signal(services: Sequence[Service], reloader: Reloader, observers: Observers, broker: FullBroker) -> None:
+def run_until_signal(
+    services: Sequence[Service],
+    reloader: Reloader,
+    observers: Observers,
+    broker: FullBroker,
+    routes: Routes | None = None,
+) -> None:
     """Runs until the first signal, then stops within `shutdown_timeout`; a second signal stops at once.
 
     SIGHUP reloads. Raises BrokerRemoved if the broker's data was deleted."""
@@ -157,7 +164,7 @@ def run_until_signal(services: Sequence[Service], reloader: Reloader, observers:
             for service in services:
                 service.start()
             watch.start()
-            emit(RoleStarted([service.name for service in services]))
+            emit(_started(services, reloader.loaded, broker, routes))
             signals.on_hangup = reloader.reload
             signals.wait()
             signals.on_hangup = None
@@ -174,6 +181,16 @@ def run_until_signal(services: Sequence[Service], reloader: Reloader, observers:
             for service in services:
                 service.stop(0.0)
             endpoints.close()
+
+
+def _started(services: Sequence[Service], loaded: Loaded, broker: FullBroker, routes: Routes | None) -> RoleStarted:
+    return RoleStarted(
+        directory=loaded.config.producer.scan_dir,
+        broker=broker.kind,
+        routes=len(routes) if routes is not None else None,
+        handlers=list(dict.fromkeys(route.name for route in routes)) if routes is not None else None,
+        services=[service.name for service in services],
+    )
 
 
 def stop_in_time(services: Sequence[Service], timeout_s: float, signals: StopSignals) -> bool:

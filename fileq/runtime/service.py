@@ -16,7 +16,7 @@ class Service(Protocol):
         """Takes on no new work; work in progress continues."""
         ...
 
-    def stop(self, deadline_s: float) -> None:
+    def stop(self, timeout_s: float) -> None:
         """Ends within this many seconds."""
         ...
 

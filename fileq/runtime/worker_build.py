@@ -6,15 +6,15 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config, Loaded
-from fileq.core.breaker import Breaker
 from fileq.core.events import Emit
-from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened
 from fileq.handlers.routes import Routes
 from fileq.runtime.handlers_program import handlers_program
 from fileq.runtime.loop import Loop
 from fileq.runtime.outage import longest_pause_s, without_outages
 from fileq.runtime.service import Service
 from fileq.runtime.worker_service import WorkerService
+from fileq.worker.breakers import Breakers, breakers_of
+from fileq.worker.deferrals import Deferrals, DeferredRelease
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
 from fileq.worker.pump import Pump
 from fileq.worker.reaper import Reaper
@@ -22,15 +22,14 @@ from fileq.worker.roots import RootsWatch
 from fileq.worker.scheduler import Scheduler
 
 STUCK_MARGIN_S = 5.0
-_BREAKER_EVENTS = {"open": BreakerOpened, "half-open": BreakerHalfOpened, "closed": BreakerClosed}
 
 
 class WorkerParts(Struct, frozen=True):
-    """`services` is in the order of stopping. The worker stops first: the reaper must outlive running jobs."""
+    """`services` is in the order of stop(). Reaper and scheduler end at quiet(), while running jobs still finish."""
 
     service: WorkerService
     services: list[Service]
-    breaker: Breaker
+    breakers: Breakers
     roots: RootsWatch
 
 
@@ -38,17 +37,18 @@ def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir:
     config = loaded.config
     worker = config.worker
     pause_s = longest_pause_s(worker.heartbeat_ttl)
-    breaker = Breaker(config.circuit_breaker, on_change=lambda old, new: emit(_BREAKER_EVENTS[new](old)))
+    deferrals = Deferrals()
+    breakers = breakers_of(routes, on_end=deferrals.end, emit=emit)
     paths = config.paths
     roots = RootsWatch(paths.roots)
     program = handlers_program(config, app_dir=app_dir)
     executor = ExecutorsByIsolation(worker, routes, program, emit=emit)
-    pump = Pump(config, broker, executor, routes, paths, breaker, emit=emit)
+    pump = Pump(config, broker, executor, routes, paths, breakers, deferrals, emit=emit)
     service = WorkerService(
         pump,
         executor,
         broker,
-        breaker,
+        breakers,
         roots_problem=roots.problem,
         emit=emit,
         idle_s=worker.brpoplpush_timeout,
@@ -57,12 +57,14 @@ def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir:
     )
     reaper = Reaper(config, broker, emit=emit)
     scheduler = Scheduler(broker)
+    release = DeferredRelease(broker, deferrals)
     loops: list[Service] = [
         Loop("scheduler", scheduler.turn, emit=without_outages(emit), longest_pause_s=pause_s),
         Loop("reaper", reaper.turn, emit=without_outages(emit), longest_pause_s=pause_s),
+        Loop("deferred", release.turn, emit=without_outages(emit), longest_pause_s=pause_s, wake=deferrals.wake),
     ]
     roots.start()
-    return WorkerParts(service, [service, *loops], breaker, roots)
+    return WorkerParts(service, [service, *loops], breakers, roots)
 
 
 def _stuck_s(config: Config) -> float:

@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable
 
 from fileq.brokers.protocol import Broker, Waiter
-from fileq.core.breaker import Breaker
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable
 from fileq.core.events import Emit
 from fileq.core.process_events import BrokerRefused, DrainStarted, WorkerFailed
 from fileq.runtime.outage import Outage
+from fileq.worker.breakers import Breakers
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.pump import KILL_GRACE_S, Pump
 
@@ -36,7 +36,7 @@ class WorkerService:
         pump: Pump,
         executor: Executor,
         broker: Broker,
-        breaker: Breaker,
+        breakers: Breakers,
         *,
         roots_problem: Callable[[], str],
         emit: Emit,
@@ -47,7 +47,7 @@ class WorkerService:
         self._pump = pump
         self._executor = executor
         self._broker = broker
-        self._breaker = breaker
+        self._breakers = breakers
         self._roots_problem = roots_problem
         self._emit = emit
         self._idle_s = idle_s
@@ -86,12 +86,12 @@ class WorkerService:
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
-    def stop(self, deadline_s: float) -> None:
-        """Lets running jobs finish until the deadline; then cancels them, then kills and releases them."""
+    def stop(self, timeout_s: float) -> None:
+        """Lets running jobs finish until the timeout; then cancels them, then kills and releases them."""
         self.quiet()
         if self._thread.ident is None:
             return
-        if not self._is_finished.wait(deadline_s):
+        if not self._is_finished.wait(timeout_s):
             self._kill(KILL_GRACE_S)
             self._is_finished.wait(KILL_GRACE_S + SETTLE_TIMEOUT_S + 5)
         self._thread.join(1.0)
@@ -128,6 +128,9 @@ class WorkerService:
             self._retry_until_done(self._pump.start)
             while not (self._pump.is_quiet and self._pump.is_idle) and not self._has_given_up():
                 self._turn()
+            # All jobs are settled. Slots that stay registered expire by themselves, so a broker that does not answer is
+            # not waited for as long as running jobs are.
+            self._gives_up_s = min(self._gives_up_s, time.monotonic() + SETTLE_TIMEOUT_S)
             self._retry_until_done(self._pump.finish)
         except BrokerRemoved:
             pass  # nothing can be settled any more; the role ends, see broker_watch.py
@@ -149,10 +152,10 @@ class WorkerService:
         try:
             claimed = self._pump.turn(may_claim)
             if self._pump.reply_count > reply_count:
-                self._outage.over()
+                self._outage.ended()
         except BrokerUnavailable as error:
             self._drop_waiter()
-            self._wait(self._outage.met(error), watches_queues=False)
+            self._wait(self._outage.failed(error), watches_queues=False)
             return
         except BrokerRemoved:
             raise
@@ -170,7 +173,7 @@ class WorkerService:
     def _longest_wait_s(self, may_claim: bool) -> float:
         now_s = time.monotonic()
         wait_s = min(self._idle_s, self._pump.next_due_s() - now_s)
-        if cooldown_s := self._breaker.cooldown_left_s():
+        if cooldown_s := self._breakers.next_probe_s():
             wait_s = min(wait_s, cooldown_s)
         return wait_s if may_claim else min(wait_s, NOT_ALLOWED_PAUSE_S)
 
@@ -224,11 +227,11 @@ class WorkerService:
             self._turned_s = time.monotonic()
             try:
                 call()
-                self._outage.over()
+                self._outage.ended()
                 return
             except BrokerUnavailable as error:
                 # Outcomes are not collected here, so a ready executor would end every wait at once.
-                self._wait(self._outage.met(error), watches_queues=False, watches_executor=False)
+                self._wait(self._outage.failed(error), watches_queues=False, watches_executor=False)
 
     def _has_given_up(self) -> bool:
         """It should have ended by now, and the broker does not answer. Its heartbeats will run out, and a reaper will

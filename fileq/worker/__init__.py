@@ -1,1 +1,15 @@
-"""Claims jobs, has them run, settles them, and survives what they do."""
+"""Claims jobs, runs them and settles them. A handler that crashes, hangs or leaks harms its own job only.
+
+    pump.py            the turns: collect outcomes, settle and claim in one round trip, submit
+    calls.py           the calls of settle_and_claim that are in flight
+    slot.py, slots.py  one slot as a state machine; all slots of the process
+    attempts.py        from a claim to a task (prepare.py), and from its outcome to a settlement (policies.py)
+    heartbeats.py      registers the slots and renews their leases
+    executors/         run handlers in child processes or threads
+    post_actions.py    moves or deletes files after their jobs are settled
+    reaper.py          gives back the jobs of slots without a heartbeat
+    scheduler.py       promotes jobs that are due
+    roots.py           checks that the directories of file jobs are there
+
+Nothing here starts a thread for a loop: runtime/ does.
+"""

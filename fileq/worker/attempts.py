@@ -12,14 +12,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from fileq.brokers.types import LedgerEntry
-from fileq.core.breaker import Breaker
 from fileq.core.claim import Claim
 from fileq.core.events import Emit, claimed, fenced, result_dropped
 from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, FinalOutcome, Refused, Released
 from fileq.core.retry import RunChanged, decide
+from fileq.core.settlement import defer
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
+from fileq.worker.breakers import Breakers
+from fileq.worker.deferrals import Deferrals
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.policies import Policies
 from fileq.worker.post_actions import version_left
@@ -37,7 +39,8 @@ class Attempts:
         executor: Executor,
         routes: Routes,
         paths: Paths,
-        breaker: Breaker,
+        breakers: Breakers,
+        deferrals: Deferrals,
         policies: Policies,
         *,
         emit: Emit,
@@ -47,25 +50,25 @@ class Attempts:
         self._executor = executor
         self._routes = routes
         self._paths = paths
-        self._breaker = breaker
+        self._breakers = breakers
+        self._deferrals = deferrals
         self._policies = policies
         self._emit = emit
         self._monotonic = monotonic
         self._changed: list[Slot] = []  # their files have changed; the ledger is still to be read
 
     def start(self, claims: Iterable[Claim], *, may_run: bool) -> None:
-        """Runs, refuses or releases each claim. A claim for a slot that is not free is left out: its outcome is known,
-        and only the settlement has to be sent again."""
+        """Runs, defers, refuses or releases each claim. A claim for a slot that is not free is left out: its outcome is
+        known, and only the settlement has to be sent again."""
         slots = self._slots.by_id
         new = [
             (slot, claim)
             for claim in claims
             if (slot := slots.get(claim.slot)) is not None and type(slot.state) is Free
         ]
-        for _, claim in new:
-            self._emit(claimed(claim))
         if not may_run:
             for slot, claim in reversed(new):  # each is put at the front of its queue, so the first one goes last
+                self._emit(claimed(claim))
                 self._end_without_run(slot, claim, Released())
         elif tasks := [task for slot, claim in new if (task := self._run(slot, claim)) is not None]:
             self._executor.submit(tasks)
@@ -101,23 +104,39 @@ class Attempts:
     def lose(self, slot: Slot) -> None:
         """Ends the attempt of a job that another slot has now. It is not settled."""
         assert isinstance(slot.state, Running)
-        claim = slot.state.claim
+        claim, route = slot.state.claim, slot.state.route
         if slot.state.changed is None:
             self._executor.abandon(claim.key)
         else:
             self._changed.remove(slot)
         slot.lose()
-        self._breaker.record(claim.key, None)
+        self._breakers.record(route, claim.key, None)
         self._emit(fenced(claim))
 
     def _run(self, slot: Slot, claim: Claim, *, changed_to: str | None = None) -> Task | None:
-        """The task to submit; None if the claim is refused."""
+        """The task to submit; None if the claim is refused or deferred."""
         task = prepare(claim, self._routes, self._paths, runs_changed=changed_to is not None)
+        is_new = changed_to is None
+        if is_new and isinstance(task, Task) and (obstacle := self._obstacle(claim, task)) is not None:
+            self._defer(slot, claim, *obstacle)
+            return None
+        if is_new:
+            self._emit(claimed(claim))
         if isinstance(task, Refused):
             self._end_without_run(slot, claim, task)
             return None
         slot.run(Running(claim, task.route, self._monotonic(), changed_to or _signature(claim)))
         return task
+
+    def _obstacle(self, claim: Claim, task: Task) -> tuple[str, float] | None:
+        """Why the job cannot run yet, and for how many seconds at least; None if it can."""
+        if self._breakers.is_closed or self._breakers.admits(task.route, claim.key):
+            return None
+        return self._breakers.reason(task.route), self._breakers.wait_s(task.route)
+
+    def _defer(self, slot: Slot, claim: Claim, reason: str, wait_s: float) -> None:
+        delay_ms = self._deferrals.delay_ms(reason, wait_s)
+        slot.settle(defer(claim, reason=reason, delay_ms=delay_ms), _signature(claim))
 
     def _end(self, slot: Slot, running: Running, task: Task, ran: Ran | Cancelled | Released) -> None:
         if isinstance(ran, Changed):
@@ -133,24 +152,27 @@ class Attempts:
         policy, now_ms = self._policies.routes[running.route], time.time_ns() // 1_000_000
         settlement = decide(claim, ran, policy, now_ms=now_ms, duration_ms=duration_ms, leaves=leaves)
         slot.settle(settlement, processed)
-        self._breaker.record(task.key, _sample(ran))
+        self._breakers.record(running.route, task.key, _sample(ran), settlement.error)
 
     def _end_without_run(self, slot: Slot, claim: Claim, outcome: Refused | Released) -> None:
+        if isinstance(slot.state, Running):  # its file has changed; it may be a probe
+            self._breakers.record(slot.state.route, claim.key, None)
         settlement = decide(claim, outcome, self._policies.worker, now_ms=time.time_ns() // 1_000_000)
         slot.settle(settlement, _signature(claim))
-        self._breaker.record(claim.key, None)
 
     def _decide_changed(
         self, slot: Slot, claim: Claim, changed: Changed, entry: LedgerEntry | None, may_run: bool
     ) -> Task | None:
         """The task to submit, if the file is to be run as it is now."""
+        assert isinstance(slot.state, Running)
+        route = slot.state.route
         jobs_by_version = dict(entry.versions) if entry is not None else {}
         policy, now_ms = self._policies.worker, time.time_ns() // 1_000_000
         decision = decide(claim, changed, policy, now_ms=now_ms, jobs_by_version=jobs_by_version, may_run=may_run)
         if isinstance(decision, RunChanged):
             return self._run(slot, claim, changed_to=decision.signature)
         slot.settle(decision, _signature(claim))
-        self._breaker.record(claim.key, None)
+        self._breakers.record(route, claim.key, None)
         return None
 
 

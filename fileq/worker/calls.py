@@ -3,8 +3,8 @@
 While the broker works on one call the pump prepares the next, about other slots. Under load two calls are in flight,
 each about half of the slots, so pump and broker work at the same time.
 
-Never sends a call again: after a lost reply the pump decides anew what to send. What a kill -9 leaves: calls that the
-broker carries out or does not, each job of them wholly; their replies are lost.
+Never sends a call again: after a lost reply the pump decides anew what to send. What a kill -9 leaves: the
+broker executes each call or not; no job is half changed. The replies are lost.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from fileq.brokers.protocol import Broker, PendingReply
+from fileq.brokers.protocol import Broker
+from fileq.brokers.replies import PendingReply
 from fileq.brokers.types import TurnReply
 from fileq.worker.slot import Settling, Slot
 
@@ -46,7 +47,7 @@ class CallsInFlight:
         return bool(self._calls) and self._calls[-1].reply.is_answered
 
     def slots(self) -> frozenset[Slot]:
-        """The slots of the call in flight, when a second one may be sent."""
+        """The slots of the oldest call in flight; empty if there is none."""
         return self._calls[0].slots if self._calls else frozenset()
 
     def is_another_worth_it(self, settling: int) -> bool:

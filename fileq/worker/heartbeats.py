@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fileq.brokers.protocol import Broker
-from fileq.brokers.types import LeaseStatus, Renewal
-from fileq.core.breaker import Breaker
+from fileq.brokers.types import LeaseStatus, Renewal, WorkerInfo
 from fileq.core.claim import Claim
 from fileq.core.events import Emit, fenced
 from fileq.core.process_events import SlotReplaced
 from fileq.worker.attempts import Attempts
+from fileq.worker.breakers import Breakers
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.slot import Running, Settling, Slot
 from fileq.worker.slots import Slots
@@ -30,7 +30,7 @@ class Heartbeats:
         slots: Slots,
         attempts: Attempts,
         executor: Executor,
-        breaker: Breaker,
+        breakers: Breakers,
         *,
         every_s: float,
         emit: Emit,
@@ -40,14 +40,15 @@ class Heartbeats:
         self._slots = slots
         self._attempts = attempts
         self._executor = executor
-        self._breaker = breaker
+        self._breakers = breakers
         self._every_s = every_s
         self._emit = emit
         self._monotonic = monotonic
-        self._registered_breaker = ""  # the state of the breaker as the broker knows it
+        self._registered_changes = -1  # changes of the breakers that the broker knows
         self.due_s = 0.0
 
     def start(self) -> None:
+        self._breakers.remember_resets(self._broker.breaker_resets())
         self.register()
         self.due_s = self._monotonic() + self._every_s
 
@@ -61,20 +62,25 @@ class Heartbeats:
 
     @property
     def is_registration_due(self) -> bool:
-        return self._breaker.state != self._registered_breaker
+        return self._breakers.change_count != self._registered_changes
 
     def register(self) -> None:
-        """Registers all slots, with the state that the breaker has now."""
-        state = self._breaker.state
-        info = self._slots.info(state)
-        self._broker.register(dict.fromkeys(self._slots.by_id, info))
-        self._registered_breaker = state
+        """Registers all slots, with the states that the breakers have now."""
+        changes = self._breakers.change_count
+        self._broker.register(dict.fromkeys(self._slots.by_id, self._info()))
+        self._registered_changes = changes
+
+    def _info(self) -> WorkerInfo:
+        breakers = self._breakers
+        return self._slots.info(breakers.state, breakers.open_ones(), is_claiming=not breakers.is_limiting)
 
     def renew(self, *, may_run: bool) -> None:
-        """Renews the lease of every slot, and corrects each slot that the broker knows otherwise."""
+        """Renews the lease of every slot, and corrects each slot that the broker knows otherwise. Also applies the
+        resets of breakers that operators have requested."""
         renewals = self._broker.renew(self._slots.holdings())
         self.due_s = self._monotonic() + self._every_s
         unexpected = [claim for renewal in renewals if (claim := self._apply(renewal)) is not None]
+        self._breakers.apply_resets(self._broker.breaker_resets())
         if may_run:  # a stopping worker leaves such a claim alone: deregistering its slot gives the job back
             self._attempts.start(unexpected, may_run=True)
 
@@ -86,7 +92,7 @@ class Heartbeats:
             # A slot that is gone can settle nothing, so there is no need to send it.
             self._emit(fenced(slot.state.claim))
         new = self._slots.replace(slot)
-        self._broker.register({new.id: self._slots.info(self._breaker.state)})
+        self._broker.register({new.id: self._info()})
         self._emit(SlotReplaced(slot.id, new.id))
 
     def _apply(self, renewal: Renewal) -> Claim | None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
 from fileq.config import WorkerSettings
 from fileq.core.retry import Backoff, Policy
-from fileq.handlers.routes import Routes
+
+if TYPE_CHECKING:  # importing the routes would slow down `fileq fsck`
+    from fileq.handlers.routes import Routes
 
 
 class Policies(Struct, frozen=True):

@@ -13,15 +13,14 @@ import threading
 
 from msgspec import Struct
 
-from fileq.config import AfterSettings
+from fileq.config import MOVE, AfterSettings
 from fileq.core.claim import Claim
-from fileq.core.events import Emit, FileKept, ignore
+from fileq.core.events import Emit, ignore
+from fileq.core.file_events import FileKept
 from fileq.core.job import Version
 from fileq.core.settlement import Settlement, Verb
 from fileq.files.paths import Paths
 from fileq.files.version import signature_of
-
-MOVE = "move:"
 
 
 class PostActions:
@@ -29,6 +28,7 @@ class PostActions:
 
     def __init__(self, rules: AfterSettings, paths: Paths, emit: Emit = ignore) -> None:
         self._rules = {Verb.COMPLETE: rules.completed, Verb.BURY: rules.dead}
+        self._folders = tuple(os.path.abspath(os.fsencode(folder)) for folder in rules.folders)
         self._paths = paths
         self._emit = emit
         self._queue: queue.SimpleQueue[_Action | None] = queue.SimpleQueue()
@@ -46,7 +46,8 @@ class PostActions:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="post_actions", daemon=True)
             self._thread.start()
-        self._queue.put(_Action(rule, self._paths.here(job.path), self._paths.roots, processed))
+        path = self._paths.here(job.path)
+        self._queue.put(_Action(rule, path, self._paths.roots, self._folders, processed))
 
     def close(self, timeout_s: float) -> None:
         """Waits for the actions that were added, but not longer than this."""
@@ -67,7 +68,7 @@ class PostActions:
 
 
 def version_left(path: bytes, claim: Claim) -> Version | None:
-    """The version of the file that a handler has left which may change its file."""
+    """The version of the file after its handler ran, for handlers that change their file (`in_place`)."""
     if claim.job is None or not path:
         return None
     try:
@@ -80,22 +81,41 @@ class _Action(Struct, frozen=True):
     rule: str
     path: bytes
     roots: tuple[bytes, ...]
+    folders: tuple[bytes, ...]  # those of every `move:DIR`
     processed: str | None
 
 
 def _perform(action: _Action) -> str:
     """Returns why the file was kept; "" if it was deleted or moved."""
     # Every program that can push a job can name any path, and a job refused for its path is a dead job too.
-    folder = os.path.realpath(os.path.dirname(action.path)) + b"/"
-    if not any(folder.startswith(os.path.realpath(root).rstrip(b"/") + b"/") for root in action.roots):
+    directory = os.path.realpath(os.path.dirname(action.path))
+    if not any(_is_in(directory, os.path.realpath(root)) for root in action.roots):
         return "it is outside the allowed roots"
     if action.processed is not None and signature_of(os.stat(action.path)) != action.processed:
         return "it is another version now"
     if action.rule == "delete":
         os.unlink(action.path)
-    else:
-        _move(action.path, os.fsencode(action.rule.removeprefix(MOVE)))
+    elif (folder := _target(action, directory)) is not None:
+        _move(action.path, folder)
     return ""
+
+
+def _target(action: _Action, directory: bytes) -> bytes | None:
+    """The directory that the file is moved to: DIR, and below it the path that the file has below its root.
+
+    None if the file is below DIR already. The path below another `move:DIR` counts as the path below the root. All
+    links are resolved, so the path has no `..` in it and never leads out of DIR."""
+    folder = os.path.realpath(os.fsencode(action.rule.removeprefix(MOVE)))
+    bases = {os.path.realpath(base) for base in (*action.roots, *action.folders)}
+    base = max((base for base in bases if _is_in(directory, base)), key=len)
+    if base == folder:
+        return None
+    return os.path.join(folder, directory[len(base) :].lstrip(b"/"))
+
+
+def _is_in(directory: bytes, base: bytes) -> bool:
+    """Whether the directory is the base or below it. Both are absolute, without links."""
+    return directory == base or directory.startswith(base.rstrip(b"/") + b"/")
 
 
 def _move(path: bytes, folder: bytes) -> None:

@@ -15,14 +15,15 @@ from collections.abc import Callable
 from fileq.brokers.protocol import Broker
 from fileq.brokers.types import TurnReply
 from fileq.config import Config
-from fileq.core.breaker import Breaker
 from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, fenced, ignore, settled
-from fileq.core.settlement import SettleResult
+from fileq.core.settlement import SettleResult, Verb
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.worker.attempts import Attempts
+from fileq.worker.breakers import Breakers
 from fileq.worker.calls import Call, CallsInFlight
+from fileq.worker.deferrals import Deferrals
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.heartbeats import Heartbeats
 from fileq.worker.policies import policies_of
@@ -44,7 +45,8 @@ class Pump:
         executor: Executor,
         routes: Routes,
         paths: Paths,
-        breaker: Breaker,
+        breakers: Breakers,
+        deferrals: Deferrals,
         *,
         emit: Emit = ignore,
         monotonic: Callable[[], float] = time.monotonic,
@@ -52,19 +54,20 @@ class Pump:
         worker = config.worker
         self._broker = broker
         self._executor = executor
-        self._breaker = breaker
+        self._breakers = breakers
+        self._deferrals = deferrals
         self._emit = emit
         self._slots = Slots(worker.count, tuple(worker.priorities))
         policies = policies_of(worker, routes)
         self._attempts = Attempts(
-            self._slots, executor, routes, paths, breaker, policies, emit=emit, monotonic=monotonic
+            self._slots, executor, routes, paths, breakers, deferrals, policies, emit=emit, monotonic=monotonic
         )
         self._heartbeats = Heartbeats(
             broker,
             self._slots,
             self._attempts,
             executor,
-            breaker,
+            breakers,
             every_s=worker.heartbeat_ttl / 3,
             emit=emit,
             monotonic=monotonic,
@@ -149,12 +152,12 @@ class Pump:
         self.reply_count += 1
 
     def _may_send_another(self) -> bool:
-        """Not while the breaker allows one probe: with two calls it would be unclear which one claimed it."""
-        return self._breaker.is_closed and self._calls.is_another_worth_it(len(self._slots.settling))
+        """Not while every breaker is open and one job at a time is claimed as a probe."""
+        return not self._breakers.is_limiting and self._calls.is_another_worth_it(len(self._slots.settling))
 
     def _send(self, may_claim: bool, *, is_claim_worth_it: bool) -> None:
         """Sends the settlements, and claims for the free slots unless their last claim just found nothing."""
-        if self._calls and not self._breaker.is_closed:
+        if self._calls and self._breakers.is_limiting:
             return
         in_flight, share = self._calls.slots(), self._calls.share
         settling = [slot for slot in self._slots.settling if slot not in in_flight][:share]
@@ -164,15 +167,11 @@ class Pump:
             if len(settling) < share:
                 idle = [slot for slot in self._slots.free() if slot not in in_flight]
                 free = [*settling, *idle][:share]
-            claiming = free[: self._breaker.permits(len(free))]
+            claiming = free[: self._breakers.permits(len(free))]
         if not settling and not claiming:
             self.is_underfilled = self.is_underfilled and not is_claim_worth_it
             return
-        try:
-            self._calls.send(settling, claiming)
-        except BrokerError:
-            self._breaker.claimed([])
-            raise
+        self._calls.send(settling, claiming)
 
     def _take_reply(self) -> int:
         """Takes the reply to the oldest call and applies it. Returns the number of jobs claimed."""
@@ -182,8 +181,6 @@ class Pump:
             self._forget_calls()
             raise
         self.reply_count += 1
-        if not self._breaker.is_closed:
-            self._breaker.claimed([claim.key for claim in reply.claims])
         self._apply_settled(call, reply)
         self._attempts.start(reply.claims, may_run=not self.is_quiet)
         self._attempts.collect()  # some may have ended while the reply was awaited, or as soon as they were submitted
@@ -199,13 +196,16 @@ class Pump:
             settling = slot.finish()
             if result is SettleResult.FENCED:
                 self._emit(fenced(settling.claim))
+            elif settling.settlement.verb is Verb.DEFER:
+                if self._deferrals.settled(settling.settlement):  # one line for each reason, not for each job
+                    self._emit(settled(settling.settlement))
             else:
                 self._emit(settled(settling.settlement))
                 self._post_actions.add(settling.settlement, settling.processed)
 
     def _forget_calls(self) -> None:
-        """A reply was lost, so it is unknown what was claimed: the next renewal finds out. The settlements are sent
-        again. The other call is not: when it gets through, claiming may no longer be allowed."""
+        """A reply was lost, so it is unknown what was claimed: the next renewal finds out. All calls in flight are
+        dropped. Their settlements stay with their slots and go out with the next call. Their claims are not repeated,
+        because the worker may be stopping by then."""
         self._calls.drop()
-        self._breaker.claimed([])  # the probe may not have been claimed; another one is allowed
         self._heartbeats.renew_now()

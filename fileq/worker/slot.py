@@ -1,7 +1,7 @@
 """One slot of a worker process, as a state machine. A transition that is not listed here is a defect and raises.
 
     Free     → Running     the executor runs the job of a claim
-    Running  → Running     the file has changed, and the job runs again for its version of now
+    Running  → Running     the file has changed, and the job runs again for the file's current version
     Running  → Settling    the attempt has ended
     Free     → Settling    a claim was refused, or released without running
     Settling → Free        the broker has answered, whether it accepted the settlement or not

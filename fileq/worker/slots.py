@@ -12,7 +12,7 @@ import time
 from collections.abc import KeysView, Mapping
 
 from fileq import __version__
-from fileq.brokers.types import WorkerInfo
+from fileq.brokers.types import OpenBreaker, WorkerInfo
 from fileq.core.claim import ClaimKey
 from fileq.worker.slot import Free, Running, Settling, Slot
 
@@ -68,10 +68,14 @@ class Slots:
     def replace(self, slot: Slot) -> Slot:
         """The slot is gone; a new one, with a new id, takes its position."""
         slot.leave()
-        del self._by_id[slot.id]
         new = Slot(self._new_id(slot.number), slot.number, self._settling)
-        self._by_id[new.id] = new
+        # A new dictionary, because other threads read the old one.
+        slots = [new if other is slot else other for other in self._by_id.values()]
+        self._by_id = self.by_id = {other.id: other for other in slots}
         return new
 
-    def info(self, breaker: str = "closed") -> WorkerInfo:
-        return WorkerInfo(self._host, os.getpid(), self._started_ms, __version__, self._queues, breaker)
+    def info(
+        self, breaker: str = "closed", breakers: tuple[OpenBreaker, ...] = (), *, is_claiming: bool = True
+    ) -> WorkerInfo:
+        pid = os.getpid()
+        return WorkerInfo(self._host, pid, self._started_ms, __version__, self._queues, breaker, breakers, is_claiming)

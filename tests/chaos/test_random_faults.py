@@ -28,7 +28,7 @@ from tests.support.worker_setup import TTL_S, WorkerSetup, is_running, is_still_
 
 __all__ = ["running_scenarios"]
 CHAOS_S = float(os.environ.get("CHAOS_S", "8"))
-LONGEST_S = CHAOS_S + 400  # longer than all waits parallel_scenario, so that a failure prints its seed
+LONGEST_S = CHAOS_S + 400  # longer than all waits together, so that a failure prints its seed
 FILES_AT_ONCE, MOST_FILES = 20, 100 + 20 * int(CHAOS_S)
 pytestmark = pytest.mark.timeout(LONGEST_S + 20)
 SETTINGS: dict[str, object] = {

@@ -107,7 +107,7 @@ def test_an_empty_dead_letter_queue(shell: CommandLine) -> None:
         (("dlq", "retry", "--match", "*.pdf"), "give --all as well"),
         (("dlq", "retry", "--all", "a"), "not both"),
         (("dlq", "retry", "--all", "--match", ""), "--match is empty"),
-        (("dlq", "delete"), "ID"),
+        (("dlq", "delete"), "which dead jobs? give ids, or --all"),
         (("dlq", "list", "--limit", "0"), "--limit is '0'"),
         (("dlq", "lst"), "unknown command"),
     ],

@@ -19,6 +19,7 @@ from fileq.testing.conformance.builders import (
     claim_one,
     completed,
     dead,
+    deferred,
     enqueue,
     failed,
     foreign,
@@ -93,7 +94,7 @@ def test_bytes_that_are_not_a_job_have_an_id(shell: CommandLine) -> None:
         (("list", "--limit", "x"), "--limit is 'x'"),
         (("show",), "ID"),
         (("trace",), "PATH"),
-        (("cancel",), "ID"),
+        (("cancel",), "which jobs? give ids, or --all"),
     ],
 )
 def test_a_wrong_argument_is_one_line(shell: CommandLine, words: tuple[str, ...], said: str) -> None:
@@ -158,6 +159,15 @@ def test_a_job_is_shown_with_all_attempts(shell: CommandLine) -> None:
     assert "OSError: first" in out
     assert "with a second line" in out
     assert "/data/a.pdf" in out
+
+
+def test_a_deferred_job_is_shown_with_its_reason(shell: CommandLine) -> None:
+    settle(shell, deferred(running(shell, "a"), reason="the root /data is missing", delay_ms=60_000))
+    shown = shell.json("show", "a")["job"]
+    assert (shown["state"], shown["deferred"], shown["deferred_count"]) == ("retrying", "the root /data is missing", 1)
+    [listed] = shell.json("list", "--state", "retrying")["jobs"]
+    assert (listed["id"], listed["deferred"], listed["deferred_count"]) == ("a", "the root /data is missing", 1)
+    assert "1 time: the root /data is missing" in shell.run("show", "a")
 
 
 def test_a_result_is_shown(shell: CommandLine) -> None:
@@ -259,7 +269,7 @@ def test_a_job_that_has_ended_or_is_unknown_is_exit_1(shell: CommandLine) -> Non
     assert "absent: is unknown" in out
     assert "wait: cancelled" in out
     report = shell.json("cancel", "absent", code=1)
-    assert report["results"] == [{"id": "absent", "result": "unknown", "state": None}]
+    assert report["results"] == [{"id": "absent", "result": "unknown", "state": None, "filepath": ""}]
 
 
 def test_cancelling_a_lost_job_advises_fsck(shell: CommandLine) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fileq.testing.conformance.builders import enqueue
+from fileq.cli import main
+from fileq.testing.conformance.builders import dead, enqueue
 from tests.support.command_line import CommandLine
 
 
@@ -18,6 +19,41 @@ def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(shell: Comm
     assert shell.run("resume", "low") == "low is already open, 1 job waiting\n"
     assert shell.json("resume", "low") == {**expected, "is_paused": False, "has_changed": False}
     assert shell.broker.census().paused == frozenset()
+
+
+def test_several_queues_are_paused_and_resumed_at_once(shell: CommandLine) -> None:
+    enqueue(shell, "a")
+    assert shell.run("pause", "high", "low") == (
+        "high is paused, 0 jobs waiting; running jobs finish, new ones wait\n"
+        "low is paused, 1 job waiting; running jobs finish, new ones wait\n"
+    )
+    assert shell.broker.census().paused == {"high", "low"}
+    resumed = shell.json("resume", "low", "high")["queues"]
+    assert [(result["queue"], result["is_paused"]) for result in resumed] == [("low", False), ("high", False)]
+    assert shell.broker.census().paused == frozenset()
+
+
+def test_an_unknown_queue_among_several_pauses_none(shell: CommandLine) -> None:
+    assert "no queue is named 'nope'" in shell.fail("pause", "high", "nope", code=2)
+    assert shell.broker.census().paused == frozenset()
+
+
+def test_quiet_prints_nothing_but_errors(shell: CommandLine) -> None:
+    assert shell.run("pause", "low", "-q") == ""
+    assert shell.run("-q", "resume", "low") == ""
+    assert shell.json("pause", "low", "--quiet")["is_paused"] is True
+    assert "no queue is named 'nope'" in shell.fail("pause", "nope", "-q", code=2)
+    shell.run("resume", "low", "-q")
+    dead(shell, "a")
+    assert shell.run("dlq", "retry", "a", "-q") == ""
+    assert shell.run("dlq", "list", "-q") == "no dead jobs\n", "a question is answered"
+
+
+def test_quiet_reports_a_failure_on_stderr(shell: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cancel", "absent", "-q", *shell.sets]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "absent: is unknown" in shown.err
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import (
     an_entry,
     claims_of,
+    completed,
     dead,
     enqueue,
     failed,
@@ -151,6 +152,16 @@ def test_a_wrong_argument_is_one_line(shell: CommandLine, words: tuple[str, ...]
     assert said in shell.fail(*words, code=2)
 
 
+def test_the_eta_follows_from_the_rate_of_the_last_minute(shell: CommandLine) -> None:
+    completed(shell, *names(6, "done"))
+    enqueue(shell, *names(3))
+    stats = shell.json("stats")
+    assert (stats["eta_basis"], stats["eta_per_second"], stats["eta_s"]) == ("last_minute", 0.1, 30.0)
+    assert "3 jobs to do, done in about 30s (6.0/min in the last minute)." in shell.run("stats")
+    shell.broker.pause("low")
+    assert "No job is waiting; 3 more in paused queues." in shell.run("stats")
+
+
 def test_the_rates_of_a_watch_are_computed_between_refreshes(shell: CommandLine) -> None:
     recent = RecentTotals()
     assert gather(shell.broker, recent).now is None
@@ -178,7 +189,7 @@ def test_a_watch_continues_while_the_server_is_unreachable(valkey: Server) -> No
     assert [bool(outage) for _, outage in seen] == [False, True, True, False]
     assert all(has_stats for has_stats, _ in seen), "the last stats stay on the screen"
     assert seen[1][1].startswith("unreachable for ")
-    assert "is away" in seen[1][1]
+    assert "is unavailable" in seen[1][1]
 
 
 def test_a_watch_on_a_pipe_prints_a_block_each_time_and_exits_0_on_ctrl_c(shell: CommandLine) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fileq.commands.admin import control, dlq
 from fileq.commands.admin.fsck import Report, fsck
+from fileq.commands.admin.job_filter import JobFilter
 from fileq.commands.admin.stats import gather
 from fileq.config import Config, config_from
 from fileq.core.job import State
@@ -116,10 +117,10 @@ def test_dead_jobs_are_retried_after_the_handler_was_fixed(setup: WorkerSetup) -
     setup.worker(count=2, max_retries=0, circuit_breaker__min_samples=1000)
     jobs = setup.enqueue("fails", *ids("job", 20))
     setup.wait_for(State.DEAD, jobs)
-    listed = dlq.list_dead(setup.broker, 100, error="broken")
+    listed = dlq.list_dead(setup.broker, ("high", "low"), JobFilter(error="broken", limit=100))
     assert (listed.total, len(listed.jobs)) == (20, 20)
     setup.open_gate("repaired")
-    assert dlq.retry_all(setup.broker, queue="low", error="broken").count == 20
+    assert dlq.retry_all(setup.broker, JobFilter(error="broken"), queue="low").count == 20
     setup.wait_for(State.COMPLETED, jobs)
     assert [setup.record(job).attempt_count for job in jobs] == [2] * 20
     assert control.workers(setup.broker).slots == 2

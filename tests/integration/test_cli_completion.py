@@ -13,6 +13,10 @@ from fileq.cli import main
 from fileq.cli.completion import SHELLS, completion_script
 from fileq.cli.definitions import all_commands
 from fileq.cli.parser import parser_of
+from tests.support.program import run
+
+# The words that work without `admin`.
+SHORT = {command.words[1] for command in all_commands() if command.words[0] == "admin"}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +46,18 @@ def test_every_command_is_reached_word_by_word_and_offers_its_own_options(bash_s
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["wor"], {"worker"}),
+        (["wor"], {"worker", "workers"}),
+        (["sta"], {"stats"}),
+        (["dl"], {"dlq"}),
+        (["dlq", "re"], {"retry"}),
+        (["admin", "sta"], {"stats"}),
+        (["pause", ""], {"high", "low"}),
+        (["pause", "high", "l"], {"low"}),
+        (["admin", "resume", "h"], {"high"}),
+        (["list", "--queue", ""], {"high", "low"}),
+        (["list", "--state", "re"], {"retrying"}),
+        (["enqueue", "--priority", "h"], {"high"}),
+        (["peek", "--queue", "c"], {"completed", "cancelled"}),
         (["config", "c"], {"check"}),
         (["--config", "x", "config", "--set", "a", "che"], {"check"}),
         (["--role", "="], {"producer", "worker", "all", "admin"}),
@@ -55,11 +70,11 @@ def test_every_command_is_reached_word_by_word_and_offers_its_own_options(bash_s
         (["completion", ""], {"bash", "zsh", "fish"}),
         (["config", "get", "worker.cou"], {"worker.count"}),
         (["worker", "--set", "worker.cou"], {"worker.count="}),
-        (["--ver"], {"--version"}),
+        (["--vers"], {"--version"}),
         (["enqueue", "a"], {"a.pdf", "apples"}),
         (["enqueue", "--config", "a"], {"a.pdf", "apples"}),
         (["worker", "--app-dir", "a"], {"apples"}),
-        (["nonsense", ""], {command.words[0] for command in all_commands()}),
+        (["nonsense", ""], {command.words[0] for command in all_commands()} | SHORT),
     ],
 )
 def test_possible_next_words_are_offered(words: list[str], wanted: set[str], bash_script: str, tmp_path: Path) -> None:
@@ -85,6 +100,22 @@ def test_an_unknown_shell_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[s
         "fileq: SHELL is 'tcsh'; it must be one of bash, zsh, fish; see 'fileq completion --help'"
     ]
     assert main(["completion"]) == 2
+
+
+def test_the_script_knows_the_queues_of_the_configuration(tmp_path: Path) -> None:
+    def queues_offered() -> set[str]:
+        ended = run("completion", "bash", cwd=tmp_path)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        return offered(ended.stdout, "pause", "", cwd=tmp_path)
+
+    assert queues_offered() == {"high", "low"}
+    (tmp_path / "config.yaml").write_text(
+        "worker: {priorities: [now, later], queues: {now: n, later: l}}\nproducer: {default_priority: later}\n"
+    )
+    assert queues_offered() == {"now", "later"}
+    (tmp_path / "config.yaml").write_text("worker: {count: none}\n")
+    assert queues_offered() == {"high", "low"}, "a shell that starts in this directory must get its completion"
+    assert run("completion", "bash", "--config", "config.yaml", cwd=tmp_path).returncode == 2
 
 
 def test_the_script_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from fileq.cli import main
 from tests.support.program import command, environment, run
 
 FILE = "# ours\nworker:\n  count: 3  # three\nproducer: {scan_dir: in}  # one line\n"
+RESTART = "fileq: fileq processes that are running keep the value they started with; restart them\n"
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_set_changes_one_value_and_keeps_every_comment(file: Path, capsys: pytes
     assert main(["config", "set", "worker.count", "8"]) == 0
     assert file.read_text() == FILE.replace("count: 3", "count: 8")
     shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("worker.count  8  (config.yaml:3)\n", "")
+    assert (shown.out, shown.err) == ("worker.count  8  (config.yaml:3)\n", RESTART)
     assert os.listdir(file.parent) == ["config.yaml"]
 
 
@@ -126,6 +127,7 @@ def test_set_reports_what_overrides_the_file(
         "settings": [{"key": "worker.count", "value": 9, "layer": "file", "origin": "config.yaml:3"}],
         "overriding": [{"key": "worker.count", "value": 5, "layer": "env", "origin": "WORKER_COUNT"}],
         "problems": [],
+        "needs_restart": False,
     }
 
 
@@ -153,7 +155,7 @@ def test_set_warns_about_a_secret_that_every_user_can_read(file: Path, capsys: p
     assert "chmod o-r config.yaml" in capsys.readouterr().err
     file.chmod(0o640)
     assert main(["config", "set", "redis.password", "hunter3"]) == 0
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == RESTART
 
 
 def test_concurrent_changes_do_not_overwrite_each_other(here: Path) -> None:
@@ -203,3 +205,116 @@ def test_check_for_programs(file: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     assert main(["config", "check", "--json"]) == 2
     printed = json.loads(capsys.readouterr().out)
     assert (printed["is_ok"], len(printed["problems"])) == (False, 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("worker.count", "3"),
+        ("producer.scan_dir", "in"),
+        ("worker.timeout", "5m"),
+        ("producer.include_globs", '["**/*"]'),
+    ],
+)
+def test_get_prints_the_value_only(key: str, value: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "get", key]) == 0
+    assert capsys.readouterr().out == f"{value}\n"
+
+
+def test_get_with_origin_prints_key_value_and_origin(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "get", "worker.count", "--origin"]) == 0
+    assert capsys.readouterr().out == "worker.count  3  (config.yaml:3)\n"
+    assert main(["config", "get", "redis.tls"]) == 0
+    assert "redis.tls.enabled    false\n" in capsys.readouterr().out
+
+
+def test_get_never_prints_a_secret(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("redis: {password: hunter2}\n")
+    assert main(["config", "get", "redis.password"]) == 0
+    assert capsys.readouterr().out == "***\n"
+
+
+def test_set_tells_programs_whether_a_restart_is_needed(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "set", "worker.count", "8", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["needs_restart"] is True
+    monkeypatch.setenv("WORKER_COUNT", "5")
+    assert main(["config", "set", "worker.count", "9", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["needs_restart"] is False
+
+
+@pytest.mark.parametrize(
+    ("flag", "level"), [("-v", "debug"), ("--verbose", "debug"), ("-q", "warn"), ("--quiet", "warn")]
+)
+def test_verbose_and_quiet_set_the_log_level(
+    flag: str, level: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([flag, "config", "get", "observability.log_level"]) == 0
+    assert capsys.readouterr().out == f"{level}\n"
+    assert main(["config", "get", "observability.log_level", flag, "--set", "observability.log_level=error"]) == 0
+    assert capsys.readouterr().out == "error\n"
+    assert main(["config", "list", "-q", "-v"]) == 2
+
+
+CHECKSUM = "fileq.handlers:checksum"
+
+
+@pytest.mark.parametrize(
+    ("handlers", "warnings"),
+    [
+        ("", []),
+        ("handlers: [{match: '**/*.pdf', use: %s}, {match: '**/*', use: %s}]", []),
+        ("handlers: [{match: '*.pdf', use: %s}, {match: '**/*', use: %s}]", ["of the top level; for every directory"]),
+        (
+            "handlers: [{match: 'in/*.pdf', use: %s}, {match: '**/*', use: %s}]",
+            ["directly in 'in'; for every directory"],
+        ),
+        ("handlers: [{match: 'in/**', use: %s}]", ["no route matches every file"]),
+        ("handlers: [{match: '**/*.pdf', use: %s}]", ["no route matches every file"]),
+        ("handlers: [{match: '**/*.pdf', use: %s}]\nproducer: {include_globs: ['**/*.pdf']}", []),
+        ("handlers: [{type: report, use: %s}]", []),
+        ("handlers: []", ["handlers is empty: no job has a handler"]),
+    ],
+)
+def test_check_warns_of_routes_that_match_less_than_they_seem_to(
+    handlers: str, warnings: list[str], file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(handlers.replace("%s", f"'{CHECKSUM}'"))
+    assert main(["config", "check", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert len(printed["warnings"]) == len(warnings), printed
+    assert all(said in found for said, found in zip(warnings, printed["warnings"], strict=True)), printed
+    assert main(["config", "check"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("\nwarning: ") == len(warnings)
+    assert "handlers were not imported; --handlers imports them" in out
+
+
+def test_check_imports_handlers_on_request(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text("handlers: [{match: '**/*.pdf', use: 'absent:read'}]\nimports: [mine]\n")
+    assert main(["config", "check"]) == 0
+    capsys.readouterr()
+    assert main(["config", "check", "--handlers"]) == 2
+    assert "absent" in capsys.readouterr().err
+    (file.parent / "mine_only.py").write_text(
+        "import fileq\nprint('imported')\n@fileq.handler('*.csv')\ndef read(job, context):\n    pass\n"
+    )
+    file.write_text("imports: [mine_only]\nhandlers: []\n")
+    ended = run("config", "check", "--handlers", "--json", cwd=file.parent)
+    assert ended.returncode == 0, ended.stderr
+    printed = json.loads(ended.stdout)
+    assert any("mine_only" in route for route in printed["handlers"])
+    assert any("(*.csv) matches only files of the top level" in warning for warning in printed["warnings"])
+    assert any("no route matches every file" in warning for warning in printed["warnings"])
+
+
+def test_a_worker_warns_of_the_same_routes_at_its_start(file: Path) -> None:
+    file.write_text(f"handlers: [{{match: '*.pdf', use: '{CHECKSUM}'}}]\n")
+    ended = run("worker", "--once", cwd=file.parent)
+    assert ended.returncode == 0, ended.stderr
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    warned = [str(line) for line in lines if line["event"] == "handlers.warned"]
+    assert len(warned) == 2
+    assert "matches only files of the top level" in warned[0]
+    assert "no route matches every file" in warned[1]

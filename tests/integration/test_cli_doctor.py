@@ -193,11 +193,13 @@ def test_a_worker_on_another_machine_needs_the_mapped_root_and_not_scan_dir(cwd:
     assert doctor(**mapped).wrong == ["roots"]
 
 
-def test_moving_files_to_where_the_producer_finds_them_again_is_a_problem(cwd: Path, doctor: Doctor) -> None:
-    assert doctor(worker__after__completed="move:data/done").wrong == ["after"]
-    assert "'done/**'" in doctor.find("after")[0]["advice"]
-    assert doctor(worker__after__completed="move:data/done", producer__exclude_globs="[done/**]").code == 0
+def test_moving_files_below_scan_dir_is_sound_and_into_what_is_no_directory_a_problem(
+    cwd: Path, doctor: Doctor
+) -> None:
+    assert doctor(worker__after__completed="move:data/done").code == 0
+    assert "the producer does not scan" in doctor.find("after")[0]["detail"]
     assert doctor(worker__after__completed="move:done").code == 0
+    assert "scan" not in doctor.find("after")[0]["detail"]
     (cwd / "done").touch()
     assert doctor(worker__after__completed="move:done/today").wrong == ["after"]
 
@@ -227,3 +229,10 @@ def test_a_port_that_a_running_fileq_serves_is_not_a_problem(cwd: Path, doctor: 
         chosen = {"observability__metrics_bind": "127.0.0.1", "observability__metrics_port": program.port}
         assert doctor(**chosen).code == 0
         assert "served by a running fileq" in doctor.find("metrics port")[0]["detail"]
+
+
+def test_routes_that_match_less_than_they_seem_to_are_a_note(cwd: Path, doctor: Doctor) -> None:
+    report = doctor(handlers='[{match: "*.pdf", use: "fileq.handlers:checksum"}]')
+    assert report.code == 0
+    notes = [found["detail"] for found in doctor.find("handlers") if found["status"] == "unknown"]
+    assert ["of the top level" in notes[0], "no route matches every file" in notes[1]] == [True, True]

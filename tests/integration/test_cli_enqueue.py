@@ -111,6 +111,28 @@ def test_a_job_waits_for_a_time_in_the_future_and_not_for_one_in_the_past(broker
         assert (later.state, later.due_ms, now.state) == ("scheduled", 32472144000000, "pending")
 
 
+def test_a_time_without_a_zone_is_local_and_is_printed_with_its_zone(
+    broker_setup: BrokerSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    ended = run(
+        *("enqueue", "--type", "t", "--id", "later", "--at", "2999-01-01T09:00"),
+        cwd=broker_setup.directory,
+        settings=broker_setup.settings,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "later\n")
+    assert ended.stderr == "fileq: --at has no zone; local time was assumed: 2999-01-01T09:00:00+09:00\n"
+    assert job_of(broker_setup, "later").process_at == "2999-01-01T00:00:00.000Z"
+
+
+def test_a_time_with_a_zone_needs_no_remark_and_one_in_the_past_gets_one(broker_setup: BrokerSetup) -> None:
+    assert enqueue(broker_setup, "--type", "t", "--at", "2999-01-01T00:00+02:00").stderr == ""
+    said = enqueue(broker_setup, "--type", "t", "--at", "2001-01-01T00:00Z").stderr
+    assert said.startswith("fileq: --at is in the past, ")
+    assert said.endswith(" ago; the job is due at once\n")
+    assert enqueue(broker_setup, "--type", "t", "--at", "2001-01-01T00:00Z", "-q").stderr == ""
+
+
 def test_the_same_id_twice_is_one_job_and_no_failure(broker_setup: BrokerSetup) -> None:
     assert enqueue(broker_setup, "--type", "t", "--id", "once").stdout == "once\n"
     again = enqueue(broker_setup, "--type", "t", "--id", "once")

@@ -14,21 +14,11 @@ from fileq.core.job import decode
 from fileq.core.outcome import Done, Failed
 from fileq.handlers import checksum, simulate
 from fileq.handlers.run import run_task
-from tests.support.handler_runs import file_task, routes_of, run, task_of, typed_task
+from tests.support.handler_runs import file, file_task, root, routes_of, run, task_of, typed_task
+
+__all__ = ["file", "root"]
 
 EMPTY_SHA = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    (tmp_path / "root").mkdir()
-    return tmp_path / "root"
-
-
-@pytest.fixture
-def file(root: Path) -> Path:
-    (root / "a.txt").write_bytes(b"abc")
-    return root / "a.txt"
 
 
 def test_checksum_is_the_sha256_of_the_file(file: Path, root: Path) -> None:

@@ -11,26 +11,9 @@ import pytest
 
 from fileq.core.outcome import Changed, Done, Failed
 from fileq.handlers import checksum
-from tests.support.handler_runs import file_task, run
+from tests.support.handler_runs import CALLED, called, file, file_task, root, run
 
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    (tmp_path / "root").mkdir()
-    return tmp_path / "root"
-
-
-@pytest.fixture
-def file(root: Path) -> Path:
-    (root / "a.txt").write_bytes(b"abc")
-    return root / "a.txt"
-
-
-def called(job: Any, context: Any) -> str:
-    return "called"
-
-
-CALLED = Done(b'"called"')
+__all__ = ["file", "root"]
 
 
 def signature(path: Path) -> str:

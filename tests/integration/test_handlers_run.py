@@ -13,26 +13,9 @@ import pytest
 
 from fileq.core.errors import Permanent, Retry
 from fileq.core.outcome import Done, Failed
-from tests.support.handler_runs import file_task, run, typed_task
+from tests.support.handler_runs import called, file, file_task, root, run, typed_task
 
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    (tmp_path / "root").mkdir()
-    return tmp_path / "root"
-
-
-@pytest.fixture
-def file(root: Path) -> Path:
-    (root / "a.txt").write_bytes(b"abc")
-    return root / "a.txt"
-
-
-def called(job: Any, context: Any) -> str:
-    return "called"
-
-
-CALLED = Done(b'"called"')
+__all__ = ["file", "root"]
 
 
 def test_the_handler_gets_the_job_and_its_context(file: Path, root: Path) -> None:

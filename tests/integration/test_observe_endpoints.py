@@ -80,7 +80,7 @@ def test_a_scrape_passes_promtool(each_setup: WorkerSetup) -> None:
 def test_ten_thousand_files_and_a_hundred_restarts_add_no_series(sqlite_setup: WorkerSetup) -> None:
     """Of workers elsewhere, which come and go in the registry, and of the children of this one."""
     setup = sqlite_setup
-    program = setup.worker(role="all", count=8, handlers=NOOP, max_recoveries=0)
+    program = setup.worker(role="all", count=8, handlers=NOOP, max_recoveries=0, circuit_breaker__enabled=False)
     wait_until(lambda: scrape(program))
     before = set(scrape(program))
     for n in range(10_000):

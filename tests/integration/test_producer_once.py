@@ -93,7 +93,7 @@ def test_a_setting_that_does_not_slow_the_producer_down_is_not_mentioned(on_sqli
     os.utime(on_sqlite.inbox / "a", (time.time() + 60, time.time() + 60))
     out, shown = show(on_sqlite, settle_unclosed="500ms", max_pending=1000)
     assert out.startswith("found 1, enqueued 1,")
-    assert "settling 1" in shown
+    assert "waiting until stable 1" in shown
     assert "held back" not in shown
 
 
@@ -102,3 +102,22 @@ def test_a_warning_is_shown_next_to_the_progress_line(on_sqlite: BrokerSetup) ->
     (on_sqlite.inbox / "out").symlink_to("/etc/passwd")
     _, shown = show(on_sqlite, follow_symlinks="true", settle_unclosed="300ms")
     assert "file.skipped" in shown
+
+
+def test_a_file_that_was_copied_with_its_old_time_does_not_wait(broker_setup: BrokerSetup) -> None:
+    path = broker_setup.inbox / "copied"
+    path.write_bytes(b"complete")
+    os.utime(path, (time.time() - 3600, time.time() - 3600))  # as `cp -p` and `tar` do
+    ended = once(broker_setup, settle_unclosed="20s")
+    assert ended.returncode == 0, ended.stderr
+    found = re.fullmatch(r"found 1, enqueued 1, already known 0 in (\d+\.\d) s\n", ended.stdout)
+    assert found is not None, ended.stdout
+    assert float(found[1]) < 10
+
+
+def test_a_file_with_a_recent_time_waits(broker_setup: BrokerSetup) -> None:
+    (broker_setup.inbox / "fresh").write_bytes(b"perhaps not complete")
+    ended = once(broker_setup, settle_unclosed="2s")
+    found = re.fullmatch(r"found 1, enqueued 1, already known 0 in (\d+\.\d) s\n", ended.stdout)
+    assert found is not None, ended.stdout
+    assert float(found[1]) >= 1.9

@@ -33,7 +33,7 @@ def test_a_server_that_cannot_serve_now_is_unavailable_and_nothing_changes(store
     before = dump(store.client)
     with away(store):
         for call in SOME_CALLS.values():
-            with pytest.raises(BrokerUnavailable, match=f"(?i)is away: .*({words})"):
+            with pytest.raises(BrokerUnavailable, match=f"(?i)is unavailable: .*({words})"):
                 call(store, claim)
     assert dump(store.client) == before
     assert settle(store, complete(claim)) is SettleResult.DONE
@@ -56,7 +56,7 @@ def test_a_server_that_refuses_every_command_can_neither_be_inspected_nor_waited
     away, _ = AWAY[how]
     with contextlib.closing(store.broker.waiter()) as waiter:
         with away(store):
-            with pytest.raises(BrokerUnavailable, match="is away"):
+            with pytest.raises(BrokerUnavailable, match="is unavailable"):
                 store.broker.census()
             with contextlib.suppress(BrokerUnavailable):
                 waiter.arm()
@@ -89,15 +89,15 @@ def test_a_server_that_hangs_is_unavailable_after_the_time_out(redis_server):
 
 
 def test_a_missing_password_is_reported_at_start(store):
-    with locked(store), pytest.raises(BrokerUnavailable, match="is away: Authentication required"):
+    with locked(store), pytest.raises(BrokerUnavailable, match="is unavailable: Authentication required"):
         store.another()
 
 
 def test_a_port_without_a_server_is_unavailable(redis_server):
-    with pytest.raises(BrokerUnavailable, match="is away"):
+    with pytest.raises(BrokerUnavailable, match="is unavailable"):
         open_redis(config_on(**{"redis.addr": f"127.0.0.1:{free_port()}"}))
 
 
 def test_an_address_that_does_not_resolve_is_unavailable():
-    with pytest.raises(BrokerUnavailable, match="is away"):
+    with pytest.raises(BrokerUnavailable, match="is unavailable"):
         open_redis(config_on(**{"redis.addr": "nowhere.invalid:6379"}))

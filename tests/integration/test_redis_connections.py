@@ -63,7 +63,7 @@ def test_a_server_with_an_untrusted_certificate_is_rejected(tls_server):
 
 def test_a_server_that_wants_a_client_certificate_is_unavailable_without_one(tls_server):
     without = {"redis.tls.cert_file": "", "redis.tls.key_file": ""}
-    with pytest.raises(BrokerUnavailable, match="is away"):
+    with pytest.raises(BrokerUnavailable, match="is unavailable"):
         open_redis(config_on(**tls_settings(tls_server, **without)))
 
 

@@ -33,7 +33,7 @@ def test_everything_acknowledged_survives_kill_9_and_the_same_broker_goes_on(dur
 
     store.server.kill()
     for call in SOME_CALLS.values():
-        with pytest.raises(BrokerUnavailable, match="is away"):
+        with pytest.raises(BrokerUnavailable, match="is unavailable"):
             call(store, claim)
     store.server.start()
 

@@ -35,7 +35,7 @@ def test_a_full_server_refuses_new_jobs_and_drains_the_others(store):
     register(store, "w1", "w2")
     with full(store):
         for _ in range(2):
-            with pytest.raises(BrokerUnavailable, match=r"is away: .*maxmemory"):
+            with pytest.raises(BrokerUnavailable, match=r"is unavailable: .*maxmemory"):
                 enqueue(store, "new")
         done = 0
         while claims := store.broker.settle_and_claim([], ["w1", "w2"]).claims:

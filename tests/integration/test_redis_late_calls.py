@@ -38,7 +38,7 @@ def given_up(store: Store, proxy: FaultProxy, script: str, call):
     hold = proxy.hold_when(sent_as(script))
     cutter = threading.Thread(target=hold.cut_client)
     cutter.start()
-    with pytest.raises(BrokerUnavailable, match="is away"):
+    with pytest.raises(BrokerUnavailable, match="is unavailable"):
         call(through)
     cutter.join()
     return hold

@@ -33,7 +33,18 @@ def test_a_job_of_eight_fields_pushed_by_another_program_is_processed_like_one_o
 
 
 def test_events_are_json_with_exactly_the_fields_of_the_contract(store):
-    fields = ["event", "job_id", "type", "priority", "worker_id", "duration_ms", "error", "retry_count"]
+    fields = [
+        "event",
+        "job_id",
+        "type",
+        "priority",
+        "worker_id",
+        "duration_ms",
+        "error",
+        "retry_count",
+        "filepath",
+        "at",
+    ]
     with store.server.client().pubsub() as listener:
         listener.subscribe("jobqueue:events")
         assert listener.get_message(timeout=5)["type"] == "subscribe"
@@ -41,7 +52,8 @@ def test_events_are_json_with_exactly_the_fields_of_the_contract(store):
         messages = [m["data"] for m in iter(lambda: listener.get_message(timeout=0.1), None)]
     events = [json.loads(message) for message in messages]
     assert {event["event"] for event in events} == {
-        *("job:created", "job:started", "job:completed", "job:failed", "job:dead", "job:recovered", "job:cancelled")
+        *("job:created", "job:started", "job:completed", "job:failed", "job:dead", "job:recovered", "job:cancelled"),
+        "job:deferred",
     }
     for event in events:
         assert list(event) == fields

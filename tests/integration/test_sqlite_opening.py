@@ -10,6 +10,7 @@ import pytest
 from fileq.brokers.sqlite import SqliteBroker, database, database_schema, open_sqlite
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from fileq.files import mounts
+from fileq.testing.conformance.builders import deferred, worker_info
 from tests.support.sqlite_process import a_config, a_worker, an_entry
 
 VERSION = database_schema.VERSION  # before a test adds a schema
@@ -151,6 +152,20 @@ def test_an_older_database_is_migrated_after_a_backup(path: Path, monkeypatch):
     assert run_sql(backup, "PRAGMA user_version") == [(VERSION,)]
     assert run_sql(backup, "SELECT count(*) FROM queued") == [(2,)]
     assert [name for name in path.parent.iterdir() if "backup" in name.name] == [backup]
+
+
+def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path):
+    make_database(path, "a")
+    for column in ("deferred", "deferred_count"):
+        run_sql(path, f"ALTER TABLE records DROP COLUMN {column}")
+    run_sql(path, "DROP TABLE breaker_resets", "PRAGMA user_version = 2")
+    with closing(open_sqlite(a_config(path))) as broker:
+        broker.register({"w1": worker_info()})
+        [claim] = broker.settle_and_claim([], ["w1"]).claims
+        assert list(broker.settle_and_claim([deferred(claim)], []).settled) == ["done"]
+        [record] = broker.records(["a"])
+        assert (record.deferred_count, record.state) == (1, "retrying")
+    assert run_sql(Path(f"{path}.backup-v2"), "SELECT id FROM records") == [("a",)]
 
 
 def test_a_failed_migration_leaves_the_old_schema(path: Path, monkeypatch):

@@ -124,7 +124,7 @@ def test_a_line_shows_the_progress_and_the_summary_names_the_dead_jobs(sqlite_se
     with on_terminal(
         setup, columns=120, count=4, max_retries=0, handlers=handlers, producer__settle_unclosed="1500ms"
     ) as terminal:
-        terminal.wait_shown(r"running 0  failed 0  dead 0  0/s  left 21  settling 21")
+        terminal.wait_shown(r"running 0  failed 0  dead 0  0/s  left 21  waiting until stable 21")
         terminal.wait_shown(r"done 0  running 4  failed 1  dead 1  0/s  left 20\b")
         setup.open_gate()
         out, shown = terminal.finish(3)

@@ -208,6 +208,16 @@ def test_a_worker_that_is_stopped_during_an_outage_ends_in_time(setup: WorkerSet
         assert not is_running(setup.handler_log("start")[0].pid)
 
 
+@parallel_scenario("valkey")
+def test_a_worker_without_a_job_does_not_wait_for_a_server_that_hangs(setup: WorkerSetup) -> None:
+    with setup_with_own_server(setup) as (server, setup):
+        worker = setup.worker(count=2, shutdown_timeout="1h")
+        setup.wait_for(State.COMPLETED, setup.enqueue("note", "job"))
+        server.pause()
+        worker.signal(signal.SIGTERM)
+        assert worker.wait(30) == 0
+
+
 # shutdown
 
 

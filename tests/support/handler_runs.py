@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fileq.config import config_from
 from fileq.core.claim import ClaimKey
 from fileq.core.job import Job, encode, file_job, typed_job
@@ -21,6 +23,27 @@ from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran, Task
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
+
+
+CALLED = Done(b'"called"')
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The only root of the tasks that file_task() makes."""
+    (tmp_path / "root").mkdir()
+    return tmp_path / "root"
+
+
+@pytest.fixture
+def file(root: Path) -> Path:
+    (root / "a.txt").write_bytes(b"abc")
+    return root / "a.txt"
+
+
+def called(job: Any, context: Any) -> str:
+    """A handler whose outcome is CALLED."""
+    return "called"
 
 
 def routes_of(*handlers: Any, **worker: Any) -> Routes:

@@ -9,7 +9,6 @@ from typing import Any
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Entry, Renewal, TurnReply
 from fileq.config import Config, config_from
-from fileq.core.breaker import Breaker
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, Version, file_job
@@ -17,6 +16,8 @@ from fileq.core.outcome import Released
 from fileq.core.settlement import Settlement, release
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
+from fileq.worker.breakers import breakers_of
+from fileq.worker.deferrals import Deferrals, DeferredRelease
 from fileq.worker.pump import Pump
 from tests.support.clocks import ManualClocks, RecordedEvents
 
@@ -99,29 +100,46 @@ class PumpSetup:
 
     broker_class: type[UnreliableBroker] = UnreliableBroker
 
-    def __init__(self, *, count: int = 2, **breaker: Any) -> None:
+    def __init__(
+        self,
+        *,
+        count: int = 2,
+        root: str = "/data",
+        after: str = "keep",
+        handlers: list[dict[str, Any]] | None = None,
+        **breaker: Any,
+    ) -> None:
+        self.root = root.encode()
         self.clocks = ManualClocks()
         self.events = RecordedEvents()
         self.config: Config = config_from(
             {
                 "broker": "memory",
-                "worker": {"count": count, "heartbeat_ttl": f"{TTL_S}s", "backoff": {"jitter": 0}},
-                "producer": {"scan_dir": "/data"},
-                "handlers": [{"match": "**/*", "use": "fileq.handlers:checksum"}],
+                "worker": {
+                    "count": count,
+                    "heartbeat_ttl": f"{TTL_S}s",
+                    "backoff": {"jitter": 0},
+                    "after": {"completed": after},
+                },
+                "producer": {"scan_dir": root},
+                "handlers": handlers or [{"match": "**/*", "use": "fileq.handlers:checksum"}],
                 "circuit_breaker": breaker,
             }
         )
         self.broker = self.broker_class(self.config, clock=lambda: self.clocks.wall_ns() // 1_000_000)
         self.executor = FakeExecutor()
-        self.breaker = Breaker(self.config.circuit_breaker, clock=self.clocks.monotonic)
         routes = Routes.load(self.config, app_dir="")
+        self.deferrals = Deferrals(monotonic=self.clocks.monotonic)
+        self.breakers = breakers_of(routes, on_end=self.deferrals.end, clock=self.clocks.monotonic, emit=self.events)
+        self.release = DeferredRelease(self.broker, self.deferrals)
         self.pump = Pump(
             self.config,
             self.broker,
             self.executor,
             routes,
             self.config.paths,
-            self.breaker,
+            self.breakers,
+            self.deferrals,
             emit=self.events,
             monotonic=self.clocks.monotonic,
         )
@@ -129,7 +147,7 @@ class PumpSetup:
 
     def enqueue(self, *ids: str, signature: str | None = None) -> None:
         for id in ids:
-            path = b"/data/" + id.encode()
+            path = self.root + b"/" + id.encode()
             job = file_job(path, size=1, priority="low", now=NOW, signature=signature, id=id)
             version = Version(path, signature) if signature else None
             self.broker.enqueue([Entry(job, "low", version=version)])
@@ -157,4 +175,4 @@ class PumpSetup:
 
 
 def job_id(task: Task) -> str:
-    return task.path.removeprefix(b"/data/").decode()
+    return task.path.rpartition(b"/")[2].decode()

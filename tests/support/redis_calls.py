@@ -8,7 +8,7 @@ from fileq.brokers.types import LedgerEntry, Record, Revival, TurnReply, Unrecor
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, decode, encode, raw_id
 from fileq.core.settlement import cancel, complete, release, retry
-from fileq.testing.conformance.builders import an_entry, burial, enqueue, failed, foreign, recovered, register
+from fileq.testing.conformance.builders import an_entry, burial, deferred, enqueue, failed, foreign, recovered, register
 from fileq.testing.conformance.harness import START_MS
 from tests.support.redis_store import GARBAGE, Store, claimed
 
@@ -59,7 +59,7 @@ def _claim(store: Store) -> Invocation:
 
 
 def _settle_and_claim(store: Store) -> Invocation:
-    claims = claimed(store, "w1", "w2", "w3", "w4", "w5")
+    claims = claimed(store, "w1", "w2", "w3", "w4", "w5", "w6")
     enqueue(store, "x1", "x2", "x3")
     settlements = [make(claim) for make, claim in zip(SETTLEMENTS, claims, strict=True)]
 
@@ -122,6 +122,13 @@ def buried(store: Store) -> list[tuple[str, bytes]]:
     settlements = [burial(claim) for claim in store.broker.settle_and_claim([], ["w1", "w2"]).claims]
     assert list(store.broker.settle_and_claim(settlements, []).settled) == ["done"] * 2
     return [("a", settlements[0].next_raw), (raw_id(GARBAGE), GARBAGE)]
+
+
+def _due_now(store: Store) -> Invocation:
+    settlement = deferred(claimed(store, "w1", ids=("deferred",))[0])
+    assert list(store.broker.settle_and_claim([settlement], []).settled) == ["done"]
+    enqueue(store, "later", delay_ms=60_000)
+    return lambda broker: broker.due_now(["deferred", "later", "unknown"])
 
 
 def _revive(store: Store) -> Invocation:
@@ -187,7 +194,7 @@ def leaving(claim: Claim) -> Any:
     return complete(claim, result=b'{"pages":3}', duration_ms=12, leaves=Version(b"/data/a", "s9"))
 
 
-SETTLEMENTS = (leaving, failed, burial, release, cancel)
+SETTLEMENTS = (leaving, failed, burial, release, cancel, deferred)
 
 CALLS = (
     BrokerCall("enqueue", _enqueue),
@@ -197,9 +204,11 @@ CALLS = (
     BrokerCall("bury", _settling(burial), _done_already),
     BrokerCall("release", _settling(release), _done_already),
     BrokerCall("cancel", _settling(cancel), _done_already),
+    BrokerCall("defer", _settling(deferred), _done_already),
     BrokerCall("settle_and_claim", _settle_and_claim, lambda answer: (_done_already(answer[0]), answer[1])),
     BrokerCall("renew", _renew),
     BrokerCall("promote", _promote, lambda answer: 0),
+    BrokerCall("due_now", _due_now, lambda answer: [False] * len(answer)),
     BrokerCall("reap", _reaping(recovered), _fenced),
     BrokerCall("reap by retry", _reaping(lambda c: retry(c, c.raw, delay_ms=500, error="died", died=True)), _fenced),
     BrokerCall("reap by bury", _reaping(lambda c: burial(c, died=True)), _fenced),

@@ -1,4 +1,4 @@
-"""The table of keys in SPEC §3, and a store that holds a key of every row."""
+"""The Redis keys of the contract, and a store that holds each of them."""
 
 import re
 
@@ -24,6 +24,7 @@ TABLE = {
     "{prefix}:stats": "hash",
     "{prefix}:stats:{hour}": "hash",
     "{prefix}:paused": "set",
+    "{prefix}:breaker_resets": "hash",
 }
 
 
@@ -50,6 +51,7 @@ def fill(store: Store) -> None:
     register(store, "busy")
     assert broker.settle_and_claim([], ["busy"]).claims
     broker.pause("low")
+    broker.reset_breaker("mail")
 
 
 def types_of(store: Store) -> dict[str, str]:

@@ -9,13 +9,14 @@ from fileq.brokers.redis.keys import Keys
 from fileq.brokers.types import LedgerEntry, Revival
 from fileq.core.job import Version, decode, encode
 from fileq.core.settlement import cancel, complete, release
-from fileq.testing.conformance.builders import an_entry, burial, failed, foreign, recovered, worker_info
+from fileq.testing.conformance.builders import an_entry, burial, deferred, failed, foreign, recovered, worker_info
 from tests.support.redis_calls import leaving
 from tests.support.redis_store import config_on
 from tests.support.waiting import wait_until
 
 ALL_EVENTS = {
-    *("job:created", "job:started", "job:completed", "job:failed", "job:dead", "job:recovered", "job:cancelled")
+    *("job:created", "job:started", "job:completed", "job:failed", "job:dead", "job:recovered", "job:cancelled"),
+    "job:deferred",
 }
 DEFAULT_KEYS = Keys(config_on())
 
@@ -41,7 +42,7 @@ def use_every_method(broker: RedisBroker, client: Any, keys: Keys = DEFAULT_KEYS
 
 
 def _enqueue_and_settle(broker: RedisBroker, waiter: Any) -> None:
-    """Enqueue, wait, claim, renew, complete and retry; the ledger and the rate limit each turn an entry away."""
+    """Enqueue, wait, claim, renew, complete, retry and defer; the ledger and the rate limit each turn an entry away."""
     version = Version(b"/data/a", "s1")
     entries = [
         an_entry("a", version=version),
@@ -59,6 +60,9 @@ def _enqueue_and_settle(broker: RedisBroker, waiter: Any) -> None:
     reply = broker.settle_and_claim([leaving(first), failed(second, delay_ms=1)], ["w1"])
     assert list(reply.settled) == ["done", "done"]
     wait_until(lambda: broker.promote().next_due_ms is None, what="all due jobs are promoted")
+    [claim] = broker.settle_and_claim([], ["w1"]).claims
+    assert list(broker.settle_and_claim([deferred(claim, delay_ms=60_000)], []).settled) == ["done"]
+    assert broker.due_now([claim.id]) == [True]
 
 
 def _fail_and_reap(broker: RedisBroker, client: Any, keys: Keys) -> None:
@@ -89,6 +93,8 @@ def _inspect_and_repair(broker: RedisBroker) -> None:
     assert entry is not None
     assert dict(broker.ledger(b"/data")) == {b"/data/a": entry}
     assert broker.update_ledger([(b"/data/a", entry, LedgerEntry((("s2", "x"),)))]) == [True]
+    broker.reset_breaker("mail")
+    assert broker.breaker_resets() == {"mail": 1}
     assert broker.hourly(2)
     assert len(broker.overview().workers) == 1
     ids = [id for page in broker.ids() for id in page]

@@ -1,6 +1,7 @@
 """A directory, the rules of a scan over it, and walks."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from fileq.config import config_from
@@ -23,14 +24,17 @@ class EnteredDirectories:
 class ScannedTree:
     """A directory and its rules. The database of the broker is `fileq.db` in it."""
 
-    def __init__(self, root: Path, **producer: object) -> None:
+    def __init__(
+        self, root: Path, *, after: Mapping[str, str] = {}, path_map: Mapping[str, str] = {}, **producer: object
+    ) -> None:
         root.mkdir(exist_ok=True)
         self.root = root
         self.entered = EnteredDirectories()
         self.last_walk: DirectoryWalk | None = None
         self._counts = ProducerCounts()
         section = {"scan_dir": str(root), **producer}
-        config = config_from({"sqlite": {"path": str(root / "fileq.db")}, "producer": section})
+        worker = {"after": dict(after), "path_map": dict(path_map)}
+        config = config_from({"sqlite": {"path": str(root / "fileq.db")}, "producer": section, "worker": worker})
         self.rules = ScanRules(config, self._counts)
 
     @property

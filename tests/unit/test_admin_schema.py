@@ -7,21 +7,37 @@ import pytest
 
 from fileq.cli.definitions import all_commands
 from fileq.commands.admin import json_schema as schema
-from fileq.commands.admin.control import Cancellation, JobCancellation, PauseResult, WorkerList
+from fileq.commands.admin.control import (
+    BreakerReset,
+    Cancellation,
+    JobCancellation,
+    PauseResult,
+    ReportedBreaker,
+    WorkerList,
+)
 from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
 from fileq.commands.admin.fsck.report import Balance, DuplicateJob, Problem, Repair, Report
 from fileq.commands.admin.job_summary import AttemptSummary, JobHistory, JobSummary
 from fileq.commands.admin.queries import FileTrace, VersionTrace
 from fileq.commands.admin.reprocess import ReprocessedFile, ReprocessReport
-from fileq.commands.admin.stats import ErrorCount, QueueStats, SlotSummary, Stats, Throughput, WorkerProcess
+from fileq.commands.admin.stats import (
+    BreakerSummary,
+    ErrorCount,
+    QueueStats,
+    SlotSummary,
+    Stats,
+    Throughput,
+    WorkerProcess,
+)
 
 DOCUMENTED = [
-    (schema.STATS_FIELDS, Stats, (QueueStats, WorkerProcess, SlotSummary, Throughput, ErrorCount)),
-    (schema.WORKERS_FIELDS, WorkerList, (WorkerProcess, SlotSummary)),
+    (schema.STATS_FIELDS, Stats, (QueueStats, WorkerProcess, BreakerSummary, SlotSummary, Throughput, ErrorCount)),
+    (schema.WORKERS_FIELDS, WorkerList, (WorkerProcess, BreakerSummary, SlotSummary)),
     (schema.JOB_FIELDS, JobSummary, ()),
     (schema.HISTORY_FIELDS, JobHistory, (AttemptSummary,)),
     (schema.TRACE_FIELDS, FileTrace, (VersionTrace,)),
     (schema.CANCEL_FIELDS, Cancellation, (JobCancellation,)),
+    (schema.BREAKER_RESET_FIELDS, BreakerReset, (ReportedBreaker,)),
     (schema.PAUSE_FIELDS, PauseResult, ()),
     (schema.DLQ_LIST_FIELDS, DeadJobs, ()),
     (schema.DLQ_REPORT_FIELDS, DlqReport, (DeadJobResult,)),
@@ -49,7 +65,7 @@ def test_every_admin_command_has_json_with_its_fields_and_examples():
     words = {" ".join(command.words[1:]) for command in admin}
     assert words == {
         *("stats", "peek", "purge-dlq", "list", "show", "trace", "dlq list", "dlq retry", "dlq delete", "cancel"),
-        *("pause", "resume", "workers", "reprocess", "fsck"),
+        *("pause", "resume", "workers", "reprocess", "fsck", "breaker reset", "events"),
     }
     for command in admin:
         assert command.json_fields, command.name

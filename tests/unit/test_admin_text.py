@@ -61,3 +61,10 @@ def test_colours_do_not_change_the_width():
 
 def test_a_count_of_one_is_singular():
     assert (plural(1, "job"), plural(0, "job"), plural(1200, "job")) == ("1 job", "0 jobs", "1,200 jobs")
+
+
+@pytest.mark.parametrize("character", ["\x9b", "\u2028", "\x85", "\x7f"])
+def test_a_control_character_above_ascii_is_escaped_too(character):
+    shown = printable(f"a{character}2Jb")
+    assert character not in shown
+    assert shown.isascii()

@@ -228,3 +228,29 @@ assert pybreaker.CircuitRedisStorage is not None and pybreaker.HAS_REDIS_SUPPORT
 assert redis.Redis is not None
 """
     assert modules_after(program) == "['redis', 'pybreaker']"
+
+
+def test_failures_that_leave_the_window_are_forgotten(breaker: Breaker, clock: Clock) -> None:
+    fail(breaker, 3)
+    clock.now_s += 60
+    succeed(breaker, 3)
+    fail(breaker, 1)
+    assert breaker.state == "closed"  # 1 of 4
+
+
+def test_a_caller_that_wants_no_job_takes_no_probe(breaker: Breaker, clock: Clock) -> None:
+    opened(breaker)
+    clock.now_s += 30
+    assert breaker.permits(0) == 0
+    assert breaker.permits(16) == 1
+    breaker.claimed([])
+    assert breaker.permits(0) == 0
+    assert breaker.permits(16) == 1
+
+
+def test_while_a_probe_is_being_claimed_or_runs_there_is_no_other(breaker: Breaker, clock: Clock) -> None:
+    half_opened(breaker, clock)
+    assert breaker.permits(16) == 0
+    breaker.claimed(["probe"])
+    clock.now_s += 300
+    assert breaker.permits(16) == 0

@@ -24,7 +24,7 @@ NOW = datetime.fromtimestamp(NOW_MS / 1000, UTC)
 INFO = WorkerInfo("host", 1, 0, "0", QUEUES)
 
 
-class Watched(MemoryBroker):
+class HealthSource(MemoryBroker):
     """Counts looks; holds them up, or fails them, when told to."""
 
     looks = 0
@@ -45,13 +45,13 @@ class Watched(MemoryBroker):
 
 
 @pytest.fixture
-def broker() -> Iterator[Watched]:
-    broker = Watched()
+def broker() -> Iterator[HealthSource]:
+    broker = HealthSource()
     yield broker
     broker.may_answer.set()
 
 
-def test_a_look_serves_everybody_until_it_is_out_of_date(broker: Watched) -> None:
+def test_a_look_serves_everybody_until_it_is_out_of_date(broker: HealthSource) -> None:
     hands = ManualClocks()
     gauge = DepthGauge(broker, QUEUES, monotonic=hands.monotonic)
     for _ in range(5):
@@ -64,7 +64,7 @@ def test_a_look_serves_everybody_until_it_is_out_of_date(broker: Watched) -> Non
     assert broker.looks == 2
 
 
-def test_those_who_ask_at_the_same_time_share_one_look(broker: Watched) -> None:
+def test_those_who_ask_at_the_same_time_share_one_look(broker: HealthSource) -> None:
     broker.may_answer.clear()
     gauge = DepthGauge(broker, QUEUES, monotonic=ManualClocks().monotonic)  # time stands still: all of them are patient
     readings: list[object] = []
@@ -79,7 +79,7 @@ def test_those_who_ask_at_the_same_time_share_one_look(broker: Watched) -> None:
     assert len(readings) == 8
 
 
-def test_nobody_waits_for_the_end_of_a_look_at_a_silent_broker(broker: Watched) -> None:
+def test_nobody_waits_for_the_end_of_a_look_at_a_silent_broker(broker: HealthSource) -> None:
     broker.may_answer.clear()
     gauge = DepthGauge(broker, QUEUES)
     for _ in range(100):  # only the first of them is patient
@@ -89,7 +89,7 @@ def test_nobody_waits_for_the_end_of_a_look_at_a_silent_broker(broker: Watched) 
     wait_until(lambda: gauge.read() is not None)
 
 
-def test_a_silent_broker_is_a_problem_after_a_moment_and_until_it_answers(broker: Watched) -> None:
+def test_a_silent_broker_is_a_problem_after_a_moment_and_until_it_answers(broker: HealthSource) -> None:
     hands = ManualClocks()
     broker.may_answer.clear()
     gauge = DepthGauge(broker, QUEUES, monotonic=hands.monotonic)
@@ -102,15 +102,15 @@ def test_a_silent_broker_is_a_problem_after_a_moment_and_until_it_answers(broker
     wait_until(lambda: gauge.problem() == "")
 
 
-def test_a_broker_that_is_away_is_a_problem_and_is_asked_again_soon(broker: Watched) -> None:
+def test_a_broker_that_is_away_is_a_problem_and_is_asked_again_soon(broker: HealthSource) -> None:
     hands = ManualClocks()
-    broker.error = BrokerUnavailable("Redis at h:1 is away: refused")
+    broker.error = BrokerUnavailable("Redis at h:1 is unavailable: refused")
     gauge = DepthGauge(broker, QUEUES, monotonic=hands.monotonic)
     assert gauge.read() is None
-    assert gauge.problem() == "Redis at h:1 is away: refused"
+    assert gauge.problem() == "Redis at h:1 is unavailable: refused"
     hands.advance(FAILED_S)
     broker.may_answer.clear()
-    assert gauge.problem() == "Redis at h:1 is away: refused", "it is not known to be back while it is asked again"
+    assert gauge.problem() == "Redis at h:1 is unavailable: refused", "a new read is still in progress"
     broker.error = None
     broker.may_answer.set()
     assert gauge.read() is not None
@@ -118,7 +118,7 @@ def test_a_broker_that_is_away_is_a_problem_and_is_asked_again_soon(broker: Watc
 
 
 @pytest.mark.parametrize("error", [BrokerError("NOPERM"), RuntimeError("closed")])
-def test_a_broker_that_refuses_the_look_is_no_reason_to_be_unready(broker: Watched, error: Exception) -> None:
+def test_a_broker_that_refuses_the_look_is_no_reason_to_be_unready(broker: HealthSource, error: Exception) -> None:
     broker.error = error
     gauge = DepthGauge(broker, QUEUES, monotonic=ManualClocks().monotonic)
     assert gauge.read() is None
@@ -128,12 +128,12 @@ def test_a_broker_that_refuses_the_look_is_no_reason_to_be_unready(broker: Watch
 # ages
 
 
-def push(broker: Watched, id: str, *, age_s: float, queue: str = "low") -> None:
+def push(broker: HealthSource, id: str, *, age_s: float, queue: str = "low") -> None:
     job = typed_job("t", None, priority=queue, now=NOW - timedelta(seconds=age_s), id=id)
     broker.enqueue([Entry(job, queue)])
 
 
-def test_every_place_has_its_length_and_every_queue_the_age_of_its_next_job(broker: Watched) -> None:
+def test_every_place_has_its_length_and_every_queue_the_age_of_its_next_job(broker: HealthSource) -> None:
     push(broker, "first", age_s=30)
     push(broker, "second", age_s=20)
     broker.register({"slot": INFO})
@@ -147,7 +147,7 @@ def test_every_place_has_its_length_and_every_queue_the_age_of_its_next_job(brok
     assert read_depths(broker, QUEUES).lengths["processing"] == 0
 
 
-def test_a_job_that_was_tried_is_as_old_as_its_last_attempt(broker: Watched) -> None:
+def test_a_job_that_was_tried_is_as_old_as_its_last_attempt(broker: HealthSource) -> None:
     push(broker, "job", age_s=3600)
     broker.register({"slot": INFO})
     [claim] = broker.settle_and_claim([], ["slot"]).claims
@@ -159,13 +159,13 @@ def test_a_job_that_was_tried_is_as_old_as_its_last_attempt(broker: Watched) -> 
     assert read_depths(broker, QUEUES).ages_s["low"] == 4.0
 
 
-def test_a_job_that_was_to_wait_is_as_old_as_its_due_time(broker: Watched) -> None:
+def test_a_job_that_was_to_wait_is_as_old_as_its_due_time(broker: HealthSource) -> None:
     job = typed_job("t", None, priority="low", now=NOW - timedelta(hours=1), id="job")
     broker.enqueue([Entry(job.but(process_at=(NOW - timedelta(seconds=5)).isoformat()), "low")])
     assert read_depths(broker, QUEUES).ages_s["low"] == 5.0
 
 
-def test_bytes_that_are_no_job_and_clocks_that_are_wrong_have_no_age(broker: Watched) -> None:
+def test_bytes_that_are_no_job_and_clocks_that_are_wrong_have_no_age(broker: HealthSource) -> None:
     broker.store.push_raw("low", b"nonsense", front=False)
     push(broker, "from-the-future", age_s=-60, queue="high")
     assert read_depths(broker, QUEUES).ages_s == {"high": 0.0, "low": 0.0}

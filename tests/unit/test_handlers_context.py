@@ -84,6 +84,7 @@ def test_the_log_without_set_up_is_one_line_of_json_on_stderr(monkeypatch: pytes
     assert first.pop("shown").startswith("<object")
     assert first == {
         "job_id": "j1",
+        "filepath": "/data/a.pdf",
         "attempt": 2,
         "page": 3,
         "path": "/data/\udcff\n",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -14,8 +15,8 @@ import pytest
 import structlog
 
 from fileq.core.events import Emit, Event, JobClaimed, produced
-from fileq.core.job import typed_job
-from fileq.core.process_events import LoopFailed
+from fileq.core.job import file_job, typed_job
+from fileq.core.process_events import LoopFailed, RoleStarted
 from fileq.observe.logs import set_up_logs
 
 SetUp = Callable[..., tuple[Emit, io.StringIO]]
@@ -116,7 +117,7 @@ def test_a_job_is_written_as_its_ids(set_up: SetUp) -> None:
     assert (line["job_id"], line["trace_id"], line["span_id"]) == ("x", "t", "s")
     assert "job" not in line
     emit, written = set_up("debug")
-    emit(JobClaimed("raw-1", "", "", "low", "slot", None, None))
+    emit(JobClaimed("raw-1", None, None, "", "", "low", "slot", None, None))
     assert "job" not in only_line(written)
 
 
@@ -150,10 +151,10 @@ def test_a_traceback_shows_no_variables(set_up: SetUp, form: str) -> None:
 
 def test_on_a_console_nothing_breaks_a_line_or_moves_the_cursor(set_up: SetUp) -> None:
     emit, written = set_up(form="console")
-    emit(Happened("two\nlines\x1b[2J\udcff\u2028"))
+    emit(Happened("two\nlines\x1b[2J\udcff\u2028\x9b2J"))
     [line] = written.getvalue().splitlines()
     assert line.isprintable()
-    assert "two\\nlines\\x1b[2J\\udcff\\u2028" in line
+    assert "two\\nlines\\x1b[2J\\udcff\\u2028\\x9b2J" in line
 
 
 def test_auto_writes_json_when_stderr_is_not_a_terminal(set_up: SetUp) -> None:
@@ -174,3 +175,17 @@ def test_a_line_that_cannot_be_written_raises_nothing(
         emit(Happened())
     monkeypatch.setattr(sys, "stderr", None)
     set_up_logs("info", form)(Happened())
+
+
+def test_a_console_line_names_the_file_first_and_shortens_long_values(set_up: SetUp) -> None:
+    emit, written = set_up(form="console")
+    path = f"/data/{'d' * 100}/scan-12.pdf".encode()
+    job = file_job(path, size=1, priority="low", now=datetime.now(UTC), id="1a2b3c4d-0000-4000-8000-000000000000")
+    emit(produced(job, "low"))
+    emit(RoleStarted("/data", "sqlite", 3, ["app:first", "app:second", "app:third"], ["worker"]))
+    file_line, start_line = written.getvalue().splitlines()
+    assert re.fullmatch(
+        r"\d\d:\d\d:\d\dZ info    job\.produced  /data/…d+/scan-12\.pdf queue=low id=1a2b3c4d", file_line
+    )
+    assert len(file_line) == 100
+    assert start_line.endswith(" role.started  /data broker=sqlite handlers=app:first,app:second,+1")

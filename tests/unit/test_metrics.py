@@ -10,7 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fileq.core.events import (
     Event,
-    FilesSkipped,
     JobCancelled,
     JobCompleted,
     JobDead,
@@ -18,9 +17,8 @@ from fileq.core.events import (
     JobProduced,
     JobRecovered,
     JobReleased,
-    ScanFinished,
-    SkipReason,
 )
+from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.job import typed_job
 from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, RoleStopped
 from fileq.observe.depths import Depths
@@ -87,7 +85,7 @@ def test_types_are_those_of_the_contract() -> None:
     types = dict(line.split()[2:] for line in lines if line.startswith("# TYPE"))
     assert {name for name, type in types.items() if type == "counter"} == COUNTERS | {"producer_files_skipped_total"}
     assert {name for name, type in types.items() if type == "histogram"} == HISTOGRAMS
-    assert len(types) == len(COUNTERS) + 1 + len(HISTOGRAMS) + 5
+    assert len(types) == len(COUNTERS) + 1 + len(HISTOGRAMS) + 6
 
 
 JOB = typed_job("t", None, priority="low", now=datetime.now(UTC), id="x")
@@ -97,7 +95,7 @@ ATTEMPT = {"job_processing_duration_seconds_count": 1}
 @pytest.mark.parametrize(
     ("event", "added"),
     [
-        (JobProduced("x", "", "", "/in/a", "low", JOB), {"jobs_produced_total": 1}),
+        (JobProduced("x", "/in/a", None, "", "", "low", JOB), {"jobs_produced_total": 1}),
         (claim_event(JOB, waited_ms=250), {"jobs_consumed_total": 1, "job_pickup_latency_seconds_count": 1}),
         (claim_event(JOB), {"jobs_consumed_total": 1}),
         (end_event(JobCompleted, duration_ms=250), {"jobs_completed_total": 1, **ATTEMPT}),
@@ -116,7 +114,7 @@ ATTEMPT = {"job_processing_duration_seconds_count": 1}
         (BreakerHalfOpened("open"), {}),
         (BreakerClosed("half-open"), {}),
         (ScanFinished(0.25, True), {"producer_scan_duration_seconds_count": 1}),
-        (FilesSkipped({SkipReason.LOOP: 2}), {"producer_files_skipped_total{reason=loop}": 2}),
+        (SkippedFilesCounted({SkipReason.LOOP: 2}), {"producer_files_skipped_total{reason=loop}": 2}),
         (RoleStopped(), {}),
     ],
 )
@@ -136,13 +134,15 @@ def test_a_histogram_counts_each_value_in_every_bucket_it_is_below() -> None:
 
 
 def test_without_an_answer_from_the_broker_its_gauges_are_nan_and_the_rest_is_served() -> None:
-    metrics = Metrics(QUEUES, slots=lambda: 4, breaker=lambda: 2)
+    metrics = Metrics(QUEUES, slots=lambda: 4, breakers=lambda: [("**/*.pdf", 2), ("mail", 0)])
     metrics(fence_event())
     found = series(metrics)
     assert found["fileq_broker_up"] == 0
     unknown = {name.partition("{")[0] for name, value in found.items() if math.isnan(value)}
     assert unknown == {"queue_length", "queue_oldest_age_seconds"}
     assert (found["jobs_fenced_total"], found["worker_active"], found["circuit_breaker_state"]) == (1, 4, 2)
+    states = {name: value for name, value in found.items() if name.startswith("fileq_breaker_state")}
+    assert states == {"fileq_breaker_state{route=**/*.pdf}": 2, "fileq_breaker_state{route=mail}": 0}
 
 
 def test_the_lengths_of_the_broker_are_shown_by_place() -> None:
@@ -151,3 +151,11 @@ def test_the_lengths_of_the_broker_are_shown_by_place() -> None:
     assert {place: found[f"queue_length{{queue={place}}}"] for place in PLACES} == depths.lengths
     assert found["queue_oldest_age_seconds{queue=high}"] == 1.5
     assert found["fileq_broker_up"] == 1
+
+
+def test_an_unknown_reason_makes_no_new_series() -> None:
+    metrics = Metrics(["high", "low"])
+    before = series(metrics)
+    with pytest.raises(KeyError):
+        metrics(SkippedFilesCounted({"made up": 3}))  # type: ignore[dict-item]
+    assert series(metrics).keys() == before.keys()

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 from fileq.brokers.types import WireEvent
-from fileq.core import events, process_events
-from fileq.core.events import Event, SkipReason
+from fileq.core import events, file_events, process_events
+from fileq.core.events import Event
+from fileq.core.file_events import SkipReason
 from fileq.observe.reference_tables import event_types, published_names, with_tables
 
 REPOSITORY = Path(__file__).parents[2]
@@ -55,7 +56,7 @@ def test_every_event_has_a_dotted_name_a_level_and_a_meaning() -> None:
 def test_no_two_events_share_a_name() -> None:
     kinds = [
         kind
-        for module in (events, process_events)
+        for module in (events, file_events, process_events)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Event) and hasattr(kind, "name")
     ]
@@ -65,7 +66,7 @@ def test_no_two_events_share_a_name() -> None:
 def test_every_event_about_a_job_has_its_ids() -> None:
     for kind in event_types():
         if kind.name.startswith("job."):
-            assert kind.__struct_fields__[:3] == ("job_id", "trace_id", "span_id")
+            assert kind.__struct_fields__[:5] == ("job_id", "filepath", "type", "trace_id", "span_id")
 
 
 def test_every_event_class_is_emitted_somewhere() -> None:

@@ -12,15 +12,15 @@ LONGEST_S = 5.0
 def test_an_outage_is_told_at_its_start_and_at_its_end_with_its_length():
     told, hands = RecordedEvents(), ManualClocks()
     outage = Outage(told, LONGEST_S, hands.monotonic)
-    outage.over()
+    outage.ended()
     assert told.events == []
     for _ in range(50):
-        outage.met(BrokerUnavailable("Redis is away"))
+        outage.failed(BrokerUnavailable("Redis is unavailable"))
         hands.advance(1.0)
     assert [event for event, _ in told.events] == ["broker.lost"]
-    assert outage.reason == "Redis is away"
-    outage.over()
-    outage.over()
+    assert outage.reason == "Redis is unavailable"
+    outage.ended()
+    outage.ended()
     assert [event for event, _ in told.events] == ["broker.lost", "broker.restored"]
     assert told.fields("broker.restored")["seconds"] == 50.0
     assert outage.reason == ""
@@ -30,14 +30,14 @@ def test_each_outage_has_its_own_two_lines():
     told = RecordedEvents()
     outage = Outage(told, LONGEST_S, ManualClocks().monotonic)
     for _ in range(3):
-        outage.met(BrokerUnavailable("away"))
-        outage.over()
+        outage.failed(BrokerUnavailable("away"))
+        outage.ended()
     assert (told.count("broker.lost"), told.count("broker.restored")) == (3, 3)
 
 
 def test_the_pauses_grow_to_the_longest_and_never_beyond():
     outage = Outage(RecordedEvents(), LONGEST_S, ManualClocks().monotonic)
-    pauses = [outage.met(BrokerUnavailable("away")) for _ in range(200)]
+    pauses = [outage.failed(BrokerUnavailable("away")) for _ in range(200)]
     assert FIRST_PAUSE_S / 2 <= pauses[0] <= FIRST_PAUSE_S
     assert all(LONGEST_S / 2 <= pause <= LONGEST_S for pause in pauses[10:])
     assert len(set(pauses[10:])) > 50, "everybody comes at the same moment"
@@ -46,15 +46,15 @@ def test_the_pauses_grow_to_the_longest_and_never_beyond():
 def test_after_an_outage_the_first_pause_is_short_again():
     outage = Outage(RecordedEvents(), LONGEST_S, ManualClocks().monotonic)
     for _ in range(20):
-        outage.met(BrokerUnavailable("away"))
-    outage.over()
-    assert outage.met(BrokerUnavailable("away")) <= FIRST_PAUSE_S
+        outage.failed(BrokerUnavailable("away"))
+    outage.ended()
+    assert outage.failed(BrokerUnavailable("away")) <= FIRST_PAUSE_S
 
 
 @pytest.mark.parametrize("error", [BrokerUnavailable("away"), BrokerError("forbidden")])
 def test_a_broker_that_refuses_is_an_outage_too(error):
     told = RecordedEvents()
-    Outage(told, LONGEST_S).met(error)
+    Outage(told, LONGEST_S).failed(error)
     assert told.fields("broker.lost")["error"] == str(error)
 
 

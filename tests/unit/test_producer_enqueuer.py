@@ -25,7 +25,7 @@ def one_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def file(name: str | bytes, size: int = 3) -> FoundFile:
     raw = name if isinstance(name, bytes) else name.encode()
-    return FoundFile(b"/d/" + raw, size, 100, 7, 100)
+    return FoundFile(b"/d/" + raw, size, 100, 7)
 
 
 class Sender:

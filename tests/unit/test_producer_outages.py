@@ -1,4 +1,4 @@
-"""A broker that is away, for some calls or for all."""
+"""A broker that is unavailable, for some calls or for all."""
 
 import contextlib
 import random

@@ -93,6 +93,15 @@ def test_a_file_that_changes_while_it_waits_to_be_sent_is_enqueued_when_it_is_st
     assert [job.filesize for job in scenario.jobs()] == [2]
 
 
+def test_a_producer_that_cannot_send_pauses_although_a_scan_is_due(tmp_path, monkeypatch):
+    monkeypatch.setattr(enqueuer, "UNSENT_MAX", 2)
+    scenario = Scenario(tmp_path / "in", max_pending=1)
+    scenario.add("a", "b", "c", "d")
+    scenario.run(UNCLOSED + 1)
+    assert len(scenario.jobs()) == 1
+    scenario.run(RESCAN)  # fails if every turn wants another one at once
+
+
 # markers
 
 

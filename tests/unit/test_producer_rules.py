@@ -190,3 +190,61 @@ def test_scan_dir_may_be_a_link(tmp_path):
     link = ScannedTree(tmp_path / "link")
     assert link.walk() == ["x/a"]
     assert link.finds("x/a")
+
+
+# the folders that worker.after moves files to
+
+
+def moving(root: Path, folder: str, **producer: object) -> ScannedTree:
+    return ScannedTree(root, after={"completed": f"move:{folder}"}, **producer)
+
+
+@pytest.mark.parametrize("end", ["completed", "dead"])
+def test_a_folder_that_files_are_moved_to_is_not_entered(tmp_path, end):
+    tree = ScannedTree(tmp_path / "in", after={end: f"move:{tmp_path}/in/x/done"})
+    tree.add("a", "x/b", "x/done/c", "x/done/deep/d", "done/e")
+    assert tree.walk() == ["a", "done/e", "x/b"]
+    assert not [name for name in tree.entered.names if "x/done" in name]
+    assert not tree.finds("x/done/c")
+    assert not tree.finds("x/done/deep/d")
+    assert not tree.rules.covers(bytes(tree.root / "x/done/deep/d"))
+    assert tree.rules.covers(bytes(tree.root / "done/e"))
+
+
+def test_a_relative_folder_is_relative_to_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tree = moving(tmp_path / "in", "in/done/")
+    tree.add("done/a", "b")
+    assert tree.walk() == ["b"]
+
+
+def test_a_folder_outside_excludes_nothing(tmp_path):
+    tree = moving(tmp_path / "in", str(tmp_path))
+    tree.add("a", "in/b")
+    assert tree.walk() == ["a", "in/b"]
+
+
+def test_a_folder_that_is_a_link_into_scan_dir_excludes_what_it_leads_to(tmp_path):
+    tree = moving(tmp_path / "in", str(tmp_path / "link"))
+    tree.add("done/a", "b")
+    (tmp_path / "link").symlink_to(tree.root / "done")
+    assert tree.walk() == ["b"]
+    assert not tree.finds("done/a")
+
+
+def test_links_lead_to_no_file_in_a_folder_that_files_are_moved_to(tmp_path):
+    tree = moving(tmp_path / "in", str(tmp_path / "in/real/done"), follow_symlinks=True)
+    tree.add("real/done/a", "real/b")
+    (tree.root / "link").symlink_to("real")
+    (tree.root / "direct").symlink_to("real/done")
+    assert tree.walk() == ["link/b", "real/b"]
+    assert not tree.finds("link/done/a")
+    assert not tree.finds("direct/a")
+
+
+def test_the_folder_is_found_by_the_name_that_a_worker_has_for_it(tmp_path):
+    tree = ScannedTree(
+        tmp_path / "in", after={"completed": "move:/mnt/in/done"}, path_map={str(tmp_path / "in"): "/mnt/in"}
+    )
+    tree.add("done/a", "b")
+    assert tree.walk() == ["b"]

@@ -15,7 +15,7 @@ CLOSED, UNCLOSED = 0.5, 5.0  # the defaults of settle and settle_unclosed
 
 
 def file(path: bytes = b"/d/a", size: int = 1, mtime_ns: int = 100, inode: int = 7) -> FoundFile:
-    return FoundFile(path, size, mtime_ns, inode, ctime_ns=100)
+    return FoundFile(path, size, mtime_ns, inode)
 
 
 class Disk:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fileq.brokers.protocol import PendingReply
+from fileq.brokers.replies import PendingReply
 from fileq.brokers.types import Renewal, TurnReply
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, decode
@@ -186,7 +186,7 @@ def test_a_half_open_breaker_lets_one_probe_through_while_calls_are_in_flight() 
     setup.turn_until_nothing_is_due()
     setup.executor.end(Failed("no", "ValueError"))
     setup.turn_until_nothing_is_due()
-    assert setup.breaker.state == "open"
+    assert setup.breakers.state == "open"
     setup.clocks.advance(11)
     before = len(setup.executor.submitted)
     setup.turn_until_nothing_is_due()
@@ -194,7 +194,7 @@ def test_a_half_open_breaker_lets_one_probe_through_while_calls_are_in_flight() 
     assert len(setup.executor.submitted) - before == 1
     setup.executor.end(Done())
     setup.turn_until_nothing_is_due()
-    assert setup.breaker.state == "closed"
+    assert setup.breakers.state == "closed"
     assert len(setup.executor.submitted) - before > 1
 
 

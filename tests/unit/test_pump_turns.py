@@ -108,7 +108,7 @@ def test_a_claim_that_cannot_be_run_is_buried_without_running_and_is_no_sample()
     assert setup.submitted() == []
     assert setup.broker.peek("dead_letter", 9)[1] == b"no job"
     assert setup.state("typed") == "dead"
-    assert setup.breaker.state == "closed"
+    assert setup.breakers.state == "closed"
     assert ["is_failure" in fields for event, fields in setup.events.events if event == "job.dead"] == [False, False]
 
 
@@ -164,7 +164,7 @@ def test_a_probe_whose_reply_was_lost_is_claimed_again() -> None:
     setup.pump.turn()
     setup.executor.end(Failed("no", "ValueError", is_permanent=True))
     setup.pump.turn()
-    assert setup.breaker.state == "open"
+    assert setup.breakers.state == "open"
     setup.enqueue("c", "d")
     assert setup.pump.turn() == 0
     setup.clocks.advance(10)
@@ -175,7 +175,7 @@ def test_a_probe_whose_reply_was_lost_is_claimed_again() -> None:
     assert setup.submitted() == ["a", "b", "c"]
     setup.executor.end(Done())
     setup.pump.turn()
-    assert setup.breaker.state == "closed"
+    assert setup.breakers.state == "closed"
     assert {view.info.breaker for view in setup.broker.workers()} == {"closed"}
 
 
@@ -187,14 +187,14 @@ def test_a_probe_without_a_job_a_stale_result_and_a_shutdown_do_not_decide_the_b
     setup.pump.turn()
     setup.clocks.advance(10)
     assert [setup.pump.turn(), setup.pump.turn()] == [0, 0], "there is no job to probe with"
-    assert setup.breaker.state == "half-open"
+    assert setup.breakers.state == "half-open"
     setup.enqueue("probe", "waits")
     assert setup.pump.turn() == 1
     setup.executor.end(Failed("no", "ValueError", is_permanent=True), "stale")
     assert setup.pump.turn() == 0, "one probe at a time"
-    assert setup.breaker.state == "half-open"
+    assert setup.breakers.state == "half-open"
     setup.pump.cancel_all(0.0)  # a shutdown
     setup.pump.is_quiet = True
     setup.pump.turn()
-    assert setup.breaker.state == "half-open"
+    assert setup.breakers.state == "half-open"
     assert [setup.state(id) for id in ("probe", "waits")] == ["pending", "pending"]

@@ -23,10 +23,10 @@ class Stubborn:
     def quiet(self) -> None:
         self.calls.append("quiet")
 
-    def stop(self, deadline_s: float) -> None:
+    def stop(self, timeout_s: float) -> None:
         self.calls.append("stop")
-        self.deadlines.append(deadline_s)
-        self.may_end.wait(deadline_s)
+        self.deadlines.append(timeout_s)
+        self.may_end.wait(timeout_s)
 
     def hurry(self) -> None:
         self.calls.append("hurry")
@@ -76,7 +76,7 @@ def test_all_are_quiet_before_the_first_is_stopped():
     for n, service in enumerate(services):
         service.may_end.set()
         service.quiet = lambda n=n: order.append(f"quiet {n}")  # type: ignore[method-assign]
-        service.stop = lambda deadline_s, n=n: order.append(f"stop {n}")  # type: ignore[method-assign]
+        service.stop = lambda timeout_s, n=n: order.append(f"stop {n}")  # type: ignore[method-assign]
     stopping(services, 30.0)[0].join(10)
     assert order == ["quiet 0", "quiet 1", "stop 0", "stop 1"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -102,3 +104,12 @@ def test_a_replaced_slot_has_a_new_id_and_is_free(state: type[SlotState]) -> Non
     assert slot.id not in slots.by_id
     assert len(slots.by_id) == 2
     assert slots.is_idle
+
+
+def test_the_slots_say_since_when_their_process_works() -> None:
+    before_ms = time.time_ns() // 1_000_000
+    slots = Slots(2, ("high", "low"))
+    info = slots.info()
+    assert before_ms <= info.started_ms <= time.time_ns() // 1_000_000
+    assert slots.info("open").started_ms == info.started_ms, "the same for as long as the process runs"
+    assert (info.pid, info.queues) == (os.getpid(), ("high", "low"))

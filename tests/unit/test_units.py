@@ -70,7 +70,15 @@ def test_durations_are_written_in_the_units_people_use(seconds: float, text: str
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("512MB", 512 << 20), ("512MiB", 512 << 20), ("2g", 2 << 30), ("1.5 GB", 3 << 29), ("100B", 100), ("1K", 1024)],
+    [
+        ("512MB", 512 << 20),
+        ("512MiB", 512 << 20),
+        ("2g", 2 << 30),
+        ("1.5 GB", 3 << 29),
+        ("100B", 100),
+        ("1K", 1024),
+        ("2TB", 2 << 40),
+    ],
 )
 def test_sizes_count_in_powers_of_1024(text: str, size: int) -> None:
     assert parse_size(text) == size
@@ -90,3 +98,7 @@ def test_the_error_for_a_size_without_a_unit_says_what_to_write() -> None:
 @given(st.integers(min_value=0, max_value=1 << 50))
 def test_every_size_survives_formatting(size: int) -> None:
     assert parse_size(format_size(size)) == size
+
+
+def test_a_size_is_written_in_its_largest_whole_unit() -> None:
+    assert [format_size(n) for n in (3 << 40, 3 << 30, 1536, 1000)] == ["3TB", "3GB", "1536B", "1000B"]

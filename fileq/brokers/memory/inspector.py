@@ -97,9 +97,9 @@ class MemoryInspector:
             del store.scheduled[record.raw]
         else:
             return CancelResult.ENDED
-        record.error = "cancelled"
+        record.error, record.deferred = "cancelled", ""
         store.end(record, State.CANCELLED, now_ms)
-        store.publish(wire_events.cancelled(record.id, record.queue))
+        store.publish(now_ms, wire_events.cancelled(record.id, record.queue, record.raw))
         return CancelResult.CANCELLED
 
     def revive(self, revivals: Sequence[Revival]) -> list[bool]:
@@ -151,6 +151,10 @@ class MemoryInspector:
         with self._store.lock:
             self._store.paused.discard(queue)
             self._store.wake()
+
+    def reset_breaker(self, route: str) -> None:
+        with self._store.lock:
+            self._store.breaker_resets[route] += 1
 
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:
         store = self._store

@@ -10,7 +10,7 @@ from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.settlements import reap, settle
 from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.subscription import MemorySubscription
-from fileq.brokers.protocol import PendingReply, ReadyReply
+from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
     Enqueued,
     EnqueueResult,
@@ -84,7 +84,7 @@ class MemoryQueues:
         if entry.version is not None:
             store.learn(entry.version, entry.job.id)
         store.count(now_ms, "produced")
-        store.publish(wire_events.created(entry.job))
+        store.publish(now_ms, wire_events.created(entry.job))
 
     # settle and claim
 
@@ -116,7 +116,7 @@ class MemoryQueues:
                 store.count(now_ms, "consumed")
                 self._mark_running(slot, queue, raw, now_ms)
                 claim = store.claim_of(slot, raw, queue, token=store.next_token(slot))
-                store.publish(wire_events.started(claim) if claim.job is not None else b"")
+                store.publish(now_ms, wire_events.started(claim) if claim.job is not None else b"")
                 return claim
         return None
 
@@ -164,16 +164,34 @@ class MemoryQueues:
             waiting = sorted(store.scheduled.items(), key=lambda item: (item[1], item[0]))
             due = [raw for raw, due_ms in waiting[:limit] if due_ms <= now_ms]
             for raw in due:
-                del store.scheduled[raw]
-                job = decode_or_none(raw)
-                if job is None:
-                    store.push_undecodable(store.queue_names[-1], raw, front=False, now_ms=now_ms)
-                    continue
-                record = store.record_for(job.id, store.queue_names[-1], raw, now_ms)
-                record.raw = raw
-                store.push(record, front=False)
+                self._promote(raw, now_ms)
             left = waiting[len(due) :]
             return Promoted(len(due), left[0][1] if left else None, now_ms)
+
+    def _promote(self, raw: bytes, now_ms: int) -> None:
+        store = self._store
+        del store.scheduled[raw]
+        job = decode_or_none(raw)
+        if job is None:
+            store.push_undecodable(store.queue_names[-1], raw, front=False, now_ms=now_ms)
+            return
+        record = store.record_for(job.id, store.queue_names[-1], raw, now_ms)
+        record.raw = raw
+        store.push(record, front=False)
+
+    def due_now(self, ids: Sequence[str]) -> list[bool]:
+        with self._store.lock:
+            now_ms = self._store.begin()
+            return [self._due_now(id, now_ms) for id in ids]
+
+    def _due_now(self, id: str, now_ms: int) -> bool:
+        record = self._store.records.get(id)
+        if record is None or record.state not in (State.SCHEDULED, State.RETRYING):
+            return False
+        if record.raw not in self._store.scheduled:
+            return False
+        self._promote(record.raw, now_ms)
+        return True
 
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store = self._store
@@ -225,6 +243,10 @@ class MemoryQueues:
             record.raw = claim.raw  # the record may hold the bytes of another copy
             self._store.push(record, front=True)
         self._store.count(now_ms, "released")
+
+    def breaker_resets(self) -> Mapping[str, int]:
+        with self._store.lock:
+            return dict(self._store.breaker_resets)
 
     # the ledger
 

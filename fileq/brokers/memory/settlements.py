@@ -40,12 +40,14 @@ def _apply(store: MemoryStore, s: Settlement, now_ms: int) -> None:
         store.push_undecodable(s.claim.queue, s.next_raw, front=True, now_ms=now_ms)
     else:
         record = store.record_for(s.claim.id, s.claim.queue, s.next_raw, now_ms)
-        record.add_attempt(Attempt(record.started_ms, now_ms, s.claim.slot, s.outcome, s.error))
-        record.raw, record.error, record.slot, record.queue = s.next_raw, s.error, s.claim.slot, s.claim.queue
+        if s.verb is not Verb.DEFER:
+            record.add_attempt(Attempt(record.started_ms, now_ms, s.claim.slot, s.outcome, s.error))
+            record.error = s.error
+        record.raw, record.slot, record.queue, record.deferred = s.next_raw, s.claim.slot, s.claim.queue, s.reason
         _move(store, s, record, now_ms)
     store.processing[s.claim.slot].remove(s.claim.raw)
     _count(store, s, now_ms)
-    store.publish(wire_events.settled(s))
+    store.publish(now_ms, wire_events.settled(s))
 
 
 def _move(store: MemoryStore, s: Settlement, record: MemoryRecord, now_ms: int) -> None:
@@ -56,6 +58,9 @@ def _move(store: MemoryStore, s: Settlement, record: MemoryRecord, now_ms: int) 
         if s.leaves is not None:
             store.learn(s.leaves, record.id)
     elif s.verb is Verb.RETRY:
+        store.schedule(record, State.RETRYING, now_ms + s.delay_ms)
+    elif s.verb is Verb.DEFER:
+        record.deferred_count += 1
         store.schedule(record, State.RETRYING, now_ms + s.delay_ms)
     elif s.verb is Verb.BURY:
         record.state, record.ended_ms = State.DEAD, now_ms

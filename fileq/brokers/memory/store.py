@@ -21,6 +21,7 @@ from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.subscription import MemorySubscription
 from fileq.brokers.order import ClaimOrder
 from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, Census, LedgerEntry, Record, WorkerInfo
+from fileq.brokers.wire_events import stamped
 from fileq.config import Config
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
@@ -30,8 +31,8 @@ from fileq.core.job import State, Version, decode, decode_or_none
 class MemoryRecord(msgspec.Struct):
     """A job's record, changed in place.
 
-    `queued` counts the job's copies in queues that the counters include. A claim that finds it at zero has claimed a
-    copy that another program pushed, and counts it as adopted."""
+    `queued` is the number of copies of the job in queues that are counted as produced or adopted. A claim that finds
+    it at zero has claimed a copy that another program pushed, and counts it as adopted."""
 
     id: str
     state: State
@@ -48,6 +49,8 @@ class MemoryRecord(msgspec.Struct):
     attempts: list[Attempt] = []
     attempt_count: int = 0
     is_cancel_requested: bool = False
+    deferred: str = ""
+    deferred_count: int = 0
     expires_ms: int | None = None
 
     def add_attempt(self, attempt: Attempt) -> None:
@@ -80,6 +83,7 @@ class MemoryStore:
         self.counters: Counter[str] = Counter()
         self.hourly: dict[int, Counter[str]] = defaultdict(Counter)
         self.paused: set[str] = set()
+        self.breaker_resets: Counter[str] = Counter()
         self.rate_window: tuple[int, int] = (0, 0)  # when it ends, permits taken in it
         self.order = ClaimOrder(self.queue_names, config.worker.starvation_share)
         self.waiters: set[LocalWaiter] = set()
@@ -201,8 +205,9 @@ class MemoryStore:
 
     # waking and events
 
-    def publish(self, event: bytes) -> None:
-        if event:
+    def publish(self, now_ms: int, event: bytes) -> None:
+        if event and self.subscriptions:
+            event = stamped(event, now_ms)
             for subscription in tuple(self.subscriptions):
                 subscription.put(event)
 

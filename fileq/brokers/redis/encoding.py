@@ -21,6 +21,7 @@ from fileq.core.job import State, decode
 from fileq.core.settlement import Settlement, Verb
 
 MISSING, SEEN_ON = "missing", "on"
+_DELAYING = (Verb.RETRY, Verb.DEFER)
 
 _attempt_decoder = msgspec.json.Decoder(Attempt)
 _encoder = msgspec.json.Encoder()
@@ -44,7 +45,7 @@ def settlement_args(s: Settlement, keys: Keys, *, is_claiming: bool = False) -> 
     """In the order of lua/prelude/settlements.lua. A plain completion, the usual case, sends the short form."""
     claim = s.claim
     flags = "n" if is_claiming else ""
-    is_long = claim.job is None or s.verb is Verb.RETRY or s.error or s.died or s.superseded or s.leaves is not None
+    is_long = claim.job is None or s.verb in _DELAYING or s.error or s.died or s.superseded or s.leaves is not None
     is_long = is_long or s.next_raw != claim.raw
     if is_long:
         flags += _long_flags(s)
@@ -63,7 +64,7 @@ def _long_args(s: Settlement) -> tuple[Argument, ...]:
     is_buried_garbage = s.claim.job is None and s.verb is Verb.BURY
     mistaken_id = (s.claim.record_id or "") if is_buried_garbage else ""
     version = (s.leaves.path, s.leaves.signature, s.leaves.device) if s.leaves else (b"", "", "")
-    error = s.error.encode(errors="backslashreplace")
+    error = (s.error or s.reason).encode(errors="backslashreplace")
     return s.next_raw, error, s.kind, s.delay_ms, mistaken_id, *version
 
 
@@ -124,6 +125,8 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
         attempts=tuple(_attempt_decoder.decode(a) for a in attempts if a is not None),
         attempt_count=count,
         is_cancel_requested=fields.get(b"cancel") == b"1",
+        deferred=word(b"deferred"),
+        deferred_count=number(b"deferred_count"),
     )
 
 

@@ -18,7 +18,7 @@ from fileq.core.settlement import Verb
 OLDEST = {"redis": (7, 0), "valkey": (7, 2)}
 MOST_SKEW_S = 2.0
 _PROBE = "fileq-doctor"  # a slot that is never registered, so a claim gives it no job
-_FORBIDDEN = "this user may not ask"
+_FORBIDDEN = "this user is not permitted to ask"
 
 
 def examine(store: RedisStore) -> list[Finding]:
@@ -78,7 +78,7 @@ def _eviction(store: RedisStore, info: dict[str, str]) -> Finding:
     policy = info.get("maxmemory_policy") or _setting(store, "maxmemory-policy")
     limit = info.get("maxmemory") or _setting(store, "maxmemory")
     if policy is None or limit is None:
-        return unknown("eviction", f"{_FORBIDDEN} for maxmemory-policy", "see that it is noeviction")
+        return unknown("eviction", f"{_FORBIDDEN} for maxmemory-policy", "make sure that it is noeviction")
     if policy == "noeviction":
         return sound("eviction", "maxmemory-policy is noeviction")
     if limit == "0":
@@ -141,6 +141,7 @@ def examine_permissions(store: RedisStore) -> Finding:
         "complete": lambda: _try(store, Part(Verb.COMPLETE.value, 0, (), ())),
         "retry": lambda: _try(store, Part(Verb.RETRY.value, 0, (), ())),
         "bury": lambda: _try(store, Part(Verb.BURY.value, 0, (), ())),
+        "defer": lambda: _try(store, Part(Verb.DEFER.value, 0, (), ())),
         "release": lambda: _try(store, Part(Verb.RELEASE.value, 0, (), ())),
     }
     for verb, trial in trials.items():

@@ -44,7 +44,7 @@ def translate(error: Exception, where: str, command: str = "") -> BrokerError:
     if isinstance(error, exceptions.InvalidResponse):
         text = f"the server there does not speak Redis's protocol ({text})"
     if isinstance(error, _AWAY_TYPES) or text.startswith(AWAY):
-        return BrokerUnavailable(f"Redis at {where} is away: {text or type(error).__name__}")
+        return BrokerUnavailable(f"Redis at {where} is unavailable: {text or type(error).__name__}")
     if isinstance(error, exceptions.NoPermissionError) or text.startswith("NOPERM"):
         return BrokerError(f"Redis at {where} forbids {command or 'it'}: {text}; see the README's list of permissions")
     return BrokerError(f"Redis at {where} refused {command or 'it'}: {text}")

@@ -118,7 +118,7 @@ class InFlightCall(Generic[T]):
                 continue
             replies.is_repeated = attempt > 0
             return replies
-        raise BrokerUnavailable(f"Redis at {link.where} is away: its slots keep moving")
+        raise BrokerUnavailable(f"Redis at {link.where} is unavailable: the hash slots of the cluster keep moving")
 
     def _send(self) -> None:
         pool, connection = self._link.connection()

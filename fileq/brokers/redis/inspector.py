@@ -7,13 +7,13 @@ script, so a kill -9 leaves it done or not done.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Any
 
 import msgspec
 
 from fileq.brokers import wire_events
 from fileq.brokers.redis.encoding import id_in
+from fileq.brokers.redis.list_search import SearchedJob, run_searching
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, WorkerInfo, WorkerView
 from fileq.core.errors import BrokerError
@@ -106,26 +106,34 @@ class RedisInspector:
     def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
         if not ids:
             return []
-        queues = [record.queue if record else "" for record in self._store.records(ids)]
-        job_events = [wire_events.cancelled(id, queue) for id, queue in zip(ids, queues, strict=True)]
-        reply = self._store.run("withdraw", [self._store.keys.record(id) for id in ids], job_events)
-        return [CancelResult(word.decode()) for word in reply]
+        jobs = []
+        for id, record in zip(ids, self._store.records(ids), strict=True):
+            queue, raw = (record.queue, record.raw) if record else ("", b"")
+            event = wire_events.cancelled(id, queue, raw)
+            place = self._store.keys.list_of(queue) or ""
+            jobs.append(SearchedJob((self._store.keys.record(id),), (event,), place, raw))
+        return [CancelResult(word.decode()) for word in run_searching(self._store, "withdraw", jobs)]
 
     def revive(self, revivals: Sequence[Revival]) -> list[bool]:
         keys, numbers = self._store.keys, self._store.keys.queue_numbers
         args = ((r.raw, r.next_raw, numbers[r.queue], "u" if id_in(r.next_raw) is None else "") for r in revivals)
-        records = [keys.record(r.id) for r in revivals]
-        return [bool(n) for n in self._store.run("revive", records, tuple(chain.from_iterable(args)))]
+        dead = keys.dead
+        jobs = [SearchedJob((keys.record(r.id),), arg, dead, r.raw) for r, arg in zip(revivals, args, strict=True)]
+        return [bool(n) for n in run_searching(self._store, "revive", jobs)]
 
-    def discard(self, elements: Sequence[tuple[str, bytes]]) -> int:
-        keys = [self._store.keys.record(id) for id, _ in elements]
-        return int(self._store.run("discard", keys, [raw for _, raw in elements]))
+    def discard(self, dead: Sequence[tuple[str, bytes]]) -> int:
+        keys = self._store.keys
+        jobs = [SearchedJob((keys.record(id),), (raw,), keys.dead, raw) for id, raw in dead]
+        return sum(run_searching(self._store, "discard", jobs))
 
     def pause(self, queue: str) -> None:
         self._store.call("SADD", self._store.keys.paused, queue)
 
     def resume(self, queue: str) -> None:
         self._store.call("SREM", self._store.keys.paused, queue)
+
+    def reset_breaker(self, route: str) -> None:
+        self._store.call("HINCRBY", self._store.keys.breaker_resets, route, 1)
 
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:
         store = self._store

@@ -25,6 +25,7 @@ class Keys:
         self.cancelled = f"{prefix}:cancelled"
         self.ledger = f"{prefix}:ledger"
         self.paused = f"{prefix}:paused"
+        self.breaker_resets = f"{prefix}:breaker_resets"
         self.rate_limit = config.producer.rate_limit_key
         self.events = f"{prefix}:events"
         self.records = f"{prefix}:job:"
@@ -70,7 +71,7 @@ class Keys:
         """On Redis Cluster all keys must share one hash slot, because every script touches several of them."""
         from redis.crc import key_slot
 
-        keys = (*self.fixed, self.records, self.processing("x"), self.heartbeat("x"))
+        keys = (*self.fixed, self.breaker_resets, self.records, self.processing("x"), self.heartbeat("x"))
         hash_slots = {key: key_slot(key.encode()) for key in keys}
         # A pattern needs a hash tag of its own: without one, the worker ID would select the hash slot.
         wrong = sorted(key for key in keys if hash_slots[key] != hash_slots[self.workers] or "{" not in key)

@@ -1,7 +1,8 @@
 """The hot path on Redis: enqueue, settle and claim, renew, promote, reap, the registry and the ledger.
 
-Every verb is one script and one round trip; the scripts are atomic, so a kill -9 leaves a call executed or not
-received. Nothing here decides what happens to a job: the settlement says it.
+Every verb that changes something is one script call in one round trip (enqueue: one for each 1,000 entries). Scripts
+are atomic, so a kill -9 leaves a call executed or not received. Nothing here decides what happens to a job: the
+settlement says it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from itertools import chain
 import msgspec
 
 from fileq.brokers import wire_events
-from fileq.brokers.protocol import PendingReply, ReadyReply
 from fileq.brokers.redis.encoding import (
     as_claim,
     id_in,
@@ -25,6 +25,7 @@ from fileq.brokers.redis.in_flight import Replies
 from fileq.brokers.redis.scripts import Argument, Part
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
+from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
     Enqueued,
     EnqueueResult,
@@ -76,7 +77,7 @@ class RedisQueues:
         permits, wait_ms, words = self._store.link.checked(replies[0])
         results = [EnqueueResult(word.decode()) for word in words]
         if replies.is_repeated:
-            # The lost reply may have been "enqueued": "duplicate" would say that the job is not the caller's.
+            # The first sending may have enqueued the job, so DUPLICATE after a repeat means ENQUEUED.
             results = [EnqueueResult.ENQUEUED if r is EnqueueResult.DUPLICATE else r for r in results]
         return Enqueued(tuple(results), permits, wait_ms)
 
@@ -113,7 +114,8 @@ class RedisQueues:
         start = order.claims
         if slots:
             parts.append(Part("claim", wanted, self._slot_keys(slots), (start, order.every, *slots)))
-            # As if every slot found a job: a second call in flight counts on from there. The reply corrects it.
+            # Assumes that every slot gets a job, so that a second call in flight continues the count; the reply
+            # corrects it.
             order.claims += wanted
 
         def decode(replies: Replies) -> TurnReply:
@@ -178,6 +180,11 @@ class RedisQueues:
         count, next_due_ms, now_ms = self._store.run("promote", (), (limit,))
         return Promoted(count, round(float(next_due_ms)) if next_due_ms else None, int(now_ms))
 
+    def due_now(self, ids: Sequence[str]) -> list[bool]:
+        records = [self._store.keys.record(id) for id in ids]
+        pages = (records[start : start + BATCH] for start in range(0, len(records), BATCH))
+        return [bool(n) for page in pages for n in self._store.run("due_now", page)]
+
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store, keys = self._store, self._store.keys
         slots = sorted({slot.decode() for slot in store.call("HKEYS", keys.workers)})
@@ -218,6 +225,10 @@ class RedisQueues:
 
     def deregister(self, slots: Sequence[str]) -> None:
         self._store.run("deregister", self._slot_keys(slots), tuple(slots))
+
+    def breaker_resets(self) -> Mapping[str, int]:
+        flat = self._store.call("HGETALL", self._store.keys.breaker_resets)
+        return {route.decode(): int(number) for route, number in zip(flat[::2], flat[1::2], strict=True)}
 
     # the ledger
 

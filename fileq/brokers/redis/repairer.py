@@ -6,11 +6,14 @@ Changes only what the script itself found damaged. A kill -9 leaves the damage o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 
+from fileq.brokers.redis.list_search import FAR, FEW, Hints, SearchedJob, look_for_all, run_batches, run_searching
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.types import UnrecordedJob
+
+# The record as the proof that its job is not in a list; FIELDS in lua/restore.lua.
+_PROOF_FIELDS = ("state", "json", "queue", "worker", "due", "queued", "started", "attempts", "restored")
 
 
 class RedisRepairer:
@@ -32,25 +35,62 @@ class RedisRepairer:
         return self._run_restore("repair", ids)
 
     def _run_restore(self, mode: str, ids: Sequence[str]) -> list[bool]:
-        if not ids:
-            return []
+        """Few jobs are searched by the script. For many, or if the script did not search a long list to its end, the
+        list is read first, and the script gets the position of each job or the proof of its absence."""
+        head = (mode, *self._store.keys.split_patterns()[:2])
+        answers: list[int] = [FAR[0]] * len(ids)
+        if len(ids) <= FEW:
+            jobs = [SearchedJob((self._store.keys.record(id),), (b"",), "", b"") for id in ids]
+            answers = run_batches(self._store, "restore", jobs, head)
+        far = [i for i, answer in enumerate(answers) if answer in FAR]
+        if far:
+            jobs, hints = self._with_proofs([ids[i] for i in far])
+            for i, answer in zip(far, run_searching(self._store, "restore", jobs, head, hints), strict=True):
+                answers[i] = answer
+        return [bool(n) for n in answers]
+
+    def _with_proofs(self, ids: Sequence[str]) -> tuple[list[SearchedJob], Hints]:
         store = self._store
-        keys = [store.keys.record(id) for id in ids]
-        return [bool(n) for n in store.run("restore", keys, (mode, *store.keys.split_patterns()[:2]))]
+        found = store.calls_in_batches([("HMGET", store.keys.record(id), *_PROOF_FIELDS) for id in ids])
+        lists = [self._list_in(values) for values in found]
+        wanted = [(key, values[1]) for key, values in zip(lists, found, strict=True) if key]
+        positions, absent = look_for_all(store, wanted)
+        jobs = []
+        for id, key, values in zip(ids, lists, found, strict=True):
+            raw = values[1] or b""
+            proof = b"\0".join(value or b"" for value in values) if (key, raw) in absent else b""
+            jobs.append(SearchedJob((store.keys.record(id),), (proof,), key, raw))
+        return jobs, positions
 
-    def unrecorded(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
-        return self._run_create_record("look", strays)
+    def _list_in(self, values: Sequence[bytes | None]) -> str:
+        """The list that should hold the job of this record, if it waits or is dead."""
+        keys = self._store.keys
+        state, raw, queue = values[:3]
+        if raw is None:
+            return ""
+        if state == b"dead":
+            return keys.dead
+        name = (queue or b"").decode(errors="replace")
+        return keys.list_of(name) or "" if state == b"pending" and name in keys.queue_numbers else ""
 
-    def create_record(self, strays: Sequence[UnrecordedJob]) -> list[bool]:
-        return self._run_create_record("repair", strays)
+    def unrecorded(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
+        return self._run_create_record("look", jobs)
+
+    def create_record(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
+        return self._run_create_record("repair", jobs)
 
     def _run_create_record(self, mode: str, jobs: Sequence[UnrecordedJob]) -> list[bool]:
-        if not jobs:
-            return []
         store = self._store
-        keys = chain.from_iterable((store.keys.record(job.record.id), self._key_of(job)) for job in jobs)
-        args = chain.from_iterable(self._job_args(job) for job in jobs)
-        return [bool(n) for n in store.run("create_record", tuple(keys), (mode, *args))]
+        searched = [self._as_searched(job) for job in jobs]
+        wanted = [(job.list, job.raw) for job in searched if job.list]
+        hints = look_for_all(store, wanted)[0] if len(wanted) > FEW else {}
+        return [bool(n) for n in run_searching(store, "create_record", searched, (mode,), hints)]
+
+    def _as_searched(self, job: UnrecordedJob) -> SearchedJob:
+        key = self._key_of(job)
+        is_long = job.place not in ("scheduled", "processing")
+        keys = (self._store.keys.record(job.record.id), key)
+        return SearchedJob(keys, self._job_args(job), key if is_long else "", job.record.raw)
 
     def _key_of(self, job: UnrecordedJob) -> str:
         keys = self._store.keys

@@ -18,7 +18,7 @@ from fileq.config import Config
 Argument: TypeAlias = bytes | str | int
 Command: TypeAlias = tuple[Argument, ...]
 
-PRELUDE = ("arguments", "checks", "counters", "jobs", "ledger", "settlements")  # each uses those before it
+PRELUDE = ("arguments", "checks", "counters", "search", "jobs", "ledger", "settlements")  # each uses those before it
 SETTLE_AND_CLAIM = "settle_and_claim"
 
 

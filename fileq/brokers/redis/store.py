@@ -68,6 +68,11 @@ class RedisStore:
         replies = InFlightCall(self.link, commands, list).take()
         return [checked(reply, " ".join(map(str, c[:2]))) for c, reply in zip(commands, replies, strict=True)]
 
+    def calls_in_batches(self, commands: Sequence[Command]) -> list[Any]:
+        """As calls(), in as many round trips as it takes to keep each short."""
+        batches = (commands[start : start + SCAN_COUNT] for start in range(0, len(commands), SCAN_COUNT))
+        return [reply for batch in batches for reply in self.calls(batch)]
+
     def call(self, *command: Argument) -> Any:
         return self.calls([command])[0]
 

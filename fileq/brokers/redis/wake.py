@@ -117,7 +117,7 @@ class RedisWaiter:
                 self._drop(queue)
                 refusal = translate(error, self._link.where, f"BLMOVE {self._queues[queue]}")
                 if not isinstance(refusal, BrokerUnavailable):
-                    raise refusal from error  # a claim may not meet it, and each wait would end at once, for ever
+                    raise refusal from error  # claims may not hit this error, and then every wait would end at once
                 # Unblocked, read-only, loading: the claim that follows gets the same reply and handles it.
                 is_work = True
         return is_work

@@ -15,7 +15,7 @@ from importlib.resources import files
 
 from fileq.core.errors import BrokerError, BrokerUnavailable
 
-VERSION = 2
+VERSION = 3
 APPLICATION_ID = 0x66696C71  # "filq"
 OLDEST_SQLITE = (3, 35, 0)  # RETURNING
 
@@ -42,8 +42,16 @@ def rebuild_holes(connection: sqlite3.Connection) -> None:
         last = queue, position
 
 
+def _add_deferrals(connection: sqlite3.Connection) -> None:
+    """From 2 to 3: why and how often a job was deferred, and the resets of breakers. SQLite adds such columns without
+    rewriting the rows."""
+    connection.execute("ALTER TABLE records ADD COLUMN deferred TEXT NOT NULL DEFAULT ''")
+    connection.execute("ALTER TABLE records ADD COLUMN deferred_count INTEGER NOT NULL DEFAULT 0")
+    connection.execute("CREATE TABLE breaker_resets (route TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID")
+
+
 # From each older schema to the next. A migration must not end the transaction it runs in.
-MIGRATIONS: Mapping[int, Migration] = {1: _add_holes}
+MIGRATIONS: Mapping[int, Migration] = {1: _add_holes, 2: _add_deferrals}
 
 
 def check_sqlite() -> None:

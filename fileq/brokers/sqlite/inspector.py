@@ -110,6 +110,8 @@ class SqliteInspector:
 
     def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
         with self._store.unit_of_work() as work:
+            records = [record for id in ids if (record := work.record(id)) is not None]
+            work.queued.locate({(r.queue, r.raw) for r in records if r.state == State.PENDING})
             return [_cancel(work, work.record(id)) for id in ids]
 
     def revive(self, revivals: Sequence[Revival]) -> list[bool]:
@@ -136,6 +138,11 @@ class SqliteInspector:
             work.db.execute("DELETE FROM paused WHERE queue = ?", (queue,))
         self._store.watcher.wake_all()
 
+    def reset_breaker(self, route: str) -> None:
+        sql = "INSERT INTO breaker_resets VALUES (?, 1) ON CONFLICT DO UPDATE SET number = number + 1"
+        with self._store.unit_of_work() as work:
+            work.db.execute(sql, (route,))
+
     def hourly(self, hours: int) -> dict[int, dict[str, int]]:
         with self._store.snapshot() as (db, now_ms):
             return self._read_hours(db, now_ms, hours)
@@ -158,16 +165,13 @@ def _cancel(work: UnitOfWork, record: RecordRow | None) -> CancelResult:
         return CancelResult.REQUESTED
     if record.state == State.PENDING and work.queued.remove_newest(record.queue, record.raw):
         record.queued -= 1
-    elif record.state not in (State.SCHEDULED, State.RETRYING) or not _unschedule(work, record.raw):
+    elif record.state not in (State.SCHEDULED, State.RETRYING) or not work.unschedule(record.raw):
         return CancelResult.ENDED
-    work.change_record(record).error = "cancelled"
+    record.error, record.deferred = "cancelled", ""
+    work.change_record(record)
     work.end(record, State.CANCELLED)
-    work.publish(wire_events.cancelled(record.id, record.queue) if work.has_subscribers else b"")
+    work.publish(wire_events.cancelled(record.id, record.queue, record.raw) if work.has_subscribers else b"")
     return CancelResult.CANCELLED
-
-
-def _unschedule(work: UnitOfWork, raw: bytes) -> bool:
-    return work.db.execute("DELETE FROM scheduled WHERE raw = ?", (raw,)).rowcount > 0
 
 
 def _revive(work: UnitOfWork, revival: Revival) -> bool:

@@ -8,10 +8,12 @@ next job of the batch may need their effect. Never begins or ends a transaction,
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from fileq.core.job import Job, decode_or_none
+
+_SEARCHED_AT_ONCE = 500
 
 
 class QueuedRow(NamedTuple):
@@ -46,10 +48,29 @@ def _first_and_last(db: sqlite3.Connection, queue: str) -> tuple[int, int]:
     return (1, 0) if first is None else (first, last)
 
 
+def find_newest(db: sqlite3.Connection, wanted: Iterable[tuple[str, bytes]]) -> dict[tuple[str, bytes], int]:
+    """The position of the newest job with these bytes, for each (queue, raw) that is there.
+
+    The queue has no index by bytes, so this reads a whole queue; once for up to 500 jobs."""
+    by_queue: dict[str, list[bytes]] = {}
+    for queue, raw in wanted:
+        by_queue.setdefault(queue, []).append(raw)
+    found: dict[tuple[str, bytes], int] = {}
+    for queue, raws in by_queue.items():
+        for start in range(0, len(raws), _SEARCHED_AT_ONCE):
+            some = raws[start : start + _SEARCHED_AT_ONCE]
+            # The unary plus: in the order of the index each row is compared once with all of them.
+            marks = ", ".join("?" * len(some))
+            sql = f"SELECT raw, max(position) FROM queued WHERE queue = ? AND +raw IN ({marks}) GROUP BY raw"
+            found.update(((queue, raw), position) for raw, position in db.execute(sql, (queue, *some)))
+    return found
+
+
 class QueueTable:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._ends: dict[str, list[int]] = {}  # queue → the free positions before its first and after its last job
+        self._located: dict[tuple[str, bytes], int | None] = {}
         self.has_pushed = False
 
     def push(self, queue: str, raw: bytes, *, front: bool) -> None:
@@ -64,7 +85,7 @@ class QueueTable:
     def _find_ends(self, queue: str) -> list[int]:
         first, last = _first_and_last(self._db, queue)
         if first > last:
-            # Positions begin again at 1, where old holes would hide new jobs from the length.
+            # Positions begin again at 1, where old holes would make the length too small.
             self._db.execute("DELETE FROM holes WHERE queue = ?", (queue,))
         ends = self._ends[queue] = [first - 1, last + 1]
         return ends
@@ -78,14 +99,21 @@ class QueueTable:
         """Removes jobs at the front of their queues, by (queue, position)."""
         self._db.executemany("DELETE FROM queued WHERE queue = ? AND position = ?", positions)
 
+    def locate(self, wanted: Collection[tuple[str, bytes]]) -> None:
+        """Finds jobs that `remove_newest` will remove in this transaction, in one pass for all of them."""
+        found = find_newest(self._db, wanted)
+        self._located = {key: found.get(key) for key in wanted}
+
     def remove_newest(self, queue: str, raw: bytes) -> bool:
-        """Removes the newest job with these bytes, wherever it is; False if there is none. Reads the whole queue."""
-        sql = "SELECT position FROM queued WHERE queue = ? AND raw = ? ORDER BY position DESC LIMIT 1"
-        found = self._db.execute(sql, (queue, raw)).fetchone()
-        if found is None:
+        """Removes the newest job with these bytes, wherever it is; False if there is none.
+
+        Reads the whole queue, unless `locate` has done it."""
+        key = (queue, raw)
+        position = self._located.pop(key) if key in self._located else find_newest(self._db, [key]).get(key)
+        if position is None:
             return False
-        self.remove([(queue, found[0])])
-        self._db.execute("INSERT OR REPLACE INTO holes VALUES (?, ?)", (queue, found[0]))
+        self.remove([(queue, position)])
+        self._db.execute("INSERT OR REPLACE INTO holes VALUES (?, ?)", (queue, position))
         # A hole outside the new ends is no hole: the next jobs will be pushed there.
         before, after = self._find_ends(queue)
         sql = "DELETE FROM holes WHERE queue = ? AND (position <= ? OR position >= ?)"

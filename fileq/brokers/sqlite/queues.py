@@ -13,7 +13,7 @@ import msgspec
 
 from fileq.brokers import wire_events
 from fileq.brokers.local_waiter import LocalWaiter
-from fileq.brokers.protocol import PendingReply, ReadyReply
+from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.sqlite.census import paused_queues
 from fileq.brokers.sqlite.queue_table import QueuedRow
 from fileq.brokers.sqlite.rate_window import RateWindow
@@ -144,6 +144,22 @@ class SqliteQueues:
         record.raw = raw
         work.push(record, front=False)
 
+    def due_now(self, ids: Sequence[str]) -> list[bool]:
+        if not ids:
+            return []
+        with self._store.unit_of_work() as work:
+            work.read_records(ids)
+            return [self._due_now(work, id) for id in ids]
+
+    def _due_now(self, work: UnitOfWork, id: str) -> bool:
+        record = work.record(id)
+        if record is None or record.state not in (State.SCHEDULED, State.RETRYING):
+            return False
+        if not work.unschedule(record.raw):
+            return False
+        self._promote(work, record.raw)
+        return True
+
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store = self._store
         with store.snapshot() as (db, now_ms):
@@ -192,6 +208,10 @@ class SqliteQueues:
                 if slot_row.raw is not None:
                     _give_back(work, claim_of(slot_row.slot, slot_row.raw, work.record, queue=last_queue))
                 work.change_slot(slot_row).forget(work.now_ms)
+
+    def breaker_resets(self) -> Mapping[str, int]:
+        with self._store.snapshot() as (db, _):
+            return dict(db.execute("SELECT route, number FROM breaker_resets").fetchall())
 
     # the ledger
 

@@ -6,13 +6,14 @@ Changes only what is still wrong in that transaction. Follows the memory broker'
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from zlib import crc32
 
 from msgspec.json import encode
 
 from fileq.brokers.sqlite.census import take_census
 from fileq.brokers.sqlite.database_schema import rebuild_holes
+from fileq.brokers.sqlite.queue_table import find_newest
 from fileq.brokers.sqlite.rows import RecordRow, find_records
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
@@ -37,9 +38,15 @@ class SqliteRepairer:
     def lost(self, ids: Sequence[str]) -> list[bool]:
         with self._store.snapshot() as (db, now_ms):
             records = find_records(db, ids, now_ms)
-            return [(record := records[id]) is not None and self._is_lost(db, record) for id in ids]
+            waiting = self._waiting(db, records.values())
+            return [(record := records[id]) is not None and self._is_lost(db, record, waiting) for id in ids]
 
-    def _is_lost(self, db: sqlite3.Connection, record: RecordRow) -> bool:
+    def _waiting(self, db: sqlite3.Connection, records: Iterable[RecordRow | None]) -> set[tuple[str, bytes]]:
+        """The (queue, raw) of these records that are in their queues."""
+        pending = {(r.queue, r.raw) for r in records if r is not None and r.state == State.PENDING}
+        return set(find_newest(db, pending))
+
+    def _is_lost(self, db: sqlite3.Connection, record: RecordRow, waiting: set[tuple[str, bytes]]) -> bool:
         """False for a job that has ended, and for a queue that is not configured here."""
         place = {
             State.PENDING: record.queue,
@@ -48,17 +55,23 @@ class SqliteRepairer:
             State.RUNNING: "processing",
             State.DEAD: "dead_letter",
         }.get(State(record.state))
-        return place is not None and record.queue in self._store.queue_names and not _is_in(db, place, record)
+        if place is None or record.queue not in self._store.queue_names:
+            return False
+        if place == record.queue:
+            return (record.queue, record.raw) not in waiting
+        return not _is_in(db, place, record)
 
     def restore(self, ids: Sequence[str]) -> list[bool]:
         with self._store.unit_of_work() as work:
-            results = [self._restore(work, work.record(id)) for id in ids]
+            records = [work.record(id) for id in ids]
+            waiting = self._waiting(work.db, records)
+            results = [self._restore(work, record, waiting) for record in records]
             if any(results):
                 rebuild_holes(work.db)  # a job deleted by hand left a hole that is not listed
             return results
 
-    def _restore(self, work: UnitOfWork, record: RecordRow | None) -> bool:
-        if record is None or not self._is_lost(work.db, record):
+    def _restore(self, work: UnitOfWork, record: RecordRow | None, waiting: set[tuple[str, bytes]]) -> bool:
+        if record is None or not self._is_lost(work.db, record, waiting):
             return False
         work.change_record(record).expires_ms = None
         if record.state == State.DEAD:
@@ -69,20 +82,27 @@ class SqliteRepairer:
             record.queued = max(record.queued, 1) if record.state == State.PENDING else record.queued + 1
             record.state = State.PENDING
             work.queued.push(record.queue, record.raw, front=True)
+            waiting.add((record.queue, record.raw))
         return True
 
     def unrecorded(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
         with self._store.snapshot() as (db, now_ms):
             records = find_records(db, [job.record.id for job in jobs], now_ms)
-            return [records[job.record.id] is None and _is_in(db, job.place, job.record) for job in jobs]
+            waiting = self._in_queues(db, jobs)
+            return [records[job.record.id] is None and _is_there(db, job, waiting) for job in jobs]
+
+    def _in_queues(self, db: sqlite3.Connection, jobs: Sequence[UnrecordedJob]) -> set[tuple[str, bytes]]:
+        queues = self._store.queue_names
+        return set(find_newest(db, {(job.place, job.record.raw) for job in jobs if job.place in queues}))
 
     def create_record(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
         with self._store.unit_of_work() as work:
-            return [self._create_record(work, job) for job in jobs]
+            waiting = self._in_queues(work.db, jobs)
+            return [self._create_record(work, job, waiting) for job in jobs]
 
-    def _create_record(self, work: UnitOfWork, job: UnrecordedJob) -> bool:
+    def _create_record(self, work: UnitOfWork, job: UnrecordedJob, waiting: set[tuple[str, bytes]]) -> bool:
         wanted = job.record
-        if work.record(wanted.id) is not None or not _is_in(work.db, job.place, wanted):
+        if work.record(wanted.id) is not None or not _is_there(work.db, job, waiting):
             return False
         record = work.record_for(wanted.id, wanted.queue, wanted.raw)
         record.state, record.slot = wanted.state.value, wanted.slot
@@ -107,11 +127,15 @@ class SqliteRepairer:
             return True
 
 
+def _is_there(db: sqlite3.Connection, job: UnrecordedJob, waiting: set[tuple[str, bytes]]) -> bool:
+    return (job.place, job.record.raw) in waiting or _is_in(db, job.place, job.record)
+
+
 def _is_in(db: sqlite3.Connection, place: str, record: RecordRow | Record) -> bool:
-    """Whether the record's job is in that place."""
+    """Whether the record's job is in that place, which is not a queue."""
     sql, values = {
         "scheduled": ("scheduled WHERE raw = ?", (record.raw,)),
         "processing": ("slots WHERE slot = ? AND held = ?", (record.slot, record.raw)),
         "dead_letter": ("dead WHERE crc = ? AND raw = ?", (crc32(record.raw), record.raw)),
-    }.get(place, ("queued WHERE queue = ? AND raw = ?", (place, record.raw)))
+    }.get(place, ("slots WHERE false", ()))
     return db.execute(f"SELECT 1 FROM {sql} LIMIT 1", values).fetchone() is not None

@@ -30,8 +30,8 @@ decode_ledger_entry = _ledger_decoder.decode
 class RecordRow(msgspec.Struct):
     """A job's record, changed in place.
 
-    `queued` counts the job's copies in queues that the counters include. A claim that finds it at zero has claimed a
-    copy that another program pushed, and counts it as adopted."""
+    `queued` is the number of copies of the job in queues that are counted as produced or adopted. A claim that finds
+    it at zero has claimed a copy that another program pushed, and counts it as adopted."""
 
     id: str
     state: str
@@ -49,6 +49,8 @@ class RecordRow(msgspec.Struct):
     attempt_count: int = 0
     is_cancel_requested: int = 0
     expires_ms: int | None = None
+    deferred: str = ""
+    deferred_count: int = 0
 
     def add_attempt(self, attempt: Attempt) -> None:
         self.attempt_count += 1
@@ -71,6 +73,8 @@ class RecordRow(msgspec.Struct):
             attempt_count=self.attempt_count,
             is_cancel_requested=bool(self.is_cancel_requested),
             queued=self.queued,
+            deferred=self.deferred,
+            deferred_count=self.deferred_count,
         )
 
 

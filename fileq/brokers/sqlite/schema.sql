@@ -1,4 +1,4 @@
--- Schema 2. Applied as a whole, in one transaction, to an empty file. No semicolons in comments: they end a statement.
+-- Schema 3. Applied as a whole, in one transaction, to an empty file. No semicolons in comments: they end a statement.
 -- Every place holds the raw bytes of its jobs. Everything more that is known of a job is in its record.
 -- Changing a comment inside a statement changes the text that SQLite stores in the file.
 
@@ -20,6 +20,8 @@ CREATE TABLE records (
     attempts            BLOB NOT NULL,      -- JSON, the newest last
     attempt_count       INTEGER NOT NULL,
     is_cancel_requested INTEGER NOT NULL,
+    deferred            TEXT NOT NULL DEFAULT '',
+    deferred_count      INTEGER NOT NULL DEFAULT 0,
     expires_ms          INTEGER             -- wall clock, as every *_ms but slots.alive_until_ms and rate.ends_ms
 );
 CREATE INDEX records_expiring ON records (expires_ms) WHERE expires_ms IS NOT NULL;
@@ -64,7 +66,7 @@ CREATE TABLE dead (
 CREATE INDEX dead_by_bytes ON dead (crc);
 
 -- One row for each slot: registry entry, processing list, heartbeat and last settlement. A deregistered slot keeps its
--- token, so that a late settlement of its is never taken for one made after it was registered again.
+-- token, so that its late settlement is never mistaken for one made after it was registered again.
 CREATE TABLE slots (
     slot           TEXT PRIMARY KEY,
     info           BLOB,                    -- JSON, NULL while not registered
@@ -94,6 +96,12 @@ CREATE TABLE hourly (
 ) WITHOUT ROWID;
 
 CREATE TABLE paused (queue TEXT PRIMARY KEY) WITHOUT ROWID;
+
+-- How often an operator reset the breaker of a route. The empty name stands for all routes.
+CREATE TABLE breaker_resets (
+    route  TEXT PRIMARY KEY,
+    number INTEGER NOT NULL
+) WITHOUT ROWID;
 
 -- The producers' shared rate limit. It has one row after the first permit.
 CREATE TABLE rate (

@@ -41,8 +41,10 @@ def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
         work.push_undecodable(s.claim.queue, s.next_raw, front=True)
     else:
         record = work.record_for(s.claim.id, s.claim.queue, s.next_raw)
-        record.add_attempt(Attempt(record.started_ms, work.now_ms, s.claim.slot, s.outcome, s.error))
-        record.raw, record.error, record.slot, record.queue = s.next_raw, s.error, s.claim.slot, s.claim.queue
+        if s.verb is not Verb.DEFER:
+            record.add_attempt(Attempt(record.started_ms, work.now_ms, s.claim.slot, s.outcome, s.error))
+            record.error = s.error
+        record.raw, record.slot, record.queue, record.deferred = s.next_raw, s.claim.slot, s.claim.queue, s.reason
         _move(work, s, record)
     work.change_slot(slot_row).raw = None
     _count(work, s)
@@ -57,6 +59,9 @@ def _move(work: UnitOfWork, s: Settlement, record: RecordRow) -> None:
         if s.leaves is not None:
             work.ledger.learn(s.leaves, record.id)
     elif s.verb is Verb.RETRY:
+        work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms)
+    elif s.verb is Verb.DEFER:
+        record.deferred_count += 1
         work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms)
     elif s.verb is Verb.BURY:
         work.bury(record)

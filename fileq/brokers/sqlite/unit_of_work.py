@@ -20,6 +20,7 @@ from fileq.brokers.sqlite.ended_list import EndedList
 from fileq.brokers.sqlite.ledger_table import LedgerTable
 from fileq.brokers.sqlite.queue_table import QueueTable
 from fileq.brokers.sqlite.rows import SAVE_RECORD, SAVE_SLOT, RecordRow, SlotRow, find_records, find_slots
+from fileq.brokers.wire_events import stamped
 from fileq.config import Config
 from fileq.core.job import State, decode_or_none
 
@@ -122,7 +123,7 @@ class UnitOfWork:
 
     def publish(self, event: bytes) -> None:
         if event:
-            self._events.append(event)
+            self._events.append(stamped(event, self.now_ms))
 
     # moves between places
 
@@ -145,6 +146,10 @@ class UnitOfWork:
             record.raw += b" "
         record.state, record.due_ms = state, due_ms
         self.db.execute("INSERT INTO scheduled VALUES (?, ?)", (due_ms, record.raw))
+
+    def unschedule(self, raw: bytes) -> bool:
+        """Removes these bytes from the scheduled jobs; False if they are not there."""
+        return self.db.execute("DELETE FROM scheduled WHERE raw = ?", (raw,)).rowcount > 0
 
     def bury(self, record: RecordRow) -> None:
         record.state, record.ended_ms = State.DEAD, self.now_ms

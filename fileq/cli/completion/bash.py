@@ -117,7 +117,7 @@ def _flags(options: Iterable[Option]) -> str:
 
 
 def _arguments(table: Table) -> Iterator[str]:
-    for at, words in table.following.items():
+    for at, words in table.offered.items():
         yield f"{shlex.quote(at)}) _fileq_words {shlex.quote(' '.join(word for word, _ in words))} ;;"
     for command in table.commands:
         if command.argument is not None and command.argument.kind != "any":

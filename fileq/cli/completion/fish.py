@@ -70,7 +70,7 @@ def _when(at: str) -> str:
 
 
 def _words(table: Table) -> Iterator[str]:
-    for at, words in table.following.items():
+    for at, words in table.offered.items():
         for word, help in words:
             yield f"{_when(at)} -a {quote(word)} -d {quote(help)}"
 

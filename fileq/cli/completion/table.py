@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from fileq.cli.command import Command
+from fileq.cli.filters import STATES
 from fileq.cli.parser import ROLES, parser_of
 
+_PLACES = ("dead_letter", "completed", "scheduled", "cancelled")
 _KINDS = {"FILE": "file", "PATH": "file", "DIR": "directory", "KEY": "key", "KEY=VALUE": "assignment"}
 
 
@@ -35,28 +37,33 @@ class CommandSyntax(Struct, frozen=True):
 
 
 class Table:
-    """`following` maps the words typed so far to the words that may come next, each with a help text."""
+    """`following` maps the words typed so far to the words that may come next, each with a help text.
 
-    def __init__(self, commands: Sequence[Command]) -> None:
+    `offered` is the same with the commands that work without `admin`. `queues` are the names of the queues."""
+
+    def __init__(self, commands: Sequence[Command], queues: Sequence[str]) -> None:
         listed = [command for command in commands if command.is_listed]
-        self.commands = [_syntax(command) for command in listed]
+        self.commands = [_syntax(command, tuple(queues)) for command in listed]
         self.following = _following(listed)
         self.short = [word for word, _ in self.following.get("admin", [])]  # work without `admin` too
+        self.offered = {**self.following, "": [*self.following.get("", []), *self.following.get("admin", [])]}
         self.everywhere = (
             Option(("--role",), "the role, instead of a command", Value("words", ROLES)),
             Option(("--config",), "configuration file", Value("file")),
             Option(("--set",), "override one setting", Value("assignment")),
+            Option(("-v", "--verbose"), "log level debug"),
+            Option(("-q", "--quiet"), "log level warn"),
             Option(("--version",), "print the version"),
             Option(("-h", "--help"), "print help"),
         )
         self.keys = _keys()
 
 
-def _syntax(command: Command) -> CommandSyntax:
+def _syntax(command: Command, queues: tuple[str, ...]) -> CommandSyntax:
     actions = parser_of(command).actions
     named = [action for action in actions if action.option_strings]
-    options = tuple(Option(tuple(action.option_strings), _help(action), _value(action)) for action in named)
-    argument = next((_value(action) for action in actions if not action.option_strings), None)
+    options = tuple(Option(tuple(action.option_strings), _help(action), _value(action, queues)) for action in named)
+    argument = next((_value(action, queues) for action in actions if not action.option_strings), None)
     return CommandSyntax(" ".join(command.words), options, argument)
 
 
@@ -64,12 +71,13 @@ def _help(action: argparse.Action) -> str:
     return (action.help or "").replace("%(default)s", str(action.default))
 
 
-def _value(action: argparse.Action) -> Value | None:
+def _value(action: argparse.Action, queues: tuple[str, ...]) -> Value | None:
     if action.nargs == 0:
         return None
     if action.choices is not None:
         return Value("words", tuple(map(str, action.choices)))
-    return Value(_KINDS.get(str(action.metavar), "any"))
+    words = {"QUEUE": queues, "PLACE": (*queues, *_PLACES), "STATE": STATES}.get(str(action.metavar))
+    return Value("words", words) if words is not None else Value(_KINDS.get(str(action.metavar), "any"))
 
 
 def _following(commands: Sequence[Command]) -> dict[str, list[tuple[str, str]]]:

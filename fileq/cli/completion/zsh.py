@@ -118,7 +118,7 @@ def _flags(options: Iterable[Option]) -> str:
 
 
 def _arguments(table: Table) -> Iterator[str]:
-    for at, words in table.following.items():
+    for at, words in table.offered.items():
         yield f"({quote(at)}) found=({' '.join(_described(word, help) for word, help in words)}) ;;"
     for command in table.commands:
         if command.argument is not None and command.argument.kind != "any":

@@ -16,9 +16,11 @@ MODULES = (
     "doctor_command",
     "completion_command",
     "stats_commands",
+    "events_command",
     "job_commands",
     "dlq_commands",
     "queue_commands",
+    "breaker_command",
     "repair_commands",
 )
 

@@ -15,8 +15,23 @@ def _run(invocation: Invocation) -> int:
     from fileq.cli.completion import completion_script
     from fileq.cli.definitions import all_commands
 
-    print(completion_script(invocation.options.shell, all_commands()), end="")
+    print(completion_script(invocation.options.shell, all_commands(), _queues(invocation)), end="")
     return 0
+
+
+def _queues(invocation: Invocation) -> tuple[str, ...]:
+    """The queues of the configuration; of the defaults if a file that was not named is invalid.
+
+    The script is printed at the start of shells, in any directory."""
+    from fileq.config import Config
+    from fileq.core.errors import ConfigError
+
+    try:
+        return invocation.loaded().config.worker.priorities
+    except ConfigError:
+        if invocation.options.config is not None:
+            raise
+        return Config().worker.priorities
 
 
 COMMANDS = (
@@ -24,9 +39,11 @@ COMMANDS = (
         words=("completion",),
         summary="print a shell completion script",
         description="""\
-Prints a script that lets the Tab key complete commands, options, their values, configuration keys and files. The script
-does not start fileq; print it again after an upgrade. To try it in the current bash: eval "$(fileq completion
-bash)".""",
+Prints a script that lets the Tab key complete commands, with and without the word `admin`, options, their values,
+queues, configuration keys and files. The script does not start fileq: the names of the queues are those of the
+configuration at the time when it is printed. Print it again after an upgrade.
+
+To try it in the current bash: eval "$(fileq completion bash)".""",
         examples=(
             (
                 "fileq completion bash > ~/.local/share/bash-completion/completions/fileq",
@@ -37,6 +54,5 @@ bash)".""",
         ),
         arguments=_arguments,
         run=_run,
-        is_configured=False,
     ),
 )

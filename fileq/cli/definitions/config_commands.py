@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fileq.cli.arguments import add_json
+from fileq.cli.arguments import add_app_dir, add_json
 from fileq.cli.command import Command, Invocation
 from fileq.core.errors import ConfigError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def _key(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("key", metavar="KEY", help="a setting such as worker.count, or a section such as redis")
+    parser.add_argument("--origin", action="store_true", help="also print the key and where the value comes from")
     add_json(parser)
 
 
@@ -29,26 +30,65 @@ def _file(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="config.yaml", metavar="FILE", help="file to write")
 
 
+def _check_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--handlers", action="store_true", help="also import the handlers, as a worker would")
+    add_app_dir(parser)
+    add_json(parser)
+
+
 def _check(invocation: Invocation) -> int:
+    from fileq.commands.check_config import check_config
     from fileq.config import describe_broker_choice
 
+    options = invocation.options
     try:
         loaded = invocation.loaded()
+        checked = check_config(loaded.config, options.app_dir if options.handlers else None)
     except ConfigError as error:
-        if not invocation.options.json:
+        if not options.json:
             raise
-        invocation.print_json({"is_ok": False, "problems": error.problems, "path": None, "broker": None, "ignored": []})
+        empty: dict[str, Any] = {"path": None, "broker": None, "ignored": [], "warnings": [], "handlers": None}
+        invocation.print_json({"is_ok": False, "problems": error.problems, **empty})
         return 2
     broker = describe_broker_choice(loaded)
-    if invocation.options.json:
-        ignored = loaded.unknown_env
-        invocation.print_json(
-            {"is_ok": True, "problems": [], "path": loaded.path, "broker": broker, "ignored": ignored}
-        )
+    if options.json:
+        document = {
+            "is_ok": True,
+            "problems": [],
+            "path": loaded.path,
+            "broker": broker,
+            "ignored": loaded.unknown_env,
+            "warnings": checked.warnings,
+            "handlers": checked.handlers,
+        }
+        invocation.print_json(document)
         return 0
     print(f"ok: {loaded.path or 'no file, all defaults'}; broker {broker}")
+    for warning in checked.warnings:
+        print(f"warning: {warning}")
     for name in loaded.unknown_env:
         print(f"ignored: the environment variable {name} names no setting")
+    if checked.handlers is None:
+        print("handlers were not imported; --handlers imports them, as a worker would")
+    for route in checked.handlers or ():
+        print(f"handler: {route}")
+    return 0
+
+
+def _get(invocation: Invocation) -> int:
+    """Prints the value only, so that a script can use it; of a section, one line for each setting."""
+    options = invocation.options
+    if options.json or options.origin:
+        return _list(invocation)
+    from fileq.config import to_listing
+
+    rows = to_listing(invocation.loaded(), options.key)
+    if len(rows) == 1 and rows[0].key == options.key:
+        print(rows[0].plain if isinstance(rows[0].plain, str) else rows[0].value)
+        return 0
+    wide = max(len(row.key) for row in rows)
+    for row in rows:
+        print(f"{row.key:<{wide}}  {row.value}")
     return 0
 
 
@@ -80,6 +120,8 @@ def _set(invocation: Invocation) -> int:
     options = invocation.options
     value = sys.stdin.readline().rstrip("\n") if options.value == "-" else options.value
     changed = set_in_file(options.key, value, path=options.config, sets=options.sets)
+    # A value that is overridden here has no effect, with or without a restart.
+    needs_restart = not changed.overriding
     if options.json:
         document = {
             "path": changed.path,
@@ -87,6 +129,7 @@ def _set(invocation: Invocation) -> int:
             "settings": list(map(_as_json, changed.written)),
             "overriding": list(map(_as_json, changed.overriding)),
             "problems": changed.problems,
+            "needs_restart": needs_restart,
         }
         invocation.print_json(document)
         return 0
@@ -103,6 +146,8 @@ def _set(invocation: Invocation) -> int:
     for row in changed.overriding:
         source = f"{row.origin} in the environment" if row.origin.layer == "env" else f"{row.origin}"
         _remark(f"{row.key} stays {row.value} here: {source} overrides the file")
+    if needs_restart and not options.quiet:
+        _remark("fileq processes that are running keep the value they started with; restart them")
     return 0
 
 
@@ -147,10 +192,16 @@ COMMANDS = (
     Command(
         words=("config", "get"),
         summary="show one setting or one section",
-        description="Prints one setting, or all settings of a section, in the format of `config list`.",
-        examples=(("fileq config get worker.count", "one value"), ("fileq config get redis", "a section")),
+        description="""\
+Prints the value of one setting and nothing else, for scripts. Of a section it prints each setting with its value. With
+--origin it prints what `config list` prints: key, value and where the value comes from. Secrets are shown as ***.""",
+        examples=(
+            ("fileq config get worker.count", "16"),
+            ("fileq config get worker.count --origin", "where the value comes from"),
+            ("fileq config get redis", "a section"),
+        ),
         arguments=_key,
-        run=_list,
+        run=_get,
         json_fields=_LISTED,
     ),
     Command(
@@ -170,20 +221,31 @@ and type it. Roles read the file when they start, so restart them after a change
         ),
         arguments=_key_and_value,
         run=_set,
+        only_confirms=True,
         json_fields=(
             ("path", "string: the file that was written"),
             ("is_new_file", "boolean: the file did not exist before"),
             *_SETTINGS,
             ("overriding", "list: settings, with the same fields, that the environment or --set overrides"),
             ("problems", "list of strings: what is still wrong with the configuration"),
+            ("needs_restart", "boolean: running processes must be restarted to use the value; false if overridden"),
         ),
     ),
     Command(
         words=("config", "check"),
         summary="check the configuration and report every problem",
-        description="Reads the file, the environment and --set, and reports all problems at once, one line each.",
-        examples=(("fileq config check --config staging.yaml", "is this file valid?"),),
-        arguments=add_json,
+        description="""\
+Reads the file, the environment and --set, and reports all problems at once, one line each.
+
+Also warns of what is valid and may surprise: a route whose glob has no **/ and so matches the files of one directory
+only; routes that leave files without a handler; an empty `handlers`. Warnings do not change the exit code.
+
+Handlers are imported only with --handlers, because that runs their code.""",
+        examples=(
+            ("fileq config check --config staging.yaml", "is this file valid?"),
+            ("fileq config check --handlers --app-dir /opt/handlers", "and can its handlers be imported?"),
+        ),
+        arguments=_check_arguments,
         run=_check,
         json_fields=(
             ("is_ok", "boolean: there is no problem; else the exit code is 2"),
@@ -191,6 +253,8 @@ and type it. Roles read the file when they start, so restart them after a change
             ("path", "string or null: the file that was read, if any"),
             ("broker", "string or null: which broker, its address, and the setting that selected it"),
             ("ignored", "list of strings: FILEQ_ variables in the environment that name no setting"),
+            ("warnings", "list of strings: what is valid and may surprise"),
+            ("handlers", "list of strings: the routes in their order, with --handlers; else null"),
         ),
     ),
     Command(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import add_json, add_match, whole_number
+from fileq.cli.arguments import add_json
 from fileq.cli.command import Command, Invocation
+from fileq.cli.filters import add_dry_run, add_filters, check_choice, filter_of
 from fileq.cli.screen import print_lines, screen_of_stdout
 from fileq.commands.admin.json_schema import DLQ_LIST_FIELDS, DLQ_REPORT_FIELDS, PURGE_FIELDS
 from fileq.core.errors import ConfigError
@@ -15,23 +16,17 @@ if TYPE_CHECKING:
     from fileq.commands.admin.dlq import DlqReport
 
 
-def _add_conditions(parser: argparse.ArgumentParser) -> None:
-    add_match(parser)
-    parser.add_argument("--error", metavar="TEXT", help="only jobs whose error contains TEXT (case-insensitive)")
-
-
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_conditions(parser)
-    parser.add_argument("--limit", type=whole_number(1), default=50, metavar="N", help="list at most N (default: 50)")
+    add_filters(parser, limit=50, time="jobs that died")
     add_json(parser)
 
 
 def _list(invocation: Invocation) -> int:
     from fileq.commands.admin.dlq import list_dead
 
-    options = invocation.options
-    dead = list_dead(invocation.broker(), options.limit, match=options.match, error=options.error)
-    if options.json:
+    queues = invocation.loaded().config.worker.priorities
+    dead = list_dead(invocation.broker(), queues, filter_of(invocation.options, queues))
+    if invocation.options.json:
         invocation.print_json(dead)
         return 0
     from fileq.commands.admin.dlq_text import render_dead
@@ -42,29 +37,27 @@ def _list(invocation: Invocation) -> int:
 
 
 def _retry_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", nargs="*", metavar="ID", help="id of a dead job")
-    parser.add_argument("--all", action="store_true", help="all dead jobs, or all that match --match and --error")
-    _add_conditions(parser)
-    parser.add_argument("--dry-run", action="store_true", help="change nothing, only report")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="id of a dead job, or its first characters")
+    parser.add_argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first")
+    add_dry_run(parser)
+    add_filters(parser, time="jobs that died")
     add_json(parser)
 
 
 def _retry(invocation: Invocation) -> int:
-    from fileq.commands.admin.dlq import retry, retry_all
+    from fileq.commands.admin.dlq import PLACE, retry, retry_all
+    from fileq.commands.admin.job_ids import resolve_ids
 
     options = invocation.options
-    has_conditions = options.match is not None or options.error is not None
-    if options.ids and (options.all or has_conditions):
-        raise ConfigError("give ids, or --all with --match and --error; not both; see 'fileq admin dlq retry --help'")
-    if not options.ids and not options.all:
-        named = "--all as well" if has_conditions else "ids, or --all"
-        raise ConfigError(f"which dead jobs? give {named}; see 'fileq admin dlq retry --help'")
-    queue = invocation.loaded().config.worker.priorities[-1]
+    queues = invocation.loaded().config.worker.priorities
+    wanted = filter_of(options, queues)
+    check_choice(options, wanted, "fileq admin dlq retry", "dead jobs")
     broker = invocation.broker()
     if options.all:
-        report = retry_all(broker, queue=queue, match=options.match, error=options.error, is_dry_run=options.dry_run)
+        report = retry_all(broker, wanted, queue=queues[-1], is_dry_run=options.dry_run)
     else:
-        report = retry(broker, options.ids, queue=queue, is_dry_run=options.dry_run)
+        ids = resolve_ids(broker, options.ids, places=[PLACE])
+        report = retry(broker, ids, queue=queues[-1], is_dry_run=options.dry_run)
     return _print_report(invocation, report, "put back", has_failed=report.has_failed and not options.all)
 
 
@@ -80,16 +73,35 @@ def _print_report(invocation: Invocation, report: DlqReport, verb: str, *, has_f
 
 def _delete_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "ids", nargs="+", metavar="ID", help="id of a dead job, or raw-<sha1> for bytes that are not a job"
+        "ids",
+        nargs="*",
+        metavar="ID",
+        help="id of a dead job, or raw-<sha1> for bytes that are not a job; or its first characters",
     )
+    parser.add_argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first")
+    parser.add_argument("--yes", action="store_true", help="confirms --all; without it the command only counts")
+    add_dry_run(parser)
+    add_filters(parser, time="jobs that died")
     add_json(parser)
 
 
 def _delete(invocation: Invocation) -> int:
-    from fileq.commands.admin.dlq import delete
+    from fileq.commands.admin.dlq import PLACE, delete, delete_all
+    from fileq.commands.admin.formatting import plural
+    from fileq.commands.admin.job_ids import resolve_ids
 
-    report = delete(invocation.broker(), invocation.options.ids)
-    return _print_report(invocation, report, "deleted", has_failed=report.has_failed)
+    options = invocation.options
+    wanted = filter_of(options, invocation.loaded().config.worker.priorities)
+    check_choice(options, wanted, "fileq admin dlq delete", "dead jobs")
+    broker = invocation.broker()
+    if not options.all:
+        report = delete(broker, resolve_ids(broker, options.ids, places=[PLACE]), is_dry_run=options.dry_run)
+        return _print_report(invocation, report, "deleted", has_failed=report.has_failed)
+    report = delete_all(broker, wanted, is_dry_run=options.dry_run or not options.yes)
+    _print_report(invocation, report, "deleted", has_failed=False)
+    if not options.yes and not options.dry_run:
+        raise ConfigError(f"dlq delete --all would delete {plural(report.count, 'dead job')}; add --yes to confirm")
+    return 0
 
 
 def _purge_arguments(parser: argparse.ArgumentParser) -> None:
@@ -122,9 +134,9 @@ COMMANDS = (
         words=("admin", "dlq", "list"),
         summary="list dead jobs with attempts, error and times",
         description="""\
-Lists the dead-letter queue, newest first: for each job its id, when it died, the number of its attempts, its queue, its
-file and the first line of its error. Bytes that are not a job are listed under raw-<sha1>. `fileq show ID` shows one
-job in full.""",
+Lists the dead-letter queue, newest first: for each job its id, when it became dead, the number of its attempts, its
+queue, its file and the first line of its error. Bytes that are not a job are listed under raw-<sha1>. `fileq show ID`
+shows one job in full.""",
         examples=(
             ("fileq dlq list", "the newest fifty"),
             ("fileq dlq list --match '*.pdf' --error timeout", "only jobs that match both conditions"),
@@ -141,23 +153,31 @@ Puts dead jobs back into the queues they came from, as new jobs with the same id
 reset. The command can be interrupted and repeated: no job is lost or runs twice. Bytes that are not a job are refused,
 because a retry would bury them again. Exit code 1 if a job that was named by its id could not be put back.""",
         examples=(
-            ("fileq dlq retry 2f6c1d0e-5b7a-4c3f-9e21-8d4b6a7c9f10", "one job; several ids may be given"),
+            ("fileq dlq retry 2f6c1d0e", "one job; several ids may be given"),
             ("fileq dlq retry --all --error 'connection refused' --dry-run", "show which jobs would be put back"),
             ("fileq dlq retry --all --match '/srv/inbox/2026/**'", "all jobs for files of one directory"),
         ),
         arguments=_retry_arguments,
         run=_retry,
         json_fields=DLQ_REPORT_FIELDS,
+        only_confirms=True,
     ),
     Command(
         words=("admin", "dlq", "delete"),
         summary="delete dead jobs permanently",
         description="""\
-Deletes dead jobs and their records. Files are not touched. Exit code 1 if an id is not that of a dead job.""",
-        examples=(("fileq dlq delete raw-da39a3ee5e6b4b0d3255bfef95601890afd80709", "bytes that are not a job"),),
+Deletes dead jobs and their records. Files are not touched. Exit code 1 if an id is not that of a dead job.
+
+With --all: every dead job that meets the filters. Deleted jobs can't be put back, so --all needs --yes; without it the
+command names what it would delete and ends with exit code 2.""",
+        examples=(
+            ("fileq dlq delete raw-da39a3ee5e6b4b0d3255bfef95601890afd80709", "bytes that are not a job"),
+            ("fileq dlq delete --all --error FileVanished --yes", "all jobs whose file was gone"),
+        ),
         arguments=_delete_arguments,
         run=_delete,
         json_fields=DLQ_REPORT_FIELDS,
+        only_confirms=True,
     ),
     Command(
         words=("admin", "purge-dlq"),
@@ -172,5 +192,6 @@ with exit code 2.""",
         arguments=_purge_arguments,
         run=_purge,
         json_fields=PURGE_FIELDS,
+        only_confirms=True,
     ),
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import add_json, duration, point_in_time, whole_number
+from fileq.cli.arguments import add_json, duration, whole_number, zoned_time
 from fileq.cli.command import Command, Invocation
 from fileq.core.errors import ConfigError
 
@@ -18,10 +19,15 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("subjects", nargs="*", metavar="PATH", help='a file; or a command as \'{"command": "…"}\'')
     parser.add_argument("--type", metavar="T", help="queue one job of this type, without a file")
     parser.add_argument("--payload", metavar="JSON", help="job.payload of the job given by --type")
-    parser.add_argument("--priority", metavar="P", help="the queue (default: the one the producer would choose)")
+    parser.add_argument("--priority", metavar="QUEUE", help="the queue (default: the one the producer would choose)")
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--delay", type=duration, default=0.0, metavar="D", help="run after this delay, such as 10m")
-    when.add_argument("--at", type=point_in_time, default=0, metavar="TIME", help="run at 2026-01-31T18:00 or later")
+    when.add_argument(
+        "--at",
+        type=zoned_time,
+        metavar="TIME",
+        help="run at 2026-01-31T18:00 (local time of this machine) or 2026-01-31T18:00Z, or later",
+    )
     parser.add_argument("--max-retries", type=whole_number(), metavar="N", help="overrides worker.max_retries")
     parser.add_argument("--timeout", type=duration, metavar="D", help="limit of one attempt; overrides worker.timeout")
     parser.add_argument("--id", default="", metavar="ID", help="id of the job; if it is in use, nothing is queued")
@@ -37,7 +43,7 @@ def _run(invocation: Invocation) -> int:
     job_options = JobOptions(
         priority=options.priority or "",
         delay_ms=round(options.delay * 1000),
-        at_ms=options.at,
+        at_ms=options.at.ms if options.at is not None else 0,
         max_retries=options.max_retries,
         timeout_s=options.timeout,
         id=options.id,
@@ -49,6 +55,7 @@ def _run(invocation: Invocation) -> int:
         entries = entries_for(config, options.subjects, job_options)
     if any(entry.job.type == COMMAND_TYPE for entry in entries) and not config.worker.allow_commands:
         _remark("worker.allow_commands is false here; a worker with this setting will refuse the command")
+    _remark_time(options)
     enqueuing = Enqueuing(invocation.broker(create=True), config)
     try:
         enqueuing.enqueue(entries)
@@ -72,6 +79,19 @@ def _print(invocation: Invocation, jobs: list[EnqueuedJob], batch_id: str | None
         print(job.id)
         if job.fate == "duplicate":
             _remark(f"a job with the id {job.id} exists already; nothing was enqueued")
+
+
+def _remark_time(options: argparse.Namespace) -> None:
+    """Says which zone was assumed for --at, and that a time in the past means now."""
+    if options.at is None or options.quiet:
+        return
+    if options.at.assumed:
+        _remark(f"--at has no zone; local time was assumed: {options.at.assumed}")
+    late_s = time.time() - options.at.ms / 1000
+    if late_s > 0:
+        from fileq.commands.admin.formatting import age
+
+        _remark(f"--at is in the past, {age(late_s)} ago; the job is due at once")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -100,6 +120,9 @@ be below worker.allowed_roots or, if that is not set, below producer.scan_dir.
 
 With --type: one job without a file, for the handler of that type. An argument that begins with a brace is a command. It
 runs on workers that have worker.allow_commands.
+
+--at without a zone is the local time of this machine; a remark says which time that is. A time in the past is reported;
+then the job is due at once.
 
 All arguments are checked before the first job is queued. If the connection was lost, repeat the command with the same
 --id: an existing job is not queued twice; its id is printed, and the exit code is 0.""",

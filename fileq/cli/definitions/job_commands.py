@@ -7,18 +7,18 @@ import os
 
 from fileq.cli.arguments import add_json, whole_number
 from fileq.cli.command import Command, Invocation
+from fileq.cli.filters import add_dry_run, add_filters, check_choice, filter_of
 from fileq.cli.screen import print_lines, screen_of_stdout
 from fileq.commands.admin.json_schema import CANCEL_FIELDS, HISTORY_FIELDS, JOB_FIELDS, TRACE_FIELDS
-from fileq.core.job import State
+from fileq.core.errors import ConfigError
 
 _LIST_FIELDS = (("jobs[]", "one object for each job"), *((f"jobs[].{name}", meaning) for name, meaning in JOB_FIELDS))
-_STATES = (*(state.value for state in State), "processing", "failed")
 
 
 def _peek_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--queue",
-        metavar="NAME",
+        metavar="PLACE",
         help="a queue, or dead_letter, completed, scheduled, cancelled (default: all queues)",
     )
     parser.add_argument(
@@ -44,27 +44,18 @@ def _peek(invocation: Invocation) -> int:
     return 0
 
 
-def _state(text: str) -> State:
-    try:
-        return State.from_filter(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"is {text!r}; it must be one of {', '.join(_STATES)}") from None
-
-
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--state", type=_state, metavar="S", help=f"only jobs in this state: {', '.join(_STATES)}")
-    parser.add_argument("--type", metavar="T", help="only jobs of this type")
-    parser.add_argument("--limit", type=whole_number(1), default=50, metavar="N", help="list at most N (default: 50)")
+    add_filters(parser, limit=50)
     add_json(parser)
 
 
 def _list(invocation: Invocation) -> int:
     from fileq.commands.admin.queries import list_jobs
 
-    options = invocation.options
     queues = invocation.loaded().config.worker.priorities
-    jobs = list_jobs(invocation.broker(), queues, state=options.state, type=options.type, limit=options.limit)
-    if options.json:
+    wanted = filter_of(invocation.options, queues)
+    jobs = list_jobs(invocation.broker(), queues, wanted)
+    if invocation.options.json:
         invocation.print_json({"jobs": jobs})
         return 0
     if not jobs:
@@ -78,14 +69,17 @@ def _list(invocation: Invocation) -> int:
 
 
 def _show_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="id of a job")
+    parser.add_argument("id", metavar="ID", help="id of a job, or its first characters")
     add_json(parser)
 
 
 def _show(invocation: Invocation) -> int:
+    from fileq.commands.admin.job_ids import resolve_ids
     from fileq.commands.admin.queries import show
 
-    history = show(invocation.broker(), invocation.options.id)
+    broker = invocation.broker()
+    [id] = resolve_ids(broker, [invocation.options.id])
+    history = show(broker, id)
     if invocation.options.json:
         invocation.print_json(history)
         return 0
@@ -116,21 +110,37 @@ def _trace(invocation: Invocation) -> int:
 
 
 def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", nargs="+", metavar="ID", help="id of a job")
+    parser.add_argument("ids", nargs="*", metavar="ID", help="id of a job, or its first characters")
+    parser.add_argument("--all", action="store_true", help="all jobs that have not ended and meet the filters")
+    parser.add_argument("--yes", action="store_true", help="confirms --all; without it the command only counts")
+    add_dry_run(parser)
+    add_filters(parser)
     add_json(parser)
 
 
 def _cancel(invocation: Invocation) -> int:
-    from fileq.commands.admin.control import cancel, describe
+    from fileq.commands.admin.control import cancel, cancel_all
+    from fileq.commands.admin.formatting import plural
+    from fileq.commands.admin.job_ids import resolve_ids
 
-    cancelled = cancel(invocation.broker(), invocation.options.ids, invocation.loaded().config.worker.heartbeat_ttl)
-    if invocation.options.json:
-        invocation.print_json(cancelled)
+    options, worker = invocation.options, invocation.loaded().config.worker
+    wanted = filter_of(options, worker.priorities)
+    check_choice(options, wanted, "fileq admin cancel", "jobs")
+    is_dry_run = options.dry_run or (options.all and not options.yes)
+    if options.all:
+        done = cancel_all(invocation.broker(), worker.priorities, wanted, worker.heartbeat_ttl, is_dry_run=is_dry_run)
     else:
-        from fileq.core.text import printable
+        ids = resolve_ids(invocation.broker(), options.ids)
+        done = cancel(invocation.broker(), ids, worker.heartbeat_ttl, is_dry_run=is_dry_run)
+    if options.json:
+        invocation.print_json(done)
+    else:
+        from fileq.commands.admin.queries_text import render_cancellation
 
-        print_lines(f"{printable(result.id)}: {describe(result, cancelled.within_s)}" for result in cancelled.results)
-    return 1 if cancelled.has_failed else 0
+        print_lines(render_cancellation(done, has_total=options.all))
+    if is_dry_run and not options.dry_run:
+        raise ConfigError(f"cancel --all would cancel {plural(done.count, 'job')}; add --yes to confirm")
+    return 1 if done.has_failed else 0
 
 
 COMMANDS = (
@@ -151,7 +161,7 @@ for `dead_letter`, `completed` and `cancelled` the newest. Changes nothing.""",
     ),
     Command(
         words=("admin", "list"),
-        summary="list jobs by state and type",
+        summary="list jobs by state, type, file, error, time and queue",
         description="""\
 Lists jobs in one state, or in all states: running, pending, retrying, scheduled, dead, completed, cancelled. Waiting
 jobs are listed in the order in which they are claimed, ended jobs newest first. `processing` is another name for
@@ -159,6 +169,7 @@ running, `failed` for retrying.""",
         examples=(
             ("fileq list --state failed", "jobs that wait for another attempt"),
             ("fileq list --type thumbnail --limit 5 --json", "five jobs of one type, as JSON"),
+            ("fileq list --state dead --error Timeout --since 2h", "what died of a timeout in the last two hours"),
         ),
         arguments=_list_arguments,
         run=_list,
@@ -171,7 +182,7 @@ running, `failed` for retrying.""",
 Shows everything known about a job: its state, its file, and every attempt with worker, duration and error. The record
 of a completed or cancelled job is kept for worker.history_ttl; the record of a dead job until it is retried or
 deleted.""",
-        examples=(("fileq show 2f6c1d0e-5b7a-4c3f-9e21-8d4b6a7c9f10", "what happened to this job"),),
+        examples=(("fileq show 2f6c1d0e", "what happened to this job"),),
         arguments=_show_arguments,
         run=_show,
         json_fields=HISTORY_FIELDS,
@@ -194,10 +205,18 @@ resolved here. Exit code 1 if nothing is known about the file.""",
         description="""\
 A waiting job is removed from its queue at once. A running job is stopped by its worker at the next renewal of its
 heartbeat, at most a third of worker.heartbeat_ttl later. A job that has already ended or is unknown is not changed;
-then the exit code is 1.""",
-        examples=(("fileq cancel 2f6c1d0e-5b7a-4c3f-9e21-8d4b6a7c9f10", "one job; several ids may be given"),),
+then the exit code is 1.
+
+With --all: every job that has not ended and meets the filters. A cancelled job can't be put back, so --all needs --yes;
+without it the command names what it would cancel and ends with exit code 2.""",
+        examples=(
+            ("fileq cancel 2f6c1d0e", "one job; several ids may be given"),
+            ("fileq cancel --all --queue low --match '*.tmp.pdf' --dry-run", "show which jobs would be cancelled"),
+            ("fileq cancel --all --state scheduled --yes", "all jobs that are not due yet"),
+        ),
         arguments=_cancel_arguments,
         run=_cancel,
         json_fields=CANCEL_FIELDS,
+        only_confirms=True,
     ),
 )

@@ -1,4 +1,4 @@
-"""`fileq admin pause|resume`: stop and restart claiming from one queue."""
+"""`fileq admin pause|resume`: stop and restart claiming from queues."""
 
 from __future__ import annotations
 
@@ -8,46 +8,53 @@ from fileq.cli.arguments import add_json
 from fileq.cli.command import Command, Invocation
 from fileq.commands.admin.json_schema import PAUSE_FIELDS
 
+_FIELDS = (*PAUSE_FIELDS, ("queues[]", "instead, if several queues were named: one such object for each"))
+
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE", help="one of worker.priorities, such as low")
+    parser.add_argument("queues", nargs="+", metavar="QUEUE", help="one or more of worker.priorities, such as low")
     add_json(parser)
 
 
 def _set_paused(invocation: Invocation, *, paused: bool) -> int:
-    from fileq.commands.admin.control import set_paused
+    from fileq.commands.admin.control import check_queues, set_paused
     from fileq.commands.admin.formatting import plural
 
     queues = invocation.loaded().config.worker.priorities
-    result = set_paused(invocation.broker(), invocation.options.queue, queues, paused=paused)
+    named = list(dict.fromkeys(invocation.options.queues))
+    check_queues(named, queues)
+    results = [set_paused(invocation.broker(), queue, queues, paused=paused) for queue in named]
     if invocation.options.json:
-        invocation.print_json(result)
+        invocation.print_json(results[0] if len(results) == 1 else {"queues": results})
         return 0
-    state = f"{'' if result.has_changed else 'already '}{'paused' if paused else 'open'}"
-    effect = "; running jobs finish, new ones wait" if paused else ""
-    print(f"{result.queue} is {state}, {plural(result.waiting, 'job')} waiting{effect}")
+    for result in results:
+        state = f"{'' if result.has_changed else 'already '}{'paused' if paused else 'open'}"
+        effect = "; running jobs finish, new ones wait" if paused else ""
+        print(f"{result.queue} is {state}, {plural(result.waiting, 'job')} waiting{effect}")
     return 0
 
 
 COMMANDS = (
     Command(
         words=("admin", "pause"),
-        summary="stop claiming from a queue",
+        summary="stop claiming from one or more queues",
         description="""\
 Workers stop claiming from the queue within a second. Running jobs finish; new jobs are still accepted and wait. The
 queue stays paused, also across restarts, until `fileq resume`.""",
-        examples=(("fileq pause low", "process only urgent jobs for now"),),
+        examples=(("fileq pause low", "process only urgent jobs for now"), ("fileq pause high low", "process nothing")),
         arguments=_arguments,
         run=lambda invocation: _set_paused(invocation, paused=True),
-        json_fields=PAUSE_FIELDS,
+        json_fields=_FIELDS,
+        only_confirms=True,
     ),
     Command(
         words=("admin", "resume"),
-        summary="claim from a paused queue again",
+        summary="claim from paused queues again",
         description="Workers claim from the queue again at once. A queue that was not paused stays as it is.",
         examples=(("fileq resume low", "continue"),),
         arguments=_arguments,
         run=lambda invocation: _set_paused(invocation, paused=False),
-        json_fields=PAUSE_FIELDS,
+        json_fields=_FIELDS,
+        only_confirms=True,
     ),
 )

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from fileq.cli.arguments import add_json, add_match, point_in_time_or_ago
+from fileq.cli.arguments import add_json
 from fileq.cli.command import Command, Invocation
+from fileq.cli.filters import add_dry_run, add_filters, filter_of
 from fileq.cli.screen import print_lines, screen_of_stdout
 from fileq.commands.admin.json_schema import FSCK_FIELDS, REPROCESS_FIELDS
 
 
 def _reprocess_arguments(parser: argparse.ArgumentParser) -> None:
-    add_match(parser)
-    parser.add_argument(
-        "--since", type=point_in_time_or_ago, metavar="T", help="only files modified since: 2h, 2026-11-01 or RFC 3339"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="change nothing, only report")
+    add_dry_run(parser)
+    add_filters(parser, time="files modified")
     add_json(parser)
 
 
@@ -26,8 +24,7 @@ def _reprocess(invocation: Invocation) -> int:
     report = reprocess(
         invocation.broker(),
         config,
-        match=options.match,
-        since_ms=options.since,
+        wanted=filter_of(options, config.worker.priorities),
         is_dry_run=options.dry_run,
         here=config.paths.here,
     )
@@ -62,10 +59,14 @@ COMMANDS = (
         words=("admin", "reprocess"),
         summary="enqueue known files again",
         description="""\
-Enqueues the newest known version of each file again, whether its last job was completed or died; for example after a
-handler was fixed. Skips and reports files that no longer exist, and files whose last job has not ended yet.""",
+Enqueues the newest known version of each file again, whether its last job was completed or is dead; for example after a
+handler was fixed. Skips and reports files that no longer exist, and files whose last job has not ended yet.
+
+--match, --since and --until are about the files; --state, --type, --error and --queue are about the last job of each
+file. A job whose record has expired (worker.history_ttl) meets none of these.""",
         examples=(
             ("fileq reprocess --match '*.pdf' --since 2h --dry-run", "show which files would be enqueued"),
+            ("fileq reprocess --state completed --queue high", "files whose last job was completed in this queue"),
             (
                 "fileq reprocess --match '/srv/inbox/2026/**' --since 2026-11-01",
                 "all files of a directory modified since then",
@@ -74,6 +75,7 @@ handler was fixed. Skips and reports files that no longer exist, and files whose
         arguments=_reprocess_arguments,
         run=_reprocess,
         json_fields=REPROCESS_FIELDS,
+        only_confirms=True,
     ),
     Command(
         words=("admin", "fsck"),

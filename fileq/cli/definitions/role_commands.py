@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def _producer_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scan_dir", nargs="?", metavar="DIR", help="directory of the files (producer.scan_dir)")
     add_app_dir(parser)
-    parser.add_argument("--once", action="store_true", help="process what is there now, then exit")
+    parser.add_argument("--once", action="store_true", help="do what can be done now, then exit")
 
 
 def _worker_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +72,7 @@ returns the jobs of dead workers to their queues and queues jobs that are due. A
 jobs may finish, up to worker.shutdown_timeout; after the second they are stopped and returned to their queues. SIGHUP
 reloads the handlers and the settings that can change; running jobs finish with the old handlers.
 
-With --once: runs until no job is pending, running or retrying. Exit code 0, or 3 if a job died in this run.""",
+With --once: runs until no job is pending, running or retrying. Exit code 0, or 3 if a job became a dead letter.""",
         examples=(
             ("fileq worker --count 8", "eight jobs at a time"),
             ("fileq worker --app-dir /opt/handlers --set redis.addr=redis:6379", "handlers from another directory"),

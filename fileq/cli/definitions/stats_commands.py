@@ -117,13 +117,13 @@ def _workers(invocation: Invocation) -> int:
     if not found.workers:
         print("no workers; start one with 'fileq worker'")
         return 0
-    from fileq.commands.admin.stats_text import process_table, slot_table
+    from fileq.commands.admin.stats_text import breaker_lines, process_table, slot_table
 
     screen = screen_of_stdout(is_endless=True)
     heads = process_table(found.workers, screen, found.at)
     lines = [heads[0]]
     for process, head in zip(found.workers, heads[1:], strict=True):
-        lines += [head, *slot_table(process.jobs, screen, with_slots=True)]
+        lines += [head, *breaker_lines(process, screen), *slot_table(process.jobs, screen, with_slots=True)]
     print_lines(lines)
     return 0
 
@@ -134,9 +134,9 @@ COMMANDS = (
         summary="show queue lengths, rates, workers and errors",
         description="""\
 Shows the broker and its address; for each queue how many jobs are waiting and the age of the next one; the number of
-scheduled, processing, completed and dead jobs; the rates of this hour and the last, and when the backlog will be done;
-the workers and their running jobs; failed attempts by kind of error. The cost for the broker does not depend on the
-length of the queues.
+scheduled, processing, completed and dead jobs; the rates of this hour and the last, and when the backlog will be done
+at the rate of the last minute; the workers and their running jobs; failed attempts by kind of error. The cost for the
+broker does not depend on the length of the queues.
 
 With --watch it refreshes in place until Ctrl-C and adds the rates of the last refreshes. It continues while the broker
 is unreachable, and says so.""",
@@ -153,8 +153,9 @@ is unreachable, and says so.""",
         words=("admin", "workers"),
         summary="show worker processes, their slots and running jobs",
         description="""\
-Lists every registered worker process: how many of its slots are busy, the state of its circuit breaker, whether it is
-alive or silent (no heartbeat), and how long it has been running; then each busy slot with its job and how long that has
+Lists every registered worker process: how many of its slots are busy, the worst state of its circuit breakers,
+whether it is alive or silent (no heartbeat), and how long it has been running; then each route whose breaker is open,
+with the last error and the time of the next try; then each busy slot with its job and how long that has
 been running. The reaper of another worker removes a silent process and returns its jobs to their queues.""",
         examples=(("fileq workers", "which job runs where, and for how long"),),
         arguments=add_json,

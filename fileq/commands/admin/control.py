@@ -7,23 +7,38 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import CancelResult
+from fileq.brokers.types import CancelResult, Record
 from fileq.commands.admin.formatting import stamp
+from fileq.commands.admin.job_filter import JobFilter
+from fileq.commands.admin.job_selection import select
 from fileq.commands.admin.stats import WorkerProcess, processes
 from fileq.core.errors import ConfigError
+from fileq.core.job import State, decode_or_none
+
+WOULD_CANCEL = "would_cancel"
+_UNFINISHED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED)
+_BATCH = 50  # one transaction on SQLite, in which no other process can write
+_READINGS = 5  # of the queues, by one `cancel --all`
 
 
 class JobCancellation(Struct, frozen=True):
-    """`cancelled`, `requested` (its worker stops it at the next renewal), `ended` (too late) or `unknown`."""
+    """`cancelled`, `requested` (its worker stops it at the next renewal), `ended` (too late) or `unknown`.
+
+    A dry run has `would_cancel` instead of the first two."""
 
     id: str
     result: str
     state: str | None
+    filepath: str = ""
 
 
 class Cancellation(Struct, frozen=True):
+    """`count` jobs were cancelled or requested to stop, or would be. With --all only the first 1000 are named."""
+
     results: tuple[JobCancellation, ...]
     within_s: float  # time until the worker of a running job stops it
+    count: int
+    is_dry_run: bool
 
     @property
     def has_failed(self) -> bool:
@@ -44,17 +59,68 @@ class WorkerList(Struct, frozen=True):
     busy: int
 
 
-def cancel(broker: FullBroker, ids: Sequence[str], heartbeat_ttl_s: float) -> Cancellation:
-    outcomes = broker.cancel(ids)
-    records = broker.records(ids)
-    results = tuple(
-        JobCancellation(id, outcome.value, record.state.value if record is not None else None)
-        for id, outcome, record in zip(ids, outcomes, records, strict=True)
-    )
-    return Cancellation(results, heartbeat_ttl_s / 3)
+def cancel(broker: FullBroker, ids: Sequence[str], heartbeat_ttl_s: float, *, is_dry_run: bool = False) -> Cancellation:
+    if is_dry_run:
+        outcomes = [_would_be(record) for record in broker.records(ids)]
+    else:
+        outcomes = [outcome.value for outcome in broker.cancel(ids)]
+    results = tuple(map(_cancellation, ids, outcomes, broker.records(ids)))
+    return Cancellation(results, heartbeat_ttl_s / 3, _count(results), is_dry_run)
+
+
+def cancel_all(
+    broker: FullBroker,
+    queues: Sequence[str],
+    wanted: JobFilter,
+    heartbeat_ttl_s: float,
+    *,
+    is_dry_run: bool = False,
+    shown: int = 1000,
+) -> Cancellation:
+    """Cancels every job that meets the conditions and has not ended. The report counts all and names the first `shown`.
+
+    Reads the queues while they change, so one reading may miss a job: reads them again until nothing more is found, a
+    few times at most, because a producer may add jobs faster. A kill -9 leaves each job cancelled or untouched, and the
+    command can be repeated."""
+    states = wanted.states(_UNFINISHED, "only jobs that have not ended can be cancelled")
+    named: list[JobCancellation] = []
+    handled: set[str] = set()
+    count = 0
+    for _ in range(1 if is_dry_run else _READINGS):
+        ids = [stored.id for stored in select(broker, queues, wanted, states) if stored.id not in handled]
+        ids = list(dict.fromkeys(ids))[: None if wanted.limit is None else wanted.limit - count]
+        for start in range(0, len(ids), _BATCH):
+            batch = cancel(broker, ids[start : start + _BATCH], heartbeat_ttl_s, is_dry_run=is_dry_run)
+            count += batch.count
+            named += [result for result in batch.results if result.result not in ("ended", "unknown")]
+            del named[shown:]
+        handled.update(ids)
+        if not ids or count == wanted.limit:
+            break
+    return Cancellation(tuple(named), heartbeat_ttl_s / 3, count, is_dry_run)
+
+
+def _cancellation(id: str, result: str, record: Record | None) -> JobCancellation:
+    if record is None:
+        return JobCancellation(id, result, None)
+    job = decode_or_none(record.raw)
+    return JobCancellation(id, result, record.state.value, job.filepath if job is not None else "")
+
+
+def _would_be(record: Record | None) -> str:
+    if record is None:
+        return CancelResult.UNKNOWN.value
+    return WOULD_CANCEL if record.state in _UNFINISHED else CancelResult.ENDED.value
+
+
+def _count(results: Sequence[JobCancellation]) -> int:
+    done = (CancelResult.CANCELLED.value, CancelResult.REQUESTED.value, WOULD_CANCEL)
+    return sum(result.result in done for result in results)
 
 
 def describe(result: JobCancellation, within_s: float) -> str:
+    if result.result == WOULD_CANCEL:
+        return f"would be cancelled; it is {result.state}"
     match CancelResult(result.result):
         case CancelResult.CANCELLED:
             return "cancelled"
@@ -68,13 +134,47 @@ def describe(result: JobCancellation, within_s: float) -> str:
             return "is unknown: it never existed, or its record has expired"
 
 
+def check_queues(named: Sequence[str], queues: Sequence[str]) -> None:
+    """ConfigError for names that are not queues, all of them at once."""
+    known = ", ".join(queues)
+    if unknown := [name for name in named if name not in queues]:
+        raise ConfigError([f"no queue is named {name!r}; the queues are {known}" for name in unknown])
+
+
 def set_paused(broker: FullBroker, queue: str, queues: Sequence[str], *, paused: bool) -> PauseResult:
     """Pauses or resumes a queue. Idempotent."""
-    if queue not in queues:
-        raise ConfigError(f"no queue is named {queue!r}; the queues are {', '.join(queues)}")
+    check_queues([queue], queues)
     census = broker.census()
     (broker.pause if paused else broker.resume)(queue)
     return PauseResult(queue, paused, (queue in census.paused) != paused, census.pending[queue])
+
+
+class ReportedBreaker(Struct, frozen=True):
+    """A breaker that a worker reports as open or half-open."""
+
+    host: str
+    pid: int
+    route: str
+    state: str
+    error: str
+
+
+class BreakerReset(Struct, frozen=True):
+    route: str
+    open: tuple[ReportedBreaker, ...]
+    within_s: float  # time until every worker has read the request
+
+
+def reset_breaker(broker: FullBroker, route: str, heartbeat_ttl_s: float) -> BreakerReset:
+    """Requests that all workers close the breakers of this route, or with "" of all routes, at their next renewal."""
+    reported = tuple(
+        ReportedBreaker(process.host, process.pid, one.route, one.state, one.error)
+        for process in workers(broker).workers
+        for one in process.breakers
+        if route in ("", one.route)
+    )
+    broker.reset_breaker(route)
+    return BreakerReset(route, reported, heartbeat_ttl_s / 3)
 
 
 def workers(broker: FullBroker) -> WorkerList:

@@ -4,47 +4,39 @@ The broker puts back or deletes a batch of jobs in one atomic step, and skips jo
 leaves each batch done or not done, and the command can be repeated. Two commands that run at the same time share the
 work: for each job the second one finds it gone.
 
-`retry_all` reads the list in pages while it shrinks, so a page may miss jobs. It passes over the list again until a
-pass finds nothing to do. It skips the ids it has put back already, because such a job may have died again meanwhile.
+`retry_all` and `delete_all` read the list in pages while it shrinks, so a page may miss jobs. They pass over the list
+again until a pass finds nothing to do. They skip the ids they have handled already, because a job that was put back may
+have died again meanwhile.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Record, Revival
-from fileq.commands.admin.job_summary import JobSummary, id_in, summarize
-from fileq.core.errors import ConfigError
-from fileq.core.job import Job, State, decode_or_none, encode
-from fileq.files.globs import Globs
+from fileq.brokers.types import Revival
+from fileq.commands.admin.job_filter import Conditions, JobFilter, StoredJob
+from fileq.commands.admin.job_selection import matching, select, with_records
+from fileq.commands.admin.job_summary import JobSummary, id_in
+from fileq.core.job import State, decode_or_none, encode
 
 PLACE = "dead_letter"
 _BATCH = 200
+_STATES = ((State.DEAD,), "the dead-letter queue holds dead jobs only")
+# The results of a command, and those of its dry run.
+RETRY = ("retried", "would_retry")
+DELETE = ("deleted", "would_delete")
+_NOT_DEAD = "it is not in the dead-letter queue"
 _NOT_A_JOB = "these bytes are not a job, and a retry would bury them again; delete them"
 
 
-class DeadJob(Struct, frozen=True):
-    """The stored bytes of a dead job, the job decoded from them, and its record."""
-
-    raw: bytes
-    id: str
-    job: Job | None
-    record: Record | None
-
-    @property
-    def error(self) -> str:
-        error = self.job.error if self.job is not None else None
-        return error or (self.record.error if self.record is not None else "")
-
-    def summary(self) -> JobSummary:
-        return summarize(self.raw, self.record, state=State.DEAD)
-
-
 class DeadJobResult(Struct, frozen=True):
-    """What was done with one dead job: `retried`, `deleted`, `refused` or `unknown`, and why."""
+    """What was done with one dead job: `retried`, `deleted`, `refused` or `unknown`, and why.
+
+    A dry run has `would_retry` and `would_delete` instead of the first two."""
 
     id: str
     result: str
@@ -69,90 +61,110 @@ class DeadJobs(Struct, frozen=True):
     jobs: tuple[JobSummary, ...]
 
 
-def list_dead(broker: FullBroker, limit: int, *, match: str | None = None, error: str | None = None) -> DeadJobs:
-    """The newest dead jobs, newest first; with conditions, the newest that match them."""
-    total = broker.census().dead
-    if match is None and error is None:
-        found = list(_with_records(broker, broker.peek(PLACE, limit)))
-    else:
-        matches = _condition(match, error)
-        # Pages come oldest first; only the last `limit` matches are kept.
-        found = []
-        for page in broker.pages(PLACE):
-            found = [*found, *(dead for dead in _with_records(broker, page) if matches(dead))][-limit:]
-        found.reverse()
-    return DeadJobs(total, tuple(dead.summary() for dead in found))
+def list_dead(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> DeadJobs:
+    """The newest dead jobs, newest first; with conditions, the newest that meet them."""
+    found = tuple(dead.summary() for dead in select(broker, queues, wanted, wanted.states(*_STATES)))
+    return DeadJobs(broker.census().dead, found)
 
 
 def retry(broker: FullBroker, ids: Sequence[str], *, queue: str, is_dry_run: bool = False) -> DlqReport:
     """Puts these jobs back with the same id and all failure counts reset. `queue` is used where the record has none."""
     found = _by_ids(broker, ids)
+    jobs = [dead for id in dict.fromkeys(ids) if (dead := found.get(id)) is not None and dead.job is not None]
+    moved = [True] * len(jobs) if is_dry_run else broker.revive([revival(dead, queue) for dead in jobs])
+    is_moved = {dead.id: answer for dead, answer in zip(jobs, moved, strict=True)}
     results = []
     for id in dict.fromkeys(ids):
         dead = found.get(id)
         if dead is None:
-            results.append(DeadJobResult(id, "unknown", reason="it is not in the dead-letter queue"))
+            results.append(DeadJobResult(id, "unknown", reason=_NOT_DEAD))
         elif dead.job is None:
             results.append(DeadJobResult(id, "refused", reason=_NOT_A_JOB))
-        elif is_dry_run or broker.revive([revival(dead, queue)])[0]:
-            results.append(DeadJobResult(id, "retried", dead.job.filepath))
+        elif is_moved[id]:
+            results.append(DeadJobResult(id, RETRY[is_dry_run], dead.job.filepath))
         else:
             results.append(DeadJobResult(id, "unknown", reason="it left the dead-letter queue a moment ago"))
-    return DlqReport(sum(r.result == "retried" for r in results), is_dry_run, tuple(results))
+    return DlqReport(sum(r.result in RETRY for r in results), is_dry_run, tuple(results))
 
 
 def retry_all(
-    broker: FullBroker,
-    *,
-    queue: str,
-    match: str | None = None,
-    error: str | None = None,
-    is_dry_run: bool = False,
-    shown: int = 1000,
+    broker: FullBroker, wanted: JobFilter, *, queue: str, is_dry_run: bool = False, shown: int = 1000
 ) -> DlqReport:
-    """Puts back every job that matches the conditions. The report counts all and names the first `shown`."""
-    matches = _condition(match, error)
-    done: set[str] = set()
-    refused: set[str] = set()
-    count = 0
-    results: list[DeadJobResult] = []
-    while True:
-        before = len(done)
-        for batch in _batches(broker, matches, done | refused):
-            for dead in batch:
-                if dead.job is None and dead.id not in refused:
-                    refused.add(dead.id)
-                    results.append(DeadJobResult(dead.id, "refused", reason=_NOT_A_JOB))
-            jobs = [dead for dead in batch if dead.job is not None]
-            moved = [True] * len(jobs) if is_dry_run else broker.revive([revival(dead, queue) for dead in jobs])
-            for dead, is_moved in zip(jobs, moved, strict=True):
-                done.add(dead.id)
-                count += is_moved
-                if is_moved and dead.job is not None and len(results) < shown:
-                    results.append(DeadJobResult(dead.id, "retried", dead.job.filepath))
-        if is_dry_run or len(done) == before:
-            return DlqReport(count, is_dry_run, tuple(results))
+    """Puts back every job that meets the conditions. The report counts all and names the first `shown`."""
+
+    def revive(jobs: Sequence[StoredJob]) -> list[bool]:
+        return broker.revive([revival(dead, queue) for dead in jobs])
+
+    return _all(_Pass(broker, wanted, revive, RETRY, is_dry_run, takes_bytes=False), shown)
 
 
-def _batches(broker: FullBroker, matches: Callable[[DeadJob], bool], handled: set[str]) -> Iterator[list[DeadJob]]:
-    for page in broker.pages(PLACE, _BATCH):
-        batch = [dead for dead in _with_records(broker, page) if dead.id not in handled and matches(dead)]
-        # The same id may be in the list twice. Only one of them goes into a batch: the broker identifies jobs by id.
-        unique = {dead.id: dead for dead in reversed(batch)}
-        if unique:
-            yield list(unique.values())
-
-
-def delete(broker: FullBroker, ids: Sequence[str]) -> DlqReport:
+def delete(broker: FullBroker, ids: Sequence[str], *, is_dry_run: bool = False) -> DlqReport:
     found = _by_ids(broker, ids)
     results = []
     for id in dict.fromkeys(ids):
         dead = found.get(id)
-        if dead is not None and broker.discard([(id, dead.raw)]):
-            results.append(DeadJobResult(id, "deleted", dead.job.filepath if dead.job is not None else ""))
+        if dead is not None and (is_dry_run or broker.discard([(id, dead.raw)])):
+            results.append(DeadJobResult(id, DELETE[is_dry_run], _path_of(dead)))
         else:
-            results.append(DeadJobResult(id, "unknown", reason="it is not in the dead-letter queue"))
-    return DlqReport(sum(r.result == "deleted" for r in results), False, tuple(results))
+            results.append(DeadJobResult(id, "unknown", reason=_NOT_DEAD))
+    return DlqReport(sum(r.result in DELETE for r in results), is_dry_run, tuple(results))
+
+
+def delete_all(broker: FullBroker, wanted: JobFilter, *, is_dry_run: bool = False, shown: int = 1000) -> DlqReport:
+    """Deletes every job that meets the conditions. The report counts all and names the first `shown`."""
+
+    def discard(jobs: Sequence[StoredJob]) -> list[bool]:
+        # The broker says how many it deleted. Fewer: another command deleted some of them at the same time.
+        count = broker.discard([(dead.id, dead.raw) for dead in jobs])
+        return [i < count for i in range(len(jobs))]
+
+    return _all(_Pass(broker, wanted, discard, DELETE, is_dry_run, takes_bytes=True), shown)
+
+
+class _Pass(Struct, frozen=True):
+    """What to do with every dead job that meets the conditions: `act` returns for each job whether it was done."""
+
+    broker: FullBroker
+    wanted: JobFilter
+    act: Callable[[Sequence[StoredJob]], list[bool]]
+    words: tuple[str, str]  # the result, and the result of a dry run
+    is_dry_run: bool
+    takes_bytes: bool  # also bytes that are not a job
+
+
+def _all(task: _Pass, shown: int) -> DlqReport:
+    """Passes over the list until a pass finds nothing to do, or `limit` jobs are done."""
+    task.wanted.states(*_STATES)
+    handled: set[str] = set()
+    results: list[DeadJobResult] = []
+    count = 0
+    left = sys.maxsize if task.wanted.limit is None else task.wanted.limit
+    while True:
+        before = len(handled)
+        for batch in _batches(task.broker, task.wanted, handled):
+            handled.update(dead.id for dead in batch)
+            jobs = [dead for dead in batch if dead.job is not None or task.takes_bytes][: left - count]
+            refused = [dead for dead in batch if dead.job is None and not task.takes_bytes]
+            results += [DeadJobResult(dead.id, "refused", reason=_NOT_A_JOB) for dead in refused]
+            is_done = [True] * len(jobs) if task.is_dry_run else task.act(jobs)
+            done = [dead for dead, is_one in zip(jobs, is_done, strict=True) if is_one]
+            count += len(done)
+            named = done[: max(0, shown - len(results))]
+            results += [DeadJobResult(dead.id, task.words[task.is_dry_run], _path_of(dead)) for dead in named]
+            if count == left:
+                break
+        if task.is_dry_run or count == left or len(handled) == before:
+            return DlqReport(count, task.is_dry_run, tuple(results))
+
+
+def _batches(broker: FullBroker, wanted: JobFilter, handled: set[str]) -> Iterator[list[StoredJob]]:
+    conditions = Conditions(wanted)
+    for page in broker.pages(PLACE, _BATCH):
+        batch = [dead for dead in matching(broker, page, PLACE, conditions) if dead.id not in handled]
+        # The same id may be in the list twice. Only one of them goes into a batch: the broker identifies jobs by id.
+        unique = {dead.id: dead for dead in reversed(batch)}
+        if unique:
+            yield list(reversed(unique.values()))
 
 
 def count_dead(broker: FullBroker) -> int:
@@ -175,52 +187,26 @@ def purge(broker: FullBroker) -> int:
     return deleted
 
 
-def revival(dead: DeadJob, queue: str) -> Revival:
+def revival(dead: StoredJob, queue: str) -> Revival:
     assert dead.job is not None
     fresh = dead.job.but(retries=0, recoveries=0, error=None, failed_at=None)
     return Revival(dead.raw, dead.id, encode(fresh), queue)
 
 
-def _condition(match: str | None, error: str | None) -> Callable[[DeadJob], bool]:
-    globs = path_matcher(match) if match is not None else None
-
-    def matches(dead: DeadJob) -> bool:
-        if globs is not None and (dead.job is None or not dead.job.filepath or not globs(dead.job.path)):
-            return False
-        return error is None or error.casefold() in dead.error.casefold()
-
-    return matches
+def _path_of(dead: StoredJob) -> str:
+    return dead.job.filepath if dead.job is not None else ""
 
 
-def path_matcher(pattern: str) -> Callable[[bytes], bool]:
-    """Returns a predicate for paths. A pattern without a slash matches the file name, any other the whole path."""
-    if not pattern:
-        raise ConfigError("--match is empty; give a glob such as '*.pdf' or '/srv/inbox/**/*.pdf'")
-    globs = Globs([pattern.lstrip("/") if "/" in pattern else f"**/{pattern}"])
-
-    def matches(path: bytes) -> bool:
-        prefix, slash, name = path.decode(errors="surrogateescape").lstrip("/").rpartition("/")
-        return globs.match(prefix + slash, name)
-
-    return matches
-
-
-def _with_records(broker: FullBroker, raws: Sequence[bytes]) -> Iterator[DeadJob]:
-    ids = [id_in(raw) for raw in raws]
-    for raw, id, record in zip(raws, ids, broker.records(ids), strict=True):
-        yield DeadJob(raw, id, decode_or_none(raw), record)
-
-
-def _by_ids(broker: FullBroker, ids: Sequence[str]) -> dict[str, DeadJob]:
+def _by_ids(broker: FullBroker, ids: Sequence[str]) -> dict[str, StoredJob]:
     """Finds dead jobs by their records; searches the whole list only for ids without one."""
     found = {}
     for id, record in zip(ids, broker.records(ids), strict=True):
         if record is not None and record.state is State.DEAD:
-            found[id] = DeadJob(record.raw, id, decode_or_none(record.raw), record)
+            found[id] = StoredJob(record.raw, id, decode_or_none(record.raw), record, State.DEAD)
     missing = set(ids) - set(found)
     if missing:
         for page in broker.pages(PLACE):
-            for dead in _with_records(broker, page):
+            for dead in with_records(broker, page, PLACE):
                 if dead.id in missing:
                     found[dead.id] = dead
                     missing.discard(dead.id)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fileq.commands.admin.dlq import DeadJobs, DlqReport
+from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
 from fileq.commands.admin.formatting import ERROR_SHOWN, Screen, cut, number, plural
+from fileq.commands.admin.job_ids import short_ids
 from fileq.commands.admin.job_summary import JobSummary
 from fileq.commands.admin.queries_text import ago, error_lines
 from fileq.commands.admin.stats_text import name_of
@@ -15,7 +16,8 @@ _SHOWN = 20  # jobs named in a report
 def render_dead(dead: DeadJobs, screen: Screen, at_ms: int) -> list[str]:
     if not dead.jobs:
         return ["no dead jobs" if not dead.total else _none_matches(dead.total)]
-    lines = [line for job in dead.jobs for line in _job_lines(job, screen, at_ms)]
+    short = short_ids([job.id for job in dead.jobs])
+    lines = [line for job in dead.jobs for line in _job_lines(job, short[job.id], screen, at_ms)]
     more = dead.total - len(dead.jobs)
     shown = f"{len(dead.jobs)} of " if more else ""
     next_steps = "'fileq show ID' for details, 'fileq dlq retry ID' to retry"
@@ -26,12 +28,12 @@ def _none_matches(total: int) -> str:
     return "the only dead job does not match" if total == 1 else f"none of the {number(total)} dead jobs matches"
 
 
-def _job_lines(job: JobSummary, screen: Screen, at_ms: int) -> list[str]:
+def _job_lines(job: JobSummary, id: str, screen: Screen, at_ms: int) -> list[str]:
     facts = f"{ago(job.ended, at_ms)} ago, {plural(job.attempts, 'attempt')}, {printable(job.queue)}"
     name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
     error = cut(error_lines(job.error)[0], min(screen.width - 2, ERROR_SHOWN))
     return [
-        f"{screen.paint(printable(job.id), 'bold')}  {facts}",
+        f"{screen.paint(printable(id), 'bold')}  {facts}",
         f"  {cut(name, screen.width - 2, from_left=True)}",
         f"  {screen.paint(error, 'red')}",
     ]
@@ -39,14 +41,20 @@ def _job_lines(job: JobSummary, screen: Screen, at_ms: int) -> list[str]:
 
 def render_report(report: DlqReport, verb: str, screen: Screen) -> list[str]:
     lines = []
+    short = short_ids([result.id for result in report.results[:_SHOWN]])
     for result in report.results[:_SHOWN]:
-        id = printable(result.id)
+        id = printable(short[result.id])
         if result.reason:
             lines.append(f"{id}: {screen.paint(result.result, 'red')}: {result.reason}")
         else:
             path = cut(printable(result.filepath), max(20, screen.width - len(id) - 2), from_left=True)
-            lines.append(f"{id}  {path}")
+            lines.append(f"{_would(result)}{id}  {path}")
     if len(report.results) > _SHOWN:
         lines.append(f"and {number(len(report.results) - _SHOWN)} more")
     would = "would be " if report.is_dry_run else ""
     return [*lines, f"{plural(report.count, 'job')} {would}{verb}"]
+
+
+def _would(result: DeadJobResult) -> str:
+    """What a dry run would do with this job: "would retry ", "would delete "; else ""."""
+    return f"{result.result.replace('_', ' ')} " if result.result.startswith("would_") else ""

@@ -10,7 +10,7 @@ from msgspec import Struct
 from fileq.brokers.types import Attempt, Record
 from fileq.commands.admin.formatting import stamp
 from fileq.core.errors import Undecodable
-from fileq.core.job import State, decode, decode_or_none, parse_time, raw_id
+from fileq.core.job import Job, State, decode, decode_or_none, parse_time, raw_id
 
 
 class JobSummary(Struct, frozen=True):
@@ -33,6 +33,8 @@ class JobSummary(Struct, frozen=True):
     ended: str | None
     due: str | None
     is_job: bool = True
+    deferred: str = ""
+    deferred_count: int = 0
 
 
 class AttemptSummary(Struct, frozen=True):
@@ -69,7 +71,6 @@ def summarize(raw: bytes, record: Record | None, *, state: State, queue: str = "
         job = decode(raw)
     except Undecodable as defect:
         return _summarize_bytes(raw, record, str(defect), state, queue)
-    created_ms = record.created_ms if record is not None else _ms(job.creation_time)
     return JobSummary(
         id=job.id,
         state=state.value,
@@ -83,11 +84,20 @@ def summarize(raw: bytes, record: Record | None, *, state: State, queue: str = "
         attempts=record.attempt_count if record is not None else 0,
         error=job.error or (record.error if record is not None else ""),
         worker=record.slot if record is not None else "",
-        created=stamp(created_ms),
+        created=stamp(created_ms(job, record)),
         started=stamp(record.started_ms) if record is not None else None,
         ended=stamp(record.ended_ms) if record is not None else job.failed_at,
         due=stamp(record.due_ms) if record is not None else None,
+        deferred=record.deferred if record is not None and state is State.RETRYING else "",
+        deferred_count=record.deferred_count if record is not None else 0,
     )
+
+
+def created_ms(job: Job | None, record: Record | None) -> int:
+    """When the job was created: by its record, else by its own bytes; 0 if neither says it."""
+    if record is not None:
+        return record.created_ms
+    return _ms(job.creation_time) if job is not None else 0
 
 
 def _summarize_bytes(raw: bytes, record: Record | None, defect: str, state: State, queue: str) -> JobSummary:

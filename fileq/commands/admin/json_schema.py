@@ -18,13 +18,23 @@ STATS_FIELDS = (
     ("this_hour, last_hour", "seconds, produced, completed, failed (attempts), dead"),
     ("now", "the same over the last refreshes, with --watch; else null"),
     ("eta_s", "number or null: seconds until the backlog is done at the current rate"),
-    ("workers[]", "host, pid, version, started, queues, breaker, is_alive, slots, busy, jobs"),
+    ("eta_per_second", "number or null: that rate: jobs that were completed or died, per second"),
+    ("eta_basis", "string or null: of which time: last_minute, or last_hours if no job ended in the last minute"),
+    (
+        "workers[]",
+        "host, pid, version, started, queues, breaker, breakers, is_claiming, is_alive, slots, busy, jobs",
+    ),
+    ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null)"),
     ("errors[]", "kind, this_hour, last_hour: failed attempts by kind of error"),
 )
 WORKERS_FIELDS = (
     ("at", "string (RFC 3339): the time of the broker's clock"),
-    ("workers[]", "host, pid, version, started, queues, breaker, is_alive, slots, busy, jobs"),
+    (
+        "workers[]",
+        "host, pid, version, started, queues, breaker, breakers, is_claiming, is_alive, slots, busy, jobs",
+    ),
+    ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
     ("slots, busy", "number: in all processes"),
 )
@@ -44,6 +54,8 @@ JOB_FIELDS = (
     ("worker", "string: id of the slot that runs or last ran the job"),
     ("created, started, ended, due", "string (RFC 3339) or null"),
     ("is_job", "boolean: false for bytes that are not a job"),
+    ("deferred", "string: why a retrying job waits without having been tried; empty if an attempt failed"),
+    ("deferred_count", "number: how often the job was deferred"),
 )
 HISTORY_FIELDS = (
     ("job", "object: as in `fileq admin list --json`"),
@@ -62,8 +74,19 @@ TRACE_FIELDS = (
     ("versions[].job", "as in `fileq admin show --json`; null if the record has expired"),
 )
 CANCEL_FIELDS = (
-    ("results[]", "id, result (cancelled, requested, ended, unknown), state (string or null)"),
+    (
+        "results[]",
+        "id, result (cancelled, requested, ended, unknown; would_cancel with --dry-run), state (string or null), "
+        "filepath; at most 1000 with --all",
+    ),
     ("within_s", "number: seconds within which a worker stops a running job"),
+    ("count", "number: jobs that were cancelled or requested to stop, or would be with --dry-run"),
+    ("is_dry_run", "boolean"),
+)
+BREAKER_RESET_FIELDS = (
+    ("route", "string: the route whose breakers are reset; empty for all routes"),
+    ("open[]", "the breakers of that route that workers report: host, pid, route, state, error"),
+    ("within_s", "number: time until every worker has reset its breakers"),
 )
 PAUSE_FIELDS = (
     ("queue", "string"),
@@ -78,7 +101,11 @@ DLQ_LIST_FIELDS = (
 DLQ_REPORT_FIELDS = (
     ("count", "number: jobs that were put back or deleted, or would be with --dry-run"),
     ("is_dry_run", "boolean"),
-    ("results[]", "id, result (retried, deleted, refused, unknown), filepath, reason; at most 1000 with --all"),
+    (
+        "results[]",
+        "id, result (retried, deleted, refused, unknown; would_retry or would_delete with --dry-run), filepath, "
+        "reason; at most 1000 with --all",
+    ),
 )
 PURGE_FIELDS = (
     ("deleted", "number: dead jobs that were deleted"),
@@ -89,7 +116,11 @@ REPROCESS_FIELDS = (
     ("missing", "number: files that no longer exist, skipped"),
     ("unfinished", "number: files whose last job has not ended yet, skipped"),
     ("is_dry_run", "boolean"),
-    ("files[]", "filepath, result (enqueued, missing, unfinished), job_id (string or null); at most 1000"),
+    (
+        "files[]",
+        "filepath, result (enqueued, missing, unfinished; would_enqueue with --dry-run), job_id (string or null); "
+        "at most 1000",
+    ),
 )
 FSCK_FIELDS = (
     ("is_clean", "boolean: there is no problem; with --repair: none remains"),

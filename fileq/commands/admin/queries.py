@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -11,17 +10,12 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
-from fileq.commands.admin.job_summary import JobHistory, JobSummary, history, id_in, summarize
+from fileq.commands.admin.job_filter import JobFilter
+from fileq.commands.admin.job_selection import PLACES, select, with_records
+from fileq.commands.admin.job_summary import JobHistory, JobSummary, history
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.job import State, decode_or_none
 
-# The places that are not queues, and the state of the jobs in them.
-PLACES = {
-    "scheduled": State.SCHEDULED,
-    "dead_letter": State.DEAD,
-    "completed": State.COMPLETED,
-    "cancelled": State.CANCELLED,
-}
 _LISTED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED, State.DEAD, State.COMPLETED, State.CANCELLED)
 
 
@@ -39,75 +33,13 @@ def place_named(word: str, queues: Sequence[str]) -> str:
 
 def peek(broker: FullBroker, place: str, limit: int) -> tuple[JobSummary, ...]:
     """The jobs that leave a queue or `scheduled` next; the newest of any other place."""
-    return tuple(_summaries(broker, broker.peek(place, limit), PLACES.get(place, State.PENDING), place))
+    return tuple(stored.summary() for stored in with_records(broker, broker.peek(place, limit), place))
 
 
-def _summaries(broker: FullBroker, raws: Sequence[bytes], state: State, place: str) -> Iterator[JobSummary]:
-    queue = "" if place in PLACES else place
-    for raw, record in zip(raws, broker.records([id_in(raw) for raw in raws]), strict=True):
-        if state is State.SCHEDULED and record is not None and record.state is State.RETRYING:
-            yield summarize(raw, record, state=State.RETRYING, queue=queue)
-        else:
-            yield summarize(raw, record, state=state, queue=queue)
-
-
-def list_jobs(
-    broker: FullBroker, queues: Sequence[str], *, state: State | None, type: str | None, limit: int
-) -> tuple[JobSummary, ...]:
-    """Jobs of a state (None: all states, running first) and type; waiting jobs in order, ended ones newest first."""
-    found: list[JobSummary] = []
-    for one in _LISTED if state is None else (state,):
-        found += _of_state(broker, queues, one, type, limit - len(found))
-        if len(found) >= limit:
-            break
-    return tuple(found)
-
-
-def _of_state(
-    broker: FullBroker, queues: Sequence[str], state: State, type: str | None, limit: int
-) -> Iterator[JobSummary]:
-    if state is State.RUNNING:
-        raws = [v.raw for v in broker.workers() if v.raw and _is_of_type(v.raw, type)][:limit]
-        yield from _summaries(broker, raws, state, "")
-    elif state is State.PENDING:
-        for queue in queues:
-            for job in _first(broker, queue, state, type, limit):
-                yield job
-                limit -= 1
-    elif state in (State.SCHEDULED, State.RETRYING):
-        yield from _first(broker, "scheduled", state, type, limit)
-    else:
-        place = next(place for place, there in PLACES.items() if there is state)
-        yield from _newest(broker, place, state, type, limit)
-
-
-def _first(broker: FullBroker, place: str, state: State, type: str | None, limit: int) -> Iterator[JobSummary]:
-    """Jobs in the order in which they leave the place. Only records tell retrying jobs from scheduled ones."""
-    for page in broker.pages(place) if limit > 0 else ():
-        wanted = [raw for raw in page if _is_of_type(raw, type)]
-        for job in _summaries(broker, wanted, PLACES.get(place, state), place):
-            if job.state == state.value:
-                yield job
-                limit -= 1
-                if not limit:
-                    return
-
-
-def _newest(broker: FullBroker, place: str, state: State, type: str | None, limit: int) -> Iterator[JobSummary]:
-    if type is None:
-        raws = broker.peek(place, limit)
-    else:
-        # Pages come oldest first: keep the last `limit` and reverse them.
-        last = deque((raw for page in broker.pages(place) for raw in page if _is_of_type(raw, type)), maxlen=limit)
-        raws = list(reversed(last))
-    yield from _summaries(broker, raws, state, place)
-
-
-def _is_of_type(raw: bytes, type: str | None) -> bool:
-    if type is None:
-        return True
-    job = decode_or_none(raw)
-    return job is not None and job.type == type
+def list_jobs(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> tuple[JobSummary, ...]:
+    """Jobs of a state (all states: running first); waiting jobs in order, ended ones newest first."""
+    states = (wanted.state,) if wanted.state is not None else _LISTED
+    return tuple(stored.summary() for stored in select(broker, queues, wanted, states))
 
 
 def show(broker: FullBroker, id: str) -> JobHistory:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, plural, table
+from fileq.commands.admin.control import Cancellation, JobCancellation, describe
+from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, number, plural, table
+from fileq.commands.admin.job_ids import short_ids
 from fileq.commands.admin.job_summary import AttemptSummary, JobHistory, JobSummary
 from fileq.commands.admin.queries import FileTrace, VersionTrace
 from fileq.commands.admin.stats_text import name_of
@@ -12,6 +14,7 @@ from fileq.core.job import parse_time
 from fileq.core.text import printable
 
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
+_CANCELLED_SHOWN = 20  # jobs that the text of `cancel --all` names
 STATE_STYLES = {"dead": "red", "retrying": "yellow", "running": "green"}
 
 
@@ -25,10 +28,11 @@ def job_table(jobs: Sequence[JobSummary], screen: Screen, at_ms: int, *, with_st
     """One line for each job. A long path is cut on the left, where it matters least."""
     header = ["id", *(["state"] if with_state else []), "age", "file or type"]
     rows: list[list[str | Cell]] = [[*header]]
+    short = short_ids([job.id for job in jobs])
     for job in jobs:
         state = [Cell(job.state, STATE_STYLES.get(job.state, ""))] if with_state else []
         name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
-        rows.append([printable(job.id), *state, _age_or_due(job, at_ms), name])
+        rows.append([printable(short[job.id]), *state, _age_or_due(job, at_ms), name])
     return table(rows, screen, right=(2,) if with_state else (1,))
 
 
@@ -64,6 +68,7 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
         ("recoveries", str(job.recoveries) if job.recoveries else ""),
         ("created", _when(job.created, at_ms)),
         ("due", _when(job.due, at_ms) if job.state in ("scheduled", "retrying") else ""),
+        ("deferred", _deferral(job)),
         ("started", _when(job.started, at_ms) if job.state == "running" else ""),
         ("worker", printable(job.worker) if job.state == "running" else ""),
         ("ended", _when(job.ended, at_ms) if job.state in ("completed", "dead", "cancelled") else ""),
@@ -75,6 +80,11 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
     if job.error and job.state != "completed":
         lines += [screen.paint("error", "dim"), *(f"  {screen.paint(line, 'red')}" for line in error_lines(job.error))]
     return [*lines, *_attempts(history, screen)]
+
+
+def _deferral(job: JobSummary) -> str:
+    times = plural(job.deferred_count, "time") if job.deferred_count else ""
+    return f"{times}: {printable(job.deferred)}" if job.deferred else times
 
 
 def _state_cell(job: JobSummary) -> Cell:
@@ -165,3 +175,19 @@ def _facts(version: VersionTrace) -> str:
     if version.size is None or version.modified_ns is None:
         return ""
     return f": {plural(version.size, 'byte')}, modified {moment(version.modified_ns // 1_000_000)}"
+
+
+def render_cancellation(done: Cancellation, *, has_total: bool) -> list[str]:
+    """One line for each job; with `has_total` for the first ones, and the number of all."""
+    shown = done.results[:_CANCELLED_SHOWN] if has_total else done.results
+    ids = short_ids([result.id for result in shown]) if has_total else {result.id: result.id for result in shown}
+    lines = [f"{printable(ids[result.id])}: {describe(result, done.within_s)}{_file_of(result)}" for result in shown]
+    if not has_total:
+        return lines
+    if done.count > len(shown):
+        lines.append(f"and {number(done.count - len(shown))} more")
+    return [*lines, f"{plural(done.count, 'job')} {'would be ' if done.is_dry_run else ''}cancelled"]
+
+
+def _file_of(result: JobCancellation) -> str:
+    return f"  {printable(result.filepath)}" if result.filepath else ""

@@ -8,28 +8,33 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import EnqueueResult, Entry, LedgerEntry
-from fileq.commands.admin.dlq import path_matcher
-from fileq.commands.admin.formatting import plural
+from fileq.brokers.types import EnqueueResult, Entry, Record
+from fileq.commands.admin.formatting import number, plural
+from fileq.commands.admin.job_filter import ENDED, Conditions, JobFilter, StoredJob
 from fileq.commands.admin.queries import read_signature
 from fileq.config import Config
-from fileq.core.job import State, Version, file_job
+from fileq.core.job import Version, decode_or_none, file_job
 from fileq.core.text import printable
 from fileq.producer.priority import priority_chooser
 
 _BATCH = 500
 _SHOWN = 1000
-_ENDED = (State.COMPLETED, State.DEAD, State.CANCELLED)
+_NAMED = 20  # files that the text of a dry run names
+WOULD_ENQUEUE = "would_enqueue"
 
 
 class ReprocessedFile(Struct, frozen=True):
-    """`enqueued`, `missing` (the file no longer exists) or `unfinished` (its last job has not ended)."""
+    """`enqueued`, `missing` (the file no longer exists) or `unfinished` (its last job has not ended).
+
+    A dry run has `would_enqueue` instead of the first."""
 
     filepath: str
     result: str
@@ -51,17 +56,22 @@ def reprocess(
     broker: FullBroker,
     config: Config,
     *,
-    match: str | None = None,
-    since_ms: int | None = None,
+    wanted: JobFilter,
     is_dry_run: bool = False,
     here: Callable[[bytes], bytes] = lambda path: path,
 ) -> ReprocessReport:
-    """`since_ms` is the earliest modification time; `here` maps a producer's path to a path on this machine."""
+    """Path and times of the filter are about the file, its other conditions about the file's last job.
+
+    `here` maps a producer's path to a path on this machine."""
     counts = {"enqueued": 0, "missing": 0, "unfinished": 0}
     shown: list[ReprocessedFile] = []
-    for batch in _batches(_wanted(broker, match, since_ms)):
-        for file in _enqueue(broker, config, batch, here, is_dry_run):
-            counts[file.result] += 1
+    left = sys.maxsize if wanted.limit is None else wanted.limit
+    for batch in _batches(_wanted(broker, wanted), min(_BATCH, left)):
+        room = left - counts["enqueued"]
+        if not room:
+            break
+        for file in _enqueue(broker, config, _with_records(broker, batch, wanted), here, is_dry_run, room):
+            counts["enqueued" if file.result == WOULD_ENQUEUE else file.result] += 1
             if len(shown) < _SHOWN:
                 shown.append(file)
     return ReprocessReport(**counts, is_dry_run=is_dry_run, files=tuple(shown))
@@ -69,31 +79,49 @@ def reprocess(
 
 def render(report: ReprocessReport) -> list[str]:
     lines = [f"missing: {printable(file.filepath)}" for file in report.files if file.result == "missing"]
+    planned = [file for file in report.files if file.result == WOULD_ENQUEUE]
+    lines += [f"would enqueue {printable(file.filepath)}" for file in planned[:_NAMED]]
+    if report.is_dry_run and report.enqueued > _NAMED:
+        lines.append(f"and {number(report.enqueued - _NAMED)} more")
     would = "would be " if report.is_dry_run else ""
     skipped = f"; {plural(report.missing, 'file')} missing" if report.missing else ""
     skipped += f"; {plural(report.unfinished, 'file')} skipped, not finished yet" if report.unfinished else ""
     return [*lines, f"{plural(report.enqueued, 'file')} {would}enqueued again{skipped}"]
 
 
-def _wanted(broker: FullBroker, match: str | None, since_ms: int | None) -> Iterator[Known]:
-    matches = path_matcher(match) if match is not None else None
+def _wanted(broker: FullBroker, wanted: JobFilter) -> Iterator[Known]:
+    conditions = Conditions(wanted)
+    has_times = wanted.since_ms is not None or wanted.until_ms is not None
     for path, entry in broker.ledger(b""):
-        if entry.versions and (matches is None or matches(path)) and _is_since(entry, since_ms):
-            signature, id = entry.versions[0]
+        if not entry.versions or not conditions.meets_path(path):
+            continue
+        signature, id = entry.versions[0]
+        _, modified_ns = read_signature(signature)
+        if not has_times or (modified_ns is not None and conditions.meets_time(modified_ns // 1_000_000)):
             yield path, signature, id
 
 
-def _is_since(entry: LedgerEntry, since_ms: int | None) -> bool:
-    _, modified_ns = read_signature(entry.versions[0][0])
-    return since_ms is None or (modified_ns is not None and modified_ns // 1_000_000 >= since_ms)
+def _with_records(broker: FullBroker, batch: list[Known], wanted: JobFilter) -> list[tuple[Known, Record | None]]:
+    """The files whose last job meets the conditions, with its record. A job whose record has expired meets none."""
+    conditions = Conditions(replace(wanted, match=None, since_ms=None, until_ms=None))
+    has_conditions = wanted.state is not None or any(v is not None for v in (wanted.type, wanted.error, wanted.queue))
+
+    def meets(record: Record | None) -> bool:
+        if record is None or not has_conditions:
+            return not has_conditions
+        stored = StoredJob(record.raw, record.id, decode_or_none(record.raw), record, record.state)
+        return wanted.state in (None, record.state) and conditions.meets(stored)
+
+    records = broker.records([id for _, _, id in batch])
+    return [(known, record) for known, record in zip(batch, records, strict=True) if meets(record)]
 
 
-def _batches(wanted: Iterator[Known]) -> Iterator[list[Known]]:
+def _batches(wanted: Iterator[Known], size: int) -> Iterator[list[Known]]:
     """Each batch holds a path once. Pages of a changing ledger may repeat a path, also in a later batch."""
     batch: dict[bytes, Known] = {}
     for known in wanted:
         batch[known[0]] = known
-        if len(batch) == _BATCH:
+        if len(batch) == size:
             yield list(batch.values())
             batch = {}
     if batch:
@@ -101,14 +129,21 @@ def _batches(wanted: Iterator[Known]) -> Iterator[list[Known]]:
 
 
 def _enqueue(
-    broker: FullBroker, config: Config, batch: list[Known], here: Callable[[bytes], bytes], is_dry_run: bool
+    broker: FullBroker,
+    config: Config,
+    batch: list[tuple[Known, Record | None]],
+    here: Callable[[bytes], bytes],
+    is_dry_run: bool,
+    room: int,
 ) -> Iterator[ReprocessedFile]:
+    """Enqueues these files, at most `room` of them."""
     entries: list[Entry] = []
-    records = broker.records([id for _, _, id in batch])
-    for (path, signature, _), record in zip(batch, records, strict=True):
+    for (path, signature, _), record in batch:
+        if len(entries) == room:
+            break
         shown = path.decode(errors="backslashreplace")
         size = _size_of(here(path))
-        if record is not None and record.state not in _ENDED:
+        if record is not None and record.state not in ENDED:
             yield ReprocessedFile(shown, "unfinished", record.id)
         elif size is None:
             yield ReprocessedFile(shown, "missing")
@@ -119,7 +154,10 @@ def _enqueue(
     fates = [EnqueueResult.ENQUEUED] * len(entries) if is_dry_run else broker.enqueue(entries).results
     for entry, fate in zip(entries, fates, strict=True):
         assert fate is EnqueueResult.ENQUEUED, fate  # the ids are new, and `always` ignores the ledger
-        yield ReprocessedFile(entry.job.filepath, "enqueued", None if is_dry_run else entry.job.id)
+        if is_dry_run:
+            yield ReprocessedFile(entry.job.filepath, WOULD_ENQUEUE)
+        else:
+            yield ReprocessedFile(entry.job.filepath, "enqueued", entry.job.id)
 
 
 def _size_of(path: bytes) -> int | None:

@@ -9,14 +9,18 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Overview, WorkerView
+from fileq.brokers.types import OpenBreaker, Overview, WorkerView
 from fileq.commands.admin.formatting import stamp
 from fileq.commands.admin.job_summary import waiting_since_ms
+from fileq.commands.admin.recent_rate import ended_per_second
 from fileq.core.job import decode_or_none
 
 HOUR_MS = 3_600_000
 _RATES = ("produced", "completed", "failed", "dead")
 _ERROR = "error:"
+# Of which time the rate behind the ETA is.
+LAST_MINUTE = "last_minute"
+LAST_HOURS = "last_hours"
 _SAMPLES = 16  # refreshes over which the current rate is computed
 
 
@@ -37,6 +41,16 @@ class SlotSummary(Struct, frozen=True):
     running_s: float | None
 
 
+class BreakerSummary(Struct, frozen=True):
+    """The breaker of a route that is open or half-open."""
+
+    route: str
+    state: str
+    error: str
+    failure_share: float
+    next_probe: str | None
+
+
 class WorkerProcess(Struct, frozen=True):
     """One worker process."""
 
@@ -46,6 +60,8 @@ class WorkerProcess(Struct, frozen=True):
     started: str | None
     queues: tuple[str, ...]
     breaker: str
+    breakers: tuple[BreakerSummary, ...]
+    is_claiming: bool
     is_alive: bool
     slots: int
     busy: int
@@ -88,12 +104,22 @@ class Stats(Struct, frozen=True):
     last_hour: Throughput
     now: Throughput | None  # over the last refreshes, with --watch
     eta_s: float | None
+    eta_per_second: float | None
+    eta_basis: str | None
     workers: tuple[WorkerProcess, ...]
     errors: tuple[ErrorCount, ...]
 
     @property
     def waiting(self) -> int:
         return sum(queue.length for queue in self.queues)
+
+
+class Eta(Struct, frozen=True):
+    """When the backlog will be done, at how many jobs a second, and of which time that rate is."""
+
+    eta_s: float | None
+    per_second: float | None = None
+    basis: str | None = None
 
 
 class RecentTotals:
@@ -119,6 +145,7 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
     now = recent.add(census.now_ms, census.counters) if recent is not None else None
     this_hour, last_hour = _throughputs(overview)
     workers = processes(overview.workers, census.now_ms)
+    eta = _eta(broker, overview, this_hour, last_hour)
     return Stats(
         broker=broker.kind,
         where=broker.where,
@@ -134,7 +161,9 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
         this_hour=this_hour,
         last_hour=last_hour,
         now=now,
-        eta_s=_eta_s(overview, now, this_hour, last_hour),
+        eta_s=eta.eta_s,
+        eta_per_second=eta.per_second,
+        eta_basis=eta.basis,
         workers=workers,
         errors=_errors(overview),
     )
@@ -164,16 +193,20 @@ def _throughputs(overview: Overview) -> tuple[Throughput, Throughput]:
     return throughput(hour, max(1, now_ms - hour * HOUR_MS) / 1000), throughput(hour - 1, HOUR_MS / 1000)
 
 
-def _eta_s(overview: Overview, now: Throughput | None, this_hour: Throughput, last_hour: Throughput) -> float | None:
-    """Seconds until all pending and running jobs are done, without new ones, paused queues and jobs due later."""
+def _eta(broker: FullBroker, overview: Overview, this_hour: Throughput, last_hour: Throughput) -> Eta:
+    """For all pending and running jobs, without new ones, paused queues and jobs due later.
+
+    The rate is that of the last minute. If no job ended in it, jobs may take longer than that: then it is the rate of
+    this hour and the last."""
     census = overview.census
     backlog = census.running + sum(n for name, n in census.pending.items() if name not in census.paused)
     if not backlog:
-        return 0.0
-    per_second = _ended_per_second(now) if now is not None else 0.0
-    if not per_second and (now is None or now.seconds < 60):
-        per_second = _ended_per_second(_since_first_worker(overview, this_hour, last_hour))
-    return backlog / per_second if per_second else None
+        return Eta(0.0)
+    if per_second := ended_per_second(broker, overview):
+        return Eta(backlog / per_second, per_second, LAST_MINUTE)
+    if per_second := _ended_per_second(_since_first_worker(overview, this_hour, last_hour)):
+        return Eta(backlog / per_second, per_second, LAST_HOURS)
+    return Eta(None)
 
 
 def _ended_per_second(throughput: Throughput) -> float:
@@ -209,11 +242,18 @@ def _process(views: list[WorkerView], now_ms: int) -> WorkerProcess:
         started=stamp(info.started_ms),
         queues=info.queues,
         breaker=info.breaker,
+        breakers=tuple(map(_breaker, info.breakers)),
+        is_claiming=info.is_claiming and (info.breaker != "open" or bool(info.breakers)),
         is_alive=any(view.is_alive for view in views),
         slots=len(views),
         busy=len(jobs),
         jobs=tuple(sorted(jobs, key=lambda slot: (-(slot.running_s or 0), slot.slot))),
     )
+
+
+def _breaker(breaker: OpenBreaker) -> BreakerSummary:
+    next_probe = stamp(breaker.next_probe_ms)
+    return BreakerSummary(breaker.route, breaker.state, breaker.error, breaker.failure_share, next_probe)
 
 
 def _slot(view: WorkerView, now_ms: int) -> SlotSummary:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, cut, number, plural, rate, table
-from fileq.commands.admin.stats import SlotSummary, Stats, Throughput, WorkerProcess
+from fileq.commands.admin.job_ids import short_ids
+from fileq.commands.admin.stats import LAST_MINUTE, BreakerSummary, SlotSummary, Stats, Throughput, WorkerProcess
 from fileq.core.job import parse_time
 from fileq.core.text import printable
 
@@ -18,7 +19,8 @@ def render(stats: Stats, screen: Screen) -> list[str]:
     gap = [""] if is_endless else []
     head = [*_title(stats, screen), *gap, *_places(stats, screen), *gap, *_rates(stats, screen), *gap]
     tail = [] if not stats.errors else [*gap, *_errors(stats, screen)] if is_endless else _error_line(stats, screen)
-    room = screen.height - len(head) - len(tail) - len(stats.workers) - 2
+    notes = sum(len(process.breakers) for process in stats.workers)
+    room = screen.height - len(head) - len(tail) - len(stats.workers) - notes - 2
     return [*head, *_workers(stats, screen, max(0, min(_JOBS_SHOWN, room))), *tail]
 
 
@@ -89,7 +91,7 @@ def _eta(stats: Stats, screen: Screen) -> str:
     paused = sum(queue.length for queue in stats.queues if queue.is_paused)
     backlog = stats.waiting + stats.processing - paused
     aside = f"; {number(paused)} more in paused queues" if paused else ""
-    is_held_back = stats.workers and all(process.breaker == "open" for process in stats.workers if process.is_alive)
+    is_held_back = stats.workers and not any(process.is_claiming for process in stats.workers if process.is_alive)
     if backlog and is_held_back:
         stopped = "every circuit breaker is open, no job is claimed"
         return screen.paint(f"{plural(backlog, 'job')} to do; {stopped}{aside}.", "red")
@@ -97,7 +99,9 @@ def _eta(stats: Stats, screen: Screen) -> str:
         return f"No job is waiting{aside}."
     if stats.eta_s is None:
         return screen.paint(f"{plural(backlog, 'job')} to do; none was completed recently{aside}.", "yellow")
-    return f"{plural(backlog, 'job')} to do, done in about {age(stats.eta_s)} at this rate{aside}."
+    basis = "in the last minute" if stats.eta_basis == LAST_MINUTE else "in this hour and the last"
+    speed = f"({rate(stats.eta_per_second or 0.0)} {basis})"
+    return cut(f"{plural(backlog, 'job')} to do, done in about {age(stats.eta_s)} {speed}{aside}.", screen.width)
 
 
 def _workers(stats: Stats, screen: Screen, most_jobs: int) -> list[str]:
@@ -108,7 +112,7 @@ def _workers(stats: Stats, screen: Screen, most_jobs: int) -> list[str]:
     heads = process_table(stats.workers, screen, stats.at)
     lines.append(heads[0])
     for process, head in zip(stats.workers, heads[1:], strict=True):
-        lines.append(head)
+        lines += [head, *breaker_lines(process, screen)]
         lines += slot_table(process.jobs[:left], screen)
         left = max(0, left - len(process.jobs))
     hidden = sum(process.busy for process in stats.workers) - most_jobs
@@ -135,6 +139,18 @@ def process_table(workers: tuple[WorkerProcess, ...], screen: Screen, at: str) -
     return table(rows, screen, flexible=0, from_left=False)
 
 
+def breaker_lines(process: WorkerProcess, screen: Screen) -> list[str]:
+    """One line for each breaker that is not closed: its route, the last error, and when one job is tried."""
+    return [screen.paint(cut(_breaker_text(one), screen.width), _BREAKERS[one.state]) for one in process.breakers]
+
+
+def _breaker_text(one: BreakerSummary) -> str:
+    probe = f"next try {one.next_probe[11:19]}Z" if one.next_probe else "one job is tried"
+    error = (one.error.splitlines() or [""])[0]
+    failed = f"{one.failure_share:.0%} failed"
+    return f"  breaker of {printable(one.route)} is {one.state}: {failed}, {probe}; {printable(error)}"
+
+
 def _seconds_between(then: str | None, at: str) -> float | None:
     start, end = parse_time(then or ""), parse_time(at)
     return (end - start).total_seconds() if start is not None and end is not None else None
@@ -142,11 +158,12 @@ def _seconds_between(then: str | None, at: str) -> float | None:
 
 def slot_table(slots: tuple[SlotSummary, ...], screen: Screen, *, with_slots: bool = False) -> list[str]:
     """One line for each busy slot: how long its job has been running, and the job; with `with_slots` the slot's id."""
+    short = short_ids([slot.job_id for slot in slots])
     rows = [
         (
             f"{age(slot.running_s):>6}",
             *([printable(slot.slot)] if with_slots else []),
-            name_of(slot.filepath, slot.type, slot.job_id),
+            name_of(slot.filepath, slot.type, short[slot.job_id]),
         )
         for slot in slots
     ]

@@ -9,15 +9,13 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from fileq.config import Config, Loaded
+from fileq.config import MOVE, Config, Loaded
 from fileq.core.finding import Finding, sound, unknown, wrong
 from fileq.files.mounts import ScanDirMounts
-from fileq.producer.finder.rules import ScanRules
 from fileq.producer.finder.watch_modes import WatchModes
 
 COUNT_TIMEOUT_S = 2.0  # limit of one walk through a directory tree
 _WATCHES = "/proc/sys/fs/inotify/max_user_watches"
-_MOVE = "move:"
 
 
 class TreeCount(Struct):
@@ -163,28 +161,21 @@ def check_after(config: Config) -> Iterator[Finding]:
                 "give this user the permission w on it",
             )
     for end, rule in active.items():
-        if rule.startswith(_MOVE):
-            yield _check_target(config, end, rule.removeprefix(_MOVE))
+        if rule.startswith(MOVE):
+            yield _check_target(config, end, rule.removeprefix(MOVE))
         else:
             yield sound("after", f"files of {end} jobs are deleted")
 
 
 def _check_target(config: Config, end: str, folder: str) -> Finding:
     target = os.path.abspath(os.fsencode(folder))
-    rules = ScanRules(config)
-    if os.path.realpath(target).startswith(os.path.realpath(rules.root).rstrip(b"/") + b"/"):
-        inside = rules.root.rstrip(b"/") + b"/" + os.path.relpath(target, rules.root)
-        if rules.covers(os.path.join(inside, b"a.txt")):
-            below = os.fsdecode(os.path.relpath(target, rules.root))
-            return wrong(
-                "after",
-                f"files of {end} jobs are moved to {folder}, where the producer would find them again",
-                f"add '{below}/**' to producer.exclude_globs, or move them elsewhere",
-            )
     existing = target
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
     if not os.path.isdir(existing) or not os.access(existing, os.W_OK | os.X_OK, effective_ids=True):
         advice = f"check the permissions of {os.fsdecode(existing)}"
         return wrong("after", f"files of {end} jobs can't be moved to {folder}", advice)
-    return sound("after", f"files of {end} jobs are moved to {folder}")
+    scan_dir = os.path.realpath(os.fsencode(config.producer.scan_dir))
+    is_inside = os.path.realpath(target).startswith(scan_dir.rstrip(b"/") + b"/")
+    note = ", which the producer does not scan" if is_inside else ""
+    return sound("after", f"files of {end} jobs are moved to {folder}{note}")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fileq.config import Loaded
 from fileq.core.errors import ConfigError
 from fileq.core.finding import Finding, sound, unknown, wrong
+from fileq.handlers.route_warnings import warnings_of
 from fileq.handlers.routes import Routes
 
 _ADVICE = "--app-dir names the directory of the handlers; 'fileq try PATH' runs one"
@@ -31,3 +32,5 @@ def check_handlers(loaded: Loaded, app_dir: str) -> Iterator[Finding]:
         return
     for route in routes:
         yield sound("handlers", str(route))
+    for warning in warnings_of(loaded.config, routes):
+        yield unknown("handlers", warning)

@@ -14,7 +14,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from fileq.config import Config
-from fileq.core.events import Emit, ScanDirLost, ScanDirReplaced, ScanDirRestored, ScanFinished
+from fileq.core.events import Emit
+from fileq.core.file_events import ScanDirLost, ScanDirReplaced, ScanDirRestored, ScanFinished
 from fileq.files.mounts import ScanDirMounts
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.finder.rules import ScanRules

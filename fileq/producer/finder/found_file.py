@@ -16,7 +16,6 @@ class FoundFile(Struct, frozen=True, gc=False):
     size: int
     mtime_ns: int
     inode: int
-    ctime_ns: int
 
     @property
     def signature(self) -> str:
@@ -28,4 +27,4 @@ class FoundFile(Struct, frozen=True, gc=False):
 
 
 def found_at(path: bytes, status: os.stat_result) -> FoundFile:
-    return FoundFile(path, status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
+    return FoundFile(path, status.st_size, status.st_mtime_ns, status.st_ino)

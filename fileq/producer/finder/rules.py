@@ -11,11 +11,12 @@ import os
 import stat
 
 from fileq.config import Config
-from fileq.core.events import SkipReason
+from fileq.core.file_events import SkipReason
 from fileq.files.globs import FileFilter
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.database_files import DatabaseFiles
 from fileq.producer.finder.found_file import FoundFile, found_at
+from fileq.producer.finder.move_folders import MoveFolders
 
 
 def text_of(name: bytes) -> str:
@@ -34,11 +35,13 @@ class ScanRules:
         self._skip = (counts or ProducerCounts()).skip
         self._marker = os.fsencode(producer.ready_suffix)
         self._database = DatabaseFiles(config)
+        self._moved = MoveFolders(config, self.root)
         self._real_root = os.path.realpath(self.root)
 
     def refresh(self) -> None:
         """scan_dir may be a link that leads elsewhere now. Called when a walk starts."""
         self._real_root = os.path.realpath(self.root)
+        self._moved.refresh()
 
     # one file or directory by its path
 
@@ -61,14 +64,18 @@ class ScanRules:
     def covers(self, path: bytes) -> bool:
         """Whether a file with this path would count, by its name alone."""
         directory, name = os.path.split(path)
+        if self._moved.contains_name(self._name_of(directory)):
+            return False
         prefix = self.prefix_of(directory)
         return self._enters_all(prefix.split("/")[:-1]) and self.filter.takes(prefix, text_of(name))
 
     def is_entered(self, directory: bytes) -> bool:
         """Whether a scan comes here: below scan_dir, not excluded, not through a link that is not followed."""
-        prefix = self.prefix_of(directory)
+        prefix, name = self.prefix_of(directory), self._name_of(directory)
         real = os.path.realpath(directory)
-        as_named = os.path.join(self._real_root, directory[len(self.root) :].strip(b"/")).rstrip(b"/")
+        if self._moved.contains_name(name) or self._moved.contains_real(real):
+            return False
+        as_named = os.path.join(self._real_root, name).rstrip(b"/")
         if real != (as_named or b"/") and not (self.follows_links and self._is_inside(real)):
             return False
         return self._enters_all(prefix.split("/")[:-1])
@@ -99,8 +106,18 @@ class ScanRules:
 
     def prefix_of(self, directory: bytes) -> str:
         """The part of the path below scan_dir, with a slash at its end; "" for scan_dir itself."""
-        below = text_of(directory[len(self.root) :].strip(b"/"))
+        below = text_of(self._name_of(directory))
         return f"{below}/" if below else ""
+
+    def enters(self, prefix: str, path: bytes, name: bytes) -> bool:
+        """Whether a walk enters this directory, which is in one that it entered."""
+        if not self.filter.enters(prefix, text_of(name)) or self._moved.contains_name(self._name_of(path)):
+            return False
+        # Without links, a directory has only the one name.
+        return not (self.follows_links and self._moved.contains_real(os.path.realpath(path)))
+
+    def _name_of(self, directory: bytes) -> bytes:
+        return directory[len(self.root) :].strip(b"/")
 
     def takes(self, prefix: str, directory: bytes, name: bytes) -> bool:
         """Whether a file counts by its name."""

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Protocol, TypeAlias
 
 from fileq.producer.finder.found_file import FoundFile
-from fileq.producer.finder.rules import ScanRules, text_of
+from fileq.producer.finder.rules import ScanRules
 
 STEP_ENTRIES = 500
 _Identity: TypeAlias = tuple[int, int]  # device and inode of a directory
@@ -115,7 +115,7 @@ class DirectoryWalk:
             return
         status = entry.stat()
         if stat.S_ISDIR(status.st_mode):
-            if rules.filter.enters(self._prefix, text_of(entry.name)):
+            if rules.enters(self._prefix, entry.path, entry.name):
                 self._stack.append((entry.path, self._chain))
         elif rules.takes(self._prefix, self._directory, entry.name):
             file = rules.regular_file(entry.path, status)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 
-from fileq.core.events import Emit, WatchEventsLost, WatchFailed
+from fileq.core.events import Emit
+from fileq.core.file_events import WatchEventsLost, WatchFailed
 from fileq.producer.finder.inotify import DirectoryWatcher, WatchEvents, no_events
 from fileq.producer.finder.watch_modes import WatchModes
 

@@ -15,7 +15,7 @@ from fileq.brokers.types import Enqueued, Entry, LedgerEntry, Record, WireEvent,
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
 from fileq.core.job import Job, Version, decode, encode, raw_id, rfc3339_ms
-from fileq.core.settlement import Settlement, SettleResult, Verb, bury, cancel, complete, release, retry
+from fileq.core.settlement import Settlement, SettleResult, Verb, bury, cancel, complete, defer, release, retry
 from fileq.testing.conformance.harness import Harness
 
 CREATED = "2026-01-02T03:04:05.678Z"
@@ -172,6 +172,10 @@ def recovered(claim: Claim) -> Settlement:
     return release(claim, raw, error="worker died", died=True)
 
 
+def deferred(claim: Claim, *, delay_ms: int = 1000, reason: str = "the root /data is missing") -> Settlement:
+    return defer(claim, reason=reason, delay_ms=delay_ms)
+
+
 # One of each verb, for the rules that hold for all of them.
 EVERY_SETTLEMENT: dict[Verb, MakeSettlement] = {
     Verb.COMPLETE: complete,
@@ -179,6 +183,7 @@ EVERY_SETTLEMENT: dict[Verb, MakeSettlement] = {
     Verb.BURY: burial,
     Verb.RELEASE: release,
     Verb.CANCEL: cancel,
+    Verb.DEFER: deferred,
 }
 
 # Where each verb puts a job that came from the low queue.
@@ -188,6 +193,7 @@ DESTINATION = {
     Verb.BURY: "dead_letter",
     Verb.RELEASE: "low",
     Verb.CANCEL: "cancelled",
+    Verb.DEFER: "scheduled",
 }
 
 
@@ -308,7 +314,7 @@ def snapshot(harness: Harness, *ids: str) -> Any:
 
 @contextmanager
 def subscribed(harness: Harness) -> Iterator[Any]:
-    """Yields `next_events(n)`, which returns the next n events and fails if one is missing."""
+    """Yields `next_events(n)`, which returns the next n events without their time, and fails if one is missing."""
     subscription = harness.broker.subscribe()
 
     def next_events(count: int) -> list[WireEvent]:
@@ -316,7 +322,7 @@ def subscribed(harness: Harness) -> Iterator[Any]:
         for _ in range(count):
             event = subscription.get(10.0)
             assert event is not None, f"{count} events were expected, received {found}"
-            found.append(msgspec.json.decode(event, type=WireEvent))
+            found.append(msgspec.structs.replace(msgspec.json.decode(event, type=WireEvent), at=0))
         return found
 
     try:

@@ -321,3 +321,11 @@ def test_two_threads_may_share_one_client(harness: Harness) -> None:
     first, second = run_concurrently(lambda: work("w1"), lambda: work("w2"))
     assert sorted(first + second) == ids
     assert drift(harness) == 0
+
+
+def test_a_slot_named_twice_in_one_call_gets_one_job(harness: Harness) -> None:
+    enqueue(harness, "a", "b")
+    register(harness, "w1")
+    claims = harness.broker.settle_and_claim([], ["w1", "w1"]).claims
+    assert [claim.id for claim in claims] == ["a", "a"]
+    assert (counter(harness, "consumed"), places_of(harness, "b")) == (1, ["low"])

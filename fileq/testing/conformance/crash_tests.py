@@ -22,6 +22,7 @@ from fileq.testing.conformance.builders import (
     claims_of,
     counter,
     dead,
+    deferred,
     drift,
     enqueue,
     expire_leases,
@@ -99,6 +100,10 @@ def promote(process: Process) -> None:
     process.broker.promote()
 
 
+def make_due(process: Process) -> None:
+    process.broker.due_now(["a"])
+
+
 def settle_by(settlement: Callable[[Claim], Any]) -> Step:
     return lambda process: process.settle_and_claim(settlement(process.claim), slots=())
 
@@ -134,6 +139,12 @@ SEQUENCES: dict[str, list[Step]] = {
         *(start, produce, claim_job, settle_and_claim_next(failed), time_passes, promote, claim_job, renew),
         *(settle_and_claim_next(failed), time_passes, promote, claim_job, settle_by(complete), leave),
     ],
+    "defer": [
+        *(start, produce, claim_job, settle_and_claim_next(deferred), time_passes, promote, claim_job, renew),
+        *(settle_by(deferred), make_due, claim_job, settle_by(complete), leave),
+    ],
+    "due before its time": [start, produce_later, make_due, claim_job, settle_by(complete), leave],
+    "cancel while it is deferred": [start, produce, claim_job, settle_by(deferred), cancel_by_id, make_due, leave],
     "bury and revive": [start, produce, claim_job, settle_by(burial), revive, claim_job, settle_by(complete), leave],
     "bury and discard": [start, produce, claim_job, settle_by(burial), discard, leave],
     "release": [start, produce, claim_job, settle_by(release), claim_job, settle_and_claim_next(release), leave],
@@ -224,7 +235,7 @@ def test_killed_between_any_two_calls_another_worker_finishes_the_job(make_harne
         assert drift(harness) == 0
 
 
-@pytest.mark.parametrize("end", [complete, failed, burial, release, cancel], ids=lambda end: end.__name__)
+@pytest.mark.parametrize("end", [complete, failed, burial, release, cancel, deferred], ids=lambda end: end.__name__)
 def test_killed_after_the_call_and_before_its_reply(harness: Harness, end: MakeSettlement) -> None:
     """The caller never gets the reply. The next process finds the job where the settlement put it."""
     enqueue(harness, "a", "b")
@@ -264,9 +275,9 @@ def test_every_slot_dies_at_the_same_time_and_every_job_is_recovered(harness: Ha
     """Twenty slots of two processes, killed while they work; two reapers recover every job."""
     enqueue(harness, *(f"job-{i}" for i in range(40)))
     claims = claims_of(harness, *(f"w{i}" for i in range(20)))
-    ends: list[MakeSettlement] = [complete, failed, burial, release, cancel]
+    ends: list[MakeSettlement] = [complete, failed, burial, release, cancel, deferred]
     harness.broker.settle_and_claim(
-        [ends[i % 5](claim) for i, claim in enumerate(claims[:10])], [c.slot for c in claims[:5]]
+        [ends[i % 6](claim) for i, claim in enumerate(claims[:10])], [c.slot for c in claims[:5]]
     )
     dead(harness, "x")
     expire_leases(harness)

@@ -1,5 +1,6 @@
 """register and deregister: the known slots; a slot that leaves gives its job back."""
 
+from fileq.brokers.types import OpenBreaker
 from fileq.core.job import State
 from fileq.core.settlement import SettleResult, complete
 from fileq.testing.conformance.builders import (
@@ -31,7 +32,16 @@ def test_registering_nothing_changes_nothing(harness: Harness) -> None:
 
 
 def test_a_registered_slot_is_listed_with_its_description(harness: Harness) -> None:
-    info = worker_info(host="beta", pid=7, started_ms=123, version="2.0", queues=("high",), breaker="half-open")
+    info = worker_info(
+        host="beta",
+        pid=7,
+        started_ms=123,
+        version="2.0",
+        queues=("high",),
+        breaker="half-open",
+        is_claiming=False,
+        breakers=(OpenBreaker("**/*.pdf", "open", "ValueError", 0.5, 17),),
+    )
     harness.broker.register({"w1": info})
     [view] = harness.broker.workers()
     assert (view.slot, view.info, view.is_alive, view.raw) == ("w1", info, True, b"")
@@ -167,3 +177,16 @@ def test_a_thousand_slots_come_and_go(harness: Harness) -> None:
     assert harness.broker.workers() == []
     assert sorted(ids_in(harness, "low")) == names(500)
     assert drift(harness) == 0
+
+
+def test_a_worker_reports_its_open_breakers(harness: Harness) -> None:
+    info = worker_info(breaker="open", breakers=(OpenBreaker("**/*.pdf", "open", "ValueError", 0.5, 17),))
+    harness.broker.register({"w1": info, "w2": worker_info(is_claiming=False)})
+    assert [view.info for view in harness.broker.workers()] == [info, worker_info(is_claiming=False)]
+
+
+def test_resets_of_breakers_are_counted_for_each_route(harness: Harness) -> None:
+    assert harness.broker.breaker_resets() == {}
+    for route in ("**/*.pdf", "mail", "mail", ""):
+        harness.broker.reset_breaker(route)
+    assert harness.another().breaker_resets() == {"**/*.pdf": 1, "mail": 2, "": 1}

@@ -103,3 +103,13 @@ def test_a_copy_goes_back_to_the_queue_it_came_from(harness: Harness) -> None:
     assert raws_in(harness, "low") == [from_low.raw]
     assert sorted(places_of(harness, "a")) == ["high", "low"]
     assert drift(harness) == 0
+
+
+def test_settling_and_a_claim_in_vain_in_one_call_are_a_heartbeat(harness: Harness) -> None:
+    claim = running(harness, "a")
+    harness.broker.pause("low")
+    ttl_s = harness.config.worker.heartbeat_ttl
+    harness.advance(ttl_s - 1)
+    assert harness.broker.settle_and_claim([release(claim)], ["w1"]).claims == ()
+    harness.advance(ttl_s - 1)
+    assert harness.broker.suspects() == []

@@ -143,13 +143,13 @@ def test_two_repairs_restore_a_job_once(harness: Harness) -> None:
 def test_a_job_that_has_a_record_or_is_gone_is_left_alone(harness: Harness) -> None:
     enqueue(harness, "a")
     raw = record_of(harness, "a").raw
-    strays = [
+    jobs = [
         unrecorded_job("low", "a", raw, State.PENDING),
         unrecorded_job("low", "b", encode(a_job("b")), State.PENDING),
     ]
     before = snapshot(harness, "a", "b")
-    assert harness.broker.unrecorded(strays) == [False, False]
-    assert harness.broker.create_record(strays) == [False, False]
+    assert harness.broker.unrecorded(jobs) == [False, False]
+    assert harness.broker.create_record(jobs) == [False, False]
     assert snapshot(harness, "a", "b") == before
     assert (harness.broker.unrecorded([]), harness.broker.create_record([])) == ([], [])
 
@@ -173,16 +173,16 @@ def test_a_scheduled_a_dead_and_a_running_job_get_their_records(harness: Harness
     claim = running(harness, "running")
     enqueue(harness, "scheduled", delay_ms=60_000)
     due = record_of(harness, "scheduled")
-    strays = [
+    jobs = [
         unrecorded_job("scheduled", "scheduled", due.raw, State.SCHEDULED),
         unrecorded_job("dead_letter", "dead", dead_raw, State.DEAD, error="no way", ended_ms=18),
         unrecorded_job("processing", "running", claim.raw, State.RUNNING, slot="w1", started_ms=19),
     ]
     for id in ("dead", "running", "scheduled"):
         harness.remove_record(id)
-    assert harness.broker.unrecorded(strays) == [True] * 3
-    assert harness.broker.create_record(strays) == [True] * 3
-    assert harness.broker.create_record(strays) == [False] * 3
+    assert harness.broker.unrecorded(jobs) == [True] * 3
+    assert harness.broker.create_record(jobs) == [True] * 3
+    assert harness.broker.create_record(jobs) == [False] * 3
     scheduled, buried, run = (record_of(harness, id) for id in ("scheduled", "dead", "running"))
     assert (scheduled.state, scheduled.due_ms, scheduled.queued) == ("scheduled", due.due_ms, 0)
     assert (buried.state, buried.error, buried.ended_ms, buried.queued) == ("dead", "no way", 18, 0)

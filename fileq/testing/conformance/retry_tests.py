@@ -164,3 +164,13 @@ def test_a_retrying_record_does_not_expire(harness: Harness) -> None:
     settle(harness, failed(running(harness, "a"), delay_ms=10**9))
     harness.advance(10 * harness.config.worker.history_ttl)
     assert has_record(harness, "a")
+
+
+def test_a_retrying_record_does_not_expire_though_a_copy_has_completed(harness: Harness) -> None:
+    enqueue(harness, "a")
+    harness.push_raw("low", record_of(harness, "a").raw)
+    first, second = claims_of(harness, "w1", "w2")
+    settle(harness, complete(first))
+    settle(harness, failed(second, delay_ms=10**9))
+    harness.advance(10 * harness.config.worker.history_ttl)
+    assert has_record(harness, "a")

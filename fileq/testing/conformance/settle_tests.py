@@ -159,17 +159,20 @@ def test_one_stale_settlement_does_not_stop_the_others(harness: Harness, verb: V
 
 
 def test_the_attempt_is_written_into_the_record(harness: Harness, verb: Verb) -> None:
+    """But a deferral is no attempt."""
     claim = running(harness, "a")
     started_ms = harness.clock.ms
     harness.advance(3)
     settlement = EVERY_SETTLEMENT[verb](claim)
     settle(harness, settlement)
     record = record_of(harness, "a")
+    assert (record.raw, record.error, record.slot) == (settlement.next_raw, settlement.error, "w1")
+    assert record.attempt_count == int(verb is not Verb.DEFER)
+    if verb is Verb.DEFER:
+        return
     [attempt] = record.attempts
     assert (attempt.started_ms, attempt.ended_ms, attempt.slot) == (started_ms, harness.clock.ms, "w1")
     assert (attempt.outcome, attempt.error) == (settlement.outcome, settlement.error)
-    assert record.attempt_count == 1
-    assert (record.raw, record.error, record.slot) == (settlement.next_raw, settlement.error, "w1")
 
 
 def test_holder_and_reaper_at_the_same_time_move_the_job_once(harness: Harness, verb: Verb) -> None:
@@ -215,7 +218,7 @@ def test_a_job_can_be_settled_by_every_verb_after_a_retry(harness: Harness, verb
     harness.broker.promote()
     claim = claim_one(harness)
     assert settle(harness, EVERY_SETTLEMENT[verb](claim)) is SettleResult.DONE
-    assert record_of(harness, "a").attempt_count == 2
+    assert record_of(harness, "a").attempt_count == 1 + int(verb is not Verb.DEFER)
     assert drift(harness) == 0
 
 
@@ -231,3 +234,11 @@ def test_a_fenced_settlement_does_not_revive_the_heartbeat_of_its_slot(harness: 
     reply = harness.broker.settle_and_claim([EVERY_SETTLEMENT[verb](claim)], ["w1"])
     assert (reply.settled, reply.claims, reply.gone) == ((SettleResult.FENCED,), (), ())
     assert harness.broker.census().heartbeats == 0
+
+
+def test_the_same_settlement_twice_in_one_call_takes_effect_once(harness: Harness, verb: Verb) -> None:
+    settlement = EVERY_SETTLEMENT[verb](running(harness, "a"))
+    reply = harness.broker.settle_and_claim([settlement, settlement], [])
+    assert reply.settled == (SettleResult.DONE, SettleResult.DONE_ALREADY)
+    assert places_of(harness, "a") == [DESTINATION[verb]]
+    assert drift(harness) == 0

@@ -158,8 +158,10 @@ class BrokerMachine(ComparedBrokers):
     def time_passes(self, seconds: float) -> None:
         self.real.advance(seconds)  # both use one clock
 
-    @rule(limit=st.sampled_from([1, 2, 500]))
-    def promote(self, limit: int) -> None:
+    @rule(limit=st.sampled_from([1, 2, 500]), ids=st.lists(st.sampled_from(ALL_IDS), max_size=4))
+    def promote(self, limit: int, ids: Sequence[str] = ()) -> None:
+        """Promotes the jobs that are due, after some are made due by their ids."""
+        self.same(lambda broker: broker.due_now(ids))
         self.same(lambda broker: broker.promote(limit))
 
     @rule(sweep=st.booleans())

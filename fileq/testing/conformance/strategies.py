@@ -10,7 +10,7 @@ from fileq.brokers.types import Entry, Revival
 from fileq.core.claim import Claim
 from fileq.core.job import Version, decode, encode
 from fileq.core.settlement import Settlement, Verb, bury, cancel, complete, release, retry
-from fileq.testing.conformance.builders import UNDECODABLE, a_job, burial, failed, foreign, id_of, recovered
+from fileq.testing.conformance.builders import UNDECODABLE, a_job, burial, deferred, failed, foreign, id_of, recovered
 
 QUEUES = ("high", "low")
 SLOTS = ("s1", "s2", "s3", "s4")
@@ -40,7 +40,9 @@ ENDS: tuple[Callable[[Claim], Settlement], ...] = (
     release,
     partial(failed, delay_ms=0, kind=""),
     burial,
+    deferred,
     recovered,
+    partial(deferred, delay_ms=0, reason='odd "reason" \\ ü\n'),
     partial(failed, delay_ms=40_000, error='odd "error" \\ ü\n'),
     complete,
     partial(complete, result=b'{"pages": 3}', duration_ms=5, leaves=Version(PATHS[0], "v3", "8:1")),

@@ -20,6 +20,8 @@ from fileq.testing.conformance import (
     complete_tests,
     crash_tests,
     dead_letter_tests,
+    defer_tests,
+    due_now_tests,
     enqueue_tests,
     events_tests,
     foreign_tests,
@@ -62,6 +64,8 @@ class BrokerConformance:
     TestComplete = _tests_of(complete_tests)
     TestCrash = _tests_of(crash_tests)
     TestDeadLetter = _tests_of(dead_letter_tests)
+    TestDefer = _tests_of(defer_tests)
+    TestDueNow = _tests_of(due_now_tests)
     TestEnqueue = _tests_of(enqueue_tests)
     TestEvents = _tests_of(events_tests)
     TestForeign = _tests_of(foreign_tests)

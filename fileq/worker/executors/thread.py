@@ -1,9 +1,9 @@
 """Runs tasks in threads of this process: for handlers that share memory, or are tiny.
 
 A thread can't be stopped from outside. One whose handler ignores context.cancelled when its time is up is left behind
-with a warning, and a new thread replaces it. What the old thread returns later is dropped. Thread and pump may decide
-at the same moment, one that the task has ended, the other that it is given up: the first to take the task's token
-wins, because pop() of a list is atomic. Threads are daemons, so a kill -9 or an exit of the worker leaves none.
+with a warning, and a new thread replaces it. What the old thread returns later is dropped. The thread may finish a
+task in the moment in which the pump gives it up. The one that takes the task's token first wins: pop() of a list is
+atomic. Threads are daemons, so a kill -9 or an exit of the worker leaves none.
 
 Tiny tasks. Waking a thread costs more than a tiny task, and so does contention for the GIL, which each write to a file
 hands to another thread. So while tasks are tiny submit() wakes one thread for the whole batch and waits a moment until
@@ -22,6 +22,7 @@ from queue import SimpleQueue
 
 from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit, ignore
+from fileq.core.job import decode_or_none
 from fileq.core.process_events import ThreadAbandoned
 from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
@@ -189,7 +190,7 @@ class ThreadExecutor:
             running.token.pop()
         except IndexError:
             return False
-        self._emit(ThreadAbandoned(running.task.key.slot, reason))
+        self._emit(_abandoned(running.task, reason))
         self._add_thread()
         return True
 
@@ -223,3 +224,10 @@ class ThreadExecutor:
             self._finished.append(running)
             self._signal.notify()
         self._threads.discard(threading.current_thread())
+
+
+def _abandoned(task: Task, reason: str) -> ThreadAbandoned:
+    job = decode_or_none(task.raw)
+    if job is None:
+        return ThreadAbandoned(task.key.slot, reason)
+    return ThreadAbandoned(task.key.slot, reason, job.id, job.filepath or None, job.type)

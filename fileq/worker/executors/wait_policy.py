@@ -6,7 +6,7 @@ some batches before it tries again, twice as many each time, up to a limit. Pure
 
 from __future__ import annotations
 
-MAX_SKIPS = 31  # batches between two for which submit() waits
+MAX_SKIPS = 31  # the most batches that are skipped between two waits
 
 
 class WaitPolicy:

@@ -3,10 +3,10 @@
 --
 -- Part of settle_and_claim.
 -- own KEYS   of each slot: processing list, heartbeat
--- own ARGV   1 claims of this process so far, 2 every how many claims one starts at a lower queue (0 = never), then
---            the slots
+-- own ARGV   1 claims of this process so far, 2 every Nth claim starts at a lower queue (0 = none does), then the
+--            slots
 -- returns    numbers of the paused queues; slots that are not registered; five values for each claim: slot, queue
---            number (0 = held before, and its record does not say), raw, id ('' = it has none), start time; claims of
+--            number (0 = the slot held the job already, and its record has no queue), raw, id ('' = it has none), start time; claims of
 --            this process so far (a job given again does not count)
 local claims_made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
 local total = own_size
@@ -51,26 +51,44 @@ local function next_job()
 end
 
 -- The fields of a job that fileq wrote, in one match from the first byte. Other jobs need a search.
-local FIRST_FIELDS = '^{"id":"[^"\\%c]+","filepath":"[^"\\]*","filesize":%d+,"priority":"[^"\\]*","retries":(%d+),'
+local FIRST_FIELDS = '^{"id":"[^"\\%c]+","filepath":("[^"\\]*"),"filesize":%d+,"priority":"[^"\\]*","retries":(%d+),'
   .. '"creation_time":"[^"\\]*","trace_id":"%x*","span_id":"%x*"()'
 
+-- The file's path in a job whose second field it is, as JSON; the path holds an escape sequence.
+local function escaped_path(raw)
+  local start = string.match(raw, '^{"id":"[^"]+","filepath":()"')
+  local at = start
+  while at do
+    at = string.find(raw, '["\\]', at + 1)
+    if at and string.sub(raw, at, at) == '"' then return string.sub(raw, start, at) end
+    at = at and at + 1
+  end
+end
+
+-- cjson escapes every slash, which no other encoder here does.
+local function as_json(text)
+  return (string.gsub(cjson.encode(text), '\\/', '/'))
+end
+
 local function started_event(slot, number, raw, id, job)
-  local shown, kind, retries, rest
+  local shown, kind, retries, rest, path
   if job then
     shown = string.find(id, '["\\%c]') and cjson.encode(id) or '"' .. id .. '"'
-    kind, retries = type(job.type) == 'string' and cjson.encode(job.type), tonumber(job.retries)
+    kind, retries = type(job.type) == 'string' and as_json(job.type), tonumber(job.retries)
+    path = type(job.filepath) == 'string' and as_json(job.filepath)
   else
     shown = '"' .. id .. '"'
-    retries, rest = string.match(raw, FIRST_FIELDS)
+    path, retries, rest = string.match(raw, FIRST_FIELDS)
     if retries then
       kind = string.match(raw, '^,"type":("[^"\\]*")', rest)
     else
       retries, kind = string.match(raw, '"retries":(%d+)'), string.match(raw, '"span_id":"%x*","type":("[^"\\]*")')
+      path = escaped_path(raw)
     end
   end
   return '{"event":"job:started","job_id":' .. shown .. ',"type":' .. (kind or 'null') .. ',"priority":"'
     .. queue_name[number] .. '","worker_id":"' .. slot .. '","duration_ms":0,"error":"","retry_count":'
-    .. (retries or '0') .. '}'
+    .. (retries or '0') .. ',"filepath":' .. (path or '""') .. ',"at":0}'
 end
 
 -- Update the record. A job that is not counted in `queued` was pushed by another program, and is adopted.
@@ -114,8 +132,8 @@ local function held_row(slot, raw)
   return { slot, queue_number[was[1] or ''] or 0, raw, id or '', was[2] or '0' }
 end
 
--- held: the raw that each registered slot holds, or false. taken: what this call gives to a slot, which the caller may
--- name twice.
+-- held: the raw that each registered slot holds, or false. taken: what this call gives to each slot; the caller may name
+-- a slot twice.
 local held, taken = {}, {}
 local registered, lists, heartbeats = read('HMGET', WORKERS, unpack(ARGV, own_args + 3, own_args + 2 + total)), {}, {}
 for i = 1, total do lists[i], heartbeats[i] = KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i] end
@@ -139,8 +157,8 @@ local function serve(i)
   end
   local number, front_raw = next_job()
   if not number then
-    -- Its settlement left the heartbeat to this claim. Without a settlement, a claim that finds no job must not renew a
-    -- lease that has run out.
+    -- The settlement of this slot did not renew the heartbeat, so this does. Without a settlement, a claim that finds
+    -- no job must not renew a lease that has expired.
     if is_freed[slot] then redis.call('SET', heartbeats[i], '', 'PX', HEARTBEAT_TTL) end
     return
   end

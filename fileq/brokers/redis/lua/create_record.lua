@@ -3,9 +3,10 @@
 --
 -- own KEYS   of each job: its record, the list or sorted set that holds it
 -- own ARGV   1 'look' or 'repair'; of each job: raw, number of its queue ('0' = it is in another place), then the
---            record's state, queue, worker, created, started, ended, error
--- returns    for each: 1 if the job is there without a record (and after a repair it has one), else 0
-local STRIDE = 9
+--            record's state, queue, worker, created, started, ended, error; hint (see prelude/search.lua)
+-- returns    for each: 1 if the job is there without a record (and after a repair it has one), else 0, or far;
+--            fewer answers than jobs if the search took long
+local STRIDE = 10
 local is_repair = ARGV[own_args + 1] == 'repair'
 local total = (#ARGV - own_args - 1) / STRIDE
 local answers, unrecorded = {}, {}
@@ -13,6 +14,7 @@ require_permission(RECORDS .. 'any', 'EXISTS')
 if is_repair then require_record_permissions() end
 
 for i = 1, total do
+  if has_searched_enough() then break end
   local a, record, list = own_args + 1 + (i - 1) * STRIDE, KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
   local raw, due = ARGV[a + 1], '0'
   require_type(record, 'hash')
@@ -21,9 +23,10 @@ for i = 1, total do
     due = read('ZSCORE', SCHEDULED, raw)
     is_there = due
   else
-    is_there = read('LPOS', list, raw)
+    is_there = find(list, raw, 1, ARGV[a + 10])
   end
   answers[i] = is_there and not unrecorded[record] and redis.call('EXISTS', record) == 0 and 1 or 0
+  if answers[i] == 1 and is_there == FAR then answers[i] = FAR end
   if answers[i] == 1 then unrecorded[record] = { a = a, due = due } end
 end
 

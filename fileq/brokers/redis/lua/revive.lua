@@ -3,20 +3,23 @@
 --
 -- own KEYS   the record of each job
 -- own ARGV   of each job: raw, next_raw, queue number if the record has none, 'u' = the bytes are no job, so the next
---            claim adopts them again
--- returns    for each: 1, or 0 if it is no longer in the list
-local total = (#ARGV - own_args) / 4
+--            claim adopts them again, hint (see prelude/search.lua)
+-- returns    for each: 1, or 0 if it is no longer in the list, or far; fewer answers than jobs if the search took long
+local total = (#ARGV - own_args) / 5
 local answers = {}
-require_access(DEAD, 'list', 'LPOS', 'LREM')
+require_access(DEAD, 'list', 'LPOS', 'LLEN', 'LREM')
 require_counters()
 require_queues('LPUSH')
 for i = 1, total do require_type(KEYS[own_keys + i], 'hash') end
 require_record_permissions()
 
 for i = 1, total do
-  local a, record = own_args + (i - 1) * 4, KEYS[own_keys + i]
+  if has_searched_enough() then break end
+  local a, record = own_args + (i - 1) * 5, KEYS[own_keys + i]
   local raw, next_raw = ARGV[a + 1], ARGV[a + 2]
-  if redis.call('LPOS', DEAD, raw, 'RANK', -1) then
+  local position = find(DEAD, raw, -1, ARGV[a + 5])
+  answers[i] = position == FAR and FAR or position and 1 or 0
+  if answers[i] == 1 then
     local was = redis.call('HMGET', record, 'queue', 'created')
     local number = queue_number[was[1] or ''] or tonumber(ARGV[a + 3])
     if ARGV[a + 4] == 'u' then
@@ -26,10 +29,7 @@ for i = 1, total do
       redis.call('HSET', record, 'error', '', 'ended', '0', 'cancel', '0', 'created', was[2] or NOW)
       push(record, next_raw, number, 'LPUSH')
     end
-    redis.call('LREM', DEAD, -1, raw)
-    answers[i] = 1
-  else
-    answers[i] = 0
+    remove_at(DEAD, raw, -1, position)
   end
 end
 write_counters()

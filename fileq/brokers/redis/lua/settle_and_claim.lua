@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Settle claims, verb by verb, and then claim for the free slots. The other verbs without a shebang are its parts.
+-- Settle claims, verb by verb, and then claim for the free slots. Each file without a shebang (claim, complete, retry,
+-- bury, …) is a part of this script.
 --
 -- own KEYS   those of the parts, one part after the other
 -- own ARGV   1 how many parts; of each part: its verb and the numbers of its settlements or slots, of its keys and of

@@ -17,7 +17,7 @@ from fileq.commands.admin.job_summary import waiting_since_ms
 from fileq.core.job import Job, State, decode_or_none, raw_id
 
 CANDIDATES = 10_000  # of one kind that are kept; fsck --repair finds further ones in its next round
-_SEARCHES = 20  # jobs in one call of the broker that may search a whole list for each
+SEARCHES = 1000  # jobs in one call of the broker, which may read a whole list once
 _OUR_ID = re.compile(rb'^\{"id":"([^"\\\x00-\x1f]+)","filepath":')
 _MAX_BITS, _MIN_BITS = 1 << 27, 1 << 16
 
@@ -163,6 +163,7 @@ class BrokerWalk:
     # records
 
     def _all_records(self) -> None:
+        waiting: list[Record] = []  # may be lost; collected, because the broker reads a whole list to check them
         for page in self._broker.ids():
             self.records += len(page)
             found = [record for record in self._broker.records(page) if record is not None]
@@ -176,15 +177,17 @@ class BrokerWalk:
                 or (record.state is State.DEAD and ("dead_letter", record.id) not in self._seen)
             ]
             cheap = [r for r in found if r.state in (State.RUNNING, State.SCHEDULED, State.RETRYING)]
-            self._keep_lost(cheap, 500)
-            self._keep_lost(unseen, _SEARCHES)
+            self._keep_lost(cheap)
+            waiting += unseen
+            if len(waiting) >= SEARCHES:
+                self._keep_lost(waiting)
+                waiting = []
+        self._keep_lost(waiting)
 
-    def _keep_lost(self, records: Sequence[Record], batch_size: int) -> None:
-        for start in range(0, len(records), batch_size):
-            batch = records[start : start + batch_size]
-            for record, is_lost in zip(batch, self._broker.lost([r.id for r in batch]), strict=True):
-                if is_lost and len(self.lost) < CANDIDATES:
-                    self.lost[record.id] = record
+    def _keep_lost(self, records: Sequence[Record]) -> None:
+        for record, is_lost in zip(records, self._broker.lost([r.id for r in records]), strict=True):
+            if is_lost and len(self.lost) < CANDIDATES:
+                self.lost[record.id] = record
 
     def copies_found(self) -> tuple[DuplicateJob, ...]:
         return tuple(DuplicateJob(id, count) for id, count in sorted(self.copies.items())[:NAMED])

@@ -10,7 +10,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census, Record, Suspect, UnrecordedJob
 from fileq.commands.admin.fsck import broker_walk
 from fileq.commands.admin.fsck.balance import Measurement, agreed_excess, measure, measurement_from
-from fileq.commands.admin.fsck.broker_walk import BrokerWalk
+from fileq.commands.admin.fsck.broker_walk import SEARCHES, BrokerWalk
 from fileq.commands.admin.fsck.lost_files import LostFile, find_lost_files
 from fileq.commands.admin.fsck.repairs import Repairs
 from fileq.commands.admin.fsck.report import NAMED, Problem, Repair, Report, balance_of
@@ -19,7 +19,6 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import State, decode_or_none
 
 PAUSE_S = 1.0  # between two checks of a job
-_BATCH = 20  # jobs in one call of the broker, which may search a whole list for each
 
 Sleep = Callable[[float], None]
 T = TypeVar("T")
@@ -148,8 +147,8 @@ def _confirm(broker: FullBroker, config: Config, found: Discrepancy) -> None:
 
 def _confirmed(check: Callable[[Sequence[T]], list[bool]], candidates: Sequence[T]) -> list[T]:
     confirmed: list[T] = []
-    for start in range(0, len(candidates), _BATCH):
-        batch = candidates[start : start + _BATCH]
+    for start in range(0, len(candidates), SEARCHES):
+        batch = candidates[start : start + SEARCHES]
         confirmed += [candidate for candidate, is_so in zip(batch, check(batch), strict=True) if is_so]
     return confirmed
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry, Record, Suspect, UnrecordedJob
 from fileq.commands.admin.fsck.balance import Measurement, agreed_excess
+from fileq.commands.admin.fsck.broker_walk import SEARCHES
 from fileq.commands.admin.fsck.lost_files import LostFile
 from fileq.commands.admin.fsck.report import Repair
 from fileq.config import Config
@@ -18,7 +19,6 @@ from fileq.producer.priority import priority_chooser
 from fileq.worker.policies import worker_policy
 from fileq.worker.reaper import reap
 
-_BATCH = 20
 _BALANCE_ATTEMPTS = 5
 
 
@@ -60,8 +60,8 @@ class Repairs:
     def _restore(self, lost: Sequence[Record]) -> int:
         """Returns how many were restored. A job that was running counts too: it goes back to its queue."""
         count = 0
-        for start in range(0, len(lost), _BATCH):
-            batch = lost[start : start + _BATCH]
+        for start in range(0, len(lost), SEARCHES):
+            batch = lost[start : start + SEARCHES]
             for record, is_restored in zip(batch, self._broker.restore([r.id for r in batch]), strict=True):
                 if is_restored:
                     count += 1
@@ -69,8 +69,8 @@ class Repairs:
         return count
 
     def _create_records(self, unrecorded: Sequence[UnrecordedJob]) -> None:
-        for start in range(0, len(unrecorded), _BATCH):
-            batch = unrecorded[start : start + _BATCH]
+        for start in range(0, len(unrecorded), SEARCHES):
+            batch = unrecorded[start : start + SEARCHES]
             for job, is_created in zip(batch, self._broker.create_record(batch), strict=True):
                 if is_created:
                     self._did("recorded", job.record.id, f"as {job.record.state.value}, from its bytes")

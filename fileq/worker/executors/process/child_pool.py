@@ -85,7 +85,7 @@ class ChildPool:
         self._request_children(time.monotonic())
 
     def replace(self, handle: ChildHandle) -> None:
-        """Kill the child of this handle, if it still lives, and request another; later if this one was never used."""
+        """Kills the child of this handle, if it lives, and requests another; after a pause if it never got a task."""
         handle.kill()
         pause_s = 0.0
         if not handle.was_used:

@@ -56,7 +56,7 @@ class ProcessExecutor:
         self._ended: list[tuple[Task, TaskOutcome]] = []
         self._last_task_number = 0
         self._is_quitting = self._is_closed = False
-        self._due_s = 0.0  # no timed work is due before this; it may be earlier than the first
+        self._due_s = 0.0  # a lower bound for the time of the next timed work
         self._memory_check_s = NEVER_S
         self._pool = ChildPool(self._handles, program, emit)
 

@@ -13,7 +13,7 @@ _SET_PDEATHSIG, _SET_NAME, _SET_CHILD_SUBREAPER = 1, 15, 36
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when the thread that forked it ends, also if it has ended already."""
+    """Has the kernel kill this process when the thread that forked it ends; kills it at once if that has happened."""
     _prctl(_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -23,9 +23,10 @@ local function write_counters()
   redis.call('PEXPIRE', HOUR, RETENTION)
 end
 
+-- Each event ends with `"at":0}`; the time of this script replaces the 0.
 local events = {}
 local function add_event(event)
-  if event ~= '' then events[#events + 1] = event end
+  if event ~= '' then events[#events + 1] = string.sub(event, 1, -3) .. NOW .. '}' end
 end
 
 -- By pcall: a user without permission for the channel can still do everything else.

@@ -1,5 +1,5 @@
--- The ledger's value of one path: a line "signature id" for each version, newest first; then "on device" if the device
--- is known where the file was seen, or "missing since device" after a producer did not find it there.
+-- The ledger's value of one path: a line `<signature> <id>` for each version, newest first; then a line `on <device>` if
+-- the device of the file is known, or `missing <since_ms> <device>` after a producer did not find the file there.
 --
 -- KEYS, ARGV: see arguments.lua
 

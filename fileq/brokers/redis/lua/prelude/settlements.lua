@@ -3,7 +3,7 @@
 -- own KEYS   of each settlement: processing list, heartbeat, record
 -- own ARGV   of each settlement:
 --            1 slot, 2 token, 3 raw, 4 id, 5 queue number, 6 flags, 7 result, 8 the attempt's JSON from `worker` on,
---            9 event. With flag x also: 10 next_raw, 11 error, 12 kind of error, 13 delay in ms, 14 id of the record
+--            9 event. With flag x also: 10 next_raw, 11 error (of a deferral: its reason), 12 kind of error, 13 delay in ms, 14 id of the record
 --            that the claim made by mistake ('' = none), 15 path, 16 signature and 17 device of the version that the
 --            handler leaves behind ('' = none)
 -- flags      d = the worker died, r = refused before the handler ran, s = superseded, u = the bytes have no id,
@@ -32,7 +32,7 @@ local function next_settlement()
 end
 
 local function read_record(job)
-  return read('HMGET', job.record, 'started', 'attempts', 'queued', 'created', 'worker', 'state')
+  return read('HMGET', job.record, 'started', 'attempts', 'queued', 'created', 'worker', 'state', 'deferred')
 end
 
 -- Read everything that moving the job needs, before anything is written.
@@ -41,18 +41,25 @@ local function read_before_move(job)
   if job.mistaken_id ~= '' then job.mistaken_was = read('HMGET', RECORDS .. job.mistaken_id, 'worker', 'adopted') end
 end
 
--- Add the attempt to the record and change its state. Returns whether copies of the job wait in queues.
+-- Write what the record says of the claim. Returns the record as it was before.
 local is_changed = {}
-local function end_attempt(job, state, ...)
+local function end_claim(job)
   local was = is_changed[job.record] and read_record(job) or job.was -- two copies of a job may end in one batch
   is_changed[job.record] = true
-  local count_before = tonumber(was[2]) or 0
-  local n = int_text(count_before + 1)
   if not was[4] then redis.call('HSET', job.record, 'created', NOW) end
   -- The claim wrote these fields already, unless a copy of the job was claimed or settled since.
   if was[5] ~= job.slot or was[6] ~= 'running' or job.next_raw ~= job.raw then
     redis.call('HSET', job.record, 'json', job.next_raw, 'queue', queue_name[job.queue], 'worker', job.slot)
   end
+  return was
+end
+
+-- Add the attempt to the record and change its state. Returns whether copies of the job wait in queues.
+local function end_attempt(job, state, ...)
+  local was = end_claim(job)
+  local count_before = tonumber(was[2]) or 0
+  local n = int_text(count_before + 1)
+  if was[7] then redis.call('HDEL', job.record, 'deferred') end
   redis.call('HSET', job.record, 'state', state, 'error', job.error, 'attempts', n, 'attempt:' .. n,
     '{"started_ms":' .. (was[1] or '0') .. ',"ended_ms":' .. NOW .. ',' .. job.attempt .. '}', ...)
   if count_before >= ATTEMPTS_KEPT then
@@ -78,13 +85,30 @@ local function count_failure(job)
   if job.kind ~= '' then count('error:' .. job.kind) end
 end
 
-local function move_to_scheduled(job)
-  local due = now + job.delay
-  -- A copy with the same bytes may be in the set: a blank at the end keeps the two apart.
+-- The due time. A copy with the same bytes may be in the set: a blank at the end keeps the two apart.
+local function prepare_scheduled(job)
   while redis.call('ZSCORE', SCHEDULED, job.next_raw) do job.next_raw = job.next_raw .. ' ' end
-  end_attempt(job, 'retrying', 'due', int_text(due))
+  return int_text(now + job.delay)
+end
+
+local function add_to_scheduled(job, due)
   redis.call('PERSIST', job.record)
-  redis.call('ZADD', SCHEDULED, int_text(due), job.next_raw)
+  redis.call('ZADD', SCHEDULED, due, job.next_raw)
+end
+
+-- A deferral is no attempt: error, attempts and counters stay.
+local function defer_to_scheduled(job)
+  local due = prepare_scheduled(job)
+  end_claim(job)
+  redis.call('HSET', job.record, 'state', 'retrying', 'due', due, 'deferred', job.error)
+  redis.call('HINCRBY', job.record, 'deferred_count', 1)
+  add_to_scheduled(job, due)
+end
+
+local function move_to_scheduled(job)
+  local due = prepare_scheduled(job)
+  end_attempt(job, 'retrying', 'due', due)
+  add_to_scheduled(job, due)
   if not job.died then count('retried') end
   count_failure(job)
 end

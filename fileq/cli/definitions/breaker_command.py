@@ -1,0 +1,56 @@
+"""`fileq admin breaker reset`: close circuit breakers before their cooldown ends."""
+
+from __future__ import annotations
+
+import argparse
+
+from fileq.cli.arguments import add_json
+from fileq.cli.command import Command, Invocation
+from fileq.cli.screen import print_lines
+from fileq.commands.admin.json_schema import BREAKER_RESET_FIELDS
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("route", nargs="?", default="", metavar="ROUTE", help="name of a route (default: all routes)")
+    add_json(parser)
+
+
+def _reset(invocation: Invocation) -> int:
+    from fileq.commands.admin.control import reset_breaker
+
+    ttl_s = invocation.loaded().config.worker.heartbeat_ttl
+    result = reset_breaker(invocation.broker(), invocation.options.route, ttl_s)
+    if invocation.options.json:
+        invocation.print_json(result)
+        return 0
+    from fileq.core.text import printable
+
+    what = f"the breakers of {printable(result.route)}" if result.route else "all breakers"
+    print(f"workers reset {what} within {result.within_s:.0f} s")
+    if not result.open:
+        print("no worker reports one of them as open; 'fileq workers' lists those that are")
+    print_lines(
+        f"{printable(one.host)} {one.pid}: {printable(one.route)} is {one.state}: {printable(one.error)}"
+        for one in result.open
+    )
+    return 0
+
+
+COMMANDS = (
+    Command(
+        words=("admin", "breaker", "reset"),
+        summary="try the jobs of a failing route again at once",
+        description="""\
+Requests that every worker closes its circuit breaker of this route, or of all routes. Workers read the request at the
+next renewal of their heartbeats, at most a third of worker.heartbeat_ttl later. The jobs that were deferred then run at
+once. A breaker opens again if most attempts still fail. The name of a route is its `name`, else its type, else its
+glob; `fileq workers` shows those whose breaker is open.""",
+        examples=(
+            ("fileq breaker reset", "all routes, after the cause is fixed"),
+            ("fileq breaker reset '**/*.pdf'", "one route"),
+        ),
+        arguments=_arguments,
+        run=_reset,
+        json_fields=BREAKER_RESET_FIELDS,
+    ),
+)

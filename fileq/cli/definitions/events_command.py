@@ -1,0 +1,54 @@
+"""`fileq admin events`: follow what happens to jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from fileq.cli.arguments import add_json
+from fileq.cli.command import Command, Invocation
+
+
+def _run(invocation: Invocation) -> int:
+    from fileq.commands.admin.follow_events import event_line, follow
+
+    is_json = invocation.options.json
+
+    def show(event: bytes) -> None:
+        print(event.decode() if is_json else event_line(event), flush=True)
+
+    def report(text: str) -> None:
+        print(f"fileq: {text}", file=sys.stderr, flush=True)
+
+    with contextlib.suppress(KeyboardInterrupt):
+        follow(invocation.broker(), show, report)
+    return 0
+
+
+COMMANDS = (
+    Command(
+        words=("admin", "events"),
+        summary="follow what happens to jobs, until Ctrl-C",
+        description="""\
+Prints each transition of a job (created, started, completed, failed, dead, recovered, cancelled, deferred) as one line
+when it happens, in all processes that use the broker: time in UTC, event, file or type, queue, duration, id and error.
+With --json each line is the JSON object that the broker publishes; see docs/events.md.
+
+It follows until Ctrl-C. If the broker becomes unreachable it says so on stderr and connects again; events published in
+between are not shown. A broker that is unreachable at the start is exit code 4.""",
+        examples=(
+            ("fileq events", "what happens now (`admin` may be left out)"),
+            ("fileq events --json | jq 'select(.event == \"job:dead\")'", "only dead jobs, for scripts"),
+        ),
+        arguments=add_json,
+        run=_run,
+        json_fields=(
+            ("event", "string: job:created, job:started, job:completed, job:failed, job:dead, job:recovered, …"),
+            ("job_id, type, filepath", "string: the job, its type (or null) and its file (or empty)"),
+            ("priority, worker_id", "string: its queue, and the slot or empty"),
+            ("duration_ms, retry_count", "number: duration of the attempt that ended; failed attempts so far"),
+            ("error", "string: the error, or the reason of a deferral, otherwise empty"),
+            ("at", "number: time of the transition by the broker's clock, ms since the epoch"),
+        ),
+    ),
+)

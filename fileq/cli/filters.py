@@ -1,0 +1,87 @@
+"""The options that choose jobs, the same for every command that has them: `--state --type --match --error --since
+--until --queue --limit`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fileq.cli.arguments import point_in_time_or_ago, whole_number
+from fileq.core.errors import ConfigError
+from fileq.core.job import State
+
+if TYPE_CHECKING:
+    from fileq.commands.admin.job_filter import JobFilter
+
+STATES = (*(state.value for state in State), "processing", "failed")
+
+
+def add_filters(
+    parser: argparse.ArgumentParser, *, limit: int | None = None, time: str = "ended or, until then, created"
+) -> None:
+    """Adds the group. `time` says which time of a job --since and --until compare."""
+    group = parser.add_argument_group("filters", "all that are given must be met")
+    group.add_argument("--state", type=_state, metavar="STATE", help=f"only jobs in this state: {', '.join(STATES)}")
+    group.add_argument("--type", metavar="T", help="only jobs of this type (exactly)")
+    group.add_argument(
+        "--match",
+        metavar="GLOB",
+        help="only files that match, in any directory: '*.pdf' matches the name, a pattern with a slash the whole "
+        "path; case-sensitive. Unlike a route, where '*.pdf' means the top level only",
+    )
+    group.add_argument(
+        "--error",
+        metavar="TEXT",
+        help="only jobs whose error contains TEXT or is of this kind, as 'fileq stats' lists it (case-insensitive)",
+    )
+    group.add_argument(
+        "--since",
+        type=point_in_time_or_ago,
+        metavar="TIME",
+        help=f"only {time} since: 2h (ago), 2026-11-01, or RFC 3339; local time without a zone",
+    )
+    group.add_argument("--until", type=point_in_time_or_ago, metavar="TIME", help=f"only {time} until; as --since")
+    group.add_argument("--queue", metavar="QUEUE", help="only jobs of this queue, one of worker.priorities")
+    shown = f"at most N jobs (default: {limit})" if limit is not None else "at most N jobs (default: all)"
+    group.add_argument("--limit", type=whole_number(1), default=limit, metavar="N", help=shown)
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="change nothing; name what would be done")
+
+
+def filter_of(options: argparse.Namespace, queues: Sequence[str]) -> JobFilter:
+    from fileq.commands.admin.job_filter import JobFilter
+
+    if options.queue is not None and options.queue not in queues:
+        raise ConfigError(f"no queue is named {options.queue!r}; the queues are {', '.join(queues)}")
+    if options.since is not None and options.until is not None and options.since > options.until:
+        raise ConfigError("--since is later than --until, so no job can match; exchange them")
+    return JobFilter(
+        state=options.state,
+        type=options.type,
+        match=options.match,
+        error=options.error,
+        since_ms=options.since,
+        until_ms=options.until,
+        queue=options.queue,
+        limit=options.limit,
+    )
+
+
+def check_choice(options: argparse.Namespace, wanted: JobFilter, command: str, what: str) -> None:
+    """ConfigError unless the line gives ids, or --all with any filters."""
+    has_filters = wanted.has_conditions or wanted.state is not None or wanted.limit is not None
+    if options.ids and (options.all or has_filters):
+        raise ConfigError(f"give ids, or --all with filters such as --match; not both; see '{command} --help'")
+    if not options.ids and not options.all:
+        named = "--all as well" if has_filters else "ids, or --all with filters such as --match"
+        raise ConfigError(f"which {what}? give {named}; see '{command} --help'")
+
+
+def _state(text: str) -> State:
+    try:
+        return State.from_filter(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"is {text!r}; it must be one of {', '.join(STATES)}") from None

@@ -1,0 +1,134 @@
+"""The conditions that choose jobs: the same for `list`, `dlq list|retry|delete`, `cancel` and `reprocess`.
+
+Must not know a broker. `fileq/cli/filters.py` has the options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import Struct
+
+from fileq.brokers.types import Record
+from fileq.commands.admin.job_summary import JobSummary, created_ms, summarize
+from fileq.core.error_kinds import kind_of
+from fileq.core.errors import ConfigError
+from fileq.core.job import Job, State
+
+
+class JobFilter(Struct, frozen=True):
+    """Which jobs a command is about: those that meet every condition. None is no condition.
+
+    `since_ms` and `until_ms` are about the time when a job ended or, until then, when it was created. `limit` is the
+    largest number of jobs."""
+
+    state: State | None = None
+    type: str | None = None
+    match: str | None = None
+    error: str | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    queue: str | None = None
+    limit: int | None = None
+
+    @property
+    def has_conditions(self) -> bool:
+        """Whether a condition other than the state is set."""
+        others = (self.type, self.match, self.error, self.since_ms, self.until_ms, self.queue)
+        return any(value is not None for value in others)
+
+    def states(self, possible: Sequence[State], why: str) -> tuple[State, ...]:
+        """The wanted states, or all possible ones. ConfigError, saying why, if the wanted one is not possible."""
+        if self.state is None:
+            return tuple(possible)
+        if self.state not in possible:
+            names = ", ".join(state.value for state in possible)
+            raise ConfigError(f"--state is '{self.state.value}'; {why}: give {names}, or leave it out")
+        return (self.state,)
+
+
+class StoredJob(Struct, frozen=True):
+    """The bytes that a place of the broker holds, the job in them if they are one, and its record."""
+
+    raw: bytes
+    id: str
+    job: Job | None
+    record: Record | None
+    state: State
+    queue: str = ""  # the queue that holds the bytes; "" in any other place
+
+    @property
+    def error(self) -> str:
+        error = self.job.error if self.job is not None else None
+        return error or (self.record.error if self.record is not None else "")
+
+    @property
+    def home(self) -> str:
+        """The queue that holds the job, or to which it belongs."""
+        if self.queue:
+            return self.queue
+        named = self.record.queue if self.record is not None else ""
+        return named or (self.job.priority if self.job is not None else "")
+
+    @property
+    def time_ms(self) -> int:
+        """When the job ended or, until then, when it was created; 0 if that is unknown."""
+        if self.record is not None and self.record.ended_ms and self.state in ENDED:
+            return self.record.ended_ms
+        return created_ms(self.job, self.record)
+
+    def summary(self) -> JobSummary:
+        return summarize(self.raw, self.record, state=self.state, queue=self.queue)
+
+
+ENDED = (State.DEAD, State.COMPLETED, State.CANCELLED)
+
+
+class Conditions:
+    """A filter, ready to be applied. The state is not among the conditions: it decides which places are read."""
+
+    def __init__(self, wanted: JobFilter) -> None:
+        self._wanted = wanted
+        self._matches = path_matcher(wanted.match) if wanted.match is not None else None
+        self._error = wanted.error.casefold() if wanted.error is not None else None
+
+    def meets_bytes(self, job: Job | None) -> bool:
+        """The conditions that need no record. None: bytes that are not a job, which have neither type nor path."""
+        if self._wanted.type is not None and (job is None or job.type != self._wanted.type):
+            return False
+        return self._matches is None or (job is not None and bool(job.filepath) and self._matches(job.path))
+
+    def meets(self, stored: StoredJob) -> bool:
+        """All conditions."""
+        return (
+            self.meets_bytes(stored.job)
+            and self.meets_time(stored.time_ms)
+            and self.meets_error(stored.error)
+            and self._wanted.queue in (None, stored.home)
+        )
+
+    def meets_path(self, path: bytes) -> bool:
+        return self._matches is None or self._matches(path)
+
+    def meets_time(self, time_ms: int) -> bool:
+        since_ms, until_ms = self._wanted.since_ms, self._wanted.until_ms
+        return (since_ms is None or time_ms >= since_ms) and (until_ms is None or time_ms <= until_ms)
+
+    def meets_error(self, error: str) -> bool:
+        """The error contains the text, or is of the kind that is written like it. Case-insensitive."""
+        return self._error is None or self._error in error.casefold() or self._error == kind_of(error).casefold()
+
+
+def path_matcher(pattern: str) -> Callable[[bytes], bool]:
+    """Returns a predicate for paths. A pattern without a slash matches the file name, any other the whole path."""
+    if not pattern:
+        raise ConfigError("--match is empty; give a glob such as '*.pdf' or '/srv/inbox/**/*.pdf'")
+    from fileq.files.globs import Globs  # imports wcmatch
+
+    globs = Globs([pattern.lstrip("/") if "/" in pattern else f"**/{pattern}"])
+
+    def matches(path: bytes) -> bool:
+        prefix, slash, name = path.decode(errors="surrogateescape").lstrip("/").rpartition("/")
+        return globs.match(prefix + slash, name)
+
+    return matches

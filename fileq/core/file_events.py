@@ -1,0 +1,107 @@
+"""The events of files and of the producer, built as those in events.py."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from fileq.core.events import Event
+
+
+class SkipReason(enum.StrEnum):
+    """Why a producer saw a file or directory and did not enqueue it."""
+
+    EXCLUDED = "excluded"
+    SYMLINK = "symlink"
+    OUTSIDE = "outside"
+    LOOP = "loop"
+    SPECIAL = "special"
+    UNREADABLE = "unreadable"
+    VANISHED = "vanished"
+    CHANGING = "changing"
+    UNMARKED = "unmarked"
+
+
+class FileSkipped(Event, frozen=True):
+    """A file or directory could not be read, or a link leads outside `scan_dir` or in a circle."""
+
+    name = "file.skipped"
+    level = "warning"
+
+    reason: SkipReason
+    path: str
+
+
+class FileKept(Event, frozen=True):
+    """A file was not moved or deleted as `worker.after` says."""
+
+    name = "file.kept"
+    level = "warning"
+
+    path: str
+    wanted: str
+    reason: str
+
+
+class SkippedFilesCounted(Event, frozen=True):
+    """How many files one turn of the producer skipped, by reason."""
+
+    name = "producer.files_skipped"
+    level = "none"
+
+    counts: Mapping[SkipReason, int]
+
+
+class ScanFinished(Event, frozen=True):
+    """A scan of the whole `scan_dir` ended. `is_complete`: without errors."""
+
+    name = "scan.finished"
+    level = "debug"
+
+    seconds: float
+    is_complete: bool
+
+
+class ScanDirLost(Event, frozen=True):
+    """`scan_dir` is missing or cannot be read."""
+
+    name = "scan_dir.lost"
+    level = "warning"
+
+    path: str
+    error: str
+
+
+class ScanDirRestored(Event, frozen=True):
+    """`scan_dir` is back."""
+
+    name = "scan_dir.restored"
+
+    path: str
+
+
+class ScanDirReplaced(Event, frozen=True):
+    """`scan_dir` is a different directory now; all of it is scanned."""
+
+    name = "scan_dir.replaced"
+
+    path: str
+
+
+class WatchEventsLost(Event, frozen=True):
+    """The kernel dropped file-system events; all of `scan_dir` is scanned."""
+
+    name = "producer.events_lost"
+    level = "warning"
+
+    action: str
+
+
+class WatchFailed(Event, frozen=True):
+    """Directories cannot be watched; they are polled instead."""
+
+    name = "producer.watch_failed"
+    level = "warning"
+
+    error: str
+    action: str

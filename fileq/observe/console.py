@@ -1,0 +1,104 @@
+"""The log line for a terminal: time, level, event, then the fields, the most useful first.
+
+Lines of the frequent events fit 100 columns. JSON lines have every field complete. Here the file or type has no name
+before it, `duration_ms=3` is `duration=3ms`, ids are shortened, a long path loses its middle, and fields that explain
+little at a terminal are left out. An error is never shortened.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fileq.core.text import printable
+
+COLUMNS = 100
+_SHORTEST_PATH = 16
+_LIST_WIDTH = 24  # of the elements of a list that are shown
+_FIRST = ("filepath", "type", "directory")
+_LAST = ("job_id", "error", "worker_id", "trace_id", "span_id")
+_LEFT_OUT = frozenset(("timestamp", "level", "event", "exception", "services", "routes", "chosen", "is_failure"))
+_UNNAMED = frozenset(("filepath", "type", "directory"))
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PLAIN = re.compile(r"[^\s'\"=]+")
+_DIM, _BOLD, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
+_LEVEL_COLOURS = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m", "error": "\x1b[31m"}
+
+
+class ConsoleLine:
+    """Renders the fields of one event. `has_colours`: for a terminal."""
+
+    def __init__(self, *, has_colours: bool) -> None:
+        self._has_colours = has_colours
+
+    def __call__(self, _logger: Any, _method: str, fields: Mapping[str, Any]) -> str:
+        level, event = str(fields["level"]), printable(str(fields["event"]))
+        time = f"{str(fields['timestamp'])[11:19]}Z"
+        shown = {name: _text(name, fields[name]) for name in _order(fields)}
+        head_width = len(f"{time} {level:<7} {event:<13}")
+        _fit(shown, COLUMNS - head_width)
+        line = (
+            f"{self._in(_DIM, time)} {self._in(_LEVEL_COLOURS.get(level, ''), f'{level:<7}')} "
+            f"{self._in(_BOLD, f'{event:<13}')}"
+        )
+        line += "".join(f" {self._in(_DIM, _label(name))}{text}" for name, text in shown.items())
+        exception = fields.get("exception")
+        return f"{line.rstrip()}\n{exception}" if exception else line.rstrip()
+
+    def _in(self, colour: str, text: str) -> str:
+        return f"{colour}{text}{_RESET}" if self._has_colours and colour else text
+
+
+def _order(fields: Mapping[str, Any]) -> list[str]:
+    """The names of the fields to show. Without tracing the ids of spans are empty. The slot of an attempt is left out:
+    its job is named."""
+    named = "job_id" in fields
+    names = [name for name in fields if name not in _LEFT_OUT and not (named and name == "worker_id")]
+    names = [name for name in names if fields[name] or name not in ("trace_id", "span_id")]
+    first = [name for name in _FIRST if name in names]
+    last = [name for name in _LAST if name in names]
+    return [*first, *(name for name in names if name not in first and name not in last), *last]
+
+
+def _label(name: str) -> str:
+    if name in _UNNAMED:
+        return ""
+    return f"{'id' if name == 'job_id' else name.removesuffix('_ms')}="
+
+
+def _text(name: str, value: Any) -> str:
+    if name == "job_id" and isinstance(value, str) and _UUID.fullmatch(value):
+        return value[:8]
+    if isinstance(value, list | tuple):
+        return _listed([printable(str(item)) for item in value])
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    if not isinstance(value, str):
+        return printable(f"{value}ms" if name.endswith("_ms") else str(value))
+    text = printable(value)
+    if _PLAIN.fullmatch(text):
+        return text
+    return '"' + text.replace('"', '\\"') + '"'
+
+
+def _listed(items: list[str]) -> str:
+    """`a,b,+3`: the first elements and the number of the others."""
+    shown = items[:1]
+    while len(shown) < len(items) and len(",".join(items[: len(shown) + 1])) <= _LIST_WIDTH:
+        shown.append(items[len(shown)])
+    more = [f"+{len(items) - len(shown)}"] if len(items) > len(shown) else []
+    return ",".join([*shown, *more]) or "none"
+
+
+def _fit(shown: dict[str, str], width: int) -> None:
+    """Shortens the path so that all fields but the error have this width, if that leaves enough of it."""
+    name = next((name for name in ("filepath", "directory", "path", "where") if name in shown), None)
+    if name is None:
+        return
+    taken = sum(len(_label(key)) + len(text) + 1 for key, text in shown.items() if key != "error")
+    path, excess = shown[name], taken - width
+    kept = max(_SHORTEST_PATH, len(path) - excess)
+    if excess > 0 and kept < len(path):
+        tail = kept - 1 - min(6, kept // 3)  # the end says more than the beginning
+        shown[name] = f"{path[: kept - tail - 1]}…{path[-tail:]}"

@@ -1,0 +1,176 @@
+"""The circuit breakers of a worker: one for each route, so that one broken handler does not stop the others.
+
+Says whether a job of a route may run now, and how many jobs the pump may claim. Never defers or releases a job itself.
+
+What a kill -9 leaves: nothing. A new process starts with closed breakers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+from fileq.brokers.types import OpenBreaker
+from fileq.config import CircuitBreakerSettings
+from fileq.core.breaker import STATE_NUMBERS, Breaker
+from fileq.core.events import Emit, ignore
+from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened
+from fileq.handlers.routes import Routes
+
+ALL_ROUTES = ""  # the name that stands for all routes in the numbers of resets
+ERROR_SHOWN = 300  # characters of the last failure's error
+OnEnd: TypeAlias = Callable[[str], None]
+_EVENTS = {"open": BreakerOpened, "half-open": BreakerHalfOpened, "closed": BreakerClosed}
+
+
+class Breakers:
+    """The breakers of all routes, by the number of the route. A route whose breaker is disabled has none.
+
+    `on_end` gets the reason for which jobs were deferred when their breaker closes."""
+
+    def __init__(
+        self,
+        routes: Iterable[tuple[str, CircuitBreakerSettings]],
+        *,
+        on_end: OnEnd = lambda reason: None,
+        clock: Callable[[], float] = time.monotonic,
+        emit: Emit = ignore,
+    ) -> None:
+        self._on_end = on_end
+        self._emit = emit
+        self._settings = tuple(routes)
+        self.names = tuple(name for name, _ in self._settings)
+        self._breakers = tuple(self._breaker(i, clock) for i in range(len(self._settings)))
+        self._resets: dict[str, int] = {}
+        self.is_closed = True  # all of them: the usual case costs one look
+        self.change_count = 0  # grows with each change of a state
+
+    def _breaker(self, route: int, clock: Callable[[], float]) -> Breaker | None:
+        _, settings = self._settings[route]
+        if not settings.enabled:
+            return None
+        return Breaker(settings, clock=clock, on_change=lambda old, new: self._changed(route, old, new))
+
+    def _changed(self, route: int, old: str, new: str) -> None:
+        breaker = self._breakers[route]
+        assert breaker is not None
+        self.change_count += 1
+        self.is_closed = all(other is None or other.is_closed for other in self._breakers)
+        name, settings = self._settings[route]
+        is_open, is_closed = new == "open", new == "closed"
+        self._emit(
+            _EVENTS[new](
+                was=old,
+                route=name,
+                error=None if is_closed else breaker.error or None,
+                failure_share=None if is_closed else round(breaker.failure_share, 3),
+                next_probe_s=settings.cooldown_period if is_open else None,
+            )
+        )
+        if is_closed:
+            self._on_end(self.reason(route))
+
+    # one job
+
+    def admits(self, route: int, claim: object) -> bool:
+        """Whether this job may run now. If its breaker is half-open, the first job that asks is the probe."""
+        breaker = self._breakers[route]
+        if breaker is None or breaker.is_closed:
+            return True
+        if not breaker.permits(1):
+            return False
+        breaker.claimed([claim])
+        return True
+
+    def reason(self, route: int) -> str:
+        """Why a job of this route is deferred."""
+        return f"the circuit breaker of {self.names[route]} is open"
+
+    def wait_s(self, route: int) -> float:
+        """How long the breaker admits no job; 0 if a probe decides it now."""
+        breaker = self._breakers[route]
+        return breaker.cooldown_left_s() if breaker is not None else 0.0
+
+    def record(self, route: int, claim: object, success: bool | None, error: str = "") -> None:
+        """Counts how an attempt of this route ended; None is not counted."""
+        breaker = self._breakers[route]
+        if breaker is not None:
+            breaker.record(claim, success, error[:ERROR_SHOWN])
+
+    # claiming
+
+    @property
+    def is_limiting(self) -> bool:
+        """Every route's breaker is open or half-open, so almost every claim would be in vain."""
+        return not self.is_closed and all(breaker is not None and not breaker.is_closed for breaker in self._breakers)
+
+    def permits(self, wanted: int) -> int:
+        """How many jobs may be claimed now. While every breaker is open: none, then one at a time to find a probe."""
+        if not self.is_limiting:
+            return wanted
+        due = [breaker for breaker in self._breakers if breaker is not None and breaker.is_probe_due]
+        for breaker in due if wanted > 0 else ():
+            breaker.permits(1)  # half-open from now on; the job that is claimed may be another route's
+            breaker.claimed([])
+        return min(wanted, 1) if due else 0
+
+    def next_probe_s(self) -> float:
+        """Seconds until claims are allowed again; 0 if they are allowed or a running probe decides it."""
+        if not self.is_limiting:
+            return 0.0
+        waits = (breaker.cooldown_left_s() for breaker in self._breakers if breaker is not None)
+        return min((wait for wait in waits if wait), default=0.0)
+
+    # what operators see and do
+
+    @property
+    def state(self) -> str:
+        """The worst state of all routes."""
+        states = (breaker.state for breaker in self._breakers if breaker is not None)
+        return max(states, key=STATE_NUMBERS.__getitem__, default="closed")
+
+    def numbers(self) -> list[tuple[str, int]]:
+        """Each route with the number of its state."""
+        pairs = zip(self.names, self._breakers, strict=True)
+        return [(name, STATE_NUMBERS[breaker.state] if breaker is not None else 0) for name, breaker in pairs]
+
+    def open_ones(self) -> tuple[OpenBreaker, ...]:
+        """Those that are not closed, as the registry shows them."""
+        if self.is_closed:
+            return ()
+        now_ms = time.time_ns() // 1_000_000
+        return tuple(
+            OpenBreaker(
+                route=name,
+                state=breaker.state,
+                error=breaker.error,
+                failure_share=round(breaker.failure_share, 3),
+                next_probe_ms=now_ms + round(left_s * 1000) if (left_s := breaker.cooldown_left_s()) else 0,
+            )
+            for name, breaker in zip(self.names, self._breakers, strict=True)
+            if breaker is not None and not breaker.is_closed
+        )
+
+    def remember_resets(self, numbers: Mapping[str, int]) -> None:
+        """The numbers of resets when the worker starts: they are about breakers of the past."""
+        self._resets = dict(numbers)
+
+    def apply_resets(self, numbers: Mapping[str, int]) -> None:
+        """Closes the breakers whose number of resets an operator has raised since the last call."""
+        raised = {route for route, number in numbers.items() if number != self._resets.get(route, 0)}
+        self._resets = dict(numbers)
+        for name, breaker in zip(self.names, self._breakers, strict=True):
+            if breaker is not None and raised & {ALL_ROUTES, name}:
+                breaker.reset()
+
+
+def breakers_of(
+    routes: Routes,
+    *,
+    on_end: OnEnd = lambda reason: None,
+    clock: Callable[[], float] = time.monotonic,
+    emit: Emit = ignore,
+) -> Breakers:
+    settings = ((route.route_name, route.circuit_breaker) for route in routes)
+    return Breakers(settings, on_end=on_end, clock=clock, emit=emit)

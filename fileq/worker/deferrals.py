@@ -1,0 +1,118 @@
+"""The jobs that this process has deferred, by reason: when each is due again, and which are due when a reason ends.
+
+A deferred job comes back by itself at its due time. Jobs of one reason are due 10 ms apart, so a worker that still
+cannot run them claims at most 100 of them a second (of more than 60,000, as many as come back within ten minutes). When
+the reason ends they are due at once, page by page.
+
+The pump adds jobs; a loop of its own releases them, so that a long list does not delay the pump. Threads share it.
+
+What a kill -9 leaves: the jobs in `scheduled`, each due within ten minutes. A release can be repeated.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from fileq.brokers.protocol import Broker
+from fileq.core.settlement import Settlement
+
+SHORTEST_S = 1.0
+LONGEST_S = 600.0
+APART_S = 0.01
+PAGE = 500
+IDLE_S = 1.0
+
+
+class _Reason:
+    """One reason that has not ended."""
+
+    def __init__(self) -> None:
+        self.deferred_until_s = 0.0  # when the last of its jobs is due
+        self.due_s: dict[str, float] = {}  # job id → when it is due, about the earliest first
+        self.is_reported = False
+
+
+class Deferrals:
+    def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._reasons: dict[str, _Reason] = {}
+        self._ended: deque[str] = deque()  # ids of jobs whose reason has ended
+        self.wake = threading.Event()
+
+    def delay_ms(self, reason: str, wait_s: float) -> int:
+        """For how long to defer the next job of this reason, which lasts for `wait_s` at least."""
+        now_s = self._monotonic()
+        with self._lock:
+            state = self._reasons.setdefault(reason, _Reason())
+            # Half of the longest delay leaves room behind it in which jobs can be due one after the other.
+            earliest_s = now_s + max(SHORTEST_S, min(wait_s, LONGEST_S / 2))
+            due_s = max(earliest_s, state.deferred_until_s + APART_S)
+            # With more jobs than fit, the next one starts a second row: all at the limit would come back together.
+            state.deferred_until_s = due_s if due_s <= now_s + LONGEST_S else earliest_s
+            return round((state.deferred_until_s - now_s) * 1000)
+
+    def settled(self, settlement: Settlement) -> bool:
+        """Notes a job that the broker has deferred. Returns whether it is the first of its reason.
+
+        Only now: a job whose settlement is still on its way cannot be released."""
+        id, now_s = settlement.claim.id, self._monotonic()
+        with self._lock:
+            state = self._reasons.get(settlement.reason)
+            if state is None:  # the reason has ended meanwhile
+                self._ended.append(id)
+                self.wake.set()
+                return False
+            state.due_s.pop(id, None)
+            state.due_s[id] = now_s + settlement.delay_ms / 1000
+            self._forget_due(state, now_s)
+            is_first, state.is_reported = not state.is_reported, True
+            return is_first
+
+    def _forget_due(self, state: _Reason, now_s: float) -> None:
+        """Bounds the list: a job whose time has come is back in its queue."""
+        while state.due_s:
+            id = next(iter(state.due_s))
+            if state.due_s[id] > now_s - SHORTEST_S:
+                return
+            del state.due_s[id]
+
+    def end(self, reason: str) -> None:
+        """The jobs of this reason can run now: the loop releases them."""
+        with self._lock:
+            state = self._reasons.pop(reason, None)
+            if state is not None:
+                self._ended.extend(state.due_s)
+        self.wake.set()
+
+    def next_page(self) -> list[str]:
+        with self._lock:
+            return [self._ended[i] for i in range(min(PAGE, len(self._ended)))]
+
+    def drop_page(self, size: int) -> None:
+        with self._lock:
+            for _ in range(size):
+                self._ended.popleft()
+
+
+class DeferredRelease:
+    """Makes the jobs of ended reasons due. Owns no thread."""
+
+    name = "deferred"
+
+    def __init__(self, broker: Broker, deferrals: Deferrals) -> None:
+        self._broker = broker
+        self._deferrals = deferrals
+
+    def turn(self) -> float:
+        """Releases one page. Returns the seconds until the next turn. A page stays listed until it is released."""
+        self._deferrals.wake.clear()
+        page = self._deferrals.next_page()
+        if not page:
+            return IDLE_S
+        self._broker.due_now(page)
+        self._deferrals.drop_page(len(page))
+        return 0.0

@@ -1,0 +1,63 @@
+"""`fileq events`: the real program follows what other processes do with jobs."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+from fileq.core.job import State
+from tests.support.fault_proxy import FaultProxy
+from tests.support.program import Program
+from tests.support.servers import Server
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import WorkerSetup
+
+
+def following(setup: WorkerSetup, *options: str, **settings: object) -> Program:
+    named = {key.replace("__", "."): value for key, value in settings.items()}
+    program = Program("events", *options, cwd=setup.directory, settings={**setup.settings, **named}, wait=False)
+    wait_until(lambda: "following the events" in program.text(), 20)
+    return program
+
+
+def published(program: Program) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in program.text().split("\n")[:-1] if line.startswith("{")]
+
+
+def test_events_of_other_processes_are_followed_until_ctrl_c(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    path = setup.inbox / "a.pdf"
+    path.write_bytes(b"x")
+    with following(setup, "--json") as program, following(setup) as readable:
+        setup.worker(count=1, handlers='[{match: "**/*", use: "worker_handlers:note"}]')
+        id = setup.enqueue_file(path)
+        setup.enqueue("fails_twice", "job-2")
+        setup.wait_for(State.COMPLETED, [id, "job-2"])
+        wait_until(lambda: sum(event["event"] == "job:completed" for event in published(program)) == 2, 20)
+        wait_until(lambda: readable.text().count("job:completed") == 2, 20)
+        for follower in (program, readable):
+            follower.signal(signal.SIGINT)
+            assert follower.wait() == 0
+    events = published(program)
+    of_file = [event for event in events if event["job_id"] == id]
+    assert [event["event"] for event in of_file] == ["job:created", "job:started", "job:completed"]
+    assert {event["filepath"] for event in of_file} == {str(path)}
+    record = setup.broker.records([id])[0]
+    assert record is not None
+    assert [event["at"] for event in of_file] == [record.created_ms, record.started_ms, record.ended_ms]
+    [line] = [line for line in readable.text().splitlines() if "job:completed" in line and id in line]
+    assert f" job:completed {path} queue=low " in line
+
+
+def test_a_lost_connection_is_reported_and_following_continues(setup: WorkerSetup, valkey: Server) -> None:
+    with FaultProxy(valkey.port) as proxy, following(setup, redis__addr=f"127.0.0.1:{proxy.port}") as program:
+        setup.enqueue("note", "before")
+        wait_until(lambda: "id=before" in program.text(), 20)
+        proxy.reset_all()
+        wait_until(lambda: "connected again" in program.text(), 20)
+        setup.enqueue("note", "after")
+        wait_until(lambda: "id=after" in program.text(), 20)
+        assert "trying again" in program.text()
+        program.signal(signal.SIGINT)
+        assert program.wait() == 0

@@ -1,0 +1,52 @@
+"""Log lines of the real program name the job's file or type, and fit a terminal of 100 columns."""
+
+from __future__ import annotations
+
+from fileq.core.job import State
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import WorkerSetup
+
+ROUTES = '[{match: "**/*.bad", use: "worker_handlers:fails"}, {match: "**/*", use: "worker_handlers:note"}]'
+
+
+def test_every_line_about_a_job_names_its_file_or_its_type(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    path = setup.inbox / "a.pdf"
+    path.write_bytes(b"x")
+    program = setup.worker(role="all", count=1, observability__log_level="debug", handlers=ROUTES)
+    setup.enqueue("fails_twice", "job-1")
+    setup.wait_for(State.COMPLETED, ["job-1"])
+    wait_until(lambda: len(program.events("job.completed")) == 2, 30)
+    lines = [line for line in program.logs() if "job_id" in line]
+    assert {"job.produced", "job.claimed", "job.failed", "job.completed"} <= {line["event"] for line in lines}
+    for line in lines:
+        named = (line.get("filepath"), line.get("type"))
+        assert named == ((None, "fails_twice") if line["job_id"] == "job-1" else (str(path), None)), line
+
+
+def test_the_line_of_the_start_names_directory_broker_and_handlers(each_setup: WorkerSetup) -> None:
+    program = each_setup.worker(count=1, handlers=ROUTES)
+    [started] = program.events("role.started")
+    assert started["directory"] == str(each_setup.inbox)
+    assert started["broker"] == each_setup.broker.kind
+    assert started["handlers"][:2] == ["worker_handlers:fails", "worker_handlers:note"]
+    assert started["routes"] >= len(started["handlers"])
+
+
+def test_on_a_console_the_frequent_lines_fit_100_columns(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
+    directory = setup.inbox / "a customer with a long name" / "2026"
+    directory.mkdir(parents=True)
+    (directory / "invoice-number-000000012.pdf").write_bytes(b"x")
+    settings = {"observability__log_format": "console", "observability__log_level": "debug"}
+    program = setup.worker(role="all", count=1, wait=False, handlers=ROUTES, **settings)
+    wait_until(lambda: "job.completed" in program.text(), 30)
+    wait_until(lambda: "role.started" in program.text(), 30)
+    program.process.terminate()
+    program.process.wait(30)
+    lines = program.text().splitlines()
+    for event in ("broker.opened", "role.started", "job.produced", "job.claimed", "job.completed", "role.stopped"):
+        [line] = [line for line in lines if f" {event} " in f"{line} "]
+        assert len(line) <= 100, line
+        if event.startswith("job."):
+            assert "number-000000012.pdf" in line

@@ -1,0 +1,78 @@
+"""A route whose handler fails stops only itself. The installed program, on both brokers."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support import program
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import MODULE, WorkerSetup, ids, let_time_pass
+
+NEVER_AGAIN = {"circuit_breaker__min_samples": 5, "circuit_breaker__cooldown_period": "1h", "max_retries": 0}
+BAD_AND_GOOD = f'[{{match: "**/*.bad", use: "{MODULE}:fails"}}, {{match: "**/*", use: "{MODULE}:on_file"}}]'
+OPEN = "the circuit breaker of fails is open"
+
+
+def fileq(setup: WorkerSetup, *words: str) -> str:
+    done = program.run(*words, cwd=setup.directory, settings=setup.all_settings())
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def deferred(setup: WorkerSetup, jobs: list[str]) -> list[str]:
+    return [job for job, record in zip(jobs, setup.broker.records(jobs), strict=True) if record and record.deferred]
+
+
+def test_forty_healthy_files_beside_a_failing_route_finish(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    names = [*(f"{n}.bad" for n in range(20)), *(f"{n}.txt" for n in range(40))]
+    for name in names:
+        (setup.inbox / name).write_text(name)
+        setup.enqueue_file(setup.inbox / name, name)
+    worker = setup.worker(count=2, handlers=BAD_AND_GOOD, **NEVER_AGAIN)
+    assert setup.wait_ended(names[20:], 20) == {"completed": 40}
+    opened = worker.wait_for("breaker.opened")
+    assert (opened["route"], opened["failure_share"], opened["next_probe_s"]) == ("**/*.bad", 1.0, 3600)
+    assert "ValueError: broken" in opened["error"]
+    wait_until(lambda: setup.states(names[:20])["retrying"] + setup.states(names[:20])["dead"] == 20)
+    assert len(worker.events("job.deferred")) == 1, "once for its reason"
+    waiting = deferred(setup, names[:20])
+    assert len(waiting) >= 10
+    assert {setup.record(job).attempt_count for job in waiting} == {0}
+    assert setup.census().drift == 0
+
+
+def test_an_open_breaker_is_shown_and_a_reset_runs_its_jobs_at_once(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    jobs = setup.enqueue("fails", *ids("job", 30))
+    worker = setup.worker(count=1, **NEVER_AGAIN)
+    wait_until(lambda: len(deferred(setup, jobs)) == 25)
+    assert worker.metric('fileq_breaker_state{route="fails"}') == worker.metric("circuit_breaker_state") == 2
+    assert worker.metric('fileq_breaker_state{route="note"}') == 0
+    for words in (("workers",), ("stats",)):
+        assert "breaker of fails is open: 100% failed, next try" in fileq(setup, *words)
+        [process] = json.loads(fileq(setup, *words, "--json"))["workers"]
+        [shown] = process["breakers"]
+        assert (shown["route"], shown["state"], process["is_claiming"]) == ("fails", "open", True)
+        assert "ValueError: broken" in shown["error"]
+    assert setup.record(jobs[-1]).deferred == OPEN
+    setup.open_gate("repaired")
+    report = json.loads(fileq(setup, "breaker", "reset", "fails", "--json"))
+    assert [(one["route"], one["state"]) for one in report["open"]] == [("fails", "open")]
+    worker.wait_for("breaker.closed")
+    assert setup.wait_ended(jobs) == {"dead": 5, "completed": 25}
+    assert "all breakers" in fileq(setup, "breaker", "reset")
+
+
+def test_jobs_behind_thousands_of_deferred_ones_start_and_the_churn_is_bounded(each_setup: WorkerSetup) -> None:
+    """3,000 jobs of a route that fails again at every probe; the issue's 100,000 take minutes."""
+    setup = each_setup
+    broken = setup.enqueue("fails", *ids("broken", 3000))
+    healthy = setup.enqueue("note", *ids("healthy", 10))
+    setup.worker(circuit_breaker__min_samples=5, circuit_breaker__cooldown_period="1s", max_retries=0, count=8)
+    assert setup.wait_ended(healthy, 60) == {"completed": 10}
+    wait_until(lambda: len(deferred(setup, broken[100:])) > 2800, 30)
+    before = setup.census().counters["consumed"]
+    let_time_pass(5)
+    assert setup.census().counters["consumed"] - before <= 5 * 100 * 1.2, "more than 100 claims a second"
+    assert setup.census().drift == 0

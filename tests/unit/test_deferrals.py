@@ -1,0 +1,124 @@
+"""When deferred jobs are due again, and how they are released when their reason ends. The test moves the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from fileq.core.claim import Claim
+from fileq.core.errors import BrokerUnavailable
+from fileq.core.settlement import Settlement, defer
+from fileq.testing.conformance.builders import a_job
+from fileq.worker.deferrals import PAGE, Deferrals, DeferredRelease
+from tests.support.clocks import ManualClocks
+
+REASON = "the root /data is missing"
+
+
+class Setup:
+    """Deferrals, and a broker that records which jobs it makes due and may be unreachable."""
+
+    def __init__(self) -> None:
+        self.clocks = ManualClocks()
+        self.deferrals = Deferrals(monotonic=self.clocks.monotonic)
+        self.release = DeferredRelease(self, self.deferrals)  # type: ignore[arg-type]
+        self.pages: list[list[str]] = []
+        self.is_away = False
+
+    def due_now(self, ids: Sequence[str]) -> list[bool]:
+        if self.is_away:
+            raise BrokerUnavailable("away")
+        self.pages.append(list(ids))
+        return [True] * len(ids)
+
+    def decide(self, id: str, wait_s: float = 30.0) -> Settlement:
+        claim = Claim("s1", 1, "low", b"{}", a_job(id), id)
+        return defer(claim, reason=REASON, delay_ms=self.deferrals.delay_ms(REASON, wait_s))
+
+    def defer(self, *ids: str, wait_s: float = 30.0) -> list[int]:
+        """Defers these jobs and returns their delays."""
+        settlements = [self.decide(id, wait_s) for id in ids]
+        for settlement in settlements:
+            self.deferrals.settled(settlement)
+        return [settlement.delay_ms for settlement in settlements]
+
+    def released(self) -> list[str]:
+        while self.release.turn() == 0.0:
+            pass
+        return [id for page in self.pages for id in page]
+
+
+@pytest.fixture
+def setup() -> Setup:
+    return Setup()
+
+
+def names(count: int) -> list[str]:
+    return [f"job-{i}" for i in range(count)]
+
+
+def test_jobs_of_one_reason_are_due_one_after_the_other(setup: Setup) -> None:
+    assert setup.defer("a", "b", "c") == [30_000, 30_010, 30_020]
+    setup.clocks.advance(10)
+    assert setup.defer("d", wait_s=20.0) == [20_030], "behind the last one, though its reason may end earlier"
+
+
+def test_a_delay_is_at_least_a_second_and_at_most_ten_minutes(setup: Setup) -> None:
+    assert setup.defer("a", wait_s=0.0) == [1000]
+    assert max(setup.defer(*names(1000), wait_s=3600.0)) <= 600_000
+
+
+def test_a_hundred_thousand_jobs_come_back_at_a_bounded_rate(setup: Setup) -> None:
+    delays = setup.defer(*names(100_000), wait_s=5.0)
+    assert max(delays) <= 600_000
+    in_each_second = [0] * 601
+    for delay_ms in delays:
+        in_each_second[delay_ms // 1000] += 1
+    assert max(in_each_second) <= 201, "two rows of 100 a second: all of them must come back within ten minutes"
+
+
+def test_nothing_is_released_while_the_reason_lasts(setup: Setup) -> None:
+    setup.defer("a", "b")
+    assert setup.released() == []
+
+
+def test_when_the_reason_ends_its_jobs_are_released_page_by_page_in_order(setup: Setup) -> None:
+    setup.defer(*names(2 * PAGE + 1))
+    setup.deferrals.end(REASON)
+    assert setup.deferrals.wake.is_set(), "the loop must not wait out its pause"
+    assert setup.released() == names(2 * PAGE + 1)
+    assert [len(page) for page in setup.pages] == [PAGE, PAGE, 1]
+    assert setup.released() == names(2 * PAGE + 1), "once each"
+
+
+def test_a_page_that_did_not_reach_the_broker_is_sent_again(setup: Setup) -> None:
+    setup.defer("a")
+    setup.deferrals.end(REASON)
+    setup.is_away = True
+    with pytest.raises(BrokerUnavailable):
+        setup.release.turn()
+    setup.is_away = False
+    assert setup.released() == ["a"]
+
+
+def test_a_job_whose_settlement_arrives_after_the_end_of_its_reason_is_released_too(setup: Setup) -> None:
+    late = setup.decide("late")
+    setup.deferrals.end(REASON)
+    assert setup.released() == []
+    assert setup.deferrals.settled(late) is False
+    assert setup.released() == ["late"]
+
+
+def test_the_first_job_of_a_reason_is_reported_and_again_after_the_reason_ended(setup: Setup) -> None:
+    assert [setup.deferrals.settled(setup.decide(id)) for id in "abc"] == [True, False, False]
+    setup.deferrals.end(REASON)
+    assert [setup.deferrals.settled(setup.decide(id)) for id in "de"] == [True, False]
+
+
+def test_a_job_that_has_come_back_by_itself_is_forgotten(setup: Setup) -> None:
+    setup.defer("a", "b", wait_s=1.0)
+    setup.clocks.advance(10)
+    setup.defer("b", wait_s=1.0)
+    setup.deferrals.end(REASON)
+    assert setup.released() == ["b"]

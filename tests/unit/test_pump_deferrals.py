@@ -1,0 +1,91 @@
+"""Jobs that the pump defers because the breaker of their route is open."""
+
+from __future__ import annotations
+
+from fileq.core.outcome import Done, Failed
+from tests.support.pump_setup import PumpSetup
+
+ROUTES = [
+    {"match": "**/*.pdf", "use": "fileq.handlers:checksum", "max_retries": 0},
+    {"match": "**/*", "use": "fileq.handlers:checksum"},
+]
+
+
+def opened(count: int = 2) -> PumpSetup:
+    """A pump whose breaker of *.pdf is open."""
+    setup = PumpSetup(count=count, handlers=ROUTES, min_samples=1, cooldown_period="10s")
+    setup.enqueue("broken.pdf")
+    setup.pump.turn()
+    setup.executor.end(Failed("no", "ValueError"))
+    setup.pump.turn()
+    assert setup.breakers.state == "open"
+    return setup
+
+
+def turn(setup: PumpSetup, times: int = 4) -> None:
+    for _ in range(times):
+        setup.pump.turn()
+
+
+def test_jobs_of_an_open_route_are_deferred_and_the_others_run() -> None:
+    setup = opened()
+    setup.enqueue("a.pdf", "b.txt", "c.pdf", "d.txt")
+    turn(setup)
+    assert setup.submitted() == ["broken.pdf", "b.txt", "d.txt"]
+    [record] = setup.broker.records(["c.pdf"])
+    assert record is not None
+    assert (record.state, record.attempt_count, record.deferred_count) == ("retrying", 0, 1)
+    assert record.deferred == "the circuit breaker of **/*.pdf is open"
+    assert record.due_ms - setup.clocks.wall_ns() // 1_000_000 == 10_010
+
+
+def test_a_deferral_is_logged_once_for_its_reason_and_is_no_claim() -> None:
+    setup = opened()
+    setup.enqueue("a.pdf", "b.pdf", "c.pdf")
+    turn(setup)
+    assert (setup.events.count("job.deferred"), setup.events.count("job.claimed")) == (1, 1)
+    assert setup.events.fields("job.deferred")["job_id"] == "a.pdf"
+    assert setup.events.fields("job.claimed")["job_id"] == "broken.pdf"
+
+
+def test_the_first_job_after_the_cooldown_is_the_probe_and_its_success_releases_the_rest() -> None:
+    setup = opened()
+    setup.enqueue("a.pdf", "b.pdf", "c.pdf")
+    turn(setup)
+    setup.clocks.advance(10.5)
+    setup.broker.promote()
+    turn(setup)
+    assert setup.submitted() == ["broken.pdf", "a.pdf"]
+    assert [setup.state(id) for id in ("b.pdf", "c.pdf")] == ["retrying", "retrying"]
+    setup.executor.end(Done())
+    turn(setup)
+    assert setup.breakers.state == "closed"
+    assert setup.release.turn() == 0.0
+    turn(setup)
+    assert setup.submitted() == ["broken.pdf", "a.pdf", "b.pdf", "c.pdf"]
+
+
+def test_workers_show_the_open_breaker_and_read_resets_at_their_renewal() -> None:
+    setup = opened()
+    turn(setup, 1)
+    [shown] = setup.broker.workers()[0].info.breakers
+    assert (shown.route, shown.error) == ("**/*.pdf", "no")
+    setup.broker.reset_breaker("**/*.pdf")
+    setup.advance_to_renewal()
+    turn(setup, 2)
+    assert {view.info.breakers for view in setup.broker.workers()} == {()}
+    assert setup.breakers.state == "closed"
+
+
+def test_while_every_route_is_open_claims_stop_and_the_first_cooldown_starts_one_job_at_a_time() -> None:
+    setup = opened()
+    setup.enqueue("broken.txt")
+    turn(setup)
+    setup.executor.end(Failed("no", "ValueError"))
+    turn(setup)
+    setup.enqueue("a.pdf", "b.txt")
+    assert [setup.pump.turn() for _ in range(3)] == [0, 0, 0]
+    assert {view.info.is_claiming for view in setup.broker.workers()} == {False}
+    setup.clocks.advance(10)
+    assert [setup.pump.turn(), setup.pump.turn()] == [1, 1]
+    assert setup.submitted() == ["broken.pdf", "broken.txt", "a.pdf", "b.txt"]
