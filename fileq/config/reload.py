@@ -11,7 +11,8 @@ from fileq.config.resolve import replaced_at, value_at
 from fileq.config.schema import Config
 from fileq.config.section import Section, keys_of
 
-# What only the worker's own parts use: they are made again, see runtime/live_worker.py.
+# What only the worker's own parts use: they are made again, see runtime/live_worker.py. Not worker.after: a producer
+# that does not know a new `move:DIR` below scan_dir would take the moved files as new ones, again and again.
 RELOADABLE = (
     "handlers",
     "handlers_are_given",
@@ -21,7 +22,7 @@ RELOADABLE = (
         f"worker.{name}"
         for name in (
             *("count", "isolation", "reap_interval", "max_retries", "max_recoveries", "timeout", "shutdown_timeout"),
-            *("max_memory", "allow_commands", "backoff", "path_map", "allowed_roots", "after"),
+            *("max_memory", "allow_commands", "backoff", "path_map", "allowed_roots"),
         )
     ),
 )

@@ -16,7 +16,7 @@ from fileq.runtime.worker_service import WorkerService
 
 
 class LiveWorker:
-    """`build` makes a worker and starts nothing. `services` are those of the role; it always has the current ones."""
+    """`build` makes a worker and starts none of its services. `services` are the current ones of the role."""
 
     def __init__(self, parts: WorkerParts, services: list[Service], build: Callable[[Loaded], WorkerParts]) -> None:
         self._parts = parts

@@ -100,11 +100,15 @@ def test_a_stop_also_ends_the_jobs_of_old_handlers(reloading: Reloading) -> None
 
 
 def test_settings_are_taken_over_or_need_a_restart(reloading: Reloading) -> None:
-    text = CONFIG.replace("count: 2", "count: 5, timeout: 7s").replace("3s", "4s").replace("settle: 1s", "settle: 2s")
+    text = (
+        CONFIG.replace("count: 2", "count: 5, timeout: 7s, after: {dead: delete}")
+        .replace("3s", "4s")
+        .replace("settle: 1s", "settle: 2s")
+    )
     reloading.config.write_text(text)
     event = reloading.reload()
     assert event["changed"] == ["worker.count", "worker.timeout"]
-    assert event["needs_restart"] == ["worker.heartbeat_ttl", "producer.settle"]
+    assert event["needs_restart"] == ["worker.heartbeat_ttl", "worker.after.dead", "producer.settle"]
     assert reloading.program.metric("worker_active") == 5
 
 
