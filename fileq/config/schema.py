@@ -178,6 +178,9 @@ class WorkerSettings(Section, frozen=True):
     allowed_roots: Annotated[
         tuple[Filled, ...], "files outside these directories are refused; [] = scan_dir after path_map"
     ] = ()
+    vanished: Annotated[
+        Literal["dead", "skip"], "a job whose file no longer exists: dead, or skip (completed without running)"
+    ] = "dead"
     after: Annotated[AfterSettings, "what happens to the file when its job has ended"] = AfterSettings()
 
     def processing_list(self, slot: str) -> str:

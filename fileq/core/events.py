@@ -91,13 +91,15 @@ class AttemptEnded(JobEvent, frozen=True):
 
 
 class JobCompleted(AttemptEnded, frozen=True):
-    """A job was completed. `is_superseded`: without running it, because a newer version of its file has its own job."""
+    """A job was completed. `is_superseded`: without running it, because a newer version of its file has its own job.
+    `is_vanished`: without running it, because its file no longer exists."""
 
     name = "job.completed"
     outcome = "completed"
     published_as = "job:completed"
 
     is_superseded: bool | None = None
+    is_vanished: bool | None = None
 
 
 class JobFailed(AttemptEnded, frozen=True):
@@ -113,7 +115,8 @@ class JobFailed(AttemptEnded, frozen=True):
 
 
 class JobDead(AttemptEnded, frozen=True):
-    """A job became a dead letter. `is_failure`: its last attempt failed. `lost_by`: the slot a reaper took it from."""
+    """A job became a dead letter. `is_failure`: its last attempt failed. `lost_by`: the slot a reaper took it from.
+    `is_vanished`: its file no longer exists."""
 
     name = "job.dead"
     level = "error"
@@ -123,6 +126,7 @@ class JobDead(AttemptEnded, frozen=True):
 
     is_failure: bool | None = None
     lost_by: str | None = None
+    is_vanished: bool | None = None
 
 
 class JobRecovered(AttemptEnded, frozen=True):
@@ -220,11 +224,11 @@ def settled(settlement: Settlement) -> AttemptEnded | JobDeferred:
     kind = _event_type_of(s)
     common = (*_ids(claim), claim.queue, claim.slot, s.duration_ms, s.error or None)
     if kind is JobCompleted:
-        return JobCompleted(*common, s.superseded or None)
+        return JobCompleted(*common, s.superseded or None, s.vanished or None)
     if kind is JobFailed:
         return JobFailed(*common, s.delay_ms)
     if kind is JobDead:
-        return JobDead(*common, s.is_failure or None)
+        return JobDead(*common, s.is_failure or None, is_vanished=s.vanished or None)
     if kind is JobRecovered:
         return JobRecovered(*common, s.delay_ms if s.verb is Verb.RETRY else None)
     return kind(*common)

@@ -45,6 +45,7 @@ class Policy(Struct, frozen=True):
     max_retries: int
     max_recoveries: int
     backoff: Backoff
+    skips_vanished: bool = False  # a job whose file no longer exists is completed, not dead
 
 
 class RunChanged(Struct, frozen=True):
@@ -112,6 +113,8 @@ def decide(
     match outcome:
         case Done():
             return settlement.complete(claim, result=outcome.result, duration_ms=duration_ms, leaves=leaves)
+        case Failed(is_vanished=True):
+            return _after_vanishing(claim, outcome, policy, now_ms)
         case Failed():
             return _after_failure(claim, outcome, policy, now_ms, duration_ms, chance)
         case Refused():
@@ -152,6 +155,15 @@ def _after_failure(
     return settlement.retry(
         claim, encode(job), delay_ms=round(pause_s * 1000), error=error, kind=failed.kind, duration_ms=duration_ms
     )
+
+
+def _after_vanishing(claim: Claim, failed: Failed, policy: Policy, now_ms: int) -> Settlement:
+    """A missing file does not come back by waiting: no retry, and no failure is counted."""
+    assert claim.job is not None
+    if policy.skips_vanished:
+        return settlement.skip_vanished(claim)
+    error = _as_text(failed.error)
+    return settlement.bury_vanished(claim, dead(claim.job, error, now_ms), error=error, kind=failed.kind)
 
 
 def _after_refusal(claim: Claim, refused: Refused, now_ms: int) -> Settlement:

@@ -28,7 +28,8 @@ class Settlement(Struct, frozen=True):
     """How one claim ends. Make one with the functions below.
 
     `next_raw` replaces the claim's bytes. `died` means that the worker died, which counts as a recovery and not as a
-    failure. `refused` means that no attempt was made, which counts as neither. `reason` is why a job is deferred."""
+    failure. `refused` means that no attempt was made, which counts as neither. `vanished` means the same, because the
+    file no longer exists. `reason` is why a job is deferred."""
 
     verb: Verb
     claim: Claim
@@ -43,6 +44,7 @@ class Settlement(Struct, frozen=True):
     superseded: bool = False
     leaves: Version | None = None
     reason: str = ""
+    vanished: bool = False
 
     def __post_init__(self) -> None:
         if self.claim.job is None and self.verb not in (Verb.BURY, Verb.RELEASE):
@@ -58,6 +60,8 @@ class Settlement(Struct, frozen=True):
         """The word for this attempt in the job's history."""
         if self.died:
             return "died"
+        if self.vanished:
+            return "skipped" if self.verb is Verb.COMPLETE else "vanished"
         if self.refused:
             return "refused"
         if self.superseded:
@@ -120,6 +124,16 @@ def release(
     """The job goes back to the front of its queue. No failure is counted; with `died`, a recovery is."""
     kept = claim.raw if next_raw is None else next_raw
     return Settlement(Verb.RELEASE, claim, kept, error, died=died, duration_ms=duration_ms)
+
+
+def skip_vanished(claim: Claim) -> Settlement:
+    """The job is done: its file no longer exists, and that is expected. Nothing ran."""
+    return Settlement(Verb.COMPLETE, claim, claim.raw, vanished=True)
+
+
+def bury_vanished(claim: Claim, next_raw: bytes, *, error: str, kind: str) -> Settlement:
+    """The file no longer exists, so no attempt is made. `next_raw` goes to the dead letters."""
+    return Settlement(Verb.BURY, claim, next_raw, error, kind, refused=True, vanished=True)
 
 
 def cancel(claim: Claim, *, error: str = "cancelled", duration_ms: int = 0) -> Settlement:

@@ -35,12 +35,20 @@ def check_file(path: bytes, roots: Sequence[bytes], signature: str | None = None
     except ValueError as error:  # a NUL in the name
         return failed(Permanent(f"no file can have this name: {error}"))
     if status is None:
-        return Failed("file vanished", "FileVanished", is_sample=False)
+        return _missing(real_path, roots)
     if not stat.S_ISREG(status.st_mode):
         return Failed("not a regular file", "NotAFile", is_permanent=True, is_sample=False)
     if signature is not None and signature != (current := signature_of(status)):
         return Changed(current)
     return None
+
+
+def _missing(real_path: bytes, roots: Sequence[bytes]) -> Failed:
+    """Vanished only if its root exists: with an unmounted volume all files are missing, and they come back."""
+    root = next(root for root in roots if _is_below(real_path, (root,)))
+    if os.path.isdir(root):
+        return Failed("file vanished", "FileVanished", is_permanent=True, is_sample=False, is_vanished=True)
+    return Failed(f"the root {os.fsdecode(root)!r} is missing", "RootMissing", is_sample=False)
 
 
 def _outside(path: bytes, roots: Sequence[bytes]) -> Failed:

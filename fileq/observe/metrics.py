@@ -60,6 +60,7 @@ METRICS = (
     MetricInfo(
         "jobs_superseded_total", "counter", "Jobs completed because a newer version of their file has its own job."
     ),
+    MetricInfo("jobs_vanished_total", "counter", "Jobs that did not run because their file no longer existed."),
     MetricInfo("reaper_recovered_total", "counter", "Jobs given back after the process that ran them died."),
     MetricInfo("circuit_breaker_trips_total", "counter", "Times a breaker of this process opened."),
     MetricInfo("producer_files_skipped_total", "counter", "Files found and not enqueued, by reason.", "reason"),
@@ -140,6 +141,8 @@ class Metrics(Collector):
         self._counts["jobs_completed_total"] += 1
         if event.is_superseded:
             self._counts["jobs_superseded_total"] += 1
+        elif event.is_vanished:
+            self._counts["jobs_vanished_total"] += 1
         else:
             self._observe_duration(event)
 
@@ -150,9 +153,11 @@ class Metrics(Collector):
 
     def _dead(self, event: JobDead) -> None:
         self._counts["jobs_dead_letter_total"] += 1
-        if event.is_failure:  # otherwise its worker died once too often, or the job was refused
+        if event.is_failure:  # otherwise its worker died once too often, or nothing ran
             self._counts["jobs_failed_total"] += 1
             self._observe_duration(event)
+        elif event.is_vanished:
+            self._counts["jobs_vanished_total"] += 1
 
     def _observe_duration(self, event: AttemptEnded) -> None:
         self._histograms["job_processing_duration_seconds"].observe((event.duration_ms or 0) / 1000)

@@ -94,7 +94,7 @@ class Tracing:
         end_ns = self._wall_ns()
         if isinstance(event, AttemptEnded):
             end_ns = attempt.start_ns + (event.duration_ms or 0) * 1_000_000
-        outcome = "superseded" if isinstance(event, JobCompleted) and event.is_superseded else event.outcome
+        outcome = _outcome_of(event)
         attributes = {**_attributes(attempt), "job.outcome": outcome}
         error = _error_of(event, outcome)
         if error is not None:
@@ -104,6 +104,14 @@ class Tracing:
             FinishedSpan("process", trace_id, span_id, attempt.consume_id, False, start_ns, end_ns, attributes, error)
         )
         return msgspec.structs.replace(event, trace_id=trace_id, span_id=span_id)
+
+
+def _outcome_of(event: AttemptEnded | JobFenced) -> str:
+    if isinstance(event, JobCompleted) and event.is_superseded:
+        return "superseded"
+    if isinstance(event, JobCompleted) and event.is_vanished:
+        return "skipped"
+    return event.outcome
 
 
 def _error_of(event: AttemptEnded | JobFenced, outcome: str) -> str | None:

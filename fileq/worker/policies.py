@@ -30,5 +30,5 @@ def worker_policy(worker: WorkerSettings) -> Policy:
 
 
 def _policy(worker: WorkerSettings, max_retries: int, backoff: Backoff) -> Policy:
-    """A route may have its own `max_retries` and backoff; `max_recoveries` is always the worker's."""
-    return Policy(max_retries, worker.max_recoveries, backoff)
+    """A route may have its own `max_retries` and backoff; `max_recoveries` and `vanished` are always the worker's."""
+    return Policy(max_retries, worker.max_recoveries, backoff, worker.vanished == "skip")

@@ -37,11 +37,12 @@ class PostActions:
     def add(self, settlement: Settlement, processed: str | None) -> None:
         """Does with the file what the rule for this settlement says.
 
-        The file of a superseded job belongs to the job of its newer version, so it is kept. `processed` is the
+        The file of a superseded job belongs to the job of its newer version, so it is kept. A file at the path of a
+        vanished one is not the file of this job. `processed` is the
         signature of the version that was processed; a file that is another version now is kept too."""
         rule = self._rules.get(settlement.verb, "keep")
         job = settlement.claim.job
-        if rule == "keep" or job is None or not job.filepath or settlement.superseded:
+        if rule == "keep" or job is None or not job.filepath or settlement.superseded or settlement.vanished:
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="post_actions", daemon=True)

@@ -35,7 +35,14 @@ def test_a_file_of_any_name_can_be_opened(name: bytes, root: Path) -> None:
 
 @pytest.mark.parametrize("missing", ["b.txt", "a.txt/b", "no/such/dir"])
 def test_a_file_that_does_not_exist_has_vanished(missing: str, file: Path, root: Path) -> None:
-    assert run(file_task(root / missing, root), called) == Failed("file vanished", "FileVanished", is_sample=False)
+    ended = run(file_task(root / missing, root), called)
+    assert ended == Failed("file vanished", "FileVanished", is_permanent=True, is_sample=False, is_vanished=True)
+
+
+def test_a_file_on_a_missing_root_has_not_vanished(file: Path, root: Path) -> None:
+    root.rename(root.parent / "unmounted")
+    ended = run(file_task(file, root), called)
+    assert ended == Failed(f"the root {str(root)!r} is missing", "RootMissing", is_sample=False)
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "/etc/nothing", "{root}/../outside.txt", "{root}x/a.txt", "{root}"])

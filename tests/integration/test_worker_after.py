@@ -5,10 +5,12 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from fileq.core.job import State
 from tests.support.producer_setup import wait_for_new_scan
 from tests.support.waiting import wait_until
-from tests.support.worker_setup import WorkerSetup, on_files
+from tests.support.worker_setup import WorkerSetup, ids, on_files
 
 
 def files_below(directory: Path) -> list[str]:
@@ -101,3 +103,36 @@ def test_a_file_in_the_folder_of_dead_files_is_moved_to_the_same_path_or_stays(s
     assert setup.wait_ended(["good", "bad.txt"]) == {"completed": 1, "dead": 1}
     assert worker.stop() == 0
     assert files_below(inbox) == ["done/a/good", "failed/a/bad.txt"]
+
+
+@pytest.mark.parametrize("setting", ["dead", "skip"])
+def test_a_file_that_was_deleted_while_queued_is_one_outcome(each_setup: WorkerSetup, setting: str) -> None:
+    setup = each_setup
+    names = ids("vanished", 3)
+    for name in names:
+        (setup.inbox / name).write_bytes(b"x")
+        setup.enqueue_file(setup.inbox / name, name)
+        (setup.inbox / name).unlink()
+    setup.enqueue("note", "good")
+    settings = {"worker__vanished": setting} if setting != "dead" else {}  # dead is the default
+    worker = setup.worker(
+        count=1, handlers=on_files("on_file"), circuit_breaker__min_samples=1, worker__after__dead="delete", **settings
+    )
+    ended = {"dead": 3, "completed": 1} if setting == "dead" else {"completed": 4}
+    assert setup.wait_ended([*names, "good"]) == ended
+    records = [setup.record(name) for name in names]
+    word = "vanished" if setting == "dead" else "skipped"
+    assert [[attempt.outcome for attempt in record.attempts] for record in records] == [[word]] * 3
+    assert {record.error for record in records} == {"file vanished" if setting == "dead" else ""}
+    assert {setup.job(name).retries for name in names} == {0}
+    counters = setup.census().counters
+    assert (counters.get("failed", 0), counters.get("retried", 0), counters.get("dead", 0)) == (
+        0,
+        0,
+        ended.get("dead", 0),
+    )
+    wait_until(lambda: worker.metric("jobs_vanished_total") == 3, 10)
+    assert (worker.metric("jobs_failed_total"), worker.metric("circuit_breaker_trips_total")) == (0, 0)
+    assert setup.logged("file") == []
+    line = worker.wait_for("job.dead" if setting == "dead" else "job.completed")
+    assert line["is_vanished"] is True

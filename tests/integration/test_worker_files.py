@@ -53,19 +53,6 @@ def test_a_job_that_cannot_be_run_is_dead_with_the_reason_and_its_bytes_intact(
     assert worker.metric("jobs_failed_total") == 0
 
 
-def test_a_missing_file_is_a_failed_attempt(setup: WorkerSetup) -> None:
-    path = setup.inbox / "file"
-    path.write_bytes(b"x")
-    setup.enqueue_file(path, "vanished")
-    path.unlink()
-    setup.worker(count=1, max_retries=1, handlers=on_files("on_file"))
-    setup.wait_for(State.DEAD, ["vanished"])
-    assert "file vanished" in (setup.job("vanished").error or "")
-    assert setup.job("vanished").retries == 2
-    assert setup.record("vanished").attempt_count == 2
-    assert setup.logged("file") == []
-
-
 def test_a_changed_file_is_left_to_the_job_of_its_new_version_or_run_as_it_is(each_setup: WorkerSetup) -> None:
     setup = each_setup
     superseded, alone = setup.inbox / "superseded", setup.inbox / "alone"

@@ -35,6 +35,7 @@ COUNTERS = {
     "jobs_dead_letter_total",
     "jobs_fenced_total",
     "jobs_superseded_total",
+    "jobs_vanished_total",
     "reaper_recovered_total",
     "circuit_breaker_trips_total",
 }
@@ -100,6 +101,8 @@ ATTEMPT = {"job_processing_duration_seconds_count": 1}
         (claim_event(JOB), {"jobs_consumed_total": 1}),
         (end_event(JobCompleted, duration_ms=250), {"jobs_completed_total": 1, **ATTEMPT}),
         (end_event(JobCompleted, is_superseded=True), {"jobs_completed_total": 1, "jobs_superseded_total": 1}),
+        (end_event(JobCompleted, is_vanished=True), {"jobs_completed_total": 1, "jobs_vanished_total": 1}),
+        (end_event(JobDead, is_vanished=True), {"jobs_dead_letter_total": 1, "jobs_vanished_total": 1}),
         (end_event(JobFailed, duration_ms=250), {"jobs_failed_total": 1, "jobs_retried_total": 1, **ATTEMPT}),
         (
             end_event(JobDead, duration_ms=250, is_failure=True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -121,6 +122,23 @@ def test_a_cancelled_job_is_cancelled_and_a_done_one_completed_with_its_result()
     assert decide(claim_of(), Cancelled(), POLICY, now_ms=NOW_MS).verb is Verb.CANCEL
     done = decide(claim_of(), Done(b"{}"), POLICY, now_ms=NOW_MS)
     assert (done.verb, done.result, done.superseded) == (Verb.COMPLETE, b"{}", False)
+
+
+VANISHED = Failed("file vanished", "FileVanished", is_permanent=True, is_sample=False, is_vanished=True)
+
+
+def test_a_vanished_file_is_a_dead_letter_at_once_without_a_failure() -> None:
+    settled = decide(claim_of(retries=1), VANISHED, POLICY, now_ms=NOW_MS)
+    job = decode(settled.next_raw)
+    assert (settled.verb, settled.outcome, settled.is_failure) == (Verb.BURY, "vanished", False)
+    assert (job.error, job.retries, settled.kind) == ("file vanished", 1, "FileVanished")
+
+
+def test_a_vanished_file_can_be_skipped() -> None:
+    policy = msgspec.structs.replace(POLICY, skips_vanished=True)
+    claim = claim_of(retries=1)
+    settled = decide(claim, VANISHED, policy, now_ms=NOW_MS)
+    assert (settled.verb, settled.outcome, settled.next_raw) == (Verb.COMPLETE, "skipped", claim.raw)
 
 
 def decide_changed(*, may_run: bool, **jobs_by_version: str) -> Settlement | RunChanged:

@@ -91,6 +91,7 @@ def job(id: str = "job", **changes: Any) -> Job:
     [
         (end_event(JobCompleted, duration_ms=5), "completed", None),
         (end_event(JobCompleted, is_superseded=True), "superseded", None),
+        (end_event(JobCompleted, is_vanished=True), "skipped", None),
         (end_event(JobFailed, duration_ms=5, error="ValueError: x"), "failed", "ValueError: x"),
         (end_event(JobDead, duration_ms=5, error="gone"), "dead", "gone"),
         (end_event(JobRecovered, duration_ms=5, error="killed by SIGSEGV"), "died", "killed by SIGSEGV"),

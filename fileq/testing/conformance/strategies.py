@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from fileq.brokers.types import Entry, Revival
 from fileq.core.claim import Claim
 from fileq.core.job import Version, decode, encode
-from fileq.core.settlement import Settlement, Verb, bury, cancel, complete, release, retry
+from fileq.core.settlement import (
+    Settlement,
+    Verb,
+    bury,
+    bury_vanished,
+    cancel,
+    complete,
+    release,
+    retry,
+    skip_vanished,
+)
 from fileq.testing.conformance.builders import UNDECODABLE, a_job, burial, deferred, failed, foreign, id_of, recovered
 
 QUEUES = ("high", "low")
@@ -47,6 +57,8 @@ ENDS: tuple[Callable[[Claim], Settlement], ...] = (
     complete,
     partial(complete, result=b'{"pages": 3}', duration_ms=5, leaves=Version(PATHS[0], "v3", "8:1")),
     partial(complete, superseded=True),
+    skip_vanished,
+    lambda claim: bury_vanished(claim, claim.raw, error="file vanished", kind="FileVanished"),
     cancel,
     lambda claim: bury(claim, claim.raw, error="killed", died=True),
     lambda claim: retry(claim, claim.raw, delay_ms=500, error="killed", died=True),
