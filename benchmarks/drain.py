@@ -28,14 +28,16 @@ from fileq.brokers import open_broker
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
 from fileq.config import Config, config_from
-from fileq.core.breaker import Breaker
 from fileq.core.events import ignore
 from fileq.core.job import decode, encode, typed_job
 from fileq.handlers.routes import Routes
 from fileq.runtime.handlers_program import handlers_program
 from fileq.runtime.worker_service import WorkerService
+from fileq.worker.breakers import breakers_of
+from fileq.worker.deferrals import Deferrals
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
 from fileq.worker.pump import Pump
+from fileq.worker.roots import RootsWatch
 from tests.support.servers import Server, available_servers
 
 HANDLER = """
@@ -122,13 +124,14 @@ def drain(config: Config, app_dir: str, jobs: int, log: Path) -> tuple[float, fl
     before = log.stat().st_size if log.exists() else 0
     routes = Routes.load(config, app_dir=app_dir)
     executor = ExecutorsByIsolation(config.worker, routes, handlers_program(config, app_dir=app_dir))
-    breaker = Breaker(config.circuit_breaker)
-    pump = Pump(config, counting, executor, routes, config.paths, breaker)  # type: ignore[arg-type]
+    breakers, deferrals, roots = breakers_of(routes), Deferrals(), RootsWatch(config.paths.roots)
+    parts = (config.paths, breakers, deferrals, roots)
+    pump = Pump(config, counting, executor, routes, *parts)  # type: ignore[arg-type]
     service = WorkerService(
         pump,
         executor,
         broker,
-        breaker,
+        breakers,
         roots_problem=lambda: "",
         emit=ignore,
         idle_s=1.0,

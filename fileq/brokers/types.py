@@ -121,6 +121,7 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     breaker: str = "closed"  # the worst state of all routes
     breakers: tuple[OpenBreaker, ...] = ()
     is_claiming: bool = True  # False while the breaker of every route is open
+    lost_roots: tuple[str, ...] = ()  # why the files of some roots cannot be reached
 
 
 class WorkerView(Struct, frozen=True):

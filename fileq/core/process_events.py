@@ -110,6 +110,25 @@ class BreakerClosed(BreakerChanged, frozen=True):
     name = "breaker.closed"
 
 
+class RootLost(Event, frozen=True):
+    """A root of the files is missing or does not answer: its file jobs are deferred."""
+
+    name = "root.lost"
+    level = "warning"
+
+    path: str
+    reason: str
+    action: str
+
+
+class RootRestored(Event, frozen=True):
+    """A root of the files is back: its file jobs run again."""
+
+    name = "root.restored"
+
+    path: str
+
+
 class SlotReplaced(Event, frozen=True):
     """The broker no longer knows the slot `lost`; it continues as `worker_id`."""
 

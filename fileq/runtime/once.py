@@ -38,7 +38,9 @@ DEAD_SHOWN = 10
 
 
 def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
-    """Exit code 0, or 3 if a job became dead in this run. Jobs for later and in paused queues stay and are reported."""
+    """Exit code 0, or 3 if a job became dead in this run. Jobs for later and in paused queues stay and are reported.
+
+    Raises FileqError, exit code 1, if file jobs stay because their root is missing."""
     config = loaded.config
     if is_producing:
         check_scan_dir(config)
@@ -60,6 +62,8 @@ def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
         raise FileqError(f"{run.problem}; the scan is incomplete")
     if run.is_interrupted:
         return INTERRUPTED
+    if run.stranded:
+        raise FileqError(f"{run.stranded}; mount it and run again")
     return LEFT_DEAD if run.dead_count else OK
 
 
@@ -105,6 +109,7 @@ class _Run:
         self._error: BaseException | None = None
         self._summary: ProducerSummary | None = None
         self._left: list[str] = []
+        self.stranded = ""  # why file jobs stay that should have run
         self._started_s = time.monotonic()
         self.is_interrupted = self.is_hurried = False
 
@@ -169,19 +174,31 @@ class _Run:
         if census.running or any(n for queue, n in census.pending.items() if queue not in census.paused):
             return None
         try:
-            if census.scheduled and self._is_retrying():
-                return None
+            stranded = self._count_stranded() if census.scheduled else Counter()
         except BrokerUnavailable:
             return None
-        lines = [f"left {n} in {queue}, which is paused" for queue, n in census.pending.items() if n]
-        return [*lines, *([f"left {census.scheduled} scheduled for later"] if census.scheduled else [])]
+        if stranded is None:
+            return None
+        self.stranded = "; ".join(stranded)
+        later = census.scheduled - stranded.total()
+        return [
+            *(f"left {n} in {queue}, which is paused" for queue, n in census.pending.items() if n),
+            *(f"left {n} deferred: {reason}" for reason, n in stranded.items()),
+            *([f"left {later} scheduled for later"] if later > 0 else []),
+        ]
 
-    def _is_retrying(self) -> bool:
+    def _count_stranded(self) -> Counter[str] | None:
+        """The jobs that wait for a missing root, by reason; None while any other job waits for its retry."""
+        problems = set(self._worker.roots.problems.values())
+        found: Counter[str] = Counter()
         for page in self._broker.pages("scheduled"):
             records = self._broker.records([job.id for job in map(decode_or_none, page) if job is not None])
-            if any(record is not None and record.state is State.RETRYING for record in records):
-                return True
-        return False
+            for record in records:
+                if record is not None and record.state is State.RETRYING:
+                    if record.deferred not in problems:
+                        return None
+                    found[record.deferred] += 1
+        return found
 
     # what the operator sees
 

@@ -40,10 +40,10 @@ def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir:
     deferrals = Deferrals()
     breakers = breakers_of(routes, on_end=deferrals.end, emit=emit)
     paths = config.paths
-    roots = RootsWatch(paths.roots)
+    roots = RootsWatch(paths.roots, emit=emit, on_end=deferrals.end)
     program = handlers_program(config, app_dir=app_dir)
     executor = ExecutorsByIsolation(worker, routes, program, emit=emit)
-    pump = Pump(config, broker, executor, routes, paths, breakers, deferrals, emit=emit)
+    pump = Pump(config, broker, executor, routes, paths, breakers, deferrals, roots, emit=emit)
     service = WorkerService(
         pump,
         executor,
@@ -59,6 +59,7 @@ def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir:
     scheduler = Scheduler(broker)
     release = DeferredRelease(broker, deferrals)
     loops: list[Service] = [
+        Loop("roots", roots.turn, emit=without_outages(emit), longest_pause_s=pause_s),
         Loop("scheduler", scheduler.turn, emit=without_outages(emit), longest_pause_s=pause_s),
         Loop("reaper", reaper.turn, emit=without_outages(emit), longest_pause_s=pause_s),
         Loop("deferred", release.turn, emit=without_outages(emit), longest_pause_s=pause_s, wake=deferrals.wake),

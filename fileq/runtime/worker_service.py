@@ -25,7 +25,6 @@ from fileq.worker.pump import KILL_GRACE_S, Pump
 
 FIRST_BACKOFF_S = 0.001
 SETTLE_TIMEOUT_S = 3.0  # to settle, with a broker that may be unreachable, what was stopped by force
-NOT_ALLOWED_PAUSE_S = 0.2  # between checks whether claiming is allowed again
 
 
 class WorkerService:
@@ -147,10 +146,9 @@ class WorkerService:
     def _turn(self) -> None:
         self._turned_s = time.monotonic()
         self._stop_running_if_requested()
-        may_claim = not self._roots_problem()
         reply_count = self._pump.reply_count
         try:
-            claimed = self._pump.turn(may_claim)
+            claimed = self._pump.turn()
             if self._pump.reply_count > reply_count:
                 self._outage.ended()
         except BrokerUnavailable as error:
@@ -168,14 +166,14 @@ class WorkerService:
             # The wake-up has led to a claim, so the backoff that began with it ends: the next job may be there already.
             self._backoff_s = self._backs_off_until_s = 0.0
         if not self._pump.is_turn_due:
-            self._wait(self._longest_wait_s(may_claim), watches_queues=self._pump.is_underfilled and may_claim)
+            self._wait(self._longest_wait_s(), watches_queues=self._pump.is_underfilled)
 
-    def _longest_wait_s(self, may_claim: bool) -> float:
+    def _longest_wait_s(self) -> float:
         now_s = time.monotonic()
         wait_s = min(self._idle_s, self._pump.next_due_s() - now_s)
         if cooldown_s := self._breakers.next_probe_s():
             wait_s = min(wait_s, cooldown_s)
-        return wait_s if may_claim else min(wait_s, NOT_ALLOWED_PAUSE_S)
+        return wait_s
 
     def _wait(self, longest_s: float, *, watches_queues: bool, watches_executor: bool = True) -> None:
         """Until the executor has an outcome, a queue may have a job, a request to stop comes, or the time is up."""

@@ -26,6 +26,7 @@ from fileq.worker.executors.protocol import Executor
 from fileq.worker.policies import Policies
 from fileq.worker.post_actions import version_left
 from fileq.worker.prepare import prepare
+from fileq.worker.roots import RootsWatch
 from fileq.worker.slot import Free, Running, Slot
 from fileq.worker.slots import Slots
 
@@ -41,6 +42,7 @@ class Attempts:
         paths: Paths,
         breakers: Breakers,
         deferrals: Deferrals,
+        roots: RootsWatch,
         policies: Policies,
         *,
         emit: Emit,
@@ -52,6 +54,7 @@ class Attempts:
         self._paths = paths
         self._breakers = breakers
         self._deferrals = deferrals
+        self._roots = roots
         self._policies = policies
         self._emit = emit
         self._monotonic = monotonic
@@ -130,6 +133,9 @@ class Attempts:
 
     def _obstacle(self, claim: Claim, task: Task) -> tuple[str, float] | None:
         """Why the job cannot run yet, and for how many seconds at least; None if it can."""
+        # The root first: a job that cannot run must not become the probe of a breaker.
+        if self._roots.problems and task.path and (problem := self._roots.obstacle(task.path)):
+            return problem, 0.0
         if self._breakers.is_closed or self._breakers.admits(task.route, claim.key):
             return None
         return self._breakers.reason(task.route), self._breakers.wait_s(task.route)

@@ -17,6 +17,7 @@ from fileq.core.process_events import SlotReplaced
 from fileq.worker.attempts import Attempts
 from fileq.worker.breakers import Breakers
 from fileq.worker.executors.protocol import Executor
+from fileq.worker.roots import RootsWatch
 from fileq.worker.slot import Running, Settling, Slot
 from fileq.worker.slots import Slots
 
@@ -31,6 +32,7 @@ class Heartbeats:
         attempts: Attempts,
         executor: Executor,
         breakers: Breakers,
+        roots: RootsWatch,
         *,
         every_s: float,
         emit: Emit,
@@ -41,10 +43,11 @@ class Heartbeats:
         self._attempts = attempts
         self._executor = executor
         self._breakers = breakers
+        self._roots = roots
         self._every_s = every_s
         self._emit = emit
         self._monotonic = monotonic
-        self._registered_changes = -1  # changes of the breakers that the broker knows
+        self._registered_changes = (-1, -1)  # those of the breakers and roots that the broker knows
         self.due_s = 0.0
 
     def start(self) -> None:
@@ -62,17 +65,25 @@ class Heartbeats:
 
     @property
     def is_registration_due(self) -> bool:
-        return self._breakers.change_count != self._registered_changes
+        return self._changes() != self._registered_changes
+
+    def _changes(self) -> tuple[int, int]:
+        return self._breakers.change_count, self._roots.change_count
 
     def register(self) -> None:
-        """Registers all slots, with the states that the breakers have now."""
-        changes = self._breakers.change_count
+        """Registers all slots, with the states that the breakers and roots have now."""
+        changes = self._changes()
         self._broker.register(dict.fromkeys(self._slots.by_id, self._info()))
         self._registered_changes = changes
 
     def _info(self) -> WorkerInfo:
         breakers = self._breakers
-        return self._slots.info(breakers.state, breakers.open_ones(), is_claiming=not breakers.is_limiting)
+        return self._slots.info(
+            breakers.state,
+            breakers.open_ones(),
+            is_claiming=not breakers.is_limiting,
+            lost_roots=tuple(self._roots.problems.values()),
+        )
 
     def renew(self, *, may_run: bool) -> None:
         """Renews the lease of every slot, and corrects each slot that the broker knows otherwise. Also applies the

@@ -28,6 +28,7 @@ from fileq.worker.executors.protocol import Executor
 from fileq.worker.heartbeats import Heartbeats
 from fileq.worker.policies import policies_of
 from fileq.worker.post_actions import PostActions
+from fileq.worker.roots import RootsWatch
 from fileq.worker.slot import Slot
 from fileq.worker.slots import Slots
 
@@ -47,6 +48,7 @@ class Pump:
         paths: Paths,
         breakers: Breakers,
         deferrals: Deferrals,
+        roots: RootsWatch,
         *,
         emit: Emit = ignore,
         monotonic: Callable[[], float] = time.monotonic,
@@ -60,7 +62,7 @@ class Pump:
         self._slots = Slots(worker.count, tuple(worker.priorities))
         policies = policies_of(worker, routes)
         self._attempts = Attempts(
-            self._slots, executor, routes, paths, breakers, deferrals, policies, emit=emit, monotonic=monotonic
+            self._slots, executor, routes, paths, breakers, deferrals, roots, policies, emit=emit, monotonic=monotonic
         )
         self._heartbeats = Heartbeats(
             broker,
@@ -68,6 +70,7 @@ class Pump:
             self._attempts,
             executor,
             breakers,
+            roots,
             every_s=worker.heartbeat_ttl / 3,
             emit=emit,
             monotonic=monotonic,

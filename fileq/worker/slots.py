@@ -75,7 +75,14 @@ class Slots:
         return new
 
     def info(
-        self, breaker: str = "closed", breakers: tuple[OpenBreaker, ...] = (), *, is_claiming: bool = True
+        self,
+        breaker: str = "closed",
+        breakers: tuple[OpenBreaker, ...] = (),
+        *,
+        is_claiming: bool = True,
+        lost_roots: tuple[str, ...] = (),
     ) -> WorkerInfo:
         pid = os.getpid()
-        return WorkerInfo(self._host, pid, self._started_ms, __version__, self._queues, breaker, breakers, is_claiming)
+        return WorkerInfo(
+            self._host, pid, self._started_ms, __version__, self._queues, breaker, breakers, is_claiming, lost_roots
+        )

@@ -12,7 +12,7 @@ from fileq.core.job import State, file_job, raw_id
 from tests.support.producer_setup import wait_for_new_scan
 from tests.support.servers import Server
 from tests.support.waiting import wait_until
-from tests.support.worker_setup import WorkerSetup, ids, let_time_pass, on_files
+from tests.support.worker_setup import WorkerSetup, ids, on_files
 
 
 def test_a_job_that_cannot_be_run_is_dead_with_the_reason_and_its_bytes_intact(
@@ -174,18 +174,22 @@ def test_a_path_of_the_producer_is_mapped_to_a_path_of_the_worker(setup: WorkerS
     assert "allowed" in (setup.job("outside").error or "")
 
 
-def test_while_a_root_is_missing_nothing_is_claimed(setup: WorkerSetup) -> None:
+def test_a_root_that_disappears_holds_its_file_jobs_until_it_is_back(setup: WorkerSetup) -> None:
     worker = setup.worker(count=1, handlers=on_files("on_file"))
     wait_until(lambda: worker.readiness()[0] == 200, 10)
+    (setup.inbox / "file").write_text("x")
+    setup.broker.pause("low")
+    setup.enqueue_file(setup.inbox / "file", "file")
     away = setup.inbox.rename(setup.directory / "unmounted")
     wait_until(lambda: worker.readiness()[0] == 503, 10)
     assert str(setup.inbox) in str(worker.readiness()[1])
-    jobs = setup.enqueue("note", *ids("stays", 3))
-    let_time_pass(1.5)  # it checks several times per second, and would have claimed them
-    assert setup.states(jobs) == {"pending": 3}
+    setup.broker.resume("low")
+    setup.wait_for(State.COMPLETED, setup.enqueue("note", *ids("runs", 3)))
+    wait_until(lambda: setup.record("file").deferred_count > 0)
     away.rename(setup.inbox)
-    setup.wait_for(State.COMPLETED, jobs)
-    assert worker.readiness()[0] == 200
+    setup.wait_for(State.COMPLETED, ["file"])
+    assert setup.record("file").attempt_count == 1
+    wait_until(lambda: worker.readiness()[0] == 200, 10)
 
 
 NASTY = [

@@ -11,7 +11,7 @@ from fileq.brokers.types import Entry, Renewal, TurnReply
 from fileq.config import Config, config_from
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.job import State, Version, file_job
+from fileq.core.job import State, Version, file_job, typed_job
 from fileq.core.outcome import Released
 from fileq.core.settlement import Settlement, release
 from fileq.handlers.routes import Routes
@@ -19,6 +19,7 @@ from fileq.handlers.task import Task
 from fileq.worker.breakers import breakers_of
 from fileq.worker.deferrals import Deferrals, DeferredRelease
 from fileq.worker.pump import Pump
+from fileq.worker.roots import RootsWatch
 from tests.support.clocks import ManualClocks, RecordedEvents
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
@@ -131,6 +132,13 @@ class PumpSetup:
         routes = Routes.load(self.config, app_dir="")
         self.deferrals = Deferrals(monotonic=self.clocks.monotonic)
         self.breakers = breakers_of(routes, on_end=self.deferrals.end, clock=self.clocks.monotonic, emit=self.events)
+        self.missing: set[bytes] = set()
+        self.roots = RootsWatch(
+            self.config.paths.roots,
+            emit=self.events,
+            on_end=self.deferrals.end,
+            is_there=lambda root: root not in self.missing,
+        )
         self.release = DeferredRelease(self.broker, self.deferrals)
         self.pump = Pump(
             self.config,
@@ -140,6 +148,7 @@ class PumpSetup:
             self.config.paths,
             self.breakers,
             self.deferrals,
+            self.roots,
             emit=self.events,
             monotonic=self.clocks.monotonic,
         )
@@ -151,6 +160,14 @@ class PumpSetup:
             job = file_job(path, size=1, priority="low", now=NOW, signature=signature, id=id)
             version = Version(path, signature) if signature else None
             self.broker.enqueue([Entry(job, "low", version=version)])
+
+    def enqueue_typed(self, type: str, id: str) -> None:
+        self.broker.enqueue([Entry(typed_job(type, None, priority="low", now=NOW, id=id), "low")])
+
+    def check_roots(self) -> None:
+        """Checks the roots and compares, as the threads and the loop of a worker do."""
+        self.roots.check()
+        self.roots.turn()
 
     def state(self, id: str) -> State:
         record = self.broker.records([id])[0]

@@ -117,13 +117,13 @@ def _workers(invocation: Invocation) -> int:
     if not found.workers:
         print("no workers; start one with 'fileq worker'")
         return 0
-    from fileq.commands.admin.stats_text import breaker_lines, process_table, slot_table
+    from fileq.commands.admin.stats_text import obstacle_lines, process_table, slot_table
 
     screen = screen_of_stdout(is_endless=True)
     heads = process_table(found.workers, screen, found.at)
     lines = [heads[0]]
     for process, head in zip(found.workers, heads[1:], strict=True):
-        lines += [head, *breaker_lines(process, screen), *slot_table(process.jobs, screen, with_slots=True)]
+        lines += [head, *obstacle_lines(process, screen), *slot_table(process.jobs, screen, with_slots=True)]
     print_lines(lines)
     return 0
 
@@ -154,9 +154,10 @@ is unreachable, and says so.""",
         summary="show worker processes, their slots and running jobs",
         description="""\
 Lists every registered worker process: how many of its slots are busy, the worst state of its circuit breakers,
-whether it is alive or silent (no heartbeat), and how long it has been running; then each route whose breaker is open,
-with the last error and the time of the next try; then each busy slot with its job and how long that has
-been running. The reaper of another worker removes a silent process and returns its jobs to their queues.""",
+whether it is alive or silent (no heartbeat), and how long it has been running; then each root of files that is missing;
+each route whose breaker is open, with the last error and the time of the next try; and each busy slot with its job and
+how long that has been running. The reaper of another worker removes a silent process and returns its jobs to their
+queues.""",
         examples=(("fileq workers", "which job runs where, and for how long"),),
         arguments=add_json,
         run=_workers,

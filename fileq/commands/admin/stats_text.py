@@ -19,7 +19,7 @@ def render(stats: Stats, screen: Screen) -> list[str]:
     gap = [""] if is_endless else []
     head = [*_title(stats, screen), *gap, *_places(stats, screen), *gap, *_rates(stats, screen), *gap]
     tail = [] if not stats.errors else [*gap, *_errors(stats, screen)] if is_endless else _error_line(stats, screen)
-    notes = sum(len(process.breakers) for process in stats.workers)
+    notes = sum(len(process.breakers) + len(process.lost_roots) for process in stats.workers)
     room = screen.height - len(head) - len(tail) - len(stats.workers) - notes - 2
     return [*head, *_workers(stats, screen, max(0, min(_JOBS_SHOWN, room))), *tail]
 
@@ -112,7 +112,7 @@ def _workers(stats: Stats, screen: Screen, most_jobs: int) -> list[str]:
     heads = process_table(stats.workers, screen, stats.at)
     lines.append(heads[0])
     for process, head in zip(stats.workers, heads[1:], strict=True):
-        lines += [head, *breaker_lines(process, screen)]
+        lines += [head, *obstacle_lines(process, screen)]
         lines += slot_table(process.jobs[:left], screen)
         left = max(0, left - len(process.jobs))
     hidden = sum(process.busy for process in stats.workers) - most_jobs
@@ -139,9 +139,13 @@ def process_table(workers: tuple[WorkerProcess, ...], screen: Screen, at: str) -
     return table(rows, screen, flexible=0, from_left=False)
 
 
-def breaker_lines(process: WorkerProcess, screen: Screen) -> list[str]:
-    """One line for each breaker that is not closed: its route, the last error, and when one job is tried."""
-    return [screen.paint(cut(_breaker_text(one), screen.width), _BREAKERS[one.state]) for one in process.breakers]
+def obstacle_lines(process: WorkerProcess, screen: Screen) -> list[str]:
+    """One line for each root that is missing, and for each breaker that is not closed: its route, the last error, and
+    when one job is tried."""
+    lost = [cut(f"  {printable(problem)}; its file jobs wait", screen.width) for problem in process.lost_roots]
+    return [screen.paint(line, "red") for line in lost] + [
+        screen.paint(cut(_breaker_text(one), screen.width), _BREAKERS[one.state]) for one in process.breakers
+    ]
 
 
 def _breaker_text(one: BreakerSummary) -> str:

@@ -179,10 +179,11 @@ def test_a_thousand_slots_come_and_go(harness: Harness) -> None:
     assert drift(harness) == 0
 
 
-def test_a_worker_reports_its_open_breakers(harness: Harness) -> None:
+def test_a_worker_reports_its_open_breakers_and_missing_roots(harness: Harness) -> None:
     info = worker_info(breaker="open", breakers=(OpenBreaker("**/*.pdf", "open", "ValueError", 0.5, 17),))
-    harness.broker.register({"w1": info, "w2": worker_info(is_claiming=False)})
-    assert [view.info for view in harness.broker.workers()] == [info, worker_info(is_claiming=False)]
+    held = worker_info(is_claiming=False, lost_roots=("/d is missing",))
+    harness.broker.register({"w1": info, "w2": held})
+    assert [view.info for view in harness.broker.workers()] == [info, held]
 
 
 def test_resets_of_breakers_are_counted_for_each_route(harness: Harness) -> None:

@@ -1,0 +1,66 @@
+"""A root that is missing stops only its own file jobs. The installed program, on both brokers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fileq.core.job import State
+from tests.support import program
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import WorkerSetup, ids, on_files
+
+
+def two_roots(setup: WorkerSetup) -> tuple[Path, Path, dict[str, object]]:
+    """A volume, another root, and the settings of a worker with both."""
+    volume, other = setup.directory / "volume", setup.directory / "other"
+    for root in (volume, other):
+        root.mkdir()
+        for n in range(5):
+            (root / f"{n}.txt").write_text("x")
+            setup.enqueue_file(root / f"{n}.txt", f"{root.name}-{n}")
+    settings = {"allowed_roots": f"[{json.dumps(str(volume))}, {json.dumps(str(other))}]"}
+    return volume, other, {**settings, "handlers": on_files("on_file")}
+
+
+def test_a_missing_root_defers_its_file_jobs_and_all_others_run(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    volume, _, settings = two_roots(setup)
+    away = volume.rename(setup.directory / "unmounted")
+    typed = setup.enqueue("note", *ids("typed", 5))
+    worker = setup.worker(count=2, **settings)
+    assert setup.wait_ended([*ids("other", 5), *typed], 20) == {"completed": 10}
+    lost = worker.wait_for("root.lost")
+    assert lost["path"] == str(volume)
+    reason = f"the root {volume} is missing (not mounted?)"
+    wait_until(lambda: {setup.record(job).deferred for job in ids("volume", 5)} == {reason})
+    code, answer = worker.readiness()
+    assert (code, answer["reasons"]["worker"]) == (503, reason)
+    for words in ("stats", "workers"):
+        shown = program.run(words, cwd=setup.directory, settings=setup.all_settings())
+        assert f"{reason}; its file jobs wait" in shown.stdout
+    away.rename(volume)
+    worker.wait_for("root.restored")
+    setup.wait_for(State.COMPLETED, ids("volume", 5))
+    assert {(setup.record(job).attempt_count, setup.job(job).retries) for job in ids("volume", 5)} == {(1, 0)}
+    assert [len(worker.events(name)) for name in ("root.lost", "root.restored", "job.deferred")] == [1, 1, 1]
+    wait_until(lambda: worker.readiness()[0] == 200)
+    assert setup.census().drift == 0
+
+
+def test_a_run_once_reports_a_missing_root_and_exits_with_1(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    volume, _, settings = two_roots(setup)
+    volume.rename(setup.directory / "unmounted")
+    for role in ("worker", "all"):
+        ended = program.run(
+            *(role, str(setup.inbox), "--once", "--app-dir", str(setup.directory)),
+            cwd=setup.directory,
+            settings=setup.all_settings(**settings),
+            timeout_s=40,
+        )
+        assert ended.returncode == 1, ended.stderr
+        assert f"left 5 deferred: the root {volume} is missing" in ended.stdout
+        assert f"the root {volume} is missing (not mounted?); mount it and run again" in ended.stderr
+    assert setup.states(ids("other", 5)) == {"completed": 5}
+    assert setup.census().running == 0

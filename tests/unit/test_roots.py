@@ -1,0 +1,106 @@
+"""The roots of file jobs: which are missing, what is reported, and what it means for the jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from fileq.core.outcome import Done
+from fileq.worker.roots import RootsWatch
+from tests.support.clocks import RecordedEvents
+from tests.support.pump_setup import PumpSetup
+
+MISSING = "the root /data is missing (not mounted?)"
+
+
+class Setup:
+    """Two roots, one in the other."""
+
+    def __init__(self, *missing: bytes) -> None:
+        self.missing = set(missing)
+        self.events = RecordedEvents()
+        self.ended: list[str] = []
+        self.roots = RootsWatch(
+            (b"/data", b"/data/volume", b"/other"),
+            emit=self.events,
+            on_end=self.ended.append,
+            is_there=lambda root: root not in self.missing,
+        )
+
+
+@pytest.mark.parametrize(
+    ("path", "is_held"),
+    [
+        (b"/data/volume/a", True),
+        (b"/data/volume", False),
+        (b"/data/a", False),
+        (b"/data/volumes/a", False),
+        (b"/other/a", False),
+        (b"/elsewhere/a", False),
+    ],
+)
+def test_only_files_below_a_missing_root_are_held(path: bytes, is_held: bool) -> None:
+    assert (Setup(b"/data/volume").roots.obstacle(path) is not None) == is_held
+
+
+def test_a_root_that_is_missing_at_the_start_is_reported_once() -> None:
+    setup = Setup(b"/data")
+    for _ in range(3):
+        setup.roots.turn()
+    assert setup.events.count("root.lost") == 1
+    assert setup.events.fields("root.lost")["reason"] == MISSING
+    assert setup.roots.problem() == MISSING
+
+
+def test_nothing_is_reported_while_all_roots_are_there() -> None:
+    setup = Setup()
+    setup.roots.turn()
+    assert (setup.events.events, setup.roots.problem(), setup.roots.change_count) == ([], "", 0)
+
+
+def lost() -> PumpSetup:
+    """A pump whose only root is missing."""
+    setup = PumpSetup(
+        handlers=[
+            {"match": "**/*", "use": "fileq.handlers:checksum"},
+            {"type": "t", "use": "fileq.handlers:checksum"},
+        ]
+    )
+    setup.missing.add(b"/data")
+    setup.check_roots()
+    return setup
+
+
+def turn(setup: PumpSetup) -> None:
+    for _ in range(4):
+        setup.pump.turn()
+
+
+def test_a_file_job_of_a_missing_root_is_deferred_and_a_job_without_a_file_runs() -> None:
+    setup = lost()
+    setup.enqueue("a", "b")
+    setup.enqueue_typed("t", "typed")
+    turn(setup)
+    assert [task.path for task in setup.executor.submitted] == [b""]
+    [record] = setup.broker.records(["a"])
+    assert record is not None
+    assert (record.deferred, record.attempt_count, record.state) == (MISSING, 0, "retrying")
+    assert setup.events.count("job.deferred") == 1
+    assert {view.info.lost_roots for view in setup.broker.workers()} == {(MISSING,)}
+
+
+def test_when_the_root_is_back_its_jobs_run_and_count_no_retry() -> None:
+    setup = lost()
+    setup.enqueue("a", "b")
+    turn(setup)
+    setup.missing.clear()
+    setup.check_roots()
+    assert setup.events.count("root.restored") == 1
+    setup.release.turn()
+    turn(setup)
+    assert setup.submitted() == ["a", "b"]
+    setup.executor.end(Done())
+    turn(setup)
+    [record] = setup.broker.records(["a"])
+    assert record is not None
+    assert (record.state, record.attempt_count, record.deferred, record.deferred_count) == ("completed", 1, "", 1)
+    assert {view.info.lost_roots for view in setup.broker.workers()} == {()}
