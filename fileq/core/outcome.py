@@ -20,13 +20,15 @@ class Done(Struct, frozen=True, tag=True):
 class Failed(Struct, frozen=True, tag=True):
     """The attempt failed: an exception, a timeout, too much memory, a command's exit code.
 
-    `kind` is the error's class, for the counters. `is_sample` says whether the circuit breaker counts the failure."""
+    `kind` is the error's class, for the counters. `is_sample` says whether the circuit breaker counts the failure.
+    `traceback` has the user's frames; "" if the handler raised nothing."""
 
     error: str
     kind: str
     is_permanent: bool = False
     after_s: float | None = None
     is_sample: bool = True
+    traceback: str = ""
 
 
 class Refused(Struct, frozen=True, tag=True):

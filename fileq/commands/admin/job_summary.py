@@ -45,6 +45,7 @@ class AttemptSummary(Struct, frozen=True):
     worker: str
     outcome: str
     error: str
+    traceback: str = ""
 
 
 class JobHistory(Struct, frozen=True):
@@ -146,6 +147,7 @@ def _attempt(number: int, attempt: Attempt) -> AttemptSummary:
         worker=attempt.slot,
         outcome=attempt.outcome,
         error=attempt.error,
+        traceback=attempt.traceback,
     )
 
 

@@ -54,7 +54,7 @@ HISTORY_FIELDS = (
     ("signature", "string or null: the version of the file: size and modification time in ns"),
     ("is_cancel_requested", "boolean"),
     ("result", "the result that the handler returned, or null"),
-    ("attempts[]", "number, started, ended, duration_s, worker, outcome, error"),
+    ("attempts[]", "number, started, ended, duration_s, worker, outcome, error, traceback (empty if none)"),
     ("attempts_forgotten", "number: how many of the first attempts are no longer recorded"),
 )
 TRACE_FIELDS = (
