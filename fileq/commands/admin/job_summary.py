@@ -10,7 +10,7 @@ from msgspec import Struct
 from fileq.brokers.types import Attempt, Record
 from fileq.commands.admin.formatting import stamp
 from fileq.core.errors import Undecodable
-from fileq.core.job import State, decode, decode_or_none, parse_time, raw_id
+from fileq.core.job import Job, State, decode, decode_or_none, parse_time, raw_id
 
 
 class JobSummary(Struct, frozen=True):
@@ -59,6 +59,7 @@ class JobHistory(Struct, frozen=True):
     result: Any
     attempts: tuple[AttemptSummary, ...]
     attempts_forgotten: int
+    payload: Any = None
 
 
 def id_in(raw: bytes) -> str:
@@ -130,6 +131,7 @@ def history(record: Record) -> JobHistory:
         result=_result(record.result),
         attempts=attempts_of(record),
         attempts_forgotten=record.attempt_count - len(record.attempts),
+        payload=_payload(job),
     )
 
 
@@ -149,6 +151,13 @@ def _attempt(number: int, attempt: Attempt) -> AttemptSummary:
         error=attempt.error,
         traceback=attempt.traceback,
     )
+
+
+def _payload(job: Job | None) -> Any:
+    try:
+        return job.payload_value if job is not None else None
+    except (msgspec.DecodeError, ValueError):
+        return None
 
 
 def _result(result: bytes) -> Any:

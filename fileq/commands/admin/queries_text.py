@@ -68,6 +68,7 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
         ("started", _when(job.started, at_ms) if job.state == "running" else ""),
         ("worker", printable(job.worker) if job.state == "running" else ""),
         ("ended", _when(job.ended, at_ms) if job.state in ("completed", "dead", "cancelled") else ""),
+        ("payload", _json(history.payload)),
         ("result", _json(history.result)),
     ]
     rows = [(Cell(name, "dim"), value) for name, value in facts if value not in ("", Cell(""))]
