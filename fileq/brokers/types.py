@@ -135,13 +135,14 @@ class WorkerView(Struct, frozen=True):
 
 
 class Attempt(Struct, frozen=True, omit_defaults=True):
-    """One finished attempt in a job's history."""
+    """One finished attempt in a job's history. Stored as JSON: new fields go to the end and have a default."""
 
     started_ms: int
     ended_ms: int
     slot: str = field(name="worker")
     outcome: str
     error: str = ""
+    traceback: str = ""
 
 
 class Record(Struct, frozen=True):

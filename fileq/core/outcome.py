@@ -21,7 +21,8 @@ class Failed(Struct, frozen=True, tag=True):
     """The attempt failed: an exception, a timeout, too much memory, a command's exit code.
 
     `kind` is the error's class, for the counters. `is_sample` says whether the circuit breaker counts the failure.
-    `is_vanished`: no handler ran, because the file no longer exists, although its root does."""
+    `is_vanished`: no handler ran, because the file no longer exists, although its root does.
+    `traceback` has the user's frames; "" if the handler raised nothing."""
 
     error: str
     kind: str
@@ -29,6 +30,7 @@ class Failed(Struct, frozen=True, tag=True):
     after_s: float | None = None
     is_sample: bool = True
     is_vanished: bool = False
+    traceback: str = ""
 
 
 class Refused(Struct, frozen=True, tag=True):

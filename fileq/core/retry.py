@@ -150,10 +150,23 @@ def _after_failure(
     allowed = claim.job.max_retries if claim.job.max_retries is not None else policy.max_retries
     job = claim.job.but(retries=retries)
     if failed.is_permanent or retries > allowed:
-        return settlement.bury(claim, dead(job, error, now_ms), error=error, kind=failed.kind, duration_ms=duration_ms)
+        return settlement.bury(
+            claim,
+            dead(job, error, now_ms),
+            error=error,
+            kind=failed.kind,
+            duration_ms=duration_ms,
+            traceback=failed.traceback,
+        )
     pause_s = failed.after_s if failed.after_s is not None else delay_s(policy.backoff, retries, chance)
     return settlement.retry(
-        claim, encode(job), delay_ms=round(pause_s * 1000), error=error, kind=failed.kind, duration_ms=duration_ms
+        claim,
+        encode(job),
+        delay_ms=round(pause_s * 1000),
+        error=error,
+        kind=failed.kind,
+        duration_ms=duration_ms,
+        traceback=failed.traceback,
     )
 
 

@@ -29,7 +29,7 @@ class Settlement(Struct, frozen=True):
 
     `next_raw` replaces the claim's bytes. `died` means that the worker died, which counts as a recovery and not as a
     failure. `refused` means that no attempt was made, which counts as neither. `vanished` means the same, because the
-    file no longer exists. `reason` is why a job is deferred."""
+    file no longer exists. `reason` is why a job is deferred. `traceback` is kept with the attempt."""
 
     verb: Verb
     claim: Claim
@@ -45,6 +45,7 @@ class Settlement(Struct, frozen=True):
     leaves: Version | None = None
     reason: str = ""
     vanished: bool = False
+    traceback: str = ""
 
     def __post_init__(self) -> None:
         if self.claim.job is None and self.verb not in (Verb.BURY, Verb.RELEASE):
@@ -97,10 +98,19 @@ def retry(
     kind: str = "",
     duration_ms: int = 0,
     died: bool = False,
+    traceback: str = "",
 ) -> Settlement:
     """The attempt failed. `next_raw` is scheduled; after the delay it goes back to the queue it came from."""
     return Settlement(
-        Verb.RETRY, claim, next_raw, error, kind, delay_ms=max(0, delay_ms), duration_ms=duration_ms, died=died
+        Verb.RETRY,
+        claim,
+        next_raw,
+        error,
+        kind,
+        delay_ms=max(0, delay_ms),
+        duration_ms=duration_ms,
+        died=died,
+        traceback=traceback,
     )
 
 
@@ -113,9 +123,20 @@ def bury(
     duration_ms: int = 0,
     died: bool = False,
     refused: bool = False,
+    traceback: str = "",
 ) -> Settlement:
     """There is no further attempt. `next_raw` goes to the dead letters."""
-    return Settlement(Verb.BURY, claim, next_raw, error, kind, duration_ms=duration_ms, died=died, refused=refused)
+    return Settlement(
+        Verb.BURY,
+        claim,
+        next_raw,
+        error,
+        kind,
+        duration_ms=duration_ms,
+        died=died,
+        refused=refused,
+        traceback=traceback,
+    )
 
 
 def release(

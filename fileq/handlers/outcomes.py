@@ -16,6 +16,7 @@ import msgspec
 from fileq.core.errors import JobError, Permanent, Retry
 from fileq.core.outcome import Done, Failed
 from fileq.core.units import format_duration
+from fileq.handlers.tracebacks import traceback_text
 
 LONGEST_RESULT = 64 * 1024  # bytes of JSON
 LONGEST_ERROR = 4_000  # characters
@@ -55,7 +56,7 @@ def done(value: Any) -> Done:
 def failed(error: BaseException, give_up_on: Sequence[int | str] = ()) -> Failed:
     """The attempt as a failure; permanent if the error is Permanent or matches `give_up_on`."""
     try:
-        return _failed(_unwrapped(error), give_up_on)
+        return _failed(error, give_up_on)
     except BaseException:  # the exception's class is the user's code, and any method of it may raise
         return Failed(_bounded(type(error).__name__, _LONGEST_KIND), "Error")
 
@@ -65,7 +66,8 @@ def one_line(text: str) -> str:
     return " | ".join(line for line in map(str.strip, text.splitlines()) if line)
 
 
-def _failed(error: BaseException, give_up_on: Sequence[int | str]) -> Failed:
+def _failed(whole: BaseException, give_up_on: Sequence[int | str]) -> Failed:
+    error = _unwrapped(whole)
     is_permanent = isinstance(error, Permanent) or _gives_up(error, give_up_on)
     return Failed(
         _bounded(_described(error) + _location(error), LONGEST_ERROR),
@@ -73,6 +75,7 @@ def _failed(error: BaseException, give_up_on: Sequence[int | str]) -> Failed:
         is_permanent=is_permanent,
         after_s=_delay_s(error.after_s) if isinstance(error, Retry) else None,
         is_sample=not is_permanent,
+        traceback="" if isinstance(error, CommandFailed | TimedOut) else traceback_text(whole),
     )
 
 

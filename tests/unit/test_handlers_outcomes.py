@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from fileq.core.errors import Permanent, Retry
 from fileq.core.outcome import Done, Failed
@@ -165,7 +166,8 @@ def test_an_exception_whose_class_raises_on_inspection_is_still_a_failure() -> N
 
 def test_permanent_is_a_permanent_failure_and_no_sample_for_the_breaker() -> None:
     outcome = failed(raised(Permanent("no such customer")))
-    assert outcome == Failed("Permanent: no such customer", "Permanent", is_permanent=True, is_sample=False)
+    expected = Failed("Permanent: no such customer", "Permanent", is_permanent=True, is_sample=False)
+    assert replace(outcome, traceback="") == expected
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_permanent_is_a_permanent_failure_and_no_sample_for_the_breaker() -> Non
 )
 def test_retry_chooses_the_delay_if_it_is_a_number(after: Any, after_s: float | None) -> None:
     outcome = failed(raised(Retry("busy", after=after)))
-    assert outcome == Failed("Retry: busy", "Retry", after_s=after_s)
+    assert replace(outcome, traceback="") == Failed("Retry: busy", "Retry", after_s=after_s)
 
 
 @pytest.mark.parametrize(

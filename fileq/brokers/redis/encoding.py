@@ -71,7 +71,10 @@ def _long_args(s: Settlement) -> tuple[Argument, ...]:
 def _attempt_tail(s: Settlement) -> bytes:
     """The attempt as JSON from `worker` on: the script puts the server's times before it."""
     plain = _plain_tail(s.claim.slot, s.outcome)
-    return plain + b',"error":' + _encoder.encode(s.error) if s.error else plain
+    if not s.error:
+        return plain
+    tail = plain + b',"error":' + _encoder.encode(s.error)
+    return tail + b',"traceback":' + _encoder.encode(s.traceback) if s.traceback else tail
 
 
 @lru_cache(maxsize=1024)

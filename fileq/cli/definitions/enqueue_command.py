@@ -12,7 +12,9 @@ from fileq.cli.command import Command, Invocation
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fileq.commands.enqueue import EnqueuedJob
+    from fileq.brokers.protocol import FullBroker
+    from fileq.commands.enqueue import EnqueuedJob, JobOptions
+    from fileq.commands.wait_for_jobs import EndedJob, JobWaiting
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,24 +33,17 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-retries", type=whole_number(), metavar="N", help="overrides worker.max_retries")
     parser.add_argument("--timeout", type=duration, metavar="D", help="limit of one attempt; overrides worker.timeout")
     parser.add_argument("--id", default="", metavar="ID", help="id of the job; if it is in use, nothing is queued")
+    parser.add_argument("--wait", action="store_true", help="wait until the jobs have ended and show their results")
     add_json(parser)
 
 
 def _run(invocation: Invocation) -> int:
-    from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, JobOptions, entries_for, entry_of_type
+    from fileq.commands.enqueue import COMMAND_TYPE, Enqueuing, entries_for, entry_of_type
 
     options = invocation.options
     _check(options)
     config = invocation.loaded().config
-    job_options = JobOptions(
-        priority=options.priority or "",
-        delay_ms=round(options.delay * 1000),
-        at_ms=options.at.ms if options.at is not None else 0,
-        max_retries=options.max_retries,
-        timeout_s=options.timeout,
-        id=options.id,
-        is_traced=config.observability.tracing.enabled,
-    )
+    job_options = _job_options(options, is_traced=config.observability.tracing.enabled)
     if options.type is not None:
         entries = [entry_of_type(config, options.type, options.payload, job_options)]
     else:
@@ -56,9 +51,13 @@ def _run(invocation: Invocation) -> int:
     if any(entry.job.type == COMMAND_TYPE for entry in entries) and not config.worker.allow_commands:
         _remark("worker.allow_commands is false here; a worker with this setting will refuse the command")
     _remark_time(options)
-    enqueuing = Enqueuing(invocation.broker(create=True), config)
+    broker = invocation.broker(create=True)
+    waiting = _start_waiting(broker) if options.wait else None
+    enqueuing = Enqueuing(broker, config)
+    has_enqueued = False
     try:
         enqueuing.enqueue(entries)
+        has_enqueued = True
     finally:
         # Also after an outage: prints the jobs that were enqueued before it. The spans are sent first, because the
         # reader of stdout may exit early.
@@ -66,8 +65,69 @@ def _run(invocation: Invocation) -> int:
             if unsent := enqueuing.send_spans():
                 _remark(f"not all spans of these jobs were sent: {unsent}")
         finally:
-            _print(invocation, enqueuing.jobs, entries[0].job.batch_id)
-    return 0
+            # With --wait one JSON document is printed, at the end of all jobs.
+            if not (waiting is not None and options.json and has_enqueued):
+                _print(invocation, enqueuing.jobs, entries[0].job.batch_id)
+    return 0 if waiting is None else _wait(invocation, waiting, enqueuing.jobs, entries[0].job.batch_id)
+
+
+def _job_options(options: argparse.Namespace, *, is_traced: bool) -> JobOptions:
+    from fileq.commands.enqueue import JobOptions
+
+    return JobOptions(
+        priority=options.priority or "",
+        delay_ms=round(options.delay * 1000),
+        at_ms=options.at.ms if options.at is not None else 0,
+        max_retries=options.max_retries,
+        timeout_s=options.timeout,
+        id=options.id,
+        is_traced=is_traced,
+    )
+
+
+def _start_waiting(broker: FullBroker) -> JobWaiting:
+    from fileq.commands.wait_for_jobs import JobWaiting
+
+    return JobWaiting(broker, _remark)
+
+
+def _wait(invocation: Invocation, waiting: JobWaiting, jobs: list[EnqueuedJob], batch_id: str | None) -> int:
+    """Shows each job when it has ended. Ctrl-C ends only the wait."""
+    from msgspec import to_builtins
+
+    from fileq.commands.wait_for_jobs import exit_code
+
+    is_json = invocation.options.json
+    ended: dict[str, EndedJob] = {}
+    try:
+        sys.stdout.flush()
+        for job in waiting.ended([job.id for job in jobs]):
+            ended[job.id] = job
+            if not is_json:
+                print(_ended_line(job), flush=True)
+    except KeyboardInterrupt:
+        _remark(f"{len(jobs) - len(ended)} of {len(jobs)} jobs have not ended; they stay queued")
+        raise
+    finally:
+        waiting.close()
+        if is_json:
+            # `state` is null for a job that has not ended.
+            nothing = {"state": None, "result": None, "error": ""}
+            shown = [{**nothing, **to_builtins(job), **to_builtins(ended.get(job.id, {}))} for job in jobs]
+            invocation.print_json({"jobs": shown, "batch_id": batch_id})
+            sys.stdout.flush()
+    return exit_code(list(ended.values()))
+
+
+def _ended_line(job: EndedJob) -> str:
+    import msgspec
+
+    from fileq.core.text import printable
+
+    if job.state == "completed":
+        result = "" if job.result is None else f": {msgspec.json.encode(job.result).decode()}"
+        return printable(f"{job.id} completed{result}")
+    return printable(f"{job.id} {job.state or 'unknown'}: {job.error}")
 
 
 def _print(invocation: Invocation, jobs: list[EnqueuedJob], batch_id: str | None) -> None:
@@ -125,7 +185,10 @@ runs on workers that have worker.allow_commands.
 then the job is due at once.
 
 All arguments are checked before the first job is queued. If the connection was lost, repeat the command with the same
---id: an existing job is not queued twice; its id is printed, and the exit code is 0.""",
+--id: an existing job is not queued twice; its id is printed, and the exit code is 0.
+
+With --wait the command waits until all its jobs have ended and prints the result or the error of each. The exit code is
+0 if all were completed, 3 if one is dead, 1 if one was cancelled. Ctrl-C ends only the wait: the jobs stay queued.""",
         examples=(
             ("fileq enqueue inbox/a.pdf inbox/b.pdf", "process these files (again)"),
             ("fileq enqueue inbox/big.zip --priority low --delay 10m", "in ten minutes, in the queue low"),
@@ -133,6 +196,7 @@ All arguments are checked before the first job is queued. If the connection was 
                 "fileq enqueue --type report --payload '{\"month\": 1}' --id report-2026-01",
                 "a job without a file, at most once under this id",
             ),
+            ("fileq enqueue inbox/a.pdf --wait", "process this file now and show the result"),
             ('fileq enqueue \'{"command": "df -h"}\' --timeout 30s', "a shell command, run by a worker"),
         ),
         arguments=_arguments,
@@ -145,6 +209,8 @@ All arguments are checked before the first job is queued. If the connection was 
             ("jobs[].type", "string or null: the type of a job without a file"),
             ("jobs[].priority", "string: the queue of the job"),
             ("jobs[].process_at", "string or null: the job does not run before this time (RFC 3339, UTC)"),
+            ("jobs[].state", "with --wait, string: completed, dead or cancelled; null if the wait was interrupted"),
+            ("jobs[].result, jobs[].error", "with --wait: what the handler returned, or null; the error, or empty"),
             ("batch_id", "string or null: shared by all jobs of one call; null for a single job"),
         ),
     ),

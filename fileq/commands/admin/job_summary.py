@@ -45,6 +45,7 @@ class AttemptSummary(Struct, frozen=True):
     worker: str
     outcome: str
     error: str
+    traceback: str = ""
 
 
 class JobHistory(Struct, frozen=True):
@@ -58,6 +59,7 @@ class JobHistory(Struct, frozen=True):
     result: Any
     attempts: tuple[AttemptSummary, ...]
     attempts_forgotten: int
+    payload: Any = None
 
 
 def id_in(raw: bytes) -> str:
@@ -135,6 +137,7 @@ def history(record: Record) -> JobHistory:
         result=_result(record.result),
         attempts=attempts_of(record),
         attempts_forgotten=record.attempt_count - len(record.attempts),
+        payload=_payload(job),
     )
 
 
@@ -152,7 +155,15 @@ def _attempt(number: int, attempt: Attempt) -> AttemptSummary:
         worker=attempt.slot,
         outcome=attempt.outcome,
         error=attempt.error,
+        traceback=attempt.traceback,
     )
+
+
+def _payload(job: Job | None) -> Any:
+    try:
+        return job.payload_value if job is not None else None
+    except (msgspec.DecodeError, ValueError):
+        return None
 
 
 def _result(result: bytes) -> Any:

@@ -72,6 +72,7 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
         ("started", _when(job.started, at_ms) if job.state == "running" else ""),
         ("worker", printable(job.worker) if job.state == "running" else ""),
         ("ended", _when(job.ended, at_ms) if job.state in ("completed", "dead", "cancelled") else ""),
+        ("payload", _json(history.payload)),
         ("result", _json(history.result)),
     ]
     rows = [(Cell(name, "dim"), value) for name, value in facts if value not in ("", Cell(""))]
@@ -97,11 +98,17 @@ def _attempts(history: JobHistory, screen: Screen) -> list[str]:
     lines = ["", screen.paint("attempts", "bold")]
     if history.attempts_forgotten:
         lines.append(f"  the first {history.attempts_forgotten} are no longer recorded")
-    for attempt in history.attempts:
+    for attempt, following in zip(history.attempts, (*history.attempts[1:], None), strict=True):
         # The error of the last one is the job's own and was printed above.
         is_printed = attempt is history.attempts[-1] and history.job.state != "completed"
         lines += attempt_lines(attempt, screen, with_error=not is_printed)
+        if following is None or following.traceback != attempt.traceback:  # repeated failures are often the same
+            lines += [f"     {screen.paint(line, 'dim')}" for line in _block(attempt.traceback)]
     return lines
+
+
+def _block(text: str) -> list[str]:
+    return [printable(line) for line in text.splitlines()]
 
 
 def attempt_lines(attempt: AttemptSummary, screen: Screen, *, with_error: bool = True) -> list[str]:

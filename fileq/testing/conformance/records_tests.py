@@ -34,6 +34,22 @@ def test_an_unknown_id_has_no_record(harness: Harness) -> None:
     assert harness.broker.records(["unknown"]) == [None]
 
 
+def test_a_failed_attempt_keeps_its_traceback_also_in_the_dead_letter(harness: Harness) -> None:
+    traceback = 'Traceback:\n  File "a.py", line 1, in ünï\nValueError: \\ \x1b'
+    settle(harness, failed(running(harness, "a"), delay_ms=0, traceback=traceback))
+    harness.broker.promote()
+    settle(harness, burial(claim_one(harness), traceback="second " * 2000))
+    record = record_of(harness, "a")
+    assert record.state is State.DEAD
+    assert [attempt.traceback for attempt in record.attempts] == [traceback, "second " * 2000]
+
+
+def test_an_attempt_without_a_traceback_has_none(harness: Harness) -> None:
+    settle(harness, failed(running(harness, "a")))
+    settle(harness, complete(running(harness, "b")))
+    assert [record_of(harness, id).attempts[0].traceback for id in ("a", "b")] == ["", ""]
+
+
 def test_each_id_has_its_own_record(harness: Harness) -> None:
     enqueue(harness, "a", "c")
     found = harness.broker.records(["c", "b", "a", "a"])

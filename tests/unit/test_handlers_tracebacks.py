@@ -1,0 +1,94 @@
+"""The traceback of a failed attempt: the user's frames, causes and groups, bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+from fileq.core.errors import Permanent
+from fileq.handlers.outcomes import CommandFailed, TimedOut, failed
+from fileq.handlers.tracebacks import LONGEST_TRACEBACK, cut_middle
+
+
+def failure_of(function: object) -> str:
+    try:
+        function()  # type: ignore[operator]
+    except BaseException as error:
+        return failed(error).traceback
+    raise AssertionError("it raised nothing")
+
+
+def read_number(secret: str = "hunter2") -> object:
+    return json.loads("{")
+
+
+def wrap() -> None:
+    try:
+        read_number()
+    except ValueError as error:
+        raise Permanent("not a number") from error
+
+
+def test_the_frames_of_the_handler_and_its_libraries_are_shown_without_values() -> None:
+    text = failure_of(read_number)
+    assert "in read_number" in text
+    assert 'return json.loads("{")' in text
+    assert "json/decoder.py" in text
+    assert text.splitlines()[-1].startswith("json.decoder.JSONDecodeError: ")
+    assert "hunter2" not in re.sub(r"def .*", "", text)
+
+
+def test_causes_and_contexts_are_shown() -> None:
+    text = failure_of(wrap)
+    assert "in read_number" in text
+    assert "direct cause" in text
+    assert text.splitlines()[-1] == "fileq.core.errors.Permanent: not a number"
+
+
+def test_members_of_an_exception_group_are_shown_and_asyncio_is_not() -> None:
+    async def fail(word: str) -> None:
+        raise KeyError(word)
+
+    async def both() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail("first"))
+            group.create_task(fail("second"))
+
+    text = failure_of(lambda: asyncio.run(both()))
+    assert "KeyError: 'first'" in text
+    assert "KeyError: 'second'" in text
+    assert "in both" in text
+
+
+def test_an_error_without_a_frame_of_the_user_has_no_traceback() -> None:
+    assert failed(ValueError("never raised")).traceback == ""
+    assert failed(TimedOut(3.0)).traceback == ""
+    assert failed(CommandFailed("exit 3", 3)).traceback == ""
+
+
+def test_an_exception_that_cannot_be_shown_is_still_a_failure() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    def fail() -> None:
+        raise Odd
+
+    assert "in fail" in failure_of(fail)
+
+
+def test_a_long_traceback_loses_its_middle() -> None:
+    def fail() -> None:
+        raise ValueError("begin " + "ü\udcff" * 50_000 + " end")
+
+    text = failure_of(fail)
+    assert len(text.encode()) <= LONGEST_TRACEBACK
+    assert text.startswith("Traceback (most recent call last)")
+    assert text.endswith(" end")
+    assert "bytes or more were cut" in text
+
+
+def test_a_text_of_the_longest_size_is_not_cut() -> None:
+    assert cut_middle("x" * 100, 100) == "x" * 100
+    assert len(cut_middle("x" * 101, 100)) <= 100
