@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import settings
 
 from tests.support.servers import Certificates, Cluster, Sentinel, Server, available_servers, make_certificates
 
@@ -18,6 +19,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.support.parallel_run"]
+
+# No time limit for one example: a busy machine is no defect.
+settings.register_profile("fileq", deadline=None)
+settings.load_profile("fileq")
 
 IN_CI = os.environ.get("CI", "").lower() in ("true", "1")
 S = TypeVar("S", Server, Sentinel, Cluster)

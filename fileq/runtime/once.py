@@ -171,13 +171,16 @@ class _Run:
 
     def _what_is_left(self, census: Census) -> list[str] | None:
         """None while there is work; otherwise a line for each kind of job that stays, with the reason."""
-        if census.running or any(n for queue, n in census.pending.items() if queue not in census.paused):
+        if _has_work(census):
             return None
-        try:
-            stranded = self._count_stranded() if census.scheduled else Counter()
-        except BrokerUnavailable:
-            return None
-        if stranded is None:
+        stranded: Counter[str] | None = Counter()
+        if census.scheduled:
+            try:
+                stranded = self._count_stranded()
+                census = self._broker.census()  # a job may have been promoted before it was read above
+            except BrokerUnavailable:
+                return None
+        if stranded is None or _has_work(census):
             return None
         self.stranded = "; ".join(stranded)
         later = census.scheduled - stranded.total()
@@ -282,6 +285,10 @@ class _Run:
             yield f"dead: {printable(_name(id, raws.get(id, b'')))}: {printable(error)}"
         if (more := self.dead_count - len(self._dead)) > 0:
             yield f"and {more} more; see 'fileq admin dlq list'"
+
+
+def _has_work(census: Census) -> bool:
+    return bool(census.running) or any(n for queue, n in census.pending.items() if queue not in census.paused)
 
 
 class _Pace:
