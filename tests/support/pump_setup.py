@@ -96,6 +96,26 @@ class UnreliableBroker(MemoryBroker):
         return super().renew(holdings)
 
 
+def _config(
+    count: int, root: str, after: str, handlers: list[dict[str, Any]] | None, breaker: dict[str, Any]
+) -> Config:
+    worker = {
+        "count": count,
+        "heartbeat_ttl": f"{TTL_S}s",
+        "backoff": {"jitter": 0},
+        "after": {"completed": after},
+    }
+    return config_from(
+        {
+            "broker": "memory",
+            "worker": worker,
+            "producer": {"scan_dir": root},
+            "handlers": handlers or [{"match": "**/*", "use": "fileq.handlers:checksum"}],
+            "circuit_breaker": breaker,
+        }
+    )
+
+
 class PumpSetup:
     """One started pump and everything it works with."""
 
@@ -113,20 +133,7 @@ class PumpSetup:
         self.root = root.encode()
         self.clocks = ManualClocks()
         self.events = RecordedEvents()
-        self.config: Config = config_from(
-            {
-                "broker": "memory",
-                "worker": {
-                    "count": count,
-                    "heartbeat_ttl": f"{TTL_S}s",
-                    "backoff": {"jitter": 0},
-                    "after": {"completed": after},
-                },
-                "producer": {"scan_dir": root},
-                "handlers": handlers or [{"match": "**/*", "use": "fileq.handlers:checksum"}],
-                "circuit_breaker": breaker,
-            }
-        )
+        self.config = _config(count, root, after, handlers, breaker)
         self.broker = self.broker_class(self.config, clock=lambda: self.clocks.wall_ns() // 1_000_000)
         self.executor = FakeExecutor()
         routes = Routes.load(self.config, app_dir="")
