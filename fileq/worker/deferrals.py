@@ -1,8 +1,8 @@
 """The jobs that this process has deferred, by reason: when each is due again, and which are due when a reason ends.
 
 A deferred job comes back by itself at its due time. Jobs of one reason are due 10 ms apart, so a worker that still
-cannot run them claims at most 100 of them a second (of more than 60,000, as many as come back within ten minutes). When
-the reason ends they are due at once, page by page.
+cannot run them claims at most 100 of them a second. More than 60,000 do not fit into ten minutes; the others share the
+second half of that time. When the reason ends they are due at once, page by page.
 
 The pump adds jobs; a loop of its own releases them, so that a long list does not delay the pump. Threads share it.
 
@@ -51,8 +51,8 @@ class Deferrals:
             # Half of the longest delay leaves room behind it in which jobs can be due one after the other.
             earliest_s = now_s + max(SHORTEST_S, min(wait_s, LONGEST_S / 2))
             due_s = max(earliest_s, state.deferred_until_s + APART_S)
-            # With more jobs than fit, the next one starts a second row: all at the limit would come back together.
-            state.deferred_until_s = due_s if due_s <= now_s + LONGEST_S else earliest_s
+            # More jobs than fit: the next one starts another row there. All at the limit would come back together.
+            state.deferred_until_s = due_s if due_s <= now_s + LONGEST_S else now_s + LONGEST_S / 2
             return round((state.deferred_until_s - now_s) * 1000)
 
     def settled(self, settlement: Settlement) -> bool:

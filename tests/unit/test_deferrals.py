@@ -75,7 +75,8 @@ def test_a_hundred_thousand_jobs_come_back_at_a_bounded_rate(setup: Setup) -> No
     in_each_second = [0] * 601
     for delay_ms in delays:
         in_each_second[delay_ms // 1000] += 1
-    assert max(in_each_second) <= 201, "two rows of 100 a second: all of them must come back within ten minutes"
+    assert max(in_each_second[:300]) <= 101
+    assert max(in_each_second) <= 301, "three rows of 100 a second: all of them must come back within ten minutes"
 
 
 def test_nothing_is_released_while_the_reason_lasts(setup: Setup) -> None:
