@@ -179,7 +179,7 @@ def test_an_outage_of_redis_is_logged_in_two_lines_and_loses_no_job(tmp_path: Pa
                 server.kill()
                 program.wait_for("broker.lost")
                 wait_until(lambda: program.readiness()[0] == 503)
-                assert "away" in program.readiness()[1]["reasons"]["producer"]
+                assert "unavailable" in program.readiness()[1]["reasons"]["producer"]
                 assert program.get("/healthz")[0] == 200
                 seen = len(names)
                 wait_until(lambda: len(names) >= seen + 100)  # about a second: more than one attempt to reconnect

@@ -80,7 +80,7 @@ def test_a_running_program_uses_the_new_password(
         assert program.stop() == 0
         assert OLD not in program.text()
         assert NEW not in program.text()
-        assert "is away" in lost["error"]
+        assert "is unavailable" in lost["error"]
 
 
 def test_a_file_that_is_away_leaves_the_last_password(locked: Locked, password_file: Path) -> None:
