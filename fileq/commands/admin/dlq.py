@@ -148,14 +148,26 @@ def _batches(broker: FullBroker, matches: Callable[[DeadJob], bool], handled: se
 
 def delete(broker: FullBroker, ids: Sequence[str]) -> DlqReport:
     found = _by_ids(broker, ids)
+    deleted = _discard(broker, list(found.values()))
     results = []
     for id in dict.fromkeys(ids):
         dead = found.get(id)
-        if dead is not None and broker.discard([(id, dead.raw)]):
+        if dead is not None and id in deleted:
             results.append(DeadJobResult(id, "deleted", dead.job.filepath if dead.job is not None else ""))
         else:
             results.append(DeadJobResult(id, "unknown", reason="it is not in the dead-letter queue"))
     return DlqReport(sum(r.result == "deleted" for r in results), False, tuple(results))
+
+
+def _discard(broker: FullBroker, dead: Sequence[DeadJob]) -> set[str]:
+    """Deletes these jobs in one call, because each call may read the whole list. Returns the ids that were deleted.
+
+    If some were not there, these are the ones whose record still says that they are dead."""
+    if broker.discard([(job.id, job.raw) for job in dead]) == len(dead):
+        return {job.id for job in dead}
+    ids = [job.id for job in dead]
+    records = broker.records(ids)
+    return {id for id, record in zip(ids, records, strict=True) if record is None or record.state is not State.DEAD}
 
 
 def count_dead(broker: FullBroker) -> int:
