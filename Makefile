@@ -1,7 +1,7 @@
 # Everything happens in .venv under this checkout; nothing here needs root.
 
 .DELETE_ON_ERROR:
-.PHONY: help run test check docs venv clean
+.PHONY: help run test check docs mutants venv clean
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -39,9 +39,15 @@ check: $(STAMP)  ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(STAMP)  ## write docs/cli.md and the tables of docs/events.md and docs/metrics.md
+docs: $(STAMP)  ## write docs/cli.md and the tables of docs/events.md, docs/metrics.md and docs/guarantees.md
 	$(BIN)/python -m fileq.cli.reference > docs/cli.md
 	$(BIN)/python -m fileq.observe.reference_tables docs/events.md docs/metrics.md
+	$(BIN)/python -m tests.mutants --table
+
+# Minutes; not in CI. `make mutants MUTANTS=reaper` tries those whose guarantee or file contains the word.
+MUTANTS ?=
+mutants: $(STAMP)  ## break each guard of docs/guarantees.md once: its tests must notice
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 venv: $(STAMP)  ## only the set-up
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from fileq.brokers.redis import repairer
 from fileq.brokers.redis.encoding import id_in
 from fileq.brokers.types import CancelResult, Record, Revival, UnrecordedJob
 from fileq.core.job import State, encode
@@ -149,3 +150,25 @@ def test_a_job_in_a_long_queue_gets_its_record(store):
     assert store.broker.create_record([*jobs, gone]) == [True] * 24 + [False]
     assert [record.created_ms for record in store.broker.records(IDS)] == [17] * 24
     assert store.broker.lost(IDS) == [False] * 24
+
+
+def test_a_proof_of_absence_is_void_when_another_repair_was_faster(store, monkeypatch):
+    """The other one restores the jobs after this one has read the list, and other jobs hide them from its ends."""
+    waiting(store)
+    key = store.keys.list_of("low")
+    fill(store, key, among=[])
+    other = store.another()
+    real = repairer.look_for_all
+    is_first = [True]
+
+    def look_then_lose_the_race(*args):
+        found = real(*args)
+        if is_first.pop() if is_first else False:
+            assert other.restore(IDS) == [True] * 24
+            others = [b'{"id":"more-%d","filepath":""}' % i for i in range(1000)]
+            piped(store.client, [("LPUSH", key, *others), ("RPUSH", key, *others)])
+        return found
+
+    monkeypatch.setattr(repairer, "look_for_all", look_then_lose_the_race)
+    assert store.broker.restore(IDS) == [False] * 24
+    assert in_list(store, key) == IDS

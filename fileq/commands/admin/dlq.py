@@ -100,10 +100,11 @@ def retry_all(
 
 def delete(broker: FullBroker, ids: Sequence[str], *, is_dry_run: bool = False) -> DlqReport:
     found = _by_ids(broker, ids)
+    deleted = set(found) if is_dry_run else _discard(broker, list(found.values()))
     results = []
     for id in dict.fromkeys(ids):
         dead = found.get(id)
-        if dead is not None and (is_dry_run or broker.discard([(id, dead.raw)])):
+        if dead is not None and id in deleted:
             results.append(DeadJobResult(id, DELETE[is_dry_run], _path_of(dead)))
         else:
             results.append(DeadJobResult(id, "unknown", reason=_NOT_DEAD))
@@ -165,6 +166,17 @@ def _batches(broker: FullBroker, wanted: JobFilter, handled: set[str]) -> Iterat
         unique = {dead.id: dead for dead in reversed(batch)}
         if unique:
             yield list(reversed(unique.values()))
+
+
+def _discard(broker: FullBroker, dead: Sequence[StoredJob]) -> set[str]:
+    """Deletes these jobs in one call, because each call may read the whole list. Returns the ids that were deleted.
+
+    If some were not there, these are the ones whose record still says that they are dead."""
+    if broker.discard([(job.id, job.raw) for job in dead]) == len(dead):
+        return {job.id for job in dead}
+    ids = [job.id for job in dead]
+    records = broker.records(ids)
+    return {id for id, record in zip(ids, records, strict=True) if record is None or record.state is not State.DEAD}
 
 
 def count_dead(broker: FullBroker) -> int:
