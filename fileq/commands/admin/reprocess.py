@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import EnqueueResult, Entry, LedgerEntry
+from fileq.brokers.types import EnqueueResult, Entry, LedgerEntry, Record
 from fileq.commands.admin.dlq import path_matcher
 from fileq.commands.admin.formatting import plural
 from fileq.commands.admin.queries import read_signature
 from fileq.config import Config
-from fileq.core.job import State, Version, file_job
+from fileq.core.job import State, Version, decode_or_none, file_job
 from fileq.core.text import printable
 from fileq.producer.priority import priority_chooser
 
@@ -107,19 +107,27 @@ def _enqueue(
     records = broker.records([id for _, _, id in batch])
     for (path, signature, _), record in zip(batch, records, strict=True):
         shown = path.decode(errors="backslashreplace")
-        size = _size_of(here(path))
+        size, where = _size_of(here(path)), path
+        if size is None and record is not None and (moved_to := _moved_to(record)):
+            size, where = _size_of(here(moved_to)), moved_to
         if record is not None and record.state not in _ENDED:
             yield ReprocessedFile(shown, "unfinished", record.id)
         elif size is None:
             yield ReprocessedFile(shown, "missing")
         else:
-            entries.append(_entry(config, path, signature, size))
+            entries.append(_entry(config, path, signature, size, where))
     if not entries:
         return
     fates = [EnqueueResult.ENQUEUED] * len(entries) if is_dry_run else broker.enqueue(entries).results
     for entry, fate in zip(entries, fates, strict=True):
         assert fate is EnqueueResult.ENQUEUED, fate  # the ids are new, and `always` ignores the ledger
         yield ReprocessedFile(entry.job.filepath, "enqueued", None if is_dry_run else entry.job.id)
+
+
+def _moved_to(record: Record) -> bytes:
+    """Where the file was moved to: after this job, or before it, if this job was enqueued for the moved file."""
+    job = decode_or_none(record.raw)
+    return record.moved_to or (job.path if job is not None else b"")
 
 
 def _size_of(path: bytes) -> int | None:
@@ -131,7 +139,8 @@ def _size_of(path: bytes) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _entry(config: Config, path: bytes, signature: str, size: int) -> Entry:
+def _entry(config: Config, path: bytes, signature: str, size: int, where: bytes) -> Entry:
+    """`path` is the file's path in the ledger, `where` its path now, if a worker has moved it."""
     queue = priority_chooser(config)(path)
-    job = file_job(path, size=size, priority=queue, now=datetime.now(UTC), signature=signature)
+    job = file_job(where, size=size, priority=queue, now=datetime.now(UTC), signature=signature)
     return Entry(job, queue, Version(path, signature), always=True)
