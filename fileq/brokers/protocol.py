@@ -141,6 +141,11 @@ class Broker(Protocol):
         Atomicity: each job. Repeat: False. Kill -9: each job is in `scheduled` or in its queue."""
         ...
 
+    def relocate(self, moves: Sequence[tuple[str, bytes]]) -> list[bool]:
+        """Writes where the file of each job (id, path) is now. False for a job that is not completed or dead.
+
+        Atomicity: each job. Repeat: the same. Kill -9: each record has the old or the new path."""
+
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         """Registered slots without a heartbeat, with what they hold. Only reads.
 

@@ -165,6 +165,7 @@ class Record(Struct, frozen=True):
     queued: int = 0  # copies of the job in queues that are counted as produced or adopted
     deferred: str = ""  # why it was deferred last; empty once it has been settled in another way
     deferred_count: int = 0
+    moved_to: bytes = b""  # where a worker moved the file after the job had ended
 
 
 class LedgerEntry(Struct, frozen=True):

@@ -317,7 +317,8 @@ class Config(Section, frozen=True):
     @property
     def paths(self) -> Paths:
         """Maps the producers' paths to this machine and checks them against the allowed roots."""
-        return Paths(self.producer.scan_dir, self.worker.path_map, self.worker.allowed_roots)
+        worker = self.worker
+        return Paths(self.producer.scan_dir, worker.path_map, worker.allowed_roots, worker.after.folders)
 
     @property
     def broker_kind(self) -> str:

@@ -63,6 +63,7 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     batch_id: str | None = None
     error: str | None = None
     failed_at: str | None = None
+    first_error: str | None = None  # of a dead job that was put back: the error that it had died of
     unknown: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name=_UNKNOWN)
 
     @property
@@ -76,6 +77,11 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     def payload_value(self) -> Any:
         """The payload as Python values; None if there is no payload."""
         return None if self.payload is UNSET else msgspec.json.decode(self.payload)
+
+    def at(self, path: bytes) -> Job:
+        """A copy of this job about the same file at another path."""
+        text, b64 = _path_fields(path)
+        return self.but(filepath=text, filepath_b64=b64)
 
     def but(self, **changes: Any) -> Job:
         """A copy of this job with some fields changed."""
@@ -161,10 +167,7 @@ def file_job(
     path: bytes, *, size: int, priority: str, now: datetime, signature: str | None = None, id: str = ""
 ) -> Job:
     """A new job about a file. A path that is not UTF-8 is kept in filepath_b64."""
-    try:
-        text, b64 = path.decode(), None
-    except UnicodeDecodeError:
-        text, b64 = path.decode(errors="backslashreplace"), base64.b64encode(path).decode()
+    text, b64 = _path_fields(path)
     return Job(
         id=checked_id(id) if id else str(uuid.uuid4()),
         filepath=text,
@@ -177,6 +180,14 @@ def file_job(
         signature=signature,
         filepath_b64=b64,
     )
+
+
+def _path_fields(path: bytes) -> tuple[str, str | None]:
+    """filepath and filepath_b64."""
+    try:
+        return path.decode(), None
+    except UnicodeDecodeError:
+        return path.decode(errors="backslashreplace"), base64.b64encode(path).decode()
 
 
 def typed_job(type: str, payload: Any, *, priority: str, now: datetime, id: str = "") -> Job:

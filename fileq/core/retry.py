@@ -171,11 +171,15 @@ def _after_failure(
 
 
 def _after_vanishing(claim: Claim, failed: Failed, policy: Policy, now_ms: int) -> Settlement:
-    """A missing file does not come back by waiting: no retry, and no failure is counted."""
+    """A missing file does not come back by waiting: no retry, and no failure is counted. The error that a job died of
+    before it was put back stays in the text: it is the one that has to be fixed."""
     assert claim.job is not None
     if policy.skips_vanished:
         return settlement.skip_vanished(claim)
     error = _as_text(failed.error)
+    if first := claim.job.first_error:
+        note = f"; put back, but {error}"
+        error = first if first.endswith(note) else _as_text(first[: ERROR_MAX - len(note)] + note)
     return settlement.bury_vanished(claim, dead(claim.job, error, now_ms), error=error, kind=failed.kind)
 
 
@@ -211,4 +215,4 @@ def _as_text(error: str) -> str:
 
 def dead(job: Job, error: str, now_ms: int) -> bytes:
     """The bytes of the job as a dead letter."""
-    return encode(job.but(error=error, failed_at=rfc3339_ms(now_ms)))
+    return encode(job.but(error=error, failed_at=rfc3339_ms(now_ms), first_error=None))

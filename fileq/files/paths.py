@@ -1,4 +1,4 @@
-"""Where a job's file is for this worker: maps the producer's paths, and holds the roots they must be under.
+"""Where a job's file is for this worker: maps the producer's paths, and holds the directories they must be under.
 
 Only computes on path names; reads no file.
 """
@@ -10,14 +10,22 @@ from collections.abc import Mapping, Sequence
 
 
 class Paths:
-    """The `path_map` and `allowed_roots` of one worker. Without roots, the mapped `scan_dir` is the only one."""
+    """The `path_map` and `allowed_roots` of one worker. Without roots, the mapped `scan_dir` is the only one.
 
-    def __init__(self, scan_dir: str, path_map: Mapping[str, str], allowed_roots: Sequence[str]) -> None:
+    `folders` are those that files are moved to after their job. A job that is retried runs there, so files in them are
+    allowed too. A folder above a root allows nothing more."""
+
+    def __init__(
+        self, scan_dir: str, path_map: Mapping[str, str], allowed_roots: Sequence[str], folders: Sequence[str] = ()
+    ) -> None:
         pairs = ((os.fsencode(theirs), os.fsencode(ours)) for theirs, ours in path_map.items())
         cleaned = ((theirs.rstrip(b"/"), ours.rstrip(b"/")) for theirs, ours in pairs)
         self._map = sorted(cleaned, key=lambda pair: len(pair[0]), reverse=True)
         given = tuple(os.path.abspath(os.fsencode(root)) for root in allowed_roots)
         self.roots = given or (self.here(os.path.abspath(os.fsencode(scan_dir))),)
+        absolute = (os.path.abspath(os.fsencode(folder)) for folder in folders)
+        self.folders = tuple(folder for folder in absolute if not any(_is_in(root, folder) for root in self.roots))
+        self.allowed = (*self.roots, *self.folders)
 
     def here(self, path: bytes) -> bytes:
         """This worker's path for a producer's path: replaces the longest matching prefix."""
@@ -35,8 +43,14 @@ class Paths:
         return path
 
     def relative(self, path: bytes) -> str:
-        """The path below its root, which globs match; the whole path if it is below no root."""
-        for root in self.roots:
-            if path.startswith(root.rstrip(b"/") + b"/"):
-                return os.fsdecode(path[len(root.rstrip(b"/")) + 1 :])
-        return os.fsdecode(path.lstrip(b"/"))
+        """The path below its root, which globs match; the whole path if it is below no root. A moved file has the same
+        path below its folder as it had below its root."""
+        above = next((root for root in self.roots if _is_in(path, root)), b"")
+        folders = [folder for folder in self.folders if _is_in(path, folder) and len(folder) > len(above)]
+        above = max(folders, key=len, default=above)
+        return os.fsdecode(path[len(above.rstrip(b"/")) :].lstrip(b"/"))
+
+
+def _is_in(path: bytes, directory: bytes) -> bool:
+    """Whether the path is the directory or below it."""
+    return path == directory or path.startswith(directory.rstrip(b"/") + b"/")

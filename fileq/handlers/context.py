@@ -80,6 +80,7 @@ class JobView(Struct, frozen=True):
     batch_id: str | None
     error: str | None
     failed_at: str | None
+    first_error: str | None
 
 
 _MAX_TIMEOUT_S = 36_500 * 86_400.0  # as in the configuration; a datetime can still represent the deadline

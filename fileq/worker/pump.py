@@ -76,7 +76,7 @@ class Pump:
             monotonic=monotonic,
         )
         self._calls = CallsInFlight(broker, worker.count)
-        self._post_actions = PostActions(worker.after, paths, emit)
+        self._post_actions = PostActions(worker.after, paths, broker.relocate, emit)
         self.is_quiet = False  # claims nothing any more
         self.is_underfilled = True  # the last claim brought fewer jobs than it could: wait for a wake-up
         self.paused: frozenset[str] = frozenset()

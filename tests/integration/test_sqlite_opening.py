@@ -156,7 +156,7 @@ def test_an_older_database_is_migrated_after_a_backup(path: Path, monkeypatch):
 
 def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path):
     make_database(path, "a")
-    for column in ("deferred", "deferred_count"):
+    for column in ("deferred", "deferred_count", "moved_to"):
         run_sql(path, f"ALTER TABLE records DROP COLUMN {column}")
     run_sql(path, "DROP TABLE breaker_resets", "PRAGMA user_version = 2")
     with closing(open_sqlite(a_config(path))) as broker:

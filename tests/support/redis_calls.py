@@ -131,6 +131,11 @@ def _due_now(store: Store) -> Invocation:
     return lambda broker: broker.due_now(["deferred", "later", "unknown"])
 
 
+def _relocate(store: Store) -> Invocation:
+    (id, _), _ = buried(store)
+    return lambda broker: broker.relocate([(id, b"/failed/a"), ("unknown", b"/failed/b")])
+
+
 def _revive(store: Store) -> Invocation:
     (id, raw), (garbage_id, garbage) = buried(store)
     again = encode(decode(raw).but(error=None, failed_at=None))
@@ -209,6 +214,7 @@ CALLS = (
     BrokerCall("renew", _renew),
     BrokerCall("promote", _promote, lambda answer: 0),
     BrokerCall("due_now", _due_now, lambda answer: [False] * len(answer)),
+    BrokerCall("relocate", _relocate),
     BrokerCall("reap", _reaping(recovered), _fenced),
     BrokerCall("reap by retry", _reaping(lambda c: retry(c, c.raw, delay_ms=500, error="died", died=True)), _fenced),
     BrokerCall("reap by bury", _reaping(lambda c: burial(c, died=True)), _fenced),

@@ -134,6 +134,17 @@ def test_a_vanished_file_is_a_dead_letter_at_once_without_a_failure() -> None:
     assert (job.error, job.retries, settled.kind) == ("file vanished", 1, "FileVanished")
 
 
+def test_the_first_error_of_a_job_that_was_put_back_is_kept_when_its_file_vanished() -> None:
+    error = "ValueError: no"
+    for _ in range(2):
+        settled = decide(claim_of(first_error=error), VANISHED, POLICY, now_ms=NOW_MS)
+        job = decode(settled.next_raw)
+        error = job.error or ""
+        assert (error, job.first_error) == ("ValueError: no; put back, but file vanished", None)
+    other = decode(decide(claim_of(first_error=error, retries=3), Failed("x", "X"), POLICY, now_ms=NOW_MS).next_raw)
+    assert (other.error, other.first_error) == ("x", None)
+
+
 def test_a_vanished_file_can_be_skipped() -> None:
     policy = msgspec.structs.replace(POLICY, skips_vanished=True)
     claim = claim_of(retries=1)

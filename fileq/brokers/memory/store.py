@@ -51,6 +51,7 @@ class MemoryRecord(msgspec.Struct):
     is_cancel_requested: bool = False
     deferred: str = ""
     deferred_count: int = 0
+    moved_to: bytes = b""
     expires_ms: int | None = None
 
     def add_attempt(self, attempt: Attempt) -> None:

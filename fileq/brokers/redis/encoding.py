@@ -130,6 +130,7 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
         is_cancel_requested=fields.get(b"cancel") == b"1",
         deferred=word(b"deferred"),
         deferred_count=number(b"deferred_count"),
+        moved_to=fields.get(b"moved_to", b""),
     )
 
 

@@ -43,10 +43,11 @@ def rebuild_holes(connection: sqlite3.Connection) -> None:
 
 
 def _add_deferrals(connection: sqlite3.Connection) -> None:
-    """From 2 to 3: why and how often a job was deferred, and the resets of breakers. SQLite adds such columns without
-    rewriting the rows."""
+    """From 2 to 3: why and how often a job was deferred, where its file was moved to, and the resets of breakers.
+    SQLite adds such columns without rewriting the rows."""
     connection.execute("ALTER TABLE records ADD COLUMN deferred TEXT NOT NULL DEFAULT ''")
     connection.execute("ALTER TABLE records ADD COLUMN deferred_count INTEGER NOT NULL DEFAULT 0")
+    connection.execute("ALTER TABLE records ADD COLUMN moved_to BLOB NOT NULL DEFAULT x''")
     connection.execute("CREATE TABLE breaker_resets (route TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID")
 
 

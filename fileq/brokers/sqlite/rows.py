@@ -51,6 +51,7 @@ class RecordRow(msgspec.Struct):
     expires_ms: int | None = None
     deferred: str = ""
     deferred_count: int = 0
+    moved_to: bytes = b""
 
     def add_attempt(self, attempt: Attempt) -> None:
         self.attempt_count += 1
@@ -75,6 +76,7 @@ class RecordRow(msgspec.Struct):
             queued=self.queued,
             deferred=self.deferred,
             deferred_count=self.deferred_count,
+            moved_to=self.moved_to,
         )
 
 

@@ -200,8 +200,11 @@ def purge(broker: FullBroker) -> int:
 
 
 def revival(dead: StoredJob, queue: str) -> Revival:
+    """The job as new. If its file was moved after it had died, the job is for the file where it is now."""
     assert dead.job is not None
-    fresh = dead.job.but(retries=0, recoveries=0, error=None, failed_at=None)
+    fresh = dead.job.but(retries=0, recoveries=0, error=None, failed_at=None, first_error=dead.error or None)
+    if dead.record is not None and dead.record.moved_to:
+        fresh = fresh.at(dead.record.moved_to)
     return Revival(dead.raw, dead.id, encode(fresh), queue)
 
 

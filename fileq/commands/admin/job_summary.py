@@ -35,6 +35,7 @@ class JobSummary(Struct, frozen=True):
     is_job: bool = True
     deferred: str = ""
     deferred_count: int = 0
+    moved_to: str = ""
 
 
 class AttemptSummary(Struct, frozen=True):
@@ -92,6 +93,7 @@ def summarize(raw: bytes, record: Record | None, *, state: State, queue: str = "
         due=stamp(record.due_ms) if record is not None else None,
         deferred=record.deferred if record is not None and state is State.RETRYING else "",
         deferred_count=record.deferred_count if record is not None else 0,
+        moved_to=record.moved_to.decode(errors="backslashreplace") if record is not None else "",
     )
 
 

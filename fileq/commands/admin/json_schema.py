@@ -58,6 +58,7 @@ JOB_FIELDS = (
     ("is_job", "boolean: false for bytes that are not a job"),
     ("deferred", "string: why a retrying job waits without having been tried; empty if an attempt failed"),
     ("deferred_count", "number: how often the job was deferred"),
+    ("moved_to", "string: where worker.after moved the file after the job had ended; empty if it did not"),
 )
 HISTORY_FIELDS = (
     ("job", "object: as in `fileq admin list --json`"),

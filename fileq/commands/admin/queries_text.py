@@ -60,6 +60,7 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
         ("id", Cell(printable(job.id), "bold")),
         ("state", state),
         ("file", printable(job.filepath)),
+        ("moved to", printable(job.moved_to)),
         ("type", printable(job.type or "")),
         ("size", plural(job.filesize, "byte") if job.filepath or not job.is_job else ""),
         ("version", printable(history.signature or "")),
@@ -175,6 +176,8 @@ def _version_lines(version: VersionTrace, screen: Screen, at_ms: int) -> list[st
     due = f", due {_when(job.due, at_ms)}" if job.state in ("scheduled", "retrying") else ""
     on = f" on {printable(job.worker)} since {_when(job.started, at_ms)}" if job.state == "running" else ""
     lines.append(f"  now {state}{ended}{due}{on}")
+    if job.moved_to:
+        lines.append(f"  moved to {printable(job.moved_to)}")
     return lines
 
 

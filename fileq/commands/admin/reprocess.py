@@ -142,13 +142,15 @@ def _enqueue(
         if len(entries) == room:
             break
         shown = path.decode(errors="backslashreplace")
-        size = _size_of(here(path))
+        size, where = _size_of(here(path)), path
+        if size is None and record is not None and (moved_to := _moved_to(record)):
+            size, where = _size_of(here(moved_to)), moved_to
         if record is not None and record.state not in ENDED:
             yield ReprocessedFile(shown, "unfinished", record.id)
         elif size is None:
             yield ReprocessedFile(shown, "missing")
         else:
-            entries.append(_entry(config, path, signature, size))
+            entries.append(_entry(config, path, signature, size, where))
     if not entries:
         return
     fates = [EnqueueResult.ENQUEUED] * len(entries) if is_dry_run else broker.enqueue(entries).results
@@ -160,6 +162,12 @@ def _enqueue(
             yield ReprocessedFile(entry.job.filepath, "enqueued", entry.job.id)
 
 
+def _moved_to(record: Record) -> bytes:
+    """Where the file was moved to: after this job, or before it, if this job was enqueued for the moved file."""
+    job = decode_or_none(record.raw)
+    return record.moved_to or (job.path if job is not None else b"")
+
+
 def _size_of(path: bytes) -> int | None:
     """The size of the file; None if it is not a regular file."""
     try:
@@ -169,7 +177,8 @@ def _size_of(path: bytes) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _entry(config: Config, path: bytes, signature: str, size: int) -> Entry:
+def _entry(config: Config, path: bytes, signature: str, size: int, where: bytes) -> Entry:
+    """`path` is the file's path in the ledger, `where` its path now, if a worker has moved it."""
     queue = priority_chooser(config)(path)
-    job = file_job(path, size=size, priority=queue, now=datetime.now(UTC), signature=signature)
+    job = file_job(where, size=size, priority=queue, now=datetime.now(UTC), signature=signature)
     return Entry(job, queue, Version(path, signature), always=True)

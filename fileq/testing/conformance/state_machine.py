@@ -160,8 +160,9 @@ class BrokerMachine(ComparedBrokers):
 
     @rule(limit=st.sampled_from([1, 2, 500]), ids=st.lists(st.sampled_from(ALL_IDS), max_size=4))
     def promote(self, limit: int, ids: Sequence[str] = ()) -> None:
-        """Promotes the jobs that are due, after some are made due by their ids."""
+        """Promotes the jobs that are due, after some are made due and the files of some are moved."""
         self.same(lambda broker: broker.due_now(ids))
+        self.same(lambda broker: broker.relocate([(id, b"/done/%d" % limit) for id in ids]))
         self.same(lambda broker: broker.promote(limit))
 
     @rule(sweep=st.booleans())
