@@ -1,22 +1,18 @@
 """Stops a function that runs in this process when its time is over, for fileq.testing.run.
 
 A worker kills the child process of a handler that is out of time. A test can't run its handler in a child: it would
-lose its monkeypatches, and results and exceptions would be copies. So an exception is raised in the thread that runs
-the function, and again every REPEAT_S until the function has ended. It is no Exception, so that `except Exception:` in
-a handler does not catch it.
+lose its monkeypatches, and results and exceptions would be copies. So the handler of a signal raises an exception in the
+function, and again every REPEAT_S until the function has ended. This also interrupts time.sleep(), locks and system
+calls. It is no Exception, so that `except Exception:` in a handler does not catch it. SIGALRM and the timers of the
+process stay untouched: pytest-timeout uses them.
 
-In the main thread the handler of a signal raises it, which also interrupts time.sleep(), locks and system calls.
-SIGALRM and the timers of the process stay untouched: pytest-timeout uses them. In any other thread it is raised between
-two steps of Python code, so a blocking call delays it.
-
-Not stopped: a call into C code that neither returns nor looks for signals, and code that catches BaseException and goes
-on for ever.
+Not stopped: a function outside the main thread, where Python runs no handlers of signals; a call into C code that
+neither returns nor looks for signals; and code that catches BaseException and goes on for ever.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import signal
 import threading
 from collections.abc import Callable
@@ -38,8 +34,9 @@ def call_within(function: Callable[[], Any], timeout_s: float, *, grace_s: float
 
     The stop comes `grace_s` after the timeout, for a function that enforces the timeout itself. The traceback of
     TimedOut shows where the function was."""
-    is_main = threading.current_thread() is threading.main_thread()
-    alarm = _SignalAlarm() if is_main else _ThreadAlarm()
+    if threading.current_thread() is not threading.main_thread():
+        return function()
+    alarm = _Alarm()
     watch = _Watch(alarm, timeout_s + grace_s)
     try:
         watch.start()
@@ -59,7 +56,7 @@ def call_within(function: Callable[[], Any], timeout_s: float, *, grace_s: float
     return result
 
 
-def _end(watch: _Watch, alarm: _SignalAlarm | _ThreadAlarm) -> None:
+def _end(watch: _Watch, alarm: _Alarm) -> None:
     """Afterwards nothing is raised any more. An exception that was requested before may still be raised in here."""
     while True:
         with contextlib.suppress(TimeIsOver):
@@ -68,7 +65,7 @@ def _end(watch: _Watch, alarm: _SignalAlarm | _ThreadAlarm) -> None:
             return
 
 
-class _SignalAlarm:
+class _Alarm:
     """Raises TimeIsOver in the main thread, in the handler of a signal."""
 
     def __init__(self) -> None:
@@ -88,26 +85,10 @@ class _SignalAlarm:
             raise TimeIsOver
 
 
-class _ThreadAlarm:
-    """Raises TimeIsOver in the thread that creates it, between two steps of Python code."""
-
-    def __init__(self) -> None:
-        self.is_armed = self.has_rung = False
-        self._thread = ctypes.c_ulong(threading.get_ident())
-
-    def ring(self) -> None:
-        self.has_rung = True
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(TimeIsOver))
-
-    def close(self) -> None:
-        """Takes back an exception that was requested and not raised yet."""
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, None)
-
-
 class _Watch:
     """A thread that rings the alarm when the time is over, and again until end()."""
 
-    def __init__(self, alarm: _SignalAlarm | _ThreadAlarm, after_s: float) -> None:
+    def __init__(self, alarm: _Alarm, after_s: float) -> None:
         self._alarm = alarm
         self._after_s = min(max(0.0, after_s), threading.TIMEOUT_MAX)
         # A lock instead of an Event: release() is one step, which no exception can interrupt half-way.

@@ -78,13 +78,13 @@ def test_a_handler_is_stopped_at_its_timeout(handler: Callable[..., Any]) -> Non
     assert 0.2 <= time.monotonic() - started_s < ENOUGH_S
 
 
-@pytest.mark.parametrize("handler", [busy, swallowing, translating])
-def test_a_handler_in_another_thread_is_stopped_too(handler: Callable[..., Any]) -> None:
+def test_outside_the_main_thread_a_handler_runs_to_its_end() -> None:
+    def handler(job: fileq.JobView, context: fileq.Context) -> int:
+        time.sleep(0.2)
+        return 7
+
     with ThreadPoolExecutor(1) as threads:
-        for _ in range(3):
-            error = threads.submit(fileq.testing.run, handler, timeout=0.2).exception(ENOUGH_S)
-            assert isinstance(error, TimedOut)
-        assert threads.submit(fileq.testing.run, lambda job, context: 7).result(ENOUGH_S) == 7
+        assert threads.submit(fileq.testing.run, handler, timeout=0.05).result(ENOUGH_S) == 7
 
 
 def test_the_traceback_shows_where_the_handler_was() -> None:
