@@ -1,7 +1,7 @@
 """Stops a function that runs in this process when its time is over, for fileq.testing.run.
 
 A worker kills the child process of a handler that is out of time. A test can't run its handler in a child: it would
-lose its monkeypatches, and results and exceptions would be copies. So the handler of a signal raises an exception in the
+lose its monkeypatches, and results and exceptions would be copies. So a signal handler raises an exception in the
 function, and again every REPEAT_S until the function has ended. This also interrupts time.sleep(), locks and system
 calls. It is no Exception, so that `except Exception:` in a handler does not catch it. SIGALRM and the timers of the
 process stay untouched: pytest-timeout uses them.
