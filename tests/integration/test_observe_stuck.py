@@ -51,7 +51,7 @@ class StandingPump:
 
     def start(self): ...
 
-    def turn(self, may_claim):
+    def turn(self):
         self.goes_on.wait()
         self.is_idle = True
         return 0
