@@ -30,7 +30,7 @@ class TimeIsOver(BaseException):
 
 
 def call_within(function: Callable[[], Any], timeout_s: float, *, grace_s: float = 0.0) -> Any:
-    """What the function returns or raises. Once it was stopped, always TimedOut, whatever it made of the stop.
+    """What the function returns or raises. Once it was stopped, always raises TimedOut, also if it caught the stop.
 
     The stop comes `grace_s` after the timeout, for a function that enforces the timeout itself. The traceback of
     TimedOut shows where the function was."""
