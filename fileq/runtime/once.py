@@ -24,6 +24,7 @@ from fileq.core.process_events import RoleStopping
 from fileq.core.text import printable
 from fileq.handlers.routes import Routes
 from fileq.producer.producer import Producer, check_scan_dir
+from fileq.runtime.fatal_error import FatalError
 from fileq.runtime.observers import Observers, to_all
 from fileq.runtime.produce_once import ProducerSummary, describe, produce_once
 from fileq.runtime.roles import load_routes, start_broker, stop_in_time
@@ -96,7 +97,9 @@ class _Run:
         self._ended = 0  # attempts
         self._dead: list[tuple[str, str]] = []  # (id, error) of the first dead jobs
         self._emit = emit = to_all(emit, self._count)
-        self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit)
+        self._fatal = FatalError()
+        on_failure = self._fatal.report
+        self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit, on_failure=on_failure)
         producer = Producer(loaded.config, broker, broker, emit=emit, is_once=True) if is_producing else None
         self._producer = producer
         self._rate_limit_key = loaded.config.producer.rate_limit_key
@@ -130,6 +133,7 @@ class _Run:
                 for service in services:
                     service.start()
                 thread.start()
+                self._fatal.wake_with(signals.end_wait)
                 self.is_interrupted = signals.wait()
                 if self.is_interrupted:
                     self._emit(RoleStopping())
@@ -144,8 +148,9 @@ class _Run:
             thread.join()
         if self._producer is not None:
             self._producer.close()
-        if self._error is not None:
-            raise self._error
+        error = self._fatal.error or self._error
+        if error is not None:
+            raise error
 
     def _work(self, ended: Callable[[], None]) -> None:
         try:
