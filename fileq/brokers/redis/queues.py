@@ -49,6 +49,18 @@ _SETTLE_RESULTS = {result.value.encode(): result for result in SettleResult}
 _encoder = msgspec.json.Encoder()
 
 
+class _Lease(msgspec.Struct):
+    lease_ms: int = 0
+
+
+_lease_decoder = msgspec.json.Decoder(_Lease)
+
+
+def _lease_ms(info: bytes) -> int:
+    """How long a heartbeat of this worker lasts; 0 if it does not say."""
+    return _lease_decoder.decode(info).lease_ms
+
+
 class RedisQueues:
     """protocol.Broker on Redis."""
 
@@ -195,11 +207,15 @@ class RedisQueues:
 
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store, keys = self._store, self._store.keys
-        slots = sorted({slot.decode() for slot in store.call("HKEYS", keys.workers)})
-        if sweep:
-            slots = sorted({*slots, *store.unregistered_slots()})
-        is_alive = store.calls([("EXISTS", keys.heartbeat(slot)) for slot in slots])
-        silent = [slot for slot, alive in zip(slots, is_alive, strict=True) if not alive]
+        flat = store.call("HGETALL", keys.workers)
+        leases_ms = {slot.decode(): _lease_ms(info) for slot, info in zip(flat[::2], flat[1::2], strict=True)}
+        slots = sorted({*leases_ms, *(store.unregistered_slots() if sweep else ())})
+        left_ms = dict(zip(slots, store.calls([("PTTL", keys.heartbeat(slot)) for slot in slots]), strict=True))
+        # No heartbeat lasts longer than its lease: the server's clock has stepped back. A slot that is alive renews it
+        # long before the end of this one.
+        stale = [slot for slot in slots if 0 < leases_ms.get(slot, 0) < left_ms[slot]]
+        store.calls([("PEXPIRE", keys.heartbeat(slot), leases_ms[slot]) for slot in stale])
+        silent = [slot for slot in slots if left_ms[slot] == -2]
         lists = store.calls([("LRANGE", keys.processing(slot), 0, -1) for slot in silent])
         return [Suspect(slot, self._claims_of(slot, raws)) for slot, raws in zip(silent, lists, strict=True)]
 
