@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from fileq.brokers.producer_registry import ProducerRegistry
 from fileq.brokers.replies import PendingReply
 from fileq.brokers.types import (
     CancelResult,
@@ -217,7 +218,7 @@ class Inspector(Protocol):
         ...
 
     def overview(self, hours: int = 2) -> Overview:
-        """The census, the front of each queue, the workers and the counters of the last hours. Only reads.
+        """The census, the front of each queue, workers, producers and the counters of the last hours. Only reads.
 
         At most two round trips. The census is of one moment; the rest is read right after it."""
         ...
@@ -321,7 +322,7 @@ class Repairer(Protocol):
         ...
 
 
-class FullBroker(Broker, Inspector, Repairer, Protocol):
+class FullBroker(Broker, Inspector, Repairer, ProducerRegistry, Protocol):
     """What open_broker returns."""
 
     def examine(self, *, permissions: bool = False) -> list[Finding]:

@@ -27,7 +27,9 @@ from fileq.producer.producer import Producer, check_scan_dir
 from fileq.runtime.fatal_error import FatalError
 from fileq.runtime.observers import Observers, to_all
 from fileq.runtime.produce_once import ProducerSummary, describe, produce_once
+from fileq.runtime.producer_service import ReportLoop
 from fileq.runtime.roles import load_routes, start_broker, stop_in_time
+from fileq.runtime.service import Service
 from fileq.runtime.signals import StopSignals
 from fileq.runtime.terminal import Show, live_line
 from fileq.runtime.worker_build import build_worker
@@ -102,6 +104,9 @@ class _Run:
         self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit, on_failure=on_failure)
         producer = Producer(loaded.config, broker, broker, emit=emit, is_once=True) if is_producing else None
         self._producer = producer
+        self._services: list[Service] = [*self._worker.services]
+        if producer is not None:
+            self._services.append(ReportLoop(loaded.config, producer, broker, emit=emit))
         self._rate_limit_key = loaded.config.producer.rate_limit_key
         self._timeout_s = loaded.config.worker.shutdown_timeout
         self._census: Census | None = None
@@ -126,7 +131,7 @@ class _Run:
 
     def go(self) -> None:
         """Returns when all work is done or was stopped, and all services have ended."""
-        services = self._worker.services
+        services = self._services
         with closing(StopSignals()) as signals:
             thread = threading.Thread(target=self._work, args=(signals.end_wait,), name="once", daemon=True)
             try:

@@ -30,9 +30,9 @@ from fileq.runtime.broker_watch import BrokerWatch
 from fileq.runtime.fatal_error import FatalError
 from fileq.runtime.live_worker import LiveWorker
 from fileq.runtime.observers import Observers
-from fileq.runtime.outage import longest_pause_s, without_outages
+from fileq.runtime.outage import without_outages
 from fileq.runtime.produce_once import produce_once, progress
-from fileq.runtime.producer_service import ProducerService
+from fileq.runtime.producer_service import ProducerService, reported
 from fileq.runtime.reload import Reloader
 from fileq.runtime.service import Service
 from fileq.runtime.signals import StopSignals
@@ -49,9 +49,7 @@ def run_producer(loaded: Loaded, read: Callable[[], Loaded]) -> int:
         emit = observers.emit
         with closing(start_broker(loaded, emit)) as broker:
             observers.watch_broker(broker)
-            producer = Producer(config, broker, broker, emit=emit)
-            pause_s = longest_pause_s(config.worker.heartbeat_ttl)
-            service = ProducerService(producer, emit=emit, longest_pause_s=pause_s)
+            service = ProducerService(config, Producer(config, broker, broker, emit=emit), broker, emit=emit)
             run_until_signal([service], Reloader(loaded, read, None, emit), observers, broker, FatalError())
     return 0
 
@@ -68,7 +66,8 @@ def run_producer_once(loaded: Loaded) -> int:
             if is_shown:  # the progress line shows what the info lines would repeat
                 observers.logs.demotes = is_info
             producer = Producer(config, broker, broker, emit=observers.emit, is_once=True)
-            summary = produce_once(producer, tick)
+            with reported(config, producer, broker, emit=observers.emit):
+                summary = produce_once(producer, tick)
             producer.close()
         print(summary)
     if producer.problem:
@@ -101,8 +100,7 @@ def run_worker(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, *, is_p
             services = list(worker.services)
             if is_producing:
                 producer = Producer(config, broker, broker, emit=emit)
-                pause_s = longest_pause_s(config.worker.heartbeat_ttl)
-                services.append(ProducerService(producer, emit=without_outages(emit), longest_pause_s=pause_s))
+                services.append(ProducerService(config, producer, broker, emit=without_outages(emit)))
             live = LiveWorker(worker, services, build)
             run_until_signal(services, Reloader(loaded, read, live, emit), observers, broker, fatal, routes)
     return 0

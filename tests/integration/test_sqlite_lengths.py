@@ -83,6 +83,7 @@ def test_the_migration_from_schema_1_lists_the_holes(directory: Path) -> None:
     with closing(sqlite3.connect(path)) as old:
         old.execute("DROP TABLE holes")
         old.execute("DROP TABLE breaker_resets")
+        old.execute("DROP TABLE producers")
         old.execute("ALTER TABLE records DROP COLUMN deferred")
         old.execute("ALTER TABLE records DROP COLUMN deferred_count")
         old.execute("ALTER TABLE records DROP COLUMN moved_to")

@@ -11,6 +11,7 @@ from fileq.brokers.sqlite import SqliteBroker, database, database_schema, open_s
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from fileq.files import mounts
 from fileq.testing.conformance.builders import deferred, worker_info
+from fileq.testing.conformance.producers_tests import producer_info
 from tests.support.sqlite_process import a_config, a_worker, an_entry
 
 VERSION = database_schema.VERSION  # before a test adds a schema
@@ -158,7 +159,7 @@ def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path):
     make_database(path, "a")
     for column in ("deferred", "deferred_count", "moved_to"):
         run_sql(path, f"ALTER TABLE records DROP COLUMN {column}")
-    run_sql(path, "DROP TABLE breaker_resets", "PRAGMA user_version = 2")
+    run_sql(path, "DROP TABLE breaker_resets", "DROP TABLE producers", "PRAGMA user_version = 2")
     with closing(open_sqlite(a_config(path))) as broker:
         broker.register({"w1": worker_info()})
         [claim] = broker.settle_and_claim([], ["w1"]).claims
@@ -166,6 +167,16 @@ def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path):
         [record] = broker.records(["a"])
         assert (record.deferred_count, record.state) == (1, "retrying")
     assert run_sql(Path(f"{path}.backup-v2"), "SELECT id FROM records") == [("a",)]
+
+
+def test_producers_can_report_after_the_migration_of_schema_3(path: Path):
+    make_database(path, "a")
+    run_sql(path, "DROP TABLE producers", "PRAGMA user_version = 3")
+    with closing(open_sqlite(a_config(path))) as broker:
+        broker.report_producer("p1", producer_info(), 30_000)
+        assert [view.id for view in broker.producers()] == ["p1"]
+        assert broker.census().pending["low"] == 1
+    assert run_sql(Path(f"{path}.backup-v3"), "SELECT id FROM records") == [("a",)]
 
 
 def test_a_failed_migration_leaves_the_old_schema(path: Path, monkeypatch):

@@ -4,6 +4,7 @@ import re
 
 from fileq.core.job import Version
 from fileq.testing.conformance.builders import an_entry, completed, dead, enqueue, register
+from fileq.testing.conformance.producers_tests import producer_info
 from tests.support.redis_store import Store
 
 # key → type, with {} for the variable parts of a key.
@@ -25,6 +26,7 @@ TABLE = {
     "{prefix}:stats:{hour}": "hash",
     "{prefix}:paused": "set",
     "{prefix}:breaker_resets": "hash",
+    "{prefix}:producers": "hash",
 }
 
 
@@ -52,6 +54,7 @@ def fill(store: Store) -> None:
     assert broker.settle_and_claim([], ["busy"]).claims
     broker.pause("low")
     broker.reset_breaker("mail")
+    broker.report_producer("p1", producer_info(), 60_000)
 
 
 def types_of(store: Store) -> dict[str, str]:

@@ -10,6 +10,7 @@ from fileq.brokers.types import LedgerEntry, Revival
 from fileq.core.job import Version, decode, encode
 from fileq.core.settlement import cancel, complete, release
 from fileq.testing.conformance.builders import an_entry, burial, deferred, failed, foreign, recovered, worker_info
+from fileq.testing.conformance.producers_tests import producer_info
 from tests.support.redis_calls import leaving
 from tests.support.redis_store import config_on
 from tests.support.waiting import wait_until
@@ -95,6 +96,11 @@ def _inspect_and_repair(broker: RedisBroker) -> None:
     assert broker.update_ledger([(b"/data/a", entry, LedgerEntry((("s2", "x"),)))]) == [True]
     broker.reset_breaker("mail")
     assert broker.breaker_resets() == {"mail": 1}
+    broker.report_producer("p1", producer_info(), 1)
+    wait_until(lambda: not broker.producers(), what="the lease has ended")
+    broker.report_producer("p2", producer_info(), 60_000)
+    assert [view.id for view in broker.producers()] == ["p2"]
+    broker.remove_producer("p2")
     assert broker.hourly(2)
     assert len(broker.overview().workers) == 1
     ids = [id for page in broker.ids() for id in page]

@@ -26,6 +26,7 @@ class Keys:
         self.ledger = f"{prefix}:ledger"
         self.paused = f"{prefix}:paused"
         self.breaker_resets = f"{prefix}:breaker_resets"
+        self.producers = f"{prefix}:producers"
         self.rate_limit = config.producer.rate_limit_key
         self.events = f"{prefix}:events"
         self.records = f"{prefix}:job:"
@@ -71,7 +72,8 @@ class Keys:
         """On Redis Cluster all keys must share one hash slot, because every script touches several of them."""
         from redis.crc import key_slot
 
-        keys = (*self.fixed, self.breaker_resets, self.records, self.processing("x"), self.heartbeat("x"))
+        of_slot = self.processing("x"), self.heartbeat("x")
+        keys = (*self.fixed, self.breaker_resets, self.producers, self.records, *of_slot)
         hash_slots = {key: key_slot(key.encode()) for key in keys}
         # A pattern needs a hash tag of its own: without one, the worker ID would select the hash slot.
         wrong = sorted(key for key in keys if hash_slots[key] != hash_slots[self.workers] or "{" not in key)

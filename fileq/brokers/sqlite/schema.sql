@@ -1,4 +1,4 @@
--- Schema 3. Applied as a whole, in one transaction, to an empty file. No semicolons in comments: they end a statement.
+-- Schema 4. Applied as a whole, in one transaction, to an empty file. No semicolons in comments: they end a statement.
 -- Every place holds the raw bytes of its jobs. Everything more that is known of a job is in its record.
 -- Changing a comment inside a statement changes the text that SQLite stores in the file.
 
@@ -102,6 +102,14 @@ CREATE TABLE paused (queue TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE breaker_resets (
     route  TEXT PRIMARY KEY,
     number INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- What each producer reported last, for operators. A report counts until its lease ends.
+CREATE TABLE producers (
+    id             TEXT PRIMARY KEY,
+    info           BLOB NOT NULL,           -- JSON
+    boot           TEXT NOT NULL,
+    alive_until_ms INTEGER NOT NULL         -- CLOCK_MONOTONIC of that boot
 ) WITHOUT ROWID;
 
 -- The producers' shared rate limit. It has one row after the first permit.

@@ -28,6 +28,7 @@ from fileq.testing.conformance import (
     ledger_tests,
     overview_tests,
     pause_tests,
+    producers_tests,
     promote_tests,
     rate_limit_tests,
     reap_tests,
@@ -73,6 +74,7 @@ class BrokerConformance:
     TestLedger = _tests_of(ledger_tests)
     TestOverview = _tests_of(overview_tests)
     TestPause = _tests_of(pause_tests)
+    TestProducers = _tests_of(producers_tests)
     TestPromote = _tests_of(promote_tests)
     TestRateLimit = _tests_of(rate_limit_tests)
     TestReap = _tests_of(reap_tests)
