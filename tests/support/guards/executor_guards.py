@@ -5,8 +5,8 @@ from tests.support.guards.guard import Guard
 FOLDER = "fileq/worker/executors/"
 EXECUTOR, HANDLE, CHILD = (f"{FOLDER}process/{name}.py" for name in ("executor", "child_handle", "child"))
 THREAD, STOP = f"{FOLDER}thread.py", f"{FOLDER}stop_request.py"
-LIMITS, STOPS, DEATHS = (
-    f"tests/integration/test_executors_process_{name}.py::test_" for name in ("limits", "stops", "deaths")
+LIMITS, STOPS, DEATHS, RESULTS = (
+    f"tests/integration/test_executors_process_{name}.py::test_" for name in ("limits", "stops", "deaths", "outcomes")
 )
 HANDLES, THREADS = (f"tests/integration/test_executors_{name}.py::test_" for name in ("child_handle", "thread"))
 OUTCOMES = "tests/unit/test_executors_outcomes.py::test_"
@@ -59,6 +59,14 @@ PROCESS_GUARDS = (
         "        if handle.was_task_read or handle.stop_request",
         "        if True or handle.stop_request",
         DEATHS + "a_task_whose_child_was_killed_before_it_read_it_is_given_to_the_next",
+    ),
+    Guard(
+        "A task that can't be sent to a child fails alone",
+        "one strange job ends the worker",
+        EXECUTOR,
+        "        except UnsendableTask as error:\n",
+        "        except ZeroDivisionError as error:\n",
+        RESULTS + "a_task_that_cannot_be_sent_is_a_permanent_failure_and_its_child_runs_the_next",
     ),
     Guard(
         "An abandoned task is killed",

@@ -5,6 +5,7 @@ from tests.support.guards.guard import Guard, Promise
 from tests.support.guards.redis_guards import LUA
 
 RESTORE, SEARCH = f"{LUA}restore.lua", f"{LUA}prelude/search.lua"
+CHECKS, PERMISSIONS = f"{LUA}prelude/checks.lua", "tests/integration/test_redis_permissions.py::"
 LONG_LISTS = "tests/integration/test_redis_long_lists.py::"
 
 
@@ -49,6 +50,22 @@ REDIS_REPAIR_GUARDS = (
         "  return searched > ENOUGH\n",
         "  return false\n",
         LONG_LISTS + "test_jobs_in_the_middle_of_a_long_queue_are_cancelled",
+    ),
+    Guard(
+        "A key of the wrong type is refused before anything changes",
+        "a script stops halfway, and a job is in two places or in none",
+        CHECKS,
+        "  if found ~= kind and found ~= 'none' then\n",
+        "  if false then\n",
+        PERMISSIONS + "test_a_key_of_the_wrong_type_is_refused_and_nothing_changes",
+    ),
+    Guard(
+        "A missing permission is refused before anything changes",
+        "a script stops halfway, and a job is in two places or in none",
+        CHECKS,
+        "    if not redis.acl_check_cmd(command, key) then",
+        "    if false then",
+        PERMISSIONS + "test_each_missing_permission_is_found_before_anything_changes",
     ),
     Guard(
         "A walk that may have skipped elements proves nothing",
