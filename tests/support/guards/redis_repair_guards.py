@@ -14,8 +14,18 @@ def guard(promise: Promise, file: str, text: str, mutant: str) -> Guard:
 
 
 REDIS_REPAIR_GUARDS = (
-    guard(promises.REVIVED_ONCE, f"{LUA}revive.lua", "FAR or position and 1 or 0", "FAR or 1"),
-    guard(promises.DISCARDED_ONCE, f"{LUA}discard.lua", "FAR or position and 1 or 0", "FAR or 1"),
+    guard(
+        promises.REVIVED_ONCE,
+        f"{LUA}revive.lua",
+        "= find(DEAD, raw, -1, ARGV[a + 5])\n",
+        "= find(DEAD, raw, -1, ARGV[a + 5]) or 0\n",
+    ),
+    guard(
+        promises.DISCARDED_ONCE,
+        f"{LUA}discard.lua",
+        "raw, -1, ARGV[own_args + 2 * i])\n",
+        "raw, -1, ARGV[own_args + 2 * i]) or 0\n",
+    ),
     guard(promises.IN_ITS_PLACE, RESTORE, "lost[job.record] or is_there(job)", "lost[job.record]"),
     guard(promises.RESTORED_ONCE, RESTORE, " or lost[job.record] or is_there(job)", " or is_there(job)"),
     guard(promises.BALANCED, f"{LUA}balance.lua", "if drift ~= tonumber(ARGV[own_args + 3]) then return 0 end\n", ""),
