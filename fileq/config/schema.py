@@ -148,6 +148,9 @@ class WorkerSettings(Section, frozen=True):
         int | None, SizeKind(), 'memory limit of a child process with its descendants, e.g. 512MB; "" = no limit'
     ] = None
     allow_commands: Annotated[bool, "run shell commands that jobs contain (jobs of type command)"] = False
+    pass_environment: Annotated[
+        tuple[Filled, ...], "variables with secrets of fileq, such as REDIS_PASSWORD, that handlers and commands get"
+    ] = ()
     backoff: Annotated[
         BackoffSettings,
         "delays between attempts; or a list of delays, [1s, 10s, 1m], used exactly; the last one repeats",
