@@ -1,5 +1,7 @@
 """Which files the SQLite broker opens, which it refuses, and which errors trouble with the file becomes."""
 
+import errno
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -111,10 +113,14 @@ def test_a_network_file_system_is_refused(path: Path, monkeypatch):
     assert not path.exists()
 
 
-def test_the_error_for_a_lock_file_that_cannot_be_created_names_it(path: Path):
-    Path(f"{path}-lock").symlink_to(path.parent / "no" / "such")
+def test_the_error_for_a_lock_file_that_cannot_be_created_names_it(path: Path, monkeypatch):
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), f"{path}-lock")
+
+    path.touch()
+    monkeypatch.setattr(os, "open", full)
     with pytest.raises(BrokerUnavailable, match=f"{path}-lock; check the permissions"):
-        open_sqlite(a_config(path))
+        open_sqlite(a_config(path), create=False)
 
 
 def test_a_database_removed_while_in_use_takes_no_more_jobs(path: Path, broker: SqliteBroker):

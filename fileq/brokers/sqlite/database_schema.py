@@ -13,6 +13,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 
+from fileq.brokers.sqlite.file_access import NEW_MODE
 from fileq.core.errors import BrokerError, BrokerUnavailable
 
 VERSION = 4
@@ -151,6 +152,7 @@ def _back_up(connection: sqlite3.Connection, path: str) -> None:
     unfinished = path + ".unfinished"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(unfinished)
+    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, NEW_MODE))
     copy = sqlite3.connect(unfinished)
     try:
         connection.backup(copy)
