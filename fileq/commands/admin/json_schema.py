@@ -121,8 +121,8 @@ DLQ_REPORT_FIELDS = (
     ("is_dry_run", "boolean"),
     (
         "results[]",
-        "id, result (retried, deleted, refused, unknown; would_retry or would_delete with --dry-run), filepath, "
-        "reason; at most 1000 with --all",
+        "id, result (retried, deleted, refused, unknown if there is no such job; would_retry or would_delete with "
+        "--dry-run), filepath, reason; at most 1000 with --all",
     ),
 )
 PURGE_FIELDS = (
