@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fileq.brokers.sqlite import SqliteBroker, database, database_schema, open_sqlite
+from fileq.brokers.types import AdmitRequest
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from fileq.files import mounts
 from fileq.testing.conformance.builders import deferred, worker_info
@@ -158,7 +159,9 @@ def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path):
     make_database(path, "a")
     for column in ("deferred", "deferred_count", "moved_to"):
         run_sql(path, f"ALTER TABLE records DROP COLUMN {column}")
-    run_sql(path, "DROP TABLE breaker_resets", "PRAGMA user_version = 2")
+    for table in ("breaker_resets", "holders", "route_windows"):
+        run_sql(path, f"DROP TABLE {table}")
+    run_sql(path, "PRAGMA user_version = 2")
     with closing(open_sqlite(a_config(path))) as broker:
         broker.register({"w1": worker_info()})
         [claim] = broker.settle_and_claim([], ["w1"]).claims
@@ -166,6 +169,16 @@ def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path):
         [record] = broker.records(["a"])
         assert (record.deferred_count, record.state) == (1, "retrying")
     assert run_sql(Path(f"{path}.backup-v2"), "SELECT id FROM records") == [("a",)]
+
+
+def test_jobs_of_schema_3_can_be_admitted_after_the_migration(path: Path):
+    make_database(path, "a")
+    run_sql(path, "DROP TABLE holders", "DROP TABLE route_windows", "PRAGMA user_version = 3")
+    with closing(open_sqlite(a_config(path))) as broker:
+        broker.register({"w1": worker_info()})
+        [claim] = broker.settle_and_claim([], ["w1"]).claims
+        request = AdmitRequest("mail", "w1", claim.raw, max_running_total=1, rate=1)
+        assert [answer.result for answer in broker.admit([request, request])] == ["admitted", "admitted"]
 
 
 def test_a_failed_migration_leaves_the_old_schema(path: Path, monkeypatch):
