@@ -96,6 +96,8 @@ class MemoryStore:
         self.breaker_resets: Counter[str] = Counter()
         self.producers: dict[str, tuple[int, ProducerInfo]] = {}  # id → when its lease ends, what it reported
         self.rate_window: tuple[int, int] = (0, 0)  # when it ends, permits taken in it
+        self.holders: dict[str, dict[str, bytes]] = defaultdict(dict)  # route → slot → the raw that was admitted
+        self.route_windows: dict[str, tuple[int, int]] = {}  # route → when its window ends, jobs started in it
         self.order = ClaimOrder(self.queue_names, config.worker.starvation_share)
         self.waiters: set[LocalWaiter] = set()
         self.subscriptions: set[MemorySubscription] = set()

@@ -13,6 +13,7 @@ from itertools import chain
 import msgspec
 
 from fileq.brokers import wire_events
+from fileq.brokers.clocks import FULL_WAIT_MS
 from fileq.brokers.redis.encoding import (
     as_claim,
     id_in,
@@ -27,6 +28,9 @@ from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
+    Admission,
+    AdmitRequest,
+    AdmitResult,
     Enqueued,
     EnqueueResult,
     Entry,
@@ -173,6 +177,18 @@ class RedisQueues:
         slot, tokens = row[0].decode(), self._store.tokens
         tokens[slot] += 1
         return as_claim(row, tokens[slot], self._store.keys)
+
+    def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
+        if not requests:
+            return []
+        layout = self._store.keys
+        keys = chain.from_iterable((*layout.of_route(r.route), layout.processing(r.slot)) for r in requests)
+        args: list[Argument] = []
+        for r in requests:
+            args += (r.slot, r.raw, r.max_running_total, r.rate, r.window_ms)
+        before, after, _, _ = layout.split_patterns()
+        rows = self._store.run("admit", tuple(keys), (before, after, FULL_WAIT_MS, *args))
+        return [Admission(AdmitResult(word.decode()), wait_ms) for word, wait_ms in rows]
 
     # renew, promote, reap
 

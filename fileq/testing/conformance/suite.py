@@ -11,8 +11,9 @@ from types import ModuleType
 
 import pytest
 
-from fileq.brokers.protocol import Waiter
+from fileq.brokers.notifications import Waiter
 from fileq.testing.conformance import (
+    admit_tests,
     bury_tests,
     cancel_tests,
     census_tests,
@@ -59,6 +60,7 @@ class BrokerConformance:
 
     To leave a group out, set it to None in the subclass: `TestOverview = None`."""
 
+    TestAdmit = _tests_of(admit_tests)
     TestBury = _tests_of(bury_tests)
     TestCancel = _tests_of(cancel_tests)
     TestCensus = _tests_of(census_tests)
