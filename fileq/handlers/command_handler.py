@@ -21,7 +21,8 @@ from fileq.core.errors import Permanent
 from fileq.core.job import Job
 from fileq.handlers.context import Context
 from fileq.handlers.outcomes import CommandFailed, TimedOut, one_line
-from fileq.handlers.subprocesses import ProcessResult, Tail, run_process
+from fileq.handlers.subprocesses import ProcessResult, run_process
+from fileq.handlers.tail import Tail
 
 TAIL = 16 * 1024  # bytes kept of stdout and of stderr
 _MAX_JSON = 30 * 1024  # bytes of JSON for each of the two, so that both fit into a result

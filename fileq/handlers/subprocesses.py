@@ -21,6 +21,7 @@ from typing import Literal
 from msgspec import Struct
 
 from fileq.handlers.context import CancelFlag
+from fileq.handlers.tail import Tail
 
 TERM_GRACE_S = 3.0  # from SIGTERM to SIGKILL of a cancelled program; shorter than CANCEL_GRACE_S of the executors
 _POLL_EVERY_S = 0.05  # the longest time until a cancellation is seen
@@ -39,27 +40,6 @@ class ProcessResult(Struct, frozen=True):
     stdout: Tail
     stderr: Tail
     stopped: Literal["", "cancelled", "timeout"] = ""
-
-
-class Tail:
-    """The last bytes of a stream."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept = bytearray()
-        self.is_cut = False
-
-    def add(self, chunk: bytes) -> None:
-        self._kept += chunk
-        if len(self._kept) > self._limit:
-            del self._kept[: -self._limit]
-            self.is_cut = True
-
-    def text(self) -> str:
-        kept = bytes(self._kept)
-        if self.is_cut:
-            kept = kept.lstrip(bytes(range(0x80, 0xC0)))  # the rest of a character that was cut
-        return ("…" if self.is_cut else "") + kept.decode("utf-8", "replace")
 
 
 def run_process(
