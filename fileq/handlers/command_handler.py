@@ -21,6 +21,7 @@ from fileq.core.errors import Permanent
 from fileq.core.job import Job
 from fileq.handlers.context import Context
 from fileq.handlers.outcomes import CommandFailed, TimedOut, one_line
+from fileq.handlers.output import current_sink
 from fileq.handlers.subprocesses import ProcessResult, run_process
 from fileq.handlers.tail import Tail
 
@@ -91,9 +92,15 @@ def _run(arguments: list[bytes], name: str, values: dict[str, bytes], context: C
     environment = {**os.environb, **{NAMES[name].encode(): value for name, value in values.items()}}
     if context.traceparent:
         environment[b"TRACEPARENT"] = context.traceparent.encode()
+    sink = current_sink()
     try:
         result = run_process(
-            arguments, environment, cancelled=context.cancelled, timeout_s=context.time_left, tail=TAIL
+            arguments,
+            environment,
+            cancelled=context.cancelled,
+            timeout_s=context.time_left,
+            tail=TAIL,
+            on_output=sink.write if sink is not None else None,
         )
     except ValueError as error:
         raise Permanent(f"the job can't be handed to a command: {error}") from error

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -49,8 +49,10 @@ def run_process(
     cancelled: CancelFlag,
     timeout_s: float,
     tail: int,
+    on_output: Callable[[bytes], None] | None = None,
 ) -> ProcessResult:
     """Start a program and wait for its end; stop it on cancellation or timeout. `tail` bytes of each stream are kept.
+    `on_output` gets what it prints, while it runs.
 
     Raises OSError or ValueError if it can't be started."""
     ends_s = time.monotonic() + timeout_s
@@ -67,7 +69,7 @@ def run_process(
         _RUNNING.add(spawned.pid)
     with spawned as process:
         try:
-            with contextlib.closing(_Watch(process, tail)) as watch:
+            with contextlib.closing(_Watch(process, tail, on_output)) as watch:
                 return watch.until_end(cancelled, ends_s)
         finally:
             # Before Popen reaps it: until then the kernel gives its number to no other group.
@@ -86,7 +88,8 @@ def _kill_running() -> None:
 
 
 class _Watch:
-    def __init__(self, process: subprocess.Popen[bytes], tail: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], tail: int, on_output: Callable[[bytes], None] | None) -> None:
+        self._on_output = on_output
         assert process.stdout is not None
         assert process.stderr is not None
         self._pid = process.pid
@@ -139,6 +142,8 @@ class _Watch:
                 self._selector.unregister(fd)
             return False
         self._tails[fd].add(chunk)
+        if self._on_output is not None:
+            self._on_output(chunk)
         return True
 
     def _exit_status(self) -> tuple[int | None] | None:

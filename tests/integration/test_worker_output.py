@@ -144,6 +144,15 @@ def test_a_flood_is_bounded_and_counted(setup: WorkerSetup) -> None:
     assert max(len(line["text"]) for line in lines) == 4097
 
 
+def test_what_a_command_prints_is_logged_and_kept(setup: WorkerSetup) -> None:
+    route = '{type: shell, command: [sh, -c, "echo out; echo err >&2; exit 3"], max_retries: 0}'
+    program = setup.worker(count=1, handlers=f"[{route}]")
+    setup.enqueue("shell", "job-1")
+    setup.wait_for(State.DEAD, ["job-1"])
+    assert sorted(setup.record("job-1").attempts[0].output.splitlines()) == ["err", "out"]
+    assert sorted(line["text"] for line in program.events("handler.printed")) == ["err", "out"]
+
+
 def test_without_capture_handlers_print_to_stderr_of_the_worker(setup: WorkerSetup) -> None:
     program = started(setup, capture_output="false")
     setup.enqueue("complains", "job-1")
