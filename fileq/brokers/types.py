@@ -207,6 +207,7 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
     outcome: str
     error: str = ""
     traceback: str = ""
+    output: str = ""  # the end of what the handler printed, if the attempt failed
 
 
 class Record(Struct, frozen=True):

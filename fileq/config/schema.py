@@ -147,6 +147,7 @@ class WorkerSettings(Section, frozen=True):
     max_memory: Annotated[
         int | None, SizeKind(), 'memory limit of a child process with its descendants, e.g. 512MB; "" = no limit'
     ] = None
+    capture_output: Annotated[bool, "log what handlers print as events; false: to the worker's stderr as it is"] = True
     allow_commands: Annotated[bool, "run shell commands that jobs contain (jobs of type command)"] = False
     pass_environment: Annotated[
         tuple[Filled, ...], "variables with secrets of fileq, such as REDIS_PASSWORD, that handlers and commands get"

@@ -21,7 +21,9 @@ from fileq.core.errors import Permanent
 from fileq.core.job import Job
 from fileq.handlers.context import Context
 from fileq.handlers.outcomes import CommandFailed, TimedOut, one_line
-from fileq.handlers.subprocesses import ProcessResult, Tail, run_process
+from fileq.handlers.output import current_sink
+from fileq.handlers.subprocesses import ProcessResult, run_process
+from fileq.handlers.tail import Tail
 
 TAIL = 16 * 1024  # bytes kept of stdout and of stderr
 _MAX_JSON = 30 * 1024  # bytes of JSON for each of the two, so that both fit into a result
@@ -98,9 +100,15 @@ def _run(
         environment.pop(os.fsencode(variable), None)
     if context.traceparent:
         environment[b"TRACEPARENT"] = context.traceparent.encode()
+    sink = current_sink()
     try:
         result = run_process(
-            arguments, environment, cancelled=context.cancelled, timeout_s=context.time_left, tail=TAIL
+            arguments,
+            environment,
+            cancelled=context.cancelled,
+            timeout_s=context.time_left,
+            tail=TAIL,
+            on_output=sink.write if sink is not None else None,
         )
     except ValueError as error:
         raise Permanent(f"the job can't be handed to a command: {error}") from error

@@ -73,6 +73,7 @@ JOB_FIELDS = (
     ("deferred", "string: why a retrying job waits without having been tried; empty if an attempt failed"),
     ("deferred_count", "number: how often the job was deferred"),
     ("moved_to", "string: where worker.after moved the file after the job had ended; empty if it did not"),
+    ("output", "string: the end of what the last attempt of a dead job printed; empty if nothing"),
 )
 HISTORY_FIELDS = (
     ("job", "object: as in `fileq admin list --json`"),
@@ -82,7 +83,7 @@ HISTORY_FIELDS = (
     ("is_cancel_requested", "boolean"),
     ("payload", "the payload of the job, or null"),
     ("result", "the result that the handler returned, or null"),
-    ("attempts[]", "number, started, ended, duration_s, worker, outcome, error, traceback (empty if none)"),
+    ("attempts[]", "number, started, ended, duration_s, worker, outcome, error, traceback, output (empty if none)"),
     ("attempts_forgotten", "number: how many of the first attempts are no longer recorded"),
 )
 TRACE_FIELDS = (
