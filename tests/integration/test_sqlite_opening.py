@@ -9,9 +9,10 @@ import pytest
 
 from fileq.brokers.sqlite import SqliteBroker, database, database_schema, open_sqlite
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
+from fileq.core.job import Version
 from fileq.files import mounts
-from fileq.testing.conformance.builders import deferred, worker_info
-from tests.support.sqlite_process import a_config, a_worker, an_entry
+from fileq.testing.conformance.builders import an_entry, deferred, worker_info
+from tests.support.sqlite_process import a_config, a_worker
 
 VERSION = database_schema.VERSION  # before a test adds a schema
 
@@ -156,7 +157,7 @@ def test_an_older_database_is_migrated_after_a_backup(path: Path, monkeypatch):
 
 def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path):
     make_database(path, "a")
-    for column in ("deferred", "deferred_count", "moved_to"):
+    for column in ("deferred", "deferred_count", "moved_to", "after"):
         run_sql(path, f"ALTER TABLE records DROP COLUMN {column}")
     run_sql(path, "DROP TABLE breaker_resets", "PRAGMA user_version = 2")
     with closing(open_sqlite(a_config(path))) as broker:
@@ -166,6 +167,18 @@ def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path):
         [record] = broker.records(["a"])
         assert (record.deferred_count, record.state) == (1, "retrying")
     assert run_sql(Path(f"{path}.backup-v2"), "SELECT id FROM records") == [("a",)]
+
+
+def test_a_version_enqueued_after_the_migration_waits_for_a_job_of_schema_3(path: Path):
+    with closing(SqliteBroker(a_config(path))) as broker:
+        broker.enqueue([an_entry("a", version=Version(b"/data/a", "v1"))])
+    run_sql(path, "ALTER TABLE records DROP COLUMN after", "PRAGMA user_version = 3")
+    with closing(open_sqlite(a_config(path))) as broker:
+        broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))])
+        broker.register({"w1": worker_info(), "w2": worker_info()})
+        claims = broker.settle_and_claim([], ["w1", "w2"]).claims
+        assert [(claim.id, claim.is_blocked) for claim in claims] == [("a", False), ("b", True)]
+        assert [record.after for record in broker.records(["a", "b"])] == [(), ("a",)]
 
 
 def test_a_failed_migration_leaves_the_old_schema(path: Path, monkeypatch):

@@ -15,7 +15,7 @@ from importlib.resources import files
 
 from fileq.core.errors import BrokerError, BrokerUnavailable
 
-VERSION = 3
+VERSION = 4
 APPLICATION_ID = 0x66696C71  # "filq"
 OLDEST_SQLITE = (3, 35, 0)  # RETURNING
 
@@ -51,8 +51,13 @@ def _add_deferrals(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE TABLE breaker_resets (route TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID")
 
 
+def _add_after(connection: sqlite3.Connection) -> None:
+    """From 3 to 4: the earlier jobs of the same file. Jobs of older schemas name none."""
+    connection.execute("ALTER TABLE records ADD COLUMN after BLOB NOT NULL DEFAULT x''")
+
+
 # From each older schema to the next. A migration must not end the transaction it runs in.
-MIGRATIONS: Mapping[int, Migration] = {1: _add_holes, 2: _add_deferrals}
+MIGRATIONS: Mapping[int, Migration] = {1: _add_holes, 2: _add_deferrals, 3: _add_after}
 
 
 def check_sqlite() -> None:

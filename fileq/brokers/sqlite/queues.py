@@ -28,7 +28,7 @@ from fileq.brokers.sqlite.rows import (
 from fileq.brokers.sqlite.settlements import reap, settle
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.subscription import SqliteSubscription
-from fileq.brokers.sqlite.unit_of_work import UnitOfWork
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork, is_blocked
 from fileq.brokers.types import (
     Enqueued,
     EnqueueResult,
@@ -103,7 +103,8 @@ class SqliteQueues:
 
     def _held(self, work: UnitOfWork, slot_row: SlotRow, raw: bytes) -> Claim:
         token = work.change_slot(slot_row).next_token()
-        return claim_of(slot_row.slot, raw, work.record, queue=self._store.queue_names[-1], token=token)
+        claim = claim_of(slot_row.slot, raw, work.record, queue=self._store.queue_names[-1], token=token)
+        return msgspec.structs.replace(claim, is_blocked=is_blocked(work, work.record(claim.id)))
 
     # renew, promote, reap
 
@@ -282,6 +283,8 @@ def _enqueue(work: UnitOfWork, entry: Entry, window: RateWindow) -> EnqueueResul
     else:
         work.push(record, front=False)
     if version is not None:
+        if (earlier := work.ledger.entry(version.path)) is not None:
+            record.jobs_before = earlier.jobs_before(job.id)
         work.ledger.learn(version, job.id)
     work.count("produced")
     work.publish(wire_events.created(job) if work.has_subscribers else b"")
@@ -312,7 +315,7 @@ def _start(work: UnitOfWork, slot_row: SlotRow, queue: str, queued: QueuedRow) -
         work.count("adopted")
     record.state, record.slot, record.queue, record.raw = State.RUNNING, slot_row.slot, queue, raw
     record.started_ms, record.due_ms = work.now_ms, 0
-    claim = Claim(slot_row.slot, token, queue, raw, job, job.id, work.now_ms)
+    claim = Claim(slot_row.slot, token, queue, raw, job, job.id, work.now_ms, is_blocked=is_blocked(work, record))
     work.publish(wire_events.started(claim) if work.has_subscribers else b"")
     return claim
 
