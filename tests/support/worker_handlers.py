@@ -196,6 +196,7 @@ def on_file_after_gate(job, context):
     log("start", job.id)
     while not os.path.exists(os.path.join(HERE, "gate")):
         time.sleep(0.01)
+    log("end", job.id)
 
 
 def in_place(job, context):
