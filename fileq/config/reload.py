@@ -22,7 +22,7 @@ RELOADABLE = (
         f"worker.{name}"
         for name in (
             *("count", "isolation", "reap_interval", "max_retries", "max_recoveries", "timeout", "shutdown_timeout"),
-            *("max_memory", "allow_commands", "backoff", "path_map", "allowed_roots"),
+            *("max_memory", "allow_commands", "backoff", "path_map", "allowed_roots", "pass_environment"),
         )
     ),
 )

@@ -148,6 +148,9 @@ class WorkerSettings(Section, frozen=True):
         int | None, SizeKind(), 'memory limit of a child process with its descendants, e.g. 512MB; "" = no limit'
     ] = None
     allow_commands: Annotated[bool, "run shell commands that jobs contain (jobs of type command)"] = False
+    pass_environment: Annotated[
+        tuple[Filled, ...], "variables with secrets of fileq, such as REDIS_PASSWORD, that handlers and commands get"
+    ] = ()
     backoff: Annotated[
         BackoffSettings,
         "delays between attempts; or a list of delays, [1s, 10s, 1m], used exactly; the last one repeats",
@@ -206,12 +209,7 @@ class ProducerSettings(Section, frozen=True):
     )
     high_priority_exts: Annotated[
         tuple[Extension, ...], "extensions (case-insensitive) of files for the high queue"
-    ] = (
-        ".pdf",
-        ".docx",
-        ".xlsx",
-        ".zip",
-    )
+    ] = (".pdf", ".docx", ".xlsx", ".zip")
     rate_limit_per_sec: Annotated[
         int | None,
         OptionalKind(IntegerKind()),
@@ -287,7 +285,9 @@ class TracingSettings(Section, frozen=True):
 
 class ObservabilitySettings(Section, frozen=True):
     metrics_port: Annotated[Port, "port of /metrics, /healthz and /readyz; 0 = any free port"] = 9090
-    metrics_bind: Annotated[Filled, "address that the port listens on"] = "0.0.0.0"
+    metrics_bind: Annotated[
+        Filled, "address that the port listens on; it has no password: every host that reaches it can read it"
+    ] = "0.0.0.0"
     log_level: Annotated[Literal["debug", "info", "warn", "error"], "debug, info, warn or error"] = "info"
     log_format: Annotated[Literal["auto", "console", "json"], "auto: console on a terminal, else json"] = "auto"
     stats_retention: Annotated[Seconds, "how long hourly counters are kept"] = 30 * 86_400.0

@@ -65,14 +65,18 @@ def command_warnings(command: Sequence[str]) -> Iterator[str]:
             yield f"passes {argument!r} as it stands; only a whole argument is a placeholder"
 
 
-def run_command(command: Sequence[str], job: Job, path: bytes, context: Context) -> dict[str, Any]:
-    """Exit code and output of a configured command, its placeholders replaced by this job's values."""
+def run_command(
+    command: Sequence[str], job: Job, path: bytes, context: Context, hidden: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Exit code and output of a configured command, its placeholders replaced by this job's values.
+
+    The variables in `hidden` are not in its environment."""
     values = _values(job, path, context.attempt)
     arguments = [_argument(argument, values) for argument in command]
-    return _run(arguments, os.path.basename(command[0]), values, context)
+    return _run(arguments, os.path.basename(command[0]), values, context, hidden)
 
 
-def run_shell(job: Job, path: bytes, context: Context) -> dict[str, Any]:
+def run_shell(job: Job, path: bytes, context: Context, hidden: Sequence[str] = ()) -> dict[str, Any]:
     """Exit code and output of the command in the job's payload: a line for the shell, or a list of arguments."""
     payload = job.payload_value
     command = payload.get("command") if isinstance(payload, dict) else None
@@ -83,11 +87,15 @@ def run_shell(job: Job, path: bytes, context: Context) -> dict[str, Any]:
     else:
         raise Permanent(f'the payload must be {{"command": "a line for the shell"}} or a list, and is {payload!r:.200}')
     values = _values(job, path, context.attempt)
-    return _run([argument.encode() for argument in arguments], "the command", values, context)
+    return _run([argument.encode() for argument in arguments], "the command", values, context, hidden)
 
 
-def _run(arguments: list[bytes], name: str, values: dict[str, bytes], context: Context) -> dict[str, Any]:
+def _run(
+    arguments: list[bytes], name: str, values: dict[str, bytes], context: Context, hidden: Sequence[str]
+) -> dict[str, Any]:
     environment = {**os.environb, **{NAMES[name].encode(): value for name, value in values.items()}}
+    for variable in hidden:
+        environment.pop(os.fsencode(variable), None)
     if context.traceparent:
         environment[b"TRACEPARENT"] = context.traceparent.encode()
     try:

@@ -32,6 +32,10 @@ class InvalidMessage(Exception):
     """A child wrote something that the protocol does not allow."""
 
 
+class UnsendableTask(Exception):
+    """A task that can't be made into a message: the fault of that one job."""
+
+
 class ChildHandle:
     """`child` is the fork server's number for the child; 0 while there is none. Times are by time.monotonic()."""
 
@@ -98,12 +102,16 @@ class ChildHandle:
     def send_task(self, number: int, task: Task, kill_at_s: float) -> bool:
         """Give the child its task; False if flush() must send the rest later.
 
-        Raises BrokenPipeError if the child has ended."""
+        Raises BrokenPipeError if the child has ended, and UnsendableTask without any effect."""
+        try:
+            message = framed(number, task)
+        except Exception as error:
+            raise UnsendableTask(f"can't be sent to a child process: {error!r}") from error
         self.task = task
         self.task_number = number
         self.stop_request = StopRequest.NONE
         self.kill_at_s = kill_at_s
-        return self._send(framed(number, task))
+        return self._send(message)
 
     def request_stop(self, request: StopRequest, kill_at_s: float) -> bool:
         """Have the child set context.cancelled; False as for send_task(). Never moves `kill_at_s` to a later time."""

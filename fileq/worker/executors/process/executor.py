@@ -25,7 +25,7 @@ from fileq.core.events import Emit, ignore
 from fileq.core.outcome import Died, Failed
 from fileq.core.units import format_size
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors.process.child_handle import NEVER_S, ChildHandle, InvalidMessage
+from fileq.worker.executors.process.child_handle import NEVER_S, ChildHandle, InvalidMessage, UnsendableTask
 from fileq.worker.executors.process.child_pool import ChildPool
 from fileq.worker.executors.process.descendants import memory_of
 from fileq.worker.executors.process.messages import NUMBER_LIMIT
@@ -133,6 +133,12 @@ class ProcessExecutor:
             is_sent = handle.send_task(self._last_task_number, task, now_s + task.timeout_s)
         except BrokenPipeError:
             self._give_to_next_child(handle)
+            return
+        except UnsendableTask as error:
+            self._ended.append((task, Failed(str(error), "UnsendableTask", is_permanent=True, is_sample=False)))
+            self._clear_task(handle)
+            self._idle.append(handle)
+            self._due_s = 0.0  # there is something to collect
             return
         if handle.kill_at_s < self._due_s:
             self._due_s = handle.kill_at_s

@@ -53,6 +53,7 @@ class ForkServerClient:
                 stdout=_stderr(),
                 stderr=_stderr(),
                 pass_fds=fds,
+                env={name: value for name, value in os.environ.items() if name not in program.hidden_variables},
                 start_new_session=True,
             )
         except BaseException:
