@@ -1,7 +1,7 @@
 """The guards of the Redis broker's admin scripts, of its searches in long lists, and of its connections."""
 
 from tests.support.guards import promises
-from tests.support.guards.guard import Guard, Promise
+from tests.support.guards.guard import SUITE, Guard, Promise
 from tests.support.guards.redis_guards import LUA
 
 RESTORE, SEARCH = f"{LUA}restore.lua", f"{LUA}prelude/search.lua"
@@ -59,7 +59,8 @@ REDIS_REPAIR_GUARDS = (
         SEARCH,
         "window.offset_of[raw] = offset, window.next_copy[offset]",
         "window.offset_of[raw] = offset, offset",
-        LONG_LISTS + "test_the_oldest_of_copies_far_apart_is_revived",
+        SUITE + "TestDeadLetter::test_a_job_twice_in_one_call_is_revived_once",
+        "redis",
     ),
     Guard(
         "A key of the wrong type is refused before anything changes",
