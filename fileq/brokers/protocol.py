@@ -219,7 +219,8 @@ class Inspector(Protocol):
     def pages(self, place: str, size: int = 500) -> Iterator[list[bytes]]:
         """All jobs of a place, oldest first, page by page. Only reads.
 
-        While other processes move jobs, some may be missed or returned twice."""
+        The caller may remove jobs of a page before it takes the next one; that hides no other job. While other
+        processes move jobs, some may be missed or returned twice."""
         ...
 
     def records(self, ids: Sequence[str]) -> list[Record | None]: ...
