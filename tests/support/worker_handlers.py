@@ -134,6 +134,11 @@ def unpicklable(job, context):
     raise Local("a local class")
 
 
+@fileq.handler(type="not_a_number")
+def not_a_number(job, context):
+    return {"ratio": float("nan")}
+
+
 @fileq.handler(type="not_json")
 def not_json(job, context):
     return object()
