@@ -5,6 +5,8 @@ Prints the figures of each as a line of docs/guarantees.md. Ends with 1 if somet
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import secrets
 import sys
@@ -54,8 +56,13 @@ def main() -> int:
     seed = int(os.environ.get("CHAOS_SEED") or secrets.randbelow(1_000_000))
     kind = next(kind for kind in ("redis", "valkey") if available_servers()[kind] is not None)
     print(f"{seconds / 60:g} minutes with {kind}, CHAOS_SEED={seed}", flush=True)
-    failed = False
-    with ThreadPoolExecutor(len(SCENARIOS)) as pool, tempfile.TemporaryDirectory(prefix="fileq-soak-") as scratch:
+    failed, out = False, sys.stdout
+    # The programs of a run print their logs when they end, for the report of a failed test.
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        ThreadPoolExecutor(len(SCENARIOS)) as pool,
+        tempfile.TemporaryDirectory(prefix="fileq-soak-") as scratch,
+    ):
         futures = {}
         for number, (name, scenario) in enumerate(SCENARIOS.items()):
             directory = Path(scratch, str(number))
@@ -63,10 +70,10 @@ def main() -> int:
             futures[name] = pool.submit(scenario, directory, kind, seed, seconds)
         for name, future in futures.items():
             try:
-                print(line_of(name, future.result()), flush=True)
+                print(line_of(name, future.result()), file=out, flush=True)
             except Exception as error:
                 failed = True
-                print(f"{name}: {error!r}", *getattr(error, "__notes__", ()), sep="\n", flush=True)
+                print(f"{name}: {error!r}", *getattr(error, "__notes__", ()), sep="\n", file=out, flush=True)
     return 1 if failed else 0
 
 
