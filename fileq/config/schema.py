@@ -263,6 +263,7 @@ class RouteSettings(Section, frozen=True):
     backoff: Annotated[BackoffSettings | None, "like worker.backoff; keys that are not set are the worker's"] = None
     isolation: Annotated[Isolation | None, "like worker.isolation"] = None
     in_place: Annotated[bool, "the handler may change its file"] = False
+    safe_open: Annotated[bool | None, "give the file as /proc/self/fd/N; default: for commands not in_place"] = None
     give_up_on: Annotated[
         tuple[Annotated[int | str, ExitOrExceptionKind()], ...],
         "exit codes and exceptions after which a job is not retried",

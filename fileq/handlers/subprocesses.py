@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -66,11 +66,14 @@ def run_process(
     arguments: Sequence[bytes],
     environment: Mapping[bytes, bytes],
     *,
+    inherited: Collection[int] = (),
     cancelled: CancelFlag,
     timeout_s: float,
     tail: int,
 ) -> ProcessResult:
     """Start a program and wait for its end; stop it on cancellation or timeout. `tail` bytes of each stream are kept.
+
+    The program inherits the descriptors `inherited`, under their numbers, and no others.
 
     Raises OSError or ValueError if it can't be started."""
     ends_s = time.monotonic() + timeout_s
@@ -82,6 +85,7 @@ def run_process(
             stderr=subprocess.PIPE,
             bufsize=0,
             env=environment,
+            pass_fds=inherited,
             start_new_session=True,
         )
         _RUNNING.add(spawned.pid)
