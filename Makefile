@@ -44,9 +44,10 @@ docs: $(STAMP)  ## write docs/cli.md and the tables of docs/events.md, docs/metr
 	$(BIN)/python -m fileq.observe.reference_tables docs/events.md docs/metrics.md
 	$(BIN)/python -m tests.mutants --table
 
-# Minutes; not in CI. `make mutants MUTANTS=reaper` tries those whose guarantee or file contains the word.
+# Minutes; not in CI. `make mutants MUTANTS=reaper` tries those whose guarantee, file or test contains the word;
+# `make mutants MUTANTS=--continue` leaves out what the last run, which was interrupted, has killed.
 MUTANTS ?=
-mutants: $(STAMP)  ## break each guard of docs/guarantees.md once: its tests must notice
+mutants: $(STAMP)  ## break each guard of docs/guarantees.md once: its test must notice
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 venv: $(STAMP)  ## only the set-up

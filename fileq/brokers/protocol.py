@@ -23,8 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from fileq.brokers.notifications import Subscription, Waiter
+from fileq.brokers.producer_registry import ProducerRegistry
 from fileq.brokers.replies import PendingReply
 from fileq.brokers.types import (
+    Admission,
+    AdmitRequest,
     CancelResult,
     Census,
     Enqueued,
@@ -43,39 +47,6 @@ from fileq.brokers.types import (
 )
 from fileq.core.finding import Finding
 from fileq.core.settlement import Settlement, SettleResult
-
-
-class Waiter(Protocol):
-    """Wakes one pump when a queue may hold a job. Used by one thread, and never claims or moves a job."""
-
-    def fileno(self) -> int:
-        """A descriptor for select or epoll. It is readable when an armed waiter has something to report."""
-        ...
-
-    def arm(self, paused: frozenset[str] = frozenset()) -> float:
-        """Watches every queue except the paused ones. Returns the longest time to wait, in seconds.
-
-        After that time the pump should call settle_and_claim without having been woken. May be repeated at any time.
-        A job pushed before the call wakes the pump too."""
-        ...
-
-    def wait(self, timeout_s: float) -> bool:
-        """Blocks until there may be work (True) or the timeout ends (False)."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Subscription(Protocol):
-    """The events of all processes since the subscription began, in the order of the transitions.
-
-    Delivery is best effort: a kill -9 between a transition and its event loses the event, never the transition."""
-
-    def get(self, timeout_s: float) -> bytes | None:
-        """The next event as JSON, or None after the timeout."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class Broker(Protocol):
@@ -114,6 +85,20 @@ class Broker(Protocol):
         """settle_and_claim in two steps: sends the call now, so that the caller can work until it takes the reply.
 
         All promises of settle_and_claim hold from here on, whether or not the reply is taken."""
+        ...
+
+    def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
+        """Says which claimed jobs of limited routes may run now, in one round trip. Asked before a job starts.
+
+        An admitted job is a holder of its route: slot and raw. A holder counts only while the processing list of its
+        slot holds these bytes, so no other method has to release it; the call that finds a stale one removes it.
+        `rate` is a counter for each route whose window begins with its first job. A window that ends later than
+        `window_ms` from now belongs to an earlier configuration and counts as ended. Nothing is reserved for a job that
+        is refused, and it uses no permit. Changes no job.
+
+        Atomicity: all requests, in their order. No two callers get the last permit.
+        Repeat: an admitted job whose slot still holds it is admitted again, without a second holder or permit.
+        Kill -9: each job is a holder or not. A holder whose process died counts until a reaper has settled its job."""
         ...
 
     def renew(self, holdings: Sequence[tuple[str, bytes]]) -> list[Renewal]:
@@ -217,7 +202,7 @@ class Inspector(Protocol):
         ...
 
     def overview(self, hours: int = 2) -> Overview:
-        """The census, the front of each queue, the workers and the counters of the last hours. Only reads.
+        """The census, the front of each queue, workers, producers and the counters of the last hours. Only reads.
 
         At most two round trips. The census is of one moment; the rest is read right after it."""
         ...
@@ -321,7 +306,7 @@ class Repairer(Protocol):
         ...
 
 
-class FullBroker(Broker, Inspector, Repairer, Protocol):
+class FullBroker(Broker, Inspector, Repairer, ProducerRegistry, Protocol):
     """What open_broker returns."""
 
     def examine(self, *, permissions: bool = False) -> list[Finding]:

@@ -66,6 +66,35 @@ class TurnReply(Struct, frozen=True):
     paused: frozenset[str] = frozenset()  # queues whose jobs are not claimed
 
 
+class AdmitRequest(Struct, frozen=True):
+    """A claimed job of a limited route, which asks to run. A limit of 0 is none.
+
+    At most `max_running_total` jobs of the route run, and at most `rate` of them start in a window of `window_ms`."""
+
+    route: str
+    slot: str
+    raw: bytes
+    max_running_total: int = 0
+    rate: int = 0
+    window_ms: int = 1000
+
+
+class AdmitResult(enum.StrEnum):
+    """What `admit` answered to one request."""
+
+    ADMITTED = "admitted"
+    FULL = "full"  # as many jobs of the route run as `max_running_total` allows
+    THROTTLED = "rate"  # as many jobs of the route have started in this window as `rate` allows
+    LOST = "lost"  # the slot does not hold this job (any more): it must not run
+
+
+class Admission(Struct, frozen=True):
+    """The reply to one request of `admit`."""
+
+    result: AdmitResult
+    wait_ms: int = 0  # when to ask again: the rest of the window for a rate; 0 if the job was admitted
+
+
 class LeaseStatus(enum.StrEnum):
     """What `renew` found for one slot."""
 
@@ -122,6 +151,7 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     breakers: tuple[OpenBreaker, ...] = ()
     is_claiming: bool = True  # False while the breaker of every route is open
     lost_roots: tuple[str, ...] = ()  # why the files of some roots cannot be reached
+    lease_ms: int = 0  # how long a heartbeat lasts; 0 from a worker that does not say
 
 
 class WorkerView(Struct, frozen=True):
@@ -134,6 +164,40 @@ class WorkerView(Struct, frozen=True):
     since_ms: int = 0  # when it claimed that job; 0 if it holds none or the job has no record
 
 
+class ScanInfo(Struct, frozen=True, omit_defaults=True):
+    """A scan of the whole scan_dir that has ended."""
+
+    began_ms: int
+    ended_ms: int
+    found: int  # files that include_globs and exclude_globs select
+    is_complete: bool = True  # no error hid a file from it
+
+
+class ProducerInfo(Struct, frozen=True, omit_defaults=True):
+    """What a producer reports of itself. All times are the producer's clock. Stored as JSON: new fields go to the end
+    and have a default."""
+
+    host: str
+    pid: int
+    started_ms: int
+    version: str
+    roots: tuple[str, ...]  # the directories that it scans
+    state: str = ""  # scanning, watching, held, lost or stuck
+    problem: str = ""  # why a root cannot be scanned
+    held_by: str = ""  # the setting that limits enqueueing at the moment
+    held_since_ms: int = 0
+    last_scan: ScanInfo | None = None
+    enqueued: int = 0  # files since the start
+    waiting: int = 0  # files that were found and are not enqueued yet
+
+
+class ProducerView(Struct, frozen=True):
+    """One producer whose lease has not ended."""
+
+    id: str
+    info: ProducerInfo
+
+
 class Attempt(Struct, frozen=True, omit_defaults=True):
     """One finished attempt in a job's history. Stored as JSON: new fields go to the end and have a default."""
 
@@ -143,6 +207,7 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
     outcome: str
     error: str = ""
     traceback: str = ""
+    output: str = ""  # the end of what the handler printed, if the attempt failed
 
 
 class Record(Struct, frozen=True):
@@ -221,6 +286,7 @@ class Overview(Struct, frozen=True):
     fronts: Mapping[str, bytes]  # the next job of each queue that has one
     workers: tuple[WorkerView, ...]
     hours: Mapping[int, Mapping[str, int]]  # the counters of the last hours, by hours since the epoch
+    producers: tuple[ProducerView, ...] = ()
 
 
 class UnrecordedJob(Struct, frozen=True):

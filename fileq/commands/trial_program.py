@@ -13,7 +13,7 @@ import traceback
 import msgspec
 from msgspec import Struct
 
-from fileq.config import Config
+from fileq.config import Config, secret_variables, without_secrets
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.outcomes import CommandFailed, TimedOut, failed
 from fileq.handlers.routes import Routes
@@ -33,7 +33,8 @@ class _Given(Struct, frozen=True):
 
 def trial_program(config: Config, *, app_dir: str) -> Program:
     """The program that loads the handlers of this configuration for one trial."""
-    return Program(f"{__name__}:load_trial", msgspec.msgpack.encode(_Given(config, app_dir)))
+    argument = msgspec.msgpack.encode(_Given(without_secrets(config), app_dir))
+    return Program(f"{__name__}:load_trial", argument, secret_variables(config.worker.pass_environment))
 
 
 def load_trial(argument: bytes) -> Run:

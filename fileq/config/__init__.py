@@ -13,12 +13,14 @@
 | resolve.py  | rules between keys; what a route inherits from the worker                            |
 | password_file.py | the password in its file, read again when it may have changed                    |
 | load.py     | the steps in order: gather, read, resolve                                            |
+| secret_variables.py | the variables of the environment that hold secrets                             |
 | reload.py   | which settings a running process can take over                                       |
 | show.py     | listings, the example file, the table in the README                                  |
 | edit.py     | one setting changed in the file, comments kept                                       |
 """
 
 from fileq.config.load import Loaded, config_from, describe_broker_choice, load, route_from
+from fileq.config.observability import ObservabilitySettings, TracingSettings
 from fileq.config.password_file import PasswordFile
 from fileq.config.read import Origin
 from fileq.config.reload import changed_keys, with_reloadable
@@ -28,15 +30,14 @@ from fileq.config.schema import (
     BackoffSettings,
     CircuitBreakerSettings,
     Config,
-    ObservabilitySettings,
     ProducerSettings,
     RedisSettings,
     RouteSettings,
     SqliteSettings,
     TlsSettings,
-    TracingSettings,
     WorkerSettings,
 )
+from fileq.config.secret_variables import secret_variables, without_secrets
 from fileq.config.show import ListedSetting, example_yaml, markdown_table, redacted, to_listing
 from fileq.config.value_types import MOVE
 
@@ -68,6 +69,8 @@ __all__ = [
     "markdown_table",
     "redacted",
     "route_from",
+    "secret_variables",
     "to_listing",
     "with_reloadable",
+    "without_secrets",
 ]

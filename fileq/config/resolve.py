@@ -33,7 +33,10 @@ from fileq.core.errors import ConfigError
 from fileq.core.units import format_duration
 
 # Keys below the prefix whose names have no setting.
-_FIXED_NAMES = ("cancelled", "scheduled", "workers", "settled", "ledger", "stats", "paused", "events", "breaker_resets")
+_FIXED_NAMES = (
+    *("cancelled", "scheduled", "workers", "settled", "ledger", "stats", "paused", "events", "breaker_resets"),
+    "producers",
+)
 
 
 class Draft(Struct, frozen=True):

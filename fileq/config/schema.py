@@ -28,10 +28,10 @@ from fileq.config.kinds import (
     mask_credentials,
     split_address,
 )
+from fileq.config.observability import ObservabilitySettings
 from fileq.config.section import AtLeastOne, Key, NotAKey, Section, walk
 from fileq.config.value_types import (
     MOVE,
-    OTLP_URL,
     REDIS_URL,
     After,
     Count,
@@ -42,7 +42,6 @@ from fileq.config.value_types import (
     Glob,
     Isolation,
     Module,
-    Port,
     Priority,
     Seconds,
     SecondsOrZero,
@@ -147,7 +146,11 @@ class WorkerSettings(Section, frozen=True):
     max_memory: Annotated[
         int | None, SizeKind(), 'memory limit of a child process with its descendants, e.g. 512MB; "" = no limit'
     ] = None
+    capture_output: Annotated[bool, "log what handlers print as events; false: to the worker's stderr as it is"] = True
     allow_commands: Annotated[bool, "run shell commands that jobs contain (jobs of type command)"] = False
+    pass_environment: Annotated[
+        tuple[Filled, ...], "variables with secrets of fileq, such as REDIS_PASSWORD, that handlers and commands get"
+    ] = ()
     backoff: Annotated[
         BackoffSettings,
         "delays between attempts; or a list of delays, [1s, 10s, 1m], used exactly; the last one repeats",
@@ -206,12 +209,7 @@ class ProducerSettings(Section, frozen=True):
     )
     high_priority_exts: Annotated[
         tuple[Extension, ...], "extensions (case-insensitive) of files for the high queue"
-    ] = (
-        ".pdf",
-        ".docx",
-        ".xlsx",
-        ".zip",
-    )
+    ] = (".pdf", ".docx", ".xlsx", ".zip")
     rate_limit_per_sec: Annotated[
         int | None,
         OptionalKind(IntegerKind()),
@@ -279,20 +277,6 @@ class RouteSettings(Section, frozen=True):
                 yield "", f"has both {one} and {other}; keep one of them"
         if self.command is not None and not (self.command and self.command[0]):
             yield "command", "is empty; give the program and its arguments"
-
-
-class TracingSettings(Section, frozen=True):
-    enabled: Annotated[bool, "send spans"] = False
-    endpoint: Annotated[str, OTLP_URL, "OTLP collector: http(s)://… or grpc://…"] = ""
-
-
-class ObservabilitySettings(Section, frozen=True):
-    metrics_port: Annotated[Port, "port of /metrics, /healthz and /readyz; 0 = any free port"] = 9090
-    metrics_bind: Annotated[Filled, "address that the port listens on"] = "0.0.0.0"
-    log_level: Annotated[Literal["debug", "info", "warn", "error"], "debug, info, warn or error"] = "info"
-    log_format: Annotated[Literal["auto", "console", "json"], "auto: console on a terminal, else json"] = "auto"
-    stats_retention: Annotated[Seconds, "how long hourly counters are kept"] = 30 * 86_400.0
-    tracing: Annotated[TracingSettings, "OpenTelemetry"] = TracingSettings()
 
 
 class Config(Section, frozen=True):

@@ -12,15 +12,21 @@ import enum
 import hashlib
 import uuid
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from fileq.core.errors import JobError, Undecodable
 
 # The wire name of Job.unknown. A job of another program that has such a field is decoded again, as an unknown field.
 _UNKNOWN = "\x7f"
+
+# Jobs come from other programs too, so each number has bounds: it must fit into a column, a message and a sum.
+COUNT_MAX = 2**31 - 1
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+Bytes: TypeAlias = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Seconds: TypeAlias = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class State(enum.StrEnum):
@@ -45,19 +51,19 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
 
     id: str
     filepath: str
-    filesize: int
+    filesize: Bytes
     priority: str
-    retries: int
+    retries: Count
     creation_time: str
     trace_id: str
     span_id: str
     type: str | None = None
     payload: Raw | UnsetType = UNSET
-    max_retries: int | None = None
-    timeout: float | None = None
+    max_retries: Count | None = None
+    timeout: Seconds | None = None
     process_at: str | None = None
     deadline: str | None = None
-    recoveries: int = 0
+    recoveries: Count = 0
     signature: str | None = None
     filepath_b64: str | None = None
     batch_id: str | None = None
@@ -147,8 +153,6 @@ def _decode_with_unknown(raw: bytes) -> Job:
 def _check(job: Job) -> None:
     if not job.id:
         raise Undecodable("not a job: its id is empty")
-    if job.filesize < 0 or job.retries < 0 or job.recoveries < 0:
-        raise Undecodable("not a job: filesize, retries and recoveries can't be negative")
     if "\0" in job.filepath:
         raise Undecodable("not a job: filepath holds a NUL")
     if job.filepath_b64 is not None:

@@ -191,7 +191,7 @@ class DrainStarted(Event, frozen=True):
 
 
 class WorkerFailed(Event, frozen=True):
-    """A defect in fileq ended the worker's loop; `/healthz` is 503 from now on."""
+    """A defect in fileq ended the worker's loop; the process ends with exit code 1."""
 
     name = "worker.failed"
     level = "error"

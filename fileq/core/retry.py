@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from fileq.core import settlement
 from fileq.core.claim import Claim
-from fileq.core.job import Job, Version, encode, rfc3339_ms
+from fileq.core.job import COUNT_MAX, Job, Version, encode, rfc3339_ms
 from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, FinalOutcome, Outcome, Refused, Released
 from fileq.core.settlement import Settlement
 
@@ -146,7 +146,7 @@ def _after_failure(
     if claim.job is None:
         return _after_refusal(claim, Refused(failed.error, failed.kind), now_ms)
     error = _as_text(failed.error)
-    retries = claim.job.retries + 1
+    retries = min(claim.job.retries + 1, COUNT_MAX)
     allowed = claim.job.max_retries if claim.job.max_retries is not None else policy.max_retries
     job = claim.job.but(retries=retries)
     if failed.is_permanent or retries > allowed:
@@ -157,6 +157,7 @@ def _after_failure(
             kind=failed.kind,
             duration_ms=duration_ms,
             traceback=failed.traceback,
+            output=failed.output,
         )
     pause_s = failed.after_s if failed.after_s is not None else delay_s(policy.backoff, retries, chance)
     return settlement.retry(
@@ -167,6 +168,7 @@ def _after_failure(
         kind=failed.kind,
         duration_ms=duration_ms,
         traceback=failed.traceback,
+        output=failed.output,
     )
 
 
@@ -196,15 +198,24 @@ def _after_death(
     error = _as_text(died.cause)
     if claim.job is None:
         return settlement.bury(claim, claim.raw, error=claim.defect or error, died=True)
-    recoveries = claim.job.recoveries + 1
+    recoveries = min(claim.job.recoveries + 1, COUNT_MAX)
     job = claim.job.but(recoveries=recoveries)
     if recoveries > policy.max_recoveries:
-        return settlement.bury(claim, dead(job, error, now_ms), error=error, duration_ms=duration_ms, died=True)
+        buried = dead(job, error, now_ms)
+        return settlement.bury(claim, buried, error=error, duration_ms=duration_ms, died=True, output=died.output)
     if recoveries == 1:
-        return settlement.release(claim, encode(job), error=error, died=True, duration_ms=duration_ms)
+        return settlement.release(
+            claim, encode(job), error=error, died=True, duration_ms=duration_ms, output=died.output
+        )
     pause_s = delay_s(policy.backoff, recoveries - 1, chance) + (chance(0.0, spread_s) if spread_s else 0.0)
     return settlement.retry(
-        claim, encode(job), delay_ms=round(pause_s * 1000), error=error, duration_ms=duration_ms, died=True
+        claim,
+        encode(job),
+        delay_ms=round(pause_s * 1000),
+        error=error,
+        duration_ms=duration_ms,
+        died=True,
+        output=died.output,
     )
 
 

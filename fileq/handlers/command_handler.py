@@ -23,7 +23,9 @@ from fileq.core.job import Job
 from fileq.handlers.context import Context
 from fileq.handlers.job_file import GivenFile
 from fileq.handlers.outcomes import CommandFailed, TimedOut, one_line
-from fileq.handlers.subprocesses import ProcessResult, Tail, run_process
+from fileq.handlers.output import current_sink
+from fileq.handlers.subprocesses import ProcessResult, run_process
+from fileq.handlers.tail import Tail
 
 TAIL = 16 * 1024  # bytes kept of stdout and of stderr
 _MAX_JSON = 30 * 1024  # bytes of JSON for each of the two, so that both fit into a result
@@ -68,14 +70,18 @@ def command_warnings(command: Sequence[str]) -> Iterator[str]:
             yield f"passes {argument!r} as it stands; only a whole argument is a placeholder"
 
 
-def run_command(command: Sequence[str], job: Job, file: GivenFile, context: Context) -> dict[str, Any]:
-    """Exit code and output of a configured command, its placeholders replaced by this job's values."""
+def run_command(
+    command: Sequence[str], job: Job, file: GivenFile, context: Context, hidden: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Exit code and output of a configured command, its placeholders replaced by this job's values.
+
+    The variables in `hidden` are not in its environment."""
     values = _values(job, file, context.attempt)
     arguments = [_argument(argument, values) for argument in command]
-    return _run(arguments, os.path.basename(command[0]), values, file, context)
+    return _run(arguments, os.path.basename(command[0]), values, file, context, hidden)
 
 
-def run_shell(job: Job, file: GivenFile, context: Context) -> dict[str, Any]:
+def run_shell(job: Job, file: GivenFile, context: Context, hidden: Sequence[str] = ()) -> dict[str, Any]:
     """Exit code and output of the command in the job's payload: a line for the shell, or a list of arguments."""
     payload = job.payload_value
     command = payload.get("command") if isinstance(payload, dict) else None
@@ -86,15 +92,23 @@ def run_shell(job: Job, file: GivenFile, context: Context) -> dict[str, Any]:
     else:
         raise Permanent(f'the payload must be {{"command": "a line for the shell"}} or a list, and is {payload!r:.200}')
     values = _values(job, file, context.attempt)
-    return _run([argument.encode() for argument in arguments], "the command", values, file, context)
+    return _run([argument.encode() for argument in arguments], "the command", values, file, context, hidden)
 
 
 def _run(
-    arguments: list[bytes], name: str, values: dict[str, bytes], file: GivenFile, context: Context
+    arguments: list[bytes],
+    name: str,
+    values: dict[str, bytes],
+    file: GivenFile,
+    context: Context,
+    hidden: Sequence[str],
 ) -> dict[str, Any]:
     environment = {**os.environb, **{NAMES[name].encode(): value for name, value in values.items()}}
+    for variable in hidden:
+        environment.pop(os.fsencode(variable), None)
     if context.traceparent:
         environment[b"TRACEPARENT"] = context.traceparent.encode()
+    sink = current_sink()
     try:
         result = run_process(
             arguments,
@@ -103,6 +117,7 @@ def _run(
             cancelled=context.cancelled,
             timeout_s=context.time_left,
             tail=TAIL,
+            on_output=sink.write if sink is not None else None,
         )
     except ValueError as error:
         raise Permanent(f"the job can't be handed to a command: {error}") from error

@@ -11,7 +11,15 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from fileq.config import BackoffSettings, CircuitBreakerSettings, Config, RouteSettings, inherit_from_worker, route_from
+from fileq.config import (
+    BackoffSettings,
+    CircuitBreakerSettings,
+    Config,
+    RouteSettings,
+    inherit_from_worker,
+    route_from,
+    secret_variables,
+)
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job
 from fileq.core.units import format_duration
@@ -49,6 +57,7 @@ class BoundRoute(Struct, frozen=True):
     give_up_on: tuple[int | str, ...]
     circuit_breaker: CircuitBreakerSettings
     is_async: bool
+    hidden_variables: tuple[str, ...]  # of the environment, which a command does not get
 
     @property
     def is_command(self) -> bool:
@@ -144,6 +153,7 @@ class _Loading:
         self._importer = Importer(app_dir)
         self._names = {route.name for route in config.handlers if route.name is not None}
         self._taken: set[str] = set()
+        self._hidden_variables = secret_variables(config.worker.pass_environment)
         self.problems: list[str] = []
         self.warnings: list[str] = []
 
@@ -211,6 +221,7 @@ class _Loading:
             give_up_on=route.give_up_on,
             circuit_breaker=route.circuit_breaker or self._config.circuit_breaker,
             is_async=function is not None and is_async(function),
+            hidden_variables=self._hidden_variables,
         )
 
     def _name_for(self, where: str, route: RouteSettings) -> str:

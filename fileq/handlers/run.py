@@ -79,7 +79,7 @@ def invoke(
     context = Context(view, cancelled=cancelled, attempt=task.attempt, timeout_s=task.timeout_s, span=span)
     if route.function is None:
         run = run_shell if not route.command else lambda *rest: run_command(route.command, *rest)
-        return run(job, given, context)
+        return run(job, given, context, route.hidden_variables)
     return call(route.function, view, context, loop, is_async=route.is_async)
 
 

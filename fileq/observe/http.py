@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import errno
 import json
-import socket
-import socketserver
 import threading
 from collections.abc import Callable, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Protocol
 
 from fileq.core.errors import ConfigError
 from fileq.core.events import Emit
 from fileq.core.process_events import HttpOpened, HttpPortTaken
+from fileq.observe.bounded_server import REQUEST_TIMEOUT_S, BoundedServer
 from fileq.observe.metrics import CONTENT_TYPE
 
 
@@ -41,8 +40,10 @@ class Endpoints:
         services: Sequence[HealthSource],
         metrics: Callable[[], bytes],
         broker_problem: Callable[[], str] = lambda: "",
+        request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
-        self._server = _Server((bind, port), _handler(services, metrics, broker_problem))
+        handler = _handler(services, metrics, broker_problem)
+        self._server = BoundedServer((bind, port), handler, request_timeout_s)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="http", daemon=True)
         self._thread.start()
@@ -51,23 +52,6 @@ class Endpoints:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, handler)
-
-    def server_bind(self) -> None:
-        # Not HTTPServer.server_bind(), which resolves our own host name and may wait for the DNS.
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = "fileq", self.server_address[1]
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignores clients that disconnect early."""
 
 
 def open_endpoints(
@@ -106,9 +90,10 @@ def _handler(
     class Handler(BaseHTTPRequestHandler):
         server_version = "fileq"
         sys_version = ""
-        timeout = 10  # seconds for a client that connects and sends nothing
 
         def do_GET(self) -> None:
+            if isinstance(self.server, BoundedServer):
+                self.server.request_received(self.request)
             path = self.path.partition("?")[0]
             if path == "/metrics":
                 self._answer(200, metrics(), CONTENT_TYPE)

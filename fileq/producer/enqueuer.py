@@ -25,7 +25,7 @@ from fileq.files.mounts import ScanDirMounts
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.finder.rules import ScanRules
 from fileq.producer.priority import priority_chooser
-from fileq.producer.rate_limit import Throttle, permits_per_window
+from fileq.producer.rate_limit import Hold, Throttle, permits_per_window
 
 BATCH = 500  # files of one broker call
 CALLS_PER_TURN = 4
@@ -82,9 +82,9 @@ class Enqueuer:
         return max(0, UNSENT_MAX - len(self._unsent))
 
     @property
-    def slowed_by(self) -> str:
-        """The setting that limits enqueueing at the moment; "" if none does."""
-        return self._throttle.reason
+    def hold(self) -> Hold | None:
+        """The setting that limits enqueueing at the moment; None if none does or nothing is to be sent."""
+        return self._throttle.hold if self._unsent else None
 
     def left_s(self, now_s: float) -> float:
         """Seconds until something may be sent."""
@@ -147,9 +147,10 @@ class Enqueuer:
 
     def _send(self, entries: list[_Unsent], batch: SentBatch) -> None:
         answer = self._broker.enqueue([unsent.entry for unsent in entries], limit=self._limit)
-        self._throttle.clear_reason()
         if answer.wait_ms:
             self._throttle.window_is_full(self._monotonic(), answer.wait_ms)
+        else:
+            self._throttle.clear()
         for unsent, result in zip(entries, answer.results, strict=True):
             if result is EnqueueResult.THROTTLED:
                 continue

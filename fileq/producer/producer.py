@@ -20,10 +20,11 @@ from fileq.files.mounts import ScanDirMounts
 from fileq.producer.clock_guard import ClockGuard
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.enqueuer import Enqueuer, SentBatch
-from fileq.producer.finder.finder import Finder
+from fileq.producer.finder.finder import EndedScan, Finder
 from fileq.producer.finder.rules import ScanRules
 from fileq.producer.ledger_lookup import LedgerLookup
 from fileq.producer.ledger_sweep import DAY_MS, LedgerSweep
+from fileq.producer.rate_limit import Hold
 from fileq.producer.stability import Stability
 
 IDLE_S = 1.0
@@ -135,9 +136,18 @@ class Producer:
         return len(self._lookup) + len(self._stability) + len(self._enqueuer)
 
     @property
-    def slowed_by(self) -> str:
-        """The setting that limits enqueueing at the moment; "" if none does."""
-        return self._enqueuer.slowed_by
+    def hold(self) -> Hold | None:
+        """The setting that limits enqueueing at the moment; None if none does."""
+        return self._enqueuer.hold
+
+    @property
+    def is_scanning(self) -> bool:
+        return self._finder.is_scanning
+
+    @property
+    def last_scan(self) -> EndedScan | None:
+        """The last scan of the whole scan_dir that ended."""
+        return self._finder.last_scan
 
     @property
     def _may_scan(self) -> bool:

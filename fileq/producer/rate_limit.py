@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 
+from msgspec import Struct
+
 from fileq.config import Config
 
 DEFAULT_ON_REDIS = 100
@@ -23,26 +25,36 @@ def permits_per_window(config: Config) -> int:
     return limit
 
 
+class Hold(Struct, frozen=True):
+    """A setting limits enqueueing, and has done so without a break since then."""
+
+    reason: str
+    since_s: float
+
+
 class Throttle:
-    """Until when enqueueing must wait, and the setting that causes it (`reason`). The caller passes the time."""
+    """Until when enqueueing must wait, and the setting that causes it (`hold`). The caller passes the time."""
 
     def __init__(self) -> None:
         self._until_s = 0.0
-        self.reason = ""
+        self.hold: Hold | None = None
 
     def window_is_full(self, now_s: float, wait_ms: int) -> None:
         """Waits until the window ends: an earlier call would be refused, a later one would waste permits."""
-        self._until_s = now_s + wait_ms / 1000 + random.uniform(0, JITTER_S)
-        self.reason = RATE_LIMIT
+        self._wait(RATE_LIMIT, now_s, wait_ms / 1000 + random.uniform(0, JITTER_S))
 
     def too_many_pending(self, now_s: float) -> None:
-        self._until_s = now_s + PRESSURE_PAUSE_S
-        self.reason = MAX_PENDING
+        self._wait(MAX_PENDING, now_s, PRESSURE_PAUSE_S)
+
+    def _wait(self, reason: str, now_s: float, wait_s: float) -> None:
+        self._until_s = now_s + wait_s
+        if self.hold is None or self.hold.reason != reason:
+            self.hold = Hold(reason, now_s)
 
     def left_s(self, now_s: float) -> float:
         """Seconds still to wait; 0 when enqueueing may continue."""
         return max(0.0, self._until_s - now_s)
 
-    def clear_reason(self) -> None:
-        """A call was accepted: at the moment no setting slows enqueueing down."""
-        self.reason = ""
+    def clear(self) -> None:
+        """A call was accepted completely: at the moment no setting slows enqueueing down."""
+        self.hold = None

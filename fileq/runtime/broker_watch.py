@@ -18,10 +18,9 @@ CHECK_EVERY_S = 1.0
 
 
 class BrokerWatch:
-    """Checks once a second. Calls `on_removed` once, with the reason in `error`."""
+    """Checks once a second. Calls `on_removed` once, with the reason."""
 
-    def __init__(self, broker: Broker, on_removed: Callable[[], None], emit: Emit) -> None:
-        self.error: BrokerRemoved | None = None
+    def __init__(self, broker: Broker, on_removed: Callable[[BrokerRemoved], None], emit: Emit) -> None:
         self._on_removed = on_removed
         self._emit = emit
         self._data = broker if isinstance(broker, RemovableData) else None
@@ -39,8 +38,7 @@ class BrokerWatch:
         try:
             self._data.check_present()
         except BrokerRemoved as error:
-            self.error = error
             self._emit(BrokerDataRemoved(str(error)))
             self._loop.quiet()
-            self._on_removed()
+            self._on_removed(error)
         return CHECK_EVERY_S

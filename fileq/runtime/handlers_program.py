@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct
 
-from fileq.config import Config
+from fileq.config import Config, secret_variables, without_secrets
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.program import Program
@@ -21,9 +21,9 @@ class _Handlers(Struct, frozen=True):
 
 
 def handlers_program(config: Config, *, app_dir: str) -> Program:
-    """The program that loads the handlers of this configuration."""
-    argument = msgspec.msgpack.encode(_Handlers(config, app_dir))
-    return Program(f"{__name__}:load_handlers", argument)
+    """The program that loads the handlers of this configuration. The secrets of fileq are not in it."""
+    argument = msgspec.msgpack.encode(_Handlers(without_secrets(config), app_dir))
+    return Program(f"{__name__}:load_handlers", argument, secret_variables(config.worker.pass_environment))
 
 
 def load_handlers(argument: bytes) -> Run:

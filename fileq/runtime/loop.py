@@ -16,7 +16,9 @@ FAILED_PAUSE_S = 1.0
 
 
 class Loop:
-    """`turn` does the work that is due and returns the seconds until the next turn; `wake` cuts that pause short."""
+    """`turn` does the work that is due and returns the seconds until the next turn; `wake` cuts that pause short.
+
+    `at_end` is called in the same thread after the last turn. It must not raise."""
 
     def __init__(
         self,
@@ -26,9 +28,11 @@ class Loop:
         emit: Emit,
         longest_pause_s: float,
         wake: threading.Event | None = None,
+        at_end: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self._turn = turn
+        self._at_end = at_end
         self._emit = emit
         self._outage = Outage(emit, longest_pause_s)
         self._wake = wake if wake is not None else threading.Event()
@@ -72,6 +76,7 @@ class Loop:
         while not self._stopping.is_set():
             self._turned_s = time.monotonic()
             self._turn_once()
+        self._at_end()
 
     def _turn_once(self) -> None:
         try:

@@ -24,9 +24,12 @@ from fileq.core.process_events import RoleStopping
 from fileq.core.text import printable
 from fileq.handlers.routes import Routes
 from fileq.producer.producer import Producer, check_scan_dir
+from fileq.runtime.fatal_error import FatalError
 from fileq.runtime.observers import Observers, to_all
 from fileq.runtime.produce_once import ProducerSummary, describe, produce_once
+from fileq.runtime.producer_service import ReportLoop
 from fileq.runtime.roles import load_routes, start_broker, stop_in_time
+from fileq.runtime.service import Service
 from fileq.runtime.signals import StopSignals
 from fileq.runtime.terminal import Show, live_line
 from fileq.runtime.worker_build import build_worker
@@ -96,9 +99,14 @@ class _Run:
         self._ended = 0  # attempts
         self._dead: list[tuple[str, str]] = []  # (id, error) of the first dead jobs
         self._emit = emit = to_all(emit, self._count)
-        self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit)
+        self._fatal = FatalError()
+        on_failure = self._fatal.report
+        self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit, on_failure=on_failure)
         producer = Producer(loaded.config, broker, broker, emit=emit, is_once=True) if is_producing else None
         self._producer = producer
+        self._services: list[Service] = [*self._worker.services]
+        if producer is not None:
+            self._services.append(ReportLoop(loaded.config, producer, broker, emit=emit))
         self._rate_limit_key = loaded.config.producer.rate_limit_key
         self._timeout_s = loaded.config.worker.shutdown_timeout
         self._census: Census | None = None
@@ -123,13 +131,14 @@ class _Run:
 
     def go(self) -> None:
         """Returns when all work is done or was stopped, and all services have ended."""
-        services = self._worker.services
+        services = self._services
         with closing(StopSignals()) as signals:
             thread = threading.Thread(target=self._work, args=(signals.end_wait,), name="once", daemon=True)
             try:
                 for service in services:
                     service.start()
                 thread.start()
+                self._fatal.wake_with(signals.end_wait)
                 self.is_interrupted = signals.wait()
                 if self.is_interrupted:
                     self._emit(RoleStopping())
@@ -144,8 +153,9 @@ class _Run:
             thread.join()
         if self._producer is not None:
             self._producer.close()
-        if self._error is not None:
-            raise self._error
+        error = self._fatal.error or self._error
+        if error is not None:
+            raise error
 
     def _work(self, ended: Callable[[], None]) -> None:
         try:

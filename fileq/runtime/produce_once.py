@@ -78,6 +78,6 @@ def describe(producer: Producer, rate_limit_key: str) -> Iterator[str]:
     """What the producer waits for, and the setting that slows it down, if one does."""
     if producer.unstable:
         yield f"waiting until stable {producer.unstable:,}"
-    if producer.slowed_by:
-        shared = f" (shared: {rate_limit_key})" if producer.slowed_by == RATE_LIMIT else ""
-        yield f"held back by {producer.slowed_by}{shared}"
+    if (hold := producer.hold) is not None:
+        shared = f" (shared: {rate_limit_key})" if hold.reason == RATE_LIMIT else ""
+        yield f"held back by {hold.reason}{shared}"

@@ -27,11 +27,12 @@ from fileq.handlers.routes import Routes
 from fileq.observe.http import open_endpoints
 from fileq.producer.producer import Producer, check_scan_dir
 from fileq.runtime.broker_watch import BrokerWatch
+from fileq.runtime.fatal_error import FatalError
 from fileq.runtime.live_worker import LiveWorker
 from fileq.runtime.observers import Observers
-from fileq.runtime.outage import longest_pause_s, without_outages
+from fileq.runtime.outage import without_outages
 from fileq.runtime.produce_once import produce_once, progress
-from fileq.runtime.producer_service import ProducerService
+from fileq.runtime.producer_service import ProducerService, reported
 from fileq.runtime.reload import Reloader
 from fileq.runtime.service import Service
 from fileq.runtime.signals import StopSignals
@@ -48,10 +49,8 @@ def run_producer(loaded: Loaded, read: Callable[[], Loaded]) -> int:
         emit = observers.emit
         with closing(start_broker(loaded, emit)) as broker:
             observers.watch_broker(broker)
-            producer = Producer(config, broker, broker, emit=emit)
-            pause_s = longest_pause_s(config.worker.heartbeat_ttl)
-            service = ProducerService(producer, emit=emit, longest_pause_s=pause_s)
-            run_until_signal([service], Reloader(loaded, read, None, emit), observers, broker)
+            service = ProducerService(config, Producer(config, broker, broker, emit=emit), broker, emit=emit)
+            run_until_signal([service], Reloader(loaded, read, None, emit), observers, broker, FatalError())
     return 0
 
 
@@ -67,7 +66,8 @@ def run_producer_once(loaded: Loaded) -> int:
             if is_shown:  # the progress line shows what the info lines would repeat
                 observers.logs.demotes = is_info
             producer = Producer(config, broker, broker, emit=observers.emit, is_once=True)
-            summary = produce_once(producer, tick)
+            with reported(config, producer, broker, emit=observers.emit):
+                summary = produce_once(producer, tick)
             producer.close()
         print(summary)
     if producer.problem:
@@ -84,6 +84,7 @@ def run_worker(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, *, is_p
     with closing(Observers(config)) as observers:
         emit = observers.emit
         routes = load_routes(loaded, app_dir, emit)
+        fatal = FatalError()
         with closing(start_broker(loaded, emit)) as broker:
             observers.watch_broker(broker)
 
@@ -91,7 +92,7 @@ def run_worker(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, *, is_p
                 if routes is None:
                     routes = reload_routes(loaded.config, app_dir=app_dir)
                     report_routes(routes, loaded, emit)
-                worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit)
+                worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit, on_failure=fatal.report)
                 observers.watch_worker(worker, loaded.config.worker.count)
                 return worker
 
@@ -99,10 +100,9 @@ def run_worker(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, *, is_p
             services = list(worker.services)
             if is_producing:
                 producer = Producer(config, broker, broker, emit=emit)
-                pause_s = longest_pause_s(config.worker.heartbeat_ttl)
-                services.append(ProducerService(producer, emit=without_outages(emit), longest_pause_s=pause_s))
+                services.append(ProducerService(config, producer, broker, emit=without_outages(emit)))
             live = LiveWorker(worker, services, build)
-            run_until_signal(services, Reloader(loaded, read, live, emit), observers, broker, routes)
+            run_until_signal(services, Reloader(loaded, read, live, emit), observers, broker, fatal, routes)
     return 0
 
 
@@ -144,13 +144,14 @@ def run_until_signal(
     reloader: Reloader,
     observers: Observers,
     broker: FullBroker,
+    fatal: FatalError,
     routes: Routes | None = None,
 ) -> None:
     """Runs until the first signal, then stops within `shutdown_timeout`; a second signal stops at once.
 
-    SIGHUP reloads. Raises BrokerRemoved if the broker's data was deleted."""
+    SIGHUP reloads. Raises the fatal error if one is reported: the broker's data is gone, or the worker has failed."""
     observability, emit = reloader.loaded.config.observability, observers.emit
-    with closing(StopSignals(reloads=True)) as signals, closing(BrokerWatch(broker, signals.end_wait, emit)) as watch:
+    with closing(StopSignals(reloads=True)) as signals, closing(BrokerWatch(broker, fatal.report, emit)) as watch:
         endpoints = open_endpoints(
             observability.metrics_bind,
             observability.metrics_port,
@@ -166,14 +167,15 @@ def run_until_signal(
             watch.start()
             emit(_started(services, reloader.loaded, broker, routes))
             signals.on_hangup = reloader.reload
+            fatal.wake_with(signals.end_wait)
             signals.wait()
             signals.on_hangup = None
             emit(RoleStopping())
             services = [*reloader.retired, *services]
-            if watch.error is not None:
+            if fatal.error is not None:
                 for service in services:
                     service.hurry()
-                raise watch.error
+                raise fatal.error
             timeout_s = reloader.loaded.config.worker.shutdown_timeout
             observers.is_hurried = stop_in_time(services, timeout_s, signals)
             emit(RoleStopped())

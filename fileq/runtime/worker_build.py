@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config, Loaded
+from fileq.core.errors import FileqError
 from fileq.core.events import Emit
 from fileq.handlers.routes import Routes
 from fileq.runtime.handlers_program import handlers_program
@@ -33,7 +36,16 @@ class WorkerParts(Struct, frozen=True):
     roots: RootsWatch
 
 
-def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir: str, emit: Emit) -> WorkerParts:
+def build_worker(
+    loaded: Loaded,
+    broker: FullBroker,
+    routes: Routes,
+    *,
+    app_dir: str,
+    emit: Emit,
+    on_failure: Callable[[FileqError], None],
+) -> WorkerParts:
+    """`on_failure` is called if the worker's loop ends by an unexpected error."""
     config = loaded.config
     worker = config.worker
     pause_s = longest_pause_s(worker.heartbeat_ttl)
@@ -50,6 +62,7 @@ def build_worker(loaded: Loaded, broker: FullBroker, routes: Routes, *, app_dir:
         broker,
         breakers,
         roots_problem=roots.problem,
+        on_failure=on_failure,
         emit=emit,
         idle_s=worker.brpoplpush_timeout,
         longest_pause_s=pause_s,

@@ -14,8 +14,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from fileq.brokers.protocol import Broker, Waiter
-from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable
+from fileq.brokers.notifications import Waiter
+from fileq.brokers.protocol import Broker
+from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, FileqError
 from fileq.core.events import Emit
 from fileq.core.process_events import BrokerRefused, DrainStarted, WorkerFailed
 from fileq.runtime.outage import Outage
@@ -38,6 +39,7 @@ class WorkerService:
         breakers: Breakers,
         *,
         roots_problem: Callable[[], str],
+        on_failure: Callable[[FileqError], None],
         emit: Emit,
         idle_s: float,
         longest_pause_s: float,
@@ -48,6 +50,7 @@ class WorkerService:
         self._broker = broker
         self._breakers = breakers
         self._roots_problem = roots_problem
+        self._on_failure = on_failure
         self._emit = emit
         self._idle_s = idle_s
         self._stuck_s = stuck_s
@@ -134,8 +137,9 @@ class WorkerService:
         except BrokerRemoved:
             pass  # nothing can be settled any more; the role ends, see broker_watch.py
         except Exception as error:
-            # The reapers give the jobs back. The loop has ended, and /healthz reports it from now on.
+            # The role ends, so that a service manager starts another one. The reapers give the jobs back.
             self._emit(WorkerFailed(repr(error), error))
+            self._on_failure(FileqError(f"the worker has failed: {error!r}; its jobs go to other workers"))
         finally:
             try:
                 self._drop_waiter()

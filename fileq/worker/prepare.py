@@ -13,7 +13,15 @@ from fileq.handlers.task import Task
 
 
 def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = False) -> Task | Refused:
-    """The task; Refused if the bytes are not a job, no route takes it, or its deadline has passed."""
+    """The task; Refused if the bytes are not a job, no route takes it, or its deadline has passed. Never raises."""
+    try:
+        return _task_of(claim, routes, paths, runs_changed)
+    except Exception as error:
+        # Any program can push a job. One that fileq was not made for must not end the worker, which has others to run.
+        return Refused(f"can't be prepared: {error!r}", "CannotPrepare")
+
+
+def _task_of(claim: Claim, routes: Routes, paths: Paths, runs_changed: bool) -> Task | Refused:
     job = claim.job
     if job is None:
         return Refused(claim.defect, "Undecodable")

@@ -59,7 +59,8 @@ class Pump:
         self._breakers = breakers
         self._deferrals = deferrals
         self._emit = emit
-        self._slots = Slots(worker.count, tuple(worker.priorities))
+        lease_ms = round(worker.heartbeat_ttl * 1000)
+        self._slots = Slots(worker.count, tuple(worker.priorities), lease_ms=lease_ms)
         policies = policies_of(worker, routes)
         self._attempts = Attempts(
             self._slots, executor, routes, paths, breakers, deferrals, roots, policies, emit=emit, monotonic=monotonic

@@ -20,8 +20,9 @@ from fileq.worker.slot import Free, Running, Settling, Slot
 class Slots:
     """`by_id` finds a slot by its id, running() by the key of the claim that it runs. Both are O(1)."""
 
-    def __init__(self, count: int, queues: tuple[str, ...]) -> None:
+    def __init__(self, count: int, queues: tuple[str, ...], *, lease_ms: int = 0) -> None:
         self._queues = queues
+        self._lease_ms = lease_ms
         self._started_ms = time.time_ns() // 1_000_000
         self._host = socket.gethostname()
         self._settling: dict[Slot, None] = {}
@@ -84,5 +85,14 @@ class Slots:
     ) -> WorkerInfo:
         pid = os.getpid()
         return WorkerInfo(
-            self._host, pid, self._started_ms, __version__, self._queues, breaker, breakers, is_claiming, lost_roots
+            self._host,
+            pid,
+            self._started_ms,
+            __version__,
+            self._queues,
+            breaker,
+            breakers,
+            is_claiming,
+            lost_roots,
+            self._lease_ms,
         )

@@ -282,12 +282,14 @@ def test_cancelling_a_lost_job_advises_fsck(shell: CommandLine) -> None:
 
 
 def test_names_from_outside_cannot_move_the_cursor(shell: CommandLine) -> None:
-    shell.broker.enqueue([Entry(a_job("a", filepath="/data/\x1b[31mred\n.pdf"), "low")])
+    path = "/data/\x1b[31mred\n\x9b2J\u2028.pdf"
+    shell.broker.enqueue([Entry(a_job("a", filepath=path), "low")])
     shell.push("low", foreign("b\x1b[2J"))
-    out = shell.run("peek") + shell.run("list") + shell.run("show", "a")
-    assert "\x1b" not in out
-    assert "\\x1b[31mred\\n.pdf" in out
-    assert json.loads(shell.run("peek", "--json"))["jobs"][0]["filepath"] == "/data/\x1b[31mred\n.pdf"
+    for command in (("peek",), ("list",), ("show", "a")):
+        out = shell.run(*command)
+        assert not {"\x1b", "\x9b", "\u2028"} & set(out)
+        assert "\\x1b[31mred\\n\\x9b2J\\u2028.pdf" in out
+    assert json.loads(shell.run("peek", "--json"))["jobs"][0]["filepath"] == path
 
 
 def test_a_listed_job_names_the_queue_that_holds_it(shell: CommandLine) -> None:

@@ -40,6 +40,7 @@ from fileq.testing.conformance.builders import (
     settle,
     worker_info,
 )
+from fileq.testing.conformance.producers_tests import producer_info
 from tests.support.command_line import CommandLine
 from tests.support.program import command, environment, run
 from tests.support.servers import Server
@@ -133,10 +134,14 @@ def test_the_text_is_never_wider_or_higher_than_the_terminal(shell: CommandLine)
     claims_of(shell, *slots)
     for kind in ("A" * 60, "B" * 60, "C"):
         settle(shell, failed(running(shell, f"f{kind}", "w"), kind=kind, delay_ms=60_000))
+    for i in range(4):
+        held = producer_info(host="h" * 60, roots=("/r" * 60,), state="held", held_by="producer.max_pending")
+        shell.broker.report_producer(f"p{i}", held, 60_000)
     lines = render(gather(shell.broker), Screen(80, 24))
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
     assert any("and" in line and "more: fileq workers" in line for line in lines)
+    assert "  and 2 more: fileq stats --json" in lines
 
 
 @pytest.mark.parametrize(

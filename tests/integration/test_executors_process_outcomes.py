@@ -59,6 +59,15 @@ def test_an_outcome_too_large_to_send_is_a_failure(start: Start) -> None:
     assert ran.kind == "OutcomeTooLong"
 
 
+def test_a_task_that_cannot_be_sent_is_a_permanent_failure_and_its_child_runs_the_next(start: Start) -> None:
+    driver = start(1)
+    for _ in range(2):  # the child is not ready yet, then it is
+        ran = driver.outcome(driver.submit_unsendable())
+        assert isinstance(ran, Failed)
+        assert ran.is_permanent
+        assert driver.run("echo next") == Done(b"next")
+
+
 def test_a_task_larger_than_any_buffer_reaches_its_child_while_others_go_on(start: Start) -> None:
     driver = start(2)
     key = driver.submit(b"size_of " + b"x" * (8 << 20))

@@ -73,6 +73,7 @@ def test_a_pump_whose_turn_does_not_end_is_not_turning():
         None,
         None,
         roots_problem=lambda: "",
+        on_failure=lambda error: None,
         emit=ignore,
         idle_s=1.0,
         longest_pause_s=1.0,

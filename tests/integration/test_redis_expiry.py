@@ -4,9 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from fileq.brokers.types import EnqueueResult
 from fileq.core.job import Version
 from fileq.core.settlement import complete
-from fileq.testing.conformance.builders import an_entry, dead, register, running, settle
+from fileq.testing.conformance.builders import an_entry, dead, register, running, settle, worker_info
 from tests.support.redis_layout import fill, row_of, types_of
 from tests.support.redis_store import Store
 
@@ -50,6 +51,28 @@ def test_a_heartbeat_is_prolonged_by_renewal_claim_and_settlement(store):
         store.client.pexpire(key, 5000)
         call()
         assert 25 < seconds_left(store, key) <= 30
+
+
+def test_a_heartbeat_that_lasts_longer_than_its_lease_is_shortened_to_it(store):
+    """The server's clock has stepped back by an hour. The slot may be alive, so it gets one more lease."""
+    store.broker.register({"w1": worker_info(lease_ms=30_000), "long": worker_info(lease_ms=90_000)})
+    store.broker.register({"silent": worker_info()})  # a version of fileq that does not say
+    for slot in ("w1", "long", "silent"):
+        store.client.pexpire(f"jobqueue:processing:worker:{slot}", 3_600_000)
+    store.client.pexpire("jobqueue:processing:worker:long", 80_000)
+    assert store.broker.suspects() == []
+    assert 25 < seconds_left(store, "jobqueue:processing:worker:w1") <= 30
+    assert 70 < seconds_left(store, "jobqueue:processing:worker:long") <= 80
+    assert seconds_left(store, "jobqueue:processing:worker:silent") > 3000
+
+
+def test_a_window_of_the_rate_limit_that_is_too_long_has_ended(store):
+    """The server's clock has stepped back by an hour."""
+    entries = [an_entry(id, version=Version(id.encode(), "1-1")) for id in ("a", "b")]
+    assert store.broker.enqueue(entries[:1], limit=1).permits == 1
+    store.client.pexpire("jobqueue:rate_limit:producer", 3_600_000)
+    assert store.broker.enqueue(entries[1:], limit=1).results == (EnqueueResult.ENQUEUED,)
+    assert seconds_left(store, "jobqueue:rate_limit:producer") <= 1
 
 
 def test_registering_again_does_not_prolong_a_heartbeat(store):

@@ -176,7 +176,10 @@ COMMANDS = (
 PERMISSIONS = ("~jobqueue:*", "&jobqueue:*", "-@all", *(f"+{command}" for command in COMMANDS))
 LOGIN = {"redis.username": "fileq", "redis.password": "pass"}
 # Permissions by pattern, for keys whose names depend on ids and hours.
-PATTERNS = ("jobqueue:job:*", "jobqueue:stats:*", "jobqueue:worker:*:processing", "jobqueue:processing:worker:*")
+PATTERNS = (
+    *("jobqueue:job:*", "jobqueue:stats:*", "jobqueue:worker:*:processing", "jobqueue:processing:worker:*"),
+    *("jobqueue:holders:*", "jobqueue:route_rate:*"),
+)
 
 
 @pytest.fixture

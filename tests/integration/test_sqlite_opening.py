@@ -1,5 +1,7 @@
 """Which files the SQLite broker opens, which it refuses, and which errors trouble with the file becomes."""
 
+import errno
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -8,12 +10,16 @@ from pathlib import Path
 import pytest
 
 from fileq.brokers.sqlite import SqliteBroker, database, database_schema, open_sqlite
+from fileq.brokers.types import AdmitRequest
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from fileq.files import mounts
 from fileq.testing.conformance.builders import deferred, worker_info
+from fileq.testing.conformance.producers_tests import producer_info
 from tests.support.sqlite_process import a_config, a_worker, an_entry
 
 VERSION = database_schema.VERSION  # before a test adds a schema
+TABLES_OF_SCHEMA_4 = ("producers", "holders", "route_windows")
+TO_SCHEMA_3 = (*(f"DROP TABLE {table}" for table in TABLES_OF_SCHEMA_4), "PRAGMA user_version = 3")
 
 
 @pytest.fixture
@@ -110,10 +116,14 @@ def test_a_network_file_system_is_refused(path: Path, monkeypatch):
     assert not path.exists()
 
 
-def test_the_error_for_a_lock_file_that_cannot_be_created_names_it(path: Path):
-    Path(f"{path}-lock").symlink_to(path.parent / "no" / "such")
+def test_the_error_for_a_lock_file_that_cannot_be_created_names_it(path: Path, monkeypatch):
+    def full(*_: object, **__: object) -> int:
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), f"{path}-lock")
+
+    path.touch()
+    monkeypatch.setattr(os, "open", full)
     with pytest.raises(BrokerUnavailable, match=f"{path}-lock; check the permissions"):
-        open_sqlite(a_config(path))
+        open_sqlite(a_config(path), create=False)
 
 
 def test_a_database_removed_while_in_use_takes_no_more_jobs(path: Path, broker: SqliteBroker):
@@ -158,7 +168,9 @@ def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path):
     make_database(path, "a")
     for column in ("deferred", "deferred_count", "moved_to"):
         run_sql(path, f"ALTER TABLE records DROP COLUMN {column}")
-    run_sql(path, "DROP TABLE breaker_resets", "PRAGMA user_version = 2")
+    for table in ("breaker_resets", *TABLES_OF_SCHEMA_4):
+        run_sql(path, f"DROP TABLE {table}")
+    run_sql(path, "PRAGMA user_version = 2")
     with closing(open_sqlite(a_config(path))) as broker:
         broker.register({"w1": worker_info()})
         [claim] = broker.settle_and_claim([], ["w1"]).claims
@@ -166,6 +178,26 @@ def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path):
         [record] = broker.records(["a"])
         assert (record.deferred_count, record.state) == (1, "retrying")
     assert run_sql(Path(f"{path}.backup-v2"), "SELECT id FROM records") == [("a",)]
+
+
+def test_producers_can_report_after_the_migration_of_schema_3(path: Path):
+    make_database(path, "a")
+    run_sql(path, *TO_SCHEMA_3)
+    with closing(open_sqlite(a_config(path))) as broker:
+        broker.report_producer("p1", producer_info(), 30_000)
+        assert [view.id for view in broker.producers()] == ["p1"]
+        assert broker.census().pending["low"] == 1
+    assert run_sql(Path(f"{path}.backup-v3"), "SELECT id FROM records") == [("a",)]
+
+
+def test_jobs_of_schema_3_can_be_admitted_after_the_migration(path: Path):
+    make_database(path, "a")
+    run_sql(path, *TO_SCHEMA_3)
+    with closing(open_sqlite(a_config(path))) as broker:
+        broker.register({"w1": worker_info()})
+        [claim] = broker.settle_and_claim([], ["w1"]).claims
+        request = AdmitRequest("mail", "w1", claim.raw, max_running_total=1, rate=1)
+        assert [answer.result for answer in broker.admit([request, request])] == ["admitted", "admitted"]
 
 
 def test_a_failed_migration_leaves_the_old_schema(path: Path, monkeypatch):

@@ -12,7 +12,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.cli import main
 from fileq.config import Config, config_from
 from fileq.testing.conformance.harness import nested
-from tests.support.sqlite_store import change_one_row, push_raw
+from tests.support.sqlite_store import change_one_row
 from tests.support.worker_setup import WorkerSetup
 
 
@@ -55,18 +55,10 @@ class CommandLine:
         return json.loads(self.run(*words, "--json", code=code))
 
     def push(self, queue: str, raw: bytes) -> None:
-        """Pushes bytes as another program would."""
-        if self.broker.kind == "redis":
-            client = self.server_client()
-            client.lpush(self.config.worker.queues[queue], raw)
-        else:
-            push_raw(self.broker, queue, raw)
+        self.setup.push(queue, raw)
 
     def server_client(self) -> Any:
-        from redis import Redis
-
-        host, _, port = str(self.settings["redis.addr"]).partition(":")
-        return Redis(host=host, port=int(port), single_connection_client=False)
+        return self.setup.server_client()
 
     def execute(self, sql: str, *values: object) -> None:
         """Changes one row of the database, bypassing the SQLite broker."""

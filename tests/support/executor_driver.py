@@ -38,6 +38,11 @@ class ExecutorDriver:
         self.executor.submit([Task(key_of(name), raw, route, path, roots, 1, timeout_s)])
         return name
 
+    def submit_unsendable(self) -> str:
+        """Submit a task that fits into no message."""
+        self.executor.submit([Task(key_of("unsendable"), b"", 0, b"", (), 2**70, 300.0)])
+        return "unsendable"
+
     def submit_together(self, **raws: bytes) -> None:
         """Submit one batch: a task for each name."""
         self.executor.submit([Task(key_of(name), raw, 0, b"", (), 1, 300.0) for name, raw in raws.items()])

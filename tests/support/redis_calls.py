@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fileq.brokers.redis import RedisBroker
-from fileq.brokers.types import LedgerEntry, Record, Revival, TurnReply, UnrecordedJob
+from fileq.brokers.types import AdmitRequest, LedgerEntry, Record, Revival, TurnReply, UnrecordedJob
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, decode, encode, raw_id
 from fileq.core.settlement import cancel, complete, release, retry
@@ -68,6 +68,16 @@ def _settle_and_claim(store: Store) -> Invocation:
         return list(turn.settled), [(c.slot, c.raw) for c in turn.claims]
 
     return call
+
+
+def _admit(store: Store) -> Invocation:
+    """A job that was admitted and has ended, one that runs, and a third; a window that outlives the test."""
+    limits = {"max_running_total": 2, "rate": 50, "window_ms": 3_600_000}
+    ended, first, second, third = claimed(store, "w1", "w2", "w3", "w4")
+    requests = [AdmitRequest("mail", claim.slot, claim.raw, **limits) for claim in (ended, first, second, third)]
+    assert store.broker.admit(requests[:2])
+    assert list(store.broker.settle_and_claim([complete(ended)], []).settled) == ["done"]
+    return lambda broker: [answer.result for answer in broker.admit(requests)]
 
 
 def _renew(store: Store) -> Invocation:
@@ -211,6 +221,7 @@ CALLS = (
     BrokerCall("cancel", _settling(cancel), _done_already),
     BrokerCall("defer", _settling(deferred), _done_already),
     BrokerCall("settle_and_claim", _settle_and_claim, lambda answer: (_done_already(answer[0]), answer[1])),
+    BrokerCall("admit", _admit),
     BrokerCall("renew", _renew),
     BrokerCall("promote", _promote, lambda answer: 0),
     BrokerCall("due_now", _due_now, lambda answer: [False] * len(answer)),

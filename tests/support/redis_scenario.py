@@ -6,10 +6,11 @@ from typing import Any
 
 from fileq.brokers.redis import RedisBroker
 from fileq.brokers.redis.keys import Keys
-from fileq.brokers.types import LedgerEntry, Revival
+from fileq.brokers.types import AdmitRequest, LedgerEntry, Revival
 from fileq.core.job import Version, decode, encode
 from fileq.core.settlement import cancel, complete, release
 from fileq.testing.conformance.builders import an_entry, burial, deferred, failed, foreign, recovered, worker_info
+from fileq.testing.conformance.producers_tests import producer_info
 from tests.support.redis_calls import leaving
 from tests.support.redis_store import config_on
 from tests.support.waiting import wait_until
@@ -56,6 +57,8 @@ def _enqueue_and_settle(broker: RedisBroker, waiter: Any) -> None:
     assert waiter.wait(10)
     first, second = broker.settle_and_claim([], ["w1", "w2"]).claims
     assert (first.id, second.id) == ("b", "a")
+    requests = [AdmitRequest("mail", claim.slot, claim.raw, max_running_total=1, rate=2) for claim in (first, second)]
+    assert [answer.result for answer in broker.admit(requests)] == ["admitted", "full"]
     assert [r.status for r in broker.renew([("w1", first.raw), ("w2", b"")])] == ["held", "unexpected"]
     reply = broker.settle_and_claim([leaving(first), failed(second, delay_ms=1)], ["w1"])
     assert list(reply.settled) == ["done", "done"]
@@ -95,6 +98,11 @@ def _inspect_and_repair(broker: RedisBroker) -> None:
     assert broker.update_ledger([(b"/data/a", entry, LedgerEntry((("s2", "x"),)))]) == [True]
     broker.reset_breaker("mail")
     assert broker.breaker_resets() == {"mail": 1}
+    broker.report_producer("p1", producer_info(), 1)
+    wait_until(lambda: not broker.producers(), what="the lease has ended")
+    broker.report_producer("p2", producer_info(), 60_000)
+    assert [view.id for view in broker.producers()] == ["p2"]
+    broker.remove_producer("p2")
     assert broker.hourly(2)
     assert len(broker.overview().workers) == 1
     ids = [id for page in broker.ids() for id in page]

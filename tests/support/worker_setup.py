@@ -22,6 +22,7 @@ from fileq.brokers.types import Census, Entry, Record
 from fileq.config import config_from
 from fileq.core.job import Job, State, Version, decode, file_job, typed_job
 from tests.support.program import Program
+from tests.support.sqlite_store import push_raw
 from tests.support.waiting import wait_until
 
 HANDLERS = Path(__file__).with_name("worker_handlers.py")
@@ -59,7 +60,8 @@ class WorkerSetup:
         self.inbox.mkdir()
         (directory / f"{MODULE}.py").write_text(HANDLERS.read_text())
         self._programs = contextlib.ExitStack()
-        self.broker: FullBroker = open_broker(config_from(self._as_tree()))
+        self.config = config_from(self._as_tree())
+        self.broker: FullBroker = open_broker(self.config)
 
     def _as_tree(self) -> dict[str, dict[str, object]]:
         tree: dict[str, dict[str, object]] = {}
@@ -88,9 +90,9 @@ class WorkerSetup:
         return self._programs.enter_context(program)
 
     def all_settings(self, **settings: object) -> dict[str, object]:
-        """All settings by dotted key; a name without a section, other than `handlers`, is a setting of `worker`."""
+        """All settings by dotted key. A name without a section belongs to `worker`."""
         named = {
-            key.replace("__", ".") if "__" in key or key == "handlers" else f"worker.{key}": value
+            key.replace("__", ".") if "__" in key or key in ("handlers", "imports") else f"worker.{key}": value
             for key, value in settings.items()
         }
         return {**QUICK, **self.settings, **named}
@@ -122,6 +124,21 @@ class WorkerSetup:
         )
         self.broker.enqueue([Entry(job, queue, version=Version(name, signature) if known else None)])
         return job.id
+
+    def push(self, queue: str, *raws: bytes) -> None:
+        """Pushes bytes as another program would."""
+        if self.broker.kind == "redis":
+            self.server_client().lpush(self.config.worker.queues[queue], *raws)
+        else:
+            for raw in raws:
+                push_raw(self.broker, queue, raw)
+
+    def server_client(self) -> Any:
+        """A plain client of the Redis server."""
+        from redis import Redis
+
+        host, _, port = str(self.settings["redis.addr"]).partition(":")
+        return Redis(host=host, port=int(port), db=int(str(self.settings.get("redis.db", 0))))
 
     def record(self, id: str) -> Record:
         record = self.broker.records([id])[0]

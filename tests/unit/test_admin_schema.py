@@ -18,6 +18,7 @@ from fileq.commands.admin.control import (
 from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
 from fileq.commands.admin.fsck.report import Balance, DuplicateJob, Problem, Repair, Report
 from fileq.commands.admin.job_summary import AttemptSummary, JobHistory, JobSummary
+from fileq.commands.admin.producer_process import LastScan, ProducerProcess
 from fileq.commands.admin.queries import FileTrace, VersionTrace
 from fileq.commands.admin.reprocess import ReprocessedFile, ReprocessReport
 from fileq.commands.admin.stats import (
@@ -31,7 +32,14 @@ from fileq.commands.admin.stats import (
 )
 
 DOCUMENTED = [
-    (schema.STATS_FIELDS, Stats, (QueueStats, WorkerProcess, BreakerSummary, SlotSummary, Throughput, ErrorCount)),
+    (
+        schema.STATS_FIELDS,
+        Stats,
+        (
+            *(QueueStats, WorkerProcess, BreakerSummary, SlotSummary, Throughput, ErrorCount),
+            *(ProducerProcess, LastScan),
+        ),
+    ),
     (schema.WORKERS_FIELDS, WorkerList, (WorkerProcess, BreakerSummary, SlotSummary)),
     (schema.JOB_FIELDS, JobSummary, ()),
     (schema.HISTORY_FIELDS, JobHistory, (AttemptSummary,)),

@@ -197,13 +197,13 @@ def test_a_window_needs_one_call_and_gets_no_more_than_its_permits():
 def test_a_full_window_is_waited_for_and_the_setting_is_named():
     sender = Sender(producer={"rate_limit_per_sec": 5})
     sender.add(*(file(str(n)) for n in range(6)))
-    assert sender.stage.slowed_by == ""
+    assert sender.stage.hold is None
     sender.turn()
-    assert sender.stage.slowed_by == "producer.rate_limit_per_sec"
+    assert sender.stage.hold.reason == "producer.rate_limit_per_sec"
     assert 1.0 <= sender.stage.left_s(sender.hands.monotonic()) <= 1.021
     sender.advance(1.03)
     sender.turn()
-    assert sender.stage.slowed_by == ""
+    assert sender.stage.hold is None
 
 
 def test_known_versions_take_no_permit():
@@ -244,7 +244,7 @@ def test_while_max_pending_jobs_wait_none_is_added():
     sender.add(*(file(str(n)) for n in range(5)))
     sender.turn()
     assert sender.broker.census().pending["low"] == 3
-    assert sender.stage.slowed_by == "producer.max_pending"
+    assert sender.stage.hold.reason == "producer.max_pending"
     sender.advance(0.6)
     sender.turn()
     assert sender.broker.census().pending["low"] == 3

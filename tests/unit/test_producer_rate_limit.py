@@ -3,7 +3,15 @@
 import pytest
 
 from fileq.config import config_from
-from fileq.producer.rate_limit import JITTER_S, MAX_PENDING, PRESSURE_PAUSE_S, RATE_LIMIT, Throttle, permits_per_window
+from fileq.producer.rate_limit import (
+    JITTER_S,
+    MAX_PENDING,
+    PRESSURE_PAUSE_S,
+    RATE_LIMIT,
+    Hold,
+    Throttle,
+    permits_per_window,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +43,7 @@ def test_after_a_full_window_the_wait_ends_with_the_window_plus_jitter():
         left_s = throttle.left_s(100.1)
         assert 0.3 <= left_s <= 0.3 + JITTER_S + 1e-9
         assert throttle.left_s(100.4 + JITTER_S) == 0.0
-        assert throttle.reason == RATE_LIMIT
+        assert throttle.hold == Hold(RATE_LIMIT, 100.0)
         lefts.add(left_s)
     assert len(lefts) > 100, "producers that wait for the same window all call at once"
 
@@ -44,13 +52,17 @@ def test_the_pause_of_max_pending_is_short_and_names_the_setting():
     throttle = Throttle()
     throttle.too_many_pending(100.0)
     assert throttle.left_s(100.0) == PRESSURE_PAUSE_S
-    assert throttle.reason == MAX_PENDING
+    assert throttle.hold == Hold(MAX_PENDING, 100.0)
 
 
-def test_the_reason_stays_until_a_call_is_accepted():
+def test_the_hold_stays_until_a_call_is_accepted_and_keeps_its_beginning():
     throttle = Throttle()
+    assert throttle.hold is None
     throttle.window_is_full(100.0, wait_ms=1)
     assert throttle.left_s(200.0) == 0.0
-    assert throttle.reason == RATE_LIMIT
-    throttle.clear_reason()
-    assert throttle.reason == ""
+    throttle.window_is_full(200.0, wait_ms=1)
+    assert throttle.hold == Hold(RATE_LIMIT, 100.0)
+    throttle.too_many_pending(300.0)
+    assert throttle.hold == Hold(MAX_PENDING, 300.0)
+    throttle.clear()
+    assert throttle.hold is None

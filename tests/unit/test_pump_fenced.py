@@ -1,4 +1,4 @@
-"""What the pump does when the broker rejects an outcome, forgets a slot, or a child dies."""
+"""What the pump does when the broker rejects an outcome, forgets a slot, repeats a claim, or a child dies."""
 
 from __future__ import annotations
 
@@ -20,8 +20,19 @@ class FencingBroker(UnreliableBroker):
         return TurnReply(tuple(SettleResult.FENCED for _ in settlements), reply.claims, reply.gone, reply.paused)
 
 
+class RepeatingBroker(UnreliableBroker):
+    """Returns the claims of all slots that hold a job, also of those that the call does not name."""
+
+    def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
+        return super().settle_and_claim(settlements, [view.slot for view in self.workers()])
+
+
 class FencedSetup(PumpSetup):
     broker_class = FencingBroker
+
+
+class RepeatedSetup(PumpSetup):
+    broker_class = RepeatingBroker
 
 
 def test_a_fenced_outcome_is_not_reported_as_completed_and_its_file_stays(tmp_path: Path) -> None:
@@ -61,6 +72,14 @@ def test_a_slot_that_a_claim_finds_gone_is_replaced_at_once() -> None:
     setup.pump.turn()
     assert len(setup.slot_ids()) == 2
     assert not before & setup.slot_ids()
+    setup.pump.turn()
+    assert setup.submitted() == ["a"]
+
+
+def test_a_claim_for_a_slot_that_is_not_free_does_not_run() -> None:
+    setup = RepeatedSetup(count=2)
+    setup.enqueue("a")
+    setup.pump.turn()
     setup.pump.turn()
     assert setup.submitted() == ["a"]
 

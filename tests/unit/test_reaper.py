@@ -22,13 +22,18 @@ class UnreliableBroker(MemoryBroker):
     """Can be unreachable. Keeps whether each check was a sweep."""
 
     is_away = False
+    reaps_first: Reaper | None = None  # another reaper that reaps between the check and the reaping of this one
     sweeps: list[bool]
 
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         if self.is_away:
             raise BrokerUnavailable("away")
         self.sweeps = [*getattr(self, "sweeps", []), sweep]
-        return super().suspects(sweep=sweep)
+        found = super().suspects(sweep=sweep)
+        other, self.reaps_first = self.reaps_first, None
+        if other is not None:
+            other.turn()
+        return found
 
 
 class ReaperSetup:
@@ -190,6 +195,22 @@ def test_only_one_of_two_reapers_gives_the_job_back(setup: ReaperSetup) -> None:
     other.turn()
     assert setup.events.count("job.recovered") == 1
     assert len(setup.broker.peek("low", 9)) == 1
+
+
+def test_a_reaper_that_comes_too_late_reports_nothing(setup: ReaperSetup) -> None:
+    """Both reapers have seen the dead slot before one of them moves its job."""
+    faster = setup.new_reaper()
+    faster.turn()
+    setup.let_checks_count()
+    setup.claim("a")
+    setup.clocks.advance(TTL_S)
+    faster.turn()
+    setup.reaper.turn()
+    setup.clocks.advance(RENEWAL_S + 0.001)
+    setup.broker.reaps_first = faster
+    setup.reaper.turn()
+    assert setup.state("a") == "pending"
+    assert setup.events.count("job.recovered") == 1
 
 
 def test_a_slot_without_a_job_is_deregistered_too(setup: ReaperSetup) -> None:

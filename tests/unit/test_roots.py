@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fileq.core.outcome import Done
+from fileq.core.outcome import Done, Failed
 from fileq.worker.roots import RootsWatch
 from tests.support.clocks import RecordedEvents
 from tests.support.pump_setup import PumpSetup
@@ -104,3 +104,23 @@ def test_when_the_root_is_back_its_jobs_run_and_count_no_retry() -> None:
     assert record is not None
     assert (record.state, record.attempt_count, record.deferred, record.deferred_count) == ("completed", 1, "", 1)
     assert {view.info.lost_roots for view in setup.broker.workers()} == {()}
+
+
+def test_a_job_of_a_missing_root_does_not_become_the_probe_of_a_breaker() -> None:
+    setup = PumpSetup(count=1, min_samples=1, cooldown_period="10s")
+    setup.enqueue("broken")
+    setup.pump.turn()
+    setup.executor.end(Failed("no", "ValueError", is_permanent=True))
+    setup.pump.turn()
+    assert setup.breakers.state == "open"
+    setup.missing.add(b"/data")
+    setup.check_roots()
+    setup.clocks.advance(10)
+    setup.enqueue("a")
+    turn(setup)
+    assert setup.state("a") == "retrying"
+    setup.missing.clear()
+    setup.check_roots()
+    setup.release.turn()
+    turn(setup)
+    assert setup.submitted() == ["broken", "a"], "it is the probe now"

@@ -24,7 +24,8 @@ class MemoryInspector:
     def overview(self, hours: int = 2) -> Overview:
         with self._store.lock:
             fronts = {name: raws[-1] for name, raws in self._store.queues.items() if raws}
-            return Overview(self.census(), fronts, tuple(self.workers()), self.hourly(hours))
+            producers = tuple(self._store.living_producers(self._store.begin()))
+            return Overview(self.census(), fronts, tuple(self.workers()), self.hourly(hours), producers)
 
     def peek(self, place: str, limit: int) -> list[bytes]:
         with self._store.lock:

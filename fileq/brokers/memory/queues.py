@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from fileq.brokers import wire_events
 from fileq.brokers.clocks import RATE_WINDOW_MS
 from fileq.brokers.local_waiter import LocalWaiter
+from fileq.brokers.memory.admissions import admit
 from fileq.brokers.memory.settlements import reap, settle
 from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.subscription import MemorySubscription
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
+    Admission,
+    AdmitRequest,
     Enqueued,
     EnqueueResult,
     Entry,
@@ -130,6 +133,11 @@ class MemoryQueues:
         if record is not None:
             record.state, record.slot, record.queue, record.raw = State.RUNNING, slot, queue, raw
             record.started_ms, record.due_ms = now_ms, 0
+
+    def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
+        with self._store.lock:
+            now_ms = self._store.begin()
+            return [admit(self._store, request, now_ms) for request in requests]
 
     # renew, promote, reap
 

@@ -20,7 +20,16 @@ from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.subscription import MemorySubscription
 from fileq.brokers.order import ClaimOrder
-from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, Census, LedgerEntry, Record, WorkerInfo
+from fileq.brokers.types import (
+    ATTEMPTS_KEPT,
+    Attempt,
+    Census,
+    LedgerEntry,
+    ProducerInfo,
+    ProducerView,
+    Record,
+    WorkerInfo,
+)
 from fileq.brokers.wire_events import stamped
 from fileq.config import Config
 from fileq.core.claim import Claim
@@ -85,7 +94,10 @@ class MemoryStore:
         self.hourly: dict[int, Counter[str]] = defaultdict(Counter)
         self.paused: set[str] = set()
         self.breaker_resets: Counter[str] = Counter()
+        self.producers: dict[str, tuple[int, ProducerInfo]] = {}  # id → when its lease ends, what it reported
         self.rate_window: tuple[int, int] = (0, 0)  # when it ends, permits taken in it
+        self.holders: dict[str, dict[str, bytes]] = defaultdict(dict)  # route → slot → the raw that was admitted
+        self.route_windows: dict[str, tuple[int, int]] = {}  # route → when its window ends, jobs started in it
         self.order = ClaimOrder(self.queue_names, config.worker.starvation_share)
         self.waiters: set[LocalWaiter] = set()
         self.subscriptions: set[MemorySubscription] = set()
@@ -203,6 +215,12 @@ class MemoryStore:
         self.alive_until_ms.pop(slot, None)
         self.settled_tokens.pop(slot, None)
         self.processing.pop(slot, None)
+
+    # producers
+
+    def living_producers(self, now_ms: int) -> list[ProducerView]:
+        living = ((id, info) for id, (ends_ms, info) in self.producers.items() if ends_ms > now_ms)
+        return [ProducerView(id, info) for id, info in sorted(living, key=lambda item: item[0])]
 
     # waking and events
 

@@ -74,7 +74,9 @@ def _attempt_tail(s: Settlement) -> bytes:
     if not s.error:
         return plain
     tail = plain + b',"error":' + _encoder.encode(s.error)
-    return tail + b',"traceback":' + _encoder.encode(s.traceback) if s.traceback else tail
+    if s.traceback:
+        tail += b',"traceback":' + _encoder.encode(s.traceback)
+    return tail + b',"output":' + _encoder.encode(s.output) if s.output else tail
 
 
 @lru_cache(maxsize=1024)

@@ -14,6 +14,7 @@ import msgspec
 from fileq.brokers import wire_events
 from fileq.brokers.redis.encoding import id_in
 from fileq.brokers.redis.list_search import SearchedJob, run_searching
+from fileq.brokers.redis.producers import as_producers
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, WorkerInfo, WorkerView
 from fileq.core.errors import BrokerError
@@ -48,12 +49,13 @@ class RedisInspector:
         )
 
     def overview(self, hours: int = 2) -> Overview:
-        """One round trip runs two scripts; a second one reads the queues' fronts and the hours' counters, because the
+        """One round trip runs three scripts; a second one reads the queues' fronts and the hours' counters, because the
         hours depend on the server's time."""
         store = self._store
         patterns = store.keys.split_patterns()
         scripts = [store.scripts.command(name, (), patterns) for name in ("census", "workers")]
-        census, workers = (store.link.checked(reply) for reply in store.send(scripts, list).take())
+        scripts.append(store.scripts.command("producers", (store.keys.producers,)))
+        census, workers, producers = (store.link.checked(reply) for reply in store.send(scripts, list).take())
         fronts = [("LINDEX", key, -1) for key in store.keys.queues]
         wanted = _last_hours(int(census[0]), hours)
         replies = store.calls([*fronts, *(("HGETALL", store.keys.hour(hour)) for hour in wanted)])
@@ -62,6 +64,7 @@ class RedisInspector:
             fronts={queue: raw for queue, raw in zip(store.queues, replies, strict=False) if raw is not None},
             workers=_as_views(workers),
             hours=_as_hours(wanted, replies[len(fronts) :]),
+            producers=as_producers(producers),
         )
 
     def peek(self, place: str, limit: int) -> list[bytes]:

@@ -13,6 +13,7 @@ from itertools import chain
 import msgspec
 
 from fileq.brokers import wire_events
+from fileq.brokers.clocks import FULL_WAIT_MS
 from fileq.brokers.redis.encoding import (
     as_claim,
     id_in,
@@ -27,6 +28,9 @@ from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
+    Admission,
+    AdmitRequest,
+    AdmitResult,
     Enqueued,
     EnqueueResult,
     Entry,
@@ -47,6 +51,18 @@ BATCH = 1000  # entries of one script call; more would block the server too long
 _NO_VERSION = Version(b"", "")
 _SETTLE_RESULTS = {result.value.encode(): result for result in SettleResult}
 _encoder = msgspec.json.Encoder()
+
+
+class _Lease(msgspec.Struct):
+    lease_ms: int = 0
+
+
+_lease_decoder = msgspec.json.Decoder(_Lease)
+
+
+def _lease_ms(info: bytes) -> int:
+    """How long a heartbeat of this worker lasts; 0 if it does not say."""
+    return _lease_decoder.decode(info).lease_ms
 
 
 class RedisQueues:
@@ -162,6 +178,18 @@ class RedisQueues:
         tokens[slot] += 1
         return as_claim(row, tokens[slot], self._store.keys)
 
+    def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
+        if not requests:
+            return []
+        layout = self._store.keys
+        keys = chain.from_iterable((*layout.of_route(r.route), layout.processing(r.slot)) for r in requests)
+        args: list[Argument] = []
+        for r in requests:
+            args += (r.slot, r.raw, r.max_running_total, r.rate, r.window_ms)
+        before, after, _, _ = layout.split_patterns()
+        rows = self._store.run("admit", tuple(keys), (before, after, FULL_WAIT_MS, *args))
+        return [Admission(AdmitResult(word.decode()), wait_ms) for word, wait_ms in rows]
+
     # renew, promote, reap
 
     def renew(self, holdings: Sequence[tuple[str, bytes]]) -> list[Renewal]:
@@ -195,11 +223,15 @@ class RedisQueues:
 
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store, keys = self._store, self._store.keys
-        slots = sorted({slot.decode() for slot in store.call("HKEYS", keys.workers)})
-        if sweep:
-            slots = sorted({*slots, *store.unregistered_slots()})
-        is_alive = store.calls([("EXISTS", keys.heartbeat(slot)) for slot in slots])
-        silent = [slot for slot, alive in zip(slots, is_alive, strict=True) if not alive]
+        flat = store.call("HGETALL", keys.workers)
+        leases_ms = {slot.decode(): _lease_ms(info) for slot, info in zip(flat[::2], flat[1::2], strict=True)}
+        slots = sorted({*leases_ms, *(store.unregistered_slots() if sweep else ())})
+        left_ms = dict(zip(slots, store.calls([("PTTL", keys.heartbeat(slot)) for slot in slots]), strict=True))
+        # No heartbeat lasts longer than its lease: the server's clock has stepped back. A slot that is alive renews it
+        # long before the end of this one.
+        stale = [slot for slot in slots if 0 < leases_ms.get(slot, 0) < left_ms[slot]]
+        store.calls([("PEXPIRE", keys.heartbeat(slot), leases_ms[slot]) for slot in stale])
+        silent = [slot for slot in slots if left_ms[slot] == -2]
         lists = store.calls([("LRANGE", keys.processing(slot), 0, -1) for slot in silent])
         return [Suspect(slot, self._claims_of(slot, raws)) for slot, raws in zip(silent, lists, strict=True)]
 

@@ -1,4 +1,4 @@
-"""The SQLite broker, put together: one store, and queues, inspector and repairer over it.
+"""The SQLite broker, put together: one store, and queues, inspector, repairer and producers over it.
 
 Every call that changes something is one transaction; database.py says what a kill -9 leaves of one.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from fileq.brokers.clocks import monotonic_clock_ms, wall_clock_ms
 from fileq.brokers.sqlite.database_schema import VERSION
 from fileq.brokers.sqlite.inspector import SqliteInspector
+from fileq.brokers.sqlite.producers import SqliteProducers
 from fileq.brokers.sqlite.queues import SqliteQueues
 from fileq.brokers.sqlite.repairer import SqliteRepairer
 from fileq.brokers.sqlite.store import SqliteStore
@@ -17,7 +18,7 @@ from fileq.config import Config
 from fileq.core.finding import Finding, sound
 
 
-class SqliteBroker(SqliteQueues, SqliteInspector, SqliteRepairer):
+class SqliteBroker(SqliteQueues, SqliteInspector, SqliteRepairer, SqliteProducers):
     kind = "sqlite"
 
     def __init__(

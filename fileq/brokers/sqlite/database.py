@@ -26,6 +26,7 @@ from urllib.parse import quote
 
 from fileq.brokers.sqlite import database_schema
 from fileq.brokers.sqlite.faults import translated
+from fileq.brokers.sqlite.file_access import protect_database
 from fileq.brokers.sqlite.locks import SubscriberLock, WriteLock
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, ConfigError
 from fileq.files.mounts import filesystem_type, is_network
@@ -48,22 +49,24 @@ class Database:
         database_schema.check_sqlite()
         _check_location(self.path, create=create)
         with contextlib.ExitStack() as undo, translated(self.path):
-            self._write_lock, self.subscribers = self._open_locks(undo)
+            self._write_lock, self.subscribers = self._open_locks(undo, create=create)
             self.connection = self._open_writer(undo, create=create)
             self._reader = self.connect_reader()
             self._identity = _identity(self.path)
             undo.pop_all()
         _databases.add(self)
 
-    def _open_locks(self, undo: contextlib.ExitStack) -> tuple[WriteLock, SubscriberLock]:
+    def _open_locks(self, undo: contextlib.ExitStack, *, create: bool) -> tuple[WriteLock, SubscriberLock]:
         try:
-            write_lock = WriteLock(self.path + "-lock")
+            database = protect_database(self.path, create=create)
+            write_lock = WriteLock(self.path + "-lock", database)
             undo.callback(write_lock.close)
-            subscribers = SubscriberLock(self.path + "-listen")
+            subscribers = SubscriberLock(self.path + "-listen", database)
             undo.callback(subscribers.close)
         except OSError as error:
             raise BrokerUnavailable(
-                f"database {self.path}: {error.strerror}: {error.filename}; check the permissions of its directory"
+                f"database {self.path}: {error.strerror}: {error.filename}; check the permissions of its directory, "
+                "and run fileq as the user who owns the database"
             ) from error
         return write_lock, subscribers
 

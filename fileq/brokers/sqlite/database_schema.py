@@ -13,9 +13,10 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 
+from fileq.brokers.sqlite.file_access import NEW_MODE
 from fileq.core.errors import BrokerError, BrokerUnavailable
 
-VERSION = 3
+VERSION = 4
 APPLICATION_ID = 0x66696C71  # "filq"
 OLDEST_SQLITE = (3, 35, 0)  # RETURNING
 
@@ -51,8 +52,24 @@ def _add_deferrals(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE TABLE breaker_resets (route TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID")
 
 
+def _add_producers_and_limits(connection: sqlite3.Connection) -> None:
+    """From 3 to 4: what each producer reported last, and the limits of routes."""
+    connection.execute(
+        "CREATE TABLE producers (id TEXT PRIMARY KEY, info BLOB NOT NULL, boot TEXT NOT NULL, "
+        "alive_until_ms INTEGER NOT NULL) WITHOUT ROWID"
+    )
+    connection.execute(
+        "CREATE TABLE holders (route TEXT NOT NULL, slot TEXT NOT NULL, raw BLOB NOT NULL, PRIMARY KEY (route, slot)) "
+        "WITHOUT ROWID"
+    )
+    connection.execute(
+        "CREATE TABLE route_windows (route TEXT PRIMARY KEY, boot TEXT NOT NULL, ends_ms INTEGER NOT NULL, "
+        "started INTEGER NOT NULL) WITHOUT ROWID"
+    )
+
+
 # From each older schema to the next. A migration must not end the transaction it runs in.
-MIGRATIONS: Mapping[int, Migration] = {1: _add_holes, 2: _add_deferrals}
+MIGRATIONS: Mapping[int, Migration] = {1: _add_holes, 2: _add_deferrals, 3: _add_producers_and_limits}
 
 
 def check_sqlite() -> None:
@@ -143,6 +160,7 @@ def _back_up(connection: sqlite3.Connection, path: str) -> None:
     unfinished = path + ".unfinished"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(unfinished)
+    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, NEW_MODE))
     copy = sqlite3.connect(unfinished)
     try:
         connection.backup(copy)

@@ -13,6 +13,7 @@ import msgspec
 from fileq.brokers import wire_events
 from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.sqlite.census import take_census
+from fileq.brokers.sqlite.producers import read_producers
 from fileq.brokers.sqlite.rows import RecordRow, all_slots, find_records
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, oldest_hour_kept
@@ -38,6 +39,7 @@ class SqliteInspector:
                 fronts={queue: page[0][1] for queue, page in pages.items() if page},
                 workers=self._read_workers(db, now_ms),
                 hours=self._read_hours(db, now_ms, hours),
+                producers=tuple(read_producers(db, self._store)),
             )
 
     def peek(self, place: str, limit: int) -> list[bytes]:

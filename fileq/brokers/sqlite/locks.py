@@ -10,10 +10,7 @@ import fcntl
 import os
 from threading import Event, Lock, Thread
 
-
-def open_lock_file(path: str) -> int:
-    # flock needs no write permission, and a group can share a database whose lock files another user created.
-    return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+from fileq.brokers.sqlite.file_access import open_side_file
 
 
 class WriteLock:
@@ -23,8 +20,8 @@ class WriteLock:
     longest wait was 13 ms against 490 ms. But a blocked flock can't be cancelled. So if the lock is taken, a thread
     blocks in the caller's place. It keeps waiting if the caller gives up, and the next caller waits for it."""
 
-    def __init__(self, path: str) -> None:
-        self._fd = open_lock_file(path)
+    def __init__(self, path: str, database: os.stat_result | None = None) -> None:
+        self._fd = open_side_file(path, database)
         self._mutex = Lock()
         self._granted: Event | None = None  # set while a thread is blocked
         self._is_wanted = False
@@ -82,9 +79,10 @@ class SubscriberLock:
     exist() and add() need the write lock: two writers that check at once would each take the other for a
     subscriber."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, database: os.stat_result | None = None) -> None:
         self._path = path
-        self._fd = open_lock_file(path)
+        self._database = database
+        self._fd = open_side_file(path, database)
         self._subscribers: set[int] = set()
         self._is_closed = False
 
@@ -97,7 +95,7 @@ class SubscriberLock:
 
     def add(self) -> int:
         """Adds a subscriber, for remove(). Every later transaction of any process sees it."""
-        fd = open_lock_file(self._path)
+        fd = open_side_file(self._path, self._database)
         fcntl.flock(fd, fcntl.LOCK_SH)
         self._subscribers.add(fd)
         return fd

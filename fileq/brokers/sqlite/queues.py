@@ -14,6 +14,7 @@ import msgspec
 from fileq.brokers import wire_events
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
+from fileq.brokers.sqlite.admissions import admit
 from fileq.brokers.sqlite.census import paused_queues
 from fileq.brokers.sqlite.queue_table import QueuedRow
 from fileq.brokers.sqlite.rate_window import RateWindow
@@ -30,6 +31,8 @@ from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.subscription import SqliteSubscription
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.brokers.types import (
+    Admission,
+    AdmitRequest,
     Enqueued,
     EnqueueResult,
     Entry,
@@ -104,6 +107,10 @@ class SqliteQueues:
     def _held(self, work: UnitOfWork, slot_row: SlotRow, raw: bytes) -> Claim:
         token = work.change_slot(slot_row).next_token()
         return claim_of(slot_row.slot, raw, work.record, queue=self._store.queue_names[-1], token=token)
+
+    def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
+        with self._store.unit_of_work() as work:
+            return admit(work, requests)
 
     # renew, promote, reap
 

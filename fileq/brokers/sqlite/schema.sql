@@ -1,4 +1,4 @@
--- Schema 3. Applied as a whole, in one transaction, to an empty file. No semicolons in comments: they end a statement.
+-- Schema 4. Applied as a whole, in one transaction, to an empty file. No semicolons in comments: they end a statement.
 -- Every place holds the raw bytes of its jobs. Everything more that is known of a job is in its record.
 -- Changing a comment inside a statement changes the text that SQLite stores in the file.
 
@@ -23,7 +23,7 @@ CREATE TABLE records (
     deferred            TEXT NOT NULL DEFAULT '',
     deferred_count      INTEGER NOT NULL DEFAULT 0,
     moved_to            BLOB NOT NULL DEFAULT x'',
-    expires_ms          INTEGER             -- wall clock, as every *_ms but slots.alive_until_ms and rate.ends_ms
+    expires_ms          INTEGER             -- wall clock, as every *_ms but slots.alive_until_ms and ends_ms
 );
 CREATE INDEX records_expiring ON records (expires_ms) WHERE expires_ms IS NOT NULL;
 
@@ -104,6 +104,14 @@ CREATE TABLE breaker_resets (
     number INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+-- What each producer reported last, for operators. A report counts until its lease ends.
+CREATE TABLE producers (
+    id             TEXT PRIMARY KEY,
+    info           BLOB NOT NULL,           -- JSON
+    boot           TEXT NOT NULL,
+    alive_until_ms INTEGER NOT NULL         -- CLOCK_MONOTONIC of that boot
+) WITHOUT ROWID;
+
 -- The producers' shared rate limit. It has one row after the first permit.
 CREATE TABLE rate (
     one     INTEGER PRIMARY KEY CHECK (one = 1),
@@ -111,6 +119,22 @@ CREATE TABLE rate (
     ends_ms INTEGER NOT NULL,               -- CLOCK_MONOTONIC of that boot
     taken   INTEGER NOT NULL
 );
+
+-- Which jobs of limited routes were admitted. A row counts only while the slot holds these bytes.
+CREATE TABLE holders (
+    route TEXT NOT NULL,
+    slot  TEXT NOT NULL,
+    raw   BLOB NOT NULL,
+    PRIMARY KEY (route, slot)
+) WITHOUT ROWID;
+
+-- How many jobs of a route with a rate have started in its window.
+CREATE TABLE route_windows (
+    route   TEXT PRIMARY KEY,
+    boot    TEXT NOT NULL,
+    ends_ms INTEGER NOT NULL,               -- CLOCK_MONOTONIC of that boot
+    started INTEGER NOT NULL
+) WITHOUT ROWID;
 
 -- Written only while a subscriber exists. Only the newest are kept.
 CREATE TABLE events (

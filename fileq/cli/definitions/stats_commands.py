@@ -131,12 +131,16 @@ def _workers(invocation: Invocation) -> int:
 COMMANDS = (
     Command(
         words=("admin", "stats"),
-        summary="show queue lengths, rates, workers and errors",
+        summary="show queue lengths, rates, producers, workers and errors",
         description="""\
 Shows the broker and its address; for each queue how many jobs are waiting and the age of the next one; the number of
 scheduled, processing, completed and dead jobs; the rates of this hour and the last, and when the backlog will be done
-at the rate of the last minute; the workers and their running jobs; failed attempts by kind of error. The cost for the
-broker does not depend on the length of the queues.
+at the rate of the last minute; the producers; the workers and their running jobs; failed attempts by kind of error. The
+cost for the broker does not depend on the length of the queues.
+
+A producer is shown with its directory, its last full scan and its state: scanning, watching, held (by the rate limit or
+by max_pending, and since when), lost (its directory cannot be read) or stuck (no progress for a minute). It
+reports this every few seconds. After a clean stop it is gone at once; after a kill -9 within worker.heartbeat_ttl.
 
 With --watch it refreshes in place until Ctrl-C and adds the rates of the last refreshes. It continues while the broker
 is unreachable, and says so.""",

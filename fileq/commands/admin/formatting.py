@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from fileq.core.job import rfc3339_ms
+from fileq.core.job import parse_time, rfc3339_ms
 
 ENDLESS = 100_000  # columns and lines where stdout is not a terminal: only errors are cut there
 ERROR_SHOWN = 300  # characters of an error in a list; `fileq show` prints all of it
@@ -104,6 +104,12 @@ def age(seconds: float | None) -> str:
     if s < 172_800:
         return f"{s // 3600}h{s % 3600 // 60:02}m"
     return f"{s // 86_400}d{s % 86_400 // 3600:02}h"
+
+
+def seconds_between(then: str | None, at: str) -> float | None:
+    """The seconds from one time to the other, as --json has them; None if one is missing."""
+    start, end = parse_time(then or ""), parse_time(at)
+    return (end - start).total_seconds() if start is not None and end is not None else None
 
 
 def number(count: float) -> str:

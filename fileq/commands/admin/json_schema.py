@@ -27,6 +27,20 @@ STATS_FIELDS = (
     ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
     ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null)"),
+    (
+        "producers[]",
+        "those alive: id, host, pid, version, started, roots (the directories), state, problem, held_by, held_since, "
+        "last_scan, enqueued, waiting",
+    ),
+    ("producers[].state", "string: scanning, watching, held, lost (a directory cannot be read) or stuck (no progress)"),
+    ("producers[].problem", "string: why a directory cannot be read; empty if it can"),
+    (
+        "producers[].held_by",
+        "string: the setting that limits enqueueing now, such as producer.rate_limit_per_sec; empty if none does; "
+        "held_since (RFC 3339 or null): without a break since then",
+    ),
+    ("producers[].last_scan", "null, or the last full scan: began, ended (RFC 3339), seconds, found, is_complete"),
+    ("producers[].enqueued", "number: files enqueued since its start; waiting: files found and not enqueued yet"),
     ("errors[]", "kind, this_hour, last_hour: failed attempts by kind of error"),
 )
 WORKERS_FIELDS = (
@@ -59,6 +73,7 @@ JOB_FIELDS = (
     ("deferred", "string: why a retrying job waits without having been tried; empty if an attempt failed"),
     ("deferred_count", "number: how often the job was deferred"),
     ("moved_to", "string: where worker.after moved the file after the job had ended; empty if it did not"),
+    ("output", "string: the end of what the last attempt of a dead job printed; empty if nothing"),
 )
 HISTORY_FIELDS = (
     ("job", "object: as in `fileq admin list --json`"),
@@ -68,7 +83,7 @@ HISTORY_FIELDS = (
     ("is_cancel_requested", "boolean"),
     ("payload", "the payload of the job, or null"),
     ("result", "the result that the handler returned, or null"),
-    ("attempts[]", "number, started, ended, duration_s, worker, outcome, error, traceback (empty if none)"),
+    ("attempts[]", "number, started, ended, duration_s, worker, outcome, error, traceback, output (empty if none)"),
     ("attempts_forgotten", "number: how many of the first attempts are no longer recorded"),
 )
 TRACE_FIELDS = (

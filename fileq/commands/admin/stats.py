@@ -12,6 +12,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import OpenBreaker, Overview, WorkerView
 from fileq.commands.admin.formatting import stamp
 from fileq.commands.admin.job_summary import waiting_since_ms
+from fileq.commands.admin.producer_process import ProducerProcess, summarise
 from fileq.commands.admin.recent_rate import ended_per_second
 from fileq.core.job import decode_or_none
 
@@ -108,6 +109,7 @@ class Stats(Struct, frozen=True):
     eta_per_second: float | None
     eta_basis: str | None
     workers: tuple[WorkerProcess, ...]
+    producers: tuple[ProducerProcess, ...]
     errors: tuple[ErrorCount, ...]
 
     @property
@@ -166,6 +168,7 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
         eta_per_second=eta.per_second,
         eta_basis=eta.basis,
         workers=workers,
+        producers=summarise(overview.producers),
         errors=_errors(overview),
     )
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, cut, number, plural, rate, table
+from fileq.commands.admin.formatting import (
+    ENDLESS,
+    Cell,
+    Screen,
+    age,
+    cut,
+    number,
+    plural,
+    rate,
+    seconds_between,
+    table,
+)
 from fileq.commands.admin.job_ids import short_ids
+from fileq.commands.admin.producer_process import producer_lines
 from fileq.commands.admin.stats import LAST_MINUTE, BreakerSummary, SlotSummary, Stats, Throughput, WorkerProcess
-from fileq.core.job import parse_time
 from fileq.core.text import printable
 
 _JOBS_SHOWN = 20  # running jobs; `fileq workers` lists all of them
@@ -18,10 +29,11 @@ def render(stats: Stats, screen: Screen) -> list[str]:
     is_endless = screen.height == ENDLESS
     gap = [""] if is_endless else []
     head = [*_title(stats, screen), *gap, *_places(stats, screen), *gap, *_rates(stats, screen), *gap]
+    producers = [*producer_lines(stats.producers, screen, stats.at), *gap]
     tail = [] if not stats.errors else [*gap, *_errors(stats, screen)] if is_endless else _error_line(stats, screen)
     notes = sum(len(process.breakers) + len(process.lost_roots) for process in stats.workers)
-    room = screen.height - len(head) - len(tail) - len(stats.workers) - notes - 2
-    return [*head, *_workers(stats, screen, max(0, min(_JOBS_SHOWN, room))), *tail]
+    room = screen.height - len(head) - len(producers) - len(tail) - len(stats.workers) - notes - 2
+    return [*head, *producers, *_workers(stats, screen, max(0, min(_JOBS_SHOWN, room))), *tail]
 
 
 def _title(stats: Stats, screen: Screen) -> list[str]:
@@ -132,7 +144,7 @@ def process_table(workers: tuple[WorkerProcess, ...], screen: Screen, at: str) -
                 f"{process.busy} of {process.slots}",
                 Cell(process.breaker, _BREAKERS.get(process.breaker, "")),
                 Cell("alive" if is_ok else "silent", "" if is_ok else "red"),
-                age(_seconds_between(process.started, at)),
+                age(seconds_between(process.started, at)),
                 printable(process.version),
             )
         )
@@ -153,11 +165,6 @@ def _breaker_text(one: BreakerSummary) -> str:
     error = (one.error.splitlines() or [""])[0]
     failed = f"{one.failure_share:.0%} failed"
     return f"  breaker of {printable(one.route)} is {one.state}: {failed}, {probe}; {printable(error)}"
-
-
-def _seconds_between(then: str | None, at: str) -> float | None:
-    start, end = parse_time(then or ""), parse_time(at)
-    return (end - start).total_seconds() if start is not None and end is not None else None
 
 
 def slot_table(slots: tuple[SlotSummary, ...], screen: Screen, *, with_slots: bool = False) -> list[str]:

@@ -28,9 +28,12 @@ RETRY_S = 1.0  # while scan_dir cannot be read
 
 
 class EndedScan(Struct, frozen=True):
-    """A scan of the whole scan_dir. `is_complete`: it missed no file because of an error."""
+    """A scan of the whole scan_dir. `is_complete`: it missed no file because of an error. `found`: how many files."""
 
     is_complete: bool
+    began_s: float
+    ended_s: float
+    found: int
 
 
 class FoundBatch(Struct):
@@ -55,6 +58,7 @@ class Finder:
     ) -> None:
         producer = config.producer
         self.problem = ""  # why scan_dir cannot be scanned; "" when it can
+        self.last_scan: EndedScan | None = None
         self._root = rules.root
         self._rules = rules
         self._mounts = mounts
@@ -82,6 +86,11 @@ class Finder:
         """No scan is in progress or due right now."""
         is_lost = self._scan_dir_identity is None
         return is_lost or (self._whole is None and self._part is None and self._schedule.is_empty)
+
+    @property
+    def is_scanning(self) -> bool:
+        """A scan of the whole scan_dir is in progress."""
+        return self._whole is not None
 
     @property
     def next_due_s(self) -> float:
@@ -189,7 +198,8 @@ class Finder:
         else:
             self._schedule.finish(walk.top, now_s, took_s, polled)
         self._emit(ScanFinished(took_s, walk.is_complete))
-        return EndedScan(walk.is_complete)
+        self.last_scan = EndedScan(walk.is_complete, walk.started_s, now_s, walk.found_count)
+        return self.last_scan
 
 
 def _identify(root: bytes) -> tuple[tuple[int, int] | None, str]:

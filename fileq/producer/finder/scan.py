@@ -35,6 +35,7 @@ class DirectoryWalk:
         self.started_s = now_s
         self.is_done = False
         self.is_complete = True  # nothing was missed so far
+        self.found_count = 0
         self.error = ""  # why `top` itself cannot be read
         self._rules = rules
         self._watch = watch
@@ -60,6 +61,7 @@ class DirectoryWalk:
                 self._open_next()
             else:
                 left -= self._read(self._listing, left, found)
+        self.found_count += len(found)
         return found
 
     def close(self) -> None:

@@ -96,3 +96,23 @@ def test_a_thousand_in_one_call_keep_their_order(harness: Harness) -> None:
     harness.broker.enqueue([an_entry(id, delay_ms=60_000) for id in ids])
     assert harness.broker.due_now(ids) == [True] * 1000
     assert ids_in(harness, "low") == ids
+
+
+def test_a_job_that_is_not_in_scheduled_is_left_to_a_repair(harness: Harness) -> None:
+    """Its record says that it waits, but another program has removed it."""
+    enqueue(harness, "a", delay_ms=60_000)
+    harness.remove_raw("scheduled", record_of(harness, "a").raw)
+    before = snapshot(harness, "a")
+    assert harness.broker.due_now(["a"]) == [False]
+    assert snapshot(harness, "a") == before
+    assert places_of(harness, "a") == []
+
+
+def test_a_scheduled_copy_of_a_running_job_stays_where_it_is(harness: Harness) -> None:
+    """The record is about the copy that runs."""
+    enqueue(harness, "a", delay_ms=60_000)
+    harness.push_raw("low", record_of(harness, "a").raw)
+    claim_one(harness)
+    before = snapshot(harness, "a")
+    assert harness.broker.due_now(["a"]) == [False]
+    assert snapshot(harness, "a") == before

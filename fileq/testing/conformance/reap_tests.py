@@ -186,6 +186,15 @@ def test_the_same_call_twice_reaps_once(harness: Harness) -> None:
     assert snapshot(harness, "a") == before
 
 
+def test_a_job_named_twice_in_one_call_is_moved_once(harness: Harness) -> None:
+    claim = running(harness, "a")
+    expire_leases(harness)
+    settlement = recovered(claim)
+    assert harness.broker.reap("w1", [settlement, settlement]) == (SettleResult.DONE, SettleResult.FENCED)
+    assert places_of(harness, "a") == ["low"]
+    assert (counter(harness, "recovered"), drift(harness)) == (1, 0)
+
+
 def test_two_reapers_at_the_same_time_move_each_job_once(harness: Harness) -> None:
     slots = names(30, "slot")
     enqueue(harness, *names(30))

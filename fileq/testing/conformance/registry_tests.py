@@ -130,6 +130,13 @@ def test_deregistering_twice_has_no_second_effect(harness: Harness) -> None:
     assert snapshot(harness, "a") == before
 
 
+def test_a_slot_named_twice_gives_its_job_back_once(harness: Harness) -> None:
+    running(harness, "a")
+    harness.broker.deregister(["w1", "w1"])
+    assert ids_in(harness, "low") == ["a"]
+    assert (counter(harness, "released"), drift(harness)) == (1, 0)
+
+
 def test_deregistering_an_unknown_slot_changes_nothing(harness: Harness) -> None:
     running(harness, "a", "w1")
     before = snapshot(harness, "a")

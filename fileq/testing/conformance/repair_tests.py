@@ -126,6 +126,14 @@ def test_a_restored_job_comes_due_when_it_would_have(harness: Harness) -> None:
     assert harness.broker.promote().next_due_ms == harness.clock.ms + 5_000
 
 
+def test_a_job_named_twice_is_restored_once(harness: Harness) -> None:
+    enqueue(harness, "a")
+    harness.remove_raw("low", record_of(harness, "a").raw)
+    assert harness.broker.restore(["a", "a"]) == [True, False]
+    assert places_of(harness, "a") == ["low"]
+    assert drift(harness) == 0
+
+
 def test_two_repairs_restore_a_job_once(harness: Harness) -> None:
     ids = names(20)
     enqueue(harness, *ids)

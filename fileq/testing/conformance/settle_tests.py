@@ -242,3 +242,15 @@ def test_the_same_settlement_twice_in_one_call_takes_effect_once(harness: Harnes
     assert reply.settled == (SettleResult.DONE, SettleResult.DONE_ALREADY)
     assert places_of(harness, "a") == [DESTINATION[verb]]
     assert drift(harness) == 0
+
+
+def test_two_claims_of_one_job_settled_in_one_call_take_effect_once(harness: Harness, verb: Verb) -> None:
+    """The slot got its job again after a lost reply, so two claims are about the same bytes."""
+    first = running(harness, "a")
+    [second] = harness.broker.settle_and_claim([], ["w1"]).claims
+    assert (second.raw, second.token > first.token) == (first.raw, True)
+    make = EVERY_SETTLEMENT[verb]
+    reply = harness.broker.settle_and_claim([make(first), make(second)], [])
+    assert reply.settled == (SettleResult.DONE, SettleResult.FENCED)
+    assert places_of(harness, "a") == [DESTINATION[verb]]
+    assert drift(harness) == 0

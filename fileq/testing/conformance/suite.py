@@ -11,8 +11,9 @@ from types import ModuleType
 
 import pytest
 
-from fileq.brokers.protocol import Waiter
+from fileq.brokers.notifications import Waiter
 from fileq.testing.conformance import (
+    admit_tests,
     bury_tests,
     cancel_tests,
     census_tests,
@@ -28,6 +29,7 @@ from fileq.testing.conformance import (
     ledger_tests,
     overview_tests,
     pause_tests,
+    producers_tests,
     promote_tests,
     rate_limit_tests,
     reap_tests,
@@ -58,6 +60,7 @@ class BrokerConformance:
 
     To leave a group out, set it to None in the subclass: `TestOverview = None`."""
 
+    TestAdmit = _tests_of(admit_tests)
     TestBury = _tests_of(bury_tests)
     TestCancel = _tests_of(cancel_tests)
     TestCensus = _tests_of(census_tests)
@@ -73,6 +76,7 @@ class BrokerConformance:
     TestLedger = _tests_of(ledger_tests)
     TestOverview = _tests_of(overview_tests)
     TestPause = _tests_of(pause_tests)
+    TestProducers = _tests_of(producers_tests)
     TestPromote = _tests_of(promote_tests)
     TestRateLimit = _tests_of(rate_limit_tests)
     TestReap = _tests_of(reap_tests)

@@ -1,11 +1,26 @@
 """The guards of fileq: the lines that hold its guarantees, each with a mutant that breaks it. See tests/mutants.py."""
 
-from tests.support.guards.broker_guards import BROKER_GUARDS
+from tests.support.guards.executor_guards import EXECUTOR_GUARDS
 from tests.support.guards.guard import Guard
-from tests.support.guards.other_guards import OTHER_GUARDS
+from tests.support.guards.memory_guards import MEMORY_GUARDS
+from tests.support.guards.observe_guards import OBSERVE_GUARDS
+from tests.support.guards.policy_guards import POLICY_GUARDS
+from tests.support.guards.producer_guards import PRODUCER_GUARDS
 from tests.support.guards.redis_guards import REDIS_GUARDS
+from tests.support.guards.redis_repair_guards import REDIS_REPAIR_GUARDS
+from tests.support.guards.sqlite_guards import SQLITE_GUARDS
 from tests.support.guards.worker_guards import WORKER_GUARDS
 
-GUARDS: tuple[Guard, ...] = (*REDIS_GUARDS, *BROKER_GUARDS, *WORKER_GUARDS, *OTHER_GUARDS)
+GUARDS: tuple[Guard, ...] = (
+    *REDIS_GUARDS,
+    *REDIS_REPAIR_GUARDS,
+    *SQLITE_GUARDS,
+    *MEMORY_GUARDS,
+    *WORKER_GUARDS,
+    *POLICY_GUARDS,
+    *EXECUTOR_GUARDS,
+    *PRODUCER_GUARDS,
+    *OBSERVE_GUARDS,
+)
 
 __all__ = ["GUARDS", "Guard"]

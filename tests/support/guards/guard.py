@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+SUITE = "tests/conformance/test_brokers.py::TestBrokers::"
+
 
 class Guard(NamedTuple):
-    """A guarantee, the line that holds it (`text` occurs once in `file`), and what the mutant puts in its place.
+    """A guarantee, what breaks `without` it, and the line that holds it: `text` occurs once in `file`.
 
-    `tests` are arguments of pytest; at least one of these tests must fail with the mutant."""
+    The mutant replaces that text, and then `test` must fail: a test of pytest, for the conformance suite on one
+    broker."""
 
     guarantee: str
+    without: str
     file: str
     text: str
     mutant: str
-    tests: str
+    test: str
+    broker: str = ""
 
 
-def conformance(broker: str, *classes: str) -> str:
-    """The classes of the conformance suite, or words of their tests' names, on this broker."""
-    return f"tests/conformance/test_brokers.py -k '{broker} and ({' or '.join(classes)})'"
+class Promise(NamedTuple):
+    """A guarantee that brokers share, and the conformance test that holds each broker to it, as `TestClaim::test_…`."""
+
+    guarantee: str
+    without: str
+    test: str
+
+    def on(self, broker: str, file: str, text: str, mutant: str) -> Guard:
+        return Guard(self.guarantee, self.without, file, text, mutant, SUITE + self.test, broker)

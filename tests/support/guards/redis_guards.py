@@ -1,107 +1,192 @@
-"""The guards of the Redis broker: its scripts, and its connections."""
+"""The guards of the Redis broker's scripts: settling, claiming, renewing, reaping, enqueueing, waiting jobs."""
 
-from tests.support.guards.guard import Guard, conformance
+from tests.support.guards import promises
+from tests.support.guards.guard import Guard, Promise
 
 LUA = "fileq/brokers/redis/lua/"
-SETTLEMENTS, CLAIM, REAP, RENEW = (
-    LUA + name for name in ("prelude/settlements.lua", "claim.lua", "reap.lua", "renew.lua")
+SETTLEMENTS, CLAIM, REAP, RENEW, ENQUEUE, PROMOTE, DUE_NOW, JOBS = (
+    f"{LUA}{name}.lua"
+    for name in ("prelude/settlements", "claim", "reap", "renew", "enqueue", "promote", "due_now", "prelude/jobs")
 )
+EXPIRY = "tests/integration/test_redis_expiry.py::"
 
 
-def on_redis(guarantee: str, file: str, text: str, mutant: str, *classes: str) -> Guard:
-    return Guard(guarantee, file, text, mutant, conformance("redis", *classes))
+def guard(promise: Promise, file: str, text: str, mutant: str) -> Guard:
+    return promise.on("redis", file, text, mutant)
 
 
-REDIS_GUARDS = (
-    on_redis(
-        "A settlement counts only if its slot still holds the job",
-        SETTLEMENTS,
-        " or not read('LPOS', job.processing, job.raw) then",
-        " then",
-        "TestSettle",
-    ),
-    on_redis(
-        "A late call about an earlier claim is fenced",
-        SETTLEMENTS,
-        " or is_older(job.token, last)",
-        "",
-        "late_call_about_an_earlier",
-    ),
-    on_redis(
-        "A repeated settlement has no second effect",
-        SETTLEMENTS,
-        "if last == job.token then",
-        "if false then",
-        "TestSettle",
-    ),
-    on_redis(
-        "One slot settles once in one call",
+SETTLING = (
+    guard(promises.HELD, SETTLEMENTS, " or not read('LPOS', job.processing, job.raw) then", " then"),
+    guard(promises.LATE, SETTLEMENTS, " or is_older(job.token, last)", ""),
+    guard(promises.REPEATED, SETTLEMENTS, "if last == job.token then", "if false then"),
+    guard(promises.REMEMBERED, SETTLEMENTS, "  redis.call('HSET', SETTLED, unpack(settled_now))\n", ""),
+    guard(
+        promises.TWICE_IN_ONE_CALL,
         SETTLEMENTS,
         "local last = settled_here[job.slot] or settled_last[i]",
         "local last = settled_last[i]",
-        "same_settlement_twice",
     ),
-    on_redis(
-        "A settled job leaves its processing list",
+    guard(
+        promises.TWO_CLAIMS_IN_ONE_CALL,
         SETTLEMENTS,
-        "    redis.call('LREM', job.processing, '1', job.raw)\n",
-        "",
-        "TestSettle",
+        "elseif settled_here[job.slot] or is_older",
+        "elseif is_older",
     ),
-    on_redis(
-        "Each slot's last settlement is remembered",
-        SETTLEMENTS,
-        "  redis.call('HSET', SETTLED, unpack(settled_now))\n",
-        "",
-        "TestSettle",
-    ),
-    on_redis(
-        "Settling renews the heartbeat",
+    guard(promises.LEAVES_SLOT, SETTLEMENTS, "    redis.call('LREM', job.processing, '1', job.raw)\n", ""),
+    guard(
+        promises.SETTLING_RENEWS,
         SETTLEMENTS,
         "      redis.call('SET', job.heartbeat, '', 'PX', HEARTBEAT_TTL)\n",
         "",
-        "settling_is_a_heartbeat",
     ),
-    on_redis(
-        "A retried job's record does not expire, even after a copy completed",
+    guard(promises.FENCED_COUNTED, SETTLEMENTS, "if fenced > 0 then count('fenced', fenced) end", ""),
+    guard(
+        promises.RETRYING_STAYS,
         SETTLEMENTS,
-        "  end_attempt(job, 'retrying', 'due', int_text(due))\n  redis.call('PERSIST', job.record)\n",
-        "  end_attempt(job, 'retrying', 'due', int_text(due))\n",
-        "TestRetry",
+        "  redis.call('PERSIST', job.record)\n  redis.call('ZADD'",
+        "  redis.call('ZADD'",
     ),
-    on_redis(
-        "A dead job's record does not expire",
+    guard(
+        promises.DEAD_STAYS,
         SETTLEMENTS,
-        "  end_attempt(job, 'dead', 'ended', NOW)\n  redis.call('PERSIST', job.record)\n",
-        "  end_attempt(job, 'dead', 'ended', NOW)\n",
-        "TestBury",
+        "  redis.call('PERSIST', job.record)\n  redis.call('LPUSH', DEAD",
+        "  redis.call('LPUSH', DEAD",
     ),
-    on_redis(
-        "The record stays while a copy of the job waits",
-        SETTLEMENTS,
-        "  if has_copies then\n",
-        "  if false then\n",
-        "TestComplete",
-    ),
-    on_redis(
-        "Two copies with the same bytes are both scheduled",
+    guard(promises.COPY_KEEPS_RECORD, SETTLEMENTS, "  if has_copies then\n", "  if false then\n"),
+    guard(
+        promises.COPIES_SCHEDULED,
         SETTLEMENTS,
         "  while redis.call('ZSCORE', SCHEDULED, job.next_raw) do job.next_raw = job.next_raw .. ' ' end\n",
         "",
-        "TestRetry",
     ),
-    on_redis(
-        "Fenced outcomes are counted",
+    guard(
+        promises.DEFERRAL_IS_NO_ATTEMPT,
         SETTLEMENTS,
-        "if fenced > 0 then count('fenced', fenced) end",
-        "",
-        "TestSettle",
+        "  end_claim(job)\n  redis.call('HSET'",
+        "  end_attempt(job, 'retrying')\n  redis.call('HSET'",
     ),
-    on_redis(
-        "A slot that is not registered gets no job",
+    guard(promises.DEFERRALS_COUNTED, SETTLEMENTS, "  redis.call('HINCRBY', job.record, 'deferred_count', 1)\n", ""),
+    guard(promises.DEFERRAL_ENDS, SETTLEMENTS, "  if was[7] then redis.call('HDEL', job.record, 'deferred') end\n", ""),
+)
+
+CLAIMING = (
+    guard(promises.UNREGISTERED, CLAIM, "  if registered[i] then held[i] =", "  if true then held[i] ="),
+    guard(promises.GIVEN_AGAIN, CLAIM, "  local raw = held[i] or taken[slot]\n", "  local raw = taken[slot]\n"),
+    guard(promises.SLOT_NAMED_TWICE, CLAIM, "  local raw = held[i] or taken[slot]\n", "  local raw = held[i]\n"),
+    guard(promises.CLAIM_RENEWS, CLAIM, "  redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)\n", ""),
+    guard(promises.VAIN_CLAIM_RENEWS, CLAIM, "    if is_freed[slot] then redis", "    if false then redis"),
+    guard(promises.VAIN_CLAIM_ALONE, CLAIM, "    if is_freed[slot] then redis", "    if true then redis"),
+    guard(promises.PAUSED, CLAIM, "  if is_paused[i] then return nil end\n", ""),
+    guard(
+        promises.NOT_STARVED,
         CLAIM,
-        "  if registered[i] then held[i] = is_any_held",
-        "  if true then held[i] = is_any_held",
-        "TestClaim",
+        "  if every == 0 or (claims_made + 1) % every ~= 0 then return 1 end\n  return 2",
+        "  if true then return 1 end\n  return 2",
+    ),
+    guard(promises.ADOPTED_ONCE, CLAIM, "  if queued > 0 then\n", "  if true then\n"),
+    guard(
+        promises.OWN_TOKEN,
+        "fileq/brokers/redis/queues.py",
+        "        tokens[slot] += 1\n",
+        "        tokens[slot] = 1\n",
+    ),
+    Guard(
+        "Jobs claimed before one that cannot be claimed reach their slots",
+        "the slots hold jobs that their worker does not know of",
+        CLAIM,
+        "if failure and #claims == 0 then",
+        "if failure then",
+        "tests/integration/test_redis_permissions.py::test_jobs_claimed_before_one_that_cannot_be_claimed_reach_their_slots",
+    ),
+    guard(
+        promises.WAITING_MOVES_NOTHING,
+        "fileq/brokers/redis/wake.py",
+        '"BLMOVE", key, key, "RIGHT", "RIGHT"',
+        '"BLMOVE", key, key, "RIGHT", "LEFT"',
     ),
 )
+
+LEASES = (
+    guard(promises.UNKNOWN_IS_GONE, RENEW, "if read('HEXISTS', WORKERS, slot) == 0 then", "if false then"),
+    guard(promises.RENEWED, RENEW, "redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)", ""),
+    guard(promises.LOST, RENEW, "if really ~= believed and believed ~= '' then", "if false then"),
+    guard(promises.UNEXPECTED, RENEW, "elseif really ~= believed then", "elseif false then"),
+    guard(promises.CANCELLED, RENEW, "'cancel')[1] == '1'", "'cancel')[1] == 'never'"),
+    guard(promises.ALIVE, REAP, "local is_alive = read('EXISTS', heartbeat) == 1\n", "local is_alive = false\n"),
+    guard(promises.ONE_REAPER, REAP, " or not redis.call('LPOS', processing, job.raw) then", " then"),
+    guard(promises.REAPED_ONCE, REAP, " or seen[job.raw] or", " or"),
+    guard(
+        promises.REAPED_LEAVES,
+        REAP,
+        "for _, job in ipairs(held_jobs) do redis.call('LREM', processing, 1, job.raw) end\n",
+        "",
+    ),
+    guard(
+        promises.STILL_HOLDS,
+        REAP,
+        "if not is_alive and redis.call('EXISTS', processing) == 0 then",
+        "if not is_alive then",
+    ),
+    guard(promises.REGISTERED_AGAIN, f"{LUA}register.lua", "'PX', HEARTBEAT_TTL, 'NX')", "'PX', HEARTBEAT_TTL)"),
+    guard(promises.GIVEN_BACK, f"{LUA}deregister.lua", "    push(job.record, job.raw, job.queue, 'RPUSH')\n", ""),
+    guard(promises.GIVEN_BACK_ONCE, f"{LUA}deregister.lua", "ipairs(seen[processing] and {} or read(", "ipairs(read("),
+)
+
+ENQUEUEING = (
+    guard(promises.ID_ONCE, ENQUEUE, "  if redis.call('EXISTS', record) == 1 then\n", "  if false then\n"),
+    guard(
+        promises.VERSION_ONCE,
+        ENQUEUE,
+        "is_version and is_known(redis.call('HGET', LEDGER, path), signature)",
+        "false",
+    ),
+    guard(
+        promises.VERSION_LEARNED,
+        ENQUEUE,
+        "    if path ~= '' then remember_version(",
+        "    if false then remember_version(",
+    ),
+    guard(promises.LIMIT, ENQUEUE, "used + taken >= limit", "used + taken > limit"),
+    Guard(
+        "The window of the rate limit ends",
+        "producers wait for ever",
+        ENQUEUE,
+        "redis.call('SET', RATE_LIMIT, taken, 'PX', WINDOW)",
+        "redis.call('SET', RATE_LIMIT, taken)",
+        EXPIRY + "test_the_rate_counter_counts_and_expires_with_its_window",
+    ),
+    Guard(
+        "A counter without an expiry does not throttle for ever",
+        "a program killed between two commands stops all producers",
+        ENQUEUE,
+        "    redis.call('PEXPIRE', RATE_LIMIT, WINDOW)\n",
+        "",
+        EXPIRY + "test_a_rate_counter_without_an_expiry_gets_one",
+    ),
+    guard(promises.LEDGER_UNCHANGED, f"{LUA}update_ledger.lua", "redis.call('HGET', LEDGER, path) ~= was", "false"),
+)
+
+WAITING = (
+    guard(promises.PROMOTED_LEAVES, PROMOTE, "  redis.call('ZREM', SCHEDULED, raw)\n", ""),
+    guard(promises.NOT_BEFORE_TIME, PROMOTE, "'-inf', NOW, 'LIMIT'", "'-inf', '+inf', 'LIMIT'"),
+    guard(promises.PROMOTED_COUNTED, JOBS, "  redis.call('HINCRBY', record, 'queued', 1)\n", ""),
+    guard(promises.PUSHED_STAYS, JOBS, "  redis.call('PERSIST', record)\n", ""),
+    guard(promises.DUE_LEAVES, DUE_NOW, "    redis.call('ZREM', SCHEDULED, was[2])\n", ""),
+    guard(
+        promises.DUE_ONLY_THERE, DUE_NOW, "is_waiting and redis.call('ZSCORE', SCHEDULED, was[2]) and", "is_waiting and"
+    ),
+    guard(
+        promises.DUE_ONLY_WAITING,
+        DUE_NOW,
+        "was[2] and (was[1] == 'scheduled' or was[1] == 'retrying')",
+        "was[2]",
+    ),
+    guard(
+        promises.RELOCATED,
+        f"{LUA}relocate.lua",
+        "(state == 'completed' or state == 'dead') and 1 or 0",
+        "state and 1 or 0",
+    ),
+)
+
+REDIS_GUARDS = (*SETTLING, *CLAIMING, *LEASES, *ENQUEUEING, *WAITING)

@@ -20,6 +20,8 @@ require_queues('LPUSH')
 require_permission(RECORDS .. 'any', 'EXISTS', 'HSET')
 for i = 1, total do require_type(KEYS[own_keys + i], 'hash') end
 local used = limit > 0 and tonumber(redis.call('GET', RATE_LIMIT) or '0') or 0
+-- No window lasts longer than this: the server's clock has stepped back, so the window has ended.
+if used > 0 and redis.call('PTTL', RATE_LIMIT) > WINDOW then used = 0 end
 
 for i = 1, total do
   local a = own_args + 1 + (i - 1) * STRIDE

@@ -15,9 +15,11 @@ import socket
 import msgspec
 
 from fileq.handlers.task import Ran, Task
+from fileq.worker.executors.process.child_output import ChildOutput
 from fileq.worker.executors.process.messages import (
     HEADER,
     MAX_OUTCOME_BYTES,
+    OUTPUT_IS_LEFT,
     READ_SIZE,
     WAKE_SIGNAL,
     decode_ran,
@@ -32,6 +34,10 @@ class InvalidMessage(Exception):
     """A child wrote something that the protocol does not allow."""
 
 
+class UnsendableTask(Exception):
+    """A task that can't be made into a message: the fault of that one job."""
+
+
 class ChildHandle:
     """`child` is the fork server's number for the child; 0 while there is none. Times are by time.monotonic()."""
 
@@ -43,6 +49,8 @@ class ChildHandle:
         "is_ready",
         "kill_at_s",
         "outbox",
+        "output",
+        "output_is_left",
         "pid",
         "pidfd",
         "spawn_at_s",
@@ -61,6 +69,7 @@ class ChildHandle:
         self.spawn_at_s = 0.0  # when the next child may be requested
         self.failed_starts = 0  # children in a row that ended before they were given a task
         self.outbox: bytes | memoryview = b""
+        self.output: ChildOutput | None = None
         self._reset()
 
     @property
@@ -98,12 +107,19 @@ class ChildHandle:
     def send_task(self, number: int, task: Task, kill_at_s: float) -> bool:
         """Give the child its task; False if flush() must send the rest later.
 
-        Raises BrokenPipeError if the child has ended."""
+        Raises BrokenPipeError if the child has ended, and UnsendableTask without any effect."""
+        try:
+            message = framed(number, task)
+        except Exception as error:
+            raise UnsendableTask(f"can't be sent to a child process: {error!r}") from error
         self.task = task
         self.task_number = number
+        if self.output is not None:
+            self.output.begin(task)
         self.stop_request = StopRequest.NONE
+        self.output_is_left = False
         self.kill_at_s = kill_at_s
-        return self._send(framed(number, task))
+        return self._send(message)
 
     def request_stop(self, request: StopRequest, kill_at_s: float) -> bool:
         """Have the child set context.cancelled; False as for send_task(). Never moves `kill_at_s` to a later time."""
@@ -115,6 +131,12 @@ class ChildHandle:
             return True  # the child has ended, and the fork server reports how
         finally:
             self.wake()
+
+    def with_output(self, ran: Ran) -> Ran:
+        """The outcome of the task with what its handler printed. `output_is_left`: the pipe must be read for it."""
+        if self.output is None:
+            return ran
+        return self.output.finish(ran, self.task_number, reads=self.output_is_left)
 
     def flush(self) -> bool:
         """Send what is left in the outbox; False while more is left."""
@@ -145,6 +167,9 @@ class ChildHandle:
             inbox = self.inbox
         if len(inbox) >= HEADER.size:
             length, number = HEADER.unpack_from(inbox)
+            if length >= OUTPUT_IS_LEFT:
+                length -= OUTPUT_IS_LEFT
+                self.output_is_left = True
             size = HEADER.size + length
             if not length:
                 self._set_ready(number, len(inbox))
@@ -174,12 +199,16 @@ class ChildHandle:
             self.stream.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
+        if self.output is not None:
+            self.output.close()
         self._reset()
 
     def _reset(self) -> None:
         self.stream = None
         self.child = self.task_number = 0
         self.fd = self.pidfd = self.pid = -1
+        self.output = None
+        self.output_is_left = False
         self.is_ready = False
         self.was_task_read = True
         self.inbox = bytearray()

@@ -1,0 +1,94 @@
+"""An HTTP server that slow clients cannot occupy: few connections, a time limit for each, and room for the next one.
+
+Each connection has a thread and serves one request. Connections that have taken longer than the limit are closed. A new
+connection always gets in: if there are too many, the oldest one that has not sent its request yet is closed for it. A
+probe sends its request at once, so clients that send nothing do not keep it out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+MAX_CONNECTIONS = 64
+REQUEST_TIMEOUT_S = 5.0  # from the connection to the end of the answer
+_RECHECK_S = 0.05  # how long a closed connection may take to leave before another one is closed
+
+
+class _Connection:
+    def __init__(self, ends_s: float) -> None:
+        self.ends_s = ends_s
+        self.has_request = False
+        self.is_cut = False  # closed by the server; its thread has not ended yet
+
+
+class BoundedServer(ThreadingHTTPServer):
+    """The handler must call request_received() once it has read a request."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._timeout_s = timeout_s
+        self._open: dict[Any, _Connection] = {}  # oldest first
+        self._changed = threading.Condition()
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        # Not HTTPServer.server_bind(), which resolves our own host name and may wait for the DNS.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = "fileq", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._changed:
+            while len(self._open) >= MAX_CONNECTIONS:
+                self._cut_one()
+                self._changed.wait(_RECHECK_S)
+            self._open[request] = _Connection(time.monotonic() + self._timeout_s)
+        super().process_request(request, client_address)
+
+    def request_received(self, request: Any) -> None:
+        with self._changed:
+            if connection := self._open.get(request):
+                connection.has_request = True
+
+    def shutdown_request(self, request: Any) -> None:
+        # Behind the lock: _cut() must not use the number of a descriptor that is being closed.
+        with self._changed:
+            super().shutdown_request(request)
+            self._open.pop(request, None)
+            self._changed.notify()
+
+    def service_actions(self) -> None:
+        """Called by serve_forever() several times a second."""
+        now_s = time.monotonic()
+        with self._changed:
+            for request, connection in self._open.items():
+                if connection.ends_s > now_s:
+                    break
+                _cut(request, connection)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Ignores clients that disconnect early."""
+
+    def _cut_one(self) -> None:
+        left = [(request, connection) for request, connection in self._open.items() if not connection.is_cut]
+        if left:
+            _cut(*next((one for one in left if not one[1].has_request), left[0]))
+
+
+def _cut(request: Any, connection: _Connection) -> None:
+    """Ends the connection; its thread then fails to read or write, and closes it."""
+    if not connection.is_cut:
+        connection.is_cut = True
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,110 @@
+"""What operators see of a producer: its state, its last scan and what holds it back, written to the broker.
+
+Reads the producer from another thread and never changes it, so the producer's turns never wait for a report. A kill -9
+leaves the last report, which ends with its lease.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from fileq import __version__
+from fileq.brokers.producer_registry import ProducerRegistry
+from fileq.brokers.types import ProducerInfo, ScanInfo
+from fileq.config import Config
+from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable
+from fileq.core.events import Emit
+from fileq.core.process_events import BrokerRefused
+from fileq.producer.producer import Producer
+
+REPORT_EVERY_S = 3.0
+
+
+class ProducerReport:
+    """Reports one producer with a lease of `worker.heartbeat_ttl`. `is_turning`: whether its loop makes progress."""
+
+    def __init__(
+        self,
+        config: Config,
+        producer: Producer,
+        registry: ProducerRegistry,
+        *,
+        emit: Emit,
+        is_turning: Callable[[], bool] = lambda: True,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._producer = producer
+        self._registry = registry
+        self._emit = emit
+        self._is_turning = is_turning
+        self._monotonic = monotonic
+        self._wall_ns = wall_ns
+        root = os.fsencode(os.path.abspath(config.producer.scan_dir))
+        self._root = root.decode(errors="backslashreplace")  # a name that is not UTF-8 cannot be JSON
+        self._lease_s = config.worker.heartbeat_ttl
+        self._host = socket.gethostname()
+        self._started_s = monotonic()
+        # host-pid-nonce: a restarted container has the same host and pid.
+        self._id = f"{self._host}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._is_reported = False
+        self._is_refused = False
+
+    def turn(self) -> float:
+        """Writes a report and returns the seconds until the next one. An outage is silent: the producer reports it."""
+        self._is_reported = False
+        try:
+            self._registry.report_producer(self._id, self.info(), round(self._lease_s * 1000))
+            self._is_reported, self._is_refused = True, False
+        except (BrokerUnavailable, BrokerRemoved):
+            pass
+        except BrokerError as error:
+            # For example a missing permission. It must not stop the producer, so it is only logged, and once.
+            if not self._is_refused:
+                self._is_refused = True
+                self._emit(BrokerRefused(str(error)))
+        return min(REPORT_EVERY_S, self._lease_s / 3)
+
+    def remove(self) -> None:
+        """At a clean stop. Does not try a broker that did not take the last report: the lease ends by itself."""
+        if self._is_reported:
+            with suppress(BrokerError):
+                self._registry.remove_producer(self._id)
+
+    def info(self) -> ProducerInfo:
+        producer, hold, scan = self._producer, self._producer.hold, self._producer.last_scan
+        return ProducerInfo(
+            host=self._host,
+            pid=os.getpid(),
+            started_ms=self._wall_ms(self._started_s),
+            version=__version__,
+            roots=(self._root,),
+            state=self._state(),
+            problem=producer.problem,
+            held_by=hold.reason if hold is not None else "",
+            held_since_ms=self._wall_ms(hold.since_s) if hold is not None else 0,
+            last_scan=ScanInfo(self._wall_ms(scan.began_s), self._wall_ms(scan.ended_s), scan.found, scan.is_complete)
+            if scan is not None
+            else None,
+            enqueued=producer.counts.enqueued,
+            waiting=producer.unsent,
+        )
+
+    def _state(self) -> str:
+        producer = self._producer
+        if not self._is_turning():
+            return "stuck"
+        if producer.problem:
+            return "lost"
+        if producer.hold is not None:
+            return "held"
+        return "scanning" if producer.is_scanning else "watching"
+
+    def _wall_ms(self, monotonic_s: float) -> int:
+        """That moment on the wall clock as it is now: right even if the clock was set since then."""
+        return self._wall_ns() // 1_000_000 - round((self._monotonic() - monotonic_s) * 1000)

@@ -1,0 +1,98 @@
+"""Clients that hold on to the port of the endpoints: how many there may be, for how long, and what probes notice."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+
+from fileq.observe.bounded_server import MAX_CONNECTIONS
+from fileq.observe.http import Endpoints
+from tests.support.producer_setup import BrokerSetup
+from tests.support.waiting import wait_until
+
+CLIENTS = 1000
+
+
+@contextmanager
+def many_descriptors() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def slow_client(port: int, sent: bytes) -> socket.socket:
+    client = socket.create_connection(("127.0.0.1", port), 10)
+    client.sendall(sent)
+    return client
+
+
+def sockets_of(pid: int) -> int:
+    count = 0
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with suppress(FileNotFoundError):
+            count += os.readlink(f"/proc/{pid}/fd/{fd}").startswith("socket:")
+    return count
+
+
+def is_closed(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_a_thousand_slow_clients_take_64_connections_and_probes_are_answered(on_sqlite: BrokerSetup) -> None:
+    with many_descriptors(), on_sqlite.producer() as program, ExitStack() as stack:
+        pid = program.process.pid
+        before = sockets_of(pid)
+        for number in range(CLIENTS):
+            sent = (b"", b"GET /metrics HTTP/1.0\r\n", b"G")[number % 3]
+            stack.enter_context(closing(slow_client(program.port, sent)))
+            if number % 100 == 99:
+                assert program.get("/healthz") == (200, '{"status": "ok"}\n')
+                assert program.readiness() == (200, {"status": "ok"})
+        assert sockets_of(pid) - before <= MAX_CONNECTIONS
+        assert program.get("/metrics")[0] == 200
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_closed_at_its_deadline() -> None:
+    with (
+        closing(Endpoints("127.0.0.1", 0, [], lambda: b"", request_timeout_s=0.2)) as endpoints,
+        closing(slow_client(endpoints.port, b"GET /")) as client,
+    ):
+
+        def is_closed_after_a_byte() -> bool:
+            with suppress(ConnectionError):
+                client.sendall(b"x")
+            return is_closed(client)
+
+        wait_until(is_closed_after_a_byte)
+
+
+def test_a_client_that_does_not_read_its_answer_is_closed_at_its_deadline() -> None:
+    body = b"x" * 50_000_000  # more than the buffers of both sides
+    with closing(Endpoints("127.0.0.1", 0, [], lambda: body, request_timeout_s=0.2)) as endpoints:
+        before = sockets_of(os.getpid())
+        with closing(slow_client(endpoints.port, b"GET /metrics HTTP/1.0\r\n\r\n")):
+            wait_until(lambda: sockets_of(os.getpid()) == before + 2)
+            wait_until(lambda: sockets_of(os.getpid()) == before + 1)
+
+
+def test_an_answer_on_its_way_is_not_cut_for_clients_that_send_nothing() -> None:
+    body = b"x" * 50_000_000
+    with closing(Endpoints("127.0.0.1", 0, [], lambda: body)) as endpoints, ExitStack() as stack:
+        reader = stack.enter_context(closing(slow_client(endpoints.port, b"GET /metrics HTTP/1.0\r\n\r\n")))
+        received = reader.recv(100_000)
+        for _ in range(3 * MAX_CONNECTIONS):
+            stack.enter_context(closing(slow_client(endpoints.port, b"")))
+        while block := reader.recv(1_000_000):
+            received += block
+        assert received.endswith(body[-100:])
+        assert len(received) > len(body)

@@ -1,0 +1,293 @@
+"""The guards of what decides about a job: retry policy, breakers, deferrals, and what happens to its file."""
+
+from tests.support.guards.guard import Guard
+
+BREAKER, RETRY, BREAKERS, DEFERRALS = (
+    f"fileq/{name}.py" for name in ("core/breaker", "core/retry", "worker/breakers", "worker/deferrals")
+)
+POST_ACTIONS, FILE_CHECK = "fileq/worker/post_actions.py", "fileq/handlers/file_check.py"
+BENEATH = "fileq/files/beneath.py"
+BREAKING, RETRYING, BREAKING_ROUTES, DEFERRING = (
+    f"tests/unit/test_{name}.py::test_" for name in ("breaker", "retry", "breakers", "deferrals")
+)
+AFTER, FILES, CHECKING = (
+    f"tests/integration/test_{name}.py::test_" for name in ("worker_after", "worker_files", "handlers_file_check")
+)
+
+BREAKER_GUARDS = (
+    Guard(
+        "The breaker forgets failures that leave its window",
+        "old failures open it",
+        BREAKER,
+        "self._failures -= not samples.popleft()[1]",
+        "samples.popleft()",
+        BREAKING + "failures_that_leave_the_window_are_forgotten",
+    ),
+    Guard(
+        "A caller that wants no job takes no probe",
+        "the breaker waits for a probe that does not run",
+        BREAKER,
+        "if self.state == STATE_CLOSED or wanted <= 0:",
+        "if self.state == STATE_CLOSED:",
+        BREAKING + "a_caller_that_wants_no_job_takes_no_probe",
+    ),
+    Guard(
+        "There is one probe at a time",
+        "a broken handler gets many jobs after each cooldown",
+        BREAKER,
+        "            if self._probe is not None:\n                return 0\n",
+        "",
+        BREAKING + "while_a_probe_is_being_claimed_or_runs_there_is_no_other",
+    ),
+    Guard(
+        "Jobs claimed before the probe do not decide",
+        "an old result closes or opens the breaker",
+        BREAKER,
+        "elif self._state == STATE_HALF_OPEN and claim == self._probe:",
+        "elif self._state == STATE_HALF_OPEN:",
+        BREAKING + "results_of_jobs_claimed_before_do_not_decide",
+    ),
+    Guard(
+        "A probe that found no job is available again",
+        "the route stays closed to jobs for ever",
+        BREAKER,
+        "self._probe = claims[0] if claims else None",
+        "self._probe = claims[0] if claims else self._probe",
+        BREAKING + "a_probe_that_finds_no_job_is_available_again",
+    ),
+    Guard(
+        "Too few samples do not open the breaker",
+        "one failure stops a route",
+        BREAKER,
+        "if total >= self._settings.min_samples and ",
+        "if ",
+        BREAKING + "too_few_samples_never_open_it",
+    ),
+    Guard(
+        "An open breaker lets no job through before its cooldown ends",
+        "a broken handler gets a job at every turn",
+        BREAKER,
+        "                if self._clock() - self._opened_s < self._settings.cooldown_period:\n",
+        "                if False:\n",
+        BREAKING + "an_open_breaker_permits_nothing_until_its_cooldown_is_over",
+    ),
+    Guard(
+        "One failing route does not stop the others",
+        "healthy jobs wait for a broken handler",
+        BREAKERS,
+        "        if not self.is_limiting:\n            return wanted\n",
+        "",
+        BREAKING_ROUTES + "a_failing_route_does_not_stop_the_others",
+    ),
+    Guard(
+        "While every breaker is open one job at a time looks for a probe",
+        "after the first cooldown claims stop for ever",
+        BREAKERS,
+        "            breaker.claimed([])\n",
+        "            pass\n",
+        BREAKING_ROUTES + "while_every_breaker_is_open_claims_stop_until_the_first_cooldown_ends",
+    ),
+    Guard(
+        "A breaker that closes releases its deferred jobs",
+        "they wait for up to ten minutes",
+        BREAKERS,
+        "            self._on_end(self.reason(route))\n",
+        "            pass\n",
+        BREAKING_ROUTES + "after_the_cooldown_the_next_job_of_the_route_is_the_probe_and_the_others_wait",
+    ),
+    Guard(
+        "A reset closes a breaker once",
+        "it never opens again",
+        BREAKERS,
+        "if number != self._resets.get(route, 0)}\n",
+        "if number}\n",
+        BREAKING_ROUTES + "a_reset_closes_the_breaker_of_its_route_once",
+    ),
+)
+
+DEFERRAL_GUARDS = (
+    Guard(
+        "Deferred jobs of one reason are due one after the other",
+        "all come back together",
+        DEFERRALS,
+        "max(earliest_s, state.deferred_until_s + APART_S)",
+        "earliest_s",
+        DEFERRING + "jobs_of_one_reason_are_due_one_after_the_other",
+    ),
+    Guard(
+        "No deferral is longer than ten minutes",
+        "jobs come back hours after their reason ended",
+        DEFERRALS,
+        "due_s if due_s <= now_s + LONGEST_S else now_s + LONGEST_S / 2",
+        "due_s",
+        DEFERRING + "a_hundred_thousand_jobs_come_back_at_a_bounded_rate",
+    ),
+    Guard(
+        "Jobs that do not fit into ten minutes are spread",
+        "all of them come back in the same second",
+        DEFERRALS,
+        "else now_s + LONGEST_S / 2\n",
+        "else now_s + LONGEST_S\n",
+        DEFERRING + "a_hundred_thousand_jobs_come_back_at_a_bounded_rate",
+    ),
+    Guard(
+        "A deferral lasts for a second at least",
+        "a worker claims and defers the same jobs all the time",
+        DEFERRALS,
+        "max(SHORTEST_S, min(wait_s, LONGEST_S / 2))",
+        "min(wait_s, LONGEST_S / 2)",
+        DEFERRING + "a_delay_is_at_least_a_second_and_at_most_ten_minutes",
+    ),
+    Guard(
+        "A job deferred while its reason ends is released too",
+        "it waits out its delay alone",
+        DEFERRALS,
+        "                self._ended.append(id)\n",
+        "",
+        DEFERRING + "a_job_whose_settlement_arrives_after_the_end_of_its_reason_is_released_too",
+    ),
+    Guard(
+        "A deferred job that came back by itself is forgotten",
+        "the list of a long outage grows without bound",
+        DEFERRALS,
+        "            self._forget_due(state, now_s)\n",
+        "",
+        DEFERRING + "a_job_that_has_come_back_by_itself_is_forgotten",
+    ),
+    Guard(
+        "A page of released jobs stays listed until the broker has answered",
+        "after an outage its jobs wait out their delays",
+        DEFERRALS,
+        "        self._broker.due_now(page)\n        self._deferrals.drop_page(len(page))\n",
+        "        self._deferrals.drop_page(len(page))\n        self._broker.due_now(page)\n",
+        DEFERRING + "a_page_that_did_not_reach_the_broker_is_sent_again",
+    ),
+)
+
+RETRY_GUARDS = (
+    Guard(
+        "A job runs at most max_retries + 1 times",
+        "a failing job runs too often",
+        RETRY,
+        "retries > allowed:",
+        "retries > allowed + 1:",
+        RETRYING + "a_job_runs_at_most_max_retries_plus_one_times",
+    ),
+    Guard(
+        "A permanent failure is not retried",
+        "jobs that can't succeed run again",
+        RETRY,
+        "if failed.is_permanent or retries > allowed:",
+        "if retries > allowed:",
+        RETRYING + "a_permanent_failure_is_not_tried_again",
+    ),
+    Guard(
+        "A job's own max_retries takes precedence",
+        "the setting of a job has no effect",
+        RETRY,
+        "claim.job.max_retries if claim.job.max_retries is not None else policy.max_retries",
+        "policy.max_retries",
+        RETRYING + "a_jobs_own_limit_takes_precedence_over_the_policy",
+    ),
+    Guard(
+        "A job is dead after max_recoveries deaths",
+        "a job that kills its worker goes on killing",
+        RETRY,
+        "if recoveries > policy.max_recoveries:",
+        "if recoveries > policy.max_recoveries + 1:",
+        RETRYING + "past_max_recoveries_a_job_is_dead_with_the_cause_of_its_last_death",
+    ),
+    Guard(
+        "The first death costs nothing",
+        "after a restart all jobs wait for a backoff",
+        RETRY,
+        "    if recoveries == 1:\n",
+        "    if False:\n",
+        RETRYING + "the_first_death_counts_one_recovery_and_has_no_delay",
+    ),
+    Guard(
+        "A newer version with its own job supersedes this job",
+        "one version of a file runs twice",
+        RETRY,
+        "if jobs_by_version.get(changed.signature, claim.id) != claim.id:",
+        "if False:",
+        RETRYING + "a_changed_file_whose_version_has_its_own_job_is_superseded",
+    ),
+    Guard(
+        "No backoff exceeds its maximum",
+        "a job waits for days",
+        RETRY,
+        "return min(backoff.max, grown * ",
+        "return (grown * ",
+        RETRYING + "no_number_of_failures_gives_a_delay_beyond_the_cap",
+    ),
+)
+
+FILE_GUARDS = (
+    Guard(
+        "No handler runs on a file outside the allowed roots",
+        "a job can name any file of the machine",
+        BENEATH,
+        "        if not is_below(real_path, roots):\n",
+        "        if False:\n",
+        CHECKING + "a_path_outside_the_roots_is_a_permanent_failure",
+    ),
+    Guard(
+        "No link below a root leads out of it",
+        "a link that takes the place of a file is followed to any file of the machine",
+        BENEATH,
+        "kernel.BENEATH | kernel.NO_MAGICLINKS",
+        "0",
+        "tests/unit/test_files_beneath.py::test_a_link_that_leads_outside_is_refused",
+    ),
+    Guard(
+        "A path whose links are resolved is opened without following links",
+        "a link that appears meanwhile is followed to any file of the machine",
+        BENEATH,
+        "_REFERENCE, kernel.NO_SYMLINKS)",
+        "_REFERENCE, 0)",
+        "tests/unit/test_files_beneath.py::test_a_link_that_appears_after_the_links_were_resolved_is_not_followed",
+    ),
+    Guard(
+        "A handler opens the file that was checked",
+        "a file that takes its name after the check is read",
+        "fileq/handlers/job_file.py",
+        "        if not is_safe or not HAS_PROC:\n",
+        "        if True:\n",
+        "tests/integration/test_handlers_safe_open.py::test_a_path_of_a_route_with_safe_open_is_the_checked_file",
+    ),
+    Guard(
+        "A file has vanished only if its root exists",
+        "an unmounted volume makes all its jobs dead",
+        FILE_CHECK,
+        "    if os.path.isdir(root):\n",
+        "    if True:\n",
+        CHECKING + "a_file_on_a_missing_root_has_not_vanished",
+    ),
+    Guard(
+        "A moved file replaces no other",
+        "a file is lost",
+        POST_ACTIONS,
+        "    while os.path.lexists(target):\n",
+        "    while False:\n",
+        AFTER + "a_moved_file_keeps_its_path_below_the_root_and_replaces_nothing",
+    ),
+    Guard(
+        "A file outside the allowed roots is never moved or deleted",
+        "a job can delete any file of the machine",
+        POST_ACTIONS,
+        "    if not any(_is_in(directory, os.path.realpath(root)) for root in action.roots):\n",
+        "    if False:\n",
+        FILES + "a_file_outside_the_roots_is_neither_read_nor_deleted_nor_moved",
+    ),
+    Guard(
+        "A file that is another version now is never moved or deleted",
+        "a version that was not processed is deleted",
+        POST_ACTIONS,
+        "    if action.processed is not None and signature_of(os.stat(action.path)) != action.processed:\n",
+        "    if False:\n",
+        FILES + "a_version_written_while_the_previous_one_was_processed_is_neither_deleted_nor_moved",
+    ),
+)
+
+POLICY_GUARDS = (*BREAKER_GUARDS, *DEFERRAL_GUARDS, *RETRY_GUARDS, *FILE_GUARDS)

@@ -1,0 +1,96 @@
+"""The guards of the Redis broker's admin scripts, of its searches in long lists, and of its connections."""
+
+from tests.support.guards import promises
+from tests.support.guards.guard import Guard, Promise
+from tests.support.guards.redis_guards import LUA
+
+RESTORE, SEARCH = f"{LUA}restore.lua", f"{LUA}prelude/search.lua"
+CHECKS, PERMISSIONS = f"{LUA}prelude/checks.lua", "tests/integration/test_redis_permissions.py::"
+LONG_LISTS = "tests/integration/test_redis_long_lists.py::"
+
+
+def guard(promise: Promise, file: str, text: str, mutant: str) -> Guard:
+    return promise.on("redis", file, text, mutant)
+
+
+REDIS_REPAIR_GUARDS = (
+    guard(
+        promises.REVIVED_ONCE,
+        f"{LUA}revive.lua",
+        "= find(DEAD, raw, -1, ARGV[a + 5])\n",
+        "= find(DEAD, raw, -1, ARGV[a + 5]) or 0\n",
+    ),
+    guard(
+        promises.DISCARDED_ONCE,
+        f"{LUA}discard.lua",
+        "raw, -1, ARGV[own_args + 2 * i])\n",
+        "raw, -1, ARGV[own_args + 2 * i]) or 0\n",
+    ),
+    guard(promises.IN_ITS_PLACE, RESTORE, "lost[job.record] or is_there(job)", "lost[job.record]"),
+    guard(promises.RESTORED_ONCE, RESTORE, " or lost[job.record] or is_there(job)", " or is_there(job)"),
+    guard(promises.BALANCED, f"{LUA}balance.lua", "if drift ~= tonumber(ARGV[own_args + 3]) then return 0 end\n", ""),
+    Guard(
+        "A proof of absence is void once the record has changed",
+        "a job that another repair restored is restored again",
+        RESTORE,
+        "ARGV[a + 1] ~= '' and ARGV[a + 1] == fingerprint(was)",
+        "ARGV[a + 1] ~= ''",
+        LONG_LISTS + "test_a_proof_of_absence_is_void_when_another_repair_was_faster",
+    ),
+    Guard(
+        "A repair voids the proofs of other repairs",
+        "a job that another repair restored is restored again",
+        RESTORE,
+        "  redis.call('HINCRBY', job.record, 'restored', 1)\n",
+        "",
+        LONG_LISTS + "test_a_proof_of_absence_is_void_when_another_repair_was_faster",
+    ),
+    Guard(
+        "No script searches a long list to its end",
+        "an admin command blocks Redis",
+        SEARCH,
+        "if hint == EVERYWHERE or length <= ENOUGH then",
+        "if true then",
+        LONG_LISTS + "test_jobs_in_the_middle_of_a_long_queue_are_cancelled",
+    ),
+    Guard(
+        "A script stops after it has searched enough",
+        "an admin command blocks Redis",
+        SEARCH,
+        "  return searched > ENOUGH\n",
+        "  return false\n",
+        LONG_LISTS + "test_jobs_in_the_middle_of_a_long_queue_are_cancelled",
+    ),
+    Guard(
+        "A key of the wrong type is refused before anything changes",
+        "a script stops halfway, and a job is in two places or in none",
+        CHECKS,
+        "  if found ~= kind and found ~= 'none' then\n",
+        "  if false then\n",
+        PERMISSIONS + "test_a_key_of_the_wrong_type_is_refused_and_nothing_changes",
+    ),
+    Guard(
+        "A missing permission is refused before anything changes",
+        "a script stops halfway, and a job is in two places or in none",
+        CHECKS,
+        "    if not redis.acl_check_cmd(command, key) then",
+        "    if false then",
+        PERMISSIONS + "test_each_missing_permission_is_found_before_anything_changes",
+    ),
+    Guard(
+        "A walk that may have skipped elements proves nothing",
+        "a job that is in its queue is restored into it again",
+        "fileq/brokers/redis/list_search.py",
+        "        if start and (not page or page[0] not in before):\n",
+        "        if False:\n",
+        "tests/unit/test_redis_list_search.py::test_an_element_is_never_skipped",
+    ),
+    Guard(
+        "A dropped call disconnects",
+        "the next caller reads the reply of another call",
+        "fileq/brokers/redis/in_flight.py",
+        "            self._link.discard(*self._carrier)\n        self._fail()",
+        "            self._link.give_back(*self._carrier)\n        self._fail()",
+        "tests/integration/test_redis_dropped_calls.py::test_after_a_dropped_call_the_next_one_reads_its_own_reply",
+    ),
+)
