@@ -20,6 +20,7 @@
 """
 
 from fileq.config.load import Loaded, config_from, describe_broker_choice, load, route_from
+from fileq.config.observability import ObservabilitySettings, TracingSettings
 from fileq.config.password_file import PasswordFile
 from fileq.config.read import Origin
 from fileq.config.reload import changed_keys, with_reloadable
@@ -29,13 +30,11 @@ from fileq.config.schema import (
     BackoffSettings,
     CircuitBreakerSettings,
     Config,
-    ObservabilitySettings,
     ProducerSettings,
     RedisSettings,
     RouteSettings,
     SqliteSettings,
     TlsSettings,
-    TracingSettings,
     WorkerSettings,
 )
 from fileq.config.secret_variables import secret_variables, without_secrets

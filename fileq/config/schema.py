@@ -28,10 +28,10 @@ from fileq.config.kinds import (
     mask_credentials,
     split_address,
 )
+from fileq.config.observability import ObservabilitySettings
 from fileq.config.section import AtLeastOne, Key, NotAKey, Section, walk
 from fileq.config.value_types import (
     MOVE,
-    OTLP_URL,
     REDIS_URL,
     After,
     Count,
@@ -42,7 +42,6 @@ from fileq.config.value_types import (
     Glob,
     Isolation,
     Module,
-    Port,
     Priority,
     Seconds,
     SecondsOrZero,
@@ -262,6 +261,7 @@ class RouteSettings(Section, frozen=True):
     backoff: Annotated[BackoffSettings | None, "like worker.backoff; keys that are not set are the worker's"] = None
     isolation: Annotated[Isolation | None, "like worker.isolation"] = None
     in_place: Annotated[bool, "the handler may change its file"] = False
+    safe_open: Annotated[bool | None, "give the file as /proc/self/fd/N; default: for commands not in_place"] = None
     give_up_on: Annotated[
         tuple[Annotated[int | str, ExitOrExceptionKind()], ...],
         "exit codes and exceptions after which a job is not retried",
@@ -277,22 +277,6 @@ class RouteSettings(Section, frozen=True):
                 yield "", f"has both {one} and {other}; keep one of them"
         if self.command is not None and not (self.command and self.command[0]):
             yield "command", "is empty; give the program and its arguments"
-
-
-class TracingSettings(Section, frozen=True):
-    enabled: Annotated[bool, "send spans"] = False
-    endpoint: Annotated[str, OTLP_URL, "OTLP collector: http(s)://… or grpc://…"] = ""
-
-
-class ObservabilitySettings(Section, frozen=True):
-    metrics_port: Annotated[Port, "port of /metrics, /healthz and /readyz; 0 = any free port"] = 9090
-    metrics_bind: Annotated[
-        Filled, "address that the port listens on; it has no password: every host that reaches it can read it"
-    ] = "0.0.0.0"
-    log_level: Annotated[Literal["debug", "info", "warn", "error"], "debug, info, warn or error"] = "info"
-    log_format: Annotated[Literal["auto", "console", "json"], "auto: console on a terminal, else json"] = "auto"
-    stats_retention: Annotated[Seconds, "how long hourly counters are kept"] = 30 * 86_400.0
-    tracing: Annotated[TracingSettings, "OpenTelemetry"] = TracingSettings()
 
 
 class Config(Section, frozen=True):

@@ -53,6 +53,7 @@ class BoundRoute(Struct, frozen=True):
     max_retries: int
     backoff: BackoffSettings
     in_place: bool
+    safe_open: bool
     give_up_on: tuple[int | str, ...]
     circuit_breaker: CircuitBreakerSettings
     is_async: bool
@@ -216,6 +217,7 @@ class _Loading:
             max_retries=options.max_retries,
             backoff=options.backoff,
             in_place=route.in_place,
+            safe_open=options.safe_open,
             give_up_on=route.give_up_on,
             circuit_breaker=route.circuit_breaker or self._config.circuit_breaker,
             is_async=function is not None and is_async(function),

@@ -131,10 +131,10 @@ def test_power_is_checked_after_a_route_has_inherited() -> None:
 def test_options_that_a_route_does_not_set_are_the_workers() -> None:
     worker = config_from({"worker": {"timeout": "7s", "max_retries": 9, "isolation": "thread"}}).worker
     unset = RouteSettings(match="*", use="a:b")
-    assert inherit_from_worker(unset, worker) == RouteOptions(7.0, 9, worker.backoff, "thread")
+    assert inherit_from_worker(unset, worker) == RouteOptions(7.0, 9, worker.backoff, "thread", safe_open=False)
     backoff = BackoffSettings(base=3.0)
     own = RouteSettings(match="*", use="a:b", timeout=1.0, max_retries=0, isolation="process", backoff=backoff)
-    assert inherit_from_worker(own, worker) == RouteOptions(1.0, 0, backoff, "process")
+    assert inherit_from_worker(own, worker) == RouteOptions(1.0, 0, backoff, "process", safe_open=False)
 
 
 def test_a_command_inherits_no_isolation() -> None:

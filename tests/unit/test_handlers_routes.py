@@ -305,7 +305,7 @@ def test_a_decorated_function_that_cannot_be_a_handler_is_a_line() -> None:
         (["no-such-program"], "can't be found or executed; install it or give its full path"),
         (["{filepath}"], "a file that was dropped is never executed"),
         (["true", "{filepat}"], "has the unknown placeholder {filepat}; did you mean {filepath}?"),
-        (["true", "{x}"], "has the unknown placeholder {x}; there are {filepath}, {job_id}, {type}"),
+        (["true", "{x}"], "has the unknown placeholder {x}; there are {filepath}, {real_filepath}, {job_id}"),
     ],
 )
 def test_a_command_that_would_fail_for_every_job_is_a_line(command: list[str], line: str) -> None:
