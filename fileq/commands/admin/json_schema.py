@@ -17,7 +17,7 @@ STATS_FIELDS = (
     ("totals", "object: all counters since the first start, such as produced, adopted, completed, failed, dead"),
     ("this_hour, last_hour", "seconds, produced, completed, failed (attempts), dead"),
     ("now", "the same over the last refreshes, with --watch; else null"),
-    ("eta_s", "number or null: seconds until the backlog is done at the current rate"),
+    ("eta_s", "number or null: seconds until the backlog is done at the current rate; null if that is unknown"),
     ("eta_per_second", "number or null: that rate: jobs that were completed or died, per second"),
     ("eta_basis", "string or null: of which time: last_minute, or last_hours if no job ended in the last minute"),
     (
@@ -122,8 +122,8 @@ DLQ_REPORT_FIELDS = (
     ("is_dry_run", "boolean"),
     (
         "results[]",
-        "id, result (retried, deleted, refused, unknown; would_retry or would_delete with --dry-run), filepath, "
-        "reason; at most 1000 with --all",
+        "id, result (retried, deleted, refused, unknown if there is no such job; would_retry or would_delete with "
+        "--dry-run), filepath, reason; at most 1000 with --all",
     ),
 )
 PURGE_FIELDS = (

@@ -103,8 +103,9 @@ def _eta(stats: Stats, screen: Screen) -> str:
     paused = sum(queue.length for queue in stats.queues if queue.is_paused)
     backlog = stats.waiting + stats.processing - paused
     aside = f"; {number(paused)} more in paused queues" if paused else ""
-    is_held_back = stats.workers and not any(process.is_claiming for process in stats.workers if process.is_alive)
-    if backlog and is_held_back:
+    if backlog and not stats.has_living_worker:
+        return screen.paint(f"{plural(backlog, 'job')} to do; no worker is running{aside}.", "red")
+    if backlog and not any(process.is_claiming for process in stats.workers if process.is_alive):
         stopped = "every circuit breaker is open, no job is claimed"
         return screen.paint(f"{plural(backlog, 'job')} to do; {stopped}{aside}.", "red")
     if not backlog:
