@@ -6,6 +6,7 @@
 | module      | owns                                                                                 |
 |-------------|--------------------------------------------------------------------------------------|
 | schema.py   | every key: type, limits, default, help text                                          |
+| redis_schema.py | the keys below `redis`                                                           |
 | kinds.py    | the kinds of values: read from text, written as text, masked                         |
 | section.py  | what a section is; the keys derived from its type hints                              |
 | sources.py  | the YAML file, the environment and --set as layers of one tree                       |
@@ -23,6 +24,7 @@ from fileq.config.load import Loaded, config_from, describe_broker_choice, load,
 from fileq.config.observability import ObservabilitySettings, TracingSettings
 from fileq.config.password_file import PasswordFile
 from fileq.config.read import Origin
+from fileq.config.redis_schema import RedisSettings, TlsSettings
 from fileq.config.reload import changed_keys, with_reloadable
 from fileq.config.resolve import RouteOptions, inherit_from_worker
 from fileq.config.schema import (
@@ -31,10 +33,8 @@ from fileq.config.schema import (
     CircuitBreakerSettings,
     Config,
     ProducerSettings,
-    RedisSettings,
     RouteSettings,
     SqliteSettings,
-    TlsSettings,
     WorkerSettings,
 )
 from fileq.config.secret_variables import secret_variables, without_secrets

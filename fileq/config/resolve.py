@@ -18,8 +18,8 @@ from msgspec import Struct
 from fileq.config.kinds import KeyNameKind, one_of
 from fileq.config.password_file import read_password
 from fileq.config.read import DEFAULT, Origin
+from fileq.config.redis_schema import DEFAULT_PREFIX
 from fileq.config.schema import (
-    DEFAULT_PREFIX,
     BackoffSettings,
     CircuitBreakerSettings,
     Config,

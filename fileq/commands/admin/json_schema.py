@@ -25,6 +25,7 @@ STATS_FIELDS = (
         "host, pid, version, started, queues, breaker, breakers, is_claiming, is_alive, slots, busy, jobs",
     ),
     ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
+    ("workers[].limits", "list of strings: limits of routes for which jobs wait"),
     ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null)"),
     (
@@ -50,6 +51,7 @@ WORKERS_FIELDS = (
         "host, pid, version, started, queues, breaker, breakers, is_claiming, is_alive, slots, busy, jobs",
     ),
     ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
+    ("workers[].limits", "list of strings: limits of routes for which jobs wait"),
     ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
     ("slots, busy", "number: in all processes"),
