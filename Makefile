@@ -50,6 +50,10 @@ MUTANTS ?=
 mutants: $(STAMP)  ## break each guard of docs/guarantees.md once: its test must notice
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
+# Not in CI. SOAK_MINUTES=30 for half an hour; CHAOS_SEED=… for the faults of an earlier run.
+soak: $(STAMP)  ## random faults for minutes: in the end nothing is lost and nothing ended twice
+	$(BIN)/python -m tests.soak
+
 venv: $(STAMP)  ## only the set-up
 
 clean:  ## remove the virtual environment, caches and reports

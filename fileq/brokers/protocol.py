@@ -59,7 +59,8 @@ class Broker(Protocol):
         """Takes jobs in: each gets a record, a ledger entry and a position in its queue or in `scheduled`.
 
         `limit` is the number of permits in one window of the shared rate limit; 0 means no limit. Only an entry whose
-        version the ledger does not know takes a permit.
+        version the ledger does not know takes a permit. The record of an entry with a version names the earlier jobs of
+        its path that the ledger knows (`after`).
 
         Atomicity: each entry as a whole, with its permit. Raises BrokerError for an unknown queue, before any entry.
         Repeat: DUPLICATE for an id that has a record, KNOWN for a version in the ledger; neither changes anything.
@@ -71,7 +72,8 @@ class Broker(Protocol):
 
         A settlement takes effect only if its slot still holds the job (the fence); otherwise it is FENCED and changes
         nothing. It also renews the slot's heartbeat. A claim takes the front of the first queue, in claim order, that
-        is not paused. A slot that is not registered gets nothing and is in `gone`.
+        is not paused. A slot that is not registered gets nothing and is in `gone`. A claim `is_blocked` while a job
+        that its record names in `after` is running: the caller must defer it. The same holds for claims of renew().
 
         Atomicity: each settlement as a whole (job, record, ledger, counters), and each claim as a whole (job, record,
         heartbeat, counters). No other call can see a job in two places or in none.
@@ -217,7 +219,8 @@ class Inspector(Protocol):
     def pages(self, place: str, size: int = 500) -> Iterator[list[bytes]]:
         """All jobs of a place, oldest first, page by page. Only reads.
 
-        While other processes move jobs, some may be missed or returned twice."""
+        The caller may remove jobs of a page before it takes the next one; that hides no other job. While other
+        processes move jobs, some may be missed or returned twice."""
         ...
 
     def records(self, ids: Sequence[str]) -> list[Record | None]: ...

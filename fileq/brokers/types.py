@@ -231,6 +231,7 @@ class Record(Struct, frozen=True):
     deferred: str = ""  # why it was deferred last; empty once it has been settled in another way
     deferred_count: int = 0
     moved_to: bytes = b""  # where a worker moved the file after the job had ended
+    after: tuple[str, ...] = ()  # ids of earlier jobs of the same file, newest first; it does not run beside them
 
 
 class LedgerEntry(Struct, frozen=True):
@@ -245,6 +246,10 @@ class LedgerEntry(Struct, frozen=True):
 
     def knows(self, signature: str) -> bool:
         return any(known == signature for known, _ in self.versions)
+
+    def jobs_before(self, id: str) -> tuple[str, ...]:
+        """The ids of the jobs of this path but this one, newest first."""
+        return tuple(dict.fromkeys(job_id for _, job_id in self.versions if job_id != id))
 
     def with_version(self, version: Version, job_id: str) -> LedgerEntry:
         """This entry with the version as its newest, and no longer missing."""

@@ -159,7 +159,8 @@ class JobCancelled(AttemptEnded, frozen=True):
 
 
 class JobDeferred(JobEvent, frozen=True):
-    """A job cannot run yet and waits for `delay_ms`; nothing is counted. A worker reports the first job of a reason."""
+    """A job cannot run yet and waits for `delay_ms`; nothing is counted. A worker reports the first job of a reason,
+    and each job that waits for an earlier job of its file."""
 
     name = "job.deferred"
     published_as: ClassVar[str] = "job:deferred"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fileq.core.text import printable
+from fileq.core.text import printable, printable_lines
 
 COLUMNS = 100
 _SHORTEST_PATH = 16
@@ -44,7 +44,7 @@ class ConsoleLine:
         )
         line += "".join(f" {self._in(_DIM, _label(name))}{text}" for name, text in shown.items())
         exception = fields.get("exception")
-        return f"{line.rstrip()}\n{exception}" if exception else line.rstrip()
+        return f"{line.rstrip()}\n{printable_lines(str(exception))}" if exception else line.rstrip()
 
     def _in(self, colour: str, text: str) -> str:
         return f"{colour}{text}{_RESET}" if self._has_colours and colour else text

@@ -21,7 +21,7 @@ from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
 from fileq.worker.breakers import Breakers
-from fileq.worker.deferrals import Deferrals
+from fileq.worker.deferrals import EARLIER_JOB_RUNS, Deferrals
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.policies import Policies
 from fileq.worker.post_actions import version_left
@@ -133,7 +133,9 @@ class Attempts:
 
     def _obstacle(self, claim: Claim, task: Task) -> tuple[str, float] | None:
         """Why the job cannot run yet, and for how many seconds at least; None if it can."""
-        # The root first: a job that cannot run must not become the probe of a breaker.
+        if claim.is_blocked:
+            return EARLIER_JOB_RUNS, 0.0
+        # The breaker last: a job that cannot run must not become the probe of a breaker.
         if self._roots.problems and task.path and (problem := self._roots.obstacle(task.path)):
             return problem, 0.0
         if self._breakers.is_closed or self._breakers.admits(task.route, claim.key):

@@ -24,6 +24,8 @@ LONGEST_S = 600.0
 APART_S = 0.01
 PAGE = 500
 IDLE_S = 1.0
+# This reason never ends for all its jobs together: each waits for a job of its own, and asks again every second.
+EARLIER_JOB_RUNS = "an earlier job of this file is running"
 
 
 class _Reason:
@@ -56,7 +58,8 @@ class Deferrals:
             return round((state.deferred_until_s - now_s) * 1000)
 
     def settled(self, settlement: Settlement) -> bool:
-        """Notes a job that the broker has deferred. Returns whether it is the first of its reason.
+        """Notes a job that the broker has deferred. Returns whether to report it: the first of its reason, and each job
+        that begins to wait for an earlier job.
 
         Only now: a job whose settlement is still on its way cannot be released."""
         id, now_s = settlement.claim.id, self._monotonic()
@@ -66,9 +69,11 @@ class Deferrals:
                 self._ended.append(id)
                 self.wake.set()
                 return False
-            state.due_s.pop(id, None)
+            was_waiting = state.due_s.pop(id, None) is not None
             state.due_s[id] = now_s + settlement.delay_ms / 1000
             self._forget_due(state, now_s)
+            if settlement.reason == EARLIER_JOB_RUNS:
+                return not was_waiting
             is_first, state.is_reported = not state.is_reported, True
             return is_first
 

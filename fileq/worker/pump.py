@@ -201,7 +201,7 @@ class Pump:
             if result is SettleResult.FENCED:
                 self._emit(fenced(settling.claim))
             elif settling.settlement.verb is Verb.DEFER:
-                if self._deferrals.settled(settling.settlement):  # one line for each reason, not for each job
+                if self._deferrals.settled(settling.settlement):  # one line for each reason, not for each deferral
                     self._emit(settled(settling.settlement))
             else:
                 self._emit(settled(settling.settlement))

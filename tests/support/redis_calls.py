@@ -117,7 +117,7 @@ def _deregister(store: Store) -> Invocation:
     return lambda broker: broker.deregister(["w1", "w2", "w3"])
 
 
-def _withdraw(store: Store) -> Invocation:
+def _cancel_by_id(store: Store) -> Invocation:
     claimed(store, "w1", ids=("running",))
     enqueue(store, "waiting")
     enqueue(store, "later", delay_ms=60_000)
@@ -231,7 +231,7 @@ CALLS = (
     BrokerCall("reap by bury", _reaping(lambda c: burial(c, died=True)), _fenced),
     BrokerCall("register", _register),
     BrokerCall("deregister", _deregister),
-    BrokerCall("cancel by id", _withdraw, lambda answer: ["requested", "ended", "ended", "unknown"]),
+    BrokerCall("cancel by id", _cancel_by_id, lambda answer: ["requested", "ended", "ended", "unknown"]),
     BrokerCall("revive", _revive, lambda answer: [False, False]),
     BrokerCall("discard", _discard, lambda answer: 0),
     BrokerCall("update_ledger", _update_ledger, lambda answer: [False, False]),

@@ -85,6 +85,8 @@ class MemoryQueues:
         else:
             store.push(record, front=False)
         if entry.version is not None:
+            if (known := store.ledger.get(entry.version.path)) is not None:
+                record.after = known.jobs_before(entry.job.id)
             store.learn(entry.version, entry.job.id)
         store.count(now_ms, "produced")
         store.publish(now_ms, wire_events.created(entry.job))
@@ -106,7 +108,7 @@ class MemoryQueues:
     def _held(self, slot: str) -> Claim | None:
         """The job the slot already holds: the reply that carried it was lost."""
         held = self._store.processing[slot]
-        return self._store.claim_of(slot, held[-1], token=self._store.next_token(slot)) if held else None
+        return self._store.claim_to_run(slot, held[-1]) if held else None
 
     def _claim(self, slot: str, now_ms: int) -> Claim | None:
         store = self._store
@@ -118,7 +120,7 @@ class MemoryQueues:
                 store.renew_heartbeat(slot, now_ms)
                 store.count(now_ms, "consumed")
                 self._mark_running(slot, queue, raw, now_ms)
-                claim = store.claim_of(slot, raw, queue, token=store.next_token(slot))
+                claim = store.claim_to_run(slot, raw, queue)
                 store.publish(now_ms, wire_events.started(claim) if claim.job is not None else b"")
                 return claim
         return None
@@ -156,7 +158,7 @@ class MemoryQueues:
             return Renewal(slot, self._status_of(held))
         if believed:
             return Renewal(slot, LeaseStatus.LOST)
-        return Renewal(slot, LeaseStatus.UNEXPECTED, store.claim_of(slot, held, token=store.next_token(slot)))
+        return Renewal(slot, LeaseStatus.UNEXPECTED, store.claim_to_run(slot, held))
 
     def _status_of(self, raw: bytes) -> LeaseStatus:
         if not raw:

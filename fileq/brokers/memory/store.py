@@ -61,6 +61,7 @@ class MemoryRecord(msgspec.Struct):
     deferred: str = ""
     deferred_count: int = 0
     moved_to: bytes = b""
+    after: tuple[str, ...] = ()
     expires_ms: int | None = None
 
     def add_attempt(self, attempt: Attempt) -> None:
@@ -150,9 +151,17 @@ class MemoryStore:
             return Claim(slot, token, queue or self.queue_names[-1], raw, job, job.id)
         return Claim(slot, token, record.queue, raw, job, job.id, record.started_ms)
 
-    def next_token(self, slot: str) -> int:
+    def claim_to_run(self, slot: str, raw: bytes, queue: str | None = None) -> Claim:
+        """The claim of a slot that is to run these bytes, with a new token."""
         self.tokens[slot] += 1
-        return self.tokens[slot]
+        claim = self.claim_of(slot, raw, queue, token=self.tokens[slot])
+        record = self.records.get(claim.id)
+        is_blocked = record is not None and any(self._is_running(id) for id in record.after)
+        return msgspec.structs.replace(claim, is_blocked=is_blocked)
+
+    def _is_running(self, id: str) -> bool:
+        record = self.records.get(id)
+        return record is not None and record.state is State.RUNNING
 
     def learn(self, version: Version, job_id: str) -> None:
         known = self.ledger.get(version.path, LedgerEntry())

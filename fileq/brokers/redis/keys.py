@@ -23,6 +23,7 @@ class Keys:
         self.completed = worker.completed_list
         self.dead = worker.dead_letter_list
         self.cancelled = f"{prefix}:cancelled"
+        self.list_numbers = {self.dead: 0, **{key: i for i, key in enumerate(self.queues, start=1)}}
         self.ledger = f"{prefix}:ledger"
         self.paused = f"{prefix}:paused"
         self.breaker_resets = f"{prefix}:breaker_resets"

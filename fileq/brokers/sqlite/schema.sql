@@ -23,6 +23,7 @@ CREATE TABLE records (
     deferred            TEXT NOT NULL DEFAULT '',
     deferred_count      INTEGER NOT NULL DEFAULT 0,
     moved_to            BLOB NOT NULL DEFAULT x'',
+    after               BLOB NOT NULL DEFAULT x'',
     expires_ms          INTEGER             -- wall clock, as every *_ms but slots.alive_until_ms and ends_ms
 );
 CREATE INDEX records_expiring ON records (expires_ms) WHERE expires_ms IS NOT NULL;

@@ -46,7 +46,8 @@ from fileq.testing.conformance.strategies import (
 def comparable(claim: Claim) -> tuple[Any, ...]:
     """A claim without its token, which numbers the claims of one client."""
     when = claim.claimed_ms if claim.job is not None else 0
-    return claim.slot, claim.queue, claim.raw, claim.job is None, claim.id, claim.record_id, when, bool(claim.defect)
+    flags = claim.job is None, bool(claim.defect), claim.is_blocked
+    return claim.slot, claim.queue, claim.raw, flags, claim.id, claim.record_id, when
 
 
 class BrokerMachine(ComparedBrokers):

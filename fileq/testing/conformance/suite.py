@@ -23,6 +23,7 @@ from fileq.testing.conformance import (
     dead_letter_tests,
     defer_tests,
     due_now_tests,
+    earlier_job_tests,
     enqueue_tests,
     events_tests,
     foreign_tests,
@@ -70,6 +71,7 @@ class BrokerConformance:
     TestDeadLetter = _tests_of(dead_letter_tests)
     TestDefer = _tests_of(defer_tests)
     TestDueNow = _tests_of(due_now_tests)
+    TestEarlierJob = _tests_of(earlier_job_tests)
     TestEnqueue = _tests_of(enqueue_tests)
     TestEvents = _tests_of(events_tests)
     TestForeign = _tests_of(foreign_tests)
