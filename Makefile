@@ -52,6 +52,10 @@ MUTANTS ?=
 mutants: $(TOOLS)  ## break each guard of docs/guarantees.md once: its test must notice
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
+# Not in CI. SOAK_MINUTES=30 for half an hour; CHAOS_SEED=… for the faults of an earlier run.
+soak: $(TOOLS)  ## random faults for minutes: in the end nothing is lost and nothing ended twice
+	$(BIN)/python -m tests.soak
+
 venv: $(TOOLS)  ## only the set-up, with the tools of the tests
 
 clean:  ## remove the virtual environment, caches and reports

@@ -23,9 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from fileq.brokers.notifications import Subscription, Waiter
 from fileq.brokers.producer_registry import ProducerRegistry
 from fileq.brokers.replies import PendingReply
 from fileq.brokers.types import (
+    Admission,
+    AdmitRequest,
     CancelResult,
     Census,
     Enqueued,
@@ -46,39 +49,6 @@ from fileq.core.finding import Finding
 from fileq.core.settlement import Settlement, SettleResult
 
 
-class Waiter(Protocol):
-    """Wakes one pump when a queue may hold a job. Used by one thread, and never claims or moves a job."""
-
-    def fileno(self) -> int:
-        """A descriptor for select or epoll. It is readable when an armed waiter has something to report."""
-        ...
-
-    def arm(self, paused: frozenset[str] = frozenset()) -> float:
-        """Watches every queue except the paused ones. Returns the longest time to wait, in seconds.
-
-        After that time the pump should call settle_and_claim without having been woken. May be repeated at any time.
-        A job pushed before the call wakes the pump too."""
-        ...
-
-    def wait(self, timeout_s: float) -> bool:
-        """Blocks until there may be work (True) or the timeout ends (False)."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Subscription(Protocol):
-    """The events of all processes since the subscription began, in the order of the transitions.
-
-    Delivery is best effort: a kill -9 between a transition and its event loses the event, never the transition."""
-
-    def get(self, timeout_s: float) -> bytes | None:
-        """The next event as JSON, or None after the timeout."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class Broker(Protocol):
     """The hot path. Threads may share a broker, but not the waiters and replies it returns."""
 
@@ -89,7 +59,8 @@ class Broker(Protocol):
         """Takes jobs in: each gets a record, a ledger entry and a position in its queue or in `scheduled`.
 
         `limit` is the number of permits in one window of the shared rate limit; 0 means no limit. Only an entry whose
-        version the ledger does not know takes a permit.
+        version the ledger does not know takes a permit. The record of an entry with a version names the earlier jobs of
+        its path that the ledger knows (`after`).
 
         Atomicity: each entry as a whole, with its permit. Raises BrokerError for an unknown queue, before any entry.
         Repeat: DUPLICATE for an id that has a record, KNOWN for a version in the ledger; neither changes anything.
@@ -101,7 +72,8 @@ class Broker(Protocol):
 
         A settlement takes effect only if its slot still holds the job (the fence); otherwise it is FENCED and changes
         nothing. It also renews the slot's heartbeat. A claim takes the front of the first queue, in claim order, that
-        is not paused. A slot that is not registered gets nothing and is in `gone`.
+        is not paused. A slot that is not registered gets nothing and is in `gone`. A claim `is_blocked` while a job
+        that its record names in `after` is running: the caller must defer it. The same holds for claims of renew().
 
         Atomicity: each settlement as a whole (job, record, ledger, counters), and each claim as a whole (job, record,
         heartbeat, counters). No other call can see a job in two places or in none.
@@ -115,6 +87,20 @@ class Broker(Protocol):
         """settle_and_claim in two steps: sends the call now, so that the caller can work until it takes the reply.
 
         All promises of settle_and_claim hold from here on, whether or not the reply is taken."""
+        ...
+
+    def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
+        """Says which claimed jobs of limited routes may run now, in one round trip. Asked before a job starts.
+
+        An admitted job is a holder of its route: slot and raw. A holder counts only while the processing list of its
+        slot holds these bytes, so no other method has to release it; the call that finds a stale one removes it.
+        `rate` is a counter for each route whose window begins with its first job. A window that ends later than
+        `window_ms` from now belongs to an earlier configuration and counts as ended. Nothing is reserved for a job that
+        is refused, and it uses no permit. Changes no job.
+
+        Atomicity: all requests, in their order. No two callers get the last permit.
+        Repeat: an admitted job whose slot still holds it is admitted again, without a second holder or permit.
+        Kill -9: each job is a holder or not. A holder whose process died counts until a reaper has settled its job."""
         ...
 
     def renew(self, holdings: Sequence[tuple[str, bytes]]) -> list[Renewal]:
@@ -233,7 +219,8 @@ class Inspector(Protocol):
     def pages(self, place: str, size: int = 500) -> Iterator[list[bytes]]:
         """All jobs of a place, oldest first, page by page. Only reads.
 
-        While other processes move jobs, some may be missed or returned twice."""
+        The caller may remove jobs of a page before it takes the next one; that hides no other job. While other
+        processes move jobs, some may be missed or returned twice."""
         ...
 
     def records(self, ids: Sequence[str]) -> list[Record | None]: ...

@@ -66,6 +66,35 @@ class TurnReply(Struct, frozen=True):
     paused: frozenset[str] = frozenset()  # queues whose jobs are not claimed
 
 
+class AdmitRequest(Struct, frozen=True):
+    """A claimed job of a limited route, which asks to run. A limit of 0 is none.
+
+    At most `max_running_total` jobs of the route run, and at most `rate` of them start in a window of `window_ms`."""
+
+    route: str
+    slot: str
+    raw: bytes
+    max_running_total: int = 0
+    rate: int = 0
+    window_ms: int = 1000
+
+
+class AdmitResult(enum.StrEnum):
+    """What `admit` answered to one request."""
+
+    ADMITTED = "admitted"
+    FULL = "full"  # as many jobs of the route run as `max_running_total` allows
+    THROTTLED = "rate"  # as many jobs of the route have started in this window as `rate` allows
+    LOST = "lost"  # the slot does not hold this job (any more): it must not run
+
+
+class Admission(Struct, frozen=True):
+    """The reply to one request of `admit`."""
+
+    result: AdmitResult
+    wait_ms: int = 0  # when to ask again: the rest of the window for a rate; 0 if the job was admitted
+
+
 class LeaseStatus(enum.StrEnum):
     """What `renew` found for one slot."""
 
@@ -123,6 +152,7 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     is_claiming: bool = True  # False while the breaker of every route is open
     lost_roots: tuple[str, ...] = ()  # why the files of some roots cannot be reached
     lease_ms: int = 0  # how long a heartbeat lasts; 0 from a worker that does not say
+    limits: tuple[str, ...] = ()  # limits of routes for which jobs wait
 
 
 class WorkerView(Struct, frozen=True):
@@ -178,6 +208,7 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
     outcome: str
     error: str = ""
     traceback: str = ""
+    output: str = ""  # the end of what the handler printed, if the attempt failed
 
 
 class Record(Struct, frozen=True):
@@ -201,6 +232,7 @@ class Record(Struct, frozen=True):
     deferred: str = ""  # why it was deferred last; empty once it has been settled in another way
     deferred_count: int = 0
     moved_to: bytes = b""  # where a worker moved the file after the job had ended
+    after: tuple[str, ...] = ()  # ids of earlier jobs of the same file, newest first; it does not run beside them
 
 
 class LedgerEntry(Struct, frozen=True):
@@ -215,6 +247,10 @@ class LedgerEntry(Struct, frozen=True):
 
     def knows(self, signature: str) -> bool:
         return any(known == signature for known, _ in self.versions)
+
+    def jobs_before(self, id: str) -> tuple[str, ...]:
+        """The ids of the jobs of this path but this one, newest first."""
+        return tuple(dict.fromkeys(job_id for _, job_id in self.versions if job_id != id))
 
     def with_version(self, version: Version, job_id: str) -> LedgerEntry:
         """This entry with the version as its newest, and no longer missing."""

@@ -77,13 +77,15 @@ class Invocation:
         """Prints one JSON document: on one line, or indented if stdout is a terminal."""
         import msgspec
 
+        from fileq.core.text import printable_json
+
         try:
             text = msgspec.json.encode(value)
         except UnicodeEncodeError:  # a file name that is not valid UTF-8
             text = msgspec.json.encode(_escaped(msgspec.to_builtins(value)))
         if sys.stdout.isatty():
             text = msgspec.json.format(text, indent=2)
-        print(text.decode())
+        print(printable_json(text.decode()))
 
     @functools.cached_property
     def console(self) -> Console:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from fileq.config import Config, secret_variables, without_secrets
+from fileq.core.text import printable_lines
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.outcomes import CommandFailed, TimedOut, failed
 from fileq.handlers.routes import Routes
@@ -71,4 +72,5 @@ def _print_traceback(error: BaseException) -> None:
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_FILEQ):
         trace = trace.tb_next
     sys.stdout.flush()
-    traceback.print_exception(type(error), error, trace)
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    print(printable_lines(text), end="", file=sys.stderr)

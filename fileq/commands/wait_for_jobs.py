@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.protocol import FullBroker, Subscription
+from fileq.brokers.notifications import Subscription
+from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record, WireEvent
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobCancelled, JobCompleted, JobDead

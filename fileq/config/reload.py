@@ -22,7 +22,8 @@ RELOADABLE = (
         f"worker.{name}"
         for name in (
             *("count", "isolation", "reap_interval", "max_retries", "max_recoveries", "timeout", "shutdown_timeout"),
-            *("max_memory", "allow_commands", "backoff", "path_map", "allowed_roots", "pass_environment"),
+            *("max_memory", "capture_output", "allow_commands", "backoff", "path_map", "allowed_roots"),
+            "pass_environment",
         )
     ),
 )

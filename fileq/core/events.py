@@ -159,7 +159,8 @@ class JobCancelled(AttemptEnded, frozen=True):
 
 
 class JobDeferred(JobEvent, frozen=True):
-    """A job cannot run yet and waits for `delay_ms`; nothing is counted. A worker reports the first job of a reason."""
+    """A job cannot run yet and waits for `delay_ms`; nothing is counted. A worker reports the first job of a reason,
+    and each job that waits for an earlier job of its file."""
 
     name = "job.deferred"
     published_as: ClassVar[str] = "job:deferred"
@@ -187,6 +188,38 @@ class ResultDropped(JobEvent, frozen=True):
     level = "warning"
 
     reason: str
+
+
+class OutputEvent(Event, frozen=True):
+    """What a handler printed. All ids are missing for what a child process prints between two jobs."""
+
+    job_id: str | None
+    filepath: str | None
+    type: str | None
+    trace_id: str | None
+    span_id: str | None
+    worker_id: str | None
+
+
+class HandlerPrinted(OutputEvent, frozen=True):
+    """A handler printed a line (level info), or a record of Python's `logging` came from `logger` (its own level).
+    Lines are cut at 4 KiB."""
+
+    name = "handler.printed"
+    hidden = ("level",)
+
+    text: str
+    level: str = "info"  # type: ignore[misc]  # the only event whose level differs from one to the next
+    logger: str | None = None
+
+
+class HandlerOutputSkipped(OutputEvent, frozen=True):
+    """A handler printed more than 200 lines in a second; so many `lines` of them have no event."""
+
+    name = "handler.output_skipped"
+    level = "warning"
+
+    lines: int
 
 
 _BY_VERB: dict[Verb, type[AttemptEnded]] = {
@@ -253,6 +286,14 @@ def result_dropped(claim: Claim, reason: str) -> ResultDropped:
 
 def produced(job: Job, queue: str) -> JobProduced:
     return JobProduced(*_ids_of_job(job), queue, job)
+
+
+OutputIds: TypeAlias = tuple[str | None, str | None, str | None, str | None, str | None, str | None]
+
+
+def output_ids(job: Job | None, slot: str | None) -> OutputIds:
+    """The fields of OutputEvent; `job` is None for bytes that are not a job."""
+    return (*_ids_of_job(job), slot) if job is not None else (None, None, None, None, None, slot)
 
 
 def waited_ms(claim: Claim) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import enum
 import hashlib
+import re
 import uuid
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeAlias
@@ -106,6 +107,8 @@ class Version(Struct, frozen=True):
 
 FIELDS = frozenset(f.encode_name for f in msgspec.structs.fields(Job)) - {_UNKNOWN}
 
+_FIRST_ID = re.compile(rb'\{"id":"([^"\\\x00-\x1f\x7f]+)","filepath":')
+
 _decoder = msgspec.json.Decoder(Job)
 _fields_decoder = msgspec.json.Decoder(dict[str, Raw])
 _encoder = msgspec.json.Encoder()
@@ -131,6 +134,10 @@ def decode(raw: bytes) -> Job:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Undecodable(f"not a job: {error}") from error
     _check(job)
+    # Lua reads the id at the beginning of a job that looks like ours, and never its other fields. Of two different ids
+    # the decoder returns the last one: record and claim would be those of different jobs.
+    if (first := _FIRST_ID.match(raw)) and first[1] != job.id.encode():
+        raise Undecodable("not a job: it has two ids")
     return job
 
 

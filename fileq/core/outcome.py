@@ -22,7 +22,7 @@ class Failed(Struct, frozen=True, tag=True):
 
     `kind` is the error's class, for the counters. `is_sample` says whether the circuit breaker counts the failure.
     `is_vanished`: no handler ran, because the file no longer exists, although its root does.
-    `traceback` has the user's frames; "" if the handler raised nothing."""
+    `traceback` has the user's frames; "" if the handler raised nothing. `output` is the end of what it printed."""
 
     error: str
     kind: str
@@ -31,6 +31,7 @@ class Failed(Struct, frozen=True, tag=True):
     is_sample: bool = True
     is_vanished: bool = False
     traceback: str = ""
+    output: str = ""
 
 
 class Refused(Struct, frozen=True, tag=True):
@@ -41,9 +42,10 @@ class Refused(Struct, frozen=True, tag=True):
 
 
 class Died(Struct, frozen=True, tag=True):
-    """The process that ran the handler ended by a signal or an exit that fileq did not cause."""
+    """The process that ran the handler ended by a signal or an exit that fileq did not cause. `output` as in Failed."""
 
     cause: str
+    output: str = ""
 
 
 class Changed(Struct, frozen=True, tag=True):

@@ -157,6 +157,7 @@ def _after_failure(
             kind=failed.kind,
             duration_ms=duration_ms,
             traceback=failed.traceback,
+            output=failed.output,
         )
     pause_s = failed.after_s if failed.after_s is not None else delay_s(policy.backoff, retries, chance)
     return settlement.retry(
@@ -167,6 +168,7 @@ def _after_failure(
         kind=failed.kind,
         duration_ms=duration_ms,
         traceback=failed.traceback,
+        output=failed.output,
     )
 
 
@@ -199,12 +201,21 @@ def _after_death(
     recoveries = min(claim.job.recoveries + 1, COUNT_MAX)
     job = claim.job.but(recoveries=recoveries)
     if recoveries > policy.max_recoveries:
-        return settlement.bury(claim, dead(job, error, now_ms), error=error, duration_ms=duration_ms, died=True)
+        buried = dead(job, error, now_ms)
+        return settlement.bury(claim, buried, error=error, duration_ms=duration_ms, died=True, output=died.output)
     if recoveries == 1:
-        return settlement.release(claim, encode(job), error=error, died=True, duration_ms=duration_ms)
+        return settlement.release(
+            claim, encode(job), error=error, died=True, duration_ms=duration_ms, output=died.output
+        )
     pause_s = delay_s(policy.backoff, recoveries - 1, chance) + (chance(0.0, spread_s) if spread_s else 0.0)
     return settlement.retry(
-        claim, encode(job), delay_ms=round(pause_s * 1000), error=error, duration_ms=duration_ms, died=True
+        claim,
+        encode(job),
+        delay_ms=round(pause_s * 1000),
+        error=error,
+        duration_ms=duration_ms,
+        died=True,
+        output=died.output,
     )
 
 

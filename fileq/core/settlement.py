@@ -29,7 +29,8 @@ class Settlement(Struct, frozen=True):
 
     `next_raw` replaces the claim's bytes. `died` means that the worker died, which counts as a recovery and not as a
     failure. `refused` means that no attempt was made, which counts as neither. `vanished` means the same, because the
-    file no longer exists. `reason` is why a job is deferred. `traceback` is kept with the attempt."""
+    file no longer exists. `reason` is why a job is deferred. `traceback` and `output`, the end of
+    what the handler printed, are kept with the attempt."""
 
     verb: Verb
     claim: Claim
@@ -46,6 +47,7 @@ class Settlement(Struct, frozen=True):
     reason: str = ""
     vanished: bool = False
     traceback: str = ""
+    output: str = ""
 
     def __post_init__(self) -> None:
         if self.claim.job is None and self.verb not in (Verb.BURY, Verb.RELEASE):
@@ -99,6 +101,7 @@ def retry(
     duration_ms: int = 0,
     died: bool = False,
     traceback: str = "",
+    output: str = "",
 ) -> Settlement:
     """The attempt failed. `next_raw` is scheduled; after the delay it goes back to the queue it came from."""
     return Settlement(
@@ -111,6 +114,7 @@ def retry(
         duration_ms=duration_ms,
         died=died,
         traceback=traceback,
+        output=output,
     )
 
 
@@ -124,6 +128,7 @@ def bury(
     died: bool = False,
     refused: bool = False,
     traceback: str = "",
+    output: str = "",
 ) -> Settlement:
     """There is no further attempt. `next_raw` goes to the dead letters."""
     return Settlement(
@@ -136,15 +141,22 @@ def bury(
         died=died,
         refused=refused,
         traceback=traceback,
+        output=output,
     )
 
 
 def release(
-    claim: Claim, next_raw: bytes | None = None, *, error: str = "", died: bool = False, duration_ms: int = 0
+    claim: Claim,
+    next_raw: bytes | None = None,
+    *,
+    error: str = "",
+    died: bool = False,
+    duration_ms: int = 0,
+    output: str = "",
 ) -> Settlement:
     """The job goes back to the front of its queue. No failure is counted; with `died`, a recovery is."""
     kept = claim.raw if next_raw is None else next_raw
-    return Settlement(Verb.RELEASE, claim, kept, error, died=died, duration_ms=duration_ms)
+    return Settlement(Verb.RELEASE, claim, kept, error, died=died, duration_ms=duration_ms, output=output)
 
 
 def skip_vanished(claim: Claim) -> Settlement:

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import json
+
 
 def printable(text: str) -> str:
     """The text in one line and without control characters; a file name may contain line breaks and escape sequences."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """The text with its line breaks and tabs, and without other control characters: a traceback, for example."""
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
+
+
+def printable_json(text: str) -> str:
+    """The same JSON document; characters that control a terminal or reorder its text are escaped as \\uXXXX.
+
+    Encoders escape only the control characters below 0x20. The others can only be within strings."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c < " " else json.dumps(c)[1:-1].replace("\x7f", "\\u007f") for c in text)

@@ -46,11 +46,29 @@ def done(value: Any) -> Done:
         return Done()
     try:
         result = msgspec.json.encode(value)
+        if b"null" in result and (number := _number_outside_json(msgspec.to_builtins(value))) is not None:
+            return Done(
+                warning=f"the result is not JSON and was dropped: it contains {number}, which JSON does not have"
+            )
     except Exception as error:
         return Done(warning=f"the result is not JSON and was dropped ({_described(error)})")
     if len(result) > LONGEST_RESULT:
         return Done(warning=f"the result has {len(result)} bytes of JSON and was dropped; {LONGEST_RESULT} are kept")
     return Done(result)
+
+
+def _number_outside_json(value: Any) -> float | None:
+    """A NaN or an infinity within the value; msgspec writes them as null."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, float) and not math.isfinite(one):
+            return one
+        if isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, list | tuple | set | frozenset):
+            waiting += one
+    return None
 
 
 def failed(error: BaseException, give_up_on: Sequence[int | str] = ()) -> Failed:

@@ -15,12 +15,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
 from fileq.handlers.context import CancelFlag
+from fileq.handlers.tail import Tail
 
 TERM_GRACE_S = 3.0  # from SIGTERM to SIGKILL of a cancelled program; shorter than CANCEL_GRACE_S of the executors
 _POLL_EVERY_S = 0.05  # the longest time until a cancellation is seen
@@ -41,36 +42,20 @@ class ProcessResult(Struct, frozen=True):
     stopped: Literal["", "cancelled", "timeout"] = ""
 
 
-class Tail:
-    """The last bytes of a stream."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._kept = bytearray()
-        self.is_cut = False
-
-    def add(self, chunk: bytes) -> None:
-        self._kept += chunk
-        if len(self._kept) > self._limit:
-            del self._kept[: -self._limit]
-            self.is_cut = True
-
-    def text(self) -> str:
-        kept = bytes(self._kept)
-        if self.is_cut:
-            kept = kept.lstrip(bytes(range(0x80, 0xC0)))  # the rest of a character that was cut
-        return ("…" if self.is_cut else "") + kept.decode("utf-8", "replace")
-
-
 def run_process(
     arguments: Sequence[bytes],
     environment: Mapping[bytes, bytes],
     *,
+    inherited: Collection[int] = (),
     cancelled: CancelFlag,
     timeout_s: float,
     tail: int,
+    on_output: Callable[[bytes], None] | None = None,
 ) -> ProcessResult:
     """Start a program and wait for its end; stop it on cancellation or timeout. `tail` bytes of each stream are kept.
+    `on_output` gets what it prints, while it runs.
+
+    The program inherits the descriptors `inherited`, under their numbers, and no others.
 
     Raises OSError or ValueError if it can't be started."""
     ends_s = time.monotonic() + timeout_s
@@ -82,12 +67,13 @@ def run_process(
             stderr=subprocess.PIPE,
             bufsize=0,
             env=environment,
+            pass_fds=inherited,
             start_new_session=True,
         )
         _RUNNING.add(spawned.pid)
     with spawned as process:
         try:
-            with contextlib.closing(_Watch(process, tail)) as watch:
+            with contextlib.closing(_Watch(process, tail, on_output)) as watch:
                 return watch.until_end(cancelled, ends_s)
         finally:
             # Before Popen reaps it: until then the kernel gives its number to no other group.
@@ -106,7 +92,8 @@ def _kill_running() -> None:
 
 
 class _Watch:
-    def __init__(self, process: subprocess.Popen[bytes], tail: int) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], tail: int, on_output: Callable[[bytes], None] | None) -> None:
+        self._on_output = on_output
         assert process.stdout is not None
         assert process.stderr is not None
         self._pid = process.pid
@@ -159,6 +146,8 @@ class _Watch:
                 self._selector.unregister(fd)
             return False
         self._tails[fd].add(chunk)
+        if self._on_output is not None:
+            self._on_output(chunk)
         return True
 
     def _exit_status(self) -> tuple[int | None] | None:

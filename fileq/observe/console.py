@@ -11,13 +11,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fileq.core.text import printable
+from fileq.core.text import printable, printable_lines
 
 COLUMNS = 100
 _SHORTEST_PATH = 16
 _LIST_WIDTH = 24  # of the elements of a list that are shown
 _FIRST = ("filepath", "type", "directory")
-_LAST = ("job_id", "error", "worker_id", "trace_id", "span_id")
+_LAST = ("job_id", "error", "text", "worker_id", "trace_id", "span_id")
 _LEFT_OUT = frozenset(("timestamp", "level", "event", "exception", "services", "routes", "chosen", "is_failure"))
 _UNNAMED = frozenset(("filepath", "type", "directory"))
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -44,7 +44,7 @@ class ConsoleLine:
         )
         line += "".join(f" {self._in(_DIM, _label(name))}{text}" for name, text in shown.items())
         exception = fields.get("exception")
-        return f"{line.rstrip()}\n{exception}" if exception else line.rstrip()
+        return f"{line.rstrip()}\n{printable_lines(str(exception))}" if exception else line.rstrip()
 
     def _in(self, colour: str, text: str) -> str:
         return f"{colour}{text}{_RESET}" if self._has_colours and colour else text
@@ -92,11 +92,11 @@ def _listed(items: list[str]) -> str:
 
 
 def _fit(shown: dict[str, str], width: int) -> None:
-    """Shortens the path so that all fields but the error have this width, if that leaves enough of it."""
+    """Shortens the path so that all fields but the error or text have this width, if that leaves enough of it."""
     name = next((name for name in ("filepath", "directory", "path", "where") if name in shown), None)
     if name is None:
         return
-    taken = sum(len(_label(key)) + len(text) + 1 for key, text in shown.items() if key != "error")
+    taken = sum(len(_label(key)) + len(text) + 1 for key, text in shown.items() if key not in ("error", "text"))
     path, excess = shown[name], taken - width
     kept = max(_SHORTEST_PATH, len(path) - excess)
     if excess > 0 and kept < len(path):

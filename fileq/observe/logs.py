@@ -83,8 +83,10 @@ class _Stderr:
     def msg(self, line: str) -> None:
         with _writing, contextlib.suppress(OSError, ValueError):
             if sys.stderr is not None:
-                sys.stderr.write(line + "\n")
-                sys.stderr.flush()
+                # Where the output of handlers is captured, stderr has a way around that for log lines.
+                stream = getattr(sys.stderr, "uncaptured", sys.stderr)
+                stream.write(line + "\n")
+                stream.flush()
 
     debug = info = warning = error = msg
 

@@ -41,7 +41,8 @@ def published_names() -> Iterator[str]:
 def _row(kind: type[Event]) -> str:
     fields = ", ".join(f"`{name}`" for name in (*line_fields(kind), *_exception(kind)))
     meaning = " ".join((kind.__doc__ or "").split())
-    return f"| `{kind.name}` | {kind.level} | {fields} | {meaning} |"
+    level = kind.level if isinstance(kind.level, str) else "its own"  # a field of the event
+    return f"| `{kind.name}` | {level} | {fields} | {meaning} |"
 
 
 def _exception(kind: type[Event]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from msgspec import Struct
 from opentelemetry.sdk.trace.export import SpanExporter
 
 from fileq.config import Config
-from fileq.core.events import AttemptEnded, Emit, Event, JobClaimed, JobCompleted, JobFenced, JobProduced
+from fileq.core.events import AttemptEnded, Emit, Event, JobClaimed, JobCompleted, JobFenced, JobProduced, OutputEvent
 from fileq.core.job import Job, parse_time
 from fileq.core.trace import attempt_of, attempt_span_id, new_span_id, parent_of
 from fileq.observe.span_sender import FinishedSpan, SpanSender, make_exporter
@@ -56,6 +56,8 @@ class Tracing:
             self._claimed(event)
         elif isinstance(event, JobProduced):
             self._produced(event)
+        elif isinstance(event, OutputEvent):
+            return self._printed(event)
         return event
 
     def close(self, *, is_hurried: bool = False) -> bool:
@@ -82,6 +84,13 @@ class Tracing:
         self._sender.put(
             FinishedSpan("consume", trace_id, attempt.consume_id, parent_id, True, start_ns, end_ns, attributes)
         )
+
+    def _printed(self, event: OutputEvent) -> Event:
+        attempt = self._running.get(event.worker_id or "")
+        if attempt is None or attempt.job.id != event.job_id:
+            return event
+        span_id = attempt_span_id(attempt.job, event.worker_id or "")
+        return msgspec.structs.replace(event, trace_id=attempt.trace_id, span_id=span_id)
 
     def _ended(self, event: AttemptEnded | JobFenced) -> Event:
         """Sends the span of the attempt and returns the event with the ids of that span."""

@@ -14,7 +14,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from fileq.brokers.protocol import Broker, Waiter
+from fileq.brokers.notifications import Waiter
+from fileq.brokers.protocol import Broker
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, FileqError
 from fileq.core.events import Emit
 from fileq.core.process_events import BrokerRefused, DrainStarted, WorkerFailed

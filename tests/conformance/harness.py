@@ -114,7 +114,8 @@ class ServerHarness(Harness):
 
     def _set_expiry(self, pipeline: Any, key: bytes, at_ms: int, left_ms: int, before_ms: int) -> None:
         was_at_ms, ends_ms = self.expiries.get(key, (0, 0))
-        is_window = key == self.config.producer.rate_limit_key.encode()
+        windows = self.config.producer.rate_limit_key, f"{self.config.redis.prefix}:route_rate:"
+        is_window = key.decode().startswith(windows)
         if was_at_ms != at_ms:
             # Set since the last advance. All expiries are whole steps; the missing part has passed in real time.
             step_ms = 1_000 if is_window else 10_000

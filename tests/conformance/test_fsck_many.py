@@ -90,6 +90,25 @@ def test_more_damage_than_fits_into_memory_is_repaired_in_rounds(harness, monkey
     assert (counter(harness, "deleted"), counter(harness, "adopted"), drift(harness)) == (0, 0, 0)
 
 
+def test_a_lost_job_that_one_walk_overlooks_is_not_counted_as_deleted(harness, monkeypatch):
+    """The first filter reports everything as seen, as a false positive does."""
+    walks = []
+
+    class ForgetfulFilter(broker_walk.BloomFilter):
+        def __init__(self, expected):
+            super().__init__(expected)
+            walks.append(self)
+
+        def __contains__(self, key):
+            return self is walks[0] or super().__contains__(key)
+
+    monkeypatch.setattr(broker_walk, "BloomFilter", ForgetfulFilter)
+    enqueue(harness, *names(5))
+    harness.remove_raw("low", record_of(harness, "job-0002").raw)
+    assert assert_repaired(harness, *names(5)) == [("reinstated", "job-0002")]
+    assert counter(harness, "deleted") == 0
+
+
 def test_one_of_our_jobs_is_found_among_many_of_other_programs(harness, monkeypatch):
     monkeypatch.setattr(broker_walk, "CANDIDATES", 25)
     for i in range(60):

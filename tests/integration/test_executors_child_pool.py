@@ -40,7 +40,7 @@ class RecordingServer:
     def load(self) -> None:
         self.is_loaded = True
 
-    def spawn(self, child: int, _stream: int) -> bool:
+    def spawn(self, child: int, _stream: int, _output: object = None) -> bool:
         if not self.is_full:
             self.requested.append(child)
         return not self.is_full

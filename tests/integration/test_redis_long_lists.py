@@ -5,16 +5,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from fileq.brokers.redis import repairer
+from fileq.brokers.redis import list_search
 from fileq.brokers.redis.encoding import id_in
 from fileq.brokers.types import CancelResult, Record, Revival, UnrecordedJob
-from fileq.core.job import State, encode
-from fileq.testing.conformance.builders import a_job, enqueue, names, record_of
+from fileq.commands.admin.dlq import retry_all
+from fileq.commands.admin.job_filter import JobFilter
+from fileq.core.job import State, encode, raw_id
+from fileq.core.settlement import complete
+from fileq.testing.conformance.builders import a_job, an_entry, enqueue, names, record_of, register
 from fileq.testing.conformance.concurrency import run_concurrently
 from tests.support.redis_store import Store, opened, piped
 
-LENGTH = 60_000  # more than a script may search at once
-COMPARED = 40_000  # elements that one command in a script may compare
+LENGTH = 20_000  # much more than a script may read
+READ = 3_000  # elements that one command may read or compare
 IDS = names(24)
 
 
@@ -51,8 +54,7 @@ def dead(store: Store) -> list[bytes]:
 
 
 def assert_no_long_search(store: Store, call: Callable[[], object]) -> None:
-    """Watches the commands of the scripts: no search may compare more elements than COMPARED, and one script may remove
-    only a few jobs from the middle of a list."""
+    """Watches the commands of the scripts: none reads many elements, and a script removes all its jobs in one walk."""
     removals = 0
     with store.client.monitor() as monitor:
         call()
@@ -62,10 +64,12 @@ def assert_no_long_search(store: Store, call: Callable[[], object]) -> None:
             if words[:2] == ["ECHO", "the"]:
                 return
             removals = 0 if words[0] == "EVALSHA" else removals + (words[0] == "LREM")
-            assert removals <= 3, seen
+            assert removals <= 1, seen
             if words[0] == "LPOS":
                 assert "MAXLEN" in words, seen
-                assert int(words[words.index("MAXLEN") + 1]) <= COMPARED, seen
+                assert int(words[words.index("MAXLEN") + 1]) <= READ, seen
+            if words[0] == "LRANGE":
+                assert int(words[3]) - int(words[2]) < READ, seen
 
 
 def in_list(store: Store, key: str) -> list[str | None]:
@@ -158,17 +162,74 @@ def test_a_proof_of_absence_is_void_when_another_repair_was_faster(store, monkey
     key = store.keys.list_of("low")
     fill(store, key, among=[])
     other = store.another()
-    real = repairer.look_for_all
-    is_first = [True]
+    has_raced = []
 
-    def look_then_lose_the_race(*args):
-        found = real(*args)
-        if is_first.pop() if is_first else False:
-            assert other.restore(IDS) == [True] * 24
-            others = [b'{"id":"more-%d","filepath":""}' % i for i in range(1000)]
-            piped(store.client, [("LPUSH", key, *others), ("RPUSH", key, *others)])
-        return found
+    class RacedWalk(list_search.ListWalk):
+        def read(self):
+            page = super().read()
+            if not page and not has_raced:
+                has_raced.append(True)
+                assert other.restore(IDS) == [True] * 24
+                others = [b'{"id":"more-%d","filepath":""}' % i for i in range(1000)]
+                piped(store.client, [("LPUSH", key, *others), ("RPUSH", key, *others)])
+            return page
 
-    monkeypatch.setattr(repairer, "look_for_all", look_then_lose_the_race)
+    monkeypatch.setattr(list_search, "ListWalk", RacedWalk)
     assert store.broker.restore(IDS) == [False] * 24
+    assert has_raced
     assert in_list(store, key) == IDS
+
+
+def test_the_work_grows_with_the_number_of_jobs_not_with_its_square(store):
+    """Counts the commands on lists, each of which reads a bounded part: twice the jobs, twice the commands."""
+    small, large = (commands_of_a_retry(store, count) for count in (4_000, 8_000))
+    assert large < 2.3 * small
+
+
+def commands_of_a_retry(store, count):
+    """Puts back every second one of so many dead jobs, which are spread over the whole list."""
+    store.empty()
+    raws = [encode(a_job(id).but(error="odd" if i % 2 else "even")) for i, id in enumerate(names(count))]
+    for start in range(0, count, 1000):
+        piped(store.client, [("LPUSH", store.keys.dead, *raws[start : start + 1000])])
+    store.client.config_resetstat()
+    assert retry_all(store.broker, JobFilter(error="odd"), queue="low").count == count / 2
+    stats = store.client.info("commandstats")
+    assert store.client.llen(store.keys.dead) == count / 2
+    return sum(stats[f"cmdstat_{name}"]["calls"] for name in ("lrange", "lrem", "evalsha"))
+
+
+def test_jobs_are_cancelled_while_workers_claim_and_producers_push(store):
+    """Each job is claimed or cancelled, never both and never missed."""
+    enqueue(store, *names(6_000))
+    register(store, *names(50, "slot"))
+    other = store.another()
+
+    def move() -> list[str]:
+        claimed = []
+        for i in range(20):
+            turn = other.settle_and_claim([], names(50, "slot"))
+            claimed += [claim.id for claim in turn.claims]
+            other.settle_and_claim([complete(claim) for claim in turn.claims], [])
+            other.enqueue([an_entry(f"more-{i}-{n}") for n in range(100)])
+        return claimed
+
+    wanted = random.Random(2).sample(names(6_000), 3_000)
+    claimed, answers = run_concurrently(move, lambda: store.broker.cancel(wanted))
+    cancelled = {id for id, answer in zip(wanted, answers, strict=True) if answer is CancelResult.CANCELLED}
+    assert set(wanted) - cancelled <= set(claimed)
+    assert cancelled.isdisjoint(claimed)
+    assert cancelled == {id_in(raw) for raw in store.client.lrange(store.keys.cancelled, 0, -1)}
+    census = store.broker.census()
+    assert (census.pending["low"], census.drift) == (8_000 - 1_000 - len(cancelled), 0)
+
+
+def test_the_oldest_of_copies_far_apart_is_revived(store):
+    same, rest = b"same", [b"other-%d" % i for i in range(6_000)]
+    elements = [*rest[:2_000], same, *rest[2_000:4_000], same, *rest[4_000:]]
+    piped(store.client, [("LPUSH", store.keys.dead, *elements)])
+    assert store.broker.revive([Revival(same, raw_id(same), same, "low")] * 3) == [True, True, False]
+    assert store.client.lrange(store.keys.dead, 0, -1) == rest[::-1]
+    piped(store.client, [("LPUSH", store.keys.dead, same), ("RPUSH", store.keys.dead, same)])
+    assert store.broker.discard([(raw_id(same), same)] * 2) == 2
+    assert store.client.lrange(store.keys.dead, 0, -1) == rest[::-1]

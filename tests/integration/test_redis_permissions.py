@@ -170,13 +170,16 @@ COMMANDS = (
     *("evalsha", "script|load", "type", "time", "exists", "del", "scan", "pexpire", "persist", "pttl"),
     *("get", "mget", "set", "incrby", "sadd", "srem", "sismember", "smembers"),
     *("hget", "hset", "hdel", "hmget", "hgetall", "hkeys", "hscan", "hexists", "hincrby"),
-    *("lpush", "rpush", "rpop", "rpoplpush", "blmove", "llen", "lindex", "lpos", "lrange", "lrem"),
+    *("lpush", "rpush", "rpop", "rpoplpush", "blmove", "llen", "lindex", "lpos", "lrange", "lrem", "lset"),
     *("zadd", "zrem", "zscore", "zcard", "zrange", "zrangebyscore", "publish", "subscribe"),
 )
 PERMISSIONS = ("~jobqueue:*", "&jobqueue:*", "-@all", *(f"+{command}" for command in COMMANDS))
 LOGIN = {"redis.username": "fileq", "redis.password": "pass"}
 # Permissions by pattern, for keys whose names depend on ids and hours.
-PATTERNS = ("jobqueue:job:*", "jobqueue:stats:*", "jobqueue:worker:*:processing", "jobqueue:processing:worker:*")
+PATTERNS = (
+    *("jobqueue:job:*", "jobqueue:stats:*", "jobqueue:worker:*:processing", "jobqueue:processing:worker:*"),
+    *("jobqueue:holders:*", "jobqueue:route_rate:*"),
+)
 
 
 @pytest.fixture

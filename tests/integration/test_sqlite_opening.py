@@ -10,13 +10,21 @@ from pathlib import Path
 import pytest
 
 from fileq.brokers.sqlite import SqliteBroker, database, database_schema, open_sqlite
+from fileq.brokers.types import AdmitRequest
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
+from fileq.core.job import Version
 from fileq.files import mounts
-from fileq.testing.conformance.builders import deferred, worker_info
+from fileq.testing.conformance.builders import an_entry, deferred, worker_info
 from fileq.testing.conformance.producers_tests import producer_info
-from tests.support.sqlite_process import a_config, a_worker, an_entry
+from tests.support.sqlite_process import a_config, a_worker
 
 VERSION = database_schema.VERSION  # before a test adds a schema
+TABLES_OF_SCHEMA_4 = ("producers", "holders", "route_windows")
+TO_SCHEMA_3 = (
+    *(f"DROP TABLE {table}" for table in TABLES_OF_SCHEMA_4),
+    "ALTER TABLE records DROP COLUMN after",
+    "PRAGMA user_version = 3",
+)
 
 
 @pytest.fixture
@@ -163,9 +171,11 @@ def test_an_older_database_is_migrated_after_a_backup(path: Path, monkeypatch):
 
 def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path):
     make_database(path, "a")
-    for column in ("deferred", "deferred_count", "moved_to"):
+    for column in ("deferred", "deferred_count", "moved_to", "after"):
         run_sql(path, f"ALTER TABLE records DROP COLUMN {column}")
-    run_sql(path, "DROP TABLE breaker_resets", "DROP TABLE producers", "PRAGMA user_version = 2")
+    for table in ("breaker_resets", *TABLES_OF_SCHEMA_4):
+        run_sql(path, f"DROP TABLE {table}")
+    run_sql(path, "PRAGMA user_version = 2")
     with closing(open_sqlite(a_config(path))) as broker:
         broker.register({"w1": worker_info()})
         [claim] = broker.settle_and_claim([], ["w1"]).claims
@@ -177,12 +187,34 @@ def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path):
 
 def test_producers_can_report_after_the_migration_of_schema_3(path: Path):
     make_database(path, "a")
-    run_sql(path, "DROP TABLE producers", "PRAGMA user_version = 3")
+    run_sql(path, *TO_SCHEMA_3)
     with closing(open_sqlite(a_config(path))) as broker:
         broker.report_producer("p1", producer_info(), 30_000)
         assert [view.id for view in broker.producers()] == ["p1"]
         assert broker.census().pending["low"] == 1
     assert run_sql(Path(f"{path}.backup-v3"), "SELECT id FROM records") == [("a",)]
+
+
+def test_jobs_of_schema_3_can_be_admitted_after_the_migration(path: Path):
+    make_database(path, "a")
+    run_sql(path, *TO_SCHEMA_3)
+    with closing(open_sqlite(a_config(path))) as broker:
+        broker.register({"w1": worker_info()})
+        [claim] = broker.settle_and_claim([], ["w1"]).claims
+        request = AdmitRequest("mail", "w1", claim.raw, max_running_total=1, rate=1)
+        assert [answer.result for answer in broker.admit([request, request])] == ["admitted", "admitted"]
+
+
+def test_a_version_enqueued_after_the_migration_waits_for_a_job_of_schema_3(path: Path):
+    with closing(SqliteBroker(a_config(path))) as broker:
+        broker.enqueue([an_entry("a", version=Version(b"/data/a", "v1"))])
+    run_sql(path, *TO_SCHEMA_3)
+    with closing(open_sqlite(a_config(path))) as broker:
+        broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))])
+        broker.register({"w1": worker_info(), "w2": worker_info()})
+        claims = broker.settle_and_claim([], ["w1", "w2"]).claims
+        assert [(claim.id, claim.is_blocked) for claim in claims] == [("a", False), ("b", True)]
+        assert [record.after for record in broker.records(["a", "b"])] == [(), ("a",)]
 
 
 def test_a_failed_migration_leaves_the_old_schema(path: Path, monkeypatch):

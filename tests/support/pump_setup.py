@@ -168,6 +168,17 @@ class PumpSetup:
             version = Version(path, signature) if signature else None
             self.broker.enqueue([Entry(job, "low", version=version)])
 
+    def enqueue_version(self, name: str, signature: str, id: str) -> None:
+        """Enqueues a job for this version of a file."""
+        path = self.root + b"/" + name.encode()
+        job = file_job(path, size=1, priority="low", now=NOW, signature=signature, id=id)
+        self.broker.enqueue([Entry(job, "low", version=Version(path, signature))])
+
+    def raw(self, id: str) -> bytes:
+        [record] = self.broker.records([id])
+        assert record is not None
+        return record.raw
+
     def enqueue_typed(self, type: str, id: str) -> None:
         self.broker.enqueue([Entry(typed_job(type, None, priority="low", now=NOW, id=id), "low")])
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fileq.brokers.redis import RedisBroker
-from fileq.brokers.types import LedgerEntry, Record, Revival, TurnReply, UnrecordedJob
+from fileq.brokers.types import AdmitRequest, LedgerEntry, Record, Revival, TurnReply, UnrecordedJob
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, decode, encode, raw_id
 from fileq.core.settlement import cancel, complete, release, retry
@@ -70,6 +70,16 @@ def _settle_and_claim(store: Store) -> Invocation:
     return call
 
 
+def _admit(store: Store) -> Invocation:
+    """A job that was admitted and has ended, one that runs, and a third; a window that outlives the test."""
+    limits = {"max_running_total": 2, "rate": 50, "window_ms": 3_600_000}
+    ended, first, second, third = claimed(store, "w1", "w2", "w3", "w4")
+    requests = [AdmitRequest("mail", claim.slot, claim.raw, **limits) for claim in (ended, first, second, third)]
+    assert store.broker.admit(requests[:2])
+    assert list(store.broker.settle_and_claim([complete(ended)], []).settled) == ["done"]
+    return lambda broker: [answer.result for answer in broker.admit(requests)]
+
+
 def _renew(store: Store) -> Invocation:
     held, wanted, unexpected = claimed(store, "w1", "w2", "w3")
     register(store, "w4")
@@ -107,7 +117,7 @@ def _deregister(store: Store) -> Invocation:
     return lambda broker: broker.deregister(["w1", "w2", "w3"])
 
 
-def _withdraw(store: Store) -> Invocation:
+def _cancel_by_id(store: Store) -> Invocation:
     claimed(store, "w1", ids=("running",))
     enqueue(store, "waiting")
     enqueue(store, "later", delay_ms=60_000)
@@ -211,6 +221,7 @@ CALLS = (
     BrokerCall("cancel", _settling(cancel), _done_already),
     BrokerCall("defer", _settling(deferred), _done_already),
     BrokerCall("settle_and_claim", _settle_and_claim, lambda answer: (_done_already(answer[0]), answer[1])),
+    BrokerCall("admit", _admit),
     BrokerCall("renew", _renew),
     BrokerCall("promote", _promote, lambda answer: 0),
     BrokerCall("due_now", _due_now, lambda answer: [False] * len(answer)),
@@ -220,7 +231,7 @@ CALLS = (
     BrokerCall("reap by bury", _reaping(lambda c: burial(c, died=True)), _fenced),
     BrokerCall("register", _register),
     BrokerCall("deregister", _deregister),
-    BrokerCall("cancel by id", _withdraw, lambda answer: ["requested", "ended", "ended", "unknown"]),
+    BrokerCall("cancel by id", _cancel_by_id, lambda answer: ["requested", "ended", "ended", "unknown"]),
     BrokerCall("revive", _revive, lambda answer: [False, False]),
     BrokerCall("discard", _discard, lambda answer: 0),
     BrokerCall("update_ledger", _update_ledger, lambda answer: [False, False]),

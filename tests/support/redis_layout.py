@@ -2,6 +2,7 @@
 
 import re
 
+from fileq.brokers.types import AdmitRequest
 from fileq.core.job import Version
 from fileq.testing.conformance.builders import an_entry, completed, dead, enqueue, register
 from fileq.testing.conformance.producers_tests import producer_info
@@ -27,6 +28,8 @@ TABLE = {
     "{prefix}:paused": "set",
     "{prefix}:breaker_resets": "hash",
     "{prefix}:producers": "hash",
+    "{prefix}:holders:{route}": "hash",
+    "{prefix}:route_rate:{route}": "string",
 }
 
 
@@ -34,7 +37,7 @@ def row_of(key: str, prefix: str) -> str | None:
     """The row of the table that describes this key."""
     for row in TABLE:
         name = re.escape(row).replace(r"\{prefix\}", re.escape(prefix))
-        name = name.replace(r"\{hour\}", r"\d{6}").replace(r"\{id\}", ".+")
+        name = name.replace(r"\{hour\}", r"\d{6}").replace(r"\{id\}", ".+").replace(r"\{route\}", ".+")
         if re.fullmatch(name, key):
             return row
     return None
@@ -51,7 +54,8 @@ def fill(store: Store) -> None:
     broker.cancel(["gone"])
     broker.enqueue([an_entry("file", version=Version(b"/data/file", "s1"))], limit=50)
     register(store, "busy")
-    assert broker.settle_and_claim([], ["busy"]).claims
+    [claim] = broker.settle_and_claim([], ["busy"]).claims
+    broker.admit([AdmitRequest("mail", "busy", claim.raw, max_running_total=1, rate=1, window_ms=3_600_000)])
     broker.pause("low")
     broker.reset_breaker("mail")
     broker.report_producer("p1", producer_info(), 60_000)

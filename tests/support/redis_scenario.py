@@ -6,7 +6,7 @@ from typing import Any
 
 from fileq.brokers.redis import RedisBroker
 from fileq.brokers.redis.keys import Keys
-from fileq.brokers.types import LedgerEntry, Revival
+from fileq.brokers.types import AdmitRequest, LedgerEntry, Revival
 from fileq.core.job import Version, decode, encode
 from fileq.core.settlement import cancel, complete, release
 from fileq.testing.conformance.builders import an_entry, burial, deferred, failed, foreign, recovered, worker_info
@@ -57,6 +57,8 @@ def _enqueue_and_settle(broker: RedisBroker, waiter: Any) -> None:
     assert waiter.wait(10)
     first, second = broker.settle_and_claim([], ["w1", "w2"]).claims
     assert (first.id, second.id) == ("b", "a")
+    requests = [AdmitRequest("mail", claim.slot, claim.raw, max_running_total=1, rate=2) for claim in (first, second)]
+    assert [answer.result for answer in broker.admit(requests)] == ["admitted", "full"]
     assert [r.status for r in broker.renew([("w1", first.raw), ("w2", b"")])] == ["held", "unexpected"]
     reply = broker.settle_and_claim([leaving(first), failed(second, delay_ms=1)], ["w1"])
     assert list(reply.settled) == ["done", "done"]

@@ -134,6 +134,11 @@ def unpicklable(job, context):
     raise Local("a local class")
 
 
+@fileq.handler(type="not_a_number")
+def not_a_number(job, context):
+    return {"ratio": float("nan")}
+
+
 @fileq.handler(type="not_json")
 def not_json(job, context):
     return object()
@@ -196,6 +201,7 @@ def on_file_after_gate(job, context):
     log("start", job.id)
     while not os.path.exists(os.path.join(HERE, "gate")):
         time.sleep(0.01)
+    log("end", job.id)
 
 
 def in_place(job, context):

@@ -74,6 +74,17 @@ def test_the_bloom_filter_has_no_false_negatives_and_few_false_positives():
     assert seen.add(("queue", "job-7"))
 
 
+def test_two_bloom_filters_have_different_false_positives():
+    """Otherwise a lost job that one walk overlooks would be overlooked by every walk."""
+    filters = BloomFilter(1), BloomFilter(1)
+    for seen in filters:
+        for i in range(20_000):
+            seen.add(("queue", f"job-{i}"))
+    false = [{i for i in range(5_000) if ("queue", f"lost-{i}") in seen} for seen in filters]
+    assert len(false[0]) > 500, "the filters are far too small, so that there are many"
+    assert len(false[0] & false[1]) < len(false[0]) / 2
+
+
 def test_the_bloom_filter_has_a_bounded_size():
     assert BloomFilter(10**9).size_bytes == 1 << 24
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import uuid
 from datetime import UTC, datetime
 from typing import Any
@@ -87,6 +88,15 @@ def test_a_result_that_is_not_json_is_dropped_with_a_warning(value: Any) -> None
     assert outcome.result == b""
     assert "not JSON" in outcome.warning
     assert msgspec.msgpack.encode(outcome)
+
+
+@pytest.mark.parametrize(("number", "name"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")])
+def test_a_number_that_json_does_not_have_is_named(number: float, name: str) -> None:
+    for value in (number, {"a": [1, {"b": (number,)}]}, [None, {number}]):
+        outcome = done(value)
+        assert outcome.result == b""
+        assert outcome.warning.endswith(f"was dropped: it contains {name}, which JSON does not have")
+    assert done({"a": None, "b": [1.5, "null"]}).result == b'{"a":null,"b":[1.5,"null"]}'
 
 
 def test_a_result_is_kept_up_to_64_kib_of_json_and_not_a_byte_more() -> None:

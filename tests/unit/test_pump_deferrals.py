@@ -89,3 +89,48 @@ def test_while_every_route_is_open_claims_stop_and_the_first_cooldown_starts_one
     setup.clocks.advance(10)
     assert [setup.pump.turn(), setup.pump.turn()] == [1, 1]
     assert setup.submitted() == ["broken.pdf", "broken.txt", "a.pdf", "b.txt"]
+
+
+def test_a_job_waits_while_an_earlier_job_of_its_file_runs() -> None:
+    setup = PumpSetup(count=3)
+    for id, signature in (("first", "v1"), ("second", "v2"), ("third", "v3")):
+        setup.enqueue_version("report.pdf", signature, id)
+    turn(setup)
+    assert [task.raw for task in setup.executor.submitted] == [setup.raw("first")]
+    for id in ("second", "third"):
+        [record] = setup.broker.records([id])
+        assert record is not None
+        assert (record.state, record.attempt_count) == ("retrying", 0)
+        assert record.deferred == "an earlier job of this file is running"
+        assert record.due_ms - setup.clocks.wall_ns() // 1_000_000 <= 1010
+    setup.executor.end(Done())
+    setup.clocks.advance(1.1)
+    setup.broker.promote()
+    turn(setup)
+    assert [task.raw for task in setup.executor.submitted] == [setup.raw("first"), setup.raw("second")]
+    assert setup.state("third") == "retrying"
+
+
+def test_each_job_that_waits_for_an_earlier_one_is_logged_once() -> None:
+    setup = PumpSetup(count=3)
+    for id, signature in (("first", "v1"), ("second", "v2"), ("third", "v3")):
+        setup.enqueue_version("report.pdf", signature, id)
+    for _ in range(3):
+        turn(setup)
+        setup.clocks.advance(1.1)
+        setup.broker.promote()
+    assert setup.events.count("job.deferred") == 2
+
+
+def test_a_job_that_waits_for_an_earlier_one_is_no_probe_of_a_breaker() -> None:
+    setup = PumpSetup(count=3, handlers=ROUTES, min_samples=1, cooldown_period="10s")
+    setup.enqueue_version("a.pdf", "v1", "first")
+    setup.enqueue("broken.pdf")
+    turn(setup)
+    setup.executor.end(Failed("no", "ValueError"), "broken.pdf")
+    turn(setup)
+    setup.enqueue_version("a.pdf", "v2", "second")
+    setup.enqueue("probe.pdf")
+    setup.clocks.advance(10)
+    turn(setup)
+    assert setup.submitted() == ["a.pdf", "broken.pdf", "probe.pdf"]

@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from fileq.brokers import wire_events
 from fileq.brokers.clocks import RATE_WINDOW_MS
 from fileq.brokers.local_waiter import LocalWaiter
+from fileq.brokers.memory.admissions import admit
 from fileq.brokers.memory.settlements import reap, settle
 from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.subscription import MemorySubscription
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
+    Admission,
+    AdmitRequest,
     Enqueued,
     EnqueueResult,
     Entry,
@@ -82,6 +85,8 @@ class MemoryQueues:
         else:
             store.push(record, front=False)
         if entry.version is not None:
+            if (known := store.ledger.get(entry.version.path)) is not None:
+                record.after = known.jobs_before(entry.job.id)
             store.learn(entry.version, entry.job.id)
         store.count(now_ms, "produced")
         store.publish(now_ms, wire_events.created(entry.job))
@@ -103,7 +108,7 @@ class MemoryQueues:
     def _held(self, slot: str) -> Claim | None:
         """The job the slot already holds: the reply that carried it was lost."""
         held = self._store.processing[slot]
-        return self._store.claim_of(slot, held[-1], token=self._store.next_token(slot)) if held else None
+        return self._store.claim_to_run(slot, held[-1]) if held else None
 
     def _claim(self, slot: str, now_ms: int) -> Claim | None:
         store = self._store
@@ -115,7 +120,7 @@ class MemoryQueues:
                 store.renew_heartbeat(slot, now_ms)
                 store.count(now_ms, "consumed")
                 self._mark_running(slot, queue, raw, now_ms)
-                claim = store.claim_of(slot, raw, queue, token=store.next_token(slot))
+                claim = store.claim_to_run(slot, raw, queue)
                 store.publish(now_ms, wire_events.started(claim) if claim.job is not None else b"")
                 return claim
         return None
@@ -130,6 +135,11 @@ class MemoryQueues:
         if record is not None:
             record.state, record.slot, record.queue, record.raw = State.RUNNING, slot, queue, raw
             record.started_ms, record.due_ms = now_ms, 0
+
+    def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
+        with self._store.lock:
+            now_ms = self._store.begin()
+            return [admit(self._store, request, now_ms) for request in requests]
 
     # renew, promote, reap
 
@@ -148,7 +158,7 @@ class MemoryQueues:
             return Renewal(slot, self._status_of(held))
         if believed:
             return Renewal(slot, LeaseStatus.LOST)
-        return Renewal(slot, LeaseStatus.UNEXPECTED, store.claim_of(slot, held, token=store.next_token(slot)))
+        return Renewal(slot, LeaseStatus.UNEXPECTED, store.claim_to_run(slot, held))
 
     def _status_of(self, raw: bytes) -> LeaseStatus:
         if not raw:

@@ -61,6 +61,7 @@ class MemoryRecord(msgspec.Struct):
     deferred: str = ""
     deferred_count: int = 0
     moved_to: bytes = b""
+    after: tuple[str, ...] = ()
     expires_ms: int | None = None
 
     def add_attempt(self, attempt: Attempt) -> None:
@@ -96,6 +97,8 @@ class MemoryStore:
         self.breaker_resets: Counter[str] = Counter()
         self.producers: dict[str, tuple[int, ProducerInfo]] = {}  # id → when its lease ends, what it reported
         self.rate_window: tuple[int, int] = (0, 0)  # when it ends, permits taken in it
+        self.holders: dict[str, dict[str, bytes]] = defaultdict(dict)  # route → slot → the raw that was admitted
+        self.route_windows: dict[str, tuple[int, int]] = {}  # route → when its window ends, jobs started in it
         self.order = ClaimOrder(self.queue_names, config.worker.starvation_share)
         self.waiters: set[LocalWaiter] = set()
         self.subscriptions: set[MemorySubscription] = set()
@@ -148,9 +151,17 @@ class MemoryStore:
             return Claim(slot, token, queue or self.queue_names[-1], raw, job, job.id)
         return Claim(slot, token, record.queue, raw, job, job.id, record.started_ms)
 
-    def next_token(self, slot: str) -> int:
+    def claim_to_run(self, slot: str, raw: bytes, queue: str | None = None) -> Claim:
+        """The claim of a slot that is to run these bytes, with a new token."""
         self.tokens[slot] += 1
-        return self.tokens[slot]
+        claim = self.claim_of(slot, raw, queue, token=self.tokens[slot])
+        record = self.records.get(claim.id)
+        is_blocked = record is not None and any(self._is_running(id) for id in record.after)
+        return msgspec.structs.replace(claim, is_blocked=is_blocked)
+
+    def _is_running(self, id: str) -> bool:
+        record = self.records.get(id)
+        return record is not None and record.state is State.RUNNING
 
     def learn(self, version: Version, job_id: str) -> None:
         known = self.ledger.get(version.path, LedgerEntry())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -74,7 +75,9 @@ def _attempt_tail(s: Settlement) -> bytes:
     if not s.error:
         return plain
     tail = plain + b',"error":' + _encoder.encode(s.error)
-    return tail + b',"traceback":' + _encoder.encode(s.traceback) if s.traceback else tail
+    if s.traceback:
+        tail += b',"traceback":' + _encoder.encode(s.traceback)
+    return tail + b',"output":' + _encoder.encode(s.output) if s.output else tail
 
 
 @lru_cache(maxsize=1024)
@@ -82,9 +85,9 @@ def _plain_tail(slot: str, outcome: str) -> bytes:
     return _encoder.encode({"worker": slot, "outcome": outcome})[1:-1]
 
 
-def as_claim(row: Sequence[bytes], token: int, keys: Keys) -> Claim:
-    """The claim in a row of claim.lua or renew.lua: slot, queue number, raw, id, start time."""
-    slot, number, raw, id, started_ms = row
+def as_claim(row: Sequence[Any], token: int, keys: Keys) -> Claim:
+    """The claim in a row of claim.lua or renew.lua: slot, queue number, raw, id, start time, whether it is blocked."""
+    slot, number, raw, id, started_ms, is_blocked = row
     queue = keys.queue_names[int(number) - 1]  # 0 is unknown, and selects the last queue
     id_read = id.decode(errors="replace") or None
     try:
@@ -93,7 +96,7 @@ def as_claim(row: Sequence[bytes], token: int, keys: Keys) -> Claim:
             raise Undecodable(f"not a job: its id can be read as {id_read!r} and as {job.id!r}")
     except Undecodable as defect:
         return Claim(slot.decode(), token, queue, raw, None, id_read, int(started_ms), str(defect))
-    return Claim(slot.decode(), token, queue, raw, job, job.id, int(started_ms))
+    return Claim(slot.decode(), token, queue, raw, job, job.id, int(started_ms), "", bool(is_blocked))
 
 
 def id_in(raw: bytes) -> str | None:
@@ -131,6 +134,7 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
         deferred=word(b"deferred"),
         deferred_count=number(b"deferred_count"),
         moved_to=fields.get(b"moved_to", b""),
+        after=tuple(_with_line_breaks(line) for line in word(b"after").split("\n") if line),
     )
 
 
@@ -148,6 +152,11 @@ def _one_line(id: str) -> str:
     return id.replace("%", "%25").replace("\n", "%0A")
 
 
+def _with_line_breaks(id: str) -> str:
+    """The id from its form in one line."""
+    return id.replace("%0A", "\n").replace("%25", "%")
+
+
 def unpack_ledger(value: bytes) -> LedgerEntry:
     versions = []
     missing_since_ms, device = 0, ""
@@ -159,5 +168,5 @@ def unpack_ledger(value: bytes) -> LedgerEntry:
         elif first == SEEN_ON:
             device = rest
         else:
-            versions.append((first, rest.replace("%0A", "\n").replace("%25", "%")))
+            versions.append((first, _with_line_breaks(rest)))
     return LedgerEntry(tuple(versions), missing_since_ms, device)

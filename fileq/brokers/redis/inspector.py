@@ -13,7 +13,8 @@ import msgspec
 
 from fileq.brokers import wire_events
 from fileq.brokers.redis.encoding import id_in
-from fileq.brokers.redis.list_search import SearchedJob, run_searching
+from fileq.brokers.redis.list_search import PROOF_FIELDS, SearchedJob, SearchScript, proof_of, run_searching
+from fileq.brokers.redis.list_walk import list_pages
 from fileq.brokers.redis.producers import as_producers
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, WorkerInfo, WorkerView
@@ -80,17 +81,12 @@ class RedisInspector:
 
     def pages(self, place: str, size: int = 500) -> Iterator[list[bytes]]:
         store = self._store
+        if place != "scheduled":
+            yield from list_pages(store, self._list_of(place), size)
+            return
         start = 0
-        while True:
-            if place == "scheduled":
-                page = list(store.call("ZRANGE", store.keys.scheduled, start, start + size - 1))
-            else:
-                # From the tail, the old end: a push at the head does not shift the pages still to come.
-                page = list(reversed(store.call("LRANGE", self._list_of(place), -(start + size), -(start + 1))))
-            if page:
-                yield page
-            if len(page) < size:
-                return
+        while page := list(store.call("ZRANGE", store.keys.scheduled, start, start + size - 1)):
+            yield page
             start += size
 
     def _list_of(self, place: str) -> str:
@@ -107,27 +103,40 @@ class RedisInspector:
         return list(_as_views(self._store.run("workers", (), self._store.keys.split_patterns())))
 
     def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
-        if not ids:
-            return []
-        jobs = []
-        for id, record in zip(ids, self._store.records(ids), strict=True):
-            queue, raw = (record.queue, record.raw) if record else ("", b"")
-            event = wire_events.cancelled(id, queue, raw)
-            place = self._store.keys.list_of(queue) or ""
-            jobs.append(SearchedJob((self._store.keys.record(id),), (event,), place, raw))
-        return [CancelResult(word.decode()) for word in run_searching(self._store, "withdraw", jobs)]
+        store = self._store
+        script = SearchScript("cancel_by_id", removes=frozenset([b"cancelled"]), takes_proofs=True)
+
+        def describe(numbers: Sequence[int]) -> list[SearchedJob]:
+            some = [ids[i] for i in numbers]
+            found = store.calls_in_batches([("HMGET", store.keys.record(id), *PROOF_FIELDS) for id in some])
+            return [self._cancellable(id, values) for id, values in zip(some, found, strict=True)]
+
+        return [CancelResult(word.decode()) for word in run_searching(store, script, len(ids), describe)]
+
+    def _cancellable(self, id: str, values: Sequence[bytes | None]) -> SearchedJob:
+        state, raw, queue = values[0], values[1] or b"", (values[2] or b"").decode(errors="replace")
+        keys = self._store.keys
+        key = keys.list_of(queue) if state == b"pending" and queue in keys.queue_numbers else None
+        event = wire_events.cancelled(id, queue, raw)
+        return SearchedJob((keys.record(id),), (event,), key or "", raw, proof_of(values))
 
     def revive(self, revivals: Sequence[Revival]) -> list[bool]:
         keys, numbers = self._store.keys, self._store.keys.queue_numbers
-        args = ((r.raw, r.next_raw, numbers[r.queue], "u" if id_in(r.next_raw) is None else "") for r in revivals)
-        dead = keys.dead
-        jobs = [SearchedJob((keys.record(r.id),), arg, dead, r.raw) for r, arg in zip(revivals, args, strict=True)]
-        return [bool(n) for n in run_searching(self._store, "revive", jobs)]
+        jobs = []
+        for r in revivals:
+            no_job = "u" if id_in(r.next_raw) is None else ""
+            args = (r.raw, r.next_raw, numbers[r.queue], no_job)
+            jobs.append(SearchedJob((keys.record(r.id),), args, keys.dead, r.raw))
+        return [bool(n) for n in self._search_dead("revive", jobs)]
 
     def discard(self, dead: Sequence[tuple[str, bytes]]) -> int:
         keys = self._store.keys
         jobs = [SearchedJob((keys.record(id),), (raw,), keys.dead, raw) for id, raw in dead]
-        return sum(run_searching(self._store, "discard", jobs))
+        return sum(self._search_dead("discard", jobs))
+
+    def _search_dead(self, name: str, jobs: Sequence[SearchedJob]) -> list[int]:
+        script = SearchScript(name, removes=frozenset([1]))
+        return run_searching(self._store, script, len(jobs), lambda numbers: [jobs[i] for i in numbers])
 
     def pause(self, queue: str) -> None:
         self._store.call("SADD", self._store.keys.paused, queue)

@@ -23,6 +23,7 @@ class Keys:
         self.completed = worker.completed_list
         self.dead = worker.dead_letter_list
         self.cancelled = f"{prefix}:cancelled"
+        self.list_numbers = {self.dead: 0, **{key: i for i, key in enumerate(self.queues, start=1)}}
         self.ledger = f"{prefix}:ledger"
         self.paused = f"{prefix}:paused"
         self.breaker_resets = f"{prefix}:breaker_resets"
@@ -30,6 +31,8 @@ class Keys:
         self.rate_limit = config.producer.rate_limit_key
         self.events = f"{prefix}:events"
         self.records = f"{prefix}:job:"
+        self._holders = f"{prefix}:holders:"
+        self._route_windows = f"{prefix}:route_rate:"
         self._processing = worker.processing_list_pattern
         self._heartbeat = worker.heartbeat_key_pattern
         # Cached: a worker has few slots, and every call names them again.
@@ -53,6 +56,10 @@ class Keys:
     def record(self, id: str) -> str:
         return self.records + id
 
+    def of_route(self, route: str) -> tuple[str, str]:
+        """The holders and the window counter of a limited route."""
+        return self._holders + route, self._route_windows + route
+
     def hour(self, hour: int) -> str:
         """The counters of one hour since the epoch."""
         return f"{self.stats}:{hour}"
@@ -72,8 +79,8 @@ class Keys:
         """On Redis Cluster all keys must share one hash slot, because every script touches several of them."""
         from redis.crc import key_slot
 
-        of_slot = self.processing("x"), self.heartbeat("x")
-        keys = (*self.fixed, self.breaker_resets, self.producers, self.records, *of_slot)
+        of_names = (*self.of_slot("x"), *self.of_route("x"))
+        keys = (*self.fixed, self.breaker_resets, self.producers, self.records, *of_names)
         hash_slots = {key: key_slot(key.encode()) for key in keys}
         # A pattern needs a hash tag of its own: without one, the worker ID would select the hash slot.
         wrong = sorted(key for key in keys if hash_slots[key] != hash_slots[self.workers] or "{" not in key)

@@ -1,138 +1,157 @@
-"""Finds jobs in long lists from the client's side, page by page. A script would block the server for a whole search.
+"""Runs scripts on jobs that may be anywhere in long lists, without a script that searches a whole list.
 
-Only reads. What it finds is a hint or half of a proof: the script that changes something checks it again
-(lua/prelude/search.lua, lua/restore.lua).
+This side reads a list page by page, from its tail, and sees where the jobs are. Each script call gets a few jobs and a
+window of the list that holds them. The script looks into the window itself, in the same step in which it changes
+something (lua/prelude/search.lua). So what is read here is a hint, or half of the proof that a job is not in its list.
+
+All jobs of a call cost one pass over the list. A kill -9 leaves each script call executed or not received.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from fileq.brokers.redis.list_walk import ListWalk, changes_too_fast
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.redis.store import RedisStore
 
-PAGE = 2000  # more than one call of enqueue pushes
-OVERLAP = 100
-WALKS = 5
-JOBS_PER_CALL = 50
-FEW = 20  # jobs that a script searches without hints
-SHORT = 500  # a list that the scripts search at once
-EVERYWHERE = b"all"  # the hint for a search of the whole list
+JOBS_PER_CALL = 100  # a script call stays far below 20 ms
+MARGIN = 200  # elements on either side of a window: other programs move the list between two calls
+NEARBY = 1000  # elements that are searched before the list is read
+ROUNDS = 20
 FAR = (-1, b"far")
+
+# The record as the proof that its job is not in a list; PROOF_FIELDS in lua/prelude/search.lua.
+PROOF_FIELDS = ("state", "json", "queue", "worker", "due", "queued", "started", "attempts", "restored")
 
 
 class SearchedJob(NamedTuple):
-    """A job that a script looks for: its keys and arguments, then the list that may hold these bytes ("" = none)."""
+    """A job that a script looks for: its keys and arguments, and the list that may hold these bytes ("" = none).
+
+    `proof` are the PROOF_FIELDS of its record, read before the list is."""
 
     keys: Sequence[str]
     args: Sequence[Argument]
     list: str
     raw: bytes
+    proof: bytes = b""
 
 
-class Sightings(NamedTuple):
-    """Where elements were seen, counted from the head. `absent` were not in the list at the end of the call, unless
-    they were pushed during the call."""
+class SearchScript(NamedTuple):
+    """A script with prelude/search.lua. `head` are its arguments before those of the jobs.
 
-    positions: dict[bytes, int]
-    absent: frozenset[bytes]
+    `removes` are the answers after which a job is no longer in its list. A script that takes proofs is called with the
+    proof for a job that is not in its list. For other scripts the answer is 0 then."""
+
+    name: str
+    head: Sequence[Argument] = ()
+    removes: frozenset[Any] = frozenset()
+    takes_proofs: bool = False
 
 
-Hints = Mapping[tuple[str, bytes], Argument]  # by list and bytes
+class _Window(NamedTuple):
+    """The part of a list that a script searches; `first` is counted from the tail."""
+
+    key: str
+    first: int
+    size: int
+
+
+def proof_of(values: Sequence[bytes | None]) -> bytes:
+    return b"\0".join(value or b"" for value in values)
 
 
 def run_searching(
-    store: RedisStore,
-    script: str,
-    jobs: Sequence[SearchedJob],
-    head: Sequence[Argument] = (),
-    hints: Hints | None = None,
+    store: RedisStore, script: SearchScript, total: int, describe: Callable[[Sequence[int]], Sequence[SearchedJob]]
 ) -> list[Any]:
-    """The script's answer for each job. `head` are the arguments before those of the jobs.
+    """The script's answer for each of `total` jobs. `describe` returns the jobs with these numbers as they are now.
 
-    Where the script does not find a job at the ends of its list, this reads the list and calls the script again with
-    the position. If the job has moved meanwhile, the script searches the whole list."""
-    answers = run_batches(store, script, jobs, head, hints)
-    far = [i for i, answer in enumerate(answers) if answer in FAR]
-    if far:
-        positions, _ = look_for_all(store, [(jobs[i].list, jobs[i].raw) for i in far])
-        _run_again(store, script, jobs, head, answers, far, positions)
-        far = [i for i in far if answers[i] in FAR]
-        _run_again(store, script, jobs, head, answers, far, {(jobs[i].list, jobs[i].raw): EVERYWHERE for i in far})
-    return answers
-
-
-def _run_again(
-    store: RedisStore,
-    script: str,
-    jobs: Sequence[SearchedJob],
-    head: Sequence[Argument],
-    answers: list[Any],
-    numbers: Sequence[int],
-    hints: Hints,
-) -> None:
-    again = run_batches(store, script, [jobs[i] for i in numbers], head, hints)
-    for i, answer in zip(numbers, again, strict=True):
-        answers[i] = answer
+    A job that moves away between the look at the list and the script is looked for again."""
+    search = _Search(store, script, [FAR[0]] * total)
+    left = list(range(total))
+    for _ in range(ROUNDS):
+        if not left:
+            break
+        search.jobs.update(zip(left, describe(left), strict=True))
+        search.run(left)
+        left = [i for i in left if search.answers[i] in FAR]
+    if left:
+        raise changes_too_fast(search.jobs[left[0]].list)
+    return search.answers
 
 
-def run_batches(
-    store: RedisStore, script: str, jobs: Sequence[SearchedJob], head: Sequence[Argument], hints: Hints | None = None
-) -> list[Any]:
-    """Calls the script until it has answered for every job; each call answers at least for one."""
-    answers: list[Any] = []
-    while len(answers) < len(jobs):
-        batch = jobs[len(answers) : len(answers) + JOBS_PER_CALL]
-        keys = [key for job in batch for key in job.keys]
-        args = [arg for job in batch for arg in (*job.args, (hints or {}).get((job.list, job.raw), b""))]
-        answers += store.run(script, keys, (*head, *args))
-    return answers
+class _Search:
+    """One call: its jobs by number, and the answers so far."""
+
+    def __init__(self, store: RedisStore, script: SearchScript, answers: list[Any]) -> None:
+        self._store = store
+        self._script = script
+        self.answers = answers
+        self.jobs: dict[int, SearchedJob] = {}
+
+    def run(self, numbers: Sequence[int]) -> None:
+        for batch in _batches(numbers):
+            # The last search or page ended there, and commands go through a list in order.
+            keys = dict.fromkeys(self.jobs[i].list for i in batch if self.jobs[i].list)
+            nearby = [_Window(key, max(0, self._store.last_offsets.get(key, 0) - MARGIN), NEARBY) for key in keys]
+            self._call(batch, nearby)
+        far: dict[str, list[int]] = {}
+        for i in numbers:
+            if self.answers[i] in FAR and self.jobs[i].list:
+                far.setdefault(self.jobs[i].list, []).append(i)
+        for key, some in far.items():
+            self._answer_absent(self._pass_over(key, some))
+
+    def _pass_over(self, key: str, numbers: Sequence[int]) -> list[int]:
+        """Passes over the list once and calls the script for every job it sees. Returns those that are not there."""
+        wanted: dict[bytes, list[int]] = {}
+        for i in reversed(numbers):
+            wanted.setdefault(self.jobs[i].raw, []).append(i)
+        walk = ListWalk(self._store, key)
+        while wanted and (page := walk.read()):
+            seen: list[tuple[int, int]] = []  # index in the page, number of the job
+            for index, raw in enumerate(page):
+                if raw in wanted:
+                    seen.append((index, wanted[raw].pop()))
+                    if not wanted[raw]:
+                        del wanted[raw]
+            removed: set[int] = set()
+            for batch in _batches(seen):
+                first = walk.offset + batch[0][0] - len(removed)
+                size = batch[-1][0] - batch[0][0] + 1
+                self._call([i for _, i in batch], [_Window(key, max(0, first - MARGIN), size + 2 * MARGIN)])
+                removed.update(index for index, i in batch if self.answers[i] in self._script.removes)
+            walk.move_on(removed)
+        return [i for some in wanted.values() for i in some]
+
+    def _answer_absent(self, absent: Sequence[int]) -> None:
+        if not self._script.takes_proofs:
+            for i in absent:
+                self.answers[i] = 0
+            return
+        for batch in _batches(absent):
+            self._call(batch, (), with_proofs=True)
+
+    def _call(self, numbers: Sequence[int], windows: Sequence[_Window], *, with_proofs: bool = False) -> None:
+        store, script = self._store, self._script
+        keys: list[str] = []
+        args: list[Argument] = [len(windows)]
+        for window in windows:
+            args += (store.keys.list_numbers[window.key], window.first, window.size)
+        args += script.head
+        for i in numbers:
+            job = self.jobs[i]
+            keys += job.keys
+            args += job.args
+            if script.takes_proofs:
+                args.append(job.proof if with_proofs else b"")
+        answers, next_offsets = store.run(script.name, keys, args)
+        for i, answer in zip(numbers, answers, strict=True):
+            self.answers[i] = answer
+        found = ((w.key, offset) for w, offset in zip(windows, next_offsets, strict=True) if offset >= 0)
+        store.last_offsets.update(found)
 
 
-def look_for_all(
-    store: RedisStore, wanted: Iterable[tuple[str, bytes]]
-) -> tuple[dict[tuple[str, bytes], Argument], set[tuple[str, bytes]]]:
-    """Looks for elements, given by list and bytes. Returns the positions of those it saw, and those that are absent."""
-    by_list: dict[str, set[bytes]] = {}
-    for key, raw in wanted:
-        by_list.setdefault(key, set()).add(raw)
-    positions: dict[tuple[str, bytes], Argument] = {}
-    absent: set[tuple[str, bytes]] = set()
-    for key, raws in by_list.items():
-        sightings = look_for(store, key, raws)
-        positions.update(((key, raw), position) for raw, position in sightings.positions.items())
-        absent.update((key, raw) for raw in sightings.absent)
-    return positions, absent
-
-
-def look_for(store: RedisStore, key: str, raws: Collection[bytes]) -> Sightings:
-    """Reads the list once, from head to tail, and looks for these elements. For a short list the answer is empty."""
-    if not raws or store.call("LLEN", key) <= SHORT:
-        return Sightings({}, frozenset())
-    wanted = frozenset(raws)
-    positions: dict[bytes, int] = {}
-    for _ in range(WALKS):
-        if _walk(store, key, wanted, positions):
-            return Sightings(positions, wanted - positions.keys())
-    return Sightings(positions, frozenset())
-
-
-def _walk(store: RedisStore, key: str, wanted: frozenset[bytes], positions: dict[bytes, int]) -> bool:
-    """Whether the walk saw every element that was in the list all the time.
-
-    Elements keep their order. So a page that begins with an element of the page before it continues that page. Pushes
-    at the head make pages overlap more; removals near the head make them overlap less. If they do not overlap,
-    elements may have been skipped, and the walk is given up."""
-    start = 0
-    before: frozenset[bytes] = frozenset()
-    while True:
-        page = store.call("LRANGE", key, start, start + PAGE - 1)
-        if start and (not page or page[0] not in before):
-            return False
-        before = frozenset(page)
-        if not wanted.isdisjoint(before):
-            positions.update((raw, start + i) for i, raw in enumerate(page) if raw in wanted)
-        if len(page) < PAGE or len(positions) == len(wanted):
-            return True
-        start += PAGE - OVERLAP
+def _batches(some: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    return (some[start : start + JOBS_PER_CALL] for start in range(0, len(some), JOBS_PER_CALL))

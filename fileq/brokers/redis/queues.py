@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import msgspec
 
 from fileq.brokers import wire_events
+from fileq.brokers.clocks import FULL_WAIT_MS
 from fileq.brokers.redis.encoding import (
     as_claim,
     id_in,
@@ -27,6 +29,9 @@ from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
+    Admission,
+    AdmitRequest,
+    AdmitResult,
     Enqueued,
     EnqueueResult,
     Entry,
@@ -169,10 +174,22 @@ class RedisQueues:
     def _slot_keys(self, slots: Sequence[str]) -> tuple[str, ...]:
         return tuple(chain.from_iterable(map(self._store.keys.of_slot, slots)))
 
-    def _as_claim(self, row: Sequence[bytes]) -> Claim:
+    def _as_claim(self, row: Sequence[Any]) -> Claim:
         slot, tokens = row[0].decode(), self._store.tokens
         tokens[slot] += 1
         return as_claim(row, tokens[slot], self._store.keys)
+
+    def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
+        if not requests:
+            return []
+        layout = self._store.keys
+        keys = chain.from_iterable((*layout.of_route(r.route), layout.processing(r.slot)) for r in requests)
+        args: list[Argument] = []
+        for r in requests:
+            args += (r.slot, r.raw, r.max_running_total, r.rate, r.window_ms)
+        before, after, _, _ = layout.split_patterns()
+        rows = self._store.run("admit", tuple(keys), (before, after, FULL_WAIT_MS, *args))
+        return [Admission(AdmitResult(word.decode()), wait_ms) for word, wait_ms in rows]
 
     # renew, promote, reap
 
@@ -183,7 +200,7 @@ class RedisQueues:
         rows = self._store.run("renew", keys, tuple(chain.from_iterable(holdings)))
         return [self._as_renewal(slot, row) for (slot, _), row in zip(holdings, rows, strict=True)]
 
-    def _as_renewal(self, slot: str, row: Sequence[bytes]) -> Renewal:
+    def _as_renewal(self, slot: str, row: Sequence[Any]) -> Renewal:
         status = LeaseStatus(row[0].decode())
         is_unexpected = status is LeaseStatus.UNEXPECTED
         return Renewal(slot, status, self._as_claim((slot.encode(), *row[1:])) if is_unexpected else None)
@@ -228,7 +245,7 @@ class RedisQueues:
         for raw, id, record in zip(raws, ids, records, strict=True):
             number = keys.queue_numbers.get(record.queue, 0) if record else 0
             started_ms = record.started_ms if record else 0
-            row = (slot.encode(), b"%d" % number, raw, (id or "").encode(), b"%d" % started_ms)
+            row = (slot.encode(), b"%d" % number, raw, (id or "").encode(), b"%d" % started_ms, 0)
             claims.append(as_claim(row, 0, keys))
         return tuple(claims)
 

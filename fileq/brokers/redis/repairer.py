@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fileq.brokers.redis.list_search import FAR, FEW, Hints, SearchedJob, look_for_all, run_batches, run_searching
+from fileq.brokers.redis.list_search import PROOF_FIELDS, SearchedJob, SearchScript, proof_of, run_searching
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.types import UnrecordedJob
-
-# The record as the proof that its job is not in a list; FIELDS in lua/restore.lua.
-_PROOF_FIELDS = ("state", "json", "queue", "worker", "due", "queued", "started", "attempts", "restored")
 
 
 class RedisRepairer:
@@ -35,32 +32,18 @@ class RedisRepairer:
         return self._run_restore("repair", ids)
 
     def _run_restore(self, mode: str, ids: Sequence[str]) -> list[bool]:
-        """Few jobs are searched by the script. For many, or if the script did not search a long list to its end, the
-        list is read first, and the script gets the position of each job or the proof of its absence."""
-        head = (mode, *self._store.keys.split_patterns()[:2])
-        answers: list[int] = [FAR[0]] * len(ids)
-        if len(ids) <= FEW:
-            jobs = [SearchedJob((self._store.keys.record(id),), (b"",), "", b"") for id in ids]
-            answers = run_batches(self._store, "restore", jobs, head)
-        far = [i for i, answer in enumerate(answers) if answer in FAR]
-        if far:
-            jobs, hints = self._with_proofs([ids[i] for i in far])
-            for i, answer in zip(far, run_searching(self._store, "restore", jobs, head, hints), strict=True):
-                answers[i] = answer
-        return [bool(n) for n in answers]
-
-    def _with_proofs(self, ids: Sequence[str]) -> tuple[list[SearchedJob], Hints]:
         store = self._store
-        found = store.calls_in_batches([("HMGET", store.keys.record(id), *_PROOF_FIELDS) for id in ids])
-        lists = [self._list_in(values) for values in found]
-        wanted = [(key, values[1]) for key, values in zip(lists, found, strict=True) if key]
-        positions, absent = look_for_all(store, wanted)
-        jobs = []
-        for id, key, values in zip(ids, lists, found, strict=True):
-            raw = values[1] or b""
-            proof = b"\0".join(value or b"" for value in values) if (key, raw) in absent else b""
-            jobs.append(SearchedJob((store.keys.record(id),), (proof,), key, raw))
-        return jobs, positions
+        script = SearchScript("restore", (mode, *store.keys.split_patterns()[:2]), takes_proofs=True)
+
+        def describe(numbers: Sequence[int]) -> list[SearchedJob]:
+            records = [store.keys.record(ids[i]) for i in numbers]
+            found = store.calls_in_batches([("HMGET", record, *PROOF_FIELDS) for record in records])
+            return [
+                SearchedJob((record,), (), self._list_in(values), values[1] or b"", proof_of(values))
+                for record, values in zip(records, found, strict=True)
+            ]
+
+        return [bool(n) for n in run_searching(store, script, len(ids), describe)]
 
     def _list_in(self, values: Sequence[bytes | None]) -> str:
         """The list that should hold the job of this record, if it waits or is dead."""
@@ -80,17 +63,16 @@ class RedisRepairer:
         return self._run_create_record("repair", jobs)
 
     def _run_create_record(self, mode: str, jobs: Sequence[UnrecordedJob]) -> list[bool]:
-        store = self._store
         searched = [self._as_searched(job) for job in jobs]
-        wanted = [(job.list, job.raw) for job in searched if job.list]
-        hints = look_for_all(store, wanted)[0] if len(wanted) > FEW else {}
-        return [bool(n) for n in run_searching(store, "create_record", searched, (mode,), hints)]
+        script = SearchScript("create_record", (mode,))
+        answers = run_searching(self._store, script, len(jobs), lambda numbers: [searched[i] for i in numbers])
+        return [bool(n) for n in answers]
 
     def _as_searched(self, job: UnrecordedJob) -> SearchedJob:
         key = self._key_of(job)
-        is_long = job.place not in ("scheduled", "processing")
+        kind = job.place if job.place in ("scheduled", "processing") else "list"
         keys = (self._store.keys.record(job.record.id), key)
-        return SearchedJob(keys, self._job_args(job), key if is_long else "", job.record.raw)
+        return SearchedJob(keys, self._job_args(job, kind), key if kind == "list" else "", job.record.raw)
 
     def _key_of(self, job: UnrecordedJob) -> str:
         keys = self._store.keys
@@ -98,12 +80,12 @@ class RedisRepairer:
             return keys.processing(job.record.slot)
         return keys.list_of(job.place) or keys.scheduled
 
-    def _job_args(self, job: UnrecordedJob) -> tuple[Argument, ...]:
+    def _job_args(self, job: UnrecordedJob, kind: str) -> tuple[Argument, ...]:
         record = job.record
         number = self._store.keys.queue_numbers.get(job.place, 0)
         times = (record.created_ms, record.started_ms, record.ended_ms)
         error = record.error.encode(errors="backslashreplace")
-        return (record.raw, number, record.state.value, record.queue, record.slot, *times, error)
+        return (record.raw, kind, number, record.state.value, record.queue, record.slot, *times, error)
 
     def balance(self, drift: int, becomes: int = 0) -> bool:
         store = self._store

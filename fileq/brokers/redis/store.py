@@ -37,6 +37,7 @@ class RedisStore:
         self.scripts = Scripts(config, self.keys, clock)
         self.order = ClaimOrder(self.queues, config.worker.starvation_share)
         self.tokens: Counter[str] = Counter()  # claims of each slot so far; a token tells two claims of a slot apart
+        self.last_offsets: dict[str, int] = {}  # of each list, counted from its tail: where a search begins
         self._clock = clock
 
     def connect(self, answered: Callable[[], None]) -> None:

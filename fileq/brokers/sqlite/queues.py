@@ -14,27 +14,28 @@ import msgspec
 from fileq.brokers import wire_events
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
+from fileq.brokers.sqlite.admissions import admit
 from fileq.brokers.sqlite.census import paused_queues
+from fileq.brokers.sqlite.ledger_verbs import SqliteLedger
 from fileq.brokers.sqlite.queue_table import QueuedRow
 from fileq.brokers.sqlite.rate_window import RateWindow
 from fileq.brokers.sqlite.rows import (
     SlotRow,
     all_slots,
     claim_of,
-    decode_ledger_entry,
-    find_ledger_entries,
     find_records,
 )
 from fileq.brokers.sqlite.settlements import reap, settle
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.subscription import SqliteSubscription
-from fileq.brokers.sqlite.unit_of_work import UnitOfWork
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork, is_blocked
 from fileq.brokers.types import (
+    Admission,
+    AdmitRequest,
     Enqueued,
     EnqueueResult,
     Entry,
     LeaseStatus,
-    LedgerEntry,
     Promoted,
     Renewal,
     Suspect,
@@ -47,10 +48,9 @@ from fileq.core.job import State, decode_or_none, encode
 from fileq.core.settlement import Settlement, SettleResult
 
 GONE_SLOTS_KEPT = 1000  # deregistered slots whose last token is kept
-_LEDGER_PAGE = 500
 
 
-class SqliteQueues:
+class SqliteQueues(SqliteLedger):
     _store: SqliteStore
 
     # enqueue
@@ -103,7 +103,12 @@ class SqliteQueues:
 
     def _held(self, work: UnitOfWork, slot_row: SlotRow, raw: bytes) -> Claim:
         token = work.change_slot(slot_row).next_token()
-        return claim_of(slot_row.slot, raw, work.record, queue=self._store.queue_names[-1], token=token)
+        claim = claim_of(slot_row.slot, raw, work.record, queue=self._store.queue_names[-1], token=token)
+        return msgspec.structs.replace(claim, is_blocked=is_blocked(work, work.record(claim.id)))
+
+    def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
+        with self._store.unit_of_work() as work:
+            return admit(work, requests)
 
     # renew, promote, reap
 
@@ -227,33 +232,6 @@ class SqliteQueues:
         with self._store.snapshot() as (db, _):
             return dict(db.execute("SELECT route, number FROM breaker_resets").fetchall())
 
-    # the ledger
-
-    def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]:
-        with self._store.snapshot() as (db, _):
-            found = find_ledger_entries(db, paths)
-        return [found.get(path) for path in paths]
-
-    def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
-        first, comparison = under, ">="
-        while True:
-            sql = f"SELECT path, entry FROM ledger WHERE path {comparison} ? ORDER BY path LIMIT ?"
-            with self._store.snapshot() as (db, _):
-                page = db.execute(sql, (first, _LEDGER_PAGE)).fetchall()
-            for path, entry in page:
-                if not path.startswith(under):
-                    return
-                yield path, decode_ledger_entry(entry)
-            if not page:
-                return
-            first, comparison = page[-1][0], ">"
-
-    def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
-        if not changes:
-            return []
-        with self._store.unit_of_work() as work:
-            return [_update_entry(work, *change) for change in changes]
-
     # waking and events
 
     def waiter(self) -> LocalWaiter:
@@ -282,6 +260,8 @@ def _enqueue(work: UnitOfWork, entry: Entry, window: RateWindow) -> EnqueueResul
     else:
         work.push(record, front=False)
     if version is not None:
+        if (earlier := work.ledger.entry(version.path)) is not None:
+            record.jobs_before = earlier.jobs_before(job.id)
         work.ledger.learn(version, job.id)
     work.count("produced")
     work.publish(wire_events.created(job) if work.has_subscribers else b"")
@@ -312,7 +292,7 @@ def _start(work: UnitOfWork, slot_row: SlotRow, queue: str, queued: QueuedRow) -
         work.count("adopted")
     record.state, record.slot, record.queue, record.raw = State.RUNNING, slot_row.slot, queue, raw
     record.started_ms, record.due_ms = work.now_ms, 0
-    claim = Claim(slot_row.slot, token, queue, raw, job, job.id, work.now_ms)
+    claim = Claim(slot_row.slot, token, queue, raw, job, job.id, work.now_ms, is_blocked=is_blocked(work, record))
     work.publish(wire_events.started(claim) if work.has_subscribers else b"")
     return claim
 
@@ -333,10 +313,3 @@ def _give_back(work: UnitOfWork, claim: Claim) -> None:
         record.raw = claim.raw  # the record may hold the bytes of another copy
         work.push(record, front=True)
     work.count("released")
-
-
-def _update_entry(work: UnitOfWork, path: bytes, was: LedgerEntry, becomes: LedgerEntry | None) -> bool:
-    if work.ledger.entry(path) != was:
-        return False
-    work.ledger.replace(path, becomes)
-    return True

@@ -21,6 +21,7 @@ _KEYS_PER_STATEMENT = 64  # each number of keys is a statement of its own that S
 
 _encoder = msgspec.json.Encoder()
 _attempts_decoder = msgspec.json.Decoder(list[Attempt])
+_ids_decoder = msgspec.json.Decoder(tuple[str, ...])
 _ledger_decoder = msgspec.json.Decoder(LedgerEntry)
 
 encode_ledger_entry = _encoder.encode
@@ -52,6 +53,7 @@ class RecordRow(msgspec.Struct):
     deferred: str = ""
     deferred_count: int = 0
     moved_to: bytes = b""
+    after: bytes = b""  # JSON, empty if it names no job
 
     def add_attempt(self, attempt: Attempt) -> None:
         self.attempt_count += 1
@@ -77,7 +79,16 @@ class RecordRow(msgspec.Struct):
             deferred=self.deferred,
             deferred_count=self.deferred_count,
             moved_to=self.moved_to,
+            after=self.jobs_before,
         )
+
+    @property
+    def jobs_before(self) -> tuple[str, ...]:
+        return _ids_decoder.decode(self.after) if self.after else ()
+
+    @jobs_before.setter
+    def jobs_before(self, ids: tuple[str, ...]) -> None:
+        self.after = _encoder.encode(ids) if ids else b""
 
 
 class SlotRow(msgspec.Struct):

@@ -23,7 +23,8 @@ CREATE TABLE records (
     deferred            TEXT NOT NULL DEFAULT '',
     deferred_count      INTEGER NOT NULL DEFAULT 0,
     moved_to            BLOB NOT NULL DEFAULT x'',
-    expires_ms          INTEGER             -- wall clock, as every *_ms but slots.alive_until_ms and rate.ends_ms
+    after               BLOB NOT NULL DEFAULT x'',
+    expires_ms          INTEGER             -- wall clock, as every *_ms but slots.alive_until_ms and ends_ms
 );
 CREATE INDEX records_expiring ON records (expires_ms) WHERE expires_ms IS NOT NULL;
 
@@ -119,6 +120,22 @@ CREATE TABLE rate (
     ends_ms INTEGER NOT NULL,               -- CLOCK_MONOTONIC of that boot
     taken   INTEGER NOT NULL
 );
+
+-- Which jobs of limited routes were admitted. A row counts only while the slot holds these bytes.
+CREATE TABLE holders (
+    route TEXT NOT NULL,
+    slot  TEXT NOT NULL,
+    raw   BLOB NOT NULL,
+    PRIMARY KEY (route, slot)
+) WITHOUT ROWID;
+
+-- How many jobs of a route with a rate have started in its window.
+CREATE TABLE route_windows (
+    route   TEXT PRIMARY KEY,
+    boot    TEXT NOT NULL,
+    ends_ms INTEGER NOT NULL,               -- CLOCK_MONOTONIC of that boot
+    started INTEGER NOT NULL
+) WITHOUT ROWID;
 
 -- Written only while a subscriber exists. Only the newest are kept.
 CREATE TABLE events (

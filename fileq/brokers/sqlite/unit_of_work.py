@@ -220,5 +220,14 @@ class UnitOfWork:
             self.db.executemany(sql, values)
 
 
+def is_blocked(work: UnitOfWork, record: RecordRow | None) -> bool:
+    """Whether a job that the record names in `after` is running."""
+    if record is None or not record.after:
+        return False
+    work.read_records(record.jobs_before)
+    earlier = map(work.record, record.jobs_before)
+    return any(other.state == State.RUNNING for other in earlier if other is not None)
+
+
 def oldest_hour_kept(config: Config, now_ms: int) -> int:
     return now_ms // HOUR_MS - int(config.observability.stats_retention / 3600)

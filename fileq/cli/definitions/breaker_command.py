@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from fileq.cli.arguments import add_json
+from fileq.cli.arguments import add_json, utf8_text
 from fileq.cli.command import Command, Invocation
 from fileq.cli.screen import print_lines
 from fileq.commands.admin.json_schema import BREAKER_RESET_FIELDS
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("route", nargs="?", default="", metavar="ROUTE", help="name of a route (default: all routes)")
+    parser.add_argument(
+        "route", nargs="?", default="", type=utf8_text, metavar="ROUTE", help="name of a route (default: all routes)"
+    )
     add_json(parser)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import add_json
+from fileq.cli.arguments import add_json, utf8_text
 from fileq.cli.command import Command, Invocation
 from fileq.cli.filters import add_dry_run, add_filters, check_choice, filter_of
 from fileq.cli.screen import print_lines, screen_of_stdout
@@ -37,7 +37,9 @@ def _list(invocation: Invocation) -> int:
 
 
 def _retry_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", nargs="*", metavar="ID", help="id of a dead job, or its first characters")
+    parser.add_argument(
+        "ids", nargs="*", type=utf8_text, metavar="ID", help="id of a dead job, or its first characters"
+    )
     parser.add_argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first")
     add_dry_run(parser)
     add_filters(parser, time="jobs that died")
@@ -74,6 +76,7 @@ def _print_report(invocation: Invocation, report: DlqReport, verb: str, *, has_f
 def _delete_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "ids",
+        type=utf8_text,
         nargs="*",
         metavar="ID",
         help="id of a dead job, or raw-<sha1> for bytes that are not a job; or its first characters",

@@ -11,11 +11,12 @@ from fileq.cli.command import Command, Invocation
 
 def _run(invocation: Invocation) -> int:
     from fileq.commands.admin.follow_events import event_line, follow
+    from fileq.core.text import printable_json
 
     is_json = invocation.options.json
 
     def show(event: bytes) -> None:
-        print(event.decode() if is_json else event_line(event), flush=True)
+        print(printable_json(event.decode()) if is_json else event_line(event), flush=True)
 
     def report(text: str) -> None:
         print(f"fileq: {text}", file=sys.stderr, flush=True)

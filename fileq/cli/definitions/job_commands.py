@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from fileq.cli.arguments import add_json, whole_number
+from fileq.cli.arguments import add_json, utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
 from fileq.cli.filters import add_dry_run, add_filters, check_choice, filter_of
 from fileq.cli.screen import print_lines, screen_of_stdout
@@ -69,7 +69,7 @@ def _list(invocation: Invocation) -> int:
 
 
 def _show_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="id of a job, or its first characters")
+    parser.add_argument("id", type=utf8_text, metavar="ID", help="id of a job, or its first characters")
     add_json(parser)
 
 
@@ -110,7 +110,7 @@ def _trace(invocation: Invocation) -> int:
 
 
 def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("ids", nargs="*", metavar="ID", help="id of a job, or its first characters")
+    parser.add_argument("ids", nargs="*", type=utf8_text, metavar="ID", help="id of a job, or its first characters")
     parser.add_argument("--all", action="store_true", help="all jobs that have not ended and meet the filters")
     parser.add_argument("--yes", action="store_true", help="confirms --all; without it the command only counts")
     add_dry_run(parser)

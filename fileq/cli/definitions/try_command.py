@@ -27,13 +27,14 @@ def try_and_print(loaded: Loaded, path: str, app_dir: str = "") -> int:
     import msgspec
 
     from fileq.commands.try_handler import try_path
+    from fileq.core.text import printable_json
 
     trial = try_path(loaded, path, app_dir, announce=_remark)
     if trial.failure:
         _remark(f"failed after {trial.took}, {trial.failure}")
         return 1
     if trial.result:
-        print(msgspec.json.format(trial.result, indent=2).decode())
+        print(printable_json(msgspec.json.format(trial.result, indent=2).decode()))
     if trial.warning:
         _remark(trial.warning)
     _remark(f"done in {trial.took}")
@@ -41,7 +42,9 @@ def try_and_print(loaded: Loaded, path: str, app_dir: str = "") -> int:
 
 
 def _remark(text: str) -> None:
-    print(text, file=sys.stderr)
+    from fileq.core.text import printable
+
+    print(printable(text), file=sys.stderr)
 
 
 COMMANDS = (

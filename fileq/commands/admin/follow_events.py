@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from fileq.brokers.protocol import FullBroker, Subscription
+from fileq.brokers.notifications import Subscription
+from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import WireEvent
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.text import printable

@@ -36,6 +36,7 @@ class JobSummary(Struct, frozen=True):
     deferred: str = ""
     deferred_count: int = 0
     moved_to: str = ""
+    output: str = ""
 
 
 class AttemptSummary(Struct, frozen=True):
@@ -47,6 +48,7 @@ class AttemptSummary(Struct, frozen=True):
     outcome: str
     error: str
     traceback: str = ""
+    output: str = ""
 
 
 class JobHistory(Struct, frozen=True):
@@ -94,6 +96,7 @@ def summarize(raw: bytes, record: Record | None, *, state: State, queue: str = "
         deferred=record.deferred if record is not None and state is State.RETRYING else "",
         deferred_count=record.deferred_count if record is not None else 0,
         moved_to=record.moved_to.decode(errors="backslashreplace") if record is not None else "",
+        output=record.attempts[-1].output if record is not None and record.attempts and state is State.DEAD else "",
     )
 
 
@@ -158,6 +161,7 @@ def _attempt(number: int, attempt: Attempt) -> AttemptSummary:
         outcome=attempt.outcome,
         error=attempt.error,
         traceback=attempt.traceback,
+        output=attempt.output,
     )
 
 

@@ -25,6 +25,7 @@ STATS_FIELDS = (
         "host, pid, version, started, queues, breaker, breakers, is_claiming, is_alive, slots, busy, jobs",
     ),
     ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
+    ("workers[].limits", "list of strings: limits of routes for which jobs wait"),
     ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null)"),
     (
@@ -50,6 +51,7 @@ WORKERS_FIELDS = (
         "host, pid, version, started, queues, breaker, breakers, is_claiming, is_alive, slots, busy, jobs",
     ),
     ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
+    ("workers[].limits", "list of strings: limits of routes for which jobs wait"),
     ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
     ("slots, busy", "number: in all processes"),
@@ -73,6 +75,7 @@ JOB_FIELDS = (
     ("deferred", "string: why a retrying job waits without having been tried; empty if an attempt failed"),
     ("deferred_count", "number: how often the job was deferred"),
     ("moved_to", "string: where worker.after moved the file after the job had ended; empty if it did not"),
+    ("output", "string: the end of what the last attempt of a dead job printed; empty if nothing"),
 )
 HISTORY_FIELDS = (
     ("job", "object: as in `fileq admin list --json`"),
@@ -82,7 +85,7 @@ HISTORY_FIELDS = (
     ("is_cancel_requested", "boolean"),
     ("payload", "the payload of the job, or null"),
     ("result", "the result that the handler returned, or null"),
-    ("attempts[]", "number, started, ended, duration_s, worker, outcome, error, traceback (empty if none)"),
+    ("attempts[]", "number, started, ended, duration_s, worker, outcome, error, traceback, output (empty if none)"),
     ("attempts_forgotten", "number: how many of the first attempts are no longer recorded"),
 )
 TRACE_FIELDS = (

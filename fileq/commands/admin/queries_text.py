@@ -105,6 +105,9 @@ def _attempts(history: JobHistory, screen: Screen) -> list[str]:
         lines += attempt_lines(attempt, screen, with_error=not is_printed)
         if following is None or following.traceback != attempt.traceback:  # repeated failures are often the same
             lines += [f"     {screen.paint(line, 'dim')}" for line in _block(attempt.traceback)]
+        if attempt.output and (following is None or following.output != attempt.output):
+            lines.append(f"     {screen.paint('printed:', 'dim')}")
+            lines += [f"       {line}" for line in _block(attempt.output)]
     return lines
 
 

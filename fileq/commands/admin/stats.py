@@ -64,6 +64,7 @@ class WorkerProcess(Struct, frozen=True):
     breakers: tuple[BreakerSummary, ...]
     is_claiming: bool
     lost_roots: tuple[str, ...]
+    limits: tuple[str, ...]
     is_alive: bool
     slots: int
     busy: int
@@ -255,6 +256,7 @@ def _process(views: list[WorkerView], now_ms: int) -> WorkerProcess:
         breakers=tuple(map(_breaker, info.breakers)),
         is_claiming=info.is_claiming and (info.breaker != "open" or bool(info.breakers)),
         lost_roots=info.lost_roots,
+        limits=info.limits,
         is_alive=any(view.is_alive for view in views),
         slots=len(views),
         busy=len(jobs),

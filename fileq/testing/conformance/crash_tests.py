@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fileq.brokers.types import Entry, Revival
+from fileq.brokers.types import AdmitRequest, AdmitResult, Entry, Revival
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, encode
 from fileq.core.settlement import SettleResult, cancel, complete, release
@@ -92,6 +92,11 @@ def renew(process: Process) -> None:
     process.broker.renew([("w1", process.claim.raw)])
 
 
+def admit(process: Process) -> None:
+    request = AdmitRequest("mail", "w1", process.claim.raw, max_running_total=1, rate=100)
+    assert [answer.result for answer in process.broker.admit([request])] == [AdmitResult.ADMITTED]
+
+
 def time_passes(process: Process) -> None:
     process.harness.advance(1)
 
@@ -134,6 +139,10 @@ def discard(process: Process) -> None:
 SEQUENCES: dict[str, list[Step]] = {
     "complete": [start, produce, claim_job, renew, settle_by(complete), leave],
     "complete and go on": [start, produce, claim_job, settle_and_claim_next(complete), leave],
+    "of a limited route": [
+        *(start, produce, claim_job, admit, settle_by(failed), time_passes, promote, claim_job, admit, renew),
+        *(settle_by(complete), leave),
+    ],
     "delayed": [start, produce_later, time_passes, promote, claim_job, settle_by(complete), leave],
     "retry": [
         *(start, produce, claim_job, settle_and_claim_next(failed), time_passes, promote, claim_job, renew),

@@ -6,6 +6,7 @@ from fileq.core.job import State, decode, encode, raw_id
 from fileq.core.settlement import complete, release
 from fileq.testing.conformance.builders import (
     a_job,
+    an_entry,
     burial,
     claim_one,
     claims_of,
@@ -188,6 +189,47 @@ def test_a_thousand_are_discarded_in_one_call(harness: Harness) -> None:
     assert harness.broker.discard(pairs) == 1000
     assert raws_in(harness, "dead_letter") == []
     assert set(harness.broker.records(names(1000))) == {None}
+    assert drift(harness) == 0
+
+
+def test_pages_do_not_skip_what_follows_a_job_that_the_caller_removes(harness: Harness) -> None:
+    for id in names(50):
+        dead(harness, id)
+    raws, found = raws_in(harness, "dead_letter"), []
+    for page in harness.broker.pages("dead_letter", 10):
+        found += page
+        assert harness.broker.discard([(decode(raw).id, raw) for raw in page[::2]]) == (len(page) + 1) // 2
+    assert found == raws
+    assert raws_in(harness, "dead_letter") == raws[1::2]
+
+
+def test_copies_at_both_ends_are_removed_oldest_first(harness: Harness) -> None:
+    ends = [b"same", b"first", b"second", b"same"]
+    for raw in ends:
+        harness.push_raw("low", raw)
+        settle(harness, burial(claim_one(harness)))
+    same = (raw_id(b"same"), b"same")
+    assert harness.broker.discard([same]) == 1
+    assert raws_in(harness, "dead_letter") == ends[1:]
+    assert harness.broker.discard([same, same]) == 1
+    assert raws_in(harness, "dead_letter") == ends[1:3]
+    assert drift(harness) == 0
+
+
+def test_jobs_are_revived_while_others_are_buried_and_discarded(harness: Harness) -> None:
+    """Each job goes one way, and the others stay dead."""
+    raws = {id: dead(harness, id) for id in names(40)}
+    one, other = harness.another(), harness.another()
+    wanted = [revival(raws[id]) for id in names(40)[::2]]
+    pairs = [(id, raws[id]) for id in names(40)[::4]]
+    revived, discarded, _ = run_concurrently(
+        lambda: [harness.broker.revive([one])[0] for one in wanted],
+        lambda: one.discard(pairs),
+        lambda: other.enqueue([an_entry(f"new-{i}", queue="high") for i in range(40)]),
+    )
+    assert sum(revived) + discarded == 20
+    assert ids_in(harness, "dead_letter") == names(40)[1::2]
+    assert sum(revived) == len(ids_in(harness, "low"))
     assert drift(harness) == 0
 
 

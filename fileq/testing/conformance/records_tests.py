@@ -44,6 +44,15 @@ def test_a_failed_attempt_keeps_its_traceback_also_in_the_dead_letter(harness: H
     assert [attempt.traceback for attempt in record.attempts] == [traceback, "second " * 2000]
 
 
+def test_a_failed_attempt_keeps_what_its_handler_printed(harness: Harness) -> None:
+    output = "page 1 ünï\n\\ \x1b[31m \x00"
+    settle(harness, failed(running(harness, "a"), delay_ms=0, output=output, traceback="first"))
+    harness.broker.promote()
+    settle(harness, burial(claim_one(harness), died=True, output="y" * 8192))
+    attempts = record_of(harness, "a").attempts
+    assert [(attempt.traceback, attempt.output) for attempt in attempts] == [("first", output), ("", "y" * 8192)]
+
+
 def test_an_attempt_without_a_traceback_has_none(harness: Harness) -> None:
     settle(harness, failed(running(harness, "a")))
     settle(harness, complete(running(harness, "b")))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Enqueued, EnqueueResult, Entry, LeaseStatus, LedgerEntry, Renewal, Suspect
+from fileq.brokers.types import AdmitRequest, Enqueued, EnqueueResult, Entry, LeaseStatus, LedgerEntry, Renewal, Suspect
 from fileq.core.claim import Claim
 from fileq.core.job import Version
 from fileq.core.settlement import SettleResult, complete, release
@@ -46,7 +46,8 @@ from fileq.testing.conformance.strategies import (
 def comparable(claim: Claim) -> tuple[Any, ...]:
     """A claim without its token, which numbers the claims of one client."""
     when = claim.claimed_ms if claim.job is not None else 0
-    return claim.slot, claim.queue, claim.raw, claim.job is None, claim.id, claim.record_id, when, bool(claim.defect)
+    flags = claim.job is None, bool(claim.defect), claim.is_blocked
+    return claim.slot, claim.queue, claim.raw, flags, claim.id, claim.record_id, when
 
 
 class BrokerMachine(ComparedBrokers):
@@ -129,13 +130,19 @@ class BrokerMachine(ComparedBrokers):
         assert [comparable(claim) for claim in got] == [comparable(claim) for claim in expected]
         self.claims += [Pair(*pair) for pair in zip(expected, got, strict=True)]
 
-    @rule(holdings=st.lists(st.tuples(st.sampled_from(SLOTS), st.none() | which), max_size=4, unique_by=lambda h: h[0]))
-    def renew(self, holdings: list[tuple[str, int | None]]) -> None:
-        """Renews what some slots believe to hold, right or wrong, and then what every slot holds."""
+    @rule(
+        holdings=st.lists(st.tuples(st.sampled_from(SLOTS), st.none() | which), max_size=4, unique_by=lambda h: h[0]),
+        limit=st.integers(0, 3),
+    )
+    def renew(self, holdings: list[tuple[str, int | None]], limit: int) -> None:
+        """Renews what some slots believe to hold, right or wrong, and then what every slot holds. Before that, asks to
+        run what they believe to hold, by a limit that changes."""
         believed = [
             (slot, self.claims[-1 - i].model.raw if i is not None and i < len(self.claims) else b"")
             for slot, i in holdings
         ]
+        asked = [AdmitRequest("mail", slot, raw, limit, 5, 3_600_000) for slot, raw in believed]
+        self.same(lambda broker: [answer.result for answer in broker.admit(asked)])
         expected, got = self.model.broker.renew(believed), self.real.broker.renew(believed)
         assert [(one.slot, one.status) for one in got] == [(one.slot, one.status) for one in expected]
         self.remember(unexpected_claims(expected), unexpected_claims(got))

@@ -11,8 +11,9 @@ from types import ModuleType
 
 import pytest
 
-from fileq.brokers.protocol import Waiter
+from fileq.brokers.notifications import Waiter
 from fileq.testing.conformance import (
+    admit_tests,
     bury_tests,
     cancel_tests,
     census_tests,
@@ -22,6 +23,7 @@ from fileq.testing.conformance import (
     dead_letter_tests,
     defer_tests,
     due_now_tests,
+    earlier_job_tests,
     enqueue_tests,
     events_tests,
     foreign_tests,
@@ -59,6 +61,7 @@ class BrokerConformance:
 
     To leave a group out, set it to None in the subclass: `TestOverview = None`."""
 
+    TestAdmit = _tests_of(admit_tests)
     TestBury = _tests_of(bury_tests)
     TestCancel = _tests_of(cancel_tests)
     TestCensus = _tests_of(census_tests)
@@ -68,6 +71,7 @@ class BrokerConformance:
     TestDeadLetter = _tests_of(dead_letter_tests)
     TestDefer = _tests_of(defer_tests)
     TestDueNow = _tests_of(due_now_tests)
+    TestEarlierJob = _tests_of(earlier_job_tests)
     TestEnqueue = _tests_of(enqueue_tests)
     TestEvents = _tests_of(events_tests)
     TestForeign = _tests_of(foreign_tests)

@@ -39,7 +39,13 @@ class ExecutorsByIsolation:
         needed = {route.isolation for route in routes}
         try:
             if "process" in needed:
-                children = ProcessExecutor(settings.count, program, max_memory=settings.max_memory, emit=emit)
+                children = ProcessExecutor(
+                    settings.count,
+                    program,
+                    max_memory=settings.max_memory,
+                    emit=emit,
+                    captures_output=settings.capture_output,
+                )
                 self._add("process", children)
             if "thread" in needed:
                 self._add("thread", ThreadExecutor(settings.count, self._run, close_run=routes.loop.close, emit=emit))

@@ -113,6 +113,20 @@ LEASES = (
     guard(promises.UNEXPECTED, RENEW, "elseif really ~= believed then", "elseif false then"),
     guard(promises.CANCELLED, RENEW, "'cancel')[1] == '1'", "'cancel')[1] == 'never'"),
     guard(promises.ALIVE, REAP, "local is_alive = read('EXISTS', heartbeat) == 1\n", "local is_alive = false\n"),
+    guard(
+        promises.ONLY_SILENT_SUSPECTS,
+        "fileq/brokers/redis/queues.py",
+        "silent = [slot for slot in slots if left_ms[slot] == -2]",
+        "silent = slots",
+    ),
+    Guard(
+        "A heartbeat that lasts longer than its lease is shortened",
+        "after the server's clock stepped back no dead worker is found",
+        "fileq/brokers/redis/queues.py",
+        "stale = [slot for slot in slots if 0 < leases_ms.get(slot, 0) < left_ms[slot]]",
+        "stale = list[str]()",
+        EXPIRY + "test_a_heartbeat_that_lasts_longer_than_its_lease_is_shortened_to_it",
+    ),
     guard(promises.ONE_REAPER, REAP, " or not redis.call('LPOS', processing, job.raw) then", " then"),
     guard(promises.REAPED_ONCE, REAP, " or seen[job.raw] or", " or"),
     guard(
@@ -137,7 +151,7 @@ ENQUEUEING = (
     guard(
         promises.VERSION_ONCE,
         ENQUEUE,
-        "is_version and is_known(redis.call('HGET', LEDGER, path), signature)",
+        "is_version and is_known(versions, signature)",
         "false",
     ),
     guard(
@@ -162,6 +176,14 @@ ENQUEUEING = (
         "    redis.call('PEXPIRE', RATE_LIMIT, WINDOW)\n",
         "",
         EXPIRY + "test_a_rate_counter_without_an_expiry_gets_one",
+    ),
+    Guard(
+        "A window of the rate limit that is too long has ended",
+        "after the server's clock stepped back producers wait for it",
+        ENQUEUE,
+        "if used > 0 and redis.call('PTTL', RATE_LIMIT) > WINDOW then used = 0 end\n",
+        "",
+        EXPIRY + "test_a_window_of_the_rate_limit_that_is_too_long_has_ended",
     ),
     guard(promises.LEDGER_UNCHANGED, f"{LUA}update_ledger.lua", "redis.call('HGET', LEDGER, path) ~= was", "false"),
 )

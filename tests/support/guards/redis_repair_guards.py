@@ -1,7 +1,7 @@
 """The guards of the Redis broker's admin scripts, of its searches in long lists, and of its connections."""
 
 from tests.support.guards import promises
-from tests.support.guards.guard import Guard, Promise
+from tests.support.guards.guard import SUITE, Guard, Promise
 from tests.support.guards.redis_guards import LUA
 
 RESTORE, SEARCH = f"{LUA}restore.lua", f"{LUA}prelude/search.lua"
@@ -17,14 +17,14 @@ REDIS_REPAIR_GUARDS = (
     guard(
         promises.REVIVED_ONCE,
         f"{LUA}revive.lua",
-        "= find(DEAD, raw, -1, ARGV[a + 5])\n",
-        "= find(DEAD, raw, -1, ARGV[a + 5]) or 0\n",
+        "= find(DEAD, raw)\n",
+        "= find(DEAD, raw) or 0\n",
     ),
     guard(
         promises.DISCARDED_ONCE,
         f"{LUA}discard.lua",
-        "raw, -1, ARGV[own_args + 2 * i])\n",
-        "raw, -1, ARGV[own_args + 2 * i]) or 0\n",
+        "= find(DEAD, raw)\n",
+        "= find(DEAD, raw) or 0\n",
     ),
     guard(promises.IN_ITS_PLACE, RESTORE, "lost[job.record] or is_there(job)", "lost[job.record]"),
     guard(promises.RESTORED_ONCE, RESTORE, " or lost[job.record] or is_there(job)", " or is_there(job)"),
@@ -32,9 +32,9 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "A proof of absence is void once the record has changed",
         "a job that another repair restored is restored again",
-        RESTORE,
-        "ARGV[a + 1] ~= '' and ARGV[a + 1] == fingerprint(was)",
-        "ARGV[a + 1] ~= ''",
+        SEARCH,
+        "  if table.concat(values, '\\0') ~= proof then return false end\n",
+        "",
         LONG_LISTS + "test_a_proof_of_absence_is_void_when_another_repair_was_faster",
     ),
     Guard(
@@ -49,17 +49,18 @@ REDIS_REPAIR_GUARDS = (
         "No script searches a long list to its end",
         "an admin command blocks Redis",
         SEARCH,
-        "if hint == EVERYWHERE or length <= ENOUGH then",
+        "if length <= SHORT then",
         "if true then",
         LONG_LISTS + "test_jobs_in_the_middle_of_a_long_queue_are_cancelled",
     ),
     Guard(
-        "A script stops after it has searched enough",
-        "an admin command blocks Redis",
+        "A copy that a call has taken is not taken again",
+        "a call removes one job and answers for two",
         SEARCH,
-        "  return searched > ENOUGH\n",
-        "  return false\n",
-        LONG_LISTS + "test_jobs_in_the_middle_of_a_long_queue_are_cancelled",
+        "window.offset_of[raw] = offset, window.next_copy[offset]",
+        "window.offset_of[raw] = offset, offset",
+        SUITE + "TestDeadLetter::test_a_job_twice_in_one_call_is_revived_once",
+        "redis",
     ),
     Guard(
         "A key of the wrong type is refused before anything changes",
@@ -80,10 +81,10 @@ REDIS_REPAIR_GUARDS = (
     Guard(
         "A walk that may have skipped elements proves nothing",
         "a job that is in its queue is restored into it again",
-        "fileq/brokers/redis/list_search.py",
-        "        if start and (not page or page[0] not in before):\n",
-        "        if False:\n",
-        "tests/unit/test_redis_list_search.py::test_an_element_is_never_skipped",
+        "fileq/brokers/redis/list_walk.py",
+        "            if known is not None or start == 0:\n",
+        "            if True:\n",
+        "tests/unit/test_redis_list_walk.py::test_an_element_that_stays_is_never_overlooked",
     ),
     Guard(
         "A dropped call disconnects",

@@ -5,9 +5,10 @@
 -- own KEYS   of each slot: processing list, heartbeat
 -- own ARGV   1 claims of this process so far, 2 every Nth claim starts at a lower queue (0 = none does), then the
 --            slots
--- returns    numbers of the paused queues; slots that are not registered; five values for each claim: slot, queue
---            number (0 = the slot held the job already, and its record has no queue), raw, id ('' = it has none), start time; claims of
---            this process so far (a job given again does not count)
+-- returns    numbers of the paused queues; slots that are not registered; six values for each claim: slot, queue
+--            number (0 = the slot held the job already, and its record has no queue), raw, id ('' = it has none), start
+--            time, 1 if an earlier job of the same file is running; claims of this process so far (a job given again
+--            does not count)
 local claims_made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
 local total = own_size
 local paused, is_paused, gone, claims = {}, {}, {}, {}
@@ -111,7 +112,7 @@ end
 
 local function claim(slot, processing, heartbeat, number, raw)
   local id, job = read_id(raw)
-  local was = id and read('HMGET', RECORDS .. id, 'queued', 'state') -- read before anything moves
+  local was = id and read('HMGET', RECORDS .. id, 'queued', 'state', 'after') -- read before anything moves
   redis.call('RPOPLPUSH', queue_key[number], processing)
   table.remove(fronts[number])
   redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)
@@ -123,13 +124,13 @@ local function claim(slot, processing, heartbeat, number, raw)
   end
   count('consumed')
   claims_made = claims_made + 1
-  return { slot, number, raw, id or '', NOW }
+  return { slot, number, raw, id or '', NOW, was and was[3] and is_blocked(was[3]) or 0 }
 end
 
 local function held_row(slot, raw)
   local id = read_id(raw)
-  local was = id and read('HMGET', RECORDS .. id, 'queue', 'started') or {}
-  return { slot, queue_number[was[1] or ''] or 0, raw, id or '', was[2] or '0' }
+  local was = id and read('HMGET', RECORDS .. id, 'queue', 'started', 'after') or {}
+  return { slot, queue_number[was[1] or ''] or 0, raw, id or '', was[2] or '0', is_blocked(was[3]) }
 end
 
 -- held: the raw that each registered slot holds, or false. taken: what this call gives to each slot; the caller may name

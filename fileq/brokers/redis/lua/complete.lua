@@ -11,5 +11,7 @@ return settle(function(job)
   raws[#raws + 1] = job.next_raw
   count('completed')
   if job.superseded then count('superseded') end
-  if job.path ~= '' then remember_version(job.path, job.signature, job.device, job.id) end
+  if job.path ~= '' then
+    remember_version(job.path, redis.call('HGET', LEDGER, job.path), job.signature, job.device, job.id)
+  end
 end, function() push_ended(COMPLETED, 'completed', raws) end)

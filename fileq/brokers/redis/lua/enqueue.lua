@@ -28,9 +28,10 @@ for i = 1, total do
   local id, raw, number, path, signature = ARGV[a + 1], ARGV[a + 2], tonumber(ARGV[a + 3]), ARGV[a + 4], ARGV[a + 5]
   local is_version = path ~= '' and ARGV[a + 7] ~= 'a'
   local record = KEYS[own_keys + i]
+  local versions = path ~= '' and redis.call('HGET', LEDGER, path)
   if redis.call('EXISTS', record) == 1 then
     results[i] = 'duplicate'
-  elseif is_version and is_known(redis.call('HGET', LEDGER, path), signature) then
+  elseif is_version and is_known(versions, signature) then
     results[i] = 'known'
   elseif is_version and limit > 0 and used + taken >= limit then
     results[i] = 'throttled'
@@ -38,7 +39,9 @@ for i = 1, total do
   else
     results[i] = 'enqueued'
     if is_version and limit > 0 then taken = taken + 1 end
-    if path ~= '' then remember_version(path, signature, ARGV[a + 6], id) end
+    local after = versions and jobs_before(versions, id)
+    if after then redis.call('HSET', record, 'after', after) end
+    if path ~= '' then remember_version(path, versions, signature, ARGV[a + 6], id) end
     local due = math.max(tonumber(ARGV[a + 9]), now + tonumber(ARGV[a + 8]))
     if due > now then
       while redis.call('ZSCORE', SCHEDULED, raw) do raw = raw .. ' ' end

@@ -3,8 +3,8 @@
 --
 -- own KEYS   of each slot: processing list, heartbeat
 -- own ARGV   of each slot: its id, the raw it believes to hold ('' = none)
--- returns    five values for each slot: held, idle, lost, cancel, unexpected or gone; and for an unexpected job its
---            queue number (0 = unknown), raw, id ('' = it has none), start time
+-- returns    for each slot: held, idle, lost, cancel, unexpected or gone; and for an unexpected job its queue number
+--            (0 = unknown), raw, id ('' = it has none), start time, 1 if an earlier job of the same file is running
 local total = (#ARGV - own_args) / 2
 local answers, raw_of = {}, {}
 for i = 1, total do
@@ -12,21 +12,21 @@ for i = 1, total do
   local processing, heartbeat = KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
   require_access(heartbeat, 'string', 'SET')
   if read('HEXISTS', WORKERS, slot) == 0 then
-    answers[i] = { 'gone', 0, '', '', '0' }
+    answers[i] = { 'gone' }
   else
     local really = read('LINDEX', processing, -1) or ''
     local id = really ~= '' and read_id(really) or nil
     raw_of[heartbeat] = really
     if really ~= believed and believed ~= '' then
-      answers[i] = { 'lost', 0, '', '', '0' }
+      answers[i] = { 'lost' }
     elseif really ~= believed then
-      local was = id and read('HMGET', RECORDS .. id, 'queue', 'started') or {}
-      answers[i] = { 'unexpected', queue_number[was[1] or ''] or 0, really, id or '', was[2] or '0' }
+      local was = id and read('HMGET', RECORDS .. id, 'queue', 'started', 'after') or {}
+      answers[i] = { 'unexpected', queue_number[was[1] or ''] or 0, really, id or '', was[2] or '0', is_blocked(was[3]) }
     elseif really == '' then
-      answers[i] = { 'idle', 0, '', '', '0' }
+      answers[i] = { 'idle' }
     else
       local wanted = id and read('HMGET', RECORDS .. id, 'cancel')[1] == '1'
-      answers[i] = { wanted and 'cancel' or 'held', 0, '', '', '0' }
+      answers[i] = { wanted and 'cancel' or 'held' }
     end
   end
 end

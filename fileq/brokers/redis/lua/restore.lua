@@ -4,17 +4,10 @@
 -- left alone. In mode 'look' nothing changes.
 --
 -- own KEYS   the record of each job
--- own ARGV   1 'look' or 'repair', 2 and 3 pattern of processing lists, split at its %s; of each job: the proof of its
---            absence ('' = none), hint (see prelude/search.lua)
--- returns    for each: 1 if the job is lost (and after a repair it is back), else 0, or far; fewer answers than jobs if
---            the search took long
---
--- The proof of absence replaces a search: the caller read the record, then the whole list, and did not see the job. The
--- proof is the record as it was before. Every verb that puts the job into a list changes one of these fields, and so
--- does this script (`restored`): if they are the same, the job is still absent.
-local NEAR = 250 -- elements at each end that are searched all the same: another program may have pushed the job
-local FIELDS = { 'state', 'json', 'queue', 'worker', 'due', 'queued', 'started', 'attempts', 'restored' }
-local is_repair = ARGV[own_args + 1] == 'repair'
+-- own ARGV   the windows (prelude/search.lua); 'look' or 'repair'; pattern of processing lists, split at its %s; of each job: the proof of its absence ('' = none, see prelude/search.lua)
+-- returns    for each: 1 if the job is lost (and after a repair it is back), else 0, or far; next_offsets()
+open_windows()
+local is_repair, before_slot, after_slot = ARGV[own_args + 1] == 'repair', ARGV[own_args + 2], ARGV[own_args + 3]
 local answers, lost = {}, {}
 require_permission(KEYS[own_keys + 1] or RECORDS, 'HMGET')
 if is_repair then
@@ -24,17 +17,10 @@ if is_repair then
   require_record_permissions()
 end
 
-local function fingerprint(was)
-  local texts = {}
-  for i = 1, #FIELDS do texts[i] = was[i] or '' end
-  return table.concat(texts, '\0')
-end
-
 local function is_in(list, job)
-  if job.is_proved_absent then
-    return read('LPOS', list, job.raw, 'MAXLEN', NEAR) or read('LPOS', list, job.raw, 'RANK', -1, 'MAXLEN', NEAR)
-  end
-  return find(list, job.raw, 1, job.hint)
+  local offset = find(list, job.raw)
+  if offset == FAR and is_absent(list, job.raw, job.was, job.proof) then return nil end
+  return offset
 end
 
 local function is_there(job)
@@ -42,16 +28,14 @@ local function is_there(job)
   if job.state == 'scheduled' or job.state == 'retrying' then return read('ZSCORE', SCHEDULED, job.raw) end
   if job.state == 'dead' then return is_in(DEAD, job) end
   if job.state ~= 'running' then return true end -- an ended job may be in no place
-  return job.worker and read('LPOS', ARGV[own_args + 2] .. job.worker .. ARGV[own_args + 3], job.raw)
+  return job.worker and read('LPOS', before_slot .. job.worker .. after_slot, job.raw)
 end
 
 for i = 1, #KEYS - own_keys do
-  if has_searched_enough() then break end
-  local was, a = read('HMGET', KEYS[own_keys + i], unpack(FIELDS)), own_args + 3 + (i - 1) * 2
+  local was = read('HMGET', KEYS[own_keys + i], unpack(PROOF_FIELDS))
   local job = {
-    record = KEYS[own_keys + i], state = was[1], raw = was[2], number = queue_number[was[3] or ''],
-    worker = was[4], due = was[5] or '0', queued = tonumber(was[6]) or 0,
-    is_proved_absent = ARGV[a + 1] ~= '' and ARGV[a + 1] == fingerprint(was), hint = ARGV[a + 2],
+    record = KEYS[own_keys + i], state = was[1], raw = was[2], number = queue_number[was[3] or ''], worker = was[4],
+    due = was[5] or '0', queued = tonumber(was[6]) or 0, was = was, proof = ARGV[own_args + 3 + i],
   }
   local found = not (job.state and job.raw and job.number) or lost[job.record] or is_there(job)
   local is_lost = not found
@@ -76,4 +60,4 @@ end
 if is_repair then
   for _, job in pairs(lost) do restore(job) end
 end
-return answers
+return { answers, next_offsets() }

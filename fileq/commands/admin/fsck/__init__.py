@@ -16,7 +16,7 @@ record holds are in that place: each verb of the broker changes both in one step
 look at record and place, has no false alarms on a busy system; nor has `unrecorded`, for bytes without a record. The
 walk reads lists and records page by page while they change, so it only finds candidates. A candidate is reported if the
 broker confirms it after a pause. The ids that the walk saw in lists are kept in a Bloom filter of bounded size: no
-false negatives, a few false positives, different ones in each run. Everything else is one page at a time.
+false negatives, a few false positives, different ones in each walk. Everything else is one page at a time.
 
 A slot without a heartbeat counts as dead only if two looks, half a ttl apart, find it silent. Live slots renew at a
 third of the ttl, and reconnect after an outage within a sixth.
@@ -24,8 +24,9 @@ third of the ttl, and reconnect after an outage within a sixth.
 **Repair.** In this order, because each step can make later ones unnecessary: dead slots are reaped as a reaper would
 do; lost jobs are restored to the place that their record names, or, if they were running, to the front of their queue;
 bytes without a record get one, in queues only as many as the balance proves to be ours; files whose job left a trace
-only in the ledger are enqueued again under its id (lost_files.py says when that is certain); the counters are changed
-last, by the difference that remains, and only if it is still exactly that.
+only in the ledger are enqueued again under its id (lost_files.py says when that is certain). After a repair everything
+is checked again. The counters are changed last, after two whole rounds that found nothing to repair, by the difference
+that remains, and only if it is still exactly that.
 
 Each repair is one atomic step of the broker that checks again first. So a kill -9 at any instant leaves each repair
 done or not done, and the next fsck continues. Where a worker, a reaper or another fsck was faster, the step does

@@ -5,6 +5,7 @@ Lists and records change during the walk, so a candidate proves nothing: check.p
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 
@@ -23,9 +24,11 @@ _MAX_BITS, _MIN_BITS = 1 << 27, 1 << 16
 
 
 class BloomFilter:
-    """A set of keys in at most 16 MiB: no false negatives, a few false positives."""
+    """A set of keys in at most 16 MiB: no false negatives, a few false positives, other ones in each filter."""
 
     def __init__(self, expected: int) -> None:
+        # Without it, a key that one filter reports by mistake would be reported by every filter of this process.
+        self._salt = os.urandom(8)
         self._bits = min(_MAX_BITS, max(_MIN_BITS, 1 << (32 * expected).bit_length()))
         self._map = bytearray(self._bits // 8)
 
@@ -46,7 +49,7 @@ class BloomFilter:
         return all(self._map[bit >> 3] & 1 << (bit & 7) for bit in self._bits_of(key))
 
     def _bits_of(self, key: tuple[str, str]) -> Iterable[int]:
-        digest = hash(key) & 0xFFFF_FFFF_FFFF_FFFF
+        digest = hash((self._salt, *key)) & 0xFFFF_FFFF_FFFF_FFFF
         first, step = digest & 0xFFFF_FFFF, digest >> 32 | 1
         return ((first + i * step) % self._bits for i in range(4))
 

@@ -19,6 +19,9 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import State, decode_or_none
 
 PAUSE_S = 1.0  # between two checks of a job
+# Rounds without a repair after which missing jobs are counted as deleted. A false positive of the Bloom filter hides a
+# lost job from one walk, hardly from two: each walk has its own filter.
+ROUNDS_BEFORE_COUNTING = 2
 
 Sleep = Callable[[float], None]
 T = TypeVar("T")
@@ -81,20 +84,31 @@ def fsck(
     if not is_repairing:
         return _report(found)
     repairs = Repairs(broker, config, here)
-    done_before = -1
-    while len(repairs.done) > done_before:
+    rounds_in_vain = 0
+    while True:
         done_before = len(repairs.done)
-        repairs.repair_jobs(
-            found.silent, list(found.lost.values()), found.unrecorded, found.unrecorded_in_queues, found.excess
-        )
-        if found.is_complete:
-            # Not before: a counter must not compensate for jobs that can still be restored.
-            repairs.enqueue(found.lost_files)
-            if found.excess or repairs.done:
-                repairs.balance(lambda: measure(broker, config.worker.priorities, sleep))
+        _repair_jobs(found, repairs)
         if len(repairs.done) > done_before:
-            found = check_twice(broker, config, sleep)
+            rounds_in_vain = 0
+        elif not found.excess or not found.is_complete:
+            break
+        else:
+            rounds_in_vain += 1
+            if rounds_in_vain == ROUNDS_BEFORE_COUNTING:
+                rounds_in_vain = 0
+                repairs.balance(lambda: measure(broker, config.worker.priorities, sleep))
+                if len(repairs.done) == done_before:
+                    break
+        found = check_twice(broker, config, sleep)
     return _report(found, repairs.done, is_repair=True)
+
+
+def _repair_jobs(found: Discrepancy, repairs: Repairs) -> None:
+    lost = list(found.lost.values())
+    repairs.repair_jobs(found.silent, lost, found.unrecorded, found.unrecorded_in_queues, found.excess)
+    if found.is_complete:
+        # Not before: a file must not be enqueued again for a job that can still be restored.
+        repairs.enqueue(found.lost_files)
 
 
 def check_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Discrepancy:

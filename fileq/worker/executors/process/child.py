@@ -39,6 +39,7 @@ from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.descendants import children_of, end_children, has_children
+from fileq.worker.executors.process.descriptors import identity
 from fileq.worker.executors.process.messages import (
     EXIT_STREAM_LOST,
     HEADER,
@@ -49,6 +50,7 @@ from fileq.worker.executors.process.messages import (
     decode_task,
     framed,
 )
+from fileq.worker.executors.process.output_pipe import OutputPipe
 from fileq.worker.executors.process.prctl import adopt_orphans, die_with_parent, set_name
 from fileq.worker.executors.process.program import Program
 from fileq.worker.executors.protocol import Run
@@ -80,12 +82,15 @@ class Child:
     """Receives, runs and answers tasks. `spared` are processes that importing the handlers started: no task left them
     behind, so they are not killed."""
 
-    def __init__(self, stream: int, run: Run, spared: Collection[int] = ()) -> None:
+    def __init__(
+        self, stream: int, run: Run, spared: Collection[int] = (), *, output: OutputPipe | None = None
+    ) -> None:
         self._stream = stream
         self._run = run
         self._spared = frozenset(spared)
+        self._output = output
         self._pid = os.getpid()
-        self._identity = _identity(stream)
+        self._identity = identity(stream)
         self._inbox = bytearray()
         self._cancelled: LazyEvent | None = None  # of the task that runs
         self._was_woken = False
@@ -96,6 +101,8 @@ class Child:
 
     def serve(self) -> NoReturn:
         try:
+            if self._output is not None:
+                self._output.install()
             self._set_signal_handlers()
             os.write(self._stream, READY)
             while True:
@@ -112,7 +119,8 @@ class Child:
             self._end_leftovers()
         self._set_signal_handlers()
         flush_output()
-        self._send(_message(number, ran))
+        has_output = self._output is not None and self._output.end_task(number)
+        self._send(_message(number, ran, has_output=has_output))
 
     def _run_task(self, task: Task) -> Ran:
         cancelled = self._cancelled = LazyEvent()
@@ -149,7 +157,7 @@ class Child:
             inbox += block
 
     def _send(self, message: bytearray) -> None:
-        if _identity(self._stream) != self._identity:
+        if identity(self._stream) != self._identity:
             os._exit(EXIT_STREAM_LOST)
         left = memoryview(message)
         while left:
@@ -179,7 +187,7 @@ class Child:
     def _has_cancellation(self) -> bool:
         """Read the stream without waiting. While a task runs, only cancellations arrive on it."""
         inbox = self._inbox
-        if _identity(self._stream) == self._identity:
+        if identity(self._stream) == self._identity:
             poll = select.poll()
             poll.register(self._stream, select.POLLIN)
             if poll.poll(0):
@@ -198,25 +206,16 @@ def _resource_tracker() -> set[int]:
     return set() if pid is None else {pid}
 
 
-def _message(number: int, ran: Ran) -> bytearray:
+def _message(number: int, ran: Ran, *, has_output: bool = False) -> bytearray:
     """The outcome as a message. An outcome that can't be sent becomes a failure that says why."""
     try:
-        message = framed(number, ran)
+        message = framed(number, ran, has_output=has_output)
     except (UnicodeEncodeError, msgspec.EncodeError, TypeError, ValueError) as error:
-        return framed(number, failed(error))
+        return framed(number, failed(error), has_output=has_output)
     if len(message) > MAX_OUTCOME_BYTES:
         text = f"its outcome has {len(message)} bytes; {MAX_OUTCOME_BYTES} can be sent"
-        return framed(number, Failed(text, "OutcomeTooLong"))
+        return framed(number, Failed(text, "OutcomeTooLong"), has_output=has_output)
     return message
-
-
-def _identity(fd: int) -> tuple[int, int] | None:
-    """Device and inode of an open descriptor, unique also for sockets; None if it is closed."""
-    try:
-        status = os.fstat(fd)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def set_line_buffering() -> None:
@@ -226,22 +225,25 @@ def set_line_buffering() -> None:
 
 
 def flush_output() -> None:
-    """Write what a handler printed without a newline. stderr has no buffer; a handler may have replaced stdout."""
+    """Write what a handler printed without a newline. A handler may have replaced both."""
     with contextlib.suppress(Exception):
         sys.stdout.flush()
+    with contextlib.suppress(Exception):
+        sys.stderr.flush()
 
 
 def main() -> NoReturn:
     """A child in a fresh interpreter, for handlers that can't be forked because importing them started threads."""
-    stream, program_fd, server_pid = map(int, sys.argv[1:])
-    sys.argv[1:] = []
-    for fd in (stream, program_fd):
+    stream, program_fd, server_pid = map(int, sys.argv[1:4])
+    output = OutputPipe(int(sys.argv[4]), bytes.fromhex(sys.argv[5])) if len(sys.argv) > 4 else None
+    for fd in (stream, program_fd, *map(int, sys.argv[4:5])):
         os.set_inheritable(fd, False)
+    sys.argv[1:] = []
     become_child(server_pid)
     set_line_buffering()
     try:
         run = read_program(program_fd).load()
-        Child(stream, run, children_of(os.getpid())).serve()
+        Child(stream, run, children_of(os.getpid()), output=output).serve()
     except ConfigError as error:
         print(error, file=sys.stderr)
     except BaseException:

@@ -15,9 +15,11 @@ import socket
 import msgspec
 
 from fileq.handlers.task import Ran, Task
+from fileq.worker.executors.process.child_output import ChildOutput
 from fileq.worker.executors.process.messages import (
     HEADER,
     MAX_OUTCOME_BYTES,
+    OUTPUT_IS_LEFT,
     READ_SIZE,
     WAKE_SIGNAL,
     decode_ran,
@@ -47,6 +49,8 @@ class ChildHandle:
         "is_ready",
         "kill_at_s",
         "outbox",
+        "output",
+        "output_is_left",
         "pid",
         "pidfd",
         "spawn_at_s",
@@ -65,6 +69,7 @@ class ChildHandle:
         self.spawn_at_s = 0.0  # when the next child may be requested
         self.failed_starts = 0  # children in a row that ended before they were given a task
         self.outbox: bytes | memoryview = b""
+        self.output: ChildOutput | None = None
         self._reset()
 
     @property
@@ -109,7 +114,10 @@ class ChildHandle:
             raise UnsendableTask(f"can't be sent to a child process: {error!r}") from error
         self.task = task
         self.task_number = number
+        if self.output is not None:
+            self.output.begin(task)
         self.stop_request = StopRequest.NONE
+        self.output_is_left = False
         self.kill_at_s = kill_at_s
         return self._send(message)
 
@@ -123,6 +131,12 @@ class ChildHandle:
             return True  # the child has ended, and the fork server reports how
         finally:
             self.wake()
+
+    def with_output(self, ran: Ran) -> Ran:
+        """The outcome of the task with what its handler printed. `output_is_left`: the pipe must be read for it."""
+        if self.output is None:
+            return ran
+        return self.output.finish(ran, self.task_number, reads=self.output_is_left)
 
     def flush(self) -> bool:
         """Send what is left in the outbox; False while more is left."""
@@ -153,6 +167,9 @@ class ChildHandle:
             inbox = self.inbox
         if len(inbox) >= HEADER.size:
             length, number = HEADER.unpack_from(inbox)
+            if length >= OUTPUT_IS_LEFT:
+                length -= OUTPUT_IS_LEFT
+                self.output_is_left = True
             size = HEADER.size + length
             if not length:
                 self._set_ready(number, len(inbox))
@@ -182,12 +199,16 @@ class ChildHandle:
             self.stream.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
+        if self.output is not None:
+            self.output.close()
         self._reset()
 
     def _reset(self) -> None:
         self.stream = None
         self.child = self.task_number = 0
         self.fd = self.pidfd = self.pid = -1
+        self.output = None
+        self.output_is_left = False
         self.is_ready = False
         self.was_task_read = True
         self.inbox = bytearray()

@@ -22,6 +22,7 @@ from fileq.core.process_events import (
     ProcessAbandoned,
 )
 from fileq.worker.executors.process.child_handle import NEVER_S, ChildHandle
+from fileq.worker.executors.process.child_output import OutputReader
 from fileq.worker.executors.process.fork_server_client import ForkServerClient
 from fileq.worker.executors.process.messages import (
     EXIT_STREAM_LOST,
@@ -44,7 +45,9 @@ class ChildPool:
     """After construction the handlers are imported and the children requested. Raises ConfigError if the handlers
     can't be imported."""
 
-    def __init__(self, handles: Sequence[ChildHandle], program: Program, emit: Emit) -> None:
+    def __init__(
+        self, handles: Sequence[ChildHandle], program: Program, emit: Emit, *, captures_output: bool = False
+    ) -> None:
         self._handles = handles
         self._program = program
         self._emit = emit
@@ -58,9 +61,11 @@ class ChildPool:
         self._is_stopped = self._is_closed = False
         self.by_fd: dict[int, ChildHandle] = {}
         self.epoll = select.epoll()
+        self._outputs: OutputReader | None = None
         self._server = ForkServerClient(program)
         try:
             self._server.load()
+            self._outputs = OutputReader(emit) if captures_output else None
         except BaseException:
             self.close()
             raise
@@ -138,6 +143,8 @@ class ChildPool:
                 self._emit(ProcessAbandoned())
         for handle in self._handles:
             handle.discard_child()
+        if self._outputs is not None:
+            self._outputs.close()
         self.epoll.close()
 
     def _request_children(self, now_s: float) -> None:
@@ -156,9 +163,13 @@ class ChildPool:
     def _request_child(self, handle: ChildHandle) -> bool:
         self._last_child = self._last_child % (NUMBER_LIMIT - 1) + 1
         with handle.open_stream(self._last_child) as child_end:
-            if not self._server.spawn(handle.child, child_end.fileno()):
-                handle.discard_child()
-                return False
+            handle.output = output = self._outputs.open() if self._outputs is not None else None
+            is_requested = self._server.spawn(handle.child, child_end.fileno(), output)
+        if output is not None:
+            output.close_child_end()
+        if not is_requested:
+            handle.discard_child()
+            return False
         self._pending.add(handle.child)
         self._by_child[handle.child] = self.by_fd[handle.fd] = handle
         self.epoll.register(handle.fd, select.EPOLLIN)

@@ -38,7 +38,10 @@ CHECK_MEMORY_EVERY_S = 0.2
 
 
 class ProcessExecutor:
-    """After construction the handlers are imported. Raises ConfigError if they can't be."""
+    """After construction the handlers are imported. Raises ConfigError if they can't be.
+
+    With `captures_output`, what handlers print becomes events, and failed outcomes have the end of it. Without it the
+    handlers print to the stderr of this process."""
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class ProcessExecutor:
         max_memory: int | None = None,
         emit: Emit = ignore,
         cancel_grace_s: float = CANCEL_GRACE_S,
+        captures_output: bool = False,
     ) -> None:
         self._max_memory = max_memory
         self._cancel_grace_s = cancel_grace_s
@@ -58,7 +62,7 @@ class ProcessExecutor:
         self._is_quitting = self._is_closed = False
         self._due_s = 0.0  # a lower bound for the time of the next timed work
         self._memory_check_s = NEVER_S
-        self._pool = ChildPool(self._handles, program, emit)
+        self._pool = ChildPool(self._handles, program, emit, captures_output=captures_output)
 
     def fileno(self) -> int:
         return self._pool.epoll.fileno()
@@ -181,6 +185,7 @@ class ProcessExecutor:
 
     def _finish(self, handle: ChildHandle, request: StopRequest, ran: Ran) -> None:
         task = handle.task
+        ran = handle.with_output(ran)
         self._clear_task(handle)
         if task is not None:
             self._ended.append((task, outcome_after(request, ran)))
@@ -192,6 +197,7 @@ class ProcessExecutor:
 
     def _kill_and_finish(self, handle: ChildHandle, ran: Ran) -> None:
         if handle.is_running:
+            handle.output_is_left = True  # perhaps: its last words count
             self._finish(handle, handle.stop_request, ran)
         self._replace(handle)
 

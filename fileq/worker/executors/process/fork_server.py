@@ -27,6 +27,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import NoReturn
 
 from fileq.core.errors import ConfigError
@@ -51,6 +52,7 @@ from fileq.worker.executors.process.messages import (
     decode_spawn,
     encode,
 )
+from fileq.worker.executors.process.output_pipe import OutputPipe
 from fileq.worker.executors.process.prctl import adopt_orphans, set_name
 from fileq.worker.executors.process.program import Program, error_line, python_command
 from fileq.worker.executors.protocol import Run
@@ -157,14 +159,17 @@ class ForkServer:
 
     def _spawn(self, run: Run) -> None:
         try:
-            message, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            message, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
         except ConnectionError:  # the worker closed it before it had read all reports
             message = b""
         if not message:
             os._exit(0)  # the worker closed the connection: PDEATHSIG kills the children, the guard all others
-        child, stream = decode_spawn(message).child, fds[0]
+        spawn = decode_spawn(message)
+        child = spawn.child
         try:
-            pid = self._fork(stream, run) if _has_one_thread() else self._start_interpreter(stream)
+            pid = (
+                self._fork(fds, spawn.secret, run) if _has_one_thread() else self._start_interpreter(fds, spawn.secret)
+            )
             pidfd = os.pidfd_open(pid)
         except OSError as error:
             self._send(NotSpawned(child, error_line(error)))
@@ -174,9 +179,10 @@ class ForkServer:
             self._send(Spawned(child, pid), pidfd)
             os.close(pidfd)
         finally:
-            os.close(stream)
+            for fd in fds:
+                os.close(fd)
 
-    def _fork(self, stream: int, run: Run) -> int:
+    def _fork(self, fds: Sequence[int], secret: bytes, run: Run) -> int:
         flush_output()
         server_pid = os.getpid()
         pid = os.fork()
@@ -189,15 +195,18 @@ class ForkServer:
             self._control.close()
             for fd in (self._guard, self._wake, self._wake_end, self._program_fd):
                 os.close(fd)
-            Child(stream, run).serve()
+            stream, *output = fds
+            Child(stream, run, output=OutputPipe(output[0], secret) if output else None).serve()
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(1)
 
-    def _start_interpreter(self, stream: int) -> int:
-        command = python_command("fileq.worker.executors.process.child", stream, self._program_fd, os.getpid())
-        for fd in (stream, self._program_fd):
+    def _start_interpreter(self, fds: Sequence[int], secret: bytes) -> int:
+        stream, *output = fds
+        more = (output[0], secret.hex()) if output else ()
+        command = python_command("fileq.worker.executors.process.child", stream, self._program_fd, os.getpid(), *more)
+        for fd in (*fds, self._program_fd):
             os.set_inheritable(fd, True)
         try:
             return os.posix_spawn(command[0], command, os.environ)

@@ -18,6 +18,7 @@ import msgspec
 
 from fileq.core.errors import ConfigError
 from fileq.core.units import format_duration
+from fileq.worker.executors.process.child_output import ChildOutput
 from fileq.worker.executors.process.messages import (
     MAX_PACKET_BYTES,
     ForkServerEnded,
@@ -81,10 +82,12 @@ class ForkServerClient:
                 return
         raise ConfigError(f"the handlers can't be loaded: the process that imports them {self.cause}")
 
-    def spawn(self, child: int, stream: int) -> bool:
-        """Request a child that gets this end of a stream; False if the request can't be sent now."""
+    def spawn(self, child: int, stream: int, output: ChildOutput | None = None) -> bool:
+        """Request a child that gets this end of a stream, and the other end of this output pipe; False if the request
+        can't be sent now."""
+        fds, secret = ([stream, output.child_end], output.secret) if output is not None else ([stream], b"")
         try:
-            socket.send_fds(self._control, [encode(Spawn(child))], [stream], socket.MSG_NOSIGNAL)
+            socket.send_fds(self._control, [encode(Spawn(child, secret))], fds, socket.MSG_NOSIGNAL)
         except OSError:
             return False
         return True

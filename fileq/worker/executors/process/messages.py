@@ -4,9 +4,10 @@ Worker ↔ child: a stream. Each message is a header (length of the body, number
     worker → child   Task                 run it; the next one is sent only after the outcome of this one
                      empty body           stop the task of that number; WAKE_SIGNAL is sent as well
     child → worker   empty body, number 0 the child is ready
-                     Ran                  the outcome of the task of that number
+                     Ran                  the outcome of the task of that number. If OUTPUT_IS_LEFT is set in the
+                                          length, the output pipe holds output of the task and its end
 Worker ↔ fork server: packets of one message each, with descriptors attached.
-    worker → server  Spawn + the child's end of its stream
+    worker → server  Spawn + the child's end of its stream and, if its output is captured, of its output pipe
     server → worker  HandlersLoaded first; Spawned + a pidfd, or NotSpawned, for each Spawn; Exited for each child that
                      ended; ForkServerEnded last, sent by the guard
 """
@@ -23,6 +24,7 @@ from fileq.handlers.task import Ran, Task
 
 HEADER = struct.Struct("<II")
 MAX_OUTCOME_BYTES = 16 << 20
+OUTPUT_IS_LEFT = 1 << 31  # no length has this bit
 READ_SIZE = 1 << 16
 NUMBER_LIMIT = 1 << 32  # numbers of tasks and children are unsigned 32-bit integers
 READY = HEADER.pack(0, 0)
@@ -38,7 +40,10 @@ _encoder = msgpack.Encoder()
 
 
 class Spawn(Struct, frozen=True, tag=True):
+    """`secret` is that of the marks in the output pipe."""
+
     child: int
+    secret: bytes = b""
 
 
 class HandlersLoaded(Struct, frozen=True, tag=True):
@@ -76,11 +81,12 @@ decode_spawn = msgpack.Decoder(Spawn).decode
 encode = _encoder.encode
 
 
-def framed(number: int, body: Task | Ran) -> bytearray:
+def framed(number: int, body: Task | Ran, *, has_output: bool = False) -> bytearray:
     """One message of the stream, header included."""
     message = bytearray(HEADER.size)
     _encoder.encode_into(body, message, HEADER.size)
-    HEADER.pack_into(message, 0, len(message) - HEADER.size, number)
+    length = len(message) - HEADER.size
+    HEADER.pack_into(message, 0, length | OUTPUT_IS_LEFT if has_output else length, number)
     return message
 
 

@@ -1,0 +1,48 @@
+"""The ledger's part of the SQLite broker's hot path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from fileq.brokers.sqlite.rows import decode_ledger_entry, find_ledger_entries
+from fileq.brokers.sqlite.store import SqliteStore
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork
+from fileq.brokers.types import LedgerEntry
+
+_LEDGER_PAGE = 500
+
+
+class SqliteLedger:
+    _store: SqliteStore
+
+    def lookup(self, paths: Sequence[bytes]) -> list[LedgerEntry | None]:
+        with self._store.snapshot() as (db, _):
+            found = find_ledger_entries(db, paths)
+        return [found.get(path) for path in paths]
+
+    def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
+        first, comparison = under, ">="
+        while True:
+            sql = f"SELECT path, entry FROM ledger WHERE path {comparison} ? ORDER BY path LIMIT ?"
+            with self._store.snapshot() as (db, _):
+                page = db.execute(sql, (first, _LEDGER_PAGE)).fetchall()
+            for path, entry in page:
+                if not path.startswith(under):
+                    return
+                yield path, decode_ledger_entry(entry)
+            if not page:
+                return
+            first, comparison = page[-1][0], ">"
+
+    def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
+        if not changes:
+            return []
+        with self._store.unit_of_work() as work:
+            return [_update_entry(work, *change) for change in changes]
+
+
+def _update_entry(work: UnitOfWork, path: bytes, was: LedgerEntry, becomes: LedgerEntry | None) -> bool:
+    if work.ledger.entry(path) != was:
+        return False
+    work.ledger.replace(path, becomes)
+    return True

@@ -1,0 +1,162 @@
+"""What a handler prints in a child process: events while it runs, and the tail in the record of a failed attempt."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fileq.core.job import State
+from tests.support.program import Program, run
+from tests.support.worker_setup import WorkerSetup
+
+MODULE = r"""
+import logging, os, subprocess, sys, time
+import fileq
+
+log = logging.getLogger("parser")
+
+
+@fileq.handler(type="speaks", max_retries=0)
+def speaks(job, context):
+    print("to stdout\x1b[31m")
+    print("to stderr", file=sys.stderr)
+    log.info("page %d", 3)
+    log.error("no pages")
+    subprocess.run(["echo", "from a program"])
+    context.log.info("own.event")
+    print("no newline", end="")
+    raise ValueError("broken")
+
+
+@fileq.handler(type="configures", max_retries=0)
+def configures(job, context):
+    logging.basicConfig(level=logging.DEBUG, format="%(levelname)s|%(message)s", force=True)
+    log.debug("fine")
+    log.warning("once")
+    raise ValueError("broken")
+
+
+@fileq.handler(type="dies", max_retries=0)
+def dies(job, context):
+    print("last words", flush=True)
+    os._exit(3)
+
+
+@fileq.handler(type="hangs", max_retries=0, timeout=1.0)
+def hangs(job, context):
+    print("before the loop")
+    time.sleep(60)
+
+
+@fileq.handler(type="succeeds")
+def succeeds(job, context):
+    print("fine " + job.id)
+
+
+@fileq.handler(type="complains", max_retries=0)
+def complains(job, context):
+    print("wrong " + job.id)
+    raise ValueError("broken")
+
+
+@fileq.handler(type="floods", max_retries=0)
+def floods(job, context):
+    for _ in range(300):
+        os.write(1, b"x" * 99 + b"\n" + b"y" * 65436 + b"\n")
+    print("the end")
+    raise ValueError("broken")
+"""
+
+
+def started(setup: WorkerSetup, **settings: object) -> Program:
+    (setup.directory / "speaking.py").write_text(MODULE)
+    return setup.worker(count=1, handlers='[{type: unused, use: "speaking:complains"}]', max_recoveries=0, **settings)
+
+
+def shown(setup: WorkerSetup, id: str, *options: str) -> Any:
+    answer = run("show", id, *options, cwd=setup.directory, settings=setup.settings).stdout
+    return json.loads(answer) if options else answer
+
+
+def test_printed_lines_are_events_and_the_failed_attempt_keeps_them(each_setup: WorkerSetup) -> None:
+    program = started(each_setup)
+    each_setup.enqueue("speaks", "job-1")
+    each_setup.wait_for(State.DEAD, ["job-1"])
+    program.wait_for("job.dead")
+    lines = program.events("handler.printed")
+    assert [(line["text"], line["level"], line.get("logger")) for line in lines] == [
+        ("to stdout\x1b[31m", "info", None),
+        ("to stderr", "info", None),
+        ("page 3", "info", "parser"),
+        ("no pages", "error", "parser"),
+        ("from a program", "info", None),
+        ("no newline", "info", None),
+    ]
+    assert {(line["job_id"], line["type"]) for line in lines} == {("job-1", "speaks")}
+    assert len(program.events("own.event")) == 1
+    history = shown(each_setup, "job-1", "--json")
+    texts = [line["text"] for line in lines]
+    assert history["attempts"][0]["output"].splitlines() == texts
+    assert history["job"]["output"].splitlines() == texts
+    readable = shown(each_setup, "job-1")
+    assert "no pages" in readable
+    assert "\x1b[31m" not in readable
+    listed = run("dlq", "list", "--json", cwd=each_setup.directory, settings=each_setup.settings).stdout
+    assert json.loads(listed)["jobs"][0]["output"].splitlines() == texts
+
+
+@pytest.mark.parametrize(
+    ("type", "output"),
+    [("configures", "DEBUG|fine\nWARNING|once"), ("dies", "last words"), ("hangs", "before the loop")],
+)
+def test_the_tail_is_kept_however_the_attempt_ends(setup: WorkerSetup, type: str, output: str) -> None:
+    started(setup)
+    setup.enqueue(type, "job-1")
+    setup.wait_for(State.DEAD, ["job-1"])
+    assert [attempt.output for attempt in setup.record("job-1").attempts] == [output]
+
+
+def test_tasks_of_one_child_are_not_mixed_up_and_a_completed_job_keeps_nothing(setup: WorkerSetup) -> None:
+    program = started(setup, circuit_breaker__enabled="false")
+    ids = [f"job-{n}" for n in range(20)]
+    for number, id in enumerate(ids):
+        setup.enqueue("complains" if number % 2 else "succeeds", id)
+    setup.wait_ended(ids)
+    outputs = [setup.record(id).attempts[0].output for id in ids]
+    assert outputs == [f"wrong {id}" if n % 2 else "" for n, id in enumerate(ids)]
+    program.wait_for("handler.printed", count=len(ids))
+    assert all(line["text"].endswith(f" {line['job_id']}") for line in program.events("handler.printed"))
+
+
+def test_a_flood_is_bounded_and_counted(setup: WorkerSetup) -> None:
+    program = started(setup)
+    setup.enqueue("floods", "job-1")
+    setup.wait_for(State.DEAD, ["job-1"])
+    output = setup.record("job-1").attempts[0].output
+    assert output.endswith("\nthe end")
+    assert len(output.encode()) <= 8192
+    program.wait_for("job.dead")
+    lines = program.events("handler.printed")
+    skipped = sum(line["lines"] for line in program.events("handler.output_skipped"))
+    assert len(lines) + skipped == 601
+    assert max(len(line["text"]) for line in lines) == 4097
+
+
+def test_what_a_command_prints_is_logged_and_kept(setup: WorkerSetup) -> None:
+    route = '{type: shell, command: [sh, -c, "echo out; echo err >&2; exit 3"], max_retries: 0}'
+    program = setup.worker(count=1, handlers=f"[{route}]")
+    setup.enqueue("shell", "job-1")
+    setup.wait_for(State.DEAD, ["job-1"])
+    assert sorted(setup.record("job-1").attempts[0].output.splitlines()) == ["err", "out"]
+    assert sorted(line["text"] for line in program.events("handler.printed")) == ["err", "out"]
+
+
+def test_without_capture_handlers_print_to_stderr_of_the_worker(setup: WorkerSetup) -> None:
+    program = started(setup, capture_output="false")
+    setup.enqueue("complains", "job-1")
+    setup.wait_for(State.DEAD, ["job-1"])
+    assert "wrong job-1\n" in program.text()
+    assert "handler.printed" not in program.text()
+    assert setup.record("job-1").attempts[0].output == ""
