@@ -153,12 +153,12 @@ class Deferrals:
         return len(first) + owed
 
     def is_any_waiting(self, reason: str) -> bool:
-        """Whether a job of this reason waits for its time."""
-        now_s = self._monotonic()
+        """Whether a job of this reason waits for its time, or has just come back and may be deferred again."""
+        since_s = self._monotonic() - SHORTEST_S
         with self._lock:
             state = self._reasons.get(reason)
             return state is not None and (
-                state.under_way > 0 or any(due > now_s for due in reversed(state.due_s.values()))
+                state.under_way > 0 or any(due > since_s for due in reversed(state.due_s.values()))
             )
 
     def next_page(self) -> list[str]:

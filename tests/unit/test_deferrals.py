@@ -172,3 +172,11 @@ def test_a_planned_release_happens_at_its_time_and_the_loop_waits_no_longer(setu
     assert setup.released() == ["a", "b"]
     setup.clocks.advance(9)
     assert setup.released() == ["a", "b"], "the second plan was dropped"
+
+
+def test_a_reason_has_waiting_jobs_until_a_while_after_the_last_one_came_back(setup: Setup) -> None:
+    setup.defer("a", "b", wait_s=1.0)
+    setup.clocks.advance(1.5)
+    assert setup.deferrals.is_any_waiting(REASON), "it may be deferred again"
+    setup.clocks.advance(1)
+    assert not setup.deferrals.is_any_waiting(REASON)
