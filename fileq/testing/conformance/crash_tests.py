@@ -136,8 +136,18 @@ def discard(process: Process) -> None:
     process.broker.discard([(id_of(raw), raw)])
 
 
+def move_file(process: Process) -> None:
+    """What a worker reports after it moved the file of an ended job."""
+    assert process.broker.relocate([("a", b"/moved/a")]) == [True]
+
+
 SEQUENCES: dict[str, list[Step]] = {
     "complete": [start, produce, claim_job, renew, settle_by(complete), leave],
+    "complete and move its file": [start, produce, claim_job, settle_by(complete), move_file, leave],
+    "bury, move its file and revive": [
+        *(start, produce, claim_job, settle_by(burial), move_file, revive, claim_job, settle_by(complete), move_file),
+        leave,
+    ],
     "complete and go on": [start, produce, claim_job, settle_and_claim_next(complete), leave],
     "of a limited route": [
         *(start, produce, claim_job, admit, settle_by(failed), time_passes, promote, claim_job, admit, renew),
