@@ -24,6 +24,12 @@ ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("admin", "status"): ("admin", "stats"),
     ("admin", "dlq", "clear"): ("admin", "purge-dlq"),
 }
+# Commands of other programs, and what fileq has instead.
+_INSTEAD = {
+    "retry": "'fileq dlq retry ID' runs a dead job again; ",
+    "logs": "'fileq events' follows the jobs; the log of a worker goes to its stderr; ",
+    "log": "'fileq events' follows the jobs; the log of a worker goes to its stderr; ",
+}
 _CHOICE = re.compile(r"invalid choice: (.*) \(choose from (.*)\)$")
 _TAKE_A_VALUE = ("--config", "--set")
 
@@ -128,7 +134,8 @@ def _no_command(found: CommandWords, known: Sequence[Command]) -> str:
     following = list(dict.fromkeys(name[len(words)] for name in listed if name[: len(words)] == words))
     if found.tail:
         short = [] if words else [name[1] for name in listed if name[0] == "admin"]
-        meant = nearest(found.tail[0], [*following, *short])
+        instead = _INSTEAD.get(found.tail[0], "") if words in ((), ("admin",)) else ""
+        meant = instead or nearest(found.tail[0], [*following, *short])
         return f"unknown command {' '.join((*words, found.tail[0]))!r}; {meant}{advice}"
     unknown = [option for option in found.options if option.startswith("-") and option not in _TAKE_A_VALUE]
     if unknown and not words:

@@ -8,6 +8,7 @@ job is enqueued completely or not at all; repeated with the same --id, the comma
 from __future__ import annotations
 
 import os
+import shlex
 import time
 import uuid
 from collections.abc import Sequence
@@ -208,6 +209,9 @@ class _Files:
             raise ConfigError(f"{name!r} can't be enqueued: it is a directory; name the files in it")
         refused = check_file(where, self._roots)
         if isinstance(refused, Failed):
+            if refused.kind == "OutsideRoots" and any(where.startswith(dir + b"/") for dir in self._paths.folders):
+                again = f"fileq reprocess --match {shlex.quote(os.path.basename(name))}"
+                raise ConfigError(f"{refused.error}; worker.after moves files there; to process it again use '{again}'")
             if refused.kind == "OutsideRoots":
                 raise ConfigError(f"{refused.error}; move the file there or add its directory to worker.allowed_roots")
             raise ConfigError(f"{name!r} can't be enqueued: {_ADVICE.get(refused.kind, refused.error)}")

@@ -70,7 +70,8 @@ def _task(routes: Routes, paths: Paths, path: str, announce: Callable[[str], Non
     try:
         size = os.stat(where).st_size
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path!r} can't be read: {getattr(error, 'strerror', None) or error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path!r} can't be read: {reason}{_moved(paths, where)}") from error
     roots, relative = paths.roots, paths.relative(where)
     is_outside = not any(where.startswith(root.rstrip(b"/") + b"/") for root in roots)
     if is_outside:
@@ -88,6 +89,14 @@ def _task(routes: Routes, paths: Paths, path: str, announce: Callable[[str], Non
         announce(f"note: the file is outside of {shown}; it is tried as if it were directly below")
     timeout_s = routes[number].timeout
     return Task(ClaimKey("try", 0), encode(job), number, where, roots, attempt=1, timeout_s=timeout_s)
+
+
+def _moved(paths: Paths, where: bytes) -> str:
+    """Names the file of the same path in a directory that worker.after moves files to, if there is one."""
+    relative = os.fsencode(paths.relative(where))
+    places = (os.path.join(folder, relative) for folder in paths.folders if not relative.startswith(b"/"))
+    found = next((place for place in places if place != where and os.path.isfile(place)), None)
+    return f"; a worker may have moved it to {os.fsdecode(found)!r}" if found is not None else ""
 
 
 def _outcome(executor: ProcessExecutor) -> TaskOutcome:

@@ -182,8 +182,14 @@ def _as_yaml(path: str, value: str) -> tuple[tuple[str, ...], str]:
     problems: list[str] = []
     node = from_text(path, value, Origin("--set"), problems).at(path)
     if node is None or not isinstance(node.value, list | dict):
-        raise ConfigError(problems or f"{path} must be a list or a mapping, such as [a, b] or {{a: b}}")
+        form = f"{path} must be a list or a mapping, such as [a, b] or {{a: b}}"
+        raise ConfigError(problems or f"{form}{_keys_below(path)}")
     return parts, to_yaml(node.to_plain())
+
+
+def _keys_below(path: str) -> str:
+    keys = [key for key in every_key() if key.rpartition(".")[0] == path]
+    return f"; its keys are {', '.join(keys)}" if keys else ""
 
 
 def _parsed(text: str) -> Any:

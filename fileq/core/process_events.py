@@ -53,12 +53,16 @@ class BrokerRefused(Event, frozen=True):
 
 
 class ConfigReloaded(Event, frozen=True):
-    """After SIGHUP: handlers were imported again, `changed` is in use now, `needs_restart` is not."""
+    """After SIGHUP: `handlers` were imported again, `changed` is in use now, `needs_restart` is not.
+
+    A process without a worker has no `routes` and `handlers`."""
 
     name = "config.reloaded"
 
     changed: list[str]
     needs_restart: list[str]
+    routes: int | None
+    handlers: list[str] | None
 
 
 class ConfigRefused(Event, frozen=True):
@@ -180,9 +184,11 @@ class RoleStarted(Event, frozen=True):
 
 
 class RoleStopping(Event, frozen=True):
-    """A signal to stop was received."""
+    """The role stops because of `signal`, for example SIGTERM; without it, because of a fatal error."""
 
     name = "role.stopping"
+
+    signal: str | None
 
 
 class RoleStopped(Event, frozen=True):

@@ -117,6 +117,11 @@ class Routes:
     def __getitem__(self, number: int) -> BoundRoute:
         return self._routes[number]
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the routes, each once."""
+        return list(dict.fromkeys(route.name for route in self))
+
     def __iter__(self) -> Iterator[BoundRoute]:
         return iter(self._routes)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fileq.config import Loaded
+from fileq.handlers.routes import Routes
 from fileq.runtime.service import Service
 from fileq.runtime.worker_build import WorkerParts
 from fileq.runtime.worker_service import WorkerService
@@ -29,6 +30,11 @@ class LiveWorker:
         """Old workers that still finish jobs."""
         self._retired = [service for service in self._retired if service.is_alive]
         return self._retired
+
+    @property
+    def routes(self) -> Routes:
+        """The routes of the current worker."""
+        return self._parts.routes
 
     def replace(self, loaded: Loaded) -> None:
         """Raises ConfigError, and changes nothing, if the handlers can't be loaded."""

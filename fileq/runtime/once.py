@@ -141,7 +141,7 @@ class _Run:
                 self._fatal.wake_with(signals.end_wait)
                 self.is_interrupted = signals.wait()
                 if self.is_interrupted:
-                    self._emit(RoleStopping())
+                    self._emit(RoleStopping(signals.last_name))
                 self._is_stopping.set()
                 if self._producer is not None:
                     self._producer.wake.set()

@@ -42,4 +42,12 @@ class Reloader:
             self._emit(ConfigRefused(problems, "the old configuration stays in use"))
             return
         self.loaded = loaded
-        self._emit(ConfigReloaded(changed_keys(old, config), changed_keys(config, new)))
+        routes = self._worker.routes if self._worker is not None else None
+        self._emit(
+            ConfigReloaded(
+                changed_keys(old, config),
+                changed_keys(config, new),
+                routes=len(routes) if routes is not None else None,
+                handlers=routes.names if routes is not None else None,
+            )
+        )

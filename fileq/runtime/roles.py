@@ -175,7 +175,7 @@ def run_until_signal(
             fatal.wake_with(signals.end_wait)
             signals.wait()
             signals.on_hangup = None
-            emit(RoleStopping())
+            emit(RoleStopping(signals.last_name))
             services = [*reloader.retired, *services]
             if fatal.error is not None:
                 for service in services:
@@ -195,7 +195,7 @@ def _started(services: Sequence[Service], loaded: Loaded, broker: FullBroker, ro
         directory=loaded.config.producer.scan_dir,
         broker=broker.kind,
         routes=len(routes) if routes is not None else None,
-        handlers=list(dict.fromkeys(route.name for route in routes)) if routes is not None else None,
+        handlers=routes.names if routes is not None else None,
         services=[service.name for service in services],
     )
 

@@ -28,6 +28,7 @@ class StopSignals:
 
     def __init__(self, *, reloads: bool = False) -> None:
         self.on_hangup: Callable[[], None] | None = None
+        self.last_name: str | None = None  # of the signal that ended the last wait()
         self._numbers: tuple[signal.Signals, ...] = STOP_SIGNALS
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             self._numbers = (*STOP_SIGNALS, signal.SIGHUP)
@@ -43,7 +44,8 @@ class StopSignals:
         while (received := self._reader.recv(1)) == self._hangup:
             if self.on_hangup is not None:
                 self.on_hangup()
-        return received != _END_WAIT
+        self.last_name = signal.Signals(received[0]).name if received != _END_WAIT else None
+        return self.last_name is not None
 
     def end_wait(self) -> None:
         """Makes wait() return False. Any thread may call it."""

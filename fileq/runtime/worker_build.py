@@ -34,6 +34,7 @@ class WorkerParts(Struct, frozen=True):
     services: list[Service]
     breakers: Breakers
     roots: RootsWatch
+    routes: Routes
 
 
 def build_worker(
@@ -78,7 +79,7 @@ def build_worker(
         Loop("deferred", release.turn, emit=without_outages(emit), longest_pause_s=pause_s, wake=deferrals.wake),
     ]
     roots.start()
-    return WorkerParts(service, [service, *loops], breakers, roots)
+    return WorkerParts(service, [service, *loops], breakers, roots, routes)
 
 
 def _stuck_s(config: Config) -> float:

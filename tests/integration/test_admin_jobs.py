@@ -257,7 +257,7 @@ def test_a_waiting_job_leaves_its_queue_and_a_running_one_is_requested_to_stop(s
     ]
     assert (places_of(shell, "wait"), places_of(shell, "stay")) == (["cancelled"], ["low"])
     assert record_of(shell, "run").is_cancel_requested
-    assert "is running; its worker stops it within 10 s" in shell.run("cancel", "run")
+    assert "is running; its worker sets context.cancelled within 10 s" in shell.run("cancel", "run")
     assert shell.broker.census().drift == 0
 
 

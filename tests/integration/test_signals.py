@@ -32,6 +32,11 @@ def test_a_signal_received_before_the_wait_ends_it() -> None:
     assert output_of("send(); print(signals.wait())") == "True"
 
 
+def test_the_signal_that_ended_the_wait_has_a_name() -> None:
+    assert output_of("send(signal.SIGHUP); signals.wait(); print(signals.last_name)") == "SIGHUP"
+    assert output_of("signals.end_wait(); signals.wait(); print(signals.last_name)") == "None"
+
+
 def test_each_signal_ends_one_wait() -> None:
     assert output_of("send(); send(signal.SIGINT); print(signals.wait(), signals.wait())") == "True True"
 

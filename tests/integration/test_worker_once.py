@@ -167,7 +167,7 @@ def test_a_signal_without_a_terminal_is_logged_and_leaves_nothing_to_recover(set
     worker = setup.worker(str(setup.inbox), "--once", role="all", wait=False, count=2, shutdown_timeout="60s")
     setup.wait_logged("start", 2)
     worker.signal(signal.SIGTERM)
-    worker.wait_for("role.stopping")
+    assert worker.wait_for("role.stopping")["signal"] == "SIGTERM"
     worker.signal(signal.SIGTERM)
     assert worker.wait(20) == 130
     assert "interrupted: completed 0, retried 0, dead 0 in" in worker.text()

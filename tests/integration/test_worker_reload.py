@@ -76,7 +76,10 @@ def test_new_handlers_are_used_and_running_jobs_finish_with_the_old_ones(reloadi
 
     wait_until(lambda: (directory / "begun").exists(), 20)
     reloading.write(NEW)
-    assert reloading.reload()["changed"] == []
+    event = reloading.reload()
+    assert event["changed"] == []
+    assert event["routes"] == len(event["handlers"])
+    assert {"app:which", "app:added"} <= set(event["handlers"])
     assert reloading.result("which", "b") == "the new one"
     assert reloading.result("added", "c") == 1
     assert reloading.program.readiness()[0] == 200
@@ -132,4 +135,5 @@ def test_a_producer_reports_what_needs_a_restart(on_sqlite: BrokerSetup, tmp_pat
         program.signal(signal.SIGHUP)
         event = program.wait_for("config.reloaded")
         assert (event["changed"], event["needs_restart"]) == ([], ["producer.max_pending"])
+        assert "handlers" not in event
         assert program.stop() == 0

@@ -31,6 +31,9 @@ def _reset(invocation: Invocation) -> int:
     print(f"workers reset {what} within {result.within_s:.0f} s")
     if not result.open:
         print("no worker reports one of them as open; 'fileq workers' lists those that are")
+        if result.route:
+            unchecked = f"the name '{printable(result.route)}' could not be checked"
+            print(f"{unchecked}: workers report only routes whose breaker is open or half-open")
     print_lines(
         f"{printable(one.host)} {one.pid}: {printable(one.route)} is {one.state}: {printable(one.error)}"
         for one in result.open

@@ -35,6 +35,9 @@ Prints each transition of a job (created, started, completed, failed, dead, reco
 when it happens, in all processes that use the broker: time in UTC, event, file or type, queue, duration, id and error.
 With --json each line is the JSON object that the broker publishes; see docs/events.md.
 
+job:started means that a worker claimed the job. A job that a limit or another obstacle holds back is claimed again from
+time to time: job:started, then job:deferred with the reason.
+
 It follows until Ctrl-C. If the broker becomes unreachable it says so on stderr and connects again; events published in
 between are not shown. A broker that is unreachable at the start is exit code 4.""",
         examples=(

@@ -193,7 +193,8 @@ deleted.""",
         description="""\
 Shows the history of a file. For every version that the ledger or a record still knows: when it was enqueued, each
 attempt with worker, duration and error, and the outcome. The path is the one that the producer uses; a relative path is
-resolved here. Exit code 1 if nothing is known about the file.""",
+resolved here. The path to which a worker moved the file (worker.after) works too. Exit code 1 if nothing is known about
+the file.""",
         examples=(("fileq trace inbox/invoice-17.pdf", "was it processed, and if not, why?"),),
         arguments=_trace_arguments,
         run=_trace,
@@ -203,9 +204,9 @@ resolved here. Exit code 1 if nothing is known about the file.""",
         words=("admin", "cancel"),
         summary="cancel waiting or running jobs",
         description="""\
-A waiting job is removed from its queue at once. A running job is stopped by its worker at the next renewal of its
-heartbeat, at most a third of worker.heartbeat_ttl later. A job that has already ended or is unknown is not changed;
-then the exit code is 1.
+A waiting job is removed from its queue at once. The worker of a running job sets context.cancelled at the next renewal
+of its heartbeat, at most a third of worker.heartbeat_ttl later, and stops a handler by force that still runs 5 s after
+that. A job that has already ended or is unknown is not changed; then the exit code is 1.
 
 With --all: every job that has not ended and meets the filters. A cancelled job can't be put back, so --all needs --yes;
 without it the command names what it would cancel and ends with exit code 2.""",

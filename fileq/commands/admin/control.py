@@ -14,6 +14,7 @@ from fileq.commands.admin.job_selection import select
 from fileq.commands.admin.stats import WorkerProcess, processes
 from fileq.core.errors import ConfigError
 from fileq.core.job import State, decode_or_none
+from fileq.worker.executors.stop_request import CANCEL_GRACE_S
 
 WOULD_CANCEL = "would_cancel"
 _UNFINISHED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED)
@@ -125,7 +126,10 @@ def describe(result: JobCancellation, within_s: float) -> str:
         case CancelResult.CANCELLED:
             return "cancelled"
         case CancelResult.REQUESTED:
-            return f"is running; its worker stops it within {within_s:.0f} s"
+            return (
+                f"is running; its worker sets context.cancelled within {within_s:.0f} s, "
+                f"and stops it by force {CANCEL_GRACE_S:.0f} s later if it still runs"
+            )
         case CancelResult.ENDED:
             if result.state in ("pending", "scheduled", "retrying"):
                 return f"is {result.state} according to its record, but was not found; run 'fileq fsck'"

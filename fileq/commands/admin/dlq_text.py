@@ -1,4 +1,5 @@
-"""Dead jobs as text: three lines for each job, so that id, file and error fit on a narrow terminal."""
+"""Dead jobs as text: three lines for each job, so that id, file and error fit on a narrow terminal; a fourth says where
+its file was moved."""
 
 from __future__ import annotations
 
@@ -35,6 +36,7 @@ def _job_lines(job: JobSummary, id: str, screen: Screen, at_ms: int) -> list[str
     return [
         f"{screen.paint(printable(id), 'bold')}  {facts}",
         f"  {cut(name, screen.width - 2, from_left=True)}",
+        *([f"  moved to {cut(printable(job.moved_to), screen.width - 11, from_left=True)}"] if job.moved_to else []),
         f"  {screen.paint(error, 'red')}",
     ]
 

@@ -32,6 +32,20 @@ def short_ids(ids: Iterable[str]) -> dict[str, str]:
     return short
 
 
+def looks_like_id(text: str) -> bool:
+    """Whether this may be an id that fileq made, or the beginning of one."""
+    return bool(_MADE.fullmatch(text) or _PREFIX.fullmatch(text))
+
+
+def advice_for_unknown(id: str) -> str:
+    """What to do about an id that no job has."""
+    if re.fullmatch(rf"(?:raw-)?[0-9a-f]{{1,{_FEWEST - 1}}}", id):
+        return f"give at least {_FEWEST} characters of the id"
+    if "/" in id or "." in id:
+        return "for a file: 'fileq trace PATH'"
+    return "see 'fileq list'"
+
+
 def _shared(one: str, other: str) -> int:
     """How many characters two ids have in common from the start."""
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

@@ -11,6 +11,7 @@ from msgspec import Struct
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
 from fileq.commands.admin.job_filter import JobFilter
+from fileq.commands.admin.job_ids import advice_for_unknown, looks_like_id
 from fileq.commands.admin.job_selection import PLACES, select, with_records
 from fileq.commands.admin.job_summary import JobHistory, JobSummary, history
 from fileq.core.errors import BrokerError, ConfigError
@@ -46,7 +47,8 @@ def show(broker: FullBroker, id: str) -> JobHistory:
     """Everything known about one job."""
     [record] = broker.records([id])
     if record is None:
-        raise BrokerError(f"job {id!r} is unknown: it never existed, or its record has expired; see 'fileq list'")
+        unknown = f"job {id!r} is unknown: it never existed, or its record has expired"
+        raise BrokerError(f"{unknown}; {advice_for_unknown(id)}")
     return history(record)
 
 
@@ -84,10 +86,11 @@ def trace(broker: FullBroker, path: bytes) -> FileTrace:
         traced.append(_version(signature or "", record.id, record, is_newest=False, is_in_ledger=False))
     shown = path.decode(errors="backslashreplace")
     if not traced:
-        raise BrokerError(
-            f"nothing is known about {shown!r}; "
-            "give its path on the producer, below producer.scan_dir, and check include_globs and exclude_globs"
-        )
+        name = os.path.basename(shown)
+        advice = "give its path on the producer, below producer.scan_dir, and check include_globs and exclude_globs"
+        if looks_like_id(name):
+            advice = f"for a job: 'fileq show {name}'; for a file: {advice}"
+        raise BrokerError(f"nothing is known about {shown!r}; {advice}")
     return FileTrace(shown, entry.missing_since_ms if entry is not None else 0, tuple(traced))
 
 
@@ -108,12 +111,15 @@ def read_signature(signature: str) -> tuple[int | None, int | None]:
 
 
 def _records_about(broker: FullBroker, path: bytes) -> Iterator[Record]:
-    """Records of jobs for this file, including jobs that the ledger does not know: those of other programs."""
+    """Records of jobs for this file, including jobs that the ledger does not know: those of other programs, and those
+    whose file a worker moved to this path."""
     needle = msgspec.json.encode(os.path.basename(path).decode(errors="backslashreplace"))[1:-1]
     for page in broker.ids():
         for record in broker.records(page):
+            if record is not None and record.moved_to == path:
+                yield record
             # Searching for the name avoids decoding every job. Another program may have escaped it as \uXXXX.
-            if record is not None and (needle in record.raw or b"\\u" in record.raw):
+            elif record is not None and (needle in record.raw or b"\\u" in record.raw):
                 job = decode_or_none(record.raw)
                 if job is not None and job.path == path:
                     yield record

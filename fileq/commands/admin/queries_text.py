@@ -155,18 +155,27 @@ def render_trace(trace: FileTrace, screen: Screen, at_ms: int) -> list[str]:
     if trace.missing_since_ms:
         lines.append(screen.paint(f"missing since {moment(trace.missing_since_ms)}", "yellow"))
     for version in trace.versions:
-        lines += ["", *_version_lines(version, screen, at_ms)]
+        lines += ["", *_version_lines(version, _title_of(version, trace), screen, at_ms)]
+        if version.job is not None and version.job.job.filepath != trace.filepath:
+            lines.append(f"  path of its job: {printable(version.job.job.filepath)}")
     return lines
 
 
-def _version_lines(version: VersionTrace, screen: Screen, at_ms: int) -> list[str]:
-    title = (
-        "newest version"
-        if version.is_newest
-        else "earlier version"
-        if version.is_in_ledger
-        else "job outside the ledger"
-    )
+def _title_of(version: VersionTrace, trace: FileTrace) -> str:
+    if version.is_in_ledger:
+        return "newest version" if version.is_newest else "earlier version"
+    if version.job is not None and version.job.job.filepath != trace.filepath:
+        return "job of a file that was moved here"
+    newest = trace.versions[0].job
+    is_earlier = version.job is not None and newest is not None and _created(version.job) <= _created(newest)
+    return "an earlier job of this file" if is_earlier else "another job of this file"
+
+
+def _created(history: JobHistory) -> str:
+    return history.job.created or ""
+
+
+def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int) -> list[str]:
     lines = [f"{screen.paint(title, 'bold')}{_facts(version)}", f"  job {printable(version.job_id)}"]
     if version.job is None:
         return [*lines, "  ended; its record has expired (worker.history_ttl)"]
@@ -179,6 +188,8 @@ def _version_lines(version: VersionTrace, screen: Screen, at_ms: int) -> list[st
     due = f", due {_when(job.due, at_ms)}" if job.state in ("scheduled", "retrying") else ""
     on = f" on {printable(job.worker)} since {_when(job.started, at_ms)}" if job.state == "running" else ""
     lines.append(f"  now {state}{ended}{due}{on}")
+    if job.state == "dead":
+        lines.append(f"  'fileq show {printable(job.id)}' has the traceback and what the handler printed")
     if job.moved_to:
         lines.append(f"  moved to {printable(job.moved_to)}")
     return lines

@@ -102,19 +102,21 @@ def _amount(throughput: Throughput, name: str, is_now: bool) -> str:
 def _eta(stats: Stats, screen: Screen) -> str:
     paused = sum(queue.length for queue in stats.queues if queue.is_paused)
     backlog = stats.waiting + stats.processing - paused
+    to_do = f"{plural(backlog, 'job')} to do"
     aside = f"; {number(paused)} more in paused queues" if paused else ""
+    aside += f"; {number(stats.scheduled)} scheduled or deferred" if stats.scheduled else ""
     if backlog and not stats.has_living_worker:
-        return screen.paint(f"{plural(backlog, 'job')} to do; no worker is running{aside}.", "red")
+        return screen.paint(cut(f"{to_do}; no worker is running{aside}.", screen.width), "red")
     if backlog and not any(process.is_claiming for process in stats.workers if process.is_alive):
         stopped = "every circuit breaker is open, no job is claimed"
-        return screen.paint(f"{plural(backlog, 'job')} to do; {stopped}{aside}.", "red")
+        return screen.paint(cut(f"{to_do}; {stopped}{aside}.", screen.width), "red")
     if not backlog:
-        return f"No job is waiting{aside}."
+        return f"{'0 jobs are waiting' if stats.scheduled else 'No job is waiting'}{aside}."
     if stats.eta_s is None:
-        return screen.paint(f"{plural(backlog, 'job')} to do; none was completed recently{aside}.", "yellow")
+        return screen.paint(cut(f"{to_do}; none was completed recently{aside}.", screen.width), "yellow")
     basis = "in the last minute" if stats.eta_basis == LAST_MINUTE else "in this hour and the last"
     speed = f"({rate(stats.eta_per_second or 0.0)} {basis})"
-    return cut(f"{plural(backlog, 'job')} to do, done in about {age(stats.eta_s)} {speed}{aside}.", screen.width)
+    return cut(f"{to_do}, done in about {age(stats.eta_s)} {speed}{aside}.", screen.width)
 
 
 def _workers(stats: Stats, screen: Screen, most_jobs: int) -> list[str]:

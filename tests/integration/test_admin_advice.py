@@ -1,0 +1,110 @@
+"""Commands say what to do next: which other command has the answer, and what they could not check."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+import pytest
+
+from fileq.brokers.types import Entry
+from fileq.core.job import Version, file_job
+from fileq.testing.conformance.builders import burial, claim_one, dead, deferred, enqueue, running, settle
+from tests.support.command_line import CommandLine
+
+
+def bury_file(shell: CommandLine, name: str, id: str, moved_to: str = "") -> str:
+    """A dead job of this file in the inbox; a worker moved the file to `moved_to`. Returns the path of the file."""
+    path = os.fsencode(shell.setup.inbox / name)
+    job = file_job(path, size=1, priority="low", now=datetime.now(UTC), signature="1-1700000000000000000", id=id)
+    shell.broker.enqueue([Entry(job, "low", Version(path, "1-1700000000000000000"), always=True)])
+    settle(shell, burial(claim_one(shell), error="ValueError: broken"))
+    if moved_to:
+        shell.broker.relocate([(id, os.fsencode(moved_to))])
+    return os.fsdecode(path)
+
+
+def test_cancel_says_when_a_handler_is_stopped_by_force(shell: CommandLine) -> None:
+    running(shell, "run")
+    said = shell.run("cancel", "run")
+    assert "its worker sets context.cancelled within 10 s" in said
+    assert "stops it by force 5 s later" in said
+
+
+def test_stats_count_the_jobs_that_wait_for_a_time_or_a_limit(shell: CommandLine) -> None:
+    enqueue(shell, "later", delay_ms=60_000)
+    settle(shell, deferred(running(shell, "limited"), delay_ms=60_000))
+    assert "0 jobs are waiting; 2 scheduled or deferred." in shell.run("stats")
+    enqueue(shell, "now")
+    assert "1 job to do; none was completed recently; 2 scheduled or deferred." in shell.run("stats")
+
+
+def test_a_reset_says_that_the_name_of_the_route_was_not_checked(shell: CommandLine) -> None:
+    assert "the name 'nosuchroute' could not be checked" in shell.run("breaker", "reset", "nosuchroute")
+    assert "could not be checked" not in shell.run("breaker", "reset")
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (("show", "4e0"), "give at least 4 characters of the id"),
+        (("show", "in/a.pdf"), "for a file: 'fileq trace PATH'"),
+        (("trace", "2f6c1d0e"), "for a job: 'fileq show 2f6c1d0e'"),
+    ],
+)
+def test_an_id_and_a_path_lead_to_the_command_that_takes_them(
+    shell: CommandLine, words: tuple[str, str], advice: str
+) -> None:
+    assert advice in shell.fail(*words, code=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "advice"),
+    [
+        (("retry", "2f6c1d0e"), "'fileq dlq retry ID' runs a dead job again"),
+        (("admin", "retry", "2f6c1d0e"), "'fileq dlq retry ID' runs a dead job again"),
+        (("logs",), "'fileq events' follows the jobs; the log of a worker goes to its stderr"),
+    ],
+)
+def test_commands_that_other_programs_have_lead_to_those_of_fileq(
+    shell: CommandLine, words: tuple[str, ...], advice: str
+) -> None:
+    assert advice in shell.fail(*words, code=2)
+
+
+def test_a_moved_dead_file_is_shown_and_found_at_its_new_place(shell: CommandLine) -> None:
+    moved = str(shell.directory / "failed/a.1.pdf")
+    path = bury_file(shell, "a.pdf", "bad", moved)
+    assert f"  moved to {moved}" in shell.run("dlq", "list").splitlines()
+    traced = shell.run("trace", moved)
+    assert "job of a file that was moved here" in traced
+    assert f"  path of its job: {path}" in traced
+    assert "  job bad" in traced
+
+
+def test_the_trace_of_a_dead_file_says_where_its_traceback_is(shell: CommandLine) -> None:
+    path = bury_file(shell, "a.pdf", "first")
+    bury_file(shell, "a.pdf", "second")
+    traced = shell.run("trace", path)
+    assert "'fileq show second' has the traceback and what the handler printed" in traced
+    assert "an earlier job of this file" in traced
+
+
+def test_a_dead_job_that_was_not_moved_has_no_such_line(shell: CommandLine) -> None:
+    dead(shell, "bad")
+    assert "moved to" not in shell.run("dlq", "list")
+
+
+def test_a_missing_or_moved_file_leads_to_its_new_place(shell: CommandLine) -> None:
+    moved = shell.directory / "done/a/b.txt"
+    moved.parent.mkdir(parents=True)
+    moved.write_text("text")
+    shell.settings["worker.after.completed"] = f"move:{shell.directory / 'done'}"
+    assert f"a worker may have moved it to '{moved}'" in shell.fail("try", str(shell.setup.inbox / "a/b.txt"), code=2)
+    assert "to process it again use 'fileq reprocess --match b.txt'" in shell.fail("enqueue", str(moved), code=2)
+
+
+def test_a_text_for_a_section_names_its_keys(shell: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(shell.directory)
+    said = shell.fail("config", "set", "worker.after", "move:done", code=2)
+    assert "its keys are worker.after.completed, worker.after.dead" in said
