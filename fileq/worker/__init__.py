@@ -7,6 +7,7 @@
     heartbeats.py      registers the slots and renews their leases
     executors/         run handlers in child processes or threads
     post_actions.py    moves or deletes files after their jobs are settled
+    file_action.py     moves or deletes one file
     reaper.py          gives back the jobs of slots without a heartbeat
     scheduler.py       promotes jobs that are due
     roots.py           checks that the directories of file jobs are there
