@@ -189,6 +189,8 @@ SEQUENCES: dict[str, list[Step]] = {
     ],
     "garbage, buried and discarded": [start, push_garbage, claim_job, settle_by(burial), discard, leave],
 }
+# The state in the record of a job that has ended, by its place.
+STATES = {"completed": State.COMPLETED, "cancelled": State.CANCELLED, "dead_letter": State.DEAD}
 # The places where the job may be after the process died and a reaper ran: never `processing`.
 RESTING = {"high", "low", "scheduled", "completed", "cancelled", "dead_letter"}
 
@@ -213,6 +215,9 @@ def test_killed_between_any_two_calls_a_job_is_in_exactly_one_place(make_harness
         message = f"killed before call {cut} ({[getattr(s, '__name__', '?') for s in steps[:cut]]})"
         assert len(found) == expected, message
         assert {place for place, _ in found} <= RESTING, message
+        for place, raw in found:
+            if place in STATES:
+                assert record_of(harness, id_of(raw)).state is STATES[place], message
         assert harness.broker.workers() == [], message
         assert drift(harness) == -jobs_without_record(harness), message
 
