@@ -120,6 +120,15 @@ class Broker(Protocol):
         Kill -9: each job is in `scheduled` or in its queue."""
         ...
 
+    def realign(self, offset: int = 0, limit: int = 500) -> int | None:
+        """Shortens delays that a step of the clock back has made longer, in one page of `scheduled`, latest due first.
+
+        A job whose delay began more than a second in the future (`since_ms`) is due after its whole delay from now on.
+        A job that was enqueued for a time keeps it. Returns the offset of the next page, or None at the end.
+
+        Atomicity: each job. Repeat: changes nothing more. Kill -9: each job has its old or its new due time."""
+        ...
+
     def due_now(self, ids: Sequence[str]) -> list[bool]:
         """Moves scheduled and retrying jobs to the end of their queues before their time, in the order of the call.
 

@@ -223,6 +223,7 @@ class Record(Struct, frozen=True):
     started_ms: int = 0
     ended_ms: int = 0
     due_ms: int = 0
+    since_ms: int = 0  # when its last delay began; 0 without one, as for a job that was enqueued for a time
     error: str = ""
     result: bytes = b""
     attempts: tuple[Attempt, ...] = ()

@@ -88,6 +88,7 @@ def test_the_migration_from_schema_1_lists_the_holes(directory: Path) -> None:
         old.execute("ALTER TABLE records DROP COLUMN deferred_count")
         old.execute("ALTER TABLE records DROP COLUMN moved_to")
         old.execute("ALTER TABLE records DROP COLUMN after")
+        old.execute("ALTER TABLE records DROP COLUMN since_ms")
         old.execute("PRAGMA user_version = 1")
         old.commit()
     with closing(open_broker(path)) as broker:

@@ -97,6 +97,16 @@ def _promote(store: Store) -> Invocation:
     return lambda broker: broker.promote().count
 
 
+def _realign(store: Store) -> Invocation:
+    enqueue(store, "a", "b", delay_ms=5_000)
+    enqueue(store, "c", delay_ms=60_000, queue="high")
+    store.client.zadd("jobqueue:scheduled", {GARBAGE: 1})
+    for id in ("a", "b"):  # scheduled when the clock was ahead by an hour
+        for field in ("due", "since"):
+            store.client.hincrby(f"jobqueue:job:{id}", field, 3_600_000)
+    return lambda broker: broker.realign(0, 3)
+
+
 def _reaping(make: Callable[[Claim], Any]) -> Callable[[Store], Invocation]:
     def prepare(store: Store) -> Invocation:
         [claim] = claimed(store, "w1")
@@ -224,6 +234,7 @@ CALLS = (
     BrokerCall("admit", _admit),
     BrokerCall("renew", _renew),
     BrokerCall("promote", _promote, lambda answer: 0),
+    BrokerCall("realign", _realign, lambda answer: 3),
     BrokerCall("due_now", _due_now, lambda answer: [False] * len(answer)),
     BrokerCall("relocate", _relocate),
     BrokerCall("reap", _reaping(recovered), _fenced),

@@ -59,10 +59,10 @@ def _move(store: MemoryStore, s: Settlement, record: MemoryRecord, now_ms: int) 
         if s.leaves is not None:
             store.learn(s.leaves, record.id)
     elif s.verb is Verb.RETRY:
-        store.schedule(record, State.RETRYING, now_ms + s.delay_ms)
+        store.schedule(record, State.RETRYING, now_ms + s.delay_ms, now_ms)
     elif s.verb is Verb.DEFER:
         record.deferred_count += 1
-        store.schedule(record, State.RETRYING, now_ms + s.delay_ms)
+        store.schedule(record, State.RETRYING, now_ms + s.delay_ms, now_ms)
     elif s.verb is Verb.BURY:
         record.state, record.ended_ms = State.DEAD, now_ms
         store.dead.appendleft(s.next_raw)

@@ -53,6 +53,7 @@ class MemoryRecord(msgspec.Struct):
     started_ms: int = 0
     ended_ms: int = 0
     due_ms: int = 0
+    since_ms: int = 0
     error: str = ""
     result: bytes = b""
     attempts: list[Attempt] = []
@@ -190,11 +191,11 @@ class MemoryStore:
         self.push_raw(queue, raw, front=front)
         self.count(now_ms, "adopted", -1)
 
-    def schedule(self, record: MemoryRecord, state: State, due_ms: int) -> None:
+    def schedule(self, record: MemoryRecord, state: State, due_ms: int, since_ms: int) -> None:
         """Schedules the record's job. A blank is appended while another copy of the same bytes is scheduled."""
         while record.raw in self.scheduled:
             record.raw += b" "
-        record.state, record.due_ms = state, due_ms
+        record.state, record.due_ms, record.since_ms = state, due_ms, since_ms
         self.scheduled[record.raw] = due_ms
 
     def end(self, record: MemoryRecord, state: State, now_ms: int) -> None:

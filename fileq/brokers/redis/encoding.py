@@ -126,6 +126,7 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
         started_ms=number(b"started"),
         ended_ms=number(b"ended"),
         due_ms=number(b"due"),
+        since_ms=number(b"since"),
         error=word(b"error"),
         result=fields.get(b"result", b""),
         attempts=tuple(_attempt_decoder.decode(a) for a in attempts if a is not None),

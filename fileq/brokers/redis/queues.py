@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from fileq.brokers import wire_events
-from fileq.brokers.clocks import FULL_WAIT_MS
+from fileq.brokers.clocks import FULL_WAIT_MS, STEP_TOLERANCE_MS
 from fileq.brokers.redis.encoding import (
     as_claim,
     id_in,
@@ -208,6 +208,10 @@ class RedisQueues:
     def promote(self, limit: int = 500) -> Promoted:
         count, next_due_ms, now_ms = self._store.run("promote", (), (limit,))
         return Promoted(count, round(float(next_due_ms)) if next_due_ms else None, int(now_ms))
+
+    def realign(self, offset: int = 0, limit: int = 500) -> int | None:
+        next_offset: int = self._store.run("realign", (), (offset, limit, STEP_TOLERANCE_MS))
+        return next_offset if next_offset >= 0 else None
 
     def due_now(self, ids: Sequence[str]) -> list[bool]:
         records = [self._store.keys.record(id) for id in ids]

@@ -16,7 +16,7 @@ from importlib.resources import files
 from fileq.brokers.sqlite.file_access import NEW_MODE
 from fileq.core.errors import BrokerError, BrokerUnavailable
 
-VERSION = 4
+VERSION = 5
 APPLICATION_ID = 0x66696C71  # "filq"
 OLDEST_SQLITE = (3, 35, 0)  # RETURNING
 
@@ -69,8 +69,18 @@ def _add_after_producers_and_limits(connection: sqlite3.Connection) -> None:
     )
 
 
+def _add_since(connection: sqlite3.Connection) -> None:
+    """From 4 to 5: when the delay of a job began."""
+    connection.execute("ALTER TABLE records ADD COLUMN since_ms INTEGER NOT NULL DEFAULT 0")
+
+
 # From each older schema to the next. A migration must not end the transaction it runs in.
-MIGRATIONS: Mapping[int, Migration] = {1: _add_holes, 2: _add_deferrals, 3: _add_after_producers_and_limits}
+MIGRATIONS: Mapping[int, Migration] = {
+    1: _add_holes,
+    2: _add_deferrals,
+    3: _add_after_producers_and_limits,
+    4: _add_since,
+}
 
 
 def check_sqlite() -> None:

@@ -60,10 +60,10 @@ def _move(work: UnitOfWork, s: Settlement, record: RecordRow) -> None:
         if s.leaves is not None:
             work.ledger.learn(s.leaves, record.id)
     elif s.verb is Verb.RETRY:
-        work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms)
+        work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms, work.now_ms)
     elif s.verb is Verb.DEFER:
         record.deferred_count += 1
-        work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms)
+        work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms, work.now_ms)
     elif s.verb is Verb.BURY:
         work.bury(record)
     elif s.verb is Verb.RELEASE:

@@ -105,6 +105,13 @@ def promote(process: Process) -> None:
     process.broker.promote()
 
 
+def realign(process: Process) -> None:
+    """The clock has stepped back."""
+    process.harness.clock.ms -= 3_600_000
+    process.broker.realign()
+    process.harness.clock.ms += 3_600_000
+
+
 def make_due(process: Process) -> None:
     process.broker.due_now(["a"])
 
@@ -153,9 +160,9 @@ SEQUENCES: dict[str, list[Step]] = {
         *(start, produce, claim_job, admit, settle_by(failed), time_passes, promote, claim_job, admit, renew),
         *(settle_by(complete), leave),
     ],
-    "delayed": [start, produce_later, time_passes, promote, claim_job, settle_by(complete), leave],
+    "delayed": [start, produce_later, realign, time_passes, promote, claim_job, settle_by(complete), leave],
     "retry": [
-        *(start, produce, claim_job, settle_and_claim_next(failed), time_passes, promote, claim_job, renew),
+        *(start, produce, claim_job, settle_and_claim_next(failed), realign, time_passes, promote, claim_job, renew),
         *(settle_and_claim_next(failed), time_passes, promote, claim_job, settle_by(complete), leave),
     ],
     "defer": [

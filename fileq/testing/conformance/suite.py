@@ -33,6 +33,7 @@ from fileq.testing.conformance import (
     producers_tests,
     promote_tests,
     rate_limit_tests,
+    realign_tests,
     reap_tests,
     records_tests,
     registry_tests,
@@ -81,6 +82,7 @@ class BrokerConformance:
     TestProducers = _tests_of(producers_tests)
     TestPromote = _tests_of(promote_tests)
     TestRateLimit = _tests_of(rate_limit_tests)
+    TestRealign = _tests_of(realign_tests)
     TestReap = _tests_of(reap_tests)
     TestRecords = _tests_of(records_tests)
     TestRegistry = _tests_of(registry_tests)

@@ -134,6 +134,7 @@ SQLITE_GUARDS = (
         "FROM scheduled WHERE due_ms <= ? ORDER",
         "FROM scheduled WHERE due_ms > ? - 1000000 ORDER",
     ),
+    guard(promises.REALIGNED, QUEUES, "due_after_step(record.due_ms, record.since_ms, work.now_ms)", "None"),
     guard(
         promises.DUE_ONLY_THERE,
         QUEUES,

@@ -100,14 +100,14 @@ end
 local function defer_to_scheduled(job)
   local due = prepare_scheduled(job)
   end_claim(job)
-  redis.call('HSET', job.record, 'state', 'retrying', 'due', due, 'deferred', job.error)
+  redis.call('HSET', job.record, 'state', 'retrying', 'due', due, 'since', NOW, 'deferred', job.error)
   redis.call('HINCRBY', job.record, 'deferred_count', 1)
   add_to_scheduled(job, due)
 end
 
 local function move_to_scheduled(job)
   local due = prepare_scheduled(job)
-  end_attempt(job, 'retrying', 'due', due)
+  end_attempt(job, 'retrying', 'due', due, 'since', NOW)
   add_to_scheduled(job, due)
   if not job.died then count('retried') end
   count_failure(job)
