@@ -157,9 +157,9 @@ DEFERRAL_GUARDS = (
     Guard(
         "A page of released jobs stays listed until the broker has answered",
         "after an outage its jobs wait out their delays",
-        DEFERRALS,
-        "        self._broker.due_now(page)\n        self._deferrals.drop_page(len(page))\n",
-        "        self._deferrals.drop_page(len(page))\n        self._broker.due_now(page)\n",
+        "fileq/worker/deferred_release.py",
+        "            self._broker.due_now(page)\n            self._deferrals.drop_page(len(page))\n",
+        "            self._deferrals.drop_page(len(page))\n            self._broker.due_now(page)\n",
         DEFERRING + "a_page_that_did_not_reach_the_broker_is_sent_again",
     ),
 )
