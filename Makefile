@@ -4,7 +4,9 @@
 .PHONY: help run test check docs mutants venv clean
 
 BIN := .venv/bin
+# What the program needs, and beside it what its tests need.
 STAMP := .venv/.installed
+TOOLS := .venv/.installed-tools
 
 # The first of these that runs and is new enough; override with `make PYTHON=/path/to/python3.12 …`.
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
@@ -24,7 +26,7 @@ TEST_PROCESSES ?= 4
 TEST_PYTHON = $(BIN)/python -X dev -W error
 PYTEST = $(TEST_PYTHON) -m pytest --dist loadscope --no-loadscope-reorder --tx '$(TEST_PROCESSES)*popen//python=$(TEST_PYTHON)'
 
-test: $(STAMP)  ## all tests with coverage, warnings as errors
+test: $(TOOLS)  ## all tests with coverage, warnings as errors
 ifeq ($(strip $(PYTEST_ARGS)),)
 	@rm -f .coverage .coverage.*
 	$(PYTEST) --measure-coverage
@@ -34,12 +36,12 @@ else
 	$(PYTEST) $(PYTEST_ARGS)
 endif
 
-check: $(STAMP)  ## lint, formatting and types
+check: $(TOOLS)  ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(STAMP)  ## write docs/cli.md and the tables of docs/events.md, docs/metrics.md and docs/guarantees.md
+docs: $(TOOLS)  ## write docs/cli.md and the tables of docs/events.md, docs/metrics.md and docs/guarantees.md
 	$(BIN)/python -m fileq.cli.reference > docs/cli.md
 	$(BIN)/python -m fileq.observe.reference_tables docs/events.md docs/metrics.md
 	$(BIN)/python -m tests.mutants --table
@@ -47,16 +49,22 @@ docs: $(STAMP)  ## write docs/cli.md and the tables of docs/events.md, docs/metr
 # Minutes; not in CI. `make mutants MUTANTS=reaper` tries those whose guarantee, file or test contains the word;
 # `make mutants MUTANTS=--continue` leaves out what the last run, which was interrupted, has killed.
 MUTANTS ?=
-mutants: $(STAMP)  ## break each guard of docs/guarantees.md once: its test must notice
+mutants: $(TOOLS)  ## break each guard of docs/guarantees.md once: its test must notice
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
-venv: $(STAMP)  ## only the set-up
+# Not in CI. SOAK_MINUTES=30 for half an hour; CHAOS_SEED=… for the faults of an earlier run.
+soak: $(TOOLS)  ## random faults for minutes: in the end nothing is lost and nothing ended twice
+	$(BIN)/python -m tests.soak
+
+venv: $(TOOLS)  ## only the set-up, with the tools of the tests
 
 clean:  ## remove the virtual environment, caches and reports
 	rm -rf .venv build dist ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*
 	find fileq tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --no-build-isolation: so that constraints.txt pins what builds the package too.
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt
+
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "fileq needs Python 3.11 or later; found $$(python3 --version 2>&1)." \
 		"Install one or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -64,5 +72,9 @@ $(STAMP): pyproject.toml constraints.txt
 		"on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt -e '.[test]'
+	$(INSTALL) -e .
 	@touch $(STAMP)
+
+$(TOOLS): $(STAMP)
+	$(INSTALL) -e '.[test]'
+	@touch $(TOOLS)

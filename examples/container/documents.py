@@ -9,7 +9,7 @@ import fileq
 
 @fileq.handler("**/*.{yaml,yml}", timeout="30s")
 def check(job: fileq.JobView, context: fileq.Context) -> dict[str, int]:
-    with open(job.path, "rb") as file:
+    with job.open() as file:
         try:
             documents = list(yaml.safe_load_all(file))
         except yaml.YAMLError as error:

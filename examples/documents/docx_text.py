@@ -1,5 +1,6 @@
-"""docx_text.py FILE DIRECTORY: writes the text of a .docx to DIRECTORY/NAME.txt. Exit code 65: not a document.
+"""docx_text.py FILE DIRECTORY [NAME]: writes the text of a .docx to DIRECTORY/NAME.txt. Exit code 65: not a document.
 
+fileq gives the file as /proc/self/fd/N, which no link can replace, and its name as the last argument.
 Any program can be used instead: `command: ["pdftotext", "{filepath}", "-"]`.
 """
 
@@ -24,14 +25,15 @@ def text_of(path: str) -> str:
 
 
 def main() -> int:
-    path, directory = sys.argv[1:]
+    path, directory, *names = sys.argv[1:]
+    name = os.path.basename(names[0] if names else path)
     try:
         text = text_of(path)
     except (zipfile.BadZipFile, KeyError, ElementTree.ParseError, ValueError) as error:
         print(f"not a document: {error}", file=sys.stderr)
         return NOT_A_DOCUMENT
     os.makedirs(directory, exist_ok=True)
-    target = os.path.join(directory, os.path.basename(path) + ".txt")
+    target = os.path.join(directory, f"{name}.txt")
     with open(f"{target}.tmp", "w", encoding="utf-8") as file:
         file.write(text)
     os.replace(f"{target}.tmp", target)

@@ -15,12 +15,13 @@ FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 def describe(job: fileq.JobView, context: fileq.Context) -> dict[str, object]:
     """Idempotent: writes the sidecar in one step, so a second run replaces it and no reader sees half of it."""
-    with open(job.path, "rb") as file:
+    with job.open() as file:
         try:
             form, width, height = read_size(file)
         except (struct.error, ValueError) as error:
             raise fileq.Permanent(f"not an image that can be read: {error}") from error
-    facts = {"format": form, "width": width, "height": height, "bytes": os.path.getsize(job.path)}
+        size = os.fstat(file.fileno()).st_size
+    facts = {"format": form, "width": width, "height": height, "bytes": size}
     sidecar = f"{job.path}.json"
     temporary = f"{sidecar}.{job.id}.tmp"
     with open(temporary, "w") as file_out:

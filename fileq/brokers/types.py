@@ -152,6 +152,7 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     is_claiming: bool = True  # False while the breaker of every route is open
     lost_roots: tuple[str, ...] = ()  # why the files of some roots cannot be reached
     lease_ms: int = 0  # how long a heartbeat lasts; 0 from a worker that does not say
+    limits: tuple[str, ...] = ()  # limits of routes for which jobs wait
 
 
 class WorkerView(Struct, frozen=True):

@@ -6,6 +6,7 @@
 | module      | owns                                                                                 |
 |-------------|--------------------------------------------------------------------------------------|
 | schema.py   | every key: type, limits, default, help text                                          |
+| redis_schema.py | the keys below `redis`                                                           |
 | kinds.py    | the kinds of values: read from text, written as text, masked                         |
 | section.py  | what a section is; the keys derived from its type hints                              |
 | sources.py  | the YAML file, the environment and --set as layers of one tree                       |
@@ -20,8 +21,10 @@
 """
 
 from fileq.config.load import Loaded, config_from, describe_broker_choice, load, route_from
+from fileq.config.observability import ObservabilitySettings, TracingSettings
 from fileq.config.password_file import PasswordFile
 from fileq.config.read import Origin
+from fileq.config.redis_schema import RedisSettings, TlsSettings
 from fileq.config.reload import changed_keys, with_reloadable
 from fileq.config.resolve import RouteOptions, inherit_from_worker
 from fileq.config.schema import (
@@ -29,13 +32,9 @@ from fileq.config.schema import (
     BackoffSettings,
     CircuitBreakerSettings,
     Config,
-    ObservabilitySettings,
     ProducerSettings,
-    RedisSettings,
     RouteSettings,
     SqliteSettings,
-    TlsSettings,
-    TracingSettings,
     WorkerSettings,
 )
 from fileq.config.secret_variables import secret_variables, without_secrets

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from fileq.core.units import format_duration, format_size, parse_duration, parse_size
+from fileq.core.units import Rate, format_duration, format_size, parse_duration, parse_rate, parse_size
 
 BUILT_IN_BROKERS = ("redis", "sqlite", "memory")
 HIDDEN = "***"
@@ -144,6 +144,21 @@ class SizeKind(ValueKind, frozen=True):
 
     def write(self, value: int | None) -> str:
         return "" if value is None else format_size(value)
+
+
+class RateKind(ValueKind, frozen=True):
+    """How many in a second, a minute or an hour."""
+
+    expects = "a rate such as 10/s, 100/m or 1000/h, of at least 1"
+
+    def read(self, text: str) -> Rate:
+        try:
+            return parse_rate(text)
+        except ValueError as error:
+            raise InvalidValue(str(error)) from None
+
+    def write(self, value: Rate) -> str:
+        return str(value)
 
 
 class OptionalKind(ValueKind, frozen=True):

@@ -22,12 +22,16 @@ from fileq.core.errors import ConfigError
 
 
 class Loaded(Struct, frozen=True):
-    """A configuration and where it came from."""
+    """A configuration and where it came from.
+
+    `unknown_env` are the FILEQ_ variables that name no setting. `misspelt_env` has those of them that are similar to a
+    known one, with that one."""
 
     config: Config
     origins: Mapping[str, Origin]
     path: str | None = None
     unknown_env: tuple[str, ...] = ()
+    misspelt_env: Mapping[str, str] = {}
 
     def is_set(self, key: str) -> bool:
         """Whether a source gave this key, even if with its default value."""
@@ -44,7 +48,7 @@ def load(
     directory = Path(cwd or ".")
     gathered = gather(path, sets, os.environ if environ is None else environ, directory)
     config, origins = _config_of(gathered.tree, gathered.problems, directory)
-    return Loaded(config, origins, gathered.path, gathered.unknown_env)
+    return Loaded(config, origins, gathered.path, gathered.unknown_env, gathered.misspelt_env)
 
 
 def config_from(values: Mapping[str, Any]) -> Config:

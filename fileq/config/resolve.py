@@ -18,8 +18,8 @@ from msgspec import Struct
 from fileq.config.kinds import KeyNameKind, one_of
 from fileq.config.password_file import read_password
 from fileq.config.read import DEFAULT, Origin
+from fileq.config.redis_schema import DEFAULT_PREFIX
 from fileq.config.schema import (
-    DEFAULT_PREFIX,
     BackoffSettings,
     CircuitBreakerSettings,
     Config,
@@ -62,6 +62,7 @@ class RouteOptions(Struct, frozen=True):
     max_retries: int
     backoff: BackoffSettings
     isolation: Isolation
+    safe_open: bool
 
 
 def inherit_from_worker(route: RouteSettings, worker: WorkerSettings) -> RouteOptions:
@@ -73,6 +74,8 @@ def inherit_from_worker(route: RouteSettings, worker: WorkerSettings) -> RouteOp
         max_retries=worker.max_retries if route.max_retries is None else route.max_retries,
         backoff=worker.backoff if route.backoff is None else route.backoff,
         isolation=route.isolation or isolation,
+        # Programs that change a file often write a new one beside it, for which they need its name.
+        safe_open=route.command is not None and not route.in_place if route.safe_open is None else route.safe_open,
     )
 
 

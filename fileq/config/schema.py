@@ -13,7 +13,6 @@ from typing import Annotated, ClassVar, Literal, Self
 from msgspec import field
 
 from fileq.config.kinds import (
-    AddressKind,
     BrokerNameKind,
     DurationKind,
     ExitOrExceptionKind,
@@ -22,17 +21,15 @@ from fileq.config.kinds import (
     KeyNameKind,
     KeyPatternKind,
     OptionalKind,
-    SecretKind,
+    RateKind,
     SizeKind,
     TextKind,
-    mask_credentials,
-    split_address,
 )
+from fileq.config.observability import ObservabilitySettings
+from fileq.config.redis_schema import DEFAULT_PREFIX, RedisSettings
 from fileq.config.section import AtLeastOne, Key, NotAKey, Section, walk
 from fileq.config.value_types import (
     MOVE,
-    OTLP_URL,
-    REDIS_URL,
     After,
     Count,
     CountOrZero,
@@ -42,58 +39,16 @@ from fileq.config.value_types import (
     Glob,
     Isolation,
     Module,
-    Port,
     Priority,
     Seconds,
     SecondsOrZero,
 )
+from fileq.core.units import Rate
 from fileq.files.paths import Paths
-
-DEFAULT_PREFIX = "jobqueue"
-DEFAULT_ADDRESS = "localhost:6379"
 
 
 class SqliteSettings(Section, frozen=True):
     path: Annotated[Filled, "the database file; must not be on a network file system"] = "./fileq.db"
-
-
-class TlsSettings(Section, frozen=True):
-    enabled: Annotated[bool, "encrypt the connection"] = False
-    ca_file: Annotated[str, 'file of certificates to trust; "" = those of the system'] = ""
-    cert_file: Annotated[str, "file of the client certificate"] = ""
-    key_file: Annotated[str, "file of the client certificate's private key"] = ""
-
-
-class RedisSettings(Section, frozen=True):
-    addr: Annotated[str, AddressKind(), "host:port; localhost:6379 with broker: redis and neither addr nor url"] = ""
-    url: Annotated[
-        str,
-        REDIS_URL,
-        "redis:// rediss:// unix:// redis+sentinel://h1,h2/master/0 redis+cluster://h1,h2; "
-        "overrides addr; username and password override those in the URL",
-    ] = ""
-    username: Annotated[str, "user name for Redis's access control lists"] = ""
-    password: Annotated[str, SecretKind(), "password; prefer password_file or the environment"] = ""
-    password_file: Annotated[str, "file that holds the password, instead of password; a change needs no restart"] = ""
-    db: Annotated[CountOrZero, "number of the database"] = 0
-    prefix: Annotated[str, KeyNameKind(), "prefix of every key name that has no setting of its own"] = DEFAULT_PREFIX
-    tls: Annotated[TlsSettings, "encryption; a rediss:// URL enables it too"] = TlsSettings()
-    pool_size_multiplier: Annotated[Count, "maximum number of connections = this × CPUs"] = 10
-    min_idle_conns: Annotated[CountOrZero, "connections opened at start"] = 5
-    dial_timeout: Annotated[Seconds, "maximum wait for a connection"] = 5.0
-    read_timeout: Annotated[Seconds, "maximum wait for a reply"] = 3.0
-    write_timeout: Annotated[Seconds, "maximum wait until a request is sent"] = 3.0
-    max_retries: Annotated[CountOrZero, "retries of calls that are safe to repeat"] = 3
-
-    @property
-    def host_and_port(self) -> tuple[str, int]:
-        """Host and port of `addr` or of its default. `url` takes precedence over both."""
-        return split_address(self.addr or DEFAULT_ADDRESS) or ("localhost", 6379)
-
-    @property
-    def location(self) -> str:
-        """Where Redis is, without credentials."""
-        return mask_credentials(self.url or self.addr or DEFAULT_ADDRESS)
 
 
 class BackoffSettings(Section, frozen=True):
@@ -262,11 +217,19 @@ class RouteSettings(Section, frozen=True):
     backoff: Annotated[BackoffSettings | None, "like worker.backoff; keys that are not set are the worker's"] = None
     isolation: Annotated[Isolation | None, "like worker.isolation"] = None
     in_place: Annotated[bool, "the handler may change its file"] = False
+    safe_open: Annotated[bool | None, "give the file as /proc/self/fd/N; default: for commands not in_place"] = None
     give_up_on: Annotated[
         tuple[Annotated[int | str, ExitOrExceptionKind()], ...],
         "exit codes and exceptions after which a job is not retried",
     ] = ()
     circuit_breaker: Annotated[CircuitBreakerSettings | None, "like circuit_breaker; keys not set are its"] = None
+    max_running: Annotated[Count | None, "most jobs of the route that run at the same time in one worker process"] = (
+        None
+    )
+    max_running_total: Annotated[Count | None, "most jobs of the route that run at the same time in all workers"] = None
+    rate: Annotated[Rate | None, RateKind(), "most jobs of the route that all workers start: 10/s, 100/m, 1000/h"] = (
+        None
+    )
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         for one, other in (("match", "type"), ("use", "command")):
@@ -277,22 +240,6 @@ class RouteSettings(Section, frozen=True):
                 yield "", f"has both {one} and {other}; keep one of them"
         if self.command is not None and not (self.command and self.command[0]):
             yield "command", "is empty; give the program and its arguments"
-
-
-class TracingSettings(Section, frozen=True):
-    enabled: Annotated[bool, "send spans"] = False
-    endpoint: Annotated[str, OTLP_URL, "OTLP collector: http(s)://… or grpc://…"] = ""
-
-
-class ObservabilitySettings(Section, frozen=True):
-    metrics_port: Annotated[Port, "port of /metrics, /healthz and /readyz; 0 = any free port"] = 9090
-    metrics_bind: Annotated[
-        Filled, "address that the port listens on; it has no password: every host that reaches it can read it"
-    ] = "0.0.0.0"
-    log_level: Annotated[Literal["debug", "info", "warn", "error"], "debug, info, warn or error"] = "info"
-    log_format: Annotated[Literal["auto", "console", "json"], "auto: console on a terminal, else json"] = "auto"
-    stats_retention: Annotated[Seconds, "how long hourly counters are kept"] = 30 * 86_400.0
-    tracing: Annotated[TracingSettings, "OpenTelemetry"] = TracingSettings()
 
 
 class Config(Section, frozen=True):

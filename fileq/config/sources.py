@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fileq.config.kinds import ValueKind
+from fileq.config.misspelt_variables import describes_a_service, most_similar
 from fileq.config.read import DEFAULT, Node, Origin, nested, overlay, unknown_key
 from fileq.config.schema import WorkerSettings, every_key, is_setting
 from fileq.config.section import ListOf, MapOf, Shape, list_shape
@@ -33,12 +34,15 @@ _SCALAR_TAGS = {_YAML_TAG + name for name in ("str", "int", "float", "bool", "nu
 
 
 class GatheredSources(Struct, frozen=True):
-    """All layers as one tree, with the problems found so far and the unknown FILEQ_ variables."""
+    """All layers as one tree, with the problems found so far and the unknown FILEQ_ variables.
+
+    `misspelt_env` has the unknown ones that are similar to a known one, with that one."""
 
     tree: Node
     path: str | None
     problems: list[str]
     unknown_env: tuple[str, ...]
+    misspelt_env: Mapping[str, str]
 
 
 def gather(path: str | None, sets: Iterable[str], environ: Mapping[str, str], cwd: Path) -> GatheredSources:
@@ -51,7 +55,8 @@ def gather(path: str | None, sets: Iterable[str], environ: Mapping[str, str], cw
     draft = _merged_layers([file, *environment_layers(environ, variable_names(), []), chosen])
     names = variable_names(_priorities(draft))
     tree = _merged_layers([file, *environment_layers(environ, names, problems), chosen])
-    return GatheredSources(tree, found, problems, _unknown_names(environ, names))
+    unknown = _unknown_names(environ, names)
+    return GatheredSources(tree, found, problems, unknown, _misspelt(environ, unknown, [*names, "CONFIG"]))
 
 
 def find_file(path: str | None, environ: Mapping[str, str], cwd: Path) -> str | None:
@@ -100,6 +105,13 @@ def environment_layers(environ: Mapping[str, str], names: Mapping[str, str], pro
 def _unknown_names(environ: Mapping[str, str], names: Mapping[str, str]) -> tuple[str, ...]:
     ours = (name for name in environ if name.startswith(PREFIX) and not _NOT_SETTINGS.fullmatch(name))
     return tuple(sorted(name for name in ours if name.removeprefix(PREFIX) not in names))
+
+
+def _misspelt(environ: Mapping[str, str], unknown: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """The unknown variables that are similar to a known one, with that one. An empty variable is unset."""
+    given = [name for name in unknown if environ[name] and not describes_a_service(name, environ[name])]
+    similar = {name: most_similar(name.removeprefix(PREFIX), known) for name in given}
+    return {name: PREFIX + one for name, one in similar.items() if one is not None}
 
 
 def set_layer(sets: Iterable[str], problems: list[str]) -> Node:

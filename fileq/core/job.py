@@ -70,7 +70,7 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     batch_id: str | None = None
     error: str | None = None
     failed_at: str | None = None
-    first_error: str | None = None  # of a dead job that was put back: the error that it had died of
+    first_error: str | None = None  # of a job that was retried, or put back after its death
     unknown: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name=_UNKNOWN)
 
     @property

@@ -139,6 +139,16 @@ class SlotReplaced(Event, frozen=True):
     worker_id: str
 
 
+class VariableIgnored(Event, frozen=True):
+    """A variable of the environment names no setting, and is similar to one that does. It has no effect."""
+
+    name = "variable.ignored"
+    level = "warning"
+
+    variable: str
+    action: str
+
+
 class HandlersUnset(Event, frozen=True):
     """No handler is configured, so files are only checksummed."""
 

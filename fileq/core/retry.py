@@ -21,6 +21,7 @@ from fileq.core.settlement import Settlement
 
 Chance = Callable[[float, float], float]
 ERROR_MAX = 4_000  # characters of an error that are stored with a job
+FIRST_ERROR_MAX = 500  # characters of the first error that a job keeps while it is retried
 _NO_VERSIONS: Mapping[str, str] = {}
 
 
@@ -148,7 +149,7 @@ def _after_failure(
     error = _as_text(failed.error)
     retries = min(claim.job.retries + 1, COUNT_MAX)
     allowed = claim.job.max_retries if claim.job.max_retries is not None else policy.max_retries
-    job = claim.job.but(retries=retries)
+    job = claim.job.but(retries=retries, first_error=_first_error(claim.job, error))
     if failed.is_permanent or retries > allowed:
         return settlement.bury(
             claim,
@@ -173,15 +174,17 @@ def _after_failure(
 
 
 def _after_vanishing(claim: Claim, failed: Failed, policy: Policy, now_ms: int) -> Settlement:
-    """A missing file does not come back by waiting: no retry, and no failure is counted. The error that a job died of
-    before it was put back stays in the text: it is the one that has to be fixed."""
+    """A missing file does not come back by waiting: no retry, and no failure is counted. The first error of a job that
+    was retried, or put back after its death, stays in the text: it is the one that has to be fixed."""
     assert claim.job is not None
     if policy.skips_vanished:
         return settlement.skip_vanished(claim)
     error = _as_text(failed.error)
     if first := claim.job.first_error:
-        note = f"; put back, but {error}"
-        error = first if first.endswith(note) else _as_text(first[: ERROR_MAX - len(note)] + note)
+        put_back, retried = f"; put back, but {error}", f"; retried, but {error}"
+        # `fileq dlq retry` sets both counters to 0.
+        note = retried if claim.job.retries or claim.job.recoveries else put_back
+        error = first if first.endswith((put_back, retried)) else _as_text(first[: ERROR_MAX - len(note)] + note)
     return settlement.bury_vanished(claim, dead(claim.job, error, now_ms), error=error, kind=failed.kind)
 
 
@@ -199,7 +202,7 @@ def _after_death(
     if claim.job is None:
         return settlement.bury(claim, claim.raw, error=claim.defect or error, died=True)
     recoveries = min(claim.job.recoveries + 1, COUNT_MAX)
-    job = claim.job.but(recoveries=recoveries)
+    job = claim.job.but(recoveries=recoveries, first_error=_first_error(claim.job, error))
     if recoveries > policy.max_recoveries:
         buried = dead(job, error, now_ms)
         return settlement.bury(claim, buried, error=error, duration_ms=duration_ms, died=True, output=died.output)
@@ -217,6 +220,12 @@ def _after_death(
         died=True,
         output=died.output,
     )
+
+
+def _first_error(job: Job, error: str) -> str | None:
+    """The error of the first attempt; of a job that was put back, the one that it had died of. Kept in the bytes of
+    the job, in case that its file vanishes before the next attempt."""
+    return job.first_error or error[:FIRST_ERROR_MAX] or None
 
 
 def _as_text(error: str) -> str:

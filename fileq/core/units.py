@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: `1h30m`, `512MB`.
+"""Durations, sizes and rates as people write them: `1h30m`, `512MB`, `10/s`.
 
 Owns both directions, from text to numbers and back. Does no I/O.
 """
@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import re
 
+from msgspec import Struct
+
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _DURATION = re.compile(rf"(?:{_NUMBER}d)?(?:{_NUMBER}h)?(?:{_NUMBER}m(?!s))?(?:{_NUMBER}s)?(?:{_NUMBER}ms)?")
 _UNITS_MS = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _LONGEST_DAYS = 36_500  # far beyond any use, and still small enough for timers and Redis expiries
 
 _SIZE = re.compile(rf"{_NUMBER}\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_RATE = re.compile(r"(\d{1,12})/([smh])")
+_WINDOWS_MS = {unit: _UNITS_MS[unit] for unit in "smh"}
 _SIZES = {"T": 1 << 40, "G": 1 << 30, "M": 1 << 20, "K": 1 << 10}
 
 
@@ -63,3 +67,22 @@ def format_size(size: int) -> str:
         if size and size % factor == 0:
             return f"{size // factor}{unit}B"
     return f"{size}B"
+
+
+class Rate(Struct, frozen=True):
+    """At most `count` in a window of this length."""
+
+    count: int
+    window_ms: int
+
+    def __str__(self) -> str:
+        unit = next(unit for unit, size in _WINDOWS_MS.items() if size == self.window_ms)
+        return f"{self.count}/{unit}"
+
+
+def parse_rate(text: str) -> Rate:
+    """The rate that str() writes as this text. The ValueError says what is expected."""
+    match = _RATE.fullmatch(text.strip())
+    if match is None or int(match[1]) < 1:
+        raise ValueError("a rate such as 10/s, 100/m or 1000/h, of at least 1")
+    return Rate(int(match[1]), _WINDOWS_MS[match[2]])

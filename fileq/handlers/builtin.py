@@ -20,7 +20,7 @@ _ORDER_IN_NAME = re.compile(r"(?:^|[^a-z0-9])(fail|permanent|hang)(?:-(\d+))?(?:
 def checksum(job: JobView, context: Context) -> dict[str, Any]:
     """The SHA-256 and the size of a file, which is read in blocks; stops between blocks when cancelled."""
     digest, size = hashlib.sha256(), 0
-    with open(job.path, "rb", buffering=0) as file:
+    with job.open("rb", buffering=0) as file:
         while block := file.read(READ_SIZE):
             if context.cancelled.is_set():
                 raise InterruptedError("cancelled")
@@ -48,7 +48,7 @@ def _order(job: JobView) -> tuple[str, int | None, float]:
     """How to end ("" is success), the number of attempts that fail (None is all), and the seconds to sleep first."""
     sleep_s = job.filesize / 1e6 * SECONDS_PER_MEGABYTE
     if job.payload is None:
-        found = _ORDER_IN_NAME.search(job.path.rpartition("/")[2].lower())
+        found = _ORDER_IN_NAME.search(job.filepath.rpartition("/")[2].lower())
         return (found[1], int(found[2]) if found[2] else None, sleep_s) if found else ("", None, sleep_s)
     if not isinstance(job.payload, dict):
         raise Permanent(f"the payload is {job.payload!r}; it must be an object such as {{'fail': 2}}")

@@ -1,6 +1,7 @@
 """Runs a command as the handler of a job: an argument list with placeholders, in a process of its own.
 
-Never passes a file name to a shell: it is one argument or an environment variable, with any bytes in it. Only jobs of
+Never passes a file name to a shell: it is one argument or an environment variable, with any bytes in it. With
+`safe_open` the command gets the file that was checked as an inherited descriptor, not by its name. Only jobs of
 the type `command` carry a shell line of their own, and a worker runs those only with worker.allow_commands.
 """
 
@@ -20,6 +21,7 @@ import msgspec
 from fileq.core.errors import Permanent
 from fileq.core.job import Job
 from fileq.handlers.context import Context
+from fileq.handlers.job_file import GivenFile
 from fileq.handlers.outcomes import CommandFailed, TimedOut, one_line
 from fileq.handlers.output import current_sink
 from fileq.handlers.subprocesses import ProcessResult, run_process
@@ -32,6 +34,7 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 # Placeholder → environment variable.
 NAMES = {
     "filepath": "FILEQ_JOB_FILEPATH",
+    "real_filepath": "FILEQ_JOB_REAL_FILEPATH",
     "job_id": "FILEQ_JOB_ID",
     "type": "FILEQ_JOB_TYPE",
     "payload": "FILEQ_JOB_PAYLOAD",
@@ -68,17 +71,17 @@ def command_warnings(command: Sequence[str]) -> Iterator[str]:
 
 
 def run_command(
-    command: Sequence[str], job: Job, path: bytes, context: Context, hidden: Sequence[str] = ()
+    command: Sequence[str], job: Job, file: GivenFile, context: Context, hidden: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Exit code and output of a configured command, its placeholders replaced by this job's values.
 
     The variables in `hidden` are not in its environment."""
-    values = _values(job, path, context.attempt)
+    values = _values(job, file, context.attempt)
     arguments = [_argument(argument, values) for argument in command]
-    return _run(arguments, os.path.basename(command[0]), values, context, hidden)
+    return _run(arguments, os.path.basename(command[0]), values, file, context, hidden)
 
 
-def run_shell(job: Job, path: bytes, context: Context, hidden: Sequence[str] = ()) -> dict[str, Any]:
+def run_shell(job: Job, file: GivenFile, context: Context, hidden: Sequence[str] = ()) -> dict[str, Any]:
     """Exit code and output of the command in the job's payload: a line for the shell, or a list of arguments."""
     payload = job.payload_value
     command = payload.get("command") if isinstance(payload, dict) else None
@@ -88,12 +91,17 @@ def run_shell(job: Job, path: bytes, context: Context, hidden: Sequence[str] = (
         arguments = command
     else:
         raise Permanent(f'the payload must be {{"command": "a line for the shell"}} or a list, and is {payload!r:.200}')
-    values = _values(job, path, context.attempt)
-    return _run([argument.encode() for argument in arguments], "the command", values, context, hidden)
+    values = _values(job, file, context.attempt)
+    return _run([argument.encode() for argument in arguments], "the command", values, file, context, hidden)
 
 
 def _run(
-    arguments: list[bytes], name: str, values: dict[str, bytes], context: Context, hidden: Sequence[str]
+    arguments: list[bytes],
+    name: str,
+    values: dict[str, bytes],
+    file: GivenFile,
+    context: Context,
+    hidden: Sequence[str],
 ) -> dict[str, Any]:
     environment = {**os.environb, **{NAMES[name].encode(): value for name, value in values.items()}}
     for variable in hidden:
@@ -105,6 +113,7 @@ def _run(
         result = run_process(
             arguments,
             environment,
+            inherited=file.inherited,
             cancelled=context.cancelled,
             timeout_s=context.time_left,
             tail=TAIL,
@@ -141,7 +150,7 @@ def _failure(name: str, result: ProcessResult) -> CommandFailed:
     return CommandFailed(f"{name} was killed by {signal_name}{details}", signal_name)
 
 
-def _values(job: Job, path: bytes, attempt: int) -> dict[str, bytes]:
+def _values(job: Job, file: GivenFile, attempt: int) -> dict[str, bytes]:
     """The values of the placeholders and environment variables; empty for fields that the job does not have."""
     texts = {
         "job_id": job.id,
@@ -155,7 +164,8 @@ def _values(job: Job, path: bytes, attempt: int) -> dict[str, bytes]:
         "span_id": job.span_id,
     }
     payload = b"" if job.payload is msgspec.UNSET else bytes(job.payload)
-    return {"filepath": path, "payload": payload} | {name: text.encode() for name, text in texts.items()}
+    paths = {"filepath": file.path, "real_filepath": file.name}
+    return {**paths, "payload": payload, **{name: text.encode() for name, text in texts.items()}}
 
 
 def _argument(argument: str, values: dict[str, bytes]) -> bytes:

@@ -7,12 +7,14 @@ import threading
 import time
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import IO, Any, ClassVar, Protocol
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from fileq.core.job import Job
 from fileq.core.trace import traceparent
+from fileq.handlers.job_file import JobFile
 from fileq.handlers.log import Log
 
 
@@ -55,9 +57,12 @@ class LazyEvent:
 _creating = threading.Lock()
 
 
-class JobView(Struct, frozen=True):
+class JobView(Struct, frozen=True, dict=True):
     """A job for its handler. `path` is the file on this machine, usable with open() for any file name, "" without a
-    file. `payload` is decoded. The other fields are those of the job's JSON."""
+    file; with `safe_open` it is /proc/self/fd/N. `payload` is decoded. The other fields are those of the job's JSON."""
+
+    # In the instance's dictionary, because it is no part of the job: copies and JSON do not have it.
+    _file: ClassVar[JobFile | None] = None
 
     path: str
     payload: Any
@@ -82,14 +87,36 @@ class JobView(Struct, frozen=True):
     failed_at: str | None
     first_error: str | None
 
+    def open(
+        self,
+        mode: str = "rb",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+    ) -> IO[Any]:
+        """The file that was checked before the handler ran, even if another file has its name now.
+
+        The parameters are those of the built-in open(); the default is to read bytes. Each call returns a new file
+        object. Raises ValueError without a file, after the attempt, and for a copy of the job."""
+        if self._file is None:
+            reason = "a copy of a job can't open its file" if self.path else "the job has no file"
+            raise ValueError(reason)
+        return self._file.open(mode, buffering, encoding, errors, newline)
+
 
 _MAX_TIMEOUT_S = 36_500 * 86_400.0  # as in the configuration; a datetime can still represent the deadline
 _shared_fields = attrgetter(*JobView.__struct_fields__[2:])  # all but path and payload
 
 
-def view_of(job: Job, path: bytes) -> JobView:
-    """The job for its handler; raises msgspec.DecodeError or ValueError if its payload can't be decoded."""
-    return JobView(os.fsdecode(path), job.payload_value, *_shared_fields(job))
+def view_of(job: Job, path: bytes, file: JobFile | None = None) -> JobView:
+    """The job for its handler; raises msgspec.DecodeError or ValueError if its payload can't be decoded.
+
+    `file` is what job.open() opens."""
+    view = JobView(os.fsdecode(path), job.payload_value, *_shared_fields(job))
+    if file is not None:
+        force_setattr(view, "_file", file)
+    return view
 
 
 class Context:

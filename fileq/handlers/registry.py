@@ -59,9 +59,13 @@ def handler(
     backoff: Mapping[str, Any] | Sequence[float | str] | None = None,
     isolation: Literal["process", "thread"] | None = None,
     in_place: bool = False,
+    safe_open: bool | None = None,
     give_up_on: Sequence[int | str | type[BaseException]] = (),
     name: str | None = None,
     circuit_breaker: Mapping[str, Any] | None = None,
+    max_running: int | None = None,
+    max_running_total: int | None = None,
+    rate: str | None = None,
 ) -> Callable[[F], F]:
     """Routes files that match a glob, or jobs of a type, to the decorated function. The function itself is unchanged.
 
@@ -76,9 +80,13 @@ def handler(
         "backoff": backoff,
         "isolation": isolation,
         "in_place": in_place or None,
+        "safe_open": safe_open,
         "give_up_on": list(give_up_on) or None,
         "name": name,
         "circuit_breaker": circuit_breaker,
+        "max_running": max_running,
+        "max_running_total": max_running_total,
+        "rate": rate,
     }
     options = {name: value for name, value in given.items() if value is not None}
 

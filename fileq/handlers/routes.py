@@ -22,7 +22,7 @@ from fileq.config import (
 )
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job
-from fileq.core.units import format_duration
+from fileq.core.units import Rate, format_duration
 from fileq.files.globs import Globs
 from fileq.handlers import registry
 from fileq.handlers.command_handler import command_problems, command_warnings
@@ -53,10 +53,14 @@ class BoundRoute(Struct, frozen=True):
     max_retries: int
     backoff: BackoffSettings
     in_place: bool
+    safe_open: bool
     give_up_on: tuple[int | str, ...]
     circuit_breaker: CircuitBreakerSettings
     is_async: bool
     hidden_variables: tuple[str, ...]  # of the environment, which a command does not get
+    max_running: int | None = None
+    max_running_total: int | None = None
+    rate: Rate | None = None
 
     @property
     def is_command(self) -> bool:
@@ -216,10 +220,14 @@ class _Loading:
             max_retries=options.max_retries,
             backoff=options.backoff,
             in_place=route.in_place,
+            safe_open=options.safe_open,
             give_up_on=route.give_up_on,
             circuit_breaker=route.circuit_breaker or self._config.circuit_breaker,
             is_async=function is not None and is_async(function),
             hidden_variables=self._hidden_variables,
+            max_running=route.max_running,
+            max_running_total=route.max_running_total,
+            rate=route.rate,
         )
 
     def _name_for(self, where: str, route: RouteSettings) -> str:

@@ -1,6 +1,6 @@
 """Runs one task and returns its outcome, in a child process or in a thread of the worker.
 
-    check the file → call the handler → Done | Failed | Changed
+    open and check the file → call the handler → close the file → Done | Failed | Changed
 
 Never raises, and knows nothing of brokers. The executor enforces the timeout of plain functions. Coroutines and
 commands can be stopped from here, so their timeouts are enforced here too.
@@ -20,7 +20,8 @@ from fileq.core.trace import attempt_span_id, parent_of
 from fileq.handlers.command_handler import run_command, run_shell
 from fileq.handlers.context import CancelFlag, Context, view_of
 from fileq.handlers.event_loop import EventLoop
-from fileq.handlers.file_check import check_file
+from fileq.handlers.file_check import open_file
+from fileq.handlers.job_file import NO_FILE, JobFile
 from fileq.handlers.outcomes import done, failed
 from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.task import Ran, Task
@@ -42,36 +43,43 @@ def run_task(
         route = routes[task.route]
     except (Undecodable, IndexError) as error:
         return failed(Permanent(str(error)))
+    file: JobFile | None = None
     if task.path:
-        signature = None if task.runs_changed else job.signature
-        if (problem := check_file(task.path, task.roots, signature)) is not None:
-            return problem
+        found = open_file(task.path, task.roots, None if task.runs_changed else job.signature)
+        if not isinstance(found, JobFile):
+            return found
+        file = found
     try:
         span = (parent_of(job)[0], attempt_span_id(job, task.key.slot)) if routes.is_traced else None
-        return done(invoke(route, job, task, cancelled, loop or routes.loop, span))
+        return done(invoke(route, job, task, file, cancelled, loop or routes.loop, span))
     except BaseException as error:
         if on_error is not None:
             on_error(error)
         return failed(error, route.give_up_on)
+    finally:
+        if file is not None:
+            file.close()
 
 
 def invoke(
     route: BoundRoute,
     job: Job,
     task: Task,
+    file: JobFile | None,
     cancelled: CancelFlag,
     loop: EventLoop,
     span: tuple[str, str] | None = None,
 ) -> Any:
     """What the handler returns or raises. `span` is the trace id and the span id of this attempt, if it is traced."""
+    given = file.given(is_safe=route.safe_open) if file is not None else NO_FILE
     try:
-        view = view_of(job, task.path)
+        view = view_of(job, given.path, file)
     except (msgspec.DecodeError, ValueError) as error:
         raise Permanent(f"the payload is not JSON: {error}") from error
     context = Context(view, cancelled=cancelled, attempt=task.attempt, timeout_s=task.timeout_s, span=span)
     if route.function is None:
         run = run_shell if not route.command else lambda *rest: run_command(route.command, *rest)
-        return run(job, task.path, context, route.hidden_variables)
+        return run(job, given, context, route.hidden_variables)
     return call(route.function, view, context, loop, is_async=route.is_async)
 
 

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -46,6 +46,7 @@ def run_process(
     arguments: Sequence[bytes],
     environment: Mapping[bytes, bytes],
     *,
+    inherited: Collection[int] = (),
     cancelled: CancelFlag,
     timeout_s: float,
     tail: int,
@@ -53,6 +54,8 @@ def run_process(
 ) -> ProcessResult:
     """Start a program and wait for its end; stop it on cancellation or timeout. `tail` bytes of each stream are kept.
     `on_output` gets what it prints, while it runs.
+
+    The program inherits the descriptors `inherited`, under their numbers, and no others.
 
     Raises OSError or ValueError if it can't be started."""
     ends_s = time.monotonic() + timeout_s
@@ -64,6 +67,7 @@ def run_process(
             stderr=subprocess.PIPE,
             bufsize=0,
             env=environment,
+            pass_fds=inherited,
             start_new_session=True,
         )
         _RUNNING.add(spawned.pid)

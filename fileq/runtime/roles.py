@@ -20,6 +20,7 @@ from fileq.core.process_events import (
     RoleStarted,
     RoleStopped,
     RoleStopping,
+    VariableIgnored,
 )
 from fileq.handlers.reload import reload_routes
 from fileq.handlers.route_warnings import warnings_of
@@ -121,7 +122,11 @@ def report_routes(routes: Routes, loaded: Loaded, emit: Emit) -> None:
 
 
 def start_broker(loaded: Loaded, emit: Emit) -> FullBroker:
-    """Opens the broker and reports which one it is, where, and which setting chose it."""
+    """Opens the broker and reports which one it is, where, and which setting chose it.
+
+    Variables that are probably misspelt are reported before: one of them may have been meant to choose the broker."""
+    for variable, similar in loaded.misspelt_env.items():
+        emit(VariableIgnored(variable, f"it names no setting; did you mean {similar}?"))
     broker = open_broker(loaded.config)
     emit(BrokerOpened(broker.kind, broker.where, describe_broker_choice(loaded)))
     warn_if_unsafe(broker, emit)

@@ -18,6 +18,7 @@ from fileq.core.job import Job, decode, encode, file_job, typed_job
 from fileq.files.version import signature_of
 from fileq.handlers.context import Context, view_of
 from fileq.handlers.event_loop import EventLoop
+from fileq.handlers.job_file import NO_FILE, JobFile
 from fileq.handlers.outcomes import done
 from fileq.handlers.run import call
 from fileq.handlers.targets import is_async, unfitness
@@ -37,12 +38,14 @@ def run(
     timeout: float = 300.0,
     priority: str = "low",
     id: str = "",
+    safe_open: bool = False,
     cancelled: threading.Event | None = None,
 ) -> Any:
     """Returns what the handler returns and raises what it raises.
 
     With a `path` the job is about that file; without one it has a `type` and a `payload`. Coroutines are awaited, also
-    when the caller runs in an event loop. A result that a worker would drop causes a warning.
+    when the caller runs in an event loop. A result that a worker would drop causes a warning. With `safe_open`,
+    `job.path` is what a route with that option gives.
 
     The handler runs in the calling thread, so monkeypatches, fixtures, debuggers and coverage work as usual. After
     `timeout` seconds it is stopped, plain functions too, and TimedOut is raised; docs/handlers.md says what can't be
@@ -51,7 +54,9 @@ def run(
         raise ConfigError(f"{getattr(function, '__qualname__', function)} {fault}")
     where = b"" if path is None else os.path.abspath(os.fsencode(path))
     job = _job(where, type, payload, priority, id).but(retries=attempt - 1)
-    view = view_of(decode(encode(job)), where)
+    file = JobFile(where, os.open(where, os.O_PATH | os.O_CLOEXEC)) if where else None
+    given = file.given(is_safe=safe_open) if file is not None else NO_FILE
+    view = view_of(decode(encode(job)), given.path, file)
     context = Context(view, cancelled=cancelled or threading.Event(), attempt=attempt, timeout_s=timeout)
     loop = EventLoop()
     awaits = is_async(function)
@@ -60,6 +65,8 @@ def run(
         result = call_within(lambda: call(function, view, context, loop, is_async=awaits), timeout, grace_s=grace_s)
     finally:
         loop.close(LOOP_CLOSE_TIMEOUT_S)
+        if file is not None:
+            file.close()
     if warning := done(result).warning:
         warnings.warn(warning, stacklevel=2)
     return result

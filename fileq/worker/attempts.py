@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from fileq.brokers.types import LedgerEntry
+from fileq.brokers.types import Admission, AdmitRequest, AdmitResult, LedgerEntry
 from fileq.core.claim import Claim
 from fileq.core.events import Emit, claimed, fenced, result_dropped
 from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, FinalOutcome, Refused, Released
@@ -23,6 +23,7 @@ from fileq.handlers.task import Ran, Task
 from fileq.worker.breakers import Breakers
 from fileq.worker.deferrals import EARLIER_JOB_RUNS, Deferrals
 from fileq.worker.executors.protocol import Executor
+from fileq.worker.limits import Candidate, Limits, Refusal
 from fileq.worker.policies import Policies
 from fileq.worker.post_actions import version_left
 from fileq.worker.prepare import prepare
@@ -42,6 +43,7 @@ class Attempts:
         paths: Paths,
         breakers: Breakers,
         deferrals: Deferrals,
+        limits: Limits,
         roots: RootsWatch,
         policies: Policies,
         *,
@@ -54,11 +56,13 @@ class Attempts:
         self._paths = paths
         self._breakers = breakers
         self._deferrals = deferrals
+        self._limits = limits
         self._roots = roots
         self._policies = policies
         self._emit = emit
         self._monotonic = monotonic
         self._changed: list[Slot] = []  # their files have changed; the ledger is still to be read
+        self.candidates: list[Candidate] = []  # of limited routes; the pump must ask whether they may run
 
     def start(self, claims: Iterable[Claim], *, may_run: bool) -> None:
         """Runs, defers, refuses or releases each claim. A claim for a slot that is not free is left out: its outcome is
@@ -114,6 +118,8 @@ class Attempts:
             self._changed.remove(slot)
         slot.lose()
         self._breakers.record(route, claim.key, None)
+        if self._limits.is_any:
+            self._limits.ended(route)
         self._emit(fenced(claim))
 
     def _run(self, slot: Slot, claim: Claim, *, changed_to: str | None = None) -> Task | None:
@@ -123,6 +129,9 @@ class Attempts:
         if is_new and isinstance(task, Task) and (obstacle := self._obstacle(claim, task)) is not None:
             self._defer(slot, claim, *obstacle)
             return None
+        if is_new and self._limits.is_any and isinstance(task, Task) and self._limits[task.route] is not None:
+            self.candidates.append(Candidate(slot, claim, task))
+            return None
         if is_new:
             self._emit(claimed(claim))
         if isinstance(task, Refused):
@@ -130,6 +139,54 @@ class Attempts:
             return None
         slot.run(Running(claim, task.route, self._monotonic(), changed_to or _signature(claim)))
         return task
+
+    # limited routes
+
+    def ask_limits(self) -> list[AdmitRequest]:
+        """Defers the candidates that `max_running` refuses. Returns what the broker must be asked about the others."""
+        candidates, self.candidates = self.candidates, []
+        refusals = self._limits.refused_here(candidates, self._slots.running_by_route())
+        requests = []
+        for candidate, refusal in zip(candidates, refusals, strict=True):
+            limits = self._limits[candidate.task.route]
+            if refusal is not None:
+                self._refuse(candidate, refusal)
+                continue
+            self.candidates.append(candidate)
+            if limits is not None and limits.is_shared:
+                requests.append(limits.request(candidate.claim))
+        return requests
+
+    def run_candidates(self, answers: Iterable[Admission]) -> None:
+        """Runs or defers the candidates, given the broker's answers to the requests."""
+        candidates, self.candidates = self.candidates, []
+        answers, tasks = iter(answers), []
+        for candidate in candidates:
+            slot, claim, task = candidate.slot, candidate.claim, candidate.task
+            limits = self._limits[task.route]
+            answer = next(answers) if limits is not None and limits.is_shared else None
+            if answer is None or answer.result is AdmitResult.ADMITTED:
+                self._emit(claimed(claim))
+                slot.run(Running(claim, task.route, self._monotonic(), _signature(claim)))
+                tasks.append(task)
+            elif answer.result is AdmitResult.LOST:
+                self._breakers.record(task.route, claim.key, None)
+                self._emit(fenced(claim))
+            else:
+                self._refuse(candidate, self._limits.refused_there(task.route, answer))
+        if tasks:
+            self._executor.submit(tasks)
+
+    def drop_candidates(self) -> None:
+        """Their slots stay free. A renewal, or the next claim of each slot, returns the same jobs."""
+        for candidate in self.candidates:
+            self._breakers.record(candidate.task.route, candidate.claim.key, None)
+        self.candidates.clear()
+
+    def _refuse(self, candidate: Candidate, refusal: Refusal) -> None:
+        """Defers a job that a limit of its route refuses. If it was the probe of a breaker, another job can be it."""
+        self._breakers.record(candidate.task.route, candidate.claim.key, None)
+        self._defer(candidate.slot, candidate.claim, refusal.reason, refusal.wait_s)
 
     def _obstacle(self, claim: Claim, task: Task) -> tuple[str, float] | None:
         """Why the job cannot run yet, and for how many seconds at least; None if it can."""
@@ -159,14 +216,15 @@ class Attempts:
         processed = leaves.signature if leaves is not None else running.signature
         policy, now_ms = self._policies.routes[running.route], time.time_ns() // 1_000_000
         settlement = decide(claim, ran, policy, now_ms=now_ms, duration_ms=duration_ms, leaves=leaves)
-        slot.settle(settlement, processed)
+        slot.settle(settlement, processed, running.route)
         self._breakers.record(running.route, task.key, _sample(ran), settlement.error)
 
     def _end_without_run(self, slot: Slot, claim: Claim, outcome: Refused | Released) -> None:
-        if isinstance(slot.state, Running):  # its file has changed; it may be a probe
-            self._breakers.record(slot.state.route, claim.key, None)
+        route = slot.state.route if isinstance(slot.state, Running) else None
+        if route is not None:  # its file has changed; it may be a probe
+            self._breakers.record(route, claim.key, None)
         settlement = decide(claim, outcome, self._policies.worker, now_ms=time.time_ns() // 1_000_000)
-        slot.settle(settlement, _signature(claim))
+        slot.settle(settlement, _signature(claim), route)
 
     def _decide_changed(
         self, slot: Slot, claim: Claim, changed: Changed, entry: LedgerEntry | None, may_run: bool
@@ -179,7 +237,7 @@ class Attempts:
         decision = decide(claim, changed, policy, now_ms=now_ms, jobs_by_version=jobs_by_version, may_run=may_run)
         if isinstance(decision, RunChanged):
             return self._run(slot, claim, changed_to=decision.signature)
-        slot.settle(decision, _signature(claim))
+        slot.settle(decision, _signature(claim), route)
         self._breakers.record(route, claim.key, None)
         return None
 

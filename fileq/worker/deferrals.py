@@ -2,7 +2,8 @@
 
 A deferred job comes back by itself at its due time. Jobs of one reason are due 10 ms apart, so a worker that still
 cannot run them claims at most 100 of them a second. More than 60,000 do not fit into ten minutes; the others share the
-second half of that time. When the reason ends they are due at once, page by page.
+second half of that time. When the reason ends they are due at once, page by page. A reason that is a limit does not
+end: as many jobs as it allows are released now and then, the first ones first.
 
 The pump adds jobs; a loop of its own releases them, so that a long list does not delay the pump. Threads share it.
 
@@ -35,6 +36,8 @@ class _Reason:
         self.deferred_until_s = 0.0  # when the last of its jobs is due
         self.due_s: dict[str, float] = {}  # job id → when it is due, about the earliest first
         self.is_reported = False
+        self.under_way = 0  # jobs that the broker has not deferred yet
+        self.owed = 0  # of these, how many to release as soon as it has
 
 
 class Deferrals:
@@ -42,7 +45,8 @@ class Deferrals:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._reasons: dict[str, _Reason] = {}
-        self._ended: deque[str] = deque()  # ids of jobs whose reason has ended
+        self._released: deque[str] = deque()  # ids of jobs to make due
+        self._later: dict[str, tuple[float, int]] = {}  # reason → when to release how many of its jobs
         self.wake = threading.Event()
 
     def delay_ms(self, reason: str, wait_s: float) -> int:
@@ -55,6 +59,7 @@ class Deferrals:
             due_s = max(earliest_s, state.deferred_until_s + APART_S)
             # More jobs than fit: the next one starts another row there. All at the limit would come back together.
             state.deferred_until_s = due_s if due_s <= now_s + LONGEST_S else now_s + LONGEST_S / 2
+            state.under_way += 1
             return round((state.deferred_until_s - now_s) * 1000)
 
     def settled(self, settlement: Settlement) -> bool:
@@ -66,11 +71,17 @@ class Deferrals:
         with self._lock:
             state = self._reasons.get(settlement.reason)
             if state is None:  # the reason has ended meanwhile
-                self._ended.append(id)
+                self._released.append(id)
                 self.wake.set()
                 return False
+            state.under_way -= state.under_way > 0
             was_waiting = state.due_s.pop(id, None) is not None
-            state.due_s[id] = now_s + settlement.delay_ms / 1000
+            if state.owed:
+                state.owed -= 1
+                self._released.append(id)
+                self.wake.set()
+            else:
+                state.due_s[id] = now_s + settlement.delay_ms / 1000
             self._forget_due(state, now_s)
             if settlement.reason == EARLIER_JOB_RUNS:
                 return not was_waiting
@@ -90,21 +101,78 @@ class Deferrals:
         with self._lock:
             state = self._reasons.pop(reason, None)
             if state is not None:
-                self._ended.extend(state.due_s)
+                self._released.extend(state.due_s)
         self.wake.set()
+
+    def fenced(self, settlement: Settlement) -> None:
+        """The broker has not deferred this job: its slot no longer held it."""
+        with self._lock:
+            if (state := self._reasons.get(settlement.reason)) is not None:
+                state.under_way -= state.under_way > 0
+                state.owed = min(state.owed, state.under_way)
+
+    def release(self, reason: str, count: int) -> int:
+        """The first `count` jobs of this reason, which goes on, can run now: the loop releases them. Returns how many.
+
+        A job whose deferral is still under way counts as one of them: it is released once the broker has deferred it.
+        """
+        now_s = self._monotonic()
+        with self._lock:
+            return self._release(reason, count, now_s)
+
+    def release_later(self, reason: str, after_s: float, count: int) -> None:
+        """As release(), after this time. A release of this reason that is planned already stays as it is."""
+        at_s = self._monotonic() + after_s
+        with self._lock:
+            if reason not in self._later:
+                self._later[reason] = at_s, count
+                self.wake.set()
+
+    def release_due(self) -> float:
+        """Makes the releases whose time has come. Returns the seconds until the next one."""
+        now_s = self._monotonic()
+        with self._lock:
+            for reason in [reason for reason, (at_s, _) in self._later.items() if at_s <= now_s]:
+                self._release(reason, self._later.pop(reason)[1], now_s)
+            return min((at_s - now_s for at_s, _ in self._later.values()), default=IDLE_S)
+
+    def _release(self, reason: str, count: int, now_s: float) -> int:
+        state = self._reasons.get(reason)
+        if state is None:
+            return 0
+        first: list[str] = []
+        while state.due_s and len(first) < count:
+            id = next(iter(state.due_s))
+            if state.due_s.pop(id) > now_s:  # otherwise it is back in its queue
+                first.append(id)
+        owed = min(count - len(first), state.under_way - state.owed)
+        state.owed += owed
+        if first:
+            self._released.extend(first)
+            self.wake.set()
+        return len(first) + owed
+
+    def is_any_waiting(self, reason: str) -> bool:
+        """Whether a job of this reason waits for its time, or has just come back and may be deferred again."""
+        since_s = self._monotonic() - SHORTEST_S
+        with self._lock:
+            state = self._reasons.get(reason)
+            return state is not None and (
+                state.under_way > 0 or any(due > since_s for due in reversed(state.due_s.values()))
+            )
 
     def next_page(self) -> list[str]:
         with self._lock:
-            return [self._ended[i] for i in range(min(PAGE, len(self._ended)))]
+            return [self._released[i] for i in range(min(PAGE, len(self._released)))]
 
     def drop_page(self, size: int) -> None:
         with self._lock:
             for _ in range(size):
-                self._ended.popleft()
+                self._released.popleft()
 
 
 class DeferredRelease:
-    """Makes the jobs of ended reasons due. Owns no thread."""
+    """Makes the jobs due that were released, among them all jobs of ended reasons. Owns no thread."""
 
     name = "deferred"
 
@@ -115,9 +183,10 @@ class DeferredRelease:
     def turn(self) -> float:
         """Releases one page. Returns the seconds until the next turn. A page stays listed until it is released."""
         self._deferrals.wake.clear()
+        pause_s = self._deferrals.release_due()
         page = self._deferrals.next_page()
         if not page:
-            return IDLE_S
+            return min(IDLE_S, pause_s)
         self._broker.due_now(page)
         self._deferrals.drop_page(len(page))
         return 0.0

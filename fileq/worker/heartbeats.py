@@ -17,6 +17,7 @@ from fileq.core.process_events import SlotReplaced
 from fileq.worker.attempts import Attempts
 from fileq.worker.breakers import Breakers
 from fileq.worker.executors.protocol import Executor
+from fileq.worker.limits import Limits
 from fileq.worker.roots import RootsWatch
 from fileq.worker.slot import Running, Settling, Slot
 from fileq.worker.slots import Slots
@@ -32,6 +33,7 @@ class Heartbeats:
         attempts: Attempts,
         executor: Executor,
         breakers: Breakers,
+        limits: Limits,
         roots: RootsWatch,
         *,
         every_s: float,
@@ -43,11 +45,12 @@ class Heartbeats:
         self._attempts = attempts
         self._executor = executor
         self._breakers = breakers
+        self._limits = limits
         self._roots = roots
         self._every_s = every_s
         self._emit = emit
         self._monotonic = monotonic
-        self._registered_changes = (-1, -1)  # those of the breakers and roots that the broker knows
+        self._registered_changes = (-1, -1, -1)  # those of the breakers, limits and roots that the broker knows
         self.due_s = 0.0
 
     def start(self) -> None:
@@ -67,11 +70,11 @@ class Heartbeats:
     def is_registration_due(self) -> bool:
         return self._changes() != self._registered_changes
 
-    def _changes(self) -> tuple[int, int]:
-        return self._breakers.change_count, self._roots.change_count
+    def _changes(self) -> tuple[int, int, int]:
+        return self._breakers.change_count, self._limits.change_count, self._roots.change_count
 
     def register(self) -> None:
-        """Registers all slots, with the states that the breakers and roots have now."""
+        """Registers all slots, with the states that the breakers, limits and roots have now."""
         changes = self._changes()
         self._broker.register(dict.fromkeys(self._slots.by_id, self._info()))
         self._registered_changes = changes
@@ -83,6 +86,7 @@ class Heartbeats:
             breakers.open_ones(),
             is_claiming=not breakers.is_limiting,
             lost_roots=tuple(self._roots.problems.values()),
+            limits=self._limits.reached,
         )
 
     def renew(self, *, may_run: bool) -> None:
@@ -92,6 +96,7 @@ class Heartbeats:
         self.due_s = self._monotonic() + self._every_s
         unexpected = [claim for renewal in renewals if (claim := self._apply(renewal)) is not None]
         self._breakers.apply_resets(self._broker.breaker_resets())
+        self._limits.forget_unreached()
         if may_run:  # a stopping worker leaves such a claim alone: deregistering its slot gives the job back
             self._attempts.start(unexpected, may_run=True)
 
@@ -102,6 +107,7 @@ class Heartbeats:
         elif isinstance(slot.state, Settling):
             # A slot that is gone can settle nothing, so there is no need to send it.
             self._emit(fenced(slot.state.claim))
+            self._limits.lost(slot.state)
         new = self._slots.replace(slot)
         self._broker.register({new.id: self._info()})
         self._emit(SlotReplaced(slot.id, new.id))

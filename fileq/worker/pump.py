@@ -26,6 +26,7 @@ from fileq.worker.calls import Call, CallsInFlight
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.heartbeats import Heartbeats
+from fileq.worker.limits import Limits
 from fileq.worker.policies import policies_of
 from fileq.worker.post_actions import PostActions
 from fileq.worker.roots import RootsWatch
@@ -61,16 +62,16 @@ class Pump:
         self._emit = emit
         lease_ms = round(worker.heartbeat_ttl * 1000)
         self._slots = Slots(worker.count, tuple(worker.priorities), lease_ms=lease_ms)
-        policies = policies_of(worker, routes)
-        self._attempts = Attempts(
-            self._slots, executor, routes, paths, breakers, deferrals, roots, policies, emit=emit, monotonic=monotonic
-        )
+        self._limits = limits = Limits(routes, deferrals)
+        parts = self._slots, executor, routes, paths, breakers, deferrals, limits, roots, policies_of(worker, routes)
+        self._attempts = Attempts(*parts, emit=emit, monotonic=monotonic)
         self._heartbeats = Heartbeats(
             broker,
             self._slots,
             self._attempts,
             executor,
             breakers,
+            limits,
             roots,
             every_s=worker.heartbeat_ttl / 3,
             emit=emit,
@@ -151,6 +152,7 @@ class Pump:
             self._attempts.decide_changed(entries, may_run=not self.is_quiet)
         if self._heartbeats.is_renewal_due:
             self._heartbeats.renew(may_run=not self.is_quiet)
+            self._run_limited()
         if self._heartbeats.is_registration_due:
             self._heartbeats.register()
         self.reply_count += 1
@@ -193,13 +195,33 @@ class Pump:
                 self._heartbeats.replace(slot)
         self.paused = reply.paused
         self.is_underfilled = len(reply.claims) < len(call.claiming)
+        self._run_limited()
         return len(reply.claims)
+
+    def _run_limited(self) -> None:
+        """Runs the claimed jobs of limited routes, or defers them. One round trip if a limit is shared by all workers.
+
+        If the broker does not answer, the slots stay free, and the next renewal returns their claims."""
+        if not self._attempts.candidates:
+            return
+        requests = self._attempts.ask_limits()
+        try:
+            answers = self._broker.admit(requests) if requests else []
+        except BrokerError:
+            self._attempts.drop_candidates()
+            self._heartbeats.renew_now()
+            raise
+        self._attempts.run_candidates(answers)
 
     def _apply_settled(self, call: Call, reply: TurnReply) -> None:
         for slot, result in zip(call.settling, reply.settled, strict=True):
             settling = slot.finish()
+            if self._limits.is_any and settling.route is not None:
+                self._limits.ended(settling.route)
             if result is SettleResult.FENCED:
                 self._emit(fenced(settling.claim))
+                if settling.settlement.verb is Verb.DEFER:
+                    self._deferrals.fenced(settling.settlement)
             elif settling.settlement.verb is Verb.DEFER:
                 if self._deferrals.settled(settling.settlement):  # one line for each reason, not for each deferral
                     self._emit(settled(settling.settlement))

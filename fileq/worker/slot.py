@@ -41,10 +41,11 @@ class Running(Struct):
 
 class Settling(Struct, frozen=True):
     """The outcome is decided; the broker has not answered yet. `processed` is the signature of the version that the
-    settlement is about, if it is known."""
+    settlement is about, if it is known. `route` is that of the attempt that has ended, if there was one."""
 
     settlement: Settlement
     processed: str | None
+    route: int | None = None
 
     @property
     def claim(self) -> Claim:
@@ -80,10 +81,10 @@ class Slot:
             raise self._defect("run")
         self.state = running
 
-    def settle(self, settlement: Settlement, processed: str | None) -> None:
+    def settle(self, settlement: Settlement, processed: str | None, route: int | None = None) -> None:
         if type(self.state) is not Running and type(self.state) is not Free:
             raise self._defect("settle")
-        self.state = Settling(settlement, processed)
+        self.state = Settling(settlement, processed, route)
         self._settling[self] = None
 
     def finish(self) -> Settling:

@@ -9,6 +9,7 @@ import os
 import secrets
 import socket
 import time
+from collections import Counter
 from collections.abc import KeysView, Mapping
 
 from fileq import __version__
@@ -55,6 +56,9 @@ class Slots:
     def running_count(self) -> int:
         return sum(type(slot.state) is Running for slot in list(self._by_id.values()))
 
+    def running_by_route(self) -> Counter[int]:
+        return Counter(slot.state.route for slot in self._by_id.values() if isinstance(slot.state, Running))
+
     @property
     def is_idle(self) -> bool:
         return not self._settling and not self.running_count
@@ -82,17 +86,8 @@ class Slots:
         *,
         is_claiming: bool = True,
         lost_roots: tuple[str, ...] = (),
+        limits: tuple[str, ...] = (),
     ) -> WorkerInfo:
         pid = os.getpid()
-        return WorkerInfo(
-            self._host,
-            pid,
-            self._started_ms,
-            __version__,
-            self._queues,
-            breaker,
-            breakers,
-            is_claiming,
-            lost_roots,
-            self._lease_ms,
-        )
+        facts = self._host, pid, self._started_ms, __version__, self._queues
+        return WorkerInfo(*facts, breaker, breakers, is_claiming, lost_roots, self._lease_ms, limits)

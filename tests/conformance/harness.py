@@ -32,6 +32,9 @@ class SqliteHarness(Harness):
     def push_raw(self, queue: str, raw: bytes) -> None:
         push_raw(self.broker, queue, raw)
 
+    def schedule_raw(self, raw: bytes, due_ms: int) -> None:
+        change_one_row(self.broker, "INSERT INTO scheduled (due_ms, raw) VALUES (?, ?)", due_ms, raw)
+
     def remove_registration(self, slot: str) -> None:
         change_one_row(self.broker, "UPDATE slots SET info = NULL WHERE slot = ?", slot)
 
@@ -73,6 +76,9 @@ class ServerHarness(Harness):
 
     def push_raw(self, queue: str, raw: bytes) -> None:
         self.client.lpush(self.config.worker.queues[queue], raw)
+
+    def schedule_raw(self, raw: bytes, due_ms: int) -> None:
+        self.client.zadd(Keys(self.config).scheduled, {raw: due_ms})
 
     def remove_registration(self, slot: str) -> None:
         assert self.client.hdel(f"{self.config.redis.prefix}:workers", slot) == 1

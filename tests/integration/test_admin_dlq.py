@@ -10,11 +10,13 @@ import pytest
 
 from fileq.brokers.types import Entry
 from fileq.core.job import decode, raw_id
+from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import (
     a_job,
     burial,
     claim_one,
     claims_of,
+    completed,
     dead,
     enqueue,
     failed,
@@ -172,9 +174,29 @@ def test_an_id_that_is_not_dead_is_exit_1_and_the_others_are_retried(shell: Comm
     dead(shell, "a")
     enqueue(shell, "waiting")
     out = shell.run("dlq", "retry", "a", "waiting", "absent", code=1)
-    assert "waiting: unknown: it is not in the dead-letter queue" in out
+    assert "waiting: refused: it is pending, not dead; a worker will run it\n" in out
+    assert "absent: unknown: no job has this id, or its record has expired; 'fileq dlq list' lists the dead jobs" in out
     assert places_of(shell, "a") == ["low"]
     assert ids_in(shell, "low").count("waiting") == 1
+
+
+def test_the_reason_names_the_state_of_a_job_that_is_not_dead_and_the_next_step(shell: CommandLine) -> None:
+    completed(shell, "done")
+    shell.broker.enqueue([Entry(a_job("typed", filepath="", type="mail"), "low")])
+    settle(shell, complete(claim_one(shell)))
+    settle(shell, failed(running(shell, "again"), delay_ms=60_000))
+    running(shell, "busy")
+    ids = ("done", "typed", "again", "busy")
+    assert [(r["result"], r["reason"]) for r in shell.json("dlq", "retry", *ids, code=1)["results"]] == [
+        ("refused", "it is completed, not dead; 'fileq reprocess --match GLOB' enqueues its file again"),
+        ("refused", "it is completed, not dead; 'fileq enqueue' makes a new job"),
+        ("refused", "it is retrying, not dead; a worker will run it when it is due"),
+        ("refused", "it is running, not dead; it needs no retry"),
+    ]
+    assert [r["reason"] for r in shell.json("dlq", "delete", "done", "again", code=1)["results"]] == [
+        "it is completed, not dead; its record expires after worker.history_ttl",
+        "it is retrying, not dead; 'fileq cancel again' cancels it",
+    ]
 
 
 def test_bytes_that_are_not_a_job_are_refused_with_the_reason(shell: CommandLine) -> None:
@@ -241,7 +263,7 @@ def test_dead_jobs_and_dead_bytes_are_deleted_by_id(shell: CommandLine) -> None:
     assert [(r["id"], r["result"]) for r in report["results"]] == [("a", "deleted"), (id, "deleted")]
     assert ids_in(shell, "dead_letter") == ["b"]
     assert shell.broker.records(["a", id]) == [None, None]
-    assert "it is not in the dead-letter queue" in shell.run("dlq", "delete", "a", code=1)
+    assert "a: unknown: no job has this id" in shell.run("dlq", "delete", "a", code=1)
     assert shell.broker.census().drift == 0
 
 

@@ -39,17 +39,17 @@ def known_file(shell: CommandLine, name: bytes, *, is_there: bool = True, age_s:
 def test_known_files_are_enqueued_again(shell: CommandLine) -> None:
     pdf, odd = known_file(shell, b"a.pdf"), known_file(shell, b"\xff odd.txt")
     known_file(shell, b"gone.txt", is_there=False)
-    dry = shell.json("reprocess", "--dry-run")
+    dry = shell.json("reprocess", "--all", "--dry-run")
     assert (dry["enqueued"], dry["missing"], dry["unfinished"]) == (2, 1, 0)
     assert sum(shell.broker.census().pending.values()) == 0
-    done = shell.json("reprocess")
+    done = shell.json("reprocess", "--all")
     assert (done["enqueued"], done["missing"], done["is_dry_run"]) == (2, 1, False)
     [high], [low] = raws_in(shell, "high"), raws_in(shell, "low")
     assert (decode(high).path, decode(low).path) == (pdf, odd)
     [entry] = shell.broker.lookup([pdf])
     assert entry is not None
     assert entry.versions[0] == (decode(high).signature, decode(high).id)
-    again = shell.run("reprocess")
+    again = shell.run("reprocess", "--all")
     assert "0 files enqueued again; 1 file missing; 2 files skipped, not finished yet" in again
     assert f"missing: {shell.directory}/in/gone.txt" in again
     assert shell.broker.census().drift == 0
@@ -58,7 +58,7 @@ def test_known_files_are_enqueued_again(shell: CommandLine) -> None:
 def test_only_the_newest_version_of_a_file_is_enqueued(shell: CommandLine) -> None:
     known_file(shell, b"a.txt", age_s=100)
     path = known_file(shell, b"a.txt")
-    assert shell.json("reprocess")["enqueued"] == 1
+    assert shell.json("reprocess", "--all")["enqueued"] == 1
     [raw] = raws_in(shell, "low")
     assert decode(raw).signature == f"4-{os.stat(path).st_mtime_ns}"
 
@@ -80,8 +80,17 @@ def test_files_are_chosen_by_glob_and_by_time(shell: CommandLine) -> None:
         assert shell.json("reprocess", "--dry-run", *words)["enqueued"] == count, words
 
 
+@pytest.mark.parametrize("words", [(), ("--dry-run",), ("--json",)])
+def test_without_a_filter_it_needs_all(shell: CommandLine, words: tuple[str, ...]) -> None:
+    known_file(shell, b"a.txt")
+    said = "which files? give filters such as --match, or --all; see 'fileq admin reprocess --help'"
+    assert said in shell.fail("reprocess", *words, code=2)
+    assert raws_in(shell, "low") == []
+    assert shell.json("reprocess", "--all", "--match", "*.txt")["enqueued"] == 1
+
+
 def test_without_known_files_nothing_is_enqueued(shell: CommandLine) -> None:
-    assert shell.run("reprocess") == "0 files enqueued again\n"
+    assert shell.run("reprocess", "--all") == "0 files enqueued again\n"
 
 
 def test_a_path_of_the_producer_is_mapped_to_this_machine(shell: CommandLine) -> None:
@@ -90,9 +99,9 @@ def test_a_path_of_the_producer_is_mapped_to_this_machine(shell: CommandLine) ->
     job = file_job(path, size=4, priority="low", now=NOW, signature="4-17")
     shell.broker.enqueue([Entry(job, "low", Version(path, "4-17"))])
     settle(shell, complete(claim_one(shell)))
-    assert shell.json("reprocess", "--dry-run")["missing"] == 1
+    assert shell.json("reprocess", "--all", "--dry-run")["missing"] == 1
     mapped = f"worker.path_map={{/srv/theirs: {shell.directory}/in}}"
-    assert shell.json("reprocess", "--set", mapped)["enqueued"] == 1
+    assert shell.json("reprocess", "--all", "--set", mapped)["enqueued"] == 1
     assert decode(raws_in(shell, "low")[0]).path == path
 
 

@@ -163,6 +163,9 @@ def test_the_eta_follows_from_the_rate_of_the_last_minute(shell: CommandLine) ->
     stats = shell.json("stats")
     assert (stats["eta_basis"], stats["eta_per_second"], stats["eta_s"]) == ("last_minute", 0.1, 30.0)
     assert "3 jobs to do, done in about 30s (6.0/min in the last minute)." in shell.run("stats")
+    shell.broker.deregister(["w1"])
+    assert shell.json("stats")["eta_s"] is None
+    assert "3 jobs to do; no worker is running." in shell.run("stats")
     shell.broker.pause("low")
     assert "No job is waiting; 3 more in paused queues." in shell.run("stats")
 

@@ -61,7 +61,14 @@ def test_what_a_user_may_not_read_is_unknown_and_not_a_problem(cwd: Path, valkey
 
 @pytest.mark.parametrize(
     ("right", "verb"),
-    [("llen", "read"), ("hget", "enqueue"), ("rpoplpush", "claim"), ("rpop", "complete"), ("rpush", "release")],
+    [
+        ("llen", "read"),
+        ("hget", "enqueue"),
+        ("rpoplpush", "claim"),
+        ("rpop", "complete"),
+        ("rpush", "release"),
+        ("incrby", "limit routes"),
+    ],
 )
 def test_a_missing_permission_is_named_with_the_verb_that_needs_it(
     right: str, verb: str, cwd: Path, valkey: Server, doctor: Doctor

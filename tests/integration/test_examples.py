@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -116,6 +117,24 @@ def test_sidecar_files_of_images_are_not_processed() -> None:
     included = Globs(load(str(EXAMPLES / "images" / "config.yaml"), environ={}).config.producer.include_globs)
     names = ("a.png", "b.JPG", "a.png.json", "a.png.json.j1.tmp")
     assert [name for name in names if included.match("", name)] == ["a.png", "b.JPG"]
+
+
+def test_the_text_of_a_document_is_written_under_its_name(examples: Path) -> None:
+    inbox = examples / "documents" / "inbox"
+    inbox.mkdir()
+    with zipfile.ZipFile(inbox / "a b.docx", "w") as archive:
+        archive.writestr("word/document.xml", "<document/>")
+    ended = subprocess.run(
+        [examples.parent / "bin" / "fileq", "try", "inbox/a b.docx"],
+        cwd=examples / "documents",
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert [path.name for path in (examples / "documents" / "text").iterdir()] == ["a b.docx.txt"]
 
 
 def test_a_damaged_document_is_not_retried(examples: Path) -> None:

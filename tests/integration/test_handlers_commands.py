@@ -54,7 +54,7 @@ def test_a_file_name_is_one_argument_and_nothing_is_executed(name: bytes, tmp_pa
     path = os.path.join(os.fsencode(root), name)
     with open(path, "wb"):
         pass
-    echo = {**python(ARGUMENTS, "{filepath}", "{job_id}"), "match": "**/*"}
+    echo = {**python(ARGUMENTS, "{filepath}", "{job_id}"), "match": "**/*", "safe_open": False}
     del echo["type"]
     ended = result(run(file_task(path, root), echo))
     assert [bytes.fromhex(argument) for argument in json.loads(ended["stdout"])] == [path, b"j1"]
@@ -68,7 +68,7 @@ def test_every_placeholder_is_a_whole_argument_and_anything_else_is_literal() ->
     ended = result(run(task, python(ARGUMENTS, *arguments)))
     job = decode(task.raw)
     assert [bytes.fromhex(argument).decode() for argument in json.loads(ended["stdout"])] == [
-        "", "j1", "t", '{"to":"ü"}', "3", "0", "low", "0", job.creation_time, "", "",
+        "", "", "j1", "t", '{"to":"ü"}', "3", "0", "low", "0", job.creation_time, "", "",
         "{}", "x{job_id}", "{job_id}x", "{ job_id }", "{print $1}",
     ]  # fmt: skip
 
@@ -77,12 +77,12 @@ def test_the_environment_describes_the_job(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/\xff\n.txt"
     with open(path, "wb") as file:
         file.write(b"abc")
-    route = {**python(VARIABLES), "match": "**/*"}
+    route = {**python(VARIABLES), "match": "**/*", "safe_open": False}
     del route["type"]
     found = json.loads(result(run(file_task(path, tmp_path, attempt=2), route))["stdout"])
     found = {name: bytes.fromhex(value) for name, value in found.items() if name.startswith("FILEQ_JOB_")}
     assert set(found) == set(NAMES.values())
-    assert found["FILEQ_JOB_FILEPATH"] == path
+    assert found["FILEQ_JOB_FILEPATH"] == found["FILEQ_JOB_REAL_FILEPATH"] == path
     assert (found["FILEQ_JOB_ID"], found["FILEQ_JOB_ATTEMPT"], found["FILEQ_JOB_TYPE"]) == (b"j1", b"2", b"")
 
 

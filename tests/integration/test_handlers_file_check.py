@@ -133,7 +133,7 @@ def test_a_changed_file_is_run_only_with_runs_changed(file: Path, root: Path) ->
 
 
 def test_without_proc_the_same_checks_hold(file: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fileq.handlers.file_check.HAS_PROC", False)
+    monkeypatch.setattr("fileq.handlers.job_file.HAS_PROC", False)
     assert run(file_task(file, root, signature=signature(file)), called) == CALLED
     for path, kind in ((root / "b.txt", "FileVanished"), (Path("/etc/passwd"), "OutsideRoots")):
         ended = run(file_task(path, root), called)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.program import REPOSITORY
 
 
@@ -35,3 +37,17 @@ def test_an_installed_fileq_processes_a_file(tmp_path: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert "completed 1" in ended.stdout
     assert (target / "fileq" / "brokers" / "redis" / "lua" / "claim.lua").exists()
+
+
+@pytest.mark.parametrize(
+    ("target", "has_tools"), [("run", False), ("venv", True), ("test", True), ("check", True), ("docs", True)]
+)
+def test_make_run_installs_the_program_without_the_tools_of_its_tests(
+    tmp_path: Path, target: str, has_tools: bool
+) -> None:
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(REPOSITORY / name, tmp_path)
+    ended = subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True)
+    installs = [line for line in ended.stdout.splitlines() if "pip install" in line and "-e " in line]
+    assert [line.endswith("-e '.[test]'") for line in installs] == [False, True][: 1 + has_tools]
+    assert "-e ." in installs[0]

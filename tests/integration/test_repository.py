@@ -148,7 +148,14 @@ def test_make_test_passes_its_arguments_on_and_every_process_treats_warnings_as_
     (tmp_path / "test_passes.py").write_text(IN_EVERY_PROCESS)
     (tmp_path / "test_passes_too.py").write_text(IN_EVERY_PROCESS)
     arguments = f"-c {os.devnull} -p no:cacheprovider -p tests.conftest -v -k warnings {tmp_path}"
-    make = ["make", "-o", ".venv/.installed", "test", f"BIN={Path(sys.executable).parent}", f"PYTEST_ARGS={arguments}"]
+    make = [
+        "make",
+        "-o",
+        ".venv/.installed-tools",
+        "test",
+        f"BIN={Path(sys.executable).parent}",
+        f"PYTEST_ARGS={arguments}",
+    ]
     environ = {name: value for name, value in os.environ.items() if name != "MAKEFLAGS"}
     run = subprocess.run(make, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

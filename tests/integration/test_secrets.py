@@ -244,7 +244,7 @@ def test_what_is_behind_the_address_is_hidden_too(said: Callable[..., str]) -> N
 
 SABOTEUR = """
 import fileq.runtime.roles
-import fileq.worker.pump
+import fileq.worker.scheduler
 
 
 def broken(self, *rest):
@@ -255,7 +255,7 @@ def crash(*rest):
     raise RuntimeError("sabotage at the end")
 
 
-fileq.worker.pump.Pump.turn = broken
+fileq.worker.scheduler.Scheduler.turn = broken
 fileq.runtime.roles.stop_in_time = crash
 """
 

@@ -76,6 +76,9 @@ class ShelfHarness(Harness):
     def push_raw(self, queue, raw):
         self.memory.push_raw(queue, raw)
 
+    def schedule_raw(self, raw, due_ms):
+        self.memory.schedule_raw(raw, due_ms)
+
     def remove_registration(self, slot):
         self.memory.remove_registration(slot)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fileq.core.job import State
+from tests.support.command_line import CommandLine
 from tests.support.producer_setup import wait_for_new_scan
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup, ids, on_files
@@ -103,6 +104,26 @@ def test_a_file_in_the_folder_of_dead_files_is_moved_to_the_same_path_or_stays(s
     assert setup.wait_ended(["good", "bad.txt"]) == {"completed": 1, "dead": 1}
     assert worker.stop() == 0
     assert files_below(inbox) == ["done/a/good", "failed/a/bad.txt"]
+
+
+@pytest.mark.parametrize(
+    ("function", "error"),
+    [("fails_without_its_file", "ValueError: page 3 is broken"), ("dies_without_its_file", "exited with status 3")],
+)
+def test_a_retry_keeps_the_first_error_when_its_file_was_deleted(
+    each_setup: WorkerSetup, shell: CommandLine, function: str, error: str
+) -> None:
+    setup, path = each_setup, each_setup.inbox / "a"
+    path.write_bytes(b"x")
+    setup.enqueue_file(path, "bad")
+    setup.worker(count=1, handlers=on_files(function))
+    setup.wait_for(State.DEAD, ["bad"])
+    whole = setup.record("bad").attempts[0].error
+    assert error in whole
+    wanted = f"{whole}; retried, but file vanished"
+    assert (setup.record("bad").error, setup.job("bad").error) == (wanted, wanted)
+    assert shell.json("admin", "show", "bad")["job"]["error"] == wanted
+    assert shell.json("admin", "dlq", "list")["jobs"][0]["error"] == wanted
 
 
 @pytest.mark.parametrize("setting", ["dead", "skip"])

@@ -225,12 +225,12 @@ NASTY = [
 def test_a_file_name_reaches_a_command_as_one_argument_and_nothing_is_executed(sqlite_setup: WorkerSetup) -> None:
     setup = sqlite_setup
     script = setup.directory / "script.sh"
-    script.write_text('#!/bin/sh\nprintf "%s %s %s\\0" "$#" "$1" "$FILEQ_JOB_FILEPATH" >> "$0.log"\n')
+    script.write_text('#!/bin/sh\nprintf "%s %s %s\\0" "$#" "$1" "$FILEQ_JOB_REAL_FILEPATH" >> "$0.log"\n')
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     paths = [os.path.join(os.fsencode(setup.inbox), name) for name in NASTY]
     for path in paths:
         Path(os.fsdecode(path)).touch()
-    handlers = f'[{{match: "**/*", command: ["{script}", "{{filepath}}"]}}]'
+    handlers = f'[{{match: "**/*", command: ["{script}", "{{real_filepath}}"]}}]'
     program = setup.worker(str(setup.inbox), "--once", role="all", wait=False, handlers=handlers)
     assert program.wait(60) == 0, program.text()
     lines = (setup.directory / "script.sh.log").read_bytes().split(b"\0")[:-1]

@@ -68,7 +68,7 @@ def test_a_moved_file_is_reprocessed_where_it_is(each_setup: WorkerSetup, shell:
     worker = setup.worker(count=1, handlers=WORKING, worker__after__completed=f"move:{done}")
     wait_until(lambda: setup.record("good").moved_to == bytes(done / "a/good.txt"), 10)
     for _ in range(2):
-        report = shell.json("admin", "reprocess")
+        report = shell.json("admin", "reprocess", "--all")
         assert (report["enqueued"], report["missing"]) == (1, 0)
         [again] = report["files"]
         assert again["filepath"] == str(done / "a/good.txt")

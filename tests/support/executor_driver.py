@@ -22,13 +22,20 @@ class ExecutorDriver:
         self._submitted = 0
 
     def submit(
-        self, raw: str | bytes = b"", *, name: str = "", route: int = 0, timeout_s: float = 300.0, path: bytes = b""
+        self,
+        raw: str | bytes = b"",
+        *,
+        name: str = "",
+        route: int = 0,
+        timeout_s: float = 300.0,
+        path: bytes = b"",
+        roots: tuple[bytes, ...] = (),
     ) -> str:
         """Submit one task; returns its name."""
         self._submitted += 1
         name = name or f"{self._submitted}:{raw[:20]!r}"
         raw = raw.encode() if isinstance(raw, str) else raw
-        self.executor.submit([Task(key_of(name), raw, route, path, (), 1, timeout_s)])
+        self.executor.submit([Task(key_of(name), raw, route, path, roots, 1, timeout_s)])
         return name
 
     def submit_unsendable(self) -> str:

@@ -188,6 +188,16 @@ def on_file(job, context):
         log("file", job.id, len(file.read()))
 
 
+def fails_without_its_file(job, context):
+    os.unlink(job.path)
+    raise ValueError("page 3 is broken")
+
+
+def dies_without_its_file(job, context):
+    os.unlink(job.path)
+    os._exit(3)
+
+
 def slow_and_unreliable(job, context):
     """Takes a while; one job in five fails at its first attempt."""
     log("begun", job.id)

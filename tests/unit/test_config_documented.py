@@ -27,6 +27,14 @@ def test_the_example_file_is_generated_from_the_schema() -> None:
     )
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/production.md", "docs/architecture.md"])
+def test_the_time_until_the_jobs_of_a_killed_worker_return_follows_from_the_defaults(page: str) -> None:
+    """The heartbeat lasts for two thirds of its time or more, then come two checks of a reaper, a third of it apart."""
+    worker = Config().worker
+    longest_s = worker.heartbeat_ttl + worker.reap_interval + worker.heartbeat_ttl / 3
+    assert f"{worker.heartbeat_ttl:.0f} to {longest_s:.0f} s with the defaults" in (ROOT / page).read_text()
+
+
 def test_the_example_file_holds_the_defaults_key_by_key() -> None:
     assert yaml.safe_load(EXAMPLE) == redacted(Config())
 

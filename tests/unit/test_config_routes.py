@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fileq.config import BackoffSettings, Config, RouteOptions, RouteSettings, config_from, inherit_from_worker, load
+from fileq.core.units import Rate
 from tests.support.config_loading import ConfigDirectory, problems_of
 
 
@@ -131,10 +132,10 @@ def test_power_is_checked_after_a_route_has_inherited() -> None:
 def test_options_that_a_route_does_not_set_are_the_workers() -> None:
     worker = config_from({"worker": {"timeout": "7s", "max_retries": 9, "isolation": "thread"}}).worker
     unset = RouteSettings(match="*", use="a:b")
-    assert inherit_from_worker(unset, worker) == RouteOptions(7.0, 9, worker.backoff, "thread")
+    assert inherit_from_worker(unset, worker) == RouteOptions(7.0, 9, worker.backoff, "thread", safe_open=False)
     backoff = BackoffSettings(base=3.0)
     own = RouteSettings(match="*", use="a:b", timeout=1.0, max_retries=0, isolation="process", backoff=backoff)
-    assert inherit_from_worker(own, worker) == RouteOptions(1.0, 0, backoff, "process")
+    assert inherit_from_worker(own, worker) == RouteOptions(1.0, 0, backoff, "process", safe_open=False)
 
 
 def test_a_command_inherits_no_isolation() -> None:
@@ -142,3 +143,28 @@ def test_a_command_inherits_no_isolation() -> None:
     assert inherit_from_worker(RouteSettings(type="t", command=("x",)), worker).isolation == "process"
     own = RouteSettings(type="t", command=("x",), isolation="thread")
     assert inherit_from_worker(own, worker).isolation == "thread"
+
+
+def test_a_route_has_limits_and_without_them_none() -> None:
+    route = {"match": "*", "use": "a:b", "max_running": 1, "max_running_total": 2, "rate": "100/m"}
+    limited, unlimited = config_from({"handlers": [route, {"match": "*", "use": "a:b"}]}).handlers
+    assert (limited.max_running, limited.max_running_total, limited.rate) == (1, 2, Rate(100, 60_000))
+    assert (unlimited.max_running, unlimited.max_running_total, unlimited.rate) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("max_running", 0, "a whole number of at least 1"),
+        ("max_running_total", -1, "a whole number of at least 1"),
+        ("max_running", "many", "a whole number of at least 1"),
+        ("rate", 10, "a rate such as 10/s, 100/m or 1000/h, of at least 1"),
+        ("rate", "0/s", "a rate such as 10/s, 100/m or 1000/h, of at least 1"),
+        ("rate", "10/day", "a rate such as 10/s, 100/m or 1000/h, of at least 1"),
+    ],
+)
+def test_an_invalid_limit_is_one_line_with_key_and_value(key: str, value: object, expected: str) -> None:
+    [line] = problems_of({"handlers": [{"match": "*", "use": "a:b", key: value}]})
+    assert line.startswith(f"handlers[0].{key} is ")
+    assert str(value) in line
+    assert expected in line

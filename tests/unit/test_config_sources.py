@@ -148,6 +148,44 @@ def test_unknown_names_with_the_prefix_are_listed_and_never_an_error(config_dire
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("FILEQ_REDIS_ADRESS", "FILEQ_REDIS_ADDR"),
+        ("FILEQ_REDIS_URI", "FILEQ_REDIS_URL"),
+        ("FILEQ_WORKER_CUONT", "FILEQ_WORKER_COUNT"),
+        ("FILEQ_SCAN_DIR", "FILEQ_PRODUCER_SCAN_DIR"),
+        ("FILEQ_METRICS_PORT", "FILEQ_OBSERVABILITY_METRICS_PORT"),
+        ("FILEQ_CONFG", "FILEQ_CONFIG"),
+        ("FILEQ_SITE", None),
+        ("FILEQ_WORKER_QUEUES_URGENT", None),
+    ],
+)
+def test_the_known_name_that_is_similar_to_an_unknown_one_is_found(
+    config_directory: ConfigDirectory, name: str, meant: str | None
+) -> None:
+    misspelt = config_directory.load(None, {name: "redis://redis:6379"}).misspelt_env
+    assert misspelt == ({name: meant} if meant else {})
+    assert config_directory.load(None, {name: ""}).misspelt_env == {}
+
+
+@pytest.mark.parametrize("service", ["FILEQ", "FILEQ_WORKER", "FILEQ_REDIS", "FILEQ_OBSERVABILITY_METRICS"])
+def test_what_kubernetes_sets_for_a_service_is_not_taken_for_a_misspelt_setting(
+    config_directory: ConfigDirectory, service: str
+) -> None:
+    environ = {
+        f"{service}_SERVICE_HOST": "10.0.0.1",
+        f"{service}_SERVICE_PORT": "9090",
+        f"{service}_SERVICE_PORT_METRICS": "9090",
+        f"{service}_PORT_9090_TCP": "tcp://10.0.0.1:9090",
+        f"{service}_PORT_9090_TCP_PROTO": "tcp",
+        f"{service}_PORT_9090_TCP_PORT": "9090",
+        f"{service}_PORT_9090_TCP_ADDR": "10.0.0.1",
+    }
+    assert config_directory.load(None, environ).misspelt_env == {}
+    assert config_directory.load(None, {"FILEQ_METRIC_PORT": "tcp://10.0.0.1:9090"}).misspelt_env == {}
+
+
 def test_a_text_from_the_environment_stays_text(config_directory: ConfigDirectory) -> None:
     redis = config_directory.load(
         None, {"REDIS_PASSWORD": "12345", "REDIS_USERNAME": "~", "REDIS_DB": "3"}

@@ -123,3 +123,60 @@ def test_a_job_that_has_come_back_by_itself_is_forgotten(setup: Setup) -> None:
     setup.defer("b", wait_s=1.0)
     setup.deferrals.end(REASON)
     assert setup.released() == ["b"]
+
+
+def test_the_first_jobs_of_a_reason_that_lasts_are_released_and_the_others_wait(setup: Setup) -> None:
+    setup.defer("a", "b", "c", "d")
+    assert setup.deferrals.release(REASON, 2) == 2
+    assert setup.deferrals.wake.is_set()
+    assert setup.released() == ["a", "b"]
+    assert setup.deferrals.release(REASON, 9) == 2
+    assert setup.released() == ["a", "b", "c", "d"]
+    assert setup.deferrals.release(REASON, 1) == setup.deferrals.release("another reason", 1) == 0
+
+
+def test_a_job_whose_deferral_is_under_way_is_released_when_the_broker_has_deferred_it(setup: Setup) -> None:
+    late, later = setup.decide("late"), setup.decide("later")
+    assert setup.deferrals.release(REASON, 1) == 1
+    assert setup.released() == []
+    setup.deferrals.settled(late)
+    setup.deferrals.settled(later)
+    assert setup.released() == ["late"]
+
+
+def test_a_deferral_that_the_broker_refused_is_not_waited_for(setup: Setup) -> None:
+    lost = setup.decide("lost")
+    assert setup.deferrals.release(REASON, 1) == 1
+    setup.deferrals.fenced(lost)
+    assert not setup.deferrals.is_any_waiting(REASON)
+    setup.defer("a")
+    assert setup.released() == []
+    assert setup.deferrals.is_any_waiting(REASON)
+
+
+def test_a_job_that_is_due_already_does_not_count_as_released(setup: Setup) -> None:
+    setup.defer("due", wait_s=1.0)
+    setup.clocks.advance(1)
+    setup.defer("a", wait_s=1.0)
+    assert setup.deferrals.release(REASON, 1) == 1
+    assert setup.released() == ["a"]
+
+
+def test_a_planned_release_happens_at_its_time_and_the_loop_waits_no_longer(setup: Setup) -> None:
+    setup.defer("a", "b", "c")
+    setup.deferrals.release_later(REASON, 0.25, 2)
+    setup.deferrals.release_later(REASON, 9.0, 1)
+    assert setup.release.turn() == pytest.approx(0.25)
+    assert setup.released() == []
+    setup.clocks.advance(0.25)
+    assert setup.released() == ["a", "b"]
+    setup.clocks.advance(9)
+    assert setup.released() == ["a", "b"], "the second plan was dropped"
+
+
+def test_a_reason_has_waiting_jobs_until_a_while_after_the_last_one_came_back(setup: Setup) -> None:
+    setup.defer("a", "b", wait_s=1.0)
+    setup.clocks.advance(1.5)
+    assert setup.deferrals.is_any_waiting(REASON), "it may be deferred again"
+    setup.clocks.advance(1)
+    assert not setup.deferrals.is_any_waiting(REASON)

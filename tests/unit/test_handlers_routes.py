@@ -211,6 +211,15 @@ def test_a_decorators_backoff_is_checked_after_it_has_inherited() -> None:
     )
 
 
+def test_a_decorators_limits_are_read_as_in_the_file() -> None:
+    fileq.handler("a", max_running=1, max_running_total=2, rate="3/h")(noop)
+    [route] = routes_of()
+    assert (route.max_running, route.max_running_total, str(route.rate)) == (1, 2, "3/h")
+    fileq.handler("b", rate="3")(noop)
+    [line] = problems(config_from({}))
+    assert line.startswith(f"@fileq.handler on {__name__}:noop: rate is '3'; it must be a rate such as 10/s")
+
+
 def test_a_decorator_takes_seconds_as_numbers() -> None:
     fileq.handler("a", timeout=1.5, backoff=[1, "2s", 0.25])(noop)
     route = routes_of()[0]
@@ -305,7 +314,7 @@ def test_a_decorated_function_that_cannot_be_a_handler_is_a_line() -> None:
         (["no-such-program"], "can't be found or executed; install it or give its full path"),
         (["{filepath}"], "a file that was dropped is never executed"),
         (["true", "{filepat}"], "has the unknown placeholder {filepat}; did you mean {filepath}?"),
-        (["true", "{x}"], "has the unknown placeholder {x}; there are {filepath}, {job_id}, {type}"),
+        (["true", "{x}"], "has the unknown placeholder {x}; there are {filepath}, {real_filepath}, {job_id}"),
     ],
 )
 def test_a_command_that_would_fail_for_every_job_is_a_line(command: list[str], line: str) -> None:

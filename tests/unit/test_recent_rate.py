@@ -3,7 +3,9 @@
 import pytest
 
 from fileq.commands.admin import recent_rate
+from fileq.commands.admin.formatting import Screen
 from fileq.commands.admin.stats import gather
+from fileq.commands.admin.stats_text import render
 from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import (
     burial,
@@ -25,6 +27,8 @@ def make(**settings):
 
 
 def eta_of(harness):
+    """The ETA while the worker that ended the jobs is alive."""
+    harness.broker.renew([("w1", b"")])
     stats = gather(harness.broker)
     return stats.eta_s, stats.eta_per_second, stats.eta_basis
 
@@ -65,9 +69,21 @@ def test_if_no_job_ended_in_the_last_minute_the_rate_is_that_of_the_hours():
 
 def test_without_any_ended_job_there_is_no_eta_and_without_a_backlog_it_is_zero():
     harness = make()
+    register(harness, "w1")
     assert eta_of(harness) == (0.0, None, None)
     enqueue(harness, "a")
     assert eta_of(harness) == (None, None, None)
+
+
+def test_without_a_living_worker_there_is_no_eta():
+    harness = make()
+    completed(harness, *names(5, "done"))
+    enqueue(harness, "a", "b")
+    assert gather(harness.broker).eta_s is not None
+    harness.advance(harness.config.worker.heartbeat_ttl)
+    stats = gather(harness.broker)
+    assert (stats.eta_s, stats.eta_per_second, stats.eta_basis) == (None, None, None)
+    assert "2 jobs to do; no worker is running." in render(stats, Screen(80, 24))
 
 
 def test_the_time_before_the_first_worker_started_does_not_count():

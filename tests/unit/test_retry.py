@@ -145,6 +145,26 @@ def test_the_first_error_of_a_job_that_was_put_back_is_kept_when_its_file_vanish
     assert (other.error, other.first_error) == ("x", None)
 
 
+@pytest.mark.parametrize("later", [Failed("other", "E"), Died("other")])
+@pytest.mark.parametrize("first", [Failed("no", "E"), Died("no")])
+def test_the_first_error_of_a_retried_job_is_kept_when_its_file_vanished(
+    first: FinalOutcome, later: FinalOutcome
+) -> None:
+    claim = claim_of()
+    for outcome in (first, later):
+        job = decode(decide(claim, outcome, POLICY, now_ms=NOW_MS).next_raw)
+        claim = Claim("w", 1, "low", encode(job), job, job.id)
+    error = "no; retried, but file vanished"
+    assert decode(decide(claim, VANISHED, POLICY, now_ms=NOW_MS).next_raw).error == error
+    again = decide(claim_of(first_error=error), VANISHED, POLICY, now_ms=NOW_MS)
+    assert decode(again.next_raw).error == error
+
+
+def test_a_retried_job_carries_only_the_beginning_of_a_long_error() -> None:
+    job = decode(decide(claim_of(), Failed("x" * 5000, "E"), POLICY, now_ms=NOW_MS).next_raw)
+    assert job.first_error == "x" * 500
+
+
 def test_a_vanished_file_can_be_skipped() -> None:
     policy = msgspec.structs.replace(POLICY, skips_vanished=True)
     claim = claim_of(retries=1)

@@ -1,4 +1,4 @@
-"""Durations and sizes are read as people write them, and written so that they can be read again."""
+"""Durations, sizes and rates are read as people write them, and written so that they can be read again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fileq.core.units import format_duration, format_size, parse_duration, parse_size
+from fileq.core.units import Rate, format_duration, format_size, parse_duration, parse_rate, parse_size
 
 
 @pytest.mark.parametrize(
@@ -102,3 +102,18 @@ def test_every_size_survives_formatting(size: int) -> None:
 
 def test_a_size_is_written_in_its_largest_whole_unit() -> None:
     assert [format_size(n) for n in (3 << 40, 3 << 30, 1536, 1000)] == ["3TB", "3GB", "1536B", "1000B"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("10/s", Rate(10, 1000)), ("100/m", Rate(100, 60_000)), ("1/h", Rate(1, 3_600_000)), (" 5/s ", Rate(5, 1000))],
+)
+def test_rates_are_read_and_written_as_people_write_them(text: str, rate: Rate) -> None:
+    assert parse_rate(text) == rate
+    assert str(rate) == text.strip()
+
+
+@pytest.mark.parametrize("text", ["", "10", "0/s", "-1/s", "1.5/s", "10/d", "10/ms", "10 / s", "10/2s", "/s", "x/s"])
+def test_an_invalid_rate_is_an_error_with_examples(text: str) -> None:
+    with pytest.raises(ValueError, match="10/s, 100/m or 1000/h, of at least 1"):
+        parse_rate(text)

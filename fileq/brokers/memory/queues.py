@@ -182,8 +182,8 @@ class MemoryQueues:
         store = self._store
         del store.scheduled[raw]
         job = decode_or_none(raw)
-        if job is None:
-            store.push_undecodable(store.queue_names[-1], raw, front=False, now_ms=now_ms)
+        if job is None:  # another program put it here; the claim counts it as adopted
+            store.push_raw(store.queue_names[-1], raw, front=False)
             return
         record = store.record_for(job.id, store.queue_names[-1], raw, now_ms)
         record.raw = raw

@@ -144,6 +144,7 @@ def examine_permissions(store: RedisStore) -> Finding:
         "bury": lambda: _try(store, Part(Verb.BURY.value, 0, (), ())),
         "defer": lambda: _try(store, Part(Verb.DEFER.value, 0, (), ())),
         "release": lambda: _try(store, Part(Verb.RELEASE.value, 0, (), ())),
+        "limit routes": lambda: store.run("admit", _admit_keys(store), ("", "", 0, _PROBE, "", 1, 1, 1000)),
     }
     for verb, trial in trials.items():
         try:
@@ -151,6 +152,10 @@ def examine_permissions(store: RedisStore) -> Finding:
         except BrokerError as error:
             return wrong("rights", f"can't {verb}: {error}", "the README lists the permissions fileq needs")
     return sound("rights", "enough to read, enqueue, claim and settle")
+
+
+def _admit_keys(store: RedisStore) -> tuple[str, ...]:
+    return *store.keys.of_route(_PROBE), store.keys.processing(_PROBE)
 
 
 def _try(store: RedisStore, part: Part) -> None:

@@ -142,8 +142,8 @@ class SqliteQueues(SqliteLedger):
 
     def _promote(self, work: UnitOfWork, raw: bytes) -> None:
         job, last_queue = decode_or_none(raw), self._store.queue_names[-1]
-        if job is None:  # bytes that are not a job must not stop the promotions after them
-            work.push_undecodable(last_queue, raw, front=False)
+        if job is None:  # another program put it here; the claim counts it as adopted
+            work.queued.push(last_queue, raw, front=False)
             return
         record = work.record_for(job.id, last_queue, raw)
         record.raw = raw

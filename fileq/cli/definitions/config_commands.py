@@ -67,7 +67,9 @@ def _check(invocation: Invocation) -> int:
     for warning in checked.warnings:
         print(f"warning: {warning}")
     for name in loaded.unknown_env:
-        print(f"ignored: the environment variable {name} names no setting")
+        similar = loaded.misspelt_env.get(name)
+        hint = f"; did you mean {similar}?" if similar else ""
+        print(f"ignored: the environment variable {name} names no setting{hint}")
     if checked.handlers is None:
         print("handlers were not imported; --handlers imports them, as a worker would")
     for route in checked.handlers or ():

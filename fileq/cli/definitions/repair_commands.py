@@ -6,12 +6,13 @@ import argparse
 
 from fileq.cli.arguments import add_json
 from fileq.cli.command import Command, Invocation
-from fileq.cli.filters import add_dry_run, add_filters, filter_of
+from fileq.cli.filters import add_dry_run, add_filters, check_filtered, filter_of
 from fileq.cli.screen import print_lines, screen_of_stdout
 from fileq.commands.admin.json_schema import FSCK_FIELDS, REPROCESS_FIELDS
 
 
 def _reprocess_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--all", action="store_true", help="all known files; needed if no filter is given")
     add_dry_run(parser)
     add_filters(parser, time="files modified")
     add_json(parser)
@@ -21,10 +22,12 @@ def _reprocess(invocation: Invocation) -> int:
     from fileq.commands.admin.reprocess import render, reprocess
 
     options, config = invocation.options, invocation.loaded().config
+    wanted = filter_of(options, config.worker.priorities)
+    check_filtered(options, wanted, "fileq admin reprocess", "files")
     report = reprocess(
         invocation.broker(),
         config,
-        wanted=filter_of(options, config.worker.priorities),
+        wanted=wanted,
         is_dry_run=options.dry_run,
         here=config.paths.here,
     )
@@ -60,7 +63,8 @@ COMMANDS = (
         summary="enqueue known files again",
         description="""\
 Enqueues the newest known version of each file again, whether its last job was completed or is dead; for example after a
-handler was fixed. Skips and reports files that no longer exist, and files whose last job has not ended yet.
+handler was fixed. Skips and reports files that no longer exist, and files whose last job has not ended yet. The line
+must give a filter or --all.
 
 --match, --since and --until are about the files; --state, --type, --error and --queue are about the last job of each
 file. A job whose record has expired (worker.history_ttl) meets none of these.""",
@@ -71,6 +75,7 @@ file. A job whose record has expired (worker.history_ttl) meets none of these.""
                 "fileq reprocess --match '/srv/inbox/2026/**' --since 2026-11-01",
                 "all files of a directory modified since then",
             ),
+            ("fileq reprocess --all --dry-run", "show that every known file would be enqueued"),
         ),
         arguments=_reprocess_arguments,
         run=_reprocess,

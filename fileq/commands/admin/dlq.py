@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Revival
-from fileq.commands.admin.job_filter import Conditions, JobFilter, StoredJob
+from fileq.brokers.types import Record, Revival
+from fileq.commands.admin.job_filter import ENDED, Conditions, JobFilter, StoredJob
 from fileq.commands.admin.job_selection import matching, select, with_records
 from fileq.commands.admin.job_summary import JobSummary, id_in
 from fileq.core.job import State, decode_or_none, encode
+from fileq.core.text import printable
 
 PLACE = "dead_letter"
 _BATCH = 200
@@ -29,12 +30,13 @@ _STATES = ((State.DEAD,), "the dead-letter queue holds dead jobs only")
 # The results of a command, and those of its dry run.
 RETRY = ("retried", "would_retry")
 DELETE = ("deleted", "would_delete")
-_NOT_DEAD = "it is not in the dead-letter queue"
+_NO_JOB = "no job has this id, or its record has expired; 'fileq dlq list' lists the dead jobs"
+_GONE = "it left the dead-letter queue a moment ago"
 _NOT_A_JOB = "these bytes are not a job, and a retry would bury them again; delete them"
 
 
 class DeadJobResult(Struct, frozen=True):
-    """What was done with one dead job: `retried`, `deleted`, `refused` or `unknown`, and why.
+    """What was done with one job: `retried`, `deleted`, `refused` (the reason says why) or `unknown` (no such job).
 
     A dry run has `would_retry` and `would_delete` instead of the first two."""
 
@@ -69,7 +71,7 @@ def list_dead(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> D
 
 def retry(broker: FullBroker, ids: Sequence[str], *, queue: str, is_dry_run: bool = False) -> DlqReport:
     """Puts these jobs back with the same id and all failure counts reset. `queue` is used where the record has none."""
-    found = _by_ids(broker, ids)
+    found, others = _by_ids(broker, ids)
     jobs = [dead for id in dict.fromkeys(ids) if (dead := found.get(id)) is not None and dead.job is not None]
     moved = [True] * len(jobs) if is_dry_run else broker.revive([revival(dead, queue) for dead in jobs])
     is_moved = {dead.id: answer for dead, answer in zip(jobs, moved, strict=True)}
@@ -77,13 +79,13 @@ def retry(broker: FullBroker, ids: Sequence[str], *, queue: str, is_dry_run: boo
     for id in dict.fromkeys(ids):
         dead = found.get(id)
         if dead is None:
-            results.append(DeadJobResult(id, "unknown", reason=_NOT_DEAD))
+            results.append(_not_dead(id, others.get(id), _to_run))
         elif dead.job is None:
             results.append(DeadJobResult(id, "refused", reason=_NOT_A_JOB))
         elif is_moved[id]:
             results.append(DeadJobResult(id, RETRY[is_dry_run], dead.job.filepath))
         else:
-            results.append(DeadJobResult(id, "unknown", reason="it left the dead-letter queue a moment ago"))
+            results.append(DeadJobResult(id, "unknown", reason=_GONE))
     return DlqReport(sum(r.result in RETRY for r in results), is_dry_run, tuple(results))
 
 
@@ -99,15 +101,17 @@ def retry_all(
 
 
 def delete(broker: FullBroker, ids: Sequence[str], *, is_dry_run: bool = False) -> DlqReport:
-    found = _by_ids(broker, ids)
+    found, others = _by_ids(broker, ids)
     deleted = set(found) if is_dry_run else _discard(broker, list(found.values()))
     results = []
     for id in dict.fromkeys(ids):
         dead = found.get(id)
         if dead is not None and id in deleted:
             results.append(DeadJobResult(id, DELETE[is_dry_run], _path_of(dead)))
+        elif dead is not None:
+            results.append(DeadJobResult(id, "unknown", reason=_GONE))
         else:
-            results.append(DeadJobResult(id, "unknown", reason=_NOT_DEAD))
+            results.append(_not_dead(id, others.get(id), _to_end))
     return DlqReport(sum(r.result in DELETE for r in results), is_dry_run, tuple(results))
 
 
@@ -212,12 +216,45 @@ def _path_of(dead: StoredJob) -> str:
     return dead.job.filepath if dead.job is not None else ""
 
 
-def _by_ids(broker: FullBroker, ids: Sequence[str]) -> dict[str, StoredJob]:
-    """Finds dead jobs by their records; searches the whole list only for ids without one."""
-    found = {}
+def _not_dead(id: str, record: Record | None, next_step: Callable[[Record], str]) -> DeadJobResult:
+    """For an id that the dead-letter queue does not have: the state of the job, and what to do instead."""
+    if record is None:
+        return DeadJobResult(id, "unknown", reason=_NO_JOB)
+    job = decode_or_none(record.raw)
+    path = job.filepath if job is not None else ""
+    return DeadJobResult(id, "refused", path, f"it is {record.state.value}, not dead; {next_step(record)}")
+
+
+def _to_run(record: Record) -> str:
+    """How to run a job that is not dead."""
+    if record.state in ENDED:
+        job = decode_or_none(record.raw)
+        if job is not None and not job.filepath:
+            return "'fileq enqueue' makes a new job"
+        return "'fileq reprocess --match GLOB' enqueues its file again"
+    if record.state is State.RUNNING:
+        return "it needs no retry"
+    return "a worker will run it" if record.state is State.PENDING else "a worker will run it when it is due"
+
+
+def _to_end(record: Record) -> str:
+    """How to get rid of a job that is not dead."""
+    if record.state in ENDED:
+        return "its record expires after worker.history_ttl"
+    return f"'fileq cancel {printable(record.id)}' cancels it"
+
+
+def _by_ids(broker: FullBroker, ids: Sequence[str]) -> tuple[dict[str, StoredJob], dict[str, Record]]:
+    """Finds dead jobs by their records; searches the whole list only for ids without one.
+
+    Also returns the records of the jobs that are not dead."""
+    found: dict[str, StoredJob] = {}
+    others: dict[str, Record] = {}
     for id, record in zip(ids, broker.records(ids), strict=True):
         if record is not None and record.state is State.DEAD:
             found[id] = StoredJob(record.raw, id, decode_or_none(record.raw), record, State.DEAD)
+        elif record is not None:
+            others[id] = record
     missing = set(ids) - set(found)
     if missing:
         for page in broker.pages(PLACE):
@@ -227,4 +264,4 @@ def _by_ids(broker: FullBroker, ids: Sequence[str]) -> dict[str, StoredJob]:
                     missing.discard(dead.id)
             if not missing:
                 break
-    return found
+    return found, others

@@ -17,7 +17,7 @@ STATS_FIELDS = (
     ("totals", "object: all counters since the first start, such as produced, adopted, completed, failed, dead"),
     ("this_hour, last_hour", "seconds, produced, completed, failed (attempts), dead"),
     ("now", "the same over the last refreshes, with --watch; else null"),
-    ("eta_s", "number or null: seconds until the backlog is done at the current rate"),
+    ("eta_s", "number or null: seconds until the backlog is done at the current rate; null if that is unknown"),
     ("eta_per_second", "number or null: that rate: jobs that were completed or died, per second"),
     ("eta_basis", "string or null: of which time: last_minute, or last_hours if no job ended in the last minute"),
     (
@@ -25,6 +25,7 @@ STATS_FIELDS = (
         "host, pid, version, started, queues, breaker, breakers, is_claiming, is_alive, slots, busy, jobs",
     ),
     ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
+    ("workers[].limits", "list of strings: limits of routes for which jobs wait"),
     ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null)"),
     (
@@ -50,6 +51,7 @@ WORKERS_FIELDS = (
         "host, pid, version, started, queues, breaker, breakers, is_claiming, is_alive, slots, busy, jobs",
     ),
     ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
+    ("workers[].limits", "list of strings: limits of routes for which jobs wait"),
     ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
     ("slots, busy", "number: in all processes"),
@@ -122,8 +124,8 @@ DLQ_REPORT_FIELDS = (
     ("is_dry_run", "boolean"),
     (
         "results[]",
-        "id, result (retried, deleted, refused, unknown; would_retry or would_delete with --dry-run), filepath, "
-        "reason; at most 1000 with --all",
+        "id, result (retried, deleted, refused, unknown if there is no such job; would_retry or would_delete with "
+        "--dry-run), filepath, reason; at most 1000 with --all",
     ),
 )
 PURGE_FIELDS = (

@@ -64,6 +64,7 @@ class WorkerProcess(Struct, frozen=True):
     breakers: tuple[BreakerSummary, ...]
     is_claiming: bool
     lost_roots: tuple[str, ...]
+    limits: tuple[str, ...]
     is_alive: bool
     slots: int
     busy: int
@@ -115,6 +116,10 @@ class Stats(Struct, frozen=True):
     @property
     def waiting(self) -> int:
         return sum(queue.length for queue in self.queues)
+
+    @property
+    def has_living_worker(self) -> bool:
+        return any(process.is_alive for process in self.workers)
 
 
 class Eta(Struct, frozen=True):
@@ -201,11 +206,13 @@ def _eta(broker: FullBroker, overview: Overview, this_hour: Throughput, last_hou
     """For all pending and running jobs, without new ones, paused queues and jobs due later.
 
     The rate is that of the last minute. If no job ended in it, jobs may take longer than that: then it is the rate of
-    this hour and the last."""
+    this hour and the last. Without a living worker there is no ETA."""
     census = overview.census
     backlog = census.running + sum(n for name, n in census.pending.items() if name not in census.paused)
     if not backlog:
         return Eta(0.0)
+    if not any(view.is_alive for view in overview.workers):
+        return Eta(None)
     if per_second := ended_per_second(broker, overview):
         return Eta(backlog / per_second, per_second, LAST_MINUTE)
     if per_second := _ended_per_second(_since_first_worker(overview, this_hour, last_hour)):
@@ -249,6 +256,7 @@ def _process(views: list[WorkerView], now_ms: int) -> WorkerProcess:
         breakers=tuple(map(_breaker, info.breakers)),
         is_claiming=info.is_claiming and (info.breaker != "open" or bool(info.breakers)),
         lost_roots=info.lost_roots,
+        limits=info.limits,
         is_alive=any(view.is_alive for view in views),
         slots=len(views),
         busy=len(jobs),

@@ -31,7 +31,7 @@ def render(stats: Stats, screen: Screen) -> list[str]:
     head = [*_title(stats, screen), *gap, *_places(stats, screen), *gap, *_rates(stats, screen), *gap]
     producers = [*producer_lines(stats.producers, screen, stats.at), *gap]
     tail = [] if not stats.errors else [*gap, *_errors(stats, screen)] if is_endless else _error_line(stats, screen)
-    notes = sum(len(process.breakers) + len(process.lost_roots) for process in stats.workers)
+    notes = sum(len(obstacle_lines(process, screen)) for process in stats.workers)
     room = screen.height - len(head) - len(producers) - len(tail) - len(stats.workers) - notes - 2
     return [*head, *producers, *_workers(stats, screen, max(0, min(_JOBS_SHOWN, room))), *tail]
 
@@ -103,8 +103,9 @@ def _eta(stats: Stats, screen: Screen) -> str:
     paused = sum(queue.length for queue in stats.queues if queue.is_paused)
     backlog = stats.waiting + stats.processing - paused
     aside = f"; {number(paused)} more in paused queues" if paused else ""
-    is_held_back = stats.workers and not any(process.is_claiming for process in stats.workers if process.is_alive)
-    if backlog and is_held_back:
+    if backlog and not stats.has_living_worker:
+        return screen.paint(f"{plural(backlog, 'job')} to do; no worker is running{aside}.", "red")
+    if backlog and not any(process.is_claiming for process in stats.workers if process.is_alive):
         stopped = "every circuit breaker is open, no job is claimed"
         return screen.paint(f"{plural(backlog, 'job')} to do; {stopped}{aside}.", "red")
     if not backlog:
@@ -152,12 +153,12 @@ def process_table(workers: tuple[WorkerProcess, ...], screen: Screen, at: str) -
 
 
 def obstacle_lines(process: WorkerProcess, screen: Screen) -> list[str]:
-    """One line for each root that is missing, and for each breaker that is not closed: its route, the last error, and
-    when one job is tried."""
+    """One line for each root that is missing, for each breaker that is not closed (its route, the last error, and when
+    one job is tried), and for each limit of a route for which jobs wait."""
     lost = [cut(f"  {printable(problem)}; its file jobs wait", screen.width) for problem in process.lost_roots]
-    return [screen.paint(line, "red") for line in lost] + [
-        screen.paint(cut(_breaker_text(one), screen.width), _BREAKERS[one.state]) for one in process.breakers
-    ]
+    breakers = [(cut(_breaker_text(one), screen.width), _BREAKERS[one.state]) for one in process.breakers]
+    limits = [cut(f"  {printable(reason)}; its other jobs wait", screen.width) for reason in process.limits]
+    return [*(screen.paint(line, "red") for line in lost), *(screen.paint(*line) for line in breakers), *limits]
 
 
 def _breaker_text(one: BreakerSummary) -> str:

@@ -122,10 +122,6 @@ def with_order(claim: Claim) -> Any:
     return replace(complete(claim), order=b"complete 1-2\n/data/a")
 
 
-def finish_order(process: Process) -> None:
-    process.broker.finish_orders([("a", b"/done/a")])
-
-
 def cancel_by_id(process: Process) -> None:
     process.broker.cancel(["a"])
 
@@ -145,10 +141,20 @@ def discard(process: Process) -> None:
     process.broker.discard([(id_of(raw), raw)])
 
 
+def move_file(process: Process) -> None:
+    """What a worker reports after it moved the file of an ended job."""
+    assert process.broker.finish_orders([("a", b"/moved/a")]) == [True]
+
+
 SEQUENCES: dict[str, list[Step]] = {
     "complete": [start, produce, claim_job, renew, settle_by(complete), leave],
+    "complete and move its file": [start, produce, claim_job, settle_by(complete), move_file, leave],
+    "bury, move its file and revive": [
+        *(start, produce, claim_job, settle_by(burial), move_file, revive, claim_job, settle_by(complete), move_file),
+        leave,
+    ],
     "complete and go on": [start, produce, claim_job, settle_and_claim_next(complete), leave],
-    "complete and move": [start, produce, claim_job, settle_and_claim_next(with_order), finish_order, leave],
+    "complete and move": [start, produce, claim_job, settle_and_claim_next(with_order), move_file, leave],
     "of a limited route": [
         *(start, produce, claim_job, admit, settle_by(failed), time_passes, promote, claim_job, admit, renew),
         *(settle_by(complete), leave),
@@ -189,6 +195,8 @@ SEQUENCES: dict[str, list[Step]] = {
     ],
     "garbage, buried and discarded": [start, push_garbage, claim_job, settle_by(burial), discard, leave],
 }
+# The state in the record of a job that has ended, by its place.
+STATES = {"completed": State.COMPLETED, "cancelled": State.CANCELLED, "dead_letter": State.DEAD}
 # The places where the job may be after the process died and a reaper ran: never `processing`.
 RESTING = {"high", "low", "scheduled", "completed", "cancelled", "dead_letter"}
 
@@ -213,6 +221,9 @@ def test_killed_between_any_two_calls_a_job_is_in_exactly_one_place(make_harness
         message = f"killed before call {cut} ({[getattr(s, '__name__', '?') for s in steps[:cut]]})"
         assert len(found) == expected, message
         assert {place for place, _ in found} <= RESTING, message
+        for place, raw in found:
+            if place in STATES:
+                assert record_of(harness, id_of(raw)).state is STATES[place], message
         assert harness.broker.workers() == [], message
         assert drift(harness) == -jobs_without_record(harness), message
 

@@ -63,6 +63,10 @@ class Harness(ABC):
         """Puts bytes at the end of a queue without the broker, as another program does."""
 
     @abstractmethod
+    def schedule_raw(self, raw: bytes, due_ms: int) -> None:
+        """Puts bytes into `scheduled` without the broker, as another program does."""
+
+    @abstractmethod
     def remove_registration(self, slot: str) -> None:
         """Removes a slot from the registry and leaves its lease and its job, as a failover that loses one write."""
 

@@ -22,6 +22,9 @@ class MemoryHarness(Harness):
         with self.broker.store.lock:
             self.broker.store.push_raw(queue, raw, front=False)
 
+    def schedule_raw(self, raw: bytes, due_ms: int) -> None:
+        self.broker.store.scheduled[raw] = due_ms
+
     def remove_registration(self, slot: str) -> None:
         del self.broker.store.registry[slot]
 

@@ -112,6 +112,15 @@ def test_it_goes_back_unchanged_when_its_slot_leaves(harness: Harness, raw: byte
     assert drift(harness) == 0
 
 
+@pytest.mark.parametrize("raw", UNDECODABLE.values(), ids=UNDECODABLE.keys())
+def test_another_programs_scheduled_bytes_are_adopted_once_when_they_are_claimed(harness: Harness, raw: bytes) -> None:
+    harness.schedule_raw(raw, harness.clock.ms)
+    assert harness.broker.promote().count == 1
+    assert (raws_in(harness, "low"), counter(harness, "adopted")) == ([raw], 0)
+    settle(harness, burial(claim_one(harness)))
+    assert (raws_in(harness, "dead_letter"), counter(harness, "adopted"), drift(harness)) == ([raw], 1, 0)
+
+
 @each_raw
 def test_it_can_be_revived_unchanged(harness: Harness, raw: bytes) -> None:
     harness.push_raw("low", raw)

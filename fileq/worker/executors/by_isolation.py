@@ -48,7 +48,14 @@ class ExecutorsByIsolation:
                 )
                 self._add("process", children)
             if "thread" in needed:
-                self._add("thread", ThreadExecutor(settings.count, self._run, close_run=routes.loop.close, emit=emit))
+                threads = ThreadExecutor(
+                    settings.count,
+                    self._run,
+                    close_run=routes.loop.close,
+                    emit=emit,
+                    captures_output=settings.capture_output,
+                )
+                self._add("thread", threads)
         except BaseException:
             self.close()
             raise

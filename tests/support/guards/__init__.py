@@ -2,6 +2,7 @@
 
 from tests.support.guards.executor_guards import EXECUTOR_GUARDS
 from tests.support.guards.guard import Guard
+from tests.support.guards.limit_guards import LIMIT_GUARDS
 from tests.support.guards.memory_guards import MEMORY_GUARDS
 from tests.support.guards.observe_guards import OBSERVE_GUARDS
 from tests.support.guards.policy_guards import POLICY_GUARDS
@@ -17,6 +18,7 @@ GUARDS: tuple[Guard, ...] = (
     *SQLITE_GUARDS,
     *MEMORY_GUARDS,
     *WORKER_GUARDS,
+    *LIMIT_GUARDS,
     *POLICY_GUARDS,
     *EXECUTOR_GUARDS,
     *PRODUCER_GUARDS,

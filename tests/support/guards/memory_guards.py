@@ -28,12 +28,7 @@ MEMORY_GUARDS = (
     ),
     guard(promises.UNREGISTERED, QUEUES, " for slot in slots if slot in store.registry]", " for slot in slots]"),
     guard(promises.GIVEN_AGAIN, QUEUES, "self._held(slot) or self._claim(slot, now_ms)", "self._claim(slot, now_ms)"),
-    guard(
-        promises.OWN_TOKEN,
-        QUEUES,
-        "held[-1], token=self._store.next_token(slot)) if held",
-        "held[-1], token=self._store.tokens[slot]) if held",
-    ),
+    guard(promises.OWN_TOKEN, STORE, "        self.tokens[slot] += 1\n", "        self.tokens[slot] = 1\n"),
     guard(promises.CLAIM_RENEWS, QUEUES, "                store.renew_heartbeat(slot, now_ms)\n", ""),
     guard(promises.PAUSED, QUEUES, "if queue not in store.paused and store.queues[queue]:", "if store.queues[queue]:"),
     guard(promises.ADOPTED_ONCE, QUEUES, "if record is not None and record.queued:", "if record is not None:"),

@@ -6,7 +6,7 @@ BREAKER, RETRY, BREAKERS, DEFERRALS = (
     f"fileq/{name}.py" for name in ("core/breaker", "core/retry", "worker/breakers", "worker/deferrals")
 )
 FILE_ACTION, FILE_CHECK = "fileq/worker/file_action.py", "fileq/handlers/file_check.py"
-EXCLUSIVE_MOVE = "fileq/files/exclusive_move.py"
+BENEATH, EXCLUSIVE_MOVE = "fileq/files/beneath.py", "fileq/files/exclusive_move.py"
 BREAKING, RETRYING, BREAKING_ROUTES, DEFERRING = (
     f"tests/unit/test_{name}.py::test_" for name in ("breaker", "retry", "breakers", "deferrals")
 )
@@ -142,8 +142,8 @@ DEFERRAL_GUARDS = (
         "A job deferred while its reason ends is released too",
         "it waits out its delay alone",
         DEFERRALS,
-        "                self._ended.append(id)\n",
-        "",
+        "                self._released.append(id)\n                self.wake.set()\n                return False\n",
+        "                return False\n",
         DEFERRING + "a_job_whose_settlement_arrives_after_the_end_of_its_reason_is_released_too",
     ),
     Guard(
@@ -227,10 +227,34 @@ FILE_GUARDS = (
     Guard(
         "No handler runs on a file outside the allowed roots",
         "a job can name any file of the machine",
-        FILE_CHECK,
-        "        if not _is_below(real_path, roots):\n",
+        BENEATH,
+        "        if not is_below(real_path, roots):\n",
         "        if False:\n",
         CHECKING + "a_path_outside_the_roots_is_a_permanent_failure",
+    ),
+    Guard(
+        "No link below a root leads out of it",
+        "a link that takes the place of a file is followed to any file of the machine",
+        BENEATH,
+        "kernel.BENEATH | kernel.NO_MAGICLINKS",
+        "0",
+        "tests/unit/test_files_beneath.py::test_a_link_that_leads_outside_is_refused",
+    ),
+    Guard(
+        "A path whose links are resolved is opened without following links",
+        "a link that appears meanwhile is followed to any file of the machine",
+        BENEATH,
+        "_REFERENCE, kernel.NO_SYMLINKS)",
+        "_REFERENCE, 0)",
+        "tests/unit/test_files_beneath.py::test_a_link_that_appears_after_the_links_were_resolved_is_not_followed",
+    ),
+    Guard(
+        "A handler opens the file that was checked",
+        "a file that takes its name after the check is read",
+        "fileq/handlers/job_file.py",
+        "        if not is_safe or not HAS_PROC:\n",
+        "        if True:\n",
+        "tests/integration/test_handlers_safe_open.py::test_a_path_of_a_route_with_safe_open_is_the_checked_file",
     ),
     Guard(
         "A file has vanished only if its root exists",

@@ -151,7 +151,7 @@ ENQUEUEING = (
     guard(
         promises.VERSION_ONCE,
         ENQUEUE,
-        "is_version and is_known(redis.call('HGET', LEDGER, path), signature)",
+        "is_version and is_known(versions, signature)",
         "false",
     ),
     guard(

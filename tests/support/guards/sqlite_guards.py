@@ -116,7 +116,12 @@ SQLITE_GUARDS = (
         "        if self._taken >= self._limit:\n",
         "        if self._taken > self._limit:\n",
     ),
-    guard(promises.LEDGER_UNCHANGED, QUEUES, "    if work.ledger.entry(path) != was:\n", "    if False:\n"),
+    guard(
+        promises.LEDGER_UNCHANGED,
+        f"{FOLDER}ledger_verbs.py",
+        "    if work.ledger.entry(path) != was:\n",
+        "    if False:\n",
+    ),
     guard(
         promises.PROMOTED_LEAVES,
         QUEUES,

@@ -47,8 +47,8 @@ PUMP_GUARDS = (
         "After a lost reply a renewal finds what was claimed",
         "the claimed jobs wait until the next renewal",
         PUMP,
-        "        self._heartbeats.renew_now()\n",
-        "",
+        "        self._calls.drop()\n        self._heartbeats.renew_now()\n",
+        "        self._calls.drop()\n",
         CALLS + "a_job_that_was_claimed_by_a_call_without_a_reply_starts_with_the_next_turn",
     ),
     Guard(

@@ -1,0 +1,169 @@
+"""A handler gets the file that was checked, by its descriptor, even if another file has its name by then."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fileq.testing
+from fileq.core.outcome import Changed, Done, Failed
+from tests.support.handler_runs import file, file_task, python, result, root, routes_of, run
+
+__all__ = ["file", "root"]
+READ = "import sys; print(open(sys.argv[1]).read(), sys.argv[2], end='')"
+
+
+def route(code: str, *arguments: str, **options: Any) -> dict[str, Any]:
+    found = {**python(code, *arguments, **options), "match": "**/*"}
+    del found["type"]
+    return found
+
+
+def descriptors() -> list[str]:
+    return os.listdir("/proc/self/fd")
+
+
+def swapped(path: str) -> None:
+    """Another file takes the name."""
+    Path(f"{path}.new").write_bytes(b"another")
+    os.replace(f"{path}.new", path)
+
+
+def test_job_open_opens_the_checked_file_anew_at_each_call(file: Path, root: Path) -> None:
+    def handler(job: Any, context: Any) -> list[Any]:
+        swapped(job.path)
+        with job.open() as one, job.open("r", encoding="utf-8") as two:
+            return [one.read().decode(), two.read(), one.name == two.name == job.path, job.path]
+
+    assert result(run(file_task(file, root), handler)) == ["abc", "abc", True, str(file)]  # type: ignore[comparison-overlap]
+
+
+def test_a_path_of_a_route_with_safe_open_is_the_checked_file(file: Path, root: Path) -> None:
+    fd_route = {"match": "**/*", "use": f"{__name__}:reader", "safe_open": True}
+    assert result(run(file_task(file, root), fd_route)) == ["/proc/self/fd/", "abc"]  # type: ignore[comparison-overlap]
+
+
+def reader(job: Any, context: Any) -> list[str]:
+    swapped(job.filepath)
+    return [job.path[:14], Path(job.path).read_text()]
+
+
+def test_a_command_inherits_the_file_and_knows_its_name(file: Path, root: Path) -> None:
+    ended = result(run(file_task(file, root), route(READ, "{filepath}", "{real_filepath}")))
+    assert ended["stdout"] == f"abc {file}"
+    shell = {"match": "**/*", "command": ["sh", "-c", 'cat "$FILEQ_JOB_FILEPATH"; echo "$FILEQ_JOB_REAL_FILEPATH"']}
+    assert result(run(file_task(file, root), shell))["stdout"] == f"abc{file}\n"
+
+
+def test_a_command_inherits_no_other_descriptor(file: Path, root: Path) -> None:
+    there = "{int(n) for n in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + n)}"
+    code = f"import os, sys; print(sorted({there}), sys.argv[1])"
+    ended = result(run(file_task(file, root), route(code, "{filepath}")))
+    numbers, path = ended["stdout"].rsplit(maxsplit=1)
+    assert numbers == f"[0, 1, 2, {path.removeprefix('/proc/self/fd/')}]"
+
+
+@pytest.mark.parametrize("options", [{"safe_open": False}, {"in_place": True}])
+def test_a_command_can_have_the_name(options: dict[str, bool], file: Path, root: Path) -> None:
+    ended = result(run(file_task(file, root), route(READ, "{filepath}", "{filepath}", **options)))
+    assert ended["stdout"] == f"abc {file}"
+
+
+def test_the_file_can_be_written_through_its_descriptor(file: Path, root: Path) -> None:
+    code = "import sys; open(sys.argv[1], 'a').write('d')"
+    assert isinstance(run(file_task(file, root), route(code, "{filepath}", safe_open=True, in_place=True)), Done)
+
+    def handler(job: Any, context: Any) -> None:
+        with job.open("ab") as opened:
+            opened.write(b"e")
+
+    assert run(file_task(file, root), handler) == Done()
+    assert file.read_bytes() == b"abcde"
+
+
+def test_the_descriptor_is_closed_however_the_attempt_ends(file: Path, root: Path) -> None:
+    kept: list[Any] = []
+
+    def failing(job: Any, context: Any) -> None:
+        kept.append(job)
+        raise SystemExit(3)
+
+    async def later(job: Any, context: Any) -> int:
+        with job.open() as opened:
+            return len(opened.read())
+
+    before = descriptors()
+    assert isinstance(run(file_task(file, root), failing), Failed)
+    assert run(file_task(file, root), later) == Done(b"3")
+    assert isinstance(run(file_task(file, root, signature="1-1"), failing), Changed)
+    assert isinstance(run(file_task(root, root.parent), failing), Failed)
+    assert isinstance(run(file_task(file, root), route("import sys; sys.exit(1)")), Failed)
+    assert isinstance(run(file_task(file, root), {"match": "**/*", "command": ["true"], "timeout": "1s"}), Done)
+    assert descriptors() == before
+    with pytest.raises(ValueError, match="the attempt has ended"):
+        kept[0].open()
+
+
+def test_the_standard_streams_never_become_the_file(file: Path, root: Path) -> None:
+    kept = os.dup(0)
+    os.close(0)
+    try:
+        ended = run(file_task(file, root), route(READ, "{filepath}", "x"))
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+    assert result(ended)["stdout"] == "abc x"
+
+
+def test_without_proc_a_name_is_given_and_only_the_checked_file_is_opened(
+    file: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fileq.handlers.job_file.HAS_PROC", False)
+
+    def handler(job: Any, context: Any) -> bytes:
+        with job.open("r+b") as opened:
+            assert opened.read() == b"abc"
+        job.open("wb").close()
+        swapped(job.path)
+        with pytest.raises(FileNotFoundError, match="another file has this name"):
+            job.open("wb")
+        return Path(job.path).read_bytes()
+
+    assert result(run(file_task(file, root), handler)) == "YW5vdGhlcg=="  # type: ignore[comparison-overlap]
+    ended = result(run(file_task(file, root), route(READ, "{filepath}", "{real_filepath}")))
+    assert ended["stdout"] == f"another {file}"
+
+
+def test_a_job_without_a_file_and_a_copy_of_a_job_open_nothing(file: Path) -> None:
+    def typed(job: Any, context: Any) -> None:
+        job.open()
+
+    def copied(job: Any, context: Any) -> None:
+        type(job)(**{name: getattr(job, name) for name in job.__struct_fields__}).open()
+
+    with pytest.raises(ValueError, match="the job has no file"):
+        fileq.testing.run(typed, type="t")
+    with pytest.raises(ValueError, match="a copy of a job"):
+        fileq.testing.run(copied, file)
+
+
+def test_a_test_of_a_handler_has_the_same_job(file: Path) -> None:
+    def handler(job: Any, context: Any) -> tuple[str, bytes]:
+        with job.open() as opened:
+            return job.path, opened.read()
+
+    before = descriptors()
+    assert fileq.testing.run(handler, file) == (str(file), b"abc")
+    path, content = fileq.testing.run(handler, file, safe_open=True)
+    assert (path[:14], content) == ("/proc/self/fd/", b"abc")
+    assert descriptors() == before
+
+
+def test_the_default_of_a_route() -> None:
+    name = {"use": "fileq.handlers:checksum"}
+    tool = {"command": ["true"]}
+    routes = routes_of(*({"match": "*", **keys} for keys in (name, tool, {**tool, "in_place": True})))
+    assert [route.safe_open for route in routes] == [False, True, False]

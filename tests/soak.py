@@ -1,0 +1,87 @@
+"""`make soak`: random faults for SOAK_MINUTES, on Redis, through a faulty network, and on SQLite, all at the same time.
+
+Prints the figures of each as a line of docs/guarantees.md. Ends with 1 if something was lost or ended twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.support.fault_proxy import FaultProxy
+from tests.support.parallel_scenarios import setup_with_own_server
+from tests.support.random_faults import Figures, RandomFaults, run_with_faults
+from tests.support.servers import available_servers
+from tests.support.worker_setup import open_worker_setup
+
+
+def on_redis(directory: Path, kind: str, seed: int, seconds: float) -> Figures:
+    with (
+        open_worker_setup(directory, {"sqlite.path": str(directory / "unused.db")}, kind=kind) as setup,
+        setup_with_own_server(setup) as (server, own),
+    ):
+        return run_with_faults(RandomFaults(own, seed, server=server), seconds)
+
+
+def through_a_faulty_network(directory: Path, kind: str, seed: int, seconds: float) -> Figures:
+    with (
+        open_worker_setup(directory, {"sqlite.path": str(directory / "unused.db")}, kind=kind) as setup,
+        setup_with_own_server(setup) as (server, own),
+        FaultProxy(server.port) as proxy,
+    ):
+        return run_with_faults(RandomFaults(own, seed, proxy=proxy), seconds)
+
+
+def on_sqlite(directory: Path, kind: str, seed: int, seconds: float) -> Figures:
+    with open_worker_setup(directory, {"sqlite.path": str(directory / "fileq.db")}, kind=kind) as setup:
+        return run_with_faults(RandomFaults(setup, seed), seconds)
+
+
+SCENARIOS: dict[str, Callable[[Path, str, int, float], Figures]] = {
+    "Redis, processes and server killed": on_redis,
+    "Redis, faulty network": through_a_faulty_network,
+    "SQLite, processes killed": on_sqlite,
+}
+
+
+def main() -> int:
+    seconds = float(os.environ.get("SOAK_MINUTES", "10")) * 60
+    seed = int(os.environ.get("CHAOS_SEED") or secrets.randbelow(1_000_000))
+    kind = next(kind for kind in ("redis", "valkey") if available_servers()[kind] is not None)
+    print(f"{seconds / 60:g} minutes with {kind}, CHAOS_SEED={seed}", flush=True)
+    failed, out = False, sys.stdout
+    # The programs of a run print their logs when they end, for the report of a failed test.
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        ThreadPoolExecutor(len(SCENARIOS)) as pool,
+        tempfile.TemporaryDirectory(prefix="fileq-soak-") as scratch,
+    ):
+        futures = {}
+        for number, (name, scenario) in enumerate(SCENARIOS.items()):
+            directory = Path(scratch, str(number))
+            directory.mkdir()
+            futures[name] = pool.submit(scenario, directory, kind, seed, seconds)
+        for name, future in futures.items():
+            try:
+                print(line_of(name, future.result()), file=out, flush=True)
+            except Exception as error:
+                failed = True
+                print(f"{name}: {error!r}", *getattr(error, "__notes__", ()), sep="\n", file=out, flush=True)
+    return 1 if failed else 0
+
+
+def line_of(name: str, figures: Figures) -> str:
+    faults = ", ".join(f"{count} {fault.replace('_', ' ')}" for fault, count in sorted(figures.faults.items()))
+    numbers = (figures.files, figures.completed, figures.recovered, figures.failed, figures.runs)
+    return f"| {name} | {' | '.join(f'{number:,}' for number in numbers)} | {faults} |"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

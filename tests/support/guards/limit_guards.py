@@ -1,0 +1,94 @@
+"""The guards of the limits of routes."""
+
+from tests.support.guards.guard import Guard
+
+LIMITS, ATTEMPTS, PUMP, HEARTBEATS, DEFERRALS = (
+    f"fileq/worker/{name}.py" for name in ("limits", "attempts", "pump", "heartbeats", "deferrals")
+)
+LIMITED, DEFERRING = (f"tests/unit/test_{name}.py::test_" for name in ("pump_limits", "deferrals"))
+OTHERS_WAIT = LIMITED + "as_many_as_the_limit_run_and_the_others_wait_while_other_routes_run"
+NEXT_RUNS = LIMITED + "when_a_job_ends_the_first_deferred_one_runs_at_once"
+
+LIMIT_GUARDS = (
+    Guard(
+        "No more than `max_running` jobs of a route run in a process",
+        "the limit has no effect",
+        LIMITS,
+        "limits.max_running is not None and running[route] >= limits.max_running:",
+        "False:",
+        OTHERS_WAIT,
+    ),
+    Guard(
+        "The jobs of one turn count for `max_running`",
+        "a turn starts as many as there are free slots",
+        LIMITS,
+        "                running[route] += 1\n",
+        "",
+        OTHERS_WAIT,
+    ),
+    Guard(
+        "A job runs only if the broker admits it",
+        "`max_running_total` and `rate` have no effect",
+        ATTEMPTS,
+        "if answer is None or answer.result is AdmitResult.ADMITTED:",
+        "if True:",
+        OTHERS_WAIT,
+    ),
+    Guard(
+        "A job that a limit refuses gives the probe of its breaker back",
+        "the breaker waits for a probe that does not run",
+        ATTEMPTS,
+        "        self._breakers.record(candidate.task.route, candidate.claim.key, None)\n        self._defer(",
+        "        self._defer(",
+        LIMITED + "a_refused_job_is_not_the_probe_and_the_breaker_does_not_count_it",
+    ),
+    Guard(
+        "When a job of a limited route ends, the next one runs",
+        "a limited route runs one job a second",
+        PUMP,
+        "                self._limits.ended(settling.route)\n",
+        "                pass\n",
+        NEXT_RUNS,
+    ),
+    Guard(
+        "When the window of a rate ends, the next jobs run",
+        "they wait out their deferral",
+        LIMITS,
+        "        self._deferrals.release_later(refusal.reason, wait_s, limits.rate.count)\n",
+        "",
+        LIMITED + "a_rate_refuses_until_its_window_ends_and_then_as_many_run_at_once",
+    ),
+    Guard(
+        "After a lost reply of admit a renewal finds the jobs that were asked about",
+        "they wait until the next renewal",
+        PUMP,
+        "            self._attempts.drop_candidates()\n            self._heartbeats.renew_now()\n",
+        "            self._attempts.drop_candidates()\n",
+        LIMITED + "a_lost_reply_of_admit_is_asked_again_and_each_job_runs_once",
+    ),
+    Guard(
+        "Jobs of routes without limits cause no call of admit",
+        "every turn costs a second round trip",
+        ATTEMPTS,
+        "                requests.append(limits.request(candidate.claim))\n        return requests",
+        "                requests.append(limits.request(candidate.claim))\n"
+        "        return requests or [AdmitRequest('', '', b'')]",
+        LIMITED + "max_running_is_counted_without_the_broker",
+    ),
+    Guard(
+        "A deferral of a slot that is gone is not waited for",
+        "workers show a limit for which no job waits",
+        HEARTBEATS,
+        "            self._limits.lost(slot.state)\n",
+        "",
+        LIMITED + "a_deferral_of_a_slot_that_is_gone_is_not_waited_for",
+    ),
+    Guard(
+        "A job that is released while its deferral is under way is released after it",
+        "it waits out its delay",
+        DEFERRALS,
+        "            if state.owed:\n",
+        "            if False:\n",
+        DEFERRING + "a_job_whose_deferral_is_under_way_is_released_when_the_broker_has_deferred_it",
+    ),
+)
