@@ -20,6 +20,8 @@ from fileq.worker.breakers import Breakers, breakers_of
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.deferred_release import DeferredRelease
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
+from fileq.worker.order_recovery import OrderRecovery
+from fileq.worker.post_actions import rules_of
 from fileq.worker.pump import Pump
 from fileq.worker.reaper import Reaper
 from fileq.worker.roots import RootsWatch
@@ -78,6 +80,9 @@ def build_worker(
         Loop("reaper", reaper.turn, emit=without_outages(emit), longest_pause_s=pause_s),
         Loop("deferred", release.turn, emit=without_outages(emit), longest_pause_s=pause_s, wake=deferrals.wake),
     ]
+    if rules_of(worker.after):
+        recovery = OrderRecovery(config, broker, paths, roots, emit=emit)
+        loops.append(Loop(recovery.name, recovery.turn, emit=without_outages(emit), longest_pause_s=pause_s))
     roots.start()
     return WorkerParts(service, [service, *loops], breakers, roots)
 

@@ -11,19 +11,22 @@ performs the action again continues from the private name, which is made of the 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 
 from msgspec import Struct
 
 from fileq.config import MOVE
-from fileq.files.exclusive_move import move_into, private_name, take
+from fileq.files.exclusive_move import move_into, private_name, take, targets
 from fileq.files.version import signature_of
 
 
 class KeepFile(Exception):
     """Why the file is neither deleted nor moved."""
+
+
+class NotPutBack(Exception):
+    """The file is kept, but could not get its own name back. The action must be performed again."""
 
 
 class FileAction(Struct, frozen=True):
@@ -56,9 +59,21 @@ class FileAction(Struct, frozen=True):
                 return move_into(private, folder, os.path.basename(self.path))
             os.unlink(private)
         except (KeepFile, OSError):
-            with contextlib.suppress(FileNotFoundError):  # another process performs the same action, and has done it
-                self._put_back(private)
+            self._put_back(private)
             raise
+        return b""
+
+    def find_moved(self) -> bytes:
+        """Where a process that was killed has moved the file; b"" if that is unknown."""
+        directory = os.path.realpath(os.path.dirname(self.path))
+        if self.rule == "delete" or self.processed is None or (folder := self._target(directory)) is None:
+            return b""
+        for target in targets(folder, os.path.basename(self.path)):
+            try:
+                if signature_of(os.stat(target)) == self.processed:
+                    return target
+            except OSError:
+                break
         return b""
 
     def _take(self, private: bytes) -> None:
@@ -84,7 +99,12 @@ class FileAction(Struct, frozen=True):
 
     def _put_back(self, private: bytes) -> None:
         """Gives the file its own name back, or a numbered one if there is a newer file of that name."""
-        move_into(private, os.path.dirname(self.path), os.path.basename(self.path))
+        try:
+            move_into(private, os.path.dirname(self.path), os.path.basename(self.path))
+        except FileNotFoundError:
+            pass  # another process performs the same action, and has done it
+        except OSError as error:
+            raise NotPutBack(f"it is now {os.fsdecode(private)}, because of {error}") from error
 
     def _target(self, directory: bytes) -> bytes | None:
         """The directory that the file is moved to: DIR, and below it the path that the file has below its root.

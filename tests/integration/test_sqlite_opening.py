@@ -19,7 +19,7 @@ from fileq.testing.conformance.producers_tests import producer_info
 from tests.support.sqlite_process import a_config, a_worker
 
 VERSION = database_schema.VERSION  # before a test adds a schema
-TABLES_OF_SCHEMA_4 = ("producers", "holders", "route_windows")
+TABLES_OF_SCHEMA_4 = ("producers", "holders", "route_windows", "orders")
 TO_SCHEMA_3 = (
     *(f"DROP TABLE {table}" for table in TABLES_OF_SCHEMA_4),
     "ALTER TABLE records DROP COLUMN after",

@@ -225,18 +225,6 @@ class MemoryQueues:
         self._promote(record.raw, now_ms)
         return True
 
-    def relocate(self, moves: Sequence[tuple[str, bytes]]) -> list[bool]:
-        with self._store.lock:
-            self._store.begin()
-            return [self._relocate(id, path) for id, path in moves]
-
-    def _relocate(self, id: str, path: bytes) -> bool:
-        record = self._store.records.get(id)
-        if record is None or record.state not in (State.COMPLETED, State.DEAD):
-            return False
-        record.moved_to = path
-        return True
-
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store = self._store
         with store.lock:

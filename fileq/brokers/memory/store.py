@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.file_orders import Order
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.subscription import MemorySubscription
 from fileq.brokers.order import ClaimOrder
@@ -100,6 +101,7 @@ class MemoryStore:
         self.rate_window: tuple[int, int] = (0, 0)  # when it ends, permits taken in it
         self.holders: dict[str, dict[str, bytes]] = defaultdict(dict)  # route → slot → the raw that was admitted
         self.route_windows: dict[str, tuple[int, int]] = {}  # route → when its window ends, jobs started in it
+        self.orders: dict[str, Order] = {}  # by the id of the job
         self.order = ClaimOrder(self.queue_names, config.worker.starvation_share)
         self.waiters: set[LocalWaiter] = set()
         self.subscriptions: set[MemorySubscription] = set()

@@ -28,10 +28,11 @@ _attempt_decoder = msgspec.json.Decoder(Attempt)
 _encoder = msgspec.json.Encoder()
 
 
-def settlement_keys(s: Settlement, keys: Keys) -> tuple[str, str, str]:
+def settlement_keys(s: Settlement, keys: Keys) -> tuple[str, ...]:
     claim = s.claim
     processing, heartbeat = keys.of_slot(claim.slot)
-    return processing, heartbeat, keys.records + (claim.job.id if claim.job is not None else _undecodable_id(s))
+    record = keys.records + (claim.job.id if claim.job is not None else _undecodable_id(s))
+    return (processing, heartbeat, record, keys.orders) if s.order else (processing, heartbeat, record)
 
 
 def _undecodable_id(s: Settlement) -> str:
@@ -50,9 +51,12 @@ def settlement_args(s: Settlement, keys: Keys, *, is_claiming: bool = False) -> 
     is_long = is_long or s.next_raw != claim.raw
     if is_long:
         flags += _long_flags(s)
+    if s.order:
+        flags += "o"
     number, attempt, event = keys.queue_numbers[claim.queue], _attempt_tail(s), wire_events.settled(s)
     short = (claim.slot, claim.token, claim.raw, claim.id, number, flags, s.result, attempt, event)
-    return (*short, *_long_args(s)) if is_long else short
+    more = _long_args(s) if is_long else ()
+    return (*short, *more, s.order) if s.order else (*short, *more)
 
 
 def _long_flags(s: Settlement) -> str:

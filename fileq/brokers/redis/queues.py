@@ -218,14 +218,6 @@ class RedisQueues:
         pages = (records[start : start + BATCH] for start in range(0, len(records), BATCH))
         return [bool(n) for page in pages for n in self._store.run("due_now", page)]
 
-    def relocate(self, moves: Sequence[tuple[str, bytes]]) -> list[bool]:
-        pages = (moves[start : start + BATCH] for start in range(0, len(moves), BATCH))
-        record = self._store.keys.record
-        runs = (
-            self._store.run("relocate", [record(id) for id, _ in page], [path for _, path in page]) for page in pages
-        )
-        return [bool(n) for answers in runs for n in answers]
-
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store, keys = self._store, self._store.keys
         flat = store.call("HGETALL", keys.workers)

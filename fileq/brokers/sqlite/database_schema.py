@@ -52,8 +52,9 @@ def _add_deferrals(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE TABLE breaker_resets (route TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID")
 
 
-def _add_after_producers_and_limits(connection: sqlite3.Connection) -> None:
-    """From 3 to 4: the earlier jobs of the same file, what each producer reported last, and the limits of routes."""
+def _add_after_producers_limits_and_orders(connection: sqlite3.Connection) -> None:
+    """From 3 to 4: the earlier jobs of the same file, what each producer reported last, the limits of routes, and
+    what is still to be done with files."""
     connection.execute("ALTER TABLE records ADD COLUMN after BLOB NOT NULL DEFAULT x''")
     connection.execute(
         "CREATE TABLE producers (id TEXT PRIMARY KEY, info BLOB NOT NULL, boot TEXT NOT NULL, "
@@ -67,6 +68,10 @@ def _add_after_producers_and_limits(connection: sqlite3.Connection) -> None:
         "CREATE TABLE route_windows (route TEXT PRIMARY KEY, boot TEXT NOT NULL, ends_ms INTEGER NOT NULL, "
         "started INTEGER NOT NULL) WITHOUT ROWID"
     )
+    connection.execute(
+        "CREATE TABLE orders (id TEXT PRIMARY KEY, slot TEXT NOT NULL, at_ms INTEGER NOT NULL, body BLOB NOT NULL) "
+        "WITHOUT ROWID"
+    )
 
 
 def _add_since(connection: sqlite3.Connection) -> None:
@@ -78,7 +83,7 @@ def _add_since(connection: sqlite3.Connection) -> None:
 MIGRATIONS: Mapping[int, Migration] = {
     1: _add_holes,
     2: _add_deferrals,
-    3: _add_after_producers_and_limits,
+    3: _add_after_producers_limits_and_orders,
     4: _add_since,
 }
 

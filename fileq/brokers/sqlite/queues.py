@@ -174,20 +174,6 @@ class SqliteQueues(SqliteLedger):
         self._promote(work, record.raw)
         return True
 
-    def relocate(self, moves: Sequence[tuple[str, bytes]]) -> list[bool]:
-        if not moves:
-            return []
-        with self._store.unit_of_work() as work:
-            work.read_records([id for id, _ in moves])
-            return [self._relocate(work, id, path) for id, path in moves]
-
-    def _relocate(self, work: UnitOfWork, id: str, path: bytes) -> bool:
-        record = work.record(id)
-        if record is None or record.state not in (State.COMPLETED, State.DEAD):
-            return False
-        work.change_record(record).moved_to = path
-        return True
-
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store = self._store
         with store.snapshot() as (db, now_ms):

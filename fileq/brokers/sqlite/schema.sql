@@ -138,6 +138,14 @@ CREATE TABLE route_windows (
     started INTEGER NOT NULL
 ) WITHOUT ROWID;
 
+-- What a worker still has to do with the file of a job that has ended.
+CREATE TABLE orders (
+    id    TEXT PRIMARY KEY,                 -- of the job
+    slot  TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    body  BLOB NOT NULL
+) WITHOUT ROWID;
+
 -- Written only while a subscriber exists. Only the newest are kept.
 CREATE TABLE events (
     number INTEGER PRIMARY KEY,

@@ -47,6 +47,9 @@ def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
             record.error = s.error
         record.raw, record.slot, record.queue, record.deferred = s.next_raw, s.claim.slot, s.claim.queue, s.reason
         _move(work, s, record)
+        if s.order:
+            order = (s.claim.id, s.claim.slot, work.now_ms, s.order)
+            work.db.execute("INSERT OR REPLACE INTO orders VALUES (?, ?, ?, ?)", order)
     work.change_slot(slot_row).raw = None
     _count(work, s)
     work.publish(wire_events.settled(s) if work.has_subscribers else b"")

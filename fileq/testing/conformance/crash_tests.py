@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fileq.brokers.types import AdmitRequest, AdmitResult, Entry, Revival
 from fileq.core.claim import Claim
@@ -124,6 +125,10 @@ def settle_and_claim_next(settlement: Callable[[Claim], Any]) -> Step:
     return lambda process: process.settle_and_claim(settlement(process.claim))
 
 
+def with_order(claim: Claim) -> Any:
+    return replace(complete(claim), order=b"complete 1-2\n/data/a")
+
+
 def cancel_by_id(process: Process) -> None:
     process.broker.cancel(["a"])
 
@@ -145,7 +150,7 @@ def discard(process: Process) -> None:
 
 def move_file(process: Process) -> None:
     """What a worker reports after it moved the file of an ended job."""
-    assert process.broker.relocate([("a", b"/moved/a")]) == [True]
+    assert process.broker.finish_orders([("a", b"/moved/a")]) == [True]
 
 
 SEQUENCES: dict[str, list[Step]] = {
@@ -156,6 +161,7 @@ SEQUENCES: dict[str, list[Step]] = {
         leave,
     ],
     "complete and go on": [start, produce, claim_job, settle_and_claim_next(complete), leave],
+    "complete and move": [start, produce, claim_job, settle_and_claim_next(with_order), move_file, leave],
     "of a limited route": [
         *(start, produce, claim_job, admit, settle_by(failed), time_passes, promote, claim_job, admit, renew),
         *(settle_by(complete), leave),

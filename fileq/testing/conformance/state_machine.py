@@ -13,6 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
+from msgspec.structs import astuple
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import AdmitRequest, Enqueued, EnqueueResult, Entry, LeaseStatus, LedgerEntry, Renewal, Suspect
@@ -178,7 +179,8 @@ class BrokerMachine(ComparedBrokers):
         self.same(lambda broker: broker.realign(0, limit))
         self.clock.ms += step_ms
         self.same(lambda broker: broker.due_now(ids))
-        self.same(lambda broker: broker.relocate([(id, b"/done/%d" % limit) for id in ids]))
+        self.same(lambda broker: sorted(astuple(order) for order in broker.orders(1000)))
+        self.same(lambda broker: broker.finish_orders([(id, b"/done/%d" % limit) for id in ids]))
         self.same(lambda broker: broker.promote(limit))
 
     @rule(sweep=st.booleans())

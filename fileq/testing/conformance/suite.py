@@ -26,6 +26,7 @@ from fileq.testing.conformance import (
     earlier_job_tests,
     enqueue_tests,
     events_tests,
+    finish_orders_tests,
     foreign_tests,
     ledger_tests,
     overview_tests,
@@ -38,7 +39,6 @@ from fileq.testing.conformance import (
     records_tests,
     registry_tests,
     release_tests,
-    relocate_tests,
     renew_tests,
     repair_tests,
     retry_tests,
@@ -87,7 +87,7 @@ class BrokerConformance:
     TestRecords = _tests_of(records_tests)
     TestRegistry = _tests_of(registry_tests)
     TestRelease = _tests_of(release_tests)
-    TestRelocate = _tests_of(relocate_tests)
+    TestFinishOrders = _tests_of(finish_orders_tests)
     TestRenew = _tests_of(renew_tests)
     TestRepair = _tests_of(repair_tests)
     TestRetry = _tests_of(retry_tests)

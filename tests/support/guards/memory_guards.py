@@ -82,7 +82,7 @@ MEMORY_GUARDS = (
     ),
     guard(
         promises.RELOCATED,
-        QUEUES,
+        "fileq/brokers/memory/file_orders.py",
         "if record is None or record.state not in (State.COMPLETED, State.DEAD):",
         "if record is None:",
     ),

@@ -279,7 +279,7 @@ DUE_ONLY_WAITING = Promise(
 RELOCATED = Promise(
     "Only a completed or dead job gets a new path",
     "a running job is retried with a path that it does not have",
-    "TestRelocate::test_a_job_that_has_not_ended_or_is_unknown_stays_as_it_is",
+    "TestFinishOrders::test_a_job_that_has_not_ended_or_is_unknown_stays_as_it_is",
 )
 
 # the registry, dead letters and repairs

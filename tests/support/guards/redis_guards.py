@@ -206,7 +206,7 @@ WAITING = (
     ),
     guard(
         promises.RELOCATED,
-        f"{LUA}relocate.lua",
+        f"{LUA}finish_orders.lua",
         "(state == 'completed' or state == 'dead') and 1 or 0",
         "state and 1 or 0",
     ),

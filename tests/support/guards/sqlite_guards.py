@@ -149,7 +149,7 @@ SQLITE_GUARDS = (
     ),
     guard(
         promises.RELOCATED,
-        QUEUES,
+        "fileq/brokers/sqlite/file_orders.py",
         "if record is None or record.state not in (State.COMPLETED, State.DEAD):",
         "if record is None:",
     ),
