@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from fileq.core.events import Emit
 from fileq.core.process_events import (
+    ChildReplaced,
     ChildStartFailed,
     ForkServerDied,
     ForkServerFailed,
@@ -25,8 +26,10 @@ from fileq.worker.executors.process.child_handle import NEVER_S, ChildHandle
 from fileq.worker.executors.process.child_output import OutputReader
 from fileq.worker.executors.process.fork_server_client import ForkServerClient
 from fileq.worker.executors.process.messages import (
+    DIRTY_EXITS,
     EXIT_STREAM_LOST,
     NUMBER_LIMIT,
+    DirtyExit,
     Exited,
     FromServer,
     HandlersLoaded,
@@ -196,6 +199,8 @@ class ChildPool:
                 if handle := self._by_child.get(message.child):
                     yield handle, message.error
             case Exited():
+                if message.code in DIRTY_EXITS:
+                    self._emit(ChildReplaced(DirtyExit(message.code).reason))
                 if handle := self._by_child.get(message.child):
                     if not handle.is_ready:
                         self._emit(ChildStartFailed(_cause(message.code)))

@@ -11,6 +11,9 @@ How a task can end without an outcome from its child:
 3. The child wrote an invalid message. It is killed and replaced too.
 4. The fork server has ended, and all children with it. Another one is started.
 
+A child is also replaced between two tasks: when it ends because its last task left it in a state that it can't restore,
+and after `max_jobs` tasks. For these there is one handle more, so that the next task has a warm child at once.
+
 A kill -9 of the worker leaves no process running: see fork_server.py.
 """
 
@@ -41,7 +44,7 @@ class ProcessExecutor:
     """After construction the handlers are imported. Raises ConfigError if they can't be.
 
     With `captures_output`, what handlers print becomes events, and failed outcomes have the end of it. Without it the
-    handlers print to the stderr of this process."""
+    handlers print to the stderr of this process. With `max_jobs`, a child is replaced after that many tasks."""
 
     def __init__(
         self,
@@ -49,13 +52,15 @@ class ProcessExecutor:
         program: Program,
         *,
         max_memory: int | None = None,
+        max_jobs: int = 0,
         emit: Emit = ignore,
         cancel_grace_s: float = CANCEL_GRACE_S,
         captures_output: bool = False,
     ) -> None:
         self._max_memory = max_memory
         self._cancel_grace_s = cancel_grace_s
-        self._handles = [ChildHandle() for _ in range(count)]
+        self._max_jobs = max_jobs
+        self._handles = [ChildHandle() for _ in range(count + 1 if max_jobs else count)]
         self._idle: list[ChildHandle] = []  # ready and without a task; the last used, with warm caches, is used first
         self._ended: list[tuple[Task, TaskOutcome]] = []
         self._last_task_number = 0
@@ -176,7 +181,11 @@ class ProcessExecutor:
         if ran is not None:
             handle.failed_starts = 0
             self._finish(handle, handle.stop_request, ran)
-            self._idle.append(handle)
+            handle.jobs_done += 1
+            if handle.jobs_done == self._max_jobs:
+                self._replace(handle)
+            else:
+                self._idle.append(handle)
         elif handle.is_ready and not was_ready:
             if handle.task is None:
                 self._idle.append(handle)

@@ -14,6 +14,7 @@ Worker ↔ fork server: packets of one message each, with descriptors attached.
 
 from __future__ import annotations
 
+import enum
 import signal
 import struct
 from typing import TypeAlias
@@ -33,6 +34,30 @@ MAX_PACKET_BYTES = 1 << 16
 # Makes a child that runs a task read its stream. Neither Python nor common libraries use this signal.
 WAKE_SIGNAL = signal.SIGRTMIN + 7
 EXIT_STREAM_LOST = 76  # exit status of a child whose handler closed the stream
+
+
+class DirtyExit(enum.IntEnum):
+    """Exit statuses of a child that its last task left in a state that can't be restored."""
+
+    DESCRIPTORS = 80
+    USER = 81
+    LIMITS = 82
+    THREADS = 83
+
+    @property
+    def reason(self) -> str:
+        return _REASONS[self]
+
+
+_REASONS = {
+    DirtyExit.DESCRIPTORS: "its handler closed standard streams or other descriptors",
+    DirtyExit.USER: "its handler changed the user or the group",
+    DirtyExit.LIMITS: "its handler changed resource limits",
+    DirtyExit.THREADS: "its handler left threads running",
+}
+
+
+DIRTY_EXITS = frozenset(map(int, DirtyExit))
 
 decode_task = msgpack.Decoder(Task).decode
 decode_ran: msgpack.Decoder[Ran] = msgpack.Decoder(Ran)
