@@ -9,7 +9,7 @@ How a task can end without an outcome from its child:
 2. The task is out of time or memory, or was cancelled and did not stop. The child is killed and replaced at once. The
    fork server kills the child's descendants.
 3. The child wrote an invalid message. It is killed and replaced too.
-4. The fork server has ended, and all children with it. Another one is started.
+4. The fork server has ended, and all children with it, or it is frozen. Another one is started.
 
 A child is also replaced between two tasks: when it ends because its last task left it in a state that it can't restore,
 and after `max_jobs` tasks. For these there is one handle more, so that the next task has a warm child at once.
@@ -131,9 +131,12 @@ class ProcessExecutor:
                 if event & ~select.EPOLLOUT:
                     self._receive(handle)
             elif fd == pool.server_fd:  # else the stream of a child that was replaced since the poll
-                for handle, cause in pool.receive():
-                    self._on_child_end(handle, cause)
-                self._due_s = 0.0
+                self._receive_from_server()
+
+    def _receive_from_server(self) -> None:
+        for handle, cause in self._pool.receive():
+            self._on_child_end(handle, cause)
+        self._due_s = 0.0
 
     def _start(self, handle: ChildHandle, task: Task) -> None:
         self._last_task_number = self._last_task_number % (NUMBER_LIMIT - 1) + 1
@@ -174,6 +177,7 @@ class ProcessExecutor:
             return  # the event was for the previous child, whose descriptor number this one got
         except EOFError:
             self._pool.unwatch(handle)  # the fork server reports whether and how the child ended
+            self._due_s = 0.0  # if it is not frozen
             return
         except InvalidMessage:
             self._kill_and_finish(handle, Died("wrote something that is no outcome"))
@@ -243,6 +247,9 @@ class ProcessExecutor:
 
     def _do_due_work(self, now_s: float) -> None:
         """End tasks that are out of time or memory, and find out when timed work is due next."""
+        watch_s = self._pool.watch_server(now_s)
+        if watch_s <= now_s:
+            self._receive_from_server()
         wake_s = NEVER_S
         for handle in self._handles:
             if handle.kill_at_s <= now_s and handle.task is not None:
@@ -253,7 +260,7 @@ class ProcessExecutor:
         if self._memory_check_s <= now_s:
             self._check_memory(now_s)
         kill_at_s = min((handle.kill_at_s for handle in self._handles), default=NEVER_S)
-        self._due_s = min(self._pool.do_due_work(now_s), self._memory_check_s, kill_at_s, wake_s)
+        self._due_s = min(self._pool.do_due_work(now_s), self._memory_check_s, kill_at_s, wake_s, watch_s)
 
     def _check_memory(self, now_s: float) -> None:
         running = [handle for handle in self._handles if handle.is_running and handle.pid > 0]

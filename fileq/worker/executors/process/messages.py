@@ -7,7 +7,8 @@ Worker ↔ child: a stream. Each message is a header (length of the body, number
                      Ran                  the outcome of the task of that number. If OUTPUT_IS_LEFT is set in the
                                           length, the output pipe holds output of the task and its end
 Worker ↔ fork server: packets of one message each, with descriptors attached.
-    worker → server  Spawn + the child's end of its stream and, if its output is captured, of its output pipe
+    worker → server  Ping, answered by Pong
+                     Spawn + the child's end of its stream and, if its output is captured, of its output pipe
     server → worker  HandlersLoaded first; Spawned + a pidfd, or NotSpawned, for each Spawn; Exited for each child that
                      ended; ForkServerEnded last, sent by the guard
 """
@@ -71,6 +72,14 @@ class Spawn(Struct, frozen=True, tag=True):
     secret: bytes = b""
 
 
+class Ping(Struct, frozen=True, tag=True):
+    """Asks the fork server whether it still works."""
+
+
+class Pong(Struct, frozen=True, tag=True):
+    """The answer to a Ping."""
+
+
 class HandlersLoaded(Struct, frozen=True, tag=True):
     """The handlers are imported, or can't be because of these problems."""
 
@@ -100,9 +109,9 @@ class ForkServerEnded(Struct, frozen=True, tag=True):
     code: int
 
 
-FromServer: TypeAlias = HandlersLoaded | Spawned | NotSpawned | Exited | ForkServerEnded
+FromServer: TypeAlias = HandlersLoaded | Pong | Spawned | NotSpawned | Exited | ForkServerEnded
 decode_from_server: msgpack.Decoder[FromServer] = msgpack.Decoder(FromServer)
-decode_spawn = msgpack.Decoder(Spawn).decode
+decode_to_server: msgpack.Decoder[Spawn | Ping] = msgpack.Decoder(Spawn | Ping)
 encode = _encoder.encode
 
 
