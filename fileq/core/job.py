@@ -107,6 +107,8 @@ class Version(Struct, frozen=True):
 
 FIELDS = frozenset(f.encode_name for f in msgspec.structs.fields(Job)) - {_UNKNOWN}
 
+MAX_JOB_BYTES = 16 << 20  # of what a caller puts into a job: its payload and the fields that fileq does not know
+
 _FIRST_ID = re.compile(rb'\{"id":"([^"\\\x00-\x1f\x7f]+)","filepath":')
 
 _decoder = msgspec.json.Decoder(Job)
@@ -120,6 +122,19 @@ def encode(job: Job) -> bytes:
         return _encoder.encode(job)
     known = _encoder.encode(msgspec.structs.replace(job, unknown=UNSET))
     return known[:-1] + b"," + _encoder.encode(job.unknown)[1:]
+
+
+def check_size(job: Job) -> None:
+    """Raises JobError for a job that is too long to be enqueued: it would stop the broker for seconds."""
+    if job.payload is UNSET and job.unknown is UNSET:
+        return
+    parts = [*([] if job.payload is UNSET else [job.payload]), *([] if job.unknown is UNSET else job.unknown.values())]
+    size = sum(memoryview(part).nbytes for part in parts)
+    if size > MAX_JOB_BYTES:
+        raise JobError(
+            f"the payload of job {job.id} has {size} bytes; at most {MAX_JOB_BYTES} (16MB) can be enqueued: "
+            "put the data into a file and its path into the payload"
+        )
 
 
 def decode(raw: bytes) -> Job:
