@@ -109,6 +109,10 @@ FIELDS = frozenset(f.encode_name for f in msgspec.structs.fields(Job)) - {_UNKNO
 
 MAX_JOB_BYTES = 16 << 20  # of what a caller puts into a job: its payload and the fields that fileq does not know
 
+# Longer bytes are never decoded, here and in prelude/jobs.lua. It is more than MAX_JOB_BYTES: the job has other fields,
+# and a failed attempt adds its error.
+MAX_DECODED_BYTES = MAX_JOB_BYTES + (1 << 20)
+
 _FIRST_ID = re.compile(rb'\{"id":"([^"\\\x00-\x1f\x7f]+)","filepath":')
 
 _decoder = msgspec.json.Decoder(Job)
@@ -139,6 +143,8 @@ def check_size(job: Job) -> None:
 
 def decode(raw: bytes) -> Job:
     """The job in these bytes. Raises Undecodable and nothing else."""
+    if len(raw) > MAX_DECODED_BYTES:
+        raise Undecodable(f"not a job: it has {len(raw)} bytes; at most {MAX_DECODED_BYTES} are decoded")
     try:
         try:
             job = _decoder.decode(raw)
