@@ -63,7 +63,8 @@ class Broker(FileOrders, Protocol):
         version the ledger does not know takes a permit. The record of an entry with a version names the earlier jobs of
         its path that the ledger knows (`after`).
 
-        Atomicity: each entry as a whole, with its permit. Raises BrokerError for an unknown queue, before any entry.
+        Atomicity: each entry as a whole, with its permit. Raises BrokerError for an unknown queue and
+        JobError for a job over MAX_JOB_BYTES, before any entry.
         Repeat: DUPLICATE for an id that has a record, KNOWN for a version in the ledger; neither changes anything.
         Kill -9: each entry is enqueued completely or not at all."""
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from importlib.resources import files
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from fileq.core.errors import JobError, Undecodable
 from fileq.core.job import (
     FIELDS,
+    MAX_DECODED_BYTES,
     Job,
     State,
     checked_id,
@@ -194,3 +196,8 @@ def test_a_job_cannot_be_changed_in_place() -> None:
     with pytest.raises(AttributeError):
         a_job().retries = 3  # type: ignore[misc]
     assert isinstance(a_job(), msgspec.Struct)
+
+
+def test_the_scripts_of_redis_parse_no_more_bytes_than_are_decoded() -> None:
+    script = files("fileq.brokers.redis") / "lua" / "prelude" / "jobs.lua"
+    assert f"if #raw > {MAX_DECODED_BYTES} then" in script.read_text()

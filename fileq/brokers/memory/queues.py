@@ -26,6 +26,7 @@ from fileq.brokers.types import (
     TurnReply,
     WorkerInfo,
     check_queues,
+    check_sizes,
 )
 from fileq.core.claim import Claim
 from fileq.core.job import State, decode_or_none, encode
@@ -40,6 +41,7 @@ class MemoryQueues:
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
         store = self._store
         check_queues((entry.queue for entry in entries), store.queue_names)
+        check_sizes(entries)
         with store.lock:
             now_ms = store.begin()
             permits = 0

@@ -43,6 +43,7 @@ from fileq.brokers.types import (
     TurnReply,
     WorkerInfo,
     check_queues,
+    check_sizes,
 )
 from fileq.core.claim import Claim
 from fileq.core.job import Version, encode
@@ -75,6 +76,7 @@ class RedisQueues:
 
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
         check_queues((entry.queue for entry in entries), self._store.queues)
+        check_sizes(entries)
         results: list[EnqueueResult] = []
         permits = wait_ms = 0
         for start in range(0, len(entries), BATCH):

@@ -43,6 +43,7 @@ from fileq.brokers.types import (
     TurnReply,
     WorkerInfo,
     check_queues,
+    check_sizes,
 )
 from fileq.core.claim import Claim
 from fileq.core.job import State, decode_or_none, encode
@@ -60,6 +61,7 @@ class SqliteQueues(SqliteLedger):
         if not entries:
             return Enqueued(())
         check_queues((entry.queue for entry in entries), self._store.queue_names)
+        check_sizes(entries)
         with self._store.unit_of_work() as work:
             window = RateWindow(work, limit)
             work.read_records(entry.job.id for entry in entries)

@@ -43,6 +43,7 @@ class ExecutorsByIsolation:
                     settings.count,
                     program,
                     max_memory=settings.max_memory,
+                    max_jobs=settings.max_jobs_per_child,
                     emit=emit,
                     captures_output=settings.capture_output,
                 )
