@@ -1,5 +1,7 @@
 """The guards of fileq: the lines that hold its guarantees, each with a mutant that breaks it. See tests/mutants.py."""
 
+from tests.support.guards.admit_guards import ADMIT_GUARDS
+from tests.support.guards.earlier_job_guards import EARLIER_JOB_GUARDS
 from tests.support.guards.executor_guards import EXECUTOR_GUARDS
 from tests.support.guards.guard import Guard
 from tests.support.guards.limit_guards import LIMIT_GUARDS
@@ -17,6 +19,8 @@ GUARDS: tuple[Guard, ...] = (
     *REDIS_REPAIR_GUARDS,
     *SQLITE_GUARDS,
     *MEMORY_GUARDS,
+    *ADMIT_GUARDS,
+    *EARLIER_JOB_GUARDS,
     *WORKER_GUARDS,
     *LIMIT_GUARDS,
     *POLICY_GUARDS,
