@@ -70,7 +70,13 @@ def process_executors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setenv(MARK, mark)
     executors: list[ProcessExecutor] = []
 
-    def start(count: int = 2, argument: str = "", max_memory: int | None = None, grace_s: float = 5.0) -> ProcessDriver:
+    def start(
+        count: int = 2,
+        argument: str = "",
+        max_memory: int | None = None,
+        grace_s: float = 5.0,
+        captures_output: bool = False,
+    ) -> ProcessDriver:
         events: list[Event] = []
         executor = ProcessExecutor(
             count,
@@ -78,6 +84,7 @@ def process_executors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             max_memory=max_memory,
             emit=events.append,
             cancel_grace_s=grace_s,
+            captures_output=captures_output,
         )
         executors.append(executor)
         return ProcessDriver(executor, mark, events)
