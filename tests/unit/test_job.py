@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from importlib.resources import files
 
@@ -140,6 +141,9 @@ def test_only_a_path_that_is_not_utf8_sets_filepath_b64() -> None:
         encode(a_job())[:-1] + b',"max_retries":-1}',
         encode(a_job())[:-1] + b',"recoveries":18446744073709551615}',
         encode(a_job())[:-1] + b',"timeout":1e300}',
+        encode(a_job())[:-1] + b',"timeout":-1}',
+        re.sub(rb'"filesize":\d+', b'"filesize":9223372036854775808', encode(a_job())),
+        re.sub(rb'"filesize":\d+', b'"filesize":-1', encode(a_job())),
         encode(a_job()).replace(b'"id":"one"', b'"id":""'),
         encode(a_job()).replace(b"/data", b"/d\xffta"),
         encode(a_job()).replace(b"/data", b"/d\\u0000ta"),
