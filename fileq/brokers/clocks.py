@@ -15,3 +15,12 @@ def wall_clock_ms() -> int:
 
 def monotonic_clock_ms() -> int:
     return time.monotonic_ns() // 1_000_000
+
+
+STEP_TOLERANCE_MS = 1000  # clocks that differ by less count as equal
+
+
+def due_after_step(due_ms: int, since_ms: int, now_ms: int) -> int | None:
+    """The due time of a delay that began in the future, because the clock has stepped back since: the whole delay from
+    now on. None if it did not."""
+    return now_ms + max(0, due_ms - since_ms) if since_ms > now_ms + STEP_TOLERANCE_MS else None

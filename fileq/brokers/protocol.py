@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from fileq.brokers.file_orders import FileOrders
 from fileq.brokers.notifications import Subscription, Waiter
 from fileq.brokers.producer_registry import ProducerRegistry
 from fileq.brokers.replies import PendingReply
@@ -49,7 +50,7 @@ from fileq.core.finding import Finding
 from fileq.core.settlement import Settlement, SettleResult
 
 
-class Broker(Protocol):
+class Broker(FileOrders, Protocol):
     """The hot path. Threads may share a broker, but not the waiters and replies it returns."""
 
     kind: str  # the configuration's name for it
@@ -62,7 +63,8 @@ class Broker(Protocol):
         version the ledger does not know takes a permit. The record of an entry with a version names the earlier jobs of
         its path that the ledger knows (`after`).
 
-        Atomicity: each entry as a whole, with its permit. Raises BrokerError for an unknown queue, before any entry.
+        Atomicity: each entry as a whole, with its permit. Raises BrokerError for an unknown queue and
+        JobError for a job over MAX_JOB_BYTES, before any entry.
         Repeat: DUPLICATE for an id that has a record, KNOWN for a version in the ledger; neither changes anything.
         Kill -9: each entry is enqueued completely or not at all."""
         ...
@@ -71,9 +73,10 @@ class Broker(Protocol):
         """Settles what ended, then claims a job for each of these free slots, in one round trip.
 
         A settlement takes effect only if its slot still holds the job (the fence); otherwise it is FENCED and changes
-        nothing. It also renews the slot's heartbeat. A claim takes the front of the first queue, in claim order, that
-        is not paused. A slot that is not registered gets nothing and is in `gone`. A claim `is_blocked` while a job
-        that its record names in `after` is running: the caller must defer it. The same holds for claims of renew().
+        nothing. It also renews the slot's heartbeat. Its order is kept in the same step (file_orders.py). A claim takes
+        the front of the first queue, in claim order, that is not paused. A slot that is not registered gets nothing and
+        is in `gone`. A claim `is_blocked` while a job that its record names in `after` is running: the caller must
+        defer it. The same holds for claims of renew().
 
         Atomicity: each settlement as a whole (job, record, ledger, counters), and each claim as a whole (job, record,
         heartbeat, counters). No other call can see a job in two places or in none.
@@ -120,6 +123,15 @@ class Broker(Protocol):
         Kill -9: each job is in `scheduled` or in its queue."""
         ...
 
+    def realign(self, offset: int = 0, limit: int = 500) -> int | None:
+        """Shortens delays that a step of the clock back has made longer, in one page of `scheduled`, latest due first.
+
+        A job whose delay began more than a second in the future (`since_ms`) is due after its whole delay from now on.
+        A job that was enqueued for a time keeps it. Returns the offset of the next page, or None at the end.
+
+        Atomicity: each job. Repeat: changes nothing more. Kill -9: each job has its old or its new due time."""
+        ...
+
     def due_now(self, ids: Sequence[str]) -> list[bool]:
         """Moves scheduled and retrying jobs to the end of their queues before their time, in the order of the call.
 
@@ -127,11 +139,6 @@ class Broker(Protocol):
 
         Atomicity: each job. Repeat: False. Kill -9: each job is in `scheduled` or in its queue."""
         ...
-
-    def relocate(self, moves: Sequence[tuple[str, bytes]]) -> list[bool]:
-        """Writes where the file of each job (id, path) is now. False for a job that is not completed or dead.
-
-        Atomicity: each job. Repeat: the same. Kill -9: each record has the old or the new path."""
 
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         """Registered slots without a heartbeat, with what they hold. Only reads.
@@ -237,6 +244,8 @@ class Inspector(Protocol):
 
     def revive(self, revivals: Sequence[Revival]) -> list[bool]:
         """Moves dead jobs to the end of their queues, with new bytes. False for one that is not dead (any more).
+
+        Removes their orders: their files stay where they are until the jobs end again.
 
         Atomicity: each job. Repeat: False. Kill -9: each job is dead or in its queue."""
         ...

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from fileq.core.claim import Claim
 from fileq.core.errors import BrokerError
-from fileq.core.job import Job, State, Version
+from fileq.core.job import Job, State, Version, check_size
 from fileq.core.settlement import SettleResult
 
 LEDGER_DEPTH = 8  # versions the ledger keeps of one path
@@ -38,6 +38,12 @@ def check_queues(wanted: Iterable[str], known: Sequence[str]) -> None:
     for name in wanted:
         if name not in known:
             raise BrokerError(f"no queue is called {name!r}; there are {', '.join(known)}")
+
+
+def check_sizes(entries: Iterable[Entry]) -> None:
+    """Raises JobError for a job that is too long."""
+    for entry in entries:
+        check_size(entry.job)
 
 
 class EnqueueResult(enum.StrEnum):
@@ -223,6 +229,7 @@ class Record(Struct, frozen=True):
     started_ms: int = 0
     ended_ms: int = 0
     due_ms: int = 0
+    since_ms: int = 0  # when its last delay began; 0 without one, as for a job that was enqueued for a time
     error: str = ""
     result: bytes = b""
     attempts: tuple[Attempt, ...] = ()

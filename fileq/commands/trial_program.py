@@ -42,6 +42,7 @@ def load_trial(argument: bytes) -> Run:
     given = msgspec.msgpack.decode(argument, type=_Given)
     log_to_stderr(given.config)
     routes = Routes.load(given.config, app_dir=given.app_dir)
+    routes.loop.ends_left_tasks = True
 
     def run(task: Task, cancelled: CancelFlag) -> Ran:
         if routes[task.route].isolation == "thread":

@@ -7,6 +7,7 @@
 |-------------|--------------------------------------------------------------------------------------|
 | schema.py   | every key: type, limits, default, help text                                          |
 | redis_schema.py | the keys below `redis`                                                           |
+| failure_settings.py | the keys about failed attempts: backoff and circuit breaker                   |
 | kinds.py    | the kinds of values: read from text, written as text, masked                         |
 | section.py  | what a section is; the keys derived from its type hints                              |
 | sources.py  | the YAML file, the environment and --set as layers of one tree                       |
@@ -20,6 +21,7 @@
 | edit.py     | one setting changed in the file, comments kept                                       |
 """
 
+from fileq.config.failure_settings import BackoffSettings, CircuitBreakerSettings
 from fileq.config.load import Loaded, config_from, describe_broker_choice, load, route_from
 from fileq.config.observability import ObservabilitySettings, TracingSettings
 from fileq.config.password_file import PasswordFile
@@ -29,8 +31,6 @@ from fileq.config.reload import changed_keys, with_reloadable
 from fileq.config.resolve import RouteOptions, inherit_from_worker
 from fileq.config.schema import (
     AfterSettings,
-    BackoffSettings,
-    CircuitBreakerSettings,
     Config,
     ProducerSettings,
     RouteSettings,

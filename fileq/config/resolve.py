@@ -15,13 +15,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from fileq.config.failure_settings import BackoffSettings, CircuitBreakerSettings
 from fileq.config.kinds import KeyNameKind, one_of
 from fileq.config.password_file import read_password
 from fileq.config.read import DEFAULT, Origin
 from fileq.config.redis_schema import DEFAULT_PREFIX
 from fileq.config.schema import (
-    BackoffSettings,
-    CircuitBreakerSettings,
     Config,
     RouteSettings,
     WorkerSettings,

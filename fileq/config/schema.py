@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import field
 
+from fileq.config.failure_settings import BackoffSettings, CircuitBreakerSettings
 from fileq.config.kinds import (
     BrokerNameKind,
     DurationKind,
@@ -51,28 +52,6 @@ class SqliteSettings(Section, frozen=True):
     path: Annotated[Filled, "the database file; must not be on a network file system"] = "./fileq.db"
 
 
-class BackoffSettings(Section, frozen=True):
-    """How long to wait before the next attempt: by a formula, or `delays`, which a plain list sets."""
-
-    list_field: ClassVar[str] = "delays"
-
-    strategy: Annotated[
-        Literal["exponential", "linear", "fixed", "power"],
-        "delay after n failures: exponential base·2^(n-1), linear base·n, fixed base, power (base in seconds)^n",
-    ] = "exponential"
-    base: Annotated[SecondsOrZero, "base of the formula; above 1s for power"] = 0.5
-    max: Annotated[SecondsOrZero, "maximum delay"] = 10.0
-    jitter: Annotated[
-        float, FractionKind(), "each delay is multiplied by a random factor from 1 - jitter to 1 + jitter"
-    ] = 0.2
-    delays: Annotated[tuple[SecondsOrZero, ...], AtLeastOne, NotAKey] = ()
-
-    @classmethod
-    def from_list(cls, items: tuple[float, ...]) -> Self:
-        """Listed delays are used exactly: without jitter and without a cap."""
-        return cls(delays=items, jitter=0.0, max=max(items))
-
-
 class AfterSettings(Section, frozen=True):
     completed: Annotated[
         After, "the file of a completed job: keep, delete or move:DIR; a DIR below scan_dir is not scanned"
@@ -102,6 +81,7 @@ class WorkerSettings(Section, frozen=True):
     max_memory: Annotated[
         int | None, SizeKind(), 'memory limit of a child process with its descendants, e.g. 512MB; "" = no limit'
     ] = None
+    max_jobs_per_child: Annotated[CountOrZero, "a child process is replaced after this many jobs; 0 = no limit"] = 0
     capture_output: Annotated[bool, "log what handlers print as events; false: to the worker's stderr as it is"] = True
     allow_commands: Annotated[bool, "run shell commands that jobs contain (jobs of type command)"] = False
     pass_environment: Annotated[
@@ -190,16 +170,6 @@ class ProducerSettings(Section, frozen=True):
     ] = ""
     follow_symlinks: Annotated[bool, "follow symbolic links that stay within scan_dir"] = False
     max_pending: Annotated[CountOrZero, "pause while this many jobs are waiting; 0 = never"] = 0
-
-
-class CircuitBreakerSettings(Section, frozen=True):
-    enabled: Annotated[bool, "defer the jobs of a route while most of its attempts fail"] = True
-    failure_threshold: Annotated[
-        float, FractionKind(allows_zero=False), "share of failures that opens the breaker of a route"
-    ] = 0.5
-    window: Annotated[Seconds, "period over which failures are counted"] = 60.0
-    cooldown_period: Annotated[Seconds, "time until one job of the route is tried"] = 30.0
-    min_samples: Annotated[Count, "a breaker stays closed with fewer attempts in the window"] = 20
 
 
 class RouteSettings(Section, frozen=True):

@@ -107,6 +107,12 @@ class Version(Struct, frozen=True):
 
 FIELDS = frozenset(f.encode_name for f in msgspec.structs.fields(Job)) - {_UNKNOWN}
 
+MAX_JOB_BYTES = 16 << 20  # of what a caller puts into a job: its payload and the fields that fileq does not know
+
+# Longer bytes are never decoded, here and in prelude/jobs.lua. It is more than MAX_JOB_BYTES: the job has other fields,
+# and a failed attempt adds its error.
+MAX_DECODED_BYTES = MAX_JOB_BYTES + (1 << 20)
+
 _FIRST_ID = re.compile(rb'\{"id":"([^"\\\x00-\x1f\x7f]+)","filepath":')
 
 _decoder = msgspec.json.Decoder(Job)
@@ -122,8 +128,23 @@ def encode(job: Job) -> bytes:
     return known[:-1] + b"," + _encoder.encode(job.unknown)[1:]
 
 
+def check_size(job: Job) -> None:
+    """Raises JobError for a job that is too long to be enqueued: it would stop the broker for seconds."""
+    if job.payload is UNSET and job.unknown is UNSET:
+        return
+    parts = [*([] if job.payload is UNSET else [job.payload]), *([] if job.unknown is UNSET else job.unknown.values())]
+    size = sum(memoryview(part).nbytes for part in parts)
+    if size > MAX_JOB_BYTES:
+        raise JobError(
+            f"the payload of job {job.id} has {size} bytes; at most {MAX_JOB_BYTES} (16MB) can be enqueued: "
+            "put the data into a file and its path into the payload"
+        )
+
+
 def decode(raw: bytes) -> Job:
     """The job in these bytes. Raises Undecodable and nothing else."""
+    if len(raw) > MAX_DECODED_BYTES:
+        raise Undecodable(f"not a job: it has {len(raw)} bytes; at most {MAX_DECODED_BYTES} are decoded")
     try:
         try:
             job = _decoder.decode(raw)

@@ -229,6 +229,15 @@ class LoopFailed(Event, frozen=True):
     exception: BaseException
 
 
+class ChildReplaced(Event, frozen=True):
+    """A job left its child process in a state that can't be restored; the next job gets another child."""
+
+    name = "child.replaced"
+    level = "debug"
+
+    reason: str
+
+
 class ChildStartFailed(Event, frozen=True):
     """A child process could not be started; the start is repeated."""
 

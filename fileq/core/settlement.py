@@ -29,8 +29,9 @@ class Settlement(Struct, frozen=True):
 
     `next_raw` replaces the claim's bytes. `died` means that the worker died, which counts as a recovery and not as a
     failure. `refused` means that no attempt was made, which counts as neither. `vanished` means the same, because the
-    file no longer exists. `reason` is why a job is deferred. `traceback` and `output`, the end of
-    what the handler printed, are kept with the attempt."""
+    file no longer exists. `reason` is why a job is deferred. `traceback` and `output`, the end of what the handler
+    printed, are kept with the attempt. `order` is what is to be done with the file afterwards; brokers/file_orders.py
+    keeps it. Only `complete` and `bury` have one."""
 
     verb: Verb
     claim: Claim
@@ -48,6 +49,7 @@ class Settlement(Struct, frozen=True):
     vanished: bool = False
     traceback: str = ""
     output: str = ""
+    order: bytes = b""
 
     def __post_init__(self) -> None:
         if self.claim.job is None and self.verb not in (Verb.BURY, Verb.RELEASE):

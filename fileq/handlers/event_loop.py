@@ -2,27 +2,48 @@
 
 Never started before the first coroutine runs: the fork server must stay without threads, and each child it forks
 needs a thread and a loop of its own.
+
+In a child, which runs one job at a time, the tasks that a job left on the loop are cancelled when the job ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import threading
-from collections.abc import Awaitable, Callable
+import weakref
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from fileq.handlers.context import Context
 from fileq.handlers.outcomes import TimedOut
 
 _POLL_EVERY_S = 0.05  # the longest time until a cancellation reaches a coroutine
-_CLOSE_TIMEOUT_S = 1.0  # for the tasks that are still on the loop when it closes
+_CLOSE_TIMEOUT_S = 1.0  # for the tasks that are still on the loop when it closes, or when the job that left them ends
+
+_own_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_own_threads_lock = threading.Lock()
+
+
+def own_threads() -> Collection[threading.Thread]:
+    """The threads of event loops and of asyncio.to_thread(), which keep running between jobs. Without the thread of a
+    loop on which a task does not end."""
+    with _own_threads_lock:
+        return tuple(_own_threads)
+
+
+def _add_own_thread() -> None:
+    with _own_threads_lock:
+        _own_threads.add(threading.current_thread())
 
 
 class EventLoop:
-    """Runs coroutines for any number of threads at the same time."""
+    """Runs coroutines for any number of threads at the same time. `ends_left_tasks`: for one job at a time; the tasks
+    that it left are cancelled."""
 
     def __init__(self) -> None:
+        self.ends_left_tasks = False
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -35,7 +56,7 @@ class EventLoop:
         result is TimedOut."""
         loop = self._started()
         tasks: list[asyncio.Task[Any]] = []
-        future = asyncio.run_coroutine_threadsafe(_limited(start, context, tasks), loop)
+        future = asyncio.run_coroutine_threadsafe(self._run_alone(start, context, tasks), loop)
         while True:
             try:
                 value, error = future.result(_POLL_EVERY_S)
@@ -70,7 +91,9 @@ class EventLoop:
             return self._loop
 
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        _add_own_thread()
         asyncio.set_event_loop(loop)
+        loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(initializer=_add_own_thread))
         while not self._is_closing:
             try:
                 loop.run_forever()
@@ -79,6 +102,23 @@ class EventLoop:
                 continue
         _cancel_all(loop)
         loop.close()
+
+    async def _run_alone(
+        self, start: Callable[[], Awaitable[Any]], context: Context, tasks: list[asyncio.Task[Any]]
+    ) -> tuple[Any, BaseException | None]:
+        ended = await _limited(start, context, tasks)
+        if self.ends_left_tasks:
+            left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in left:
+                task.cancel()
+            pending = set(left)
+            with contextlib.suppress(asyncio.CancelledError):
+                if left:
+                    _, pending = await asyncio.wait(left, timeout=_CLOSE_TIMEOUT_S)
+            if pending:
+                with _own_threads_lock:
+                    _own_threads.discard(threading.current_thread())
+        return ended
 
 
 async def _limited(

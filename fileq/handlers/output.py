@@ -1,6 +1,7 @@
-"""Where the output of handlers goes: the sink of this process, or the real streams if nothing captures it.
+"""Where the output of handlers goes: a sink of their task or process, or the real streams if nothing captures it.
 
-A child process has a sink for its tasks, if its output is captured. The worker's own process has none. Records of
+A child process has one sink for its tasks, if its output is captured. In the worker's own process each task in a thread
+has a sink of its own, which a context variable names. Records of
 Python's `logging` that a handler would write to stdout or stderr go to the sink with their level, in the form that the
 handler chose. So no record appears twice, and logging.basicConfig() works as in any program. A handler that configures
 nothing gets records from level info on, instead of warning.
@@ -10,6 +11,9 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 
@@ -23,13 +27,24 @@ class OutputSink(Protocol):
         ...
 
 
+task_sink: ContextVar[OutputSink | None] = ContextVar("task_sink", default=None)  # of a task in a thread
 _process_sinks: list[OutputSink] = []
 _plain_emit = logging.StreamHandler.emit
 
 
 def current_sink() -> OutputSink | None:
     """Where output of the calling code goes; None if it is not captured."""
-    return _process_sinks[-1] if _process_sinks else None
+    return task_sink.get() or (_process_sinks[-1] if _process_sinks else None)
+
+
+@contextmanager
+def uncaptured() -> Iterator[None]:
+    """In this block, what the calling code prints is not output of a task in a thread."""
+    token = task_sink.set(None)
+    try:
+        yield
+    finally:
+        task_sink.reset(token)
 
 
 def set_process_sink(sink: OutputSink) -> None:
@@ -67,8 +82,10 @@ def _emit(handler: logging.StreamHandler, record: logging.LogRecord) -> None:  #
 
 
 def _standard_streams() -> tuple[object, ...]:
-    current = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
-    return tuple(stream for stream in current if stream is not None)
+    current = (sys.stdout, sys.stderr)
+    # What a module found at its import, before the streams were replaced.
+    earlier = (getattr(stream, "uncaptured", None) for stream in current)
+    return tuple(stream for stream in (*current, *earlier, sys.__stdout__, sys.__stderr__) if stream is not None)
 
 
 def _level(number: int) -> str:

@@ -65,7 +65,7 @@ class SpanSender:
         self._wake = threading.Event()
         self._closing = threading.Event()
         self._resource = Resource.create({"service.name": "fileq", "service.version": __version__})
-        self._first_error = _FirstError()
+        self._first_error = _FirstError(logging.WARNING)
         # The library would log every failed batch in its own format; we log an outage once.
         self._logger = logging.getLogger("opentelemetry")
         self._logger.addHandler(self._first_error)

@@ -35,6 +35,7 @@ def load_handlers(argument: bytes) -> Run:
     observability = given.config.observability
     set_up_logs(observability.log_level, observability.log_format)  # context.log writes to the worker's log
     routes = Routes.load(given.config, app_dir=given.app_dir)
+    routes.loop.ends_left_tasks = True
 
     def run(task: Task, cancelled: CancelFlag) -> Ran:
         return run_task(task, routes, cancelled)

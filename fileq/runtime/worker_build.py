@@ -17,8 +17,11 @@ from fileq.runtime.outage import longest_pause_s, without_outages
 from fileq.runtime.service import Service
 from fileq.runtime.worker_service import WorkerService
 from fileq.worker.breakers import Breakers, breakers_of
-from fileq.worker.deferrals import Deferrals, DeferredRelease
+from fileq.worker.deferrals import Deferrals
+from fileq.worker.deferred_release import DeferredRelease
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
+from fileq.worker.order_recovery import OrderRecovery
+from fileq.worker.post_actions import rules_of
 from fileq.worker.pump import Pump
 from fileq.worker.reaper import Reaper
 from fileq.worker.roots import RootsWatch
@@ -51,7 +54,7 @@ def build_worker(
     worker = config.worker
     pause_s = longest_pause_s(worker.heartbeat_ttl)
     deferrals = Deferrals()
-    breakers = breakers_of(routes, on_end=deferrals.end, emit=emit)
+    breakers = breakers_of(routes, on_end=deferrals.end, on_reset=deferrals.request_search, emit=emit)
     paths = config.paths
     roots = RootsWatch(paths.roots, emit=emit, on_end=deferrals.end)
     program = handlers_program(config, app_dir=app_dir)
@@ -78,6 +81,9 @@ def build_worker(
         Loop("reaper", reaper.turn, emit=without_outages(emit), longest_pause_s=pause_s),
         Loop("deferred", release.turn, emit=without_outages(emit), longest_pause_s=pause_s, wake=deferrals.wake),
     ]
+    if rules_of(worker.after):
+        recovery = OrderRecovery(config, broker, paths, roots, emit=emit)
+        loops.append(Loop(recovery.name, recovery.turn, emit=without_outages(emit), longest_pause_s=pause_s))
     roots.start()
     return WorkerParts(service, [service, *loops], breakers, roots, routes)
 

@@ -7,6 +7,8 @@
     heartbeats.py      registers the slots and renews their leases
     executors/         run handlers in child processes or threads
     post_actions.py    moves or deletes files after their jobs are settled
+    file_action.py     moves or deletes one file
+    order_recovery.py  moves or deletes the files of workers that died
     reaper.py          gives back the jobs of slots without a heartbeat
     scheduler.py       promotes jobs that are due
     roots.py           checks that the directories of file jobs are there

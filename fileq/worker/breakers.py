@@ -27,17 +27,20 @@ _EVENTS = {"open": BreakerOpened, "half-open": BreakerHalfOpened, "closed": Brea
 class Breakers:
     """The breakers of all routes, by the number of the route. A route whose breaker is disabled has none.
 
-    `on_end` gets the reason for which jobs were deferred when their breaker closes."""
+    `on_end` gets the reason for which jobs were deferred when their breaker closes. `on_reset` is called after an
+    operator has reset a breaker, also one that is closed here: the process that deferred its jobs may have ended."""
 
     def __init__(
         self,
         routes: Iterable[tuple[str, CircuitBreakerSettings]],
         *,
         on_end: OnEnd = lambda reason: None,
+        on_reset: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         emit: Emit = ignore,
     ) -> None:
         self._on_end = on_end
+        self._on_reset = on_reset
         self._emit = emit
         self._settings = tuple(routes)
         self.names = tuple(name for name, _ in self._settings)
@@ -163,14 +166,17 @@ class Breakers:
         for name, breaker in zip(self.names, self._breakers, strict=True):
             if breaker is not None and raised & {ALL_ROUTES, name}:
                 breaker.reset()
+        if raised:
+            self._on_reset()
 
 
 def breakers_of(
     routes: Routes,
     *,
     on_end: OnEnd = lambda reason: None,
+    on_reset: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
     emit: Emit = ignore,
 ) -> Breakers:
     settings = ((route.route_name, route.circuit_breaker) for route in routes)
-    return Breakers(settings, on_end=on_end, clock=clock, emit=emit)
+    return Breakers(settings, on_end=on_end, on_reset=on_reset, clock=clock, emit=emit)

@@ -10,11 +10,13 @@ broker executes each call or not; no job is half changed. The replies are lost.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from fileq.brokers.protocol import Broker
 from fileq.brokers.replies import PendingReply
 from fileq.brokers.types import TurnReply
+from fileq.core.settlement import Settlement
 from fileq.worker.slot import Settling, Slot
 
 CALLS_MAX = 2
@@ -32,8 +34,9 @@ class Call(NamedTuple):
 class CallsInFlight:
     """At most two, no slot in both."""
 
-    def __init__(self, broker: Broker, count: int) -> None:
+    def __init__(self, broker: Broker, count: int, with_order: Callable[[Settling], Settlement] | None = None) -> None:
         self._broker = broker
+        self._with_order = with_order  # what the broker is to keep with a settlement; None if it is nothing ever
         self._count = count
         self._calls: deque[Call] = deque()
         self.share = count  # most slots of one call
@@ -57,7 +60,10 @@ class CallsInFlight:
         return settling - sum(len(call.settling) for call in self._calls) >= self.share
 
     def send(self, settling: list[Slot], claiming: list[Slot]) -> None:
-        settlements = [state.settlement for slot in settling if isinstance(state := slot.state, Settling)]
+        states = [state for slot in settling if isinstance(state := slot.state, Settling)]
+        settlements = [state.settlement for state in states]
+        if self._with_order is not None:
+            settlements = list(map(self._with_order, states))
         reply = self._broker.send_settle_and_claim(settlements, [slot.id for slot in claiming])
         if not reply.is_answered:
             self.share = -(-self._count // CALLS_MAX)

@@ -15,9 +15,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from fileq.brokers.protocol import Broker
 from fileq.core.settlement import Settlement
 
 SHORTEST_S = 1.0
@@ -47,6 +46,7 @@ class Deferrals:
         self._reasons: dict[str, _Reason] = {}
         self._released: deque[str] = deque()  # ids of jobs to make due
         self._later: dict[str, tuple[float, int]] = {}  # reason → when to release how many of its jobs
+        self._is_search_requested = True  # for the jobs of processes that have ended
         self.wake = threading.Event()
 
     def delay_ms(self, reason: str, wait_s: float) -> int:
@@ -161,6 +161,20 @@ class Deferrals:
                 state.under_way > 0 or any(due > since_s for due in reversed(state.due_s.values()))
             )
 
+    def request_search(self) -> None:
+        """Has the loop look for deferred jobs that no process remembers."""
+        self._is_search_requested = True
+        self.wake.set()
+
+    def take_search_request(self) -> bool:
+        is_requested, self._is_search_requested = self._is_search_requested, False
+        return is_requested
+
+    def adopt(self, waiting: Iterable[tuple[str, str]]) -> None:
+        """Releases those of these deferred jobs (id, reason) whose reason does not last in this process."""
+        with self._lock:
+            self._released.extend(id for id, reason in waiting if reason not in self._reasons)
+
     def next_page(self) -> list[str]:
         with self._lock:
             return [self._released[i] for i in range(min(PAGE, len(self._released)))]
@@ -169,24 +183,3 @@ class Deferrals:
         with self._lock:
             for _ in range(size):
                 self._released.popleft()
-
-
-class DeferredRelease:
-    """Makes the jobs due that were released, among them all jobs of ended reasons. Owns no thread."""
-
-    name = "deferred"
-
-    def __init__(self, broker: Broker, deferrals: Deferrals) -> None:
-        self._broker = broker
-        self._deferrals = deferrals
-
-    def turn(self) -> float:
-        """Releases one page. Returns the seconds until the next turn. A page stays listed until it is released."""
-        self._deferrals.wake.clear()
-        pause_s = self._deferrals.release_due()
-        page = self._deferrals.next_page()
-        if not page:
-            return min(IDLE_S, pause_s)
-        self._broker.due_now(page)
-        self._deferrals.drop_page(len(page))
-        return 0.0

@@ -77,8 +77,8 @@ class Pump:
             emit=emit,
             monotonic=monotonic,
         )
-        self._calls = CallsInFlight(broker, worker.count)
-        self._post_actions = PostActions(worker.after, paths, broker.relocate, emit)
+        self._post_actions = actions = PostActions(worker.after, paths, broker.finish_orders, emit)
+        self._calls = CallsInFlight(broker, worker.count, actions.with_order if actions.has_rules else None)
         self.is_quiet = False  # claims nothing any more
         self.is_underfilled = True  # the last claim brought fewer jobs than it could: wait for a wake-up
         self.paused: frozenset[str] = frozenset()

@@ -1,10 +1,20 @@
 """Promotes jobs that are due from `scheduled` to their queues. Owns no thread; any number of schedulers may run.
 
-What a kill -9 leaves: each due job promoted or not; any other scheduler promotes the rest.
+Due times are points on the broker's clock. After that clock has stepped back, by an hour for example, every job would
+wait for an hour longer. So the scheduler compares it with the monotonic clock of this process. After a step, and at its
+start, because the step may have been while no scheduler ran, it realigns all scheduled jobs: one page a turn, so that
+promotions go on meanwhile.
+
+What a kill -9 leaves: each due job promoted or not, each page realigned or not; any other scheduler promotes the rest,
+and the next one that starts realigns the rest.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
+from fileq.brokers.clocks import STEP_TOLERANCE_MS
 from fileq.brokers.protocol import Broker
 
 # Another process may schedule a job that is due at once, and sends no notice of it. So this is the longest pause.
@@ -15,14 +25,30 @@ BATCH = 500
 class Scheduler:
     name = "scheduler"
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._broker = broker
+        self._monotonic = monotonic
+        self._unaligned: int | None = 0  # the offset of the next page to realign
+        self._last: tuple[int, float] | None = None  # the broker's time in the last turn, and our time after that call
 
     def turn(self) -> float:
         """Promotes the jobs that are due. Returns the seconds until the next turn."""
+        called_s = self._monotonic()
         promoted = self._broker.promote(BATCH)
+        if self._has_stepped_back(promoted.now_ms, called_s):
+            self._unaligned = 0
+        self._last = promoted.now_ms, self._monotonic()
+        if self._unaligned is not None:
+            self._unaligned = self._broker.realign(self._unaligned, BATCH)
         if promoted.count == BATCH:
             return 0.0
         if promoted.next_due_ms is None:
             return LONGEST_PAUSE_S
         return min(LONGEST_PAUSE_S, max(0.001, (promoted.next_due_ms - promoted.now_ms) / 1000))
+
+    def _has_stepped_back(self, now_ms: int, called_s: float) -> bool:
+        """Whether less time has passed on the broker's clock than here since the last turn, by more than a second."""
+        if self._last is None:
+            return False
+        last_ms, last_s = self._last
+        return now_ms - last_ms < (called_s - last_s) * 1000 - STEP_TOLERANCE_MS

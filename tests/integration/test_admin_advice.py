@@ -20,7 +20,7 @@ def bury_file(shell: CommandLine, name: str, id: str, moved_to: str = "") -> str
     shell.broker.enqueue([Entry(job, "low", Version(path, "1-1700000000000000000"), always=True)])
     settle(shell, burial(claim_one(shell), error="ValueError: broken"))
     if moved_to:
-        shell.broker.relocate([(id, os.fsencode(moved_to))])
+        shell.broker.finish_orders([(id, os.fsencode(moved_to))])
     return os.fsdecode(path)
 
 

@@ -16,7 +16,7 @@ from fileq.brokers.sqlite import SqliteBroker
 from fileq.brokers.types import Enqueued, Entry
 from fileq.cli import main
 from fileq.commands import enqueue as enqueue_command
-from fileq.core.job import Job, decode
+from fileq.core.job import MAX_JOB_BYTES, Job, decode
 from tests.support.producer_setup import BrokerSetup
 from tests.support.program import command, environment, run
 from tests.support.worker_setup import WorkerSetup
@@ -292,3 +292,16 @@ def test_the_reader_of_stdout_may_exit_early(on_sqlite: BrokerSetup) -> None:
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert len(on_sqlite.jobs()) == 600
+
+
+def test_a_payload_that_is_too_long_is_refused_with_its_size_the_limit_and_what_to_do(
+    broker_setup: BrokerSetup,
+) -> None:
+    payload = json.dumps("x" * MAX_JOB_BYTES)
+    refused = enqueue(broker_setup, "--type", "t", "--payload", payload, "--id", "long", code=1)
+    assert refused.stderr.strip().endswith(
+        f"the payload of job long has {len(payload)} bytes; at most {MAX_JOB_BYTES} (16MB) can be enqueued: "
+        "put the data into a file and its path into the payload"
+    )
+    with broker_setup.open() as broker:
+        assert broker.records(["long"]) == [None]

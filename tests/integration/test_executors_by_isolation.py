@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +29,17 @@ def where(_job: Any, _context: Any) -> list[int]:
 
 async def on_a_loop(_job: Any, _context: Any) -> list[str]:
     return [threading.current_thread().name, str(os.getpid())]
+
+
+left: list[asyncio.Task[None]] = []
+
+
+async def leaves_a_task(_job: Any, _context: Any) -> list[Any]:
+    """Leaves a task behind, and the threads of asyncio.to_thread(); returns the pid and the tasks that still run."""
+    running = len([task for task in left if not task.done()])
+    left.append(asyncio.get_running_loop().create_task(asyncio.sleep(600)))
+    await asyncio.to_thread(int)
+    return [os.getpid(), running]
 
 
 def raw(type: str, payload: bytes = b"{}") -> bytes:
@@ -115,3 +127,13 @@ def test_handlers_that_only_children_cannot_import_are_a_configuration_error(
     (tmp_path / "fickle.py").write_text("import nowhere\n")
     with pytest.raises(ConfigError, match="nowhere"):
         ExecutorsByIsolation(config.worker, routes, handlers_program(config, app_dir=str(tmp_path)))
+
+
+def test_a_task_that_a_coroutine_left_in_its_child_is_cancelled_and_the_child_is_kept(start: Start) -> None:
+    driver = start("process", use=f"{__name__}:leaves_a_task")
+    answers = []
+    for i in range(3):
+        outcome = driver.outcome(driver.submit(raw("t0"), name=f"{i}"))
+        assert isinstance(outcome, Done)
+        answers.append(msgspec.json.decode(outcome.result or b""))
+    assert answers == [[answers[0][0], 0]] * 3

@@ -15,7 +15,7 @@ from fileq.core.process_events import ChildStartFailed, ForkServerDied
 from fileq.worker.executors.process import child_pool
 from fileq.worker.executors.process.child_handle import ChildHandle
 from fileq.worker.executors.process.child_pool import ChildPool
-from fileq.worker.executors.process.messages import Exited, FromServer, NotSpawned, Spawned
+from fileq.worker.executors.process.messages import Exited, FromServer, NotSpawned, Pong, Spawned
 from fileq.worker.executors.process.program import Program
 
 
@@ -39,6 +39,9 @@ class RecordingServer:
 
     def load(self) -> None:
         self.is_loaded = True
+
+    def ping(self) -> None:
+        self.messages.append(Pong())
 
     def spawn(self, child: int, _stream: int, _output: object = None) -> bool:
         if not self.is_full:

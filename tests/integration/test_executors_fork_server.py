@@ -17,7 +17,7 @@ import pytest
 
 from fileq.core.outcome import Died, Done
 from fileq.core.process_events import ForkServerDied
-from fileq.worker.executors.process import child_pool
+from fileq.worker.executors.process import child_pool, server_watch
 from fileq.worker.executors.process.fork_server_client import ForkServerClient
 from fileq.worker.executors.process.program import Program
 from tests.support.process_executor import MARK, Start, marked, process_executors
@@ -72,6 +72,26 @@ def test_a_fork_server_that_cannot_even_be_started_is_tried_again(
     os.kill(driver.server(), signal.SIGKILL)
     driver.until(lambda: driver.emitted("forkserver.failed"))
     assert driver.run("echo again") == Done(b"again")
+
+
+@pytest.mark.parametrize("frozen", ["server", "server and guard"])
+def test_a_frozen_fork_server_is_replaced(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, frozen: str
+) -> None:
+    monkeypatch.setattr(server_watch, "PING_EVERY_S", 0.05)
+    monkeypatch.setattr(server_watch, "CHECK_EVERY_S", 0.05)
+    monkeypatch.setattr(child_pool, "ANSWER_TIMEOUT_S", 0.5)
+    driver = start(1)
+    driver.run("echo")
+    before = marked(driver.mark)
+    for pid in (driver.server(), *(driver.pids("fileq-guard") if "guard" in frozen else ())):
+        os.kill(pid, signal.SIGSTOP)
+    # The report about the child that ends would never come.
+    key = driver.submit("exit_with 3")
+    assert driver.outcome(key) == Died("the fork server did not answer for 500ms")
+    assert driver.run("echo again") == Done(b"again")
+    driver.until(lambda: not before.keys() & marked(driver.mark).keys())
+    assert driver.emitted("forkserver.died") == [ForkServerDied("did not answer for 500ms")]
 
 
 def test_when_the_guard_is_killed_nothing_is_left_running_either(start: Start) -> None:

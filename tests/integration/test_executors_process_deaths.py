@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fileq.core.outcome import Died, Done, Failed
+from fileq.worker.executors.process.child_output import ChildOutput
 from tests.support.executor_driver import is_readable, result_of
 from tests.support.process_executor import Start, control_epoll, marked, process_executors
 from tests.support.waiting import wait_until
@@ -38,6 +39,13 @@ def test_the_death_of_a_child_ends_its_own_task_only(start: Start, tmp_path: Pat
     assert driver.run("echo again") == Done(b"again")
     (tmp_path / "go").touch()
     assert [driver.outcome(key) for key in others] == [Done(b"not cancelled")] * 15
+
+
+def test_the_pump_reads_the_last_words_of_a_child_itself(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that reads output is too slow: it reads nothing."""
+    monkeypatch.setattr(ChildOutput, "read", lambda output: -1)
+    driver = start(1, captures_output=True)
+    assert driver.run("print_and_exit farewell") == Died("exited with status 3", output="farewell")
 
 
 def test_a_child_that_is_killed_from_outside_is_noticed_and_replaced(start: Start, tmp_path: Path) -> None:

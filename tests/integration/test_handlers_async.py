@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 import threading
 import time
@@ -13,6 +14,8 @@ import pytest
 
 from fileq.core.errors import Permanent
 from fileq.core.outcome import Done, Failed
+from fileq.handlers import event_loop
+from fileq.handlers.event_loop import own_threads
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran
@@ -173,6 +176,47 @@ def test_a_task_left_on_the_loop_that_exits_does_not_stop_the_loop(opened: list[
     assert run_task(typed_task("t", attempt=2), routes, threading.Event()) == Done(b"2")
     with pytest.raises(SystemExit):
         left[0].result()
+
+
+def test_a_task_that_a_job_of_a_child_left_is_cancelled_before_the_next_job(opened: list[Routes]) -> None:
+    left: list[asyncio.Task[None]] = []
+
+    async def handler(job: Any, context: Any) -> bool:
+        if context.attempt == 1:
+            left.append(asyncio.get_running_loop().create_task(asyncio.sleep(600)))
+            await asyncio.sleep(0)
+        return left[0].cancelled()
+
+    routes = routes_of(handler)
+    routes.loop.ends_left_tasks = True
+    opened.append(routes)
+    assert run_task(typed_task("t"), routes, threading.Event()) == Done(b"false")
+    assert run_task(typed_task("t", attempt=2), routes, threading.Event()) == Done(b"true")
+    assert [thread.name for thread in own_threads() if thread.is_alive()] == ["async"]
+
+
+def test_a_loop_with_a_task_that_does_not_end_is_reported(
+    opened: list[Routes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_loop, "_CLOSE_TIMEOUT_S", 0.05)
+    may_end = asyncio.Event()
+
+    async def lingering() -> None:
+        while not may_end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await may_end.wait()
+
+    async def handler(job: Any, context: Any) -> None:
+        kept.append(asyncio.get_running_loop().create_task(lingering()))
+        await asyncio.sleep(0)
+
+    kept: list[asyncio.Task[None]] = []
+    routes = routes_of(handler)
+    routes.loop.ends_left_tasks = True
+    opened.append(routes)
+    assert run_task(typed_task("t"), routes, threading.Event()) == Done()
+    assert [thread for thread in own_threads() if thread.is_alive()] == []
+    kept[0].get_loop().call_soon_threadsafe(may_end.set)
 
 
 def test_closing_cancels_the_tasks_left_on_the_loop_and_can_be_done_twice() -> None:

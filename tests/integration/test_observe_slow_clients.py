@@ -87,7 +87,8 @@ def test_a_client_that_does_not_read_its_answer_is_closed_at_its_deadline() -> N
 
 def test_an_answer_on_its_way_is_not_cut_for_clients_that_send_nothing() -> None:
     body = b"x" * 50_000_000
-    with closing(Endpoints("127.0.0.1", 0, [], lambda: body)) as endpoints, ExitStack() as stack:
+    endpoints = Endpoints("127.0.0.1", 0, [], lambda: body, request_timeout_s=60)
+    with closing(endpoints), ExitStack() as stack:
         reader = stack.enter_context(closing(slow_client(endpoints.port, b"GET /metrics HTTP/1.0\r\n\r\n")))
         received = reader.recv(100_000)
         for _ in range(3 * MAX_CONNECTIONS):

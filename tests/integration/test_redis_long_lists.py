@@ -180,6 +180,24 @@ def test_a_proof_of_absence_is_void_when_another_repair_was_faster(store, monkey
     assert in_list(store, key) == IDS
 
 
+@pytest.mark.parametrize("command", ["LPUSH", "RPUSH"])
+def test_a_proof_of_absence_is_void_when_another_program_has_just_pushed_the_job(store, monkeypatch, command):
+    [raw, *others] = waiting(store)
+    key = store.keys.list_of("low")
+    fill(store, key, among=others)
+
+    class RacedWalk(list_search.ListWalk):
+        def read(self):
+            page = super().read()
+            if not page:
+                store.client.execute_command(command, key, raw)
+            return page
+
+    monkeypatch.setattr(list_search, "ListWalk", RacedWalk)
+    assert store.broker.restore(IDS[:1]) == [False]
+    assert in_list(store, key) == IDS
+
+
 def test_the_work_grows_with_the_number_of_jobs_not_with_its_square(store):
     """Counts the commands on lists, each of which reads a bounded part: twice the jobs, twice the commands."""
     small, large = (commands_of_a_retry(store, count) for count in (4_000, 8_000))

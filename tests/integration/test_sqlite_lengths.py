@@ -82,12 +82,13 @@ def test_the_migration_from_schema_1_lists_the_holes(directory: Path) -> None:
         broker.cancel(["job-3", "job-4", "job-8"])
     with closing(sqlite3.connect(path)) as old:
         old.execute("DROP TABLE holes")
-        for table in ("breaker_resets", "producers", "holders", "route_windows"):
+        for table in ("breaker_resets", "producers", "holders", "route_windows", "orders"):
             old.execute(f"DROP TABLE {table}")
         old.execute("ALTER TABLE records DROP COLUMN deferred")
         old.execute("ALTER TABLE records DROP COLUMN deferred_count")
         old.execute("ALTER TABLE records DROP COLUMN moved_to")
         old.execute("ALTER TABLE records DROP COLUMN after")
+        old.execute("ALTER TABLE records DROP COLUMN since_ms")
         old.execute("PRAGMA user_version = 1")
         old.commit()
     with closing(open_broker(path)) as broker:

@@ -19,10 +19,11 @@ from fileq.testing.conformance.producers_tests import producer_info
 from tests.support.sqlite_process import a_config, a_worker
 
 VERSION = database_schema.VERSION  # before a test adds a schema
-TABLES_OF_SCHEMA_4 = ("producers", "holders", "route_windows")
+TABLES_OF_SCHEMA_4 = ("producers", "holders", "route_windows", "orders")
 TO_SCHEMA_3 = (
     *(f"DROP TABLE {table}" for table in TABLES_OF_SCHEMA_4),
     "ALTER TABLE records DROP COLUMN after",
+    "ALTER TABLE records DROP COLUMN since_ms",
     "PRAGMA user_version = 3",
 )
 
@@ -171,7 +172,7 @@ def test_an_older_database_is_migrated_after_a_backup(path: Path, monkeypatch):
 
 def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path):
     make_database(path, "a")
-    for column in ("deferred", "deferred_count", "moved_to", "after"):
+    for column in ("deferred", "deferred_count", "moved_to", "after", "since_ms"):
         run_sql(path, f"ALTER TABLE records DROP COLUMN {column}")
     for table in ("breaker_resets", *TABLES_OF_SCHEMA_4):
         run_sql(path, f"DROP TABLE {table}")

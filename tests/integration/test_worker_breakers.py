@@ -75,6 +75,17 @@ def test_an_open_breaker_is_shown_and_a_reset_runs_its_jobs_at_once(each_setup: 
     assert "all breakers" in fileq(setup, "breaker", "reset")
 
 
+def test_a_new_worker_runs_at_once_what_an_ended_one_had_deferred(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    jobs = setup.enqueue("fails", *ids("job", 15))
+    worker = setup.worker(count=1, **NEVER_AGAIN)
+    wait_until(lambda: len(deferred(setup, jobs)) == 10)
+    assert worker.stop() == 0
+    setup.open_gate("repaired")
+    setup.worker(count=1, **NEVER_AGAIN)
+    assert setup.wait_ended(jobs) == {"dead": 5, "completed": 10}
+
+
 def test_jobs_behind_thousands_of_deferred_ones_start_and_the_churn_is_bounded(each_setup: WorkerSetup) -> None:
     """3,000 jobs of a route that fails again at every probe; the issue's 100,000 take minutes."""
     setup = each_setup

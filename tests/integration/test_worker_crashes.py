@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 from fileq.core.job import State
 from tests.support.waiting import wait_until
@@ -25,6 +26,20 @@ def test_the_job_of_a_killed_child_runs_again_at_once(setup: WorkerSetup) -> Non
     assert "SIGKILL" in died.error
     assert (setup.job("hit").recoveries, setup.job("hit").retries) == (1, 0)
     assert setup.record("bystander").attempt_count == 1
+
+
+def test_a_frozen_fork_server_is_replaced_and_the_job_of_its_child_runs_again(setup: WorkerSetup) -> None:
+    setup.worker(count=2, heartbeat_ttl="60s", reap_interval="60s")
+    jobs = setup.enqueue("gated", "hit")
+    setup.wait_logged("start", 1)
+    [child] = [line.pid for line in setup.handler_log("start")]
+    server = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(server, signal.SIGSTOP)
+    os.kill(child, signal.SIGKILL)
+    setup.wait_logged("start", 2, timeout_s=60)
+    setup.open_gate()
+    setup.wait_for(State.COMPLETED, jobs)
+    assert setup.record("hit").attempts[0].error == "the fork server did not answer for 10s"
 
 
 def test_a_job_that_always_kills_its_child_is_dead_after_max_recoveries(setup: WorkerSetup) -> None:

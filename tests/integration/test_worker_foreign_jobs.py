@@ -65,6 +65,18 @@ def test_a_job_with_a_number_that_is_too_large_is_dead_and_the_others_run(setup:
 
 
 @parallel_scenario("valkey", "sqlite")
+def test_a_job_of_20_mb_is_dead_and_the_others_run(setup: WorkerSetup) -> None:
+    worker = setup.worker(count=2)
+    setup.push("low", foreign("long", filepath="", type="note", payload="x" * (20 << 20)))
+    healthy = setup.enqueue("note", *ids("healthy", 4))
+    setup.wait_for(State.COMPLETED, healthy)
+    worker.wait_for("job.dead")
+    assert " bytes; at most " in worker.events("job.dead")[0]["error"]
+    assert (setup.census().dead, setup.logged("start").count("long")) == (1, 0)
+    assert worker.stop() == 0
+
+
+@parallel_scenario("valkey", "sqlite")
 def test_whatever_the_fields_of_a_job_are_the_worker_goes_on(setup: WorkerSetup) -> None:
     worker = setup.worker(count=4, max_retries=0, circuit_breaker__enabled=False)
     number = itertools.count()

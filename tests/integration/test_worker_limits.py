@@ -45,6 +45,17 @@ def deferred(setup: WorkerSetup, jobs: list[str]) -> list[str]:
     return [record.deferred for record in setup.broker.records(jobs) if record and record.deferred]
 
 
+def wait_until_tried_again(setup: WorkerSetup, jobs: list[str]) -> None:
+    """Waits until each of these jobs runs or has been refused once more."""
+    before = {job: setup.record(job).deferred_count for job in jobs}
+
+    def is_tried(job: str) -> bool:
+        record = setup.record(job)
+        return record.state is State.RUNNING or record.deferred_count > before[job]
+
+    wait_until(lambda: all(is_tried(job) for job in jobs), what="all jobs were tried again")
+
+
 @parallel_scenario("valkey", "sqlite")
 def test_a_limit_of_each_kind_holds_back_its_route_and_all_other_jobs_run(setup: WorkerSetup) -> None:
     limits = {"a": "max_running: 1", "b": "max_running_total: 1", "c": "rate: 1/h"}
@@ -89,7 +100,7 @@ def test_a_killed_worker_keeps_its_permits_until_its_jobs_are_given_back(setup: 
     handlers = f"[{route('gated', 'gated', 'max_running_total: 2')}]"
     victim = setup.worker(count=2, handlers=handlers)
     setup.wait_logged("start", 2)
-    setup.worker(count=6, handlers=handlers)
+    setup.worker(count=len(jobs), handlers=handlers)
     setup.wait_for(State.COMPLETED, setup.enqueue("note", *ids("behind", 5)))
     wait_until(lambda: len(deferred(setup, jobs)) == 6)
     killed = setup.handler_log("start")
@@ -97,6 +108,7 @@ def test_a_killed_worker_keeps_its_permits_until_its_jobs_are_given_back(setup: 
     victim.process.kill()
     wait_until(lambda: not any(is_running(line.pid) for line in killed), what="its children are gone")
     setup.wait_logged("start", 4)  # the other worker: the gate is still closed
+    wait_until_tried_again(setup, jobs)
     setup.open_gate()
     setup.wait_for(State.COMPLETED, jobs)
     # By the log of the handlers; a killed one counts as long as its permit was taken.

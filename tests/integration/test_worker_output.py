@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from tests.support.program import Program, run
 from tests.support.worker_setup import WorkerSetup
 
 MODULE = r"""
-import logging, os, subprocess, sys, time
+import logging, os, socket, subprocess, sys, time
 import fileq
 
 log = logging.getLogger("parser")
@@ -48,6 +50,19 @@ def dies(job, context):
 def hangs(job, context):
     print("before the loop")
     time.sleep(60)
+
+
+@fileq.handler(type="shares", max_retries=0)
+def shares(job, context):
+    # Another process gets stdout of this one, and keeps it open.
+    with socket.socket(socket.AF_UNIX) as other:
+        other.connect("holder.socket")
+        print("shared")
+        socket.send_fds(other, [b"x"], [1])
+        other.recv(1)
+    if job.payload == "dies":
+        os._exit(3)
+    raise ValueError("broken")
 
 
 @fileq.handler(type="succeeds")
@@ -111,11 +126,35 @@ def test_printed_lines_are_events_and_the_failed_attempt_keeps_them(each_setup: 
     ("type", "output"),
     [("configures", "DEBUG|fine\nWARNING|once"), ("dies", "last words"), ("hangs", "before the loop")],
 )
-def test_the_tail_is_kept_however_the_attempt_ends(setup: WorkerSetup, type: str, output: str) -> None:
-    started(setup)
-    setup.enqueue(type, "job-1")
-    setup.wait_for(State.DEAD, ["job-1"])
-    assert [attempt.output for attempt in setup.record("job-1").attempts] == [output]
+def test_the_tail_is_kept_however_the_attempt_ends(each_setup: WorkerSetup, type: str, output: str) -> None:
+    started(each_setup)
+    each_setup.enqueue(type, "job-1")
+    each_setup.wait_for(State.DEAD, ["job-1"])
+    assert [attempt.output for attempt in each_setup.record("job-1").attempts] == [output]
+
+
+@pytest.mark.parametrize("end", ["dies", "raises"])
+def test_a_process_that_keeps_the_pipe_open_holds_up_nothing(
+    setup: WorkerSetup, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """The test is that process: the fork server kills those below it."""
+    monkeypatch.chdir(setup.directory)  # the path of a socket must be short
+    program = started(setup)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("holder.socket")
+        server.listen()
+        server.settimeout(20)
+        setup.enqueue("shares", "shares", payload=end)
+        with server.accept()[0] as child:
+            _, (pipe,), _, _ = socket.recv_fds(child, 1, 1)
+            child.sendall(b"x")
+    with open(pipe, "wb", buffering=0):
+        setup.enqueue("complains", "job-2")
+        setup.wait_for(State.DEAD, ["shares", "job-2"])
+        assert [setup.record(id).attempts[0].output for id in ("shares", "job-2")] == ["shared", "wrong job-2"]
+        assert program.stop() == 0
+        with pytest.raises(BrokenPipeError):
+            os.write(pipe, b"too late\n")
 
 
 def test_tasks_of_one_child_are_not_mixed_up_and_a_completed_job_keeps_nothing(setup: WorkerSetup) -> None:
@@ -130,11 +169,11 @@ def test_tasks_of_one_child_are_not_mixed_up_and_a_completed_job_keeps_nothing(s
     assert all(line["text"].endswith(f" {line['job_id']}") for line in program.events("handler.printed"))
 
 
-def test_a_flood_is_bounded_and_counted(setup: WorkerSetup) -> None:
-    program = started(setup)
-    setup.enqueue("floods", "job-1")
-    setup.wait_for(State.DEAD, ["job-1"])
-    output = setup.record("job-1").attempts[0].output
+def test_a_flood_is_bounded_and_counted(each_setup: WorkerSetup) -> None:
+    program = started(each_setup)
+    each_setup.enqueue("floods", "job-1")
+    each_setup.wait_for(State.DEAD, ["job-1"])
+    output = each_setup.record("job-1").attempts[0].output
     assert output.endswith("\nthe end")
     assert len(output.encode()) <= 8192
     program.wait_for("job.dead")
@@ -144,12 +183,12 @@ def test_a_flood_is_bounded_and_counted(setup: WorkerSetup) -> None:
     assert max(len(line["text"]) for line in lines) == 4097
 
 
-def test_what_a_command_prints_is_logged_and_kept(setup: WorkerSetup) -> None:
+def test_what_a_command_prints_is_logged_and_kept(each_setup: WorkerSetup) -> None:
     route = '{type: shell, command: [sh, -c, "echo out; echo err >&2; exit 3"], max_retries: 0}'
-    program = setup.worker(count=1, handlers=f"[{route}]")
-    setup.enqueue("shell", "job-1")
-    setup.wait_for(State.DEAD, ["job-1"])
-    assert sorted(setup.record("job-1").attempts[0].output.splitlines()) == ["err", "out"]
+    program = each_setup.worker(count=1, handlers=f"[{route}]")
+    each_setup.enqueue("shell", "job-1")
+    each_setup.wait_for(State.DEAD, ["job-1"])
+    assert sorted(each_setup.record("job-1").attempts[0].output.splitlines()) == ["err", "out"]
     assert sorted(line["text"] for line in program.events("handler.printed")) == ["err", "out"]
 
 

@@ -91,6 +91,11 @@ def abort(*_: object) -> None:
     os.abort()
 
 
+def print_and_exit(_task: Task, _cancelled: threading.Event, text: bytes) -> None:
+    print(text.decode(), flush=True)
+    os._exit(3)
+
+
 def kill_itself(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -254,6 +259,7 @@ WORDS: dict[str, Callable[..., Ran | None]] = {
         exit_with,
         abort,
         kill_itself,
+        print_and_exit,
         loop,
         hold_the_gil,
         hang,

@@ -70,12 +70,23 @@ def process_executors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.setenv(MARK, mark)
     executors: list[ProcessExecutor] = []
 
-    def start(count: int = 2, argument: str = "", max_memory: int | None = None, grace_s: float = 5.0) -> ProcessDriver:
+    def start(
+        count: int = 2,
+        argument: str = "",
+        max_memory: int | None = None,
+        grace_s: float = 5.0,
+        *,
+        loader: str = LOADER,
+        max_jobs: int = 0,
+        captures_output: bool = False,
+    ) -> ProcessDriver:
         events: list[Event] = []
         executor = ProcessExecutor(
             count,
-            Program(LOADER, argument.encode()),
+            Program(loader, argument.encode()),
             max_memory=max_memory,
+            max_jobs=max_jobs,
+            captures_output=captures_output,
             emit=events.append,
             cancel_grace_s=grace_s,
         )

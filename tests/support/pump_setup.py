@@ -17,7 +17,8 @@ from fileq.core.settlement import Settlement, release
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
 from fileq.worker.breakers import breakers_of
-from fileq.worker.deferrals import Deferrals, DeferredRelease
+from fileq.worker.deferrals import Deferrals
+from fileq.worker.deferred_release import DeferredRelease
 from fileq.worker.pump import Pump
 from fileq.worker.roots import RootsWatch
 from tests.support.clocks import ManualClocks, RecordedEvents

@@ -141,6 +141,9 @@ class RandomFaults:
         for _ in range(FILES_AT_ONCE if len(self.files) < self.most_files else 0):
             self.files.append(self.setup.inbox / f"{len(self.files)}")
             self.files[-1].write_bytes(b"x" * self.draw.randrange(100))
+        self.change_a_file()
+
+    def change_a_file(self) -> None:
         other = self.setup.directory / "other"
         other.write_bytes(b"y" * self.draw.randrange(100, 200))
         other.replace(self.draw.choice(self.files))
@@ -196,6 +199,7 @@ class RandomFaults:
             os.kill(pid, signal.SIGKILL)
 
     def has_killed_a_job(self) -> bool:
+        self.change_a_file()  # so that there is a job to kill, even if all others have ended
         self.kill_a_child()
         return self.setup.census().counters.get("recovered", 0) > 0
 

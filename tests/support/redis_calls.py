@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from fileq.brokers.redis import RedisBroker
 from fileq.brokers.types import AdmitRequest, LedgerEntry, Record, Revival, TurnReply, UnrecordedJob
 from fileq.core.claim import Claim
@@ -12,6 +14,7 @@ from fileq.testing.conformance.builders import an_entry, burial, deferred, enque
 from fileq.testing.conformance.harness import START_MS
 from tests.support.redis_store import GARBAGE, Store, claimed
 
+ORDER = b"complete 1-2\n/data/a"
 Invocation = Callable[[RedisBroker], Any]
 
 
@@ -97,6 +100,16 @@ def _promote(store: Store) -> Invocation:
     return lambda broker: broker.promote().count
 
 
+def _realign(store: Store) -> Invocation:
+    enqueue(store, "a", "b", delay_ms=5_000)
+    enqueue(store, "c", delay_ms=60_000, queue="high")
+    store.client.zadd("jobqueue:scheduled", {GARBAGE: 1})
+    for id in ("a", "b"):  # scheduled when the clock was ahead by an hour
+        for field in ("due", "since"):
+            store.client.hincrby(f"jobqueue:job:{id}", field, 3_600_000)
+    return lambda broker: broker.realign(0, 3)
+
+
 def _reaping(make: Callable[[Claim], Any]) -> Callable[[Store], Invocation]:
     def prepare(store: Store) -> Invocation:
         [claim] = claimed(store, "w1")
@@ -130,6 +143,7 @@ def buried(store: Store) -> list[tuple[str, bytes]]:
     store.client.lpush("jobqueue:low_priority", GARBAGE)
     register(store, "w1", "w2")
     settlements = [burial(claim) for claim in store.broker.settle_and_claim([], ["w1", "w2"]).claims]
+    settlements[0] = replace(settlements[0], order=ORDER)
     assert list(store.broker.settle_and_claim(settlements, []).settled) == ["done"] * 2
     return [("a", settlements[0].next_raw), (raw_id(GARBAGE), GARBAGE)]
 
@@ -141,9 +155,9 @@ def _due_now(store: Store) -> Invocation:
     return lambda broker: broker.due_now(["deferred", "later", "unknown"])
 
 
-def _relocate(store: Store) -> Invocation:
+def _finish_orders(store: Store) -> Invocation:
     (id, _), _ = buried(store)
-    return lambda broker: broker.relocate([(id, b"/failed/a"), ("unknown", b"/failed/b")])
+    return lambda broker: broker.finish_orders([(id, b"/failed/a"), ("unknown", b"/failed/b")])
 
 
 def _revive(store: Store) -> Invocation:
@@ -205,8 +219,9 @@ def _balance(store: Store) -> Invocation:
 
 
 def leaving(claim: Claim) -> Any:
-    """A completion with a result and with a version of its file for the ledger."""
-    return complete(claim, result=b'{"pages":3}', duration_ms=12, leaves=Version(b"/data/a", "s9"))
+    """A completion with a result, a version of its file for the ledger, and an order."""
+    done = complete(claim, result=b'{"pages":3}', duration_ms=12, leaves=Version(b"/data/a", "s9"))
+    return replace(done, order=ORDER)
 
 
 SETTLEMENTS = (leaving, failed, burial, release, cancel, deferred)
@@ -224,8 +239,9 @@ CALLS = (
     BrokerCall("admit", _admit),
     BrokerCall("renew", _renew),
     BrokerCall("promote", _promote, lambda answer: 0),
+    BrokerCall("realign", _realign, lambda answer: 3),
     BrokerCall("due_now", _due_now, lambda answer: [False] * len(answer)),
-    BrokerCall("relocate", _relocate),
+    BrokerCall("finish_orders", _finish_orders),
     BrokerCall("reap", _reaping(recovered), _fenced),
     BrokerCall("reap by retry", _reaping(lambda c: retry(c, c.raw, delay_ms=500, error="died", died=True)), _fenced),
     BrokerCall("reap by bury", _reaping(lambda c: burial(c, died=True)), _fenced),

@@ -2,9 +2,12 @@
 
 import re
 
+from msgspec.structs import replace
+
 from fileq.brokers.types import AdmitRequest
 from fileq.core.job import Version
-from fileq.testing.conformance.builders import an_entry, completed, dead, enqueue, register
+from fileq.core.settlement import complete
+from fileq.testing.conformance.builders import an_entry, dead, enqueue, register, running
 from fileq.testing.conformance.producers_tests import producer_info
 from tests.support.redis_store import Store
 
@@ -28,6 +31,7 @@ TABLE = {
     "{prefix}:paused": "set",
     "{prefix}:breaker_resets": "hash",
     "{prefix}:producers": "hash",
+    "{prefix}:orders": "hash",
     "{prefix}:holders:{route}": "hash",
     "{prefix}:route_rate:{route}": "string",
 }
@@ -46,7 +50,8 @@ def row_of(key: str, prefix: str) -> str | None:
 def fill(store: Store) -> None:
     """Put a job into every place."""
     broker = store.broker
-    completed(store, "done")
+    moved = replace(complete(running(store, "done")), order=b"complete 1-2\n/data/done")
+    assert list(broker.settle_and_claim([moved], []).settled) == ["done"]
     dead(store, "dead")
     enqueue(store, "gone", "waiting")
     enqueue(store, "urgent", "urgent too", queue="high")

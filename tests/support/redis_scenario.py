@@ -103,6 +103,8 @@ def _inspect_and_repair(broker: RedisBroker) -> None:
     broker.report_producer("p2", producer_info(), 60_000)
     assert [view.id for view in broker.producers()] == ["p2"]
     broker.remove_producer("p2")
+    assert [order.id for order in broker.orders(-1)] == ["b"]
+    assert broker.finish_orders([("b", b"/done/b")]) == [True]
     assert broker.hourly(2)
     assert len(broker.overview().workers) == 1
     ids = [id for page in broker.ids() for id in page]

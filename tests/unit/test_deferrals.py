@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
+from fileq.brokers.types import Record
 from fileq.core.claim import Claim
 from fileq.core.errors import BrokerUnavailable
+from fileq.core.job import State, encode
 from fileq.core.settlement import Settlement, defer
 from fileq.testing.conformance.builders import a_job
-from fileq.worker.deferrals import PAGE, Deferrals, DeferredRelease
+from fileq.worker.deferrals import PAGE, Deferrals
+from fileq.worker.deferred_release import DeferredRelease
 from tests.support.clocks import ManualClocks
 
 REASON = "the root /data is missing"
@@ -23,14 +26,24 @@ class Setup:
         self.clocks = ManualClocks()
         self.deferrals = Deferrals(monotonic=self.clocks.monotonic)
         self.release = DeferredRelease(self, self.deferrals)  # type: ignore[arg-type]
-        self.pages: list[list[str]] = []
+        self.due: list[list[str]] = []  # pages
+        self.scheduled: dict[str, str] = {}  # id → why another process has deferred it; "" for a job that was not
         self.is_away = False
 
     def due_now(self, ids: Sequence[str]) -> list[bool]:
         if self.is_away:
             raise BrokerUnavailable("away")
-        self.pages.append(list(ids))
+        self.due.append(list(ids))
         return [True] * len(ids)
+
+    def pages(self, place: str) -> Iterator[list[bytes]]:
+        assert place == "scheduled"
+        for id in self.scheduled:
+            yield [encode(a_job(id))]
+
+    def records(self, ids: Sequence[str]) -> list[Record]:
+        fields = {"state": State.RETRYING, "queue": "low", "raw": b"", "created_ms": 0}
+        return [Record(id=id, deferred=self.scheduled[id], **fields) for id in ids]
 
     def decide(self, id: str, wait_s: float = 30.0) -> Settlement:
         claim = Claim("s1", 1, "low", b"{}", a_job(id), id)
@@ -46,7 +59,7 @@ class Setup:
     def released(self) -> list[str]:
         while self.release.turn() == 0.0:
             pass
-        return [id for page in self.pages for id in page]
+        return [id for page in self.due for id in page]
 
 
 @pytest.fixture
@@ -89,7 +102,7 @@ def test_when_the_reason_ends_its_jobs_are_released_page_by_page_in_order(setup:
     setup.deferrals.end(REASON)
     assert setup.deferrals.wake.is_set(), "the loop must not wait out its pause"
     assert setup.released() == names(2 * PAGE + 1)
-    assert [len(page) for page in setup.pages] == [PAGE, PAGE, 1]
+    assert [len(page) for page in setup.due] == [PAGE, PAGE, 1]
     assert setup.released() == names(2 * PAGE + 1), "once each"
 
 
@@ -166,8 +179,8 @@ def test_a_planned_release_happens_at_its_time_and_the_loop_waits_no_longer(setu
     setup.defer("a", "b", "c")
     setup.deferrals.release_later(REASON, 0.25, 2)
     setup.deferrals.release_later(REASON, 9.0, 1)
-    assert setup.release.turn() == pytest.approx(0.25)
     assert setup.released() == []
+    assert setup.release.turn() == pytest.approx(0.25)
     setup.clocks.advance(0.25)
     assert setup.released() == ["a", "b"]
     setup.clocks.advance(9)
@@ -180,3 +193,17 @@ def test_a_reason_has_waiting_jobs_until_a_while_after_the_last_one_came_back(se
     assert setup.deferrals.is_any_waiting(REASON), "it may be deferred again"
     setup.clocks.advance(1)
     assert not setup.deferrals.is_any_waiting(REASON)
+
+
+def test_jobs_that_an_ended_process_deferred_are_released_at_the_start(setup: Setup) -> None:
+    setup.scheduled = {"a": "the breaker was open", "b": "", "c": REASON}
+    assert setup.released() == ["a", "c"]
+    assert setup.released() == ["a", "c"], "once"
+
+
+def test_a_search_releases_only_jobs_whose_reason_does_not_last_here(setup: Setup) -> None:
+    assert setup.released() == []
+    setup.defer("c")
+    setup.scheduled = {"a": "the breaker was open", "c": REASON}
+    setup.deferrals.request_search()
+    assert setup.released() == ["a"]

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import tracemalloc
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from fileq.core.events import Event, HandlerOutputSkipped, HandlerPrinted
+from fileq.handlers.tail import Tail
+from fileq.worker.executors.process.child_output import OutputReader
 from fileq.worker.executors.process.output_marks import (
     LoggedRecord,
     Mark,
@@ -14,7 +21,8 @@ from fileq.worker.executors.process.output_marks import (
     encode_record,
     new_secret,
 )
-from fileq.worker.executors.task_output import LINES_A_SECOND, TaskOutput
+from fileq.worker.executors.process.output_pipe import OutputPipe
+from fileq.worker.executors.task_output import LINES_A_SECOND, LONGEST_LINE, TaskOutput
 
 SECRET = new_secret()
 OTHER_SECRET = new_secret()
@@ -45,6 +53,11 @@ def test_marks_are_found_however_reads_cut_them(size: int) -> None:
 def test_a_mark_without_the_secret_of_the_child_is_text(size: int) -> None:
     forged = encode_end(OTHER_SECRET, 7) + b"\x1e" + encode_end(b"", 7)
     assert parts_of(forged, size) == [forged]
+
+
+def test_what_is_longer_than_any_mark_is_not_kept_for_its_end() -> None:
+    content = SECRET + b"x" * 10_000
+    assert b"".join(part for part in OutputSplitter(SECRET).feed(content) if isinstance(part, bytes)) == content
 
 
 def test_a_long_record_is_cut_so_that_the_kernel_writes_it_at_once() -> None:
@@ -101,3 +114,61 @@ def test_the_tail_and_a_line_are_bounded_also_for_bytes_that_are_not_text() -> N
     (line,) = events
     assert isinstance(line, HandlerPrinted)
     assert len(line.text) <= 4097
+
+
+def test_a_long_line_and_a_long_record_are_reported_with_their_beginning() -> None:
+    events: list[Event] = []
+    output = TaskOutput(None, events.append)
+    output.write(b"x" * 10_000 + b"\n")
+    output.log("info", "a", "x" * 10_000)
+    texts = [event.text for event in events if isinstance(event, HandlerPrinted)]
+    assert texts == ["x" * LONGEST_LINE + "…"] * 2
+
+
+def test_of_a_line_without_end_only_the_beginning_is_in_memory() -> None:
+    output, block = TaskOutput(None, lambda event: None), b"x" * 100_000
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            output.write(block)
+        assert tracemalloc.get_traced_memory()[0] < 5 * len(block)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_tail_is_the_last_bytes_and_not_more() -> None:
+    tail = Tail(10)
+    for _ in range(4):
+        tail.add(b"0123456")
+    assert tail.text() == "…4560123456"
+
+
+def test_after_the_end_of_a_child_a_process_that_goes_on_writing_is_not_read_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reads: list[int] = []
+    with closing(OutputReader(lambda event: None)) as reader, closing(reader.open()) as output:
+
+        def read_on(fd: int, size: int) -> bytes:
+            reads.append(fd)
+            assert len(reads) < 1000
+            return b"x" * size
+
+        monkeypatch.setattr(os, "read", read_on)
+        output.end(1, reads=True)
+    assert set(reads) == {output.fd}
+
+
+def test_no_mark_is_written_into_a_file_that_took_the_place_of_the_pipe(tmp_path: Path) -> None:
+    reader, fd = os.pipe()
+    file = os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
+    try:
+        pipe = OutputPipe(fd, SECRET)
+        pipe.log("info", "a", "to the pipe")
+        assert b"to the pipe" in os.read(reader, 1000)
+        os.dup2(file, fd)
+        pipe.log("info", "a", "to no file")
+    finally:
+        for opened in (reader, fd, file):
+            os.close(opened)
+    assert (tmp_path / "file").read_bytes() == b""

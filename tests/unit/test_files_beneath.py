@@ -64,8 +64,11 @@ def test_a_link_that_stays_below_the_root_is_followed(target: str, root: Path, m
 def test_a_link_that_leads_outside_is_refused(target: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root.parent)
     (root / "link").symlink_to(target.format(root=root))
-    (root / "dir").symlink_to(root.parent)
-    for path in (root / "link", root / "dir" / "secret", f"{root}/../secret", root):
+    for directory in (root, root / "sub"):
+        (directory / "dir").symlink_to(root.parent)
+    (root / "sub" / "link").symlink_to(root.parent / "secret")
+    links = (root / "link", root / "dir" / "secret", root / "sub" / "dir" / "secret", root / "sub" / "link")
+    for path in (*links, f"{root}/../secret", root):
         with pytest.raises(LeadsOutside):
             content(path, root)
 

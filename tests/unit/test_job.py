@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
+from importlib.resources import files
 
 import msgspec
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from fileq.core.errors import JobError, Undecodable
 from fileq.core.job import (
     FIELDS,
+    MAX_DECODED_BYTES,
     Job,
     State,
     checked_id,
@@ -138,6 +141,9 @@ def test_only_a_path_that_is_not_utf8_sets_filepath_b64() -> None:
         encode(a_job())[:-1] + b',"max_retries":-1}',
         encode(a_job())[:-1] + b',"recoveries":18446744073709551615}',
         encode(a_job())[:-1] + b',"timeout":1e300}',
+        encode(a_job())[:-1] + b',"timeout":-1}',
+        re.sub(rb'"filesize":\d+', b'"filesize":9223372036854775808', encode(a_job())),
+        re.sub(rb'"filesize":\d+', b'"filesize":-1', encode(a_job())),
         encode(a_job()).replace(b'"id":"one"', b'"id":""'),
         encode(a_job()).replace(b"/data", b"/d\xffta"),
         encode(a_job()).replace(b"/data", b"/d\\u0000ta"),
@@ -194,3 +200,8 @@ def test_a_job_cannot_be_changed_in_place() -> None:
     with pytest.raises(AttributeError):
         a_job().retries = 3  # type: ignore[misc]
     assert isinstance(a_job(), msgspec.Struct)
+
+
+def test_the_scripts_of_redis_parse_no_more_bytes_than_are_decoded() -> None:
+    script = files("fileq.brokers.redis") / "lua" / "prelude" / "jobs.lua"
+    assert f"if #raw > {MAX_DECODED_BYTES} then" in script.read_text()

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fileq.config import Config, config_from
+from fileq.files.exclusive_move import private_name
 from fileq.producer.finder.rules import ScanRules
 from fileq.producer.finder.scan import DirectoryWalk
 from tests.support.scanned_tree import EnteredDirectories, ScannedTree, following
@@ -248,3 +249,12 @@ def test_the_folder_is_found_by_the_name_that_a_worker_has_for_it(tmp_path):
     )
     tree.add("done/a", "b")
     assert tree.walk() == ["b"]
+
+
+def test_a_file_that_a_worker_is_moving_is_not_found(tmp_path):
+    name = os.fsdecode(private_name("0123"))
+    tree = ScannedTree(tmp_path / "in", exclude_globs=[])
+    tree.add("a.tmp", f"x/{name}")
+    assert tree.walk() == ["a.tmp"]
+    assert not tree.finds(f"x/{name}")
+    assert not tree.rules.covers(bytes(tree.root / "x" / name))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -20,9 +20,13 @@ class CountingBroker(UnreliableBroker):
 
     admissions = 0
     loses_admissions = 0
+    before_admit: Callable[[], object] | None = None
 
     def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
         self.admissions += 1
+        if self.before_admit is not None:
+            self.before_admit()
+            self.before_admit = None
         answers = super().admit(requests)
         if self.loses_admissions:
             self.loses_admissions -= 1
@@ -201,3 +205,30 @@ def test_a_deferral_of_a_slot_that_is_gone_is_not_waited_for() -> None:
     setup.advance_to_renewal()
     setup.turn()
     assert {view.info.limits for view in setup.broker.workers()} == {()}
+
+
+def test_when_a_running_job_is_lost_the_first_deferred_one_runs_at_once() -> None:
+    setup = LimitedSetup(count=2, max_running_total=1)
+    setup.enqueue("a.pdf", "b.pdf")
+    setup.turn()
+    assert (setup.submitted(), setup.state("b.pdf")) == (["a.pdf"], "retrying")
+    setup.broker.deregister([view.slot for view in setup.broker.workers() if view.raw])
+    setup.broker.loses_admissions = 1  # then the pump renews its slots at once
+    with pytest.raises(BrokerUnavailable):
+        setup.turn(1)
+    setup.pump.turn(may_claim=False)
+    assert setup.events.count("job.fenced") == 1
+    setup.release.turn()
+    assert setup.state("b.pdf") == "pending"
+
+
+def test_a_job_that_its_slot_lost_before_it_was_admitted_does_not_run() -> None:
+    setup = LimitedSetup(count=1, max_running_total=1)
+    setup.enqueue("a.pdf")
+    setup.broker.before_admit = setup.reap_all
+    setup.turn(1)
+    assert setup.submitted() == []
+    assert setup.events.count("job.fenced") == 1
+    assert setup.reason("a.pdf") == ""
+    setup.turn()
+    assert setup.submitted() == ["a.pdf"]

@@ -77,6 +77,15 @@ def test_copies_with_the_same_bytes_do_not_hide_an_element() -> None:
     assert b"wanted" in walked(ChangingList(claim(1), elements))
 
 
+def test_a_copy_of_the_newest_element_which_is_gone_hides_no_element() -> None:
+    newest = -(PAGE + OVERLAP)  # of the first page
+    elements = [b"%d" % i for i in range(3 * PAGE)]
+    elements[newest - 100] = elements[newest]
+    changing = ChangingList(lambda elements: elements.__delitem__(newest), elements)
+    found = set(walked(changing))
+    assert set(changing.elements) <= found
+
+
 def test_what_the_caller_removes_does_not_move_the_others_out_of_sight() -> None:
     changing: Any = ChangingList()
     every, found = changing.elements[::-1], []

@@ -1,4 +1,4 @@
-"""The pauses of the scheduler between its turns."""
+"""The pauses of the scheduler between its turns, and when it realigns scheduled jobs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,26 @@ from typing import Any
 import pytest
 
 from fileq.brokers.types import Promoted
+from fileq.core.errors import BrokerUnavailable
 from fileq.worker.scheduler import BATCH, LONGEST_PAUSE_S, Scheduler
 
 NOW_MS = 1_000_000
 
 
 class PromotingBroker:
-    def __init__(self, promoted: Promoted) -> None:
+    def __init__(self, promoted: Promoted, pages: int = 1) -> None:
         self.promoted = promoted
+        self.pages = pages
         self.limits: list[int] = []
+        self.realigned: list[int] = []  # the offsets
 
     def promote(self, limit: int) -> Promoted:
         self.limits.append(limit)
         return self.promoted
+
+    def realign(self, offset: int, limit: int) -> int | None:
+        self.realigned.append(offset)
+        return offset + limit if offset + limit < self.pages * limit else None
 
 
 @pytest.mark.parametrize(
@@ -42,3 +49,79 @@ def test_the_pause_ends_when_the_next_job_is_due_and_is_never_long(
     broker: Any = PromotingBroker(Promoted(count, next_due_ms, NOW_MS))
     assert Scheduler(broker).turn() == pytest.approx(pause_s)
     assert broker.limits == [BATCH]
+
+
+class Times:
+    """The clock of the broker and the monotonic clock of the process."""
+
+    def __init__(self, pages: int = 1) -> None:
+        self.broker: Any = PromotingBroker(Promoted(0, None, NOW_MS), pages)
+        self.passed_s = 0.0
+        self.scheduler = Scheduler(self.broker, monotonic=lambda: self.passed_s)
+
+    def turn(self, *, after_s: float = 0.04, step_ms: int = 0) -> list[int]:
+        """Makes a turn, and returns the offsets that it realigned. `step_ms` is a step of the broker's clock."""
+        self.passed_s += after_s
+        now_ms = self.broker.promoted.now_ms + round(after_s * 1000) + step_ms
+        self.broker.promoted = Promoted(0, None, now_ms)
+        self.broker.realigned.clear()
+        self.scheduler.turn()
+        return list(self.broker.realigned)
+
+
+def test_all_pages_are_realigned_at_the_start_one_in_a_turn() -> None:
+    times = Times(pages=3)
+    assert [times.turn() for _ in range(5)] == [[0], [BATCH], [2 * BATCH], [], []]
+
+
+@pytest.mark.parametrize("after_s", [0.001, 0.04, 5.0, 600.0])
+def test_after_a_step_back_all_pages_are_realigned_again(after_s: float) -> None:
+    times = Times(pages=2)
+    assert [times.turn() for _ in range(3)] == [[0], [BATCH], []]
+    assert times.turn(after_s=after_s, step_ms=-3_600_000) == [0]
+    assert [times.turn() for _ in range(2)] == [[BATCH], []]
+
+
+def test_a_step_during_a_walk_starts_it_again() -> None:
+    times = Times(pages=3)
+    assert [times.turn(), times.turn(), times.turn(step_ms=-5000)] == [[0], [BATCH], [0]]
+
+
+@pytest.mark.parametrize("step_ms", [0, 1000, 3_600_000, -999])
+def test_without_a_step_back_nothing_is_realigned_after_the_start(step_ms: int) -> None:
+    times = Times()
+    times.turn()
+    assert [times.turn(after_s=after_s, step_ms=step_ms) for after_s in (0.001, 0.04)] == [[], []]
+
+
+def test_a_page_that_the_broker_could_not_realign_is_tried_again() -> None:
+    times = Times(pages=2)
+    times.turn()
+    realign = times.broker.realign
+
+    def unreachable(offset: int, limit: int) -> int | None:
+        raise BrokerUnavailable("away")
+
+    times.broker.realign = unreachable
+    with pytest.raises(BrokerUnavailable):
+        times.turn()
+    times.broker.realign = realign
+    assert [times.turn(), times.turn()] == [[BATCH], []]
+
+
+def test_a_slow_reply_is_not_taken_for_a_step() -> None:
+    times = Times()
+    times.turn()
+
+    class Slow(PromotingBroker):
+        def promote(self, limit: int) -> Promoted:
+            times.passed_s += 10  # on the way back
+            return super().promote(limit)
+
+    slow = Slow(Promoted(0, None, NOW_MS))
+    scheduler = Scheduler(slow, monotonic=lambda: times.passed_s)  # type: ignore[arg-type]
+    scheduler.turn()
+    slow.promoted = Promoted(0, None, NOW_MS + 40)
+    times.passed_s += 0.04
+    scheduler.turn()
+    assert slow.realigned == [0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.memory.file_orders import MemoryFileOrders
 from fileq.brokers.memory.inspector import MemoryInspector
 from fileq.brokers.memory.producers import MemoryProducers
 from fileq.brokers.memory.queues import MemoryQueues
@@ -18,7 +19,7 @@ from fileq.config import Config
 from fileq.core.finding import Finding
 
 
-class MemoryBroker(MemoryQueues, MemoryInspector, MemoryRepairer, MemoryProducers):
+class MemoryBroker(MemoryQueues, MemoryInspector, MemoryRepairer, MemoryProducers, MemoryFileOrders):
     kind = "memory"
     where = "this process"
 

@@ -122,6 +122,7 @@ class MemoryInspector:
             record.raw, record.error, record.ended_ms = revival.next_raw, "", 0
             record.is_cancel_requested = False
             store.push(record, front=False)
+        store.orders.pop(revival.id, None)
         _remove_oldest(store.dead, revival.raw)
         return True
 

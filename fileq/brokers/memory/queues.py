@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fileq.brokers import wire_events
-from fileq.brokers.clocks import RATE_WINDOW_MS
+from fileq.brokers.clocks import RATE_WINDOW_MS, due_after_step
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.admissions import admit
 from fileq.brokers.memory.settlements import reap, settle
@@ -26,6 +26,7 @@ from fileq.brokers.types import (
     TurnReply,
     WorkerInfo,
     check_queues,
+    check_sizes,
 )
 from fileq.core.claim import Claim
 from fileq.core.job import State, decode_or_none, encode
@@ -40,6 +41,7 @@ class MemoryQueues:
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
         store = self._store
         check_queues((entry.queue for entry in entries), store.queue_names)
+        check_sizes(entries)
         with store.lock:
             now_ms = store.begin()
             permits = 0
@@ -81,7 +83,7 @@ class MemoryQueues:
         record = store.record_for(entry.job.id, entry.queue, encode(entry.job), now_ms)
         due_ms = max(entry.at_ms, now_ms + entry.delay_ms)
         if due_ms > now_ms:
-            store.schedule(record, State.SCHEDULED, due_ms)
+            store.schedule(record, State.SCHEDULED, due_ms, now_ms if due_ms > entry.at_ms else 0)
         else:
             store.push(record, front=False)
         if entry.version is not None:
@@ -189,6 +191,28 @@ class MemoryQueues:
         record.raw = raw
         store.push(record, front=False)
 
+    def realign(self, offset: int = 0, limit: int = 500) -> int | None:
+        store = self._store
+        with store.lock:
+            now_ms = store.begin()
+            waiting = sorted(store.scheduled, key=lambda raw: (store.scheduled[raw], raw), reverse=True)
+            page = waiting[offset : offset + limit]
+            changed = sum(self._realign(raw, now_ms) for raw in page)
+            # A changed job is due earlier, so the jobs of the next pages take its place.
+            return offset + len(page) - changed if len(page) == limit else None
+
+    def _realign(self, raw: bytes, now_ms: int) -> bool:
+        job = decode_or_none(raw)
+        record = self._store.records.get(job.id) if job is not None else None
+        if record is None or record.raw != raw or record.state not in (State.SCHEDULED, State.RETRYING):
+            return False
+        due_ms = due_after_step(record.due_ms, record.since_ms, now_ms)
+        if due_ms is None:
+            return False
+        self._store.scheduled[raw] = record.due_ms = due_ms
+        record.since_ms = now_ms
+        return True
+
     def due_now(self, ids: Sequence[str]) -> list[bool]:
         with self._store.lock:
             now_ms = self._store.begin()
@@ -201,18 +225,6 @@ class MemoryQueues:
         if record.raw not in self._store.scheduled:
             return False
         self._promote(record.raw, now_ms)
-        return True
-
-    def relocate(self, moves: Sequence[tuple[str, bytes]]) -> list[bool]:
-        with self._store.lock:
-            self._store.begin()
-            return [self._relocate(id, path) for id, path in moves]
-
-    def _relocate(self, id: str, path: bytes) -> bool:
-        record = self._store.records.get(id)
-        if record is None or record.state not in (State.COMPLETED, State.DEAD):
-            return False
-        record.moved_to = path
         return True
 
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:

@@ -6,6 +6,7 @@ Never decides: the settlement says where the job goes. A slot that no longer hol
 from __future__ import annotations
 
 from fileq.brokers import wire_events
+from fileq.brokers.file_orders import Order
 from fileq.brokers.memory.store import MemoryRecord, MemoryStore
 from fileq.brokers.types import Attempt
 from fileq.core.job import State
@@ -46,6 +47,8 @@ def _apply(store: MemoryStore, s: Settlement, now_ms: int) -> None:
             record.error = s.error
         record.raw, record.slot, record.queue, record.deferred = s.next_raw, s.claim.slot, s.claim.queue, s.reason
         _move(store, s, record, now_ms)
+        if s.order:
+            store.orders[s.claim.id] = Order(s.claim.id, s.claim.slot, now_ms, s.order)
     store.processing[s.claim.slot].remove(s.claim.raw)
     _count(store, s, now_ms)
     store.publish(now_ms, wire_events.settled(s))
@@ -59,10 +62,10 @@ def _move(store: MemoryStore, s: Settlement, record: MemoryRecord, now_ms: int) 
         if s.leaves is not None:
             store.learn(s.leaves, record.id)
     elif s.verb is Verb.RETRY:
-        store.schedule(record, State.RETRYING, now_ms + s.delay_ms)
+        store.schedule(record, State.RETRYING, now_ms + s.delay_ms, now_ms)
     elif s.verb is Verb.DEFER:
         record.deferred_count += 1
-        store.schedule(record, State.RETRYING, now_ms + s.delay_ms)
+        store.schedule(record, State.RETRYING, now_ms + s.delay_ms, now_ms)
     elif s.verb is Verb.BURY:
         record.state, record.ended_ms = State.DEAD, now_ms
         store.dead.appendleft(s.next_raw)

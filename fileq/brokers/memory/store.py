@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.file_orders import Order
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.subscription import MemorySubscription
 from fileq.brokers.order import ClaimOrder
@@ -53,6 +54,7 @@ class MemoryRecord(msgspec.Struct):
     started_ms: int = 0
     ended_ms: int = 0
     due_ms: int = 0
+    since_ms: int = 0
     error: str = ""
     result: bytes = b""
     attempts: list[Attempt] = []
@@ -99,6 +101,7 @@ class MemoryStore:
         self.rate_window: tuple[int, int] = (0, 0)  # when it ends, permits taken in it
         self.holders: dict[str, dict[str, bytes]] = defaultdict(dict)  # route → slot → the raw that was admitted
         self.route_windows: dict[str, tuple[int, int]] = {}  # route → when its window ends, jobs started in it
+        self.orders: dict[str, Order] = {}  # by the id of the job
         self.order = ClaimOrder(self.queue_names, config.worker.starvation_share)
         self.waiters: set[LocalWaiter] = set()
         self.subscriptions: set[MemorySubscription] = set()
@@ -190,11 +193,11 @@ class MemoryStore:
         self.push_raw(queue, raw, front=front)
         self.count(now_ms, "adopted", -1)
 
-    def schedule(self, record: MemoryRecord, state: State, due_ms: int) -> None:
+    def schedule(self, record: MemoryRecord, state: State, due_ms: int, since_ms: int) -> None:
         """Schedules the record's job. A blank is appended while another copy of the same bytes is scheduled."""
         while record.raw in self.scheduled:
             record.raw += b" "
-        record.state, record.due_ms = state, due_ms
+        record.state, record.due_ms, record.since_ms = state, due_ms, since_ms
         self.scheduled[record.raw] = due_ms
 
     def end(self, record: MemoryRecord, state: State, now_ms: int) -> None:

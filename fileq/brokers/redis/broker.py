@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fileq.brokers.redis.file_orders import RedisFileOrders
 from fileq.brokers.redis.inspector import RedisInspector
 from fileq.brokers.redis.producers import RedisProducers
 from fileq.brokers.redis.queues import RedisQueues
@@ -17,7 +18,7 @@ from fileq.config import Config
 from fileq.core.finding import Finding
 
 
-class RedisBroker(RedisQueues, RedisInspector, RedisRepairer, RedisProducers):
+class RedisBroker(RedisQueues, RedisInspector, RedisRepairer, RedisProducers, RedisFileOrders):
     """All broker protocols on Redis 7.0 and later, or Valkey 7.2 and later. Thread-safe."""
 
     kind = "redis"

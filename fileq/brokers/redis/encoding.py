@@ -28,10 +28,11 @@ _attempt_decoder = msgspec.json.Decoder(Attempt)
 _encoder = msgspec.json.Encoder()
 
 
-def settlement_keys(s: Settlement, keys: Keys) -> tuple[str, str, str]:
+def settlement_keys(s: Settlement, keys: Keys) -> tuple[str, ...]:
     claim = s.claim
     processing, heartbeat = keys.of_slot(claim.slot)
-    return processing, heartbeat, keys.records + (claim.job.id if claim.job is not None else _undecodable_id(s))
+    record = keys.records + (claim.job.id if claim.job is not None else _undecodable_id(s))
+    return (processing, heartbeat, record, keys.orders) if s.order else (processing, heartbeat, record)
 
 
 def _undecodable_id(s: Settlement) -> str:
@@ -50,9 +51,12 @@ def settlement_args(s: Settlement, keys: Keys, *, is_claiming: bool = False) -> 
     is_long = is_long or s.next_raw != claim.raw
     if is_long:
         flags += _long_flags(s)
+    if s.order:
+        flags += "o"
     number, attempt, event = keys.queue_numbers[claim.queue], _attempt_tail(s), wire_events.settled(s)
     short = (claim.slot, claim.token, claim.raw, claim.id, number, flags, s.result, attempt, event)
-    return (*short, *_long_args(s)) if is_long else short
+    more = _long_args(s) if is_long else ()
+    return (*short, *more, s.order) if s.order else (*short, *more)
 
 
 def _long_flags(s: Settlement) -> str:
@@ -126,6 +130,7 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
         started_ms=number(b"started"),
         ended_ms=number(b"ended"),
         due_ms=number(b"due"),
+        since_ms=number(b"since"),
         error=word(b"error"),
         result=fields.get(b"result", b""),
         attempts=tuple(_attempt_decoder.decode(a) for a in attempts if a is not None),

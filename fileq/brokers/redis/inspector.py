@@ -126,7 +126,7 @@ class RedisInspector:
         for r in revivals:
             no_job = "u" if id_in(r.next_raw) is None else ""
             args = (r.raw, r.next_raw, numbers[r.queue], no_job)
-            jobs.append(SearchedJob((keys.record(r.id),), args, keys.dead, r.raw))
+            jobs.append(SearchedJob((keys.record(r.id), keys.orders), (r.id, *args), keys.dead, r.raw))
         return [bool(n) for n in self._search_dead("revive", jobs)]
 
     def discard(self, dead: Sequence[tuple[str, bytes]]) -> int:

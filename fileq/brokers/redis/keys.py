@@ -28,6 +28,7 @@ class Keys:
         self.paused = f"{prefix}:paused"
         self.breaker_resets = f"{prefix}:breaker_resets"
         self.producers = f"{prefix}:producers"
+        self.orders = f"{prefix}:orders"
         self.rate_limit = config.producer.rate_limit_key
         self.events = f"{prefix}:events"
         self.records = f"{prefix}:job:"
@@ -80,7 +81,7 @@ class Keys:
         from redis.crc import key_slot
 
         of_names = (*self.of_slot("x"), *self.of_route("x"))
-        keys = (*self.fixed, self.breaker_resets, self.producers, self.records, *of_names)
+        keys = (*self.fixed, self.breaker_resets, self.producers, self.orders, self.records, *of_names)
         hash_slots = {key: key_slot(key.encode()) for key in keys}
         # A pattern needs a hash tag of its own: without one, the worker ID would select the hash slot.
         wrong = sorted(key for key in keys if hash_slots[key] != hash_slots[self.workers] or "{" not in key)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from fileq.brokers import wire_events
-from fileq.brokers.clocks import FULL_WAIT_MS
+from fileq.brokers.clocks import FULL_WAIT_MS, STEP_TOLERANCE_MS
 from fileq.brokers.redis.encoding import (
     as_claim,
     id_in,
@@ -43,6 +43,7 @@ from fileq.brokers.types import (
     TurnReply,
     WorkerInfo,
     check_queues,
+    check_sizes,
 )
 from fileq.core.claim import Claim
 from fileq.core.job import Version, encode
@@ -75,6 +76,7 @@ class RedisQueues:
 
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
         check_queues((entry.queue for entry in entries), self._store.queues)
+        check_sizes(entries)
         results: list[EnqueueResult] = []
         permits = wait_ms = 0
         for start in range(0, len(entries), BATCH):
@@ -209,18 +211,14 @@ class RedisQueues:
         count, next_due_ms, now_ms = self._store.run("promote", (), (limit,))
         return Promoted(count, round(float(next_due_ms)) if next_due_ms else None, int(now_ms))
 
+    def realign(self, offset: int = 0, limit: int = 500) -> int | None:
+        next_offset: int = self._store.run("realign", (), (offset, limit, STEP_TOLERANCE_MS))
+        return next_offset if next_offset >= 0 else None
+
     def due_now(self, ids: Sequence[str]) -> list[bool]:
         records = [self._store.keys.record(id) for id in ids]
         pages = (records[start : start + BATCH] for start in range(0, len(records), BATCH))
         return [bool(n) for page in pages for n in self._store.run("due_now", page)]
-
-    def relocate(self, moves: Sequence[tuple[str, bytes]]) -> list[bool]:
-        pages = (moves[start : start + BATCH] for start in range(0, len(moves), BATCH))
-        record = self._store.keys.record
-        runs = (
-            self._store.run("relocate", [record(id) for id, _ in page], [path for _, path in page]) for page in pages
-        )
-        return [bool(n) for answers in runs for n in answers]
 
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store, keys = self._store, self._store.keys

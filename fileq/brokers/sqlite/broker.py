@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from fileq.brokers.clocks import monotonic_clock_ms, wall_clock_ms
 from fileq.brokers.sqlite.database_schema import VERSION
+from fileq.brokers.sqlite.file_orders import SqliteFileOrders
 from fileq.brokers.sqlite.inspector import SqliteInspector
 from fileq.brokers.sqlite.producers import SqliteProducers
 from fileq.brokers.sqlite.queues import SqliteQueues
@@ -18,7 +19,7 @@ from fileq.config import Config
 from fileq.core.finding import Finding, sound
 
 
-class SqliteBroker(SqliteQueues, SqliteInspector, SqliteRepairer, SqliteProducers):
+class SqliteBroker(SqliteQueues, SqliteInspector, SqliteRepairer, SqliteProducers, SqliteFileOrders):
     kind = "sqlite"
 
     def __init__(

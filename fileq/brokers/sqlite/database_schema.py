@@ -16,7 +16,7 @@ from importlib.resources import files
 from fileq.brokers.sqlite.file_access import NEW_MODE
 from fileq.core.errors import BrokerError, BrokerUnavailable
 
-VERSION = 4
+VERSION = 5
 APPLICATION_ID = 0x66696C71  # "filq"
 OLDEST_SQLITE = (3, 35, 0)  # RETURNING
 
@@ -52,8 +52,9 @@ def _add_deferrals(connection: sqlite3.Connection) -> None:
     connection.execute("CREATE TABLE breaker_resets (route TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID")
 
 
-def _add_after_producers_and_limits(connection: sqlite3.Connection) -> None:
-    """From 3 to 4: the earlier jobs of the same file, what each producer reported last, and the limits of routes."""
+def _add_after_producers_limits_and_orders(connection: sqlite3.Connection) -> None:
+    """From 3 to 4: the earlier jobs of the same file, what each producer reported last, the limits of routes, and
+    what is still to be done with files."""
     connection.execute("ALTER TABLE records ADD COLUMN after BLOB NOT NULL DEFAULT x''")
     connection.execute(
         "CREATE TABLE producers (id TEXT PRIMARY KEY, info BLOB NOT NULL, boot TEXT NOT NULL, "
@@ -67,10 +68,24 @@ def _add_after_producers_and_limits(connection: sqlite3.Connection) -> None:
         "CREATE TABLE route_windows (route TEXT PRIMARY KEY, boot TEXT NOT NULL, ends_ms INTEGER NOT NULL, "
         "started INTEGER NOT NULL) WITHOUT ROWID"
     )
+    connection.execute(
+        "CREATE TABLE orders (id TEXT PRIMARY KEY, slot TEXT NOT NULL, at_ms INTEGER NOT NULL, body BLOB NOT NULL) "
+        "WITHOUT ROWID"
+    )
+
+
+def _add_since(connection: sqlite3.Connection) -> None:
+    """From 4 to 5: when the delay of a job began."""
+    connection.execute("ALTER TABLE records ADD COLUMN since_ms INTEGER NOT NULL DEFAULT 0")
 
 
 # From each older schema to the next. A migration must not end the transaction it runs in.
-MIGRATIONS: Mapping[int, Migration] = {1: _add_holes, 2: _add_deferrals, 3: _add_after_producers_and_limits}
+MIGRATIONS: Mapping[int, Migration] = {
+    1: _add_holes,
+    2: _add_deferrals,
+    3: _add_after_producers_limits_and_orders,
+    4: _add_since,
+}
 
 
 def check_sqlite() -> None:

@@ -189,4 +189,5 @@ def _revive(work: UnitOfWork, revival: Revival) -> bool:
         record.raw, record.error, record.ended_ms = revival.next_raw, "", 0
         record.is_cancel_requested = False
         work.push(record, front=False)
+    work.db.execute("DELETE FROM orders WHERE id = ?", (revival.id,))
     return True

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from fileq.brokers import wire_events
+from fileq.brokers.clocks import due_after_step
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.sqlite.admissions import admit
@@ -42,6 +43,7 @@ from fileq.brokers.types import (
     TurnReply,
     WorkerInfo,
     check_queues,
+    check_sizes,
 )
 from fileq.core.claim import Claim
 from fileq.core.job import State, decode_or_none, encode
@@ -59,6 +61,7 @@ class SqliteQueues(SqliteLedger):
         if not entries:
             return Enqueued(())
         check_queues((entry.queue for entry in entries), self._store.queue_names)
+        check_sizes(entries)
         with self._store.unit_of_work() as work:
             window = RateWindow(work, limit)
             work.read_records(entry.job.id for entry in entries)
@@ -149,6 +152,14 @@ class SqliteQueues(SqliteLedger):
         record.raw = raw
         work.push(record, front=False)
 
+    def realign(self, offset: int = 0, limit: int = 500) -> int | None:
+        with self._store.unit_of_work() as work:
+            sql = "SELECT raw FROM scheduled ORDER BY due_ms DESC, raw DESC LIMIT ? OFFSET ?"
+            page = [raw for (raw,) in work.db.execute(sql, (limit, offset))]
+            changed = sum(_realign(work, raw) for raw in page)
+            # A changed job is due earlier, so the jobs of the next pages take its place.
+            return offset + len(page) - changed if len(page) == limit else None
+
     def due_now(self, ids: Sequence[str]) -> list[bool]:
         if not ids:
             return []
@@ -163,20 +174,6 @@ class SqliteQueues(SqliteLedger):
         if not work.unschedule(record.raw):
             return False
         self._promote(work, record.raw)
-        return True
-
-    def relocate(self, moves: Sequence[tuple[str, bytes]]) -> list[bool]:
-        if not moves:
-            return []
-        with self._store.unit_of_work() as work:
-            work.read_records([id for id, _ in moves])
-            return [self._relocate(work, id, path) for id, path in moves]
-
-    def _relocate(self, work: UnitOfWork, id: str, path: bytes) -> bool:
-        record = work.record(id)
-        if record is None or record.state not in (State.COMPLETED, State.DEAD):
-            return False
-        work.change_record(record).moved_to = path
         return True
 
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
@@ -256,7 +253,7 @@ def _enqueue(work: UnitOfWork, entry: Entry, window: RateWindow) -> EnqueueResul
     record = work.record_for(job.id, entry.queue, encode(job))
     due_ms = max(entry.at_ms, work.now_ms + entry.delay_ms)
     if due_ms > work.now_ms:
-        work.schedule(record, State.SCHEDULED, due_ms)
+        work.schedule(record, State.SCHEDULED, due_ms, work.now_ms if due_ms > entry.at_ms else 0)
     else:
         work.push(record, front=False)
     if version is not None:
@@ -266,6 +263,19 @@ def _enqueue(work: UnitOfWork, entry: Entry, window: RateWindow) -> EnqueueResul
     work.count("produced")
     work.publish(wire_events.created(job) if work.has_subscribers else b"")
     return EnqueueResult.ENQUEUED
+
+
+def _realign(work: UnitOfWork, raw: bytes) -> bool:
+    job = decode_or_none(raw)
+    record = work.record(job.id) if job is not None else None
+    if record is None or record.raw != raw or record.state not in (State.SCHEDULED, State.RETRYING):
+        return False
+    due_ms = due_after_step(record.due_ms, record.since_ms, work.now_ms)
+    if due_ms is None:
+        return False
+    work.change_record(record).due_ms, record.since_ms = due_ms, work.now_ms
+    work.db.execute("UPDATE scheduled SET due_ms = ? WHERE raw = ?", (due_ms, raw))
+    return True
 
 
 def _fronts(work: UnitOfWork, queue: str, wanted: int) -> Iterator[QueuedRow]:

@@ -54,6 +54,7 @@ class RecordRow(msgspec.Struct):
     deferred_count: int = 0
     moved_to: bytes = b""
     after: bytes = b""  # JSON, empty if it names no job
+    since_ms: int = 0
 
     def add_attempt(self, attempt: Attempt) -> None:
         self.attempt_count += 1
@@ -70,6 +71,7 @@ class RecordRow(msgspec.Struct):
             started_ms=self.started_ms,
             ended_ms=self.ended_ms,
             due_ms=self.due_ms,
+            since_ms=self.since_ms,
             error=self.error,
             result=self.result,
             attempts=tuple(_attempts_decoder.decode(self.attempts)),

@@ -1,4 +1,4 @@
--- Schema 4. Applied as a whole, in one transaction, to an empty file. No semicolons in comments: they end a statement.
+-- Schema 5. Applied as a whole, in one transaction, to an empty file. No semicolons in comments: they end a statement.
 -- Every place holds the raw bytes of its jobs. Everything more that is known of a job is in its record.
 -- Changing a comment inside a statement changes the text that SQLite stores in the file.
 
@@ -24,6 +24,7 @@ CREATE TABLE records (
     deferred_count      INTEGER NOT NULL DEFAULT 0,
     moved_to            BLOB NOT NULL DEFAULT x'',
     after               BLOB NOT NULL DEFAULT x'',
+    since_ms            INTEGER NOT NULL DEFAULT 0,
     expires_ms          INTEGER             -- wall clock, as every *_ms but slots.alive_until_ms and ends_ms
 );
 CREATE INDEX records_expiring ON records (expires_ms) WHERE expires_ms IS NOT NULL;
@@ -135,6 +136,14 @@ CREATE TABLE route_windows (
     boot    TEXT NOT NULL,
     ends_ms INTEGER NOT NULL,               -- CLOCK_MONOTONIC of that boot
     started INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- What a worker still has to do with the file of a job that has ended.
+CREATE TABLE orders (
+    id    TEXT PRIMARY KEY,                 -- of the job
+    slot  TEXT NOT NULL,
+    at_ms INTEGER NOT NULL,
+    body  BLOB NOT NULL
 ) WITHOUT ROWID;
 
 -- Written only while a subscriber exists. Only the newest are kept.

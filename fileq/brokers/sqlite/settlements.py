@@ -47,6 +47,9 @@ def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
             record.error = s.error
         record.raw, record.slot, record.queue, record.deferred = s.next_raw, s.claim.slot, s.claim.queue, s.reason
         _move(work, s, record)
+        if s.order:
+            order = (s.claim.id, s.claim.slot, work.now_ms, s.order)
+            work.db.execute("INSERT OR REPLACE INTO orders VALUES (?, ?, ?, ?)", order)
     work.change_slot(slot_row).raw = None
     _count(work, s)
     work.publish(wire_events.settled(s) if work.has_subscribers else b"")
@@ -60,10 +63,10 @@ def _move(work: UnitOfWork, s: Settlement, record: RecordRow) -> None:
         if s.leaves is not None:
             work.ledger.learn(s.leaves, record.id)
     elif s.verb is Verb.RETRY:
-        work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms)
+        work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms, work.now_ms)
     elif s.verb is Verb.DEFER:
         record.deferred_count += 1
-        work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms)
+        work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms, work.now_ms)
     elif s.verb is Verb.BURY:
         work.bury(record)
     elif s.verb is Verb.RELEASE:

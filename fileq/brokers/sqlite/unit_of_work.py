@@ -140,11 +140,11 @@ class UnitOfWork:
         self.queued.push(queue, raw, front=front)
         self.count("adopted", -1)
 
-    def schedule(self, record: RecordRow, state: State, due_ms: int) -> None:
+    def schedule(self, record: RecordRow, state: State, due_ms: int, since_ms: int) -> None:
         """Schedules the record's job. A blank is appended while another copy of the same bytes is scheduled."""
         while self.db.execute("SELECT 1 FROM scheduled WHERE raw = ?", (record.raw,)).fetchone() is not None:
             record.raw += b" "
-        record.state, record.due_ms = state, due_ms
+        record.state, record.due_ms, record.since_ms = state, due_ms, since_ms
         self.db.execute("INSERT INTO scheduled VALUES (?, ?)", (due_ms, record.raw))
 
     def unschedule(self, raw: bytes) -> bool:

@@ -12,6 +12,7 @@ import stat
 
 from fileq.config import Config
 from fileq.core.file_events import SkipReason
+from fileq.files.exclusive_move import is_private
 from fileq.files.globs import FileFilter
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.database_files import DatabaseFiles
@@ -64,7 +65,7 @@ class ScanRules:
     def covers(self, path: bytes) -> bool:
         """Whether a file with this path would count, by its name alone."""
         directory, name = os.path.split(path)
-        if self._moved.contains_name(self._name_of(directory)):
+        if self._moved.contains_name(self._name_of(directory)) or is_private(name):
             return False
         prefix = self.prefix_of(directory)
         return self._enters_all(prefix.split("/")[:-1]) and self.filter.takes(prefix, text_of(name))
@@ -124,7 +125,7 @@ class ScanRules:
         if not self.filter.takes(prefix, text_of(name)):
             self._skip(SkipReason.EXCLUDED, os.path.join(directory, name))
             return False
-        if self._marker and name.endswith(self._marker):
+        if (self._marker and name.endswith(self._marker)) or is_private(name):
             return False
         return not name.startswith(self._database.name) or not self._database.owns(directory, name)
 

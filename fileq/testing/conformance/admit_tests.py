@@ -170,12 +170,12 @@ def test_nothing_that_operators_see_changes(harness: Harness) -> None:
 
 
 def test_no_more_than_the_rate_start_in_a_window(harness: Harness) -> None:
-    first, second, third, fourth = claimed(harness, 4)
+    first, second, third, fourth, fifth = claimed(harness, 5)
     assert admit(harness, first, second, third, rate=2) == [ADMITTED, ADMITTED, THROTTLED]
     settle(harness, complete(first))
     assert admit(harness, third, fourth, rate=2) == [THROTTLED] * 2, "an ended job has started all the same"
     harness.advance(1)
-    assert admit(harness, third, fourth, rate=2) == [ADMITTED] * 2
+    assert admit(harness, third, fourth, fifth, rate=2) == [ADMITTED, ADMITTED, THROTTLED]
 
 
 def test_the_window_begins_with_its_first_job_and_refusals_do_not_prolong_it(harness: Harness) -> None:
@@ -228,6 +228,16 @@ def test_a_job_of_a_rate_that_is_admitted_again_in_a_later_window_uses_no_permit
     assert admit(harness, first, rate=1) == [ADMITTED]
     harness.advance(1)
     assert admit(harness, first, second, first, rate=1) == [ADMITTED] * 3
+
+
+def test_the_next_job_of_a_slot_uses_a_permit_of_the_rate(harness: Harness) -> None:
+    [first] = claimed(harness, 1)
+    assert admit(harness, first, rate=2, window_ms=HOUR_MS) == [ADMITTED]
+    enqueue(harness, "second", "third")
+    [second] = harness.broker.settle_and_claim([complete(first)], [first.slot]).claims
+    assert admit(harness, second, rate=2, window_ms=HOUR_MS) == [ADMITTED]
+    [third] = harness.broker.settle_and_claim([complete(second)], [first.slot]).claims
+    assert admit(harness, third, rate=2, window_ms=HOUR_MS) == [THROTTLED]
 
 
 def test_many_jobs_of_one_slot_one_after_the_other(harness: Harness) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fileq.brokers.types import AdmitRequest, AdmitResult, Entry, Revival
 from fileq.core.claim import Claim
@@ -105,6 +106,13 @@ def promote(process: Process) -> None:
     process.broker.promote()
 
 
+def realign(process: Process) -> None:
+    """The clock has stepped back."""
+    process.harness.clock.ms -= 3_600_000
+    process.broker.realign()
+    process.harness.clock.ms += 3_600_000
+
+
 def make_due(process: Process) -> None:
     process.broker.due_now(["a"])
 
@@ -115,6 +123,10 @@ def settle_by(settlement: Callable[[Claim], Any]) -> Step:
 
 def settle_and_claim_next(settlement: Callable[[Claim], Any]) -> Step:
     return lambda process: process.settle_and_claim(settlement(process.claim))
+
+
+def with_order(claim: Claim) -> Any:
+    return replace(complete(claim), order=b"complete 1-2\n/data/a")
 
 
 def cancel_by_id(process: Process) -> None:
@@ -138,7 +150,7 @@ def discard(process: Process) -> None:
 
 def move_file(process: Process) -> None:
     """What a worker reports after it moved the file of an ended job."""
-    assert process.broker.relocate([("a", b"/moved/a")]) == [True]
+    assert process.broker.finish_orders([("a", b"/moved/a")]) == [True]
 
 
 SEQUENCES: dict[str, list[Step]] = {
@@ -149,13 +161,14 @@ SEQUENCES: dict[str, list[Step]] = {
         leave,
     ],
     "complete and go on": [start, produce, claim_job, settle_and_claim_next(complete), leave],
+    "complete and move": [start, produce, claim_job, settle_and_claim_next(with_order), move_file, leave],
     "of a limited route": [
         *(start, produce, claim_job, admit, settle_by(failed), time_passes, promote, claim_job, admit, renew),
         *(settle_by(complete), leave),
     ],
-    "delayed": [start, produce_later, time_passes, promote, claim_job, settle_by(complete), leave],
+    "delayed": [start, produce_later, realign, time_passes, promote, claim_job, settle_by(complete), leave],
     "retry": [
-        *(start, produce, claim_job, settle_and_claim_next(failed), time_passes, promote, claim_job, renew),
+        *(start, produce, claim_job, settle_and_claim_next(failed), realign, time_passes, promote, claim_job, renew),
         *(settle_and_claim_next(failed), time_passes, promote, claim_job, settle_by(complete), leave),
     ],
     "defer": [
@@ -189,6 +202,8 @@ SEQUENCES: dict[str, list[Step]] = {
     ],
     "garbage, buried and discarded": [start, push_garbage, claim_job, settle_by(burial), discard, leave],
 }
+# The state in the record of a job that has ended, by its place.
+STATES = {"completed": State.COMPLETED, "cancelled": State.CANCELLED, "dead_letter": State.DEAD}
 # The places where the job may be after the process died and a reaper ran: never `processing`.
 RESTING = {"high", "low", "scheduled", "completed", "cancelled", "dead_letter"}
 
@@ -213,6 +228,9 @@ def test_killed_between_any_two_calls_a_job_is_in_exactly_one_place(make_harness
         message = f"killed before call {cut} ({[getattr(s, '__name__', '?') for s in steps[:cut]]})"
         assert len(found) == expected, message
         assert {place for place, _ in found} <= RESTING, message
+        for place, raw in found:
+            if place in STATES:
+                assert record_of(harness, id_of(raw)).state is STATES[place], message
         assert harness.broker.workers() == [], message
         assert drift(harness) == -jobs_without_record(harness), message
 

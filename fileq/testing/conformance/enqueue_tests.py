@@ -3,10 +3,11 @@
 import json
 
 import pytest
+from msgspec import Raw
 
 from fileq.brokers.types import Enqueued, EnqueueResult, Entry
-from fileq.core.errors import BrokerError
-from fileq.core.job import State, encode
+from fileq.core.errors import BrokerError, JobError
+from fileq.core.job import MAX_JOB_BYTES, State, encode
 from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import (
     CREATED,
@@ -37,6 +38,16 @@ from fileq.testing.conformance.harness import Harness
 def test_enqueueing_nothing_changes_nothing(harness: Harness) -> None:
     before = snapshot(harness)
     assert harness.broker.enqueue([]) == Enqueued(())
+    assert snapshot(harness) == before
+
+
+def test_a_job_that_is_too_long_is_refused_and_none_of_its_batch_is_enqueued(harness: Harness) -> None:
+    before = snapshot(harness)
+    long = a_job("long").but(payload=Raw(b'"' + b"x" * MAX_JOB_BYTES + b'"'))
+    unknown = a_job("unknown").but(unknown={"more": long.payload})
+    for job in (long, unknown):
+        with pytest.raises(JobError, match=rf"job {job.id} has {MAX_JOB_BYTES + 2} bytes; at most {MAX_JOB_BYTES} "):
+            harness.broker.enqueue([an_entry("a"), Entry(job, "low")])
     assert snapshot(harness) == before
 
 

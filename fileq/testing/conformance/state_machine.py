@@ -13,6 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
+from msgspec.structs import astuple
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import AdmitRequest, Enqueued, EnqueueResult, Entry, LeaseStatus, LedgerEntry, Renewal, Suspect
@@ -165,11 +166,21 @@ class BrokerMachine(ComparedBrokers):
     def time_passes(self, seconds: float) -> None:
         self.real.advance(seconds)  # both use one clock
 
-    @rule(limit=st.sampled_from([1, 2, 500]), ids=st.lists(st.sampled_from(ALL_IDS), max_size=4))
-    def promote(self, limit: int, ids: Sequence[str] = ()) -> None:
-        """Promotes the jobs that are due, after some are made due and the files of some are moved."""
+    @rule(
+        limit=st.sampled_from([1, 2, 500]),
+        ids=st.lists(st.sampled_from(ALL_IDS), max_size=4),
+        step_ms=st.sampled_from([0, 900, 1001, 5000]),
+    )
+    def promote(self, limit: int, ids: Sequence[str] = (), step_ms: int = 0) -> None:
+        """Promotes the jobs that are due, after some are made due, the files of some are moved, and some are realigned.
+
+        The clock steps back for one call only: a longer step changes leases, which differ by broker."""
+        self.clock.ms -= step_ms
+        self.same(lambda broker: broker.realign(0, limit))
+        self.clock.ms += step_ms
         self.same(lambda broker: broker.due_now(ids))
-        self.same(lambda broker: broker.relocate([(id, b"/done/%d" % limit) for id in ids]))
+        self.same(lambda broker: sorted(astuple(order) for order in broker.orders(1000)))
+        self.same(lambda broker: broker.finish_orders([(id, b"/done/%d" % limit) for id in ids]))
         self.same(lambda broker: broker.promote(limit))
 
     @rule(sweep=st.booleans())

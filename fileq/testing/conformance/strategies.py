@@ -5,6 +5,7 @@ from functools import partial
 from typing import TypeAlias
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from fileq.brokers.types import Entry, Revival
 from fileq.core.claim import Claim
@@ -57,6 +58,8 @@ ENDS: tuple[Callable[[Claim], Settlement], ...] = (
     complete,
     partial(complete, result=b'{"pages": 3}', duration_ms=5, leaves=Version(PATHS[0], "v3", "8:1")),
     partial(complete, superseded=True),
+    lambda claim: replace(complete(claim), order=b"complete 1-2\n/in/a"),
+    lambda claim: replace(burial(claim), order=b"bury \n/in/\xff"),
     skip_vanished,
     lambda claim: bury_vanished(claim, claim.raw, error="file vanished", kind="FileVanished"),
     cancel,

@@ -26,6 +26,7 @@ from fileq.testing.conformance import (
     earlier_job_tests,
     enqueue_tests,
     events_tests,
+    finish_orders_tests,
     foreign_tests,
     ledger_tests,
     overview_tests,
@@ -33,11 +34,11 @@ from fileq.testing.conformance import (
     producers_tests,
     promote_tests,
     rate_limit_tests,
+    realign_tests,
     reap_tests,
     records_tests,
     registry_tests,
     release_tests,
-    relocate_tests,
     renew_tests,
     repair_tests,
     retry_tests,
@@ -81,11 +82,12 @@ class BrokerConformance:
     TestProducers = _tests_of(producers_tests)
     TestPromote = _tests_of(promote_tests)
     TestRateLimit = _tests_of(rate_limit_tests)
+    TestRealign = _tests_of(realign_tests)
     TestReap = _tests_of(reap_tests)
     TestRecords = _tests_of(records_tests)
     TestRegistry = _tests_of(registry_tests)
     TestRelease = _tests_of(release_tests)
-    TestRelocate = _tests_of(relocate_tests)
+    TestFinishOrders = _tests_of(finish_orders_tests)
     TestRenew = _tests_of(renew_tests)
     TestRepair = _tests_of(repair_tests)
     TestRetry = _tests_of(retry_tests)

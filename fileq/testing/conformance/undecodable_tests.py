@@ -3,10 +3,11 @@
 import pytest
 
 from fileq.brokers.types import Revival
-from fileq.core.job import State, raw_id
+from fileq.core.job import MAX_DECODED_BYTES, State, encode, raw_id
 from fileq.core.settlement import SettleResult, complete, release
 from fileq.testing.conformance.builders import (
     UNDECODABLE,
+    a_job,
     burial,
     claim_one,
     claims_of,
@@ -52,6 +53,24 @@ def test_it_is_buried_unchanged_with_the_reason_in_its_record(harness: Harness, 
     assert (record.state, record.raw, record.error, record.queue) == (State.DEAD, raw, "not a job", "high")
     assert record.attempt_count == 1
     assert (counter(harness, "dead"), counter(harness, "error:Undecodable")) == (1, 1)
+    assert drift(harness) == 0
+
+
+@pytest.mark.parametrize("start", ['{"payload":"', '{"id":"a","filepath":"'])
+def test_a_job_that_is_too_long_is_buried_without_being_decoded(harness: Harness, start: str) -> None:
+    """Decoded, both would be jobs."""
+    rest = encode(a_job("a")).decode()[1:]
+    if "filepath" in start:
+        rest = rest.partition('.pdf",')[2]
+    raw = (start + "x" * MAX_DECODED_BYTES + '",' + rest).encode()
+    harness.push_raw("low", raw)
+    harness.push_raw("low", encode(a_job("b")))
+    claim = claim_one(harness)
+    assert (claim.job, claim.raw == raw) == (None, True)
+    assert f"it has {len(raw)} bytes" in claim.defect
+    assert settle(harness, burial(claim, error=claim.defect, kind="Undecodable")) is SettleResult.DONE
+    assert raws_in(harness, "dead_letter") == [raw]
+    assert claim_one(harness).id == "b"
     assert drift(harness) == 0
 
 

@@ -43,12 +43,20 @@ class ExecutorsByIsolation:
                     settings.count,
                     program,
                     max_memory=settings.max_memory,
+                    max_jobs=settings.max_jobs_per_child,
                     emit=emit,
                     captures_output=settings.capture_output,
                 )
                 self._add("process", children)
             if "thread" in needed:
-                self._add("thread", ThreadExecutor(settings.count, self._run, close_run=routes.loop.close, emit=emit))
+                threads = ThreadExecutor(
+                    settings.count,
+                    self._run,
+                    close_run=routes.loop.close,
+                    emit=emit,
+                    captures_output=settings.capture_output,
+                )
+                self._add("thread", threads)
         except BaseException:
             self.close()
             raise

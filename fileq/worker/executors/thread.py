@@ -5,6 +5,8 @@ with a warning, and a new thread replaces it. What the old thread returns later 
 task in the moment in which the pump gives it up. The one that takes the task's token first wins: pop() of a list is
 atomic. Threads are daemons, so a kill -9 or an exit of the worker leaves none.
 
+Output. thread_output.py finds the task that prints. What a thread prints that was left behind still appears in the log.
+
 Tiny tasks. Waking a thread costs more than a tiny task, and so does contention for the GIL, which each write to a file
 hands to another thread. So while tasks are tiny submit() wakes one thread for the whole batch and waits a moment until
 that thread has run it. When the moment is over, a thread is woken for every task that has not begun. WaitPolicy
@@ -26,10 +28,13 @@ from fileq.core.job import decode_or_none
 from fileq.core.process_events import ThreadAbandoned
 from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
+from fileq.handlers.output import task_sink
 from fileq.handlers.task import Ran, Task
+from fileq.worker.executors import thread_output
 from fileq.worker.executors.finish_signal import FinishSignal
 from fileq.worker.executors.protocol import Run, TaskOutcome
 from fileq.worker.executors.stop_request import CANCEL_GRACE_S, StopRequest, outcome_after, timed_out
+from fileq.worker.executors.thread_output import ThreadTaskOutput
 from fileq.worker.executors.wait_policy import WaitPolicy
 
 NEVER_S = float("inf")
@@ -40,19 +45,26 @@ CLOSE_TIMEOUT_S = 1.0
 
 
 class _RunningTask:
-    __slots__ = ("cancelled", "deadline_s", "ran", "stop_request", "task", "token")
+    __slots__ = ("cancelled", "deadline_s", "output", "ran", "stop_request", "task", "token")
 
-    def __init__(self, task: Task, deadline_s: float) -> None:
+    def __init__(self, task: Task, deadline_s: float, output: ThreadTaskOutput | None) -> None:
         self.task = task
         self.deadline_s = deadline_s
+        self.output = output
         self.cancelled = LazyEvent()
         self.stop_request = StopRequest.NONE
         self.token = [True]
         self.ran: Ran | None = None
 
+    def with_output(self, ran: Ran) -> Ran:
+        """This outcome, with what the handler has printed."""
+        return ran if self.output is None else self.output.finish(ran)
+
 
 class ThreadExecutor:
-    """Calls `run` from `count` threads at the same time; `close_run` frees what `run` keeps, such as an event loop."""
+    """Calls `run` from `count` threads at the same time; `close_run` frees what `run` keeps, such as an event loop.
+
+    With `captures_output`, sys.stdout and sys.stderr of this process are replaced until close()."""
 
     def __init__(
         self,
@@ -63,6 +75,7 @@ class ThreadExecutor:
         emit: Emit = ignore,
         cancel_grace_s: float = CANCEL_GRACE_S,
         wait_policy: WaitPolicy | None = None,
+        captures_output: bool = False,
     ) -> None:
         self._run = run
         self._close_run = close_run
@@ -77,6 +90,9 @@ class ThreadExecutor:
         self._ended: list[tuple[Task, TaskOutcome]] = []
         self._next_deadline_s = NEVER_S
         self._is_closed = False
+        self._captures_output = captures_output
+        if captures_output:
+            thread_output.install()
         self._threads: set[threading.Thread] = set()
         for _ in range(count):
             self._add_thread()
@@ -87,7 +103,7 @@ class ThreadExecutor:
     def submit(self, tasks: Sequence[Task]) -> None:
         is_awaited = self._should_wait()
         now_s = time.monotonic()
-        batch = [_RunningTask(task, now_s + task.timeout_s) for task in tasks]
+        batch = [_RunningTask(task, now_s + task.timeout_s, self._output_of(task)) for task in tasks]
         for running in batch:
             self._running[running.task.key] = running
             self._next_deadline_s = min(self._next_deadline_s, running.deadline_s)
@@ -149,8 +165,13 @@ class ThreadExecutor:
         for thread in (closer, *threads):
             thread.join(max(0.0, deadline_s - time.monotonic()))
         self._signal.close()
+        if self._captures_output:
+            thread_output.uninstall()
 
     # tasks, in the pump's thread
+
+    def _output_of(self, task: Task) -> ThreadTaskOutput | None:
+        return ThreadTaskOutput(task, self._emit) if self._captures_output else None
 
     def _should_wait(self) -> bool:
         """Whether submit() waits for its batch. After a failed wait it does so only once all other tasks have ended."""
@@ -179,7 +200,7 @@ class ThreadExecutor:
         for running in [running for running in self._running.values() if running.deadline_s <= now_s]:
             running.cancelled.set()
             if self._leave_behind(running, "it did not stop in time"):
-                self._finish(running, timed_out(running.task.timeout_s))
+                self._finish(running, running.with_output(timed_out(running.task.timeout_s)))
         self._next_deadline_s = min((running.deadline_s for running in self._running.values()), default=NEVER_S)
 
     # threads
@@ -212,10 +233,13 @@ class ThreadExecutor:
         while (running := self._next()) is not None:
             if not running.token:
                 break  # given up before it began: another thread has replaced this one
+            task_sink.set(running.output)
             try:
                 ran = self._run(running.task, running.cancelled)
             except BaseException as error:
                 ran = failed(error)
+            task_sink.set(None)
+            ran = running.with_output(ran)
             try:
                 running.token.pop()
             except IndexError:

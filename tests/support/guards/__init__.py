@@ -1,14 +1,19 @@
 """The guards of fileq: the lines that hold its guarantees, each with a mutant that breaks it. See tests/mutants.py."""
 
+from tests.support.guards.admit_guards import ADMIT_GUARDS
+from tests.support.guards.earlier_job_guards import EARLIER_JOB_GUARDS
 from tests.support.guards.executor_guards import EXECUTOR_GUARDS
+from tests.support.guards.fsck_guards import FSCK_GUARDS
 from tests.support.guards.guard import Guard
 from tests.support.guards.limit_guards import LIMIT_GUARDS
 from tests.support.guards.memory_guards import MEMORY_GUARDS
 from tests.support.guards.observe_guards import OBSERVE_GUARDS
+from tests.support.guards.output_guards import OUTPUT_GUARDS
 from tests.support.guards.policy_guards import POLICY_GUARDS
 from tests.support.guards.producer_guards import PRODUCER_GUARDS
 from tests.support.guards.redis_guards import REDIS_GUARDS
 from tests.support.guards.redis_repair_guards import REDIS_REPAIR_GUARDS
+from tests.support.guards.security_guards import SECURITY_GUARDS
 from tests.support.guards.sqlite_guards import SQLITE_GUARDS
 from tests.support.guards.worker_guards import WORKER_GUARDS
 
@@ -17,12 +22,17 @@ GUARDS: tuple[Guard, ...] = (
     *REDIS_REPAIR_GUARDS,
     *SQLITE_GUARDS,
     *MEMORY_GUARDS,
+    *ADMIT_GUARDS,
+    *EARLIER_JOB_GUARDS,
     *WORKER_GUARDS,
     *LIMIT_GUARDS,
     *POLICY_GUARDS,
     *EXECUTOR_GUARDS,
+    *OUTPUT_GUARDS,
     *PRODUCER_GUARDS,
     *OBSERVE_GUARDS,
+    *FSCK_GUARDS,
+    *SECURITY_GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]

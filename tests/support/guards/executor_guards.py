@@ -69,6 +69,14 @@ PROCESS_GUARDS = (
         RESULTS + "a_task_that_cannot_be_sent_is_a_permanent_failure_and_its_child_runs_the_next",
     ),
     Guard(
+        "The child of a task that can't be sent runs the next task",
+        "one strange job costs the worker a slot",
+        EXECUTOR,
+        "            self._clear_task(handle)\n            self._idle.append(handle)\n",
+        "            self._clear_task(handle)\n",
+        RESULTS + "a_task_that_cannot_be_sent_is_a_permanent_failure_and_its_child_runs_the_next",
+    ),
+    Guard(
         "An abandoned task is killed",
         "a job that was lost runs on beside the worker that has it",
         EXECUTOR,

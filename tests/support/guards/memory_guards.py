@@ -68,6 +68,7 @@ MEMORY_GUARDS = (
     ),
     guard(promises.LIMIT, QUEUES, "        if taken >= limit:\n", "        if taken > limit:\n"),
     guard(promises.LEDGER_UNCHANGED, QUEUES, "        if entries.get(path) != was:\n", "        if False:\n"),
+    guard(promises.REALIGNED, QUEUES, "due_after_step(record.due_ms, record.since_ms, now_ms)", "None"),
     guard(promises.PROMOTED_LEAVES, QUEUES, "        del store.scheduled[raw]\n", ""),
     guard(promises.NOT_BEFORE_TIME, QUEUES, "waiting[:limit] if due_ms <= now_ms]", "waiting[:limit]]"),
     guard(
@@ -81,7 +82,7 @@ MEMORY_GUARDS = (
     ),
     guard(
         promises.RELOCATED,
-        QUEUES,
+        "fileq/brokers/memory/file_orders.py",
         "if record is None or record.state not in (State.COMPLETED, State.DEAD):",
         "if record is None:",
     ),

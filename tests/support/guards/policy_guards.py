@@ -5,8 +5,8 @@ from tests.support.guards.guard import Guard
 BREAKER, RETRY, BREAKERS, DEFERRALS = (
     f"fileq/{name}.py" for name in ("core/breaker", "core/retry", "worker/breakers", "worker/deferrals")
 )
-POST_ACTIONS, FILE_CHECK = "fileq/worker/post_actions.py", "fileq/handlers/file_check.py"
-BENEATH = "fileq/files/beneath.py"
+FILE_ACTION, FILE_CHECK = "fileq/worker/file_action.py", "fileq/handlers/file_check.py"
+BENEATH, EXCLUSIVE_MOVE = "fileq/files/beneath.py", "fileq/files/exclusive_move.py"
 BREAKING, RETRYING, BREAKING_ROUTES, DEFERRING = (
     f"tests/unit/test_{name}.py::test_" for name in ("breaker", "retry", "breakers", "deferrals")
 )
@@ -157,9 +157,9 @@ DEFERRAL_GUARDS = (
     Guard(
         "A page of released jobs stays listed until the broker has answered",
         "after an outage its jobs wait out their delays",
-        DEFERRALS,
-        "        self._broker.due_now(page)\n        self._deferrals.drop_page(len(page))\n",
-        "        self._deferrals.drop_page(len(page))\n        self._broker.due_now(page)\n",
+        "fileq/worker/deferred_release.py",
+        "            self._broker.due_now(page)\n            self._deferrals.drop_page(len(page))\n",
+        "            self._deferrals.drop_page(len(page))\n            self._broker.due_now(page)\n",
         DEFERRING + "a_page_that_did_not_reach_the_broker_is_sent_again",
     ),
 )
@@ -267,26 +267,34 @@ FILE_GUARDS = (
     Guard(
         "A moved file replaces no other",
         "a file is lost",
-        POST_ACTIONS,
-        "    while os.path.lexists(target):\n",
-        "    while False:\n",
+        EXCLUSIVE_MOVE,
+        "_RENAME_NOREPLACE = 1\n",
+        "_RENAME_NOREPLACE = 0\n",
         AFTER + "a_moved_file_keeps_its_path_below_the_root_and_replaces_nothing",
     ),
     Guard(
         "A file outside the allowed roots is never moved or deleted",
         "a job can delete any file of the machine",
-        POST_ACTIONS,
-        "    if not any(_is_in(directory, os.path.realpath(root)) for root in action.roots):\n",
-        "    if False:\n",
+        FILE_ACTION,
+        "        if not any(_is_in(directory, os.path.realpath(root)) for root in self.roots):\n",
+        "        if False:\n",
         FILES + "a_file_outside_the_roots_is_neither_read_nor_deleted_nor_moved",
     ),
     Guard(
         "A file that is another version now is never moved or deleted",
         "a version that was not processed is deleted",
-        POST_ACTIONS,
-        "    if action.processed is not None and signature_of(os.stat(action.path)) != action.processed:\n",
-        "    if False:\n",
+        FILE_ACTION,
+        "        if signature_of(os.stat(path)) != self.processed and self.processed is not None:\n",
+        "        if False:\n",
         FILES + "a_version_written_while_the_previous_one_was_processed_is_neither_deleted_nor_moved",
+    ),
+    Guard(
+        "A version that replaces the file at the last moment is put back",
+        "a version that was not processed is deleted",
+        FILE_ACTION,
+        "        try:\n            self._check_version(private)\n            if folder",
+        "        try:\n            if folder",
+        "tests/unit/test_file_action.py::test_a_version_that_came_at_the_last_moment_is_put_back",
     ),
 )
 

@@ -1,6 +1,6 @@
-"""The guards of the producer: stability, the ledger, enqueueing."""
+"""The guards of the producer: stability, the ledger, enqueueing, the registry of producers."""
 
-from tests.support.guards.guard import Guard
+from tests.support.guards.guard import Guard, Promise
 
 STABILITY, SWEEP, LOOKUP, ENQUEUER, CLOCK = (
     f"fileq/producer/{name}.py" for name in ("stability", "ledger_sweep", "ledger_lookup", "enqueuer", "clock_guard")
@@ -179,4 +179,46 @@ ENQUEUER_GUARDS = (
     ),
 )
 
-PRODUCER_GUARDS = (*STABILITY_GUARDS, *LEDGER_GUARDS, *ENQUEUER_GUARDS)
+PRODUCER_LEASE = Promise(
+    "A producer whose lease has ended is not listed",
+    "`stats` shows a producer that was killed as alive",
+    "TestProducers::test_a_producer_disappears_when_its_lease_ends",
+)
+OTHERS_LEASES = Promise(
+    "A report deletes no producer whose lease lasts",
+    "of several producers `stats` shows one",
+    "TestProducers::test_a_report_renews_the_lease",
+)
+ENDED = '"DELETE FROM producers WHERE boot != ? OR alive_until_ms <= ?"'
+
+REGISTRY_GUARDS = (
+    PRODUCER_LEASE.on(
+        "redis", "fileq/brokers/redis/lua/producers.lua", "if ends and tonumber(ends) > now then", "if ends then"
+    ),
+    PRODUCER_LEASE.on(
+        "sqlite", "fileq/brokers/sqlite/producers.py", "alive_until_ms > ? ORDER", "alive_until_ms > ? - 1000000 ORDER"
+    ),
+    PRODUCER_LEASE.on(
+        "memory",
+        "fileq/brokers/memory/store.py",
+        "in self.producers.items() if ends_ms > now_ms)",
+        "in self.producers.items())",
+    ),
+    OTHERS_LEASES.on(
+        "redis",
+        "fileq/brokers/redis/lua/report_producer.lua",
+        "if reports[i] ~= id and ends <= now then",
+        "if reports[i] ~= id then",
+    ),
+    OTHERS_LEASES.on(
+        "sqlite", "fileq/brokers/sqlite/producers.py", ENDED, '"DELETE FROM producers WHERE boot != ? OR ?"'
+    ),
+    OTHERS_LEASES.on(
+        "memory",
+        "fileq/brokers/memory/producers.py",
+        "for other, report in store.producers.items() if other in living}",
+        "for other, report in store.producers.items() if not living}",
+    ),
+)
+
+PRODUCER_GUARDS = (*STABILITY_GUARDS, *LEDGER_GUARDS, *ENQUEUER_GUARDS, *REGISTRY_GUARDS)

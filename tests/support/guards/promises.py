@@ -246,6 +246,11 @@ NOT_BEFORE_TIME = Promise(
     "backoffs and delays have no effect",
     "TestPromote::test_a_millisecond_before_its_time_a_job_waits",
 )
+REALIGNED = Promise(
+    "After a step of the clock back a job waits for its own delay",
+    "retrying and delayed jobs wait for the length of the step",
+    "TestRealign::test_a_second_step_is_noticed_like_the_first",
+)
 PROMOTED_COUNTED = Promise(
     "A promoted job still counts as produced",
     "fsck reports jobs that came from nowhere",
@@ -274,7 +279,7 @@ DUE_ONLY_WAITING = Promise(
 RELOCATED = Promise(
     "Only a completed or dead job gets a new path",
     "a running job is retried with a path that it does not have",
-    "TestRelocate::test_a_job_that_has_not_ended_or_is_unknown_stays_as_it_is",
+    "TestFinishOrders::test_a_job_that_has_not_ended_or_is_unknown_stays_as_it_is",
 )
 
 # the registry, dead letters and repairs

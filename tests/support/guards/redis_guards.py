@@ -191,6 +191,7 @@ ENQUEUEING = (
 WAITING = (
     guard(promises.PROMOTED_LEAVES, PROMOTE, "  redis.call('ZREM', SCHEDULED, raw)\n", ""),
     guard(promises.NOT_BEFORE_TIME, PROMOTE, "'-inf', NOW, 'LIMIT'", "'-inf', '+inf', 'LIMIT'"),
+    guard(promises.REALIGNED, f"{LUA}realign.lua", "if since > latest and", "if false and"),
     guard(promises.PROMOTED_COUNTED, JOBS, "  redis.call('HINCRBY', record, 'queued', 1)\n", ""),
     guard(promises.PUSHED_STAYS, JOBS, "  redis.call('PERSIST', record)\n", ""),
     guard(promises.DUE_LEAVES, DUE_NOW, "    redis.call('ZREM', SCHEDULED, was[2])\n", ""),
@@ -205,7 +206,7 @@ WAITING = (
     ),
     guard(
         promises.RELOCATED,
-        f"{LUA}relocate.lua",
+        f"{LUA}finish_orders.lua",
         "(state == 'completed' or state == 'dead') and 1 or 0",
         "state and 1 or 0",
     ),

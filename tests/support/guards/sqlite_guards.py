@@ -134,6 +134,7 @@ SQLITE_GUARDS = (
         "FROM scheduled WHERE due_ms <= ? ORDER",
         "FROM scheduled WHERE due_ms > ? - 1000000 ORDER",
     ),
+    guard(promises.REALIGNED, QUEUES, "due_after_step(record.due_ms, record.since_ms, work.now_ms)", "None"),
     guard(
         promises.DUE_ONLY_THERE,
         QUEUES,
@@ -148,7 +149,7 @@ SQLITE_GUARDS = (
     ),
     guard(
         promises.RELOCATED,
-        QUEUES,
+        "fileq/brokers/sqlite/file_orders.py",
         "if record is None or record.state not in (State.COMPLETED, State.DEAD):",
         "if record is None:",
     ),

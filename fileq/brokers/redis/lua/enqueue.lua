@@ -46,7 +46,7 @@ for i = 1, total do
     if due > now then
       while redis.call('ZSCORE', SCHEDULED, raw) do raw = raw .. ' ' end
       redis.call('HSET', record, 'state', 'scheduled', 'json', raw, 'queue', queue_name[number], 'created', NOW,
-        'due', int_text(due))
+        'due', int_text(due), 'since', due > tonumber(ARGV[a + 9]) and NOW or '0')
       redis.call('ZADD', SCHEDULED, int_text(due), raw)
     else
       redis.call('HSET', record, 'state', 'pending', 'json', raw, 'queue', queue_name[number], 'created', NOW,

@@ -6,7 +6,8 @@ Knows nothing of brokers. What a handler may do to the child, and what follows:
 2. It forks and lets the copy return. The copy exits: only the process that the worker knows sends outcomes.
 3. It closes the stream. The outcome can't be sent, so the child exits, and the fork server reports that to the worker.
    The descriptor may refer to another file by then, so the child checks it before each write.
-4. It replaces signal handlers. The child sets its own again after each task.
+4. It changes the state of the process: the working directory, the environment, signal handlers and so on. The child
+   restores it after each task, or ends if it can't: see child_state.py.
 
 Cancelling. The worker writes the number of the task to stop and sends WAKE_SIGNAL. The signal handler runs in the main
 thread between two steps of the user's handler, perhaps inside context.cancelled.wait(), whose lock is not reentrant.
@@ -18,16 +19,14 @@ A kill -9 of the child leaves the processes of its handler to the fork server, w
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # no stub
 import _thread
-import contextlib
 import io
 import os
 import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from types import FrameType
 from typing import NoReturn
 
@@ -38,6 +37,7 @@ from fileq.core.outcome import Failed
 from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task
+from fileq.worker.executors.process.child_state import ChildState
 from fileq.worker.executors.process.descendants import children_of, end_children, has_children
 from fileq.worker.executors.process.descriptors import identity
 from fileq.worker.executors.process.messages import (
@@ -47,6 +47,7 @@ from fileq.worker.executors.process.messages import (
     READ_SIZE,
     READY,
     WAKE_SIGNAL,
+    DirtyExit,
     decode_task,
     framed,
 )
@@ -95,15 +96,15 @@ class Child:
         self._cancelled: LazyEvent | None = None  # of the task that runs
         self._was_woken = False
         self._is_checking = False
-        self._signal_handlers: dict[int, Callable[[int, FrameType | None], None]]
-        self._signal_handlers = dict.fromkeys(WORKER_SIGNALS, do_nothing)
-        self._signal_handlers[WAKE_SIGNAL] = self._on_wake_signal
+        self._state: ChildState
 
     def serve(self) -> NoReturn:
         try:
             if self._output is not None:
                 self._output.install()
-            self._set_signal_handlers()
+            handlers = dict.fromkeys(map(int, WORKER_SIGNALS), do_nothing) | {WAKE_SIGNAL: self._on_wake_signal}
+            self._state = ChildState(handlers)
+            self._state.restore_signals()
             os.write(self._stream, READY)
             while True:
                 self._turn()
@@ -115,12 +116,18 @@ class Child:
         ran = self._run_task(task)
         if os.getpid() != self._pid:
             os._exit(0)
+        self._state.restore_signals()
         if has_children():
             self._end_leftovers()
-        self._set_signal_handlers()
-        flush_output()
+        is_open = flush_output()
+        if self._state.restore_streams():
+            is_open = flush_output()
         has_output = self._output is not None and self._output.end_task(number)
         self._send(_message(number, ran, has_output=has_output))
+        # After the outcome, which does not wait for it.
+        dirty = self._state.restore()
+        if dirty is not None or not is_open:
+            os._exit(dirty or DirtyExit.DESCRIPTORS)
 
     def _run_task(self, task: Task) -> Ran:
         cancelled = self._cancelled = LazyEvent()
@@ -162,12 +169,6 @@ class Child:
         left = memoryview(message)
         while left:
             left = left[os.write(self._stream, left) :]
-
-    def _set_signal_handlers(self) -> None:
-        for number, handler in self._signal_handlers.items():
-            # Not signal.getsignal(): its conversion to an enum costs more than the rest of a turn.
-            if _signal.getsignal(number) is not handler:
-                signal.signal(number, handler)
 
     def _on_wake_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._was_woken = True
@@ -224,12 +225,17 @@ def set_line_buffering() -> None:
         sys.stdout.reconfigure(line_buffering=True)
 
 
-def flush_output() -> None:
-    """Write what a handler printed without a newline. A handler may have replaced both."""
-    with contextlib.suppress(Exception):
-        sys.stdout.flush()
-    with contextlib.suppress(Exception):
-        sys.stderr.flush()
+def flush_output() -> bool:
+    """Write what a handler printed without a newline; False if it closed a stream. A handler may have replaced both."""
+    is_open = True
+    for stream in (sys.stdout, sys.stderr):
+        try:  # not contextlib.suppress(), which costs as much as a flush
+            stream.flush()
+        except ValueError:  # "I/O operation on closed file"
+            is_open = False
+        except Exception:
+            continue
+    return is_open
 
 
 def main() -> NoReturn:

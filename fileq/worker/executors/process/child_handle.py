@@ -47,6 +47,7 @@ class ChildHandle:
         "fd",
         "inbox",
         "is_ready",
+        "jobs_done",
         "kill_at_s",
         "outbox",
         "output",
@@ -210,6 +211,7 @@ class ChildHandle:
         self.output = None
         self.output_is_left = False
         self.is_ready = False
+        self.jobs_done = 0
         self.was_task_read = True
         self.inbox = bytearray()
         self.outbox = b""

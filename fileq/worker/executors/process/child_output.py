@@ -65,6 +65,11 @@ class ChildOutput:
 
     def finish(self, ran: Ran, number: int, *, reads: bool) -> Ran:
         """The outcome of the task, with its output if it failed."""
+        # A silent task needs no lock: the pipe was empty at its end, and the thread holds the lock from before it reads
+        # until `_printed` has what it read.
+        if not reads and not self._lock.locked() and self._printed is None:
+            self._task = None
+            return ran
         output = self.end(number, reads=reads)
         return with_output(ran, output) if output else ran
 

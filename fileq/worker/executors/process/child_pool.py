@@ -1,5 +1,7 @@
 """Keeps a child behind every handle: requests children, learns which have ended, restarts the fork server.
 
+A fork server that is frozen is replaced like one that has ended: see server_watch.py.
+
 Knows children and their streams, not tasks. Owns the epoll that watches the streams and the fork server. A child or a
 fork server that fails right after its start is started again after a pause that grows with each failure.
 """
@@ -15,18 +17,22 @@ from collections.abc import Iterator, Sequence
 
 from fileq.core.events import Emit
 from fileq.core.process_events import (
+    ChildReplaced,
     ChildStartFailed,
     ForkServerDied,
     ForkServerFailed,
     ForkServerStarted,
     ProcessAbandoned,
 )
+from fileq.core.units import format_duration
 from fileq.worker.executors.process.child_handle import NEVER_S, ChildHandle
 from fileq.worker.executors.process.child_output import OutputReader
-from fileq.worker.executors.process.fork_server_client import ForkServerClient
+from fileq.worker.executors.process.fork_server_client import LOAD_TIMEOUT_S, ForkServerClient
 from fileq.worker.executors.process.messages import (
+    DIRTY_EXITS,
     EXIT_STREAM_LOST,
     NUMBER_LIMIT,
+    DirtyExit,
     Exited,
     FromServer,
     HandlersLoaded,
@@ -35,6 +41,7 @@ from fileq.worker.executors.process.messages import (
     cause_of_death,
 )
 from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.process.server_watch import ANSWER_TIMEOUT_S, ServerWatch
 
 MAX_PENDING_REQUESTS = 32  # for children; more would only fill the socket
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0
@@ -65,6 +72,8 @@ class ChildPool:
         self._server = ForkServerClient(program)
         try:
             self._server.load()
+            self._watch = ServerWatch(time.monotonic())
+            self._watch.answered()
             self._outputs = OutputReader(emit) if captures_output else None
         except BaseException:
             self.close()
@@ -82,12 +91,28 @@ class ChildPool:
 
         Their streams are still open, for an outcome that was sent before; then call replace()."""
         for message, fd in self._server.receive():
+            self._watch.answered()
             yield from self._apply(message, fd)
         if self._server.is_gone:
             cause = f"the fork server {self._server.cause}"
             self._drop_server()
             yield from [(handle, cause) for handle in self._handles if handle.child]
         self._request_children(time.monotonic())
+
+    def watch_server(self, now_s: float) -> float:
+        """Ping the fork server if it owes a report and that is due; returns when to call this again.
+
+        A server that has not answered for too long is given up, and the result is 0:
+        call receive() then."""
+        if self._server.is_gone or not self._awaits_report():
+            return NEVER_S
+        if self._watch.turn(now_s):
+            self._server.ping()
+        timeout_s = ANSWER_TIMEOUT_S if self._server.is_loaded else LOAD_TIMEOUT_S
+        if not self._watch.is_frozen(timeout_s):
+            return self._watch.due_s
+        self._server.give_up(f"did not answer for {format_duration(timeout_s)}")
+        return 0.0
 
     def replace(self, handle: ChildHandle) -> None:
         """Kills the child of this handle, if it lives, and requests another; after a pause if it never got a task."""
@@ -196,10 +221,20 @@ class ChildPool:
                 if handle := self._by_child.get(message.child):
                     yield handle, message.error
             case Exited():
+                if message.code in DIRTY_EXITS:
+                    self._emit(ChildReplaced(DirtyExit(message.code).reason))
                 if handle := self._by_child.get(message.child):
                     if not handle.is_ready:
                         self._emit(ChildStartFailed(_cause(message.code)))
                     yield handle, _cause(message.code)
+
+    def _awaits_report(self) -> bool:
+        """Whether a child is requested, or the stream of one has ended, or the handlers are not loaded."""
+        return (
+            bool(self._pending)
+            or not self._server.is_loaded
+            or any(handle.child and handle.fd not in self.by_fd for handle in self._handles)
+        )
 
     def _drop_server(self) -> None:
         """The fork server has ended, and all its children with it. Their streams may still hold outcomes."""
@@ -218,6 +253,7 @@ class ChildPool:
             self._emit(ForkServerFailed([str(error)]))
             self._plan_restart()
         else:
+            self._watch = ServerWatch(time.monotonic())
             self.epoll.register(self._server.fileno(), select.EPOLLIN)
 
     def _plan_restart(self) -> None:

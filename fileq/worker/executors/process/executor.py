@@ -9,7 +9,10 @@ How a task can end without an outcome from its child:
 2. The task is out of time or memory, or was cancelled and did not stop. The child is killed and replaced at once. The
    fork server kills the child's descendants.
 3. The child wrote an invalid message. It is killed and replaced too.
-4. The fork server has ended, and all children with it. Another one is started.
+4. The fork server has ended, and all children with it, or it is frozen. Another one is started.
+
+A child is also replaced between two tasks: when it ends because its last task left it in a state that it can't restore,
+and after `max_jobs` tasks. For these there is one handle more, so that the next task has a warm child at once.
 
 A kill -9 of the worker leaves no process running: see fork_server.py.
 """
@@ -41,7 +44,7 @@ class ProcessExecutor:
     """After construction the handlers are imported. Raises ConfigError if they can't be.
 
     With `captures_output`, what handlers print becomes events, and failed outcomes have the end of it. Without it the
-    handlers print to the stderr of this process."""
+    handlers print to the stderr of this process. With `max_jobs`, a child is replaced after that many tasks."""
 
     def __init__(
         self,
@@ -49,13 +52,15 @@ class ProcessExecutor:
         program: Program,
         *,
         max_memory: int | None = None,
+        max_jobs: int = 0,
         emit: Emit = ignore,
         cancel_grace_s: float = CANCEL_GRACE_S,
         captures_output: bool = False,
     ) -> None:
         self._max_memory = max_memory
         self._cancel_grace_s = cancel_grace_s
-        self._handles = [ChildHandle() for _ in range(count)]
+        self._max_jobs = max_jobs
+        self._handles = [ChildHandle() for _ in range(count + 1 if max_jobs else count)]
         self._idle: list[ChildHandle] = []  # ready and without a task; the last used, with warm caches, is used first
         self._ended: list[tuple[Task, TaskOutcome]] = []
         self._last_task_number = 0
@@ -126,9 +131,12 @@ class ProcessExecutor:
                 if event & ~select.EPOLLOUT:
                     self._receive(handle)
             elif fd == pool.server_fd:  # else the stream of a child that was replaced since the poll
-                for handle, cause in pool.receive():
-                    self._on_child_end(handle, cause)
-                self._due_s = 0.0
+                self._receive_from_server()
+
+    def _receive_from_server(self) -> None:
+        for handle, cause in self._pool.receive():
+            self._on_child_end(handle, cause)
+        self._due_s = 0.0
 
     def _start(self, handle: ChildHandle, task: Task) -> None:
         self._last_task_number = self._last_task_number % (NUMBER_LIMIT - 1) + 1
@@ -169,6 +177,7 @@ class ProcessExecutor:
             return  # the event was for the previous child, whose descriptor number this one got
         except EOFError:
             self._pool.unwatch(handle)  # the fork server reports whether and how the child ended
+            self._due_s = 0.0  # if it is not frozen
             return
         except InvalidMessage:
             self._kill_and_finish(handle, Died("wrote something that is no outcome"))
@@ -176,7 +185,11 @@ class ProcessExecutor:
         if ran is not None:
             handle.failed_starts = 0
             self._finish(handle, handle.stop_request, ran)
-            self._idle.append(handle)
+            handle.jobs_done += 1
+            if handle.jobs_done == self._max_jobs:
+                self._replace(handle)
+            else:
+                self._idle.append(handle)
         elif handle.is_ready and not was_ready:
             if handle.task is None:
                 self._idle.append(handle)
@@ -234,6 +247,9 @@ class ProcessExecutor:
 
     def _do_due_work(self, now_s: float) -> None:
         """End tasks that are out of time or memory, and find out when timed work is due next."""
+        watch_s = self._pool.watch_server(now_s)
+        if watch_s <= now_s:
+            self._receive_from_server()
         wake_s = NEVER_S
         for handle in self._handles:
             if handle.kill_at_s <= now_s and handle.task is not None:
@@ -244,7 +260,7 @@ class ProcessExecutor:
         if self._memory_check_s <= now_s:
             self._check_memory(now_s)
         kill_at_s = min((handle.kill_at_s for handle in self._handles), default=NEVER_S)
-        self._due_s = min(self._pool.do_due_work(now_s), self._memory_check_s, kill_at_s, wake_s)
+        self._due_s = min(self._pool.do_due_work(now_s), self._memory_check_s, kill_at_s, wake_s, watch_s)
 
     def _check_memory(self, now_s: float) -> None:
         running = [handle for handle in self._handles if handle.is_running and handle.pid > 0]

@@ -48,8 +48,11 @@ from fileq.worker.executors.process.messages import (
     FromServer,
     HandlersLoaded,
     NotSpawned,
+    Ping,
+    Pong,
+    Spawn,
     Spawned,
-    decode_spawn,
+    decode_to_server,
     encode,
 )
 from fileq.worker.executors.process.output_pipe import OutputPipe
@@ -128,7 +131,7 @@ class ForkServer:
             if self._wake in ready:
                 self._reap()
             if self._control.fileno() in ready:
-                self._spawn(run)
+                self._receive(run)
         end_children()
         os._exit(0)
 
@@ -157,14 +160,20 @@ class ForkServer:
     def _known(self) -> set[int]:
         return {*self._children, *self._spared}
 
-    def _spawn(self, run: Run) -> None:
+    def _receive(self, run: Run) -> None:
         try:
             message, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
         except ConnectionError:  # the worker closed it before it had read all reports
             message = b""
         if not message:
             os._exit(0)  # the worker closed the connection: PDEATHSIG kills the children, the guard all others
-        spawn = decode_spawn(message)
+        request = decode_to_server.decode(message)
+        if isinstance(request, Ping):
+            self._send(Pong())
+        else:
+            self._spawn(request, fds, run)
+
+    def _spawn(self, spawn: Spawn, fds: Sequence[int], run: Run) -> None:
         child = spawn.child
         try:
             pid = (

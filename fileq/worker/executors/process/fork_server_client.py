@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import socket
 import subprocess
 import time
@@ -24,6 +25,7 @@ from fileq.worker.executors.process.messages import (
     ForkServerEnded,
     FromServer,
     HandlersLoaded,
+    Ping,
     Spawn,
     cause_of_death,
     decode_from_server,
@@ -91,6 +93,18 @@ class ForkServerClient:
         except OSError:
             return False
         return True
+
+    def ping(self) -> None:
+        """Ask for a Pong. A message that can't be sent is not answered either, which is what the caller looks for."""
+        with contextlib.suppress(OSError):
+            self._control.send(encode(Ping()), socket.MSG_NOSIGNAL)
+
+    def give_up(self, cause: str) -> None:
+        """It does not answer any more: it is gone for the worker, and hang_up() ends it."""
+        self.is_gone, self.is_loaded = True, False
+        self.cause = cause
+        # The guard kills the server, frozen or not. It may be stopped itself.
+        self._guard.send_signal(signal.SIGCONT)
 
     def receive(self) -> Iterator[tuple[FromServer, int | None]]:
         """The messages that have arrived, each with its descriptor, which the caller must close."""

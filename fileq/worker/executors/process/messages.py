@@ -7,13 +7,15 @@ Worker ↔ child: a stream. Each message is a header (length of the body, number
                      Ran                  the outcome of the task of that number. If OUTPUT_IS_LEFT is set in the
                                           length, the output pipe holds output of the task and its end
 Worker ↔ fork server: packets of one message each, with descriptors attached.
-    worker → server  Spawn + the child's end of its stream and, if its output is captured, of its output pipe
+    worker → server  Ping, answered by Pong
+                     Spawn + the child's end of its stream and, if its output is captured, of its output pipe
     server → worker  HandlersLoaded first; Spawned + a pidfd, or NotSpawned, for each Spawn; Exited for each child that
                      ended; ForkServerEnded last, sent by the guard
 """
 
 from __future__ import annotations
 
+import enum
 import signal
 import struct
 from typing import TypeAlias
@@ -34,6 +36,30 @@ MAX_PACKET_BYTES = 1 << 16
 WAKE_SIGNAL = signal.SIGRTMIN + 7
 EXIT_STREAM_LOST = 76  # exit status of a child whose handler closed the stream
 
+
+class DirtyExit(enum.IntEnum):
+    """Exit statuses of a child that its last task left in a state that can't be restored."""
+
+    DESCRIPTORS = 80
+    USER = 81
+    LIMITS = 82
+    THREADS = 83
+
+    @property
+    def reason(self) -> str:
+        return _REASONS[self]
+
+
+_REASONS = {
+    DirtyExit.DESCRIPTORS: "its handler closed standard streams or other descriptors",
+    DirtyExit.USER: "its handler changed the user or the group",
+    DirtyExit.LIMITS: "its handler changed resource limits",
+    DirtyExit.THREADS: "its handler left threads running",
+}
+
+
+DIRTY_EXITS = frozenset(map(int, DirtyExit))
+
 decode_task = msgpack.Decoder(Task).decode
 decode_ran: msgpack.Decoder[Ran] = msgpack.Decoder(Ran)
 _encoder = msgpack.Encoder()
@@ -44,6 +70,14 @@ class Spawn(Struct, frozen=True, tag=True):
 
     child: int
     secret: bytes = b""
+
+
+class Ping(Struct, frozen=True, tag=True):
+    """Asks the fork server whether it still works."""
+
+
+class Pong(Struct, frozen=True, tag=True):
+    """The answer to a Ping."""
 
 
 class HandlersLoaded(Struct, frozen=True, tag=True):
@@ -75,9 +109,9 @@ class ForkServerEnded(Struct, frozen=True, tag=True):
     code: int
 
 
-FromServer: TypeAlias = HandlersLoaded | Spawned | NotSpawned | Exited | ForkServerEnded
+FromServer: TypeAlias = HandlersLoaded | Pong | Spawned | NotSpawned | Exited | ForkServerEnded
 decode_from_server: msgpack.Decoder[FromServer] = msgpack.Decoder(FromServer)
-decode_spawn = msgpack.Decoder(Spawn).decode
+decode_to_server: msgpack.Decoder[Spawn | Ping] = msgpack.Decoder(Spawn | Ping)
 encode = _encoder.encode
 
 

@@ -11,17 +11,18 @@ output; what it can't find is not captured.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import io
 import os
 import sys
-import termios
+from fcntl import ioctl
+from termios import FIONREAD
 
 from fileq.handlers.output import capture_logging, set_process_sink
 from fileq.worker.executors.process.descriptors import identity
 from fileq.worker.executors.process.output_marks import encode_end, encode_record
 
-_NOTHING = b"\0\0\0\0"
+_SIZE = bytearray(4)  # what FIONREAD writes: an int
+_NOTHING = bytes(4)
 
 
 class OutputPipe:
@@ -63,7 +64,8 @@ class OutputPipe:
     def end_task(self, number: int) -> bool:
         """Whether the worker must read the pipe before it applies the outcome of this task."""
         try:
-            if fcntl.ioctl(self._fd, termios.FIONREAD, _NOTHING) == _NOTHING:
+            ioctl(self._fd, FIONREAD, _SIZE)
+            if _SIZE == _NOTHING:
                 return False
             self.write(encode_end(self._secret, number))
         except OSError:

@@ -7,6 +7,7 @@
 local function read_id(raw)
   local id = string.match(raw, '^{"id":"([^"\\%c]+)","filepath":')
   if id then return id end
+  if #raw > 17825792 then return nil end -- MAX_DECODED_BYTES: parsing more would block the server
   local ok, job = pcall(cjson.decode, raw)
   if ok and type(job) == 'table' and type(job.id) == 'string' and job.id ~= '' then return job.id, job end
   return nil

@@ -1,15 +1,25 @@
 -- Settlements: what the verbs that end a claim share.
 --
--- own KEYS   of each settlement: processing list, heartbeat, record
+-- own KEYS   of each settlement: processing list, heartbeat, record; with flag o also: orders
 -- own ARGV   of each settlement:
 --            1 slot, 2 token, 3 raw, 4 id, 5 queue number, 6 flags, 7 result, 8 the attempt's JSON from `worker` on,
 --            9 event. With flag x also: 10 next_raw, 11 error (of a deferral: its reason), 12 kind of error, 13 delay in ms, 14 id of the record
 --            that the claim made by mistake ('' = none), 15 path, 16 signature and 17 device of the version that the
---            handler leaves behind ('' = none)
+--            handler leaves behind ('' = none). With flag o also, as the last one: the order
 -- flags      d = the worker died, r = refused before the handler ran, s = superseded, u = the bytes have no id,
---            n = the same call claims for this slot, and that claim renews the heartbeat, x = arguments 10 to 17 follow
+--            n = the same call claims for this slot, and that claim renews the heartbeat, x = arguments 10 to 17 follow,
+--            o = an order follows
 local SETTLEMENT_KEYS, SHORT_ARGS, LONG_ARGS = 3, 9, 8
 local ATTEMPTS_KEPT = 20
+
+-- The order that follows a settlement, if there is one.
+local function read_order(job, flags)
+  if string.find(flags, 'o', 1, true) then
+    own_keys, own_args = own_keys + 1, own_args + 1
+    job.orders, job.order = KEYS[own_keys], ARGV[own_args]
+  end
+  return job
+end
 
 -- The next settlement; own_keys and own_args move on.
 local function next_settlement()
@@ -22,13 +32,13 @@ local function next_settlement()
     attempt = ARGV[a + 8], event = ARGV[a + 9], is_claiming = string.find(flags, 'n', 1, true),
     error = '', kind = '', mistaken_id = '', path = '',
   }
-  if not string.find(flags, 'x', 1, true) then return job end
+  if not string.find(flags, 'x', 1, true) then return read_order(job, flags) end
   own_args = own_args + LONG_ARGS
   job.died, job.superseded = string.find(flags, 'd', 1, true), string.find(flags, 's', 1, true)
   job.has_no_id, job.refused = string.find(flags, 'u', 1, true), string.find(flags, 'r', 1, true)
   job.next_raw, job.error, job.kind, job.delay = ARGV[a + 10], ARGV[a + 11], ARGV[a + 12], tonumber(ARGV[a + 13])
   job.mistaken_id, job.path, job.signature, job.device = ARGV[a + 14], ARGV[a + 15], ARGV[a + 16], ARGV[a + 17]
-  return job
+  return read_order(job, flags)
 end
 
 local function read_record(job)
@@ -100,14 +110,14 @@ end
 local function defer_to_scheduled(job)
   local due = prepare_scheduled(job)
   end_claim(job)
-  redis.call('HSET', job.record, 'state', 'retrying', 'due', due, 'deferred', job.error)
+  redis.call('HSET', job.record, 'state', 'retrying', 'due', due, 'since', NOW, 'deferred', job.error)
   redis.call('HINCRBY', job.record, 'deferred_count', 1)
   add_to_scheduled(job, due)
 end
 
 local function move_to_scheduled(job)
   local due = prepare_scheduled(job)
-  end_attempt(job, 'retrying', 'due', due)
+  end_attempt(job, 'retrying', 'due', due, 'since', NOW)
   add_to_scheduled(job, due)
   if not job.died then count('retried') end
   count_failure(job)
@@ -181,9 +191,13 @@ local function require_end_of_claims(held_jobs)
   if #held_jobs == 0 then return end
   require_permission(held_jobs[1].processing, 'LREM')
   require_permission(held_jobs[1].heartbeat, 'SET')
-  local heartbeats = {}
+  local heartbeats, has_orders = {}, false
   for _, job in ipairs(held_jobs) do
     if not job.is_claiming then heartbeats[#heartbeats + 1] = job.heartbeat end
+    if job.orders and not has_orders then
+      has_orders = true
+      require_access(job.orders, 'hash', 'HSET')
+    end
   end
   require_strings(heartbeats)
 end
@@ -220,6 +234,9 @@ local function settle(move, finish)
   if #held_jobs == 0 then return answers end
   for _, job in ipairs(held_jobs) do
     move(job)
+    if job.orders then
+      redis.call('HSET', job.orders, job.id, NOW .. ' ' .. job.slot .. '\n' .. job.order)
+    end
     add_event(job.event)
   end
   if finish then finish() end

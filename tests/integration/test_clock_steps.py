@@ -1,0 +1,72 @@
+"""After a step of the broker's clock back, jobs that wait for a delay run on the real program, on both brokers."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from fileq.brokers.sqlite import open_sqlite
+from fileq.core.job import State
+from fileq.testing.conformance.builders import an_entry, claim_one, deferred, enqueue, failed, ids_in, record_of, settle
+from fileq.testing.conformance.harness import config_of
+from tests.support.sqlite_store import change_one_row
+from tests.support.worker_setup import WorkerSetup
+
+HOUR_MS = 3_600_000
+ANY_FILE = '[{match: "**/*", use: "fileq.handlers:checksum"}]'
+
+
+def scheduled_ahead(setup: WorkerSetup, id: str, by_ms: int = HOUR_MS) -> None:
+    """Writes what the broker would have, had its clock been ahead when this job was scheduled."""
+    raw = record_of(setup, id).raw
+    if setup.broker.kind == "redis":
+        client = setup.server_client()
+        client.zincrby("jobqueue:scheduled", by_ms, raw)
+        for field in ("due", "since"):
+            client.hincrby(f"jobqueue:job:{id}", field, by_ms)
+    else:
+        change_one_row(setup.broker, "UPDATE scheduled SET due_ms = due_ms + ? WHERE raw = ?", by_ms, raw)
+        sql = "UPDATE records SET due_ms = due_ms + ?, since_ms = since_ms + ? WHERE id = ?"
+        change_one_row(setup.broker, sql, by_ms, by_ms, id)
+
+
+def file_jobs(setup: WorkerSetup, *ids: str) -> list[str]:
+    """Enqueues one file job for each id."""
+    for id in ids:
+        (setup.inbox / id).write_text(id)
+        setup.enqueue_file(setup.inbox / id, id)
+    return list(ids)
+
+
+def test_a_worker_that_starts_after_the_step_runs_jobs_that_wait_for_their_delay(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    file_jobs(setup, "failed", "deferred")
+    settle(setup, failed(claim_one(setup), delay_ms=200))
+    settle(setup, deferred(claim_one(setup), delay_ms=200))
+    for id in ("failed", "deferred"):
+        scheduled_ahead(setup, id)
+    enqueue(setup, "at", at_ms=record_of(setup, "failed").due_ms)
+    setup.broker.deregister(["w1"])
+    setup.worker(count=1, handlers=ANY_FILE)
+    setup.wait_for(State.COMPLETED, ["failed", "deferred"])
+    assert ids_in(setup, "scheduled") == ["at"]
+    assert setup.census().drift == 0
+
+
+def test_delays_of_schema_4_stay_after_the_migration(tmp_path: Path) -> None:
+    path = tmp_path / "fileq.db"
+    config = config_of("sqlite", {"sqlite.path": str(path)})
+    with closing(open_sqlite(config)) as broker:
+        broker.enqueue([an_entry("a", delay_ms=60_000)])
+        [before] = broker.records(["a"])
+    with closing(sqlite3.connect(path, isolation_level=None)) as old:
+        old.execute("ALTER TABLE records DROP COLUMN since_ms")
+        old.execute("PRAGMA user_version = 4")
+    with closing(open_sqlite(config)) as broker:
+        assert broker.realign() is None
+        [after] = broker.records(["a"])
+        assert before is not None
+        assert after is not None
+        assert (after.due_ms, after.since_ms, after.state) == (before.due_ms, 0, State.SCHEDULED)
+    assert (tmp_path / "fileq.db.backup-v4").exists()

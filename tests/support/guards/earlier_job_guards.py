@@ -1,0 +1,93 @@
+"""The guards of the order of jobs of one file: a version waits while an earlier one is running."""
+
+from tests.support.guards.guard import Guard, Promise
+from tests.support.guards.redis_guards import LUA
+
+LEDGER, CLAIM = f"{LUA}prelude/ledger.lua", f"{LUA}claim.lua"
+SQLITE, MEMORY = "fileq/brokers/sqlite/", "fileq/brokers/memory/"
+ATTEMPTS, TYPES = "fileq/worker/attempts.py", "fileq/brokers/types.py"
+PUMP = "tests/unit/test_pump_deferrals.py::test_"
+BOTH = "two versions of a file run side by side, and the older one reads the newer bytes"
+
+NAMED = Promise(
+    "A record names the earlier jobs of its file",
+    BOTH,
+    "TestEarlierJob::test_a_record_names_the_earlier_jobs_of_its_file_newest_first",
+)
+BLOCKED = Promise(
+    "A claim says whether an earlier job of its file is running",
+    BOTH,
+    "TestEarlierJob::test_a_claim_is_blocked_while_an_earlier_job_runs",
+)
+BLOCKED_AGAIN = Promise(
+    "A job that its slot holds already is blocked too",
+    "after a lost reply two versions of a file run side by side",
+    "TestEarlierJob::test_a_job_that_its_slot_holds_already_is_blocked_too",
+)
+ONLY_RUNNING = Promise(
+    "Only a running job blocks a later one",
+    "a file whose first version is dead is never processed again",
+    "TestEarlierJob::test_an_earlier_job_that_does_not_run_blocks_nothing",
+)
+NOT_ITSELF = Promise(
+    "A job never waits for itself",
+    "a job whose id is used again waits for ever",
+    "TestEarlierJob::test_a_job_never_names_itself",
+)
+
+EARLIER_JOB_GUARDS = (
+    NAMED.on("redis", f"{LUA}enqueue.lua", "    if after then redis.call('HSET', record, 'after', after) end\n", ""),
+    NAMED.on(
+        "sqlite",
+        f"{SQLITE}queues.py",
+        "            record.jobs_before = earlier.jobs_before(job.id)\n",
+        "            pass\n",
+    ),
+    NAMED.on(
+        "memory",
+        f"{MEMORY}queues.py",
+        "                record.after = known.jobs_before(entry.job.id)\n",
+        "                pass\n",
+    ),
+    BLOCKED.on("redis", CLAIM, "NOW, was and was[3] and is_blocked(was[3]) or 0 }", "NOW, 0 }"),
+    BLOCKED.on("sqlite", f"{SQLITE}queues.py", "work.now_ms, is_blocked=is_blocked(work, record))", "work.now_ms)"),
+    BLOCKED.on("memory", f"{MEMORY}store.py", "replace(claim, is_blocked=is_blocked)", "replace(claim)"),
+    BLOCKED_AGAIN.on("redis", CLAIM, "was[2] or '0', is_blocked(was[3]) }", "was[2] or '0', 0 }"),
+    BLOCKED_AGAIN.on("redis", f"{LUA}renew.lua", "was[2] or '0', is_blocked(was[3]) }", "was[2] or '0', 0 }"),
+    BLOCKED_AGAIN.on(
+        "sqlite", f"{SQLITE}queues.py", "is_blocked=is_blocked(work, work.record(claim.id)))", "is_blocked=False)"
+    ),
+    ONLY_RUNNING.on("redis", LEDGER, "'state')[1] == 'running' then", "'state')[1] then"),
+    ONLY_RUNNING.on(
+        "sqlite", f"{SQLITE}unit_of_work.py", "any(other.state == State.RUNNING for other in", "any(True for other in"
+    ),
+    ONLY_RUNNING.on("memory", f"{MEMORY}store.py", "is not None and record.state is State.RUNNING\n", "is not None\n"),
+    NOT_ITSELF.on("redis", LEDGER, "= {}, { [in_one_line(id)] = true }\n", "= {}, {}\n"),
+    NOT_ITSELF.on(
+        "sqlite", TYPES, " for _, job_id in self.versions if job_id != id))", " for _, job_id in self.versions))"
+    ),
+    Guard(
+        "A job waits while an earlier job of its file is running",
+        BOTH,
+        ATTEMPTS,
+        "        if claim.is_blocked:\n",
+        "        if False:\n",
+        PUMP + "a_job_waits_while_an_earlier_job_of_its_file_runs",
+    ),
+    Guard(
+        "A job that waits for an earlier one does not become the probe of a breaker",
+        "the breaker waits for a probe that does not run",
+        ATTEMPTS,
+        "        if claim.is_blocked:\n",
+        "        if claim.is_blocked and self._breakers.admits(task.route, claim.key):\n",
+        PUMP + "a_job_that_waits_for_an_earlier_one_is_no_probe_of_a_breaker",
+    ),
+    Guard(
+        "Each job that waits for an earlier one is reported once",
+        "the log has a line for each second that a job waits",
+        "fileq/worker/deferrals.py",
+        "                return not was_waiting\n",
+        "                return True\n",
+        PUMP + "each_job_that_waits_for_an_earlier_one_is_logged_once",
+    ),
+)
