@@ -76,7 +76,8 @@ class Broker(FileOrders, Protocol):
         nothing. It also renews the slot's heartbeat. Its order is kept in the same step (file_orders.py). A claim takes
         the front of the first queue, in claim order, that is not paused. A slot that is not registered gets nothing and
         is in `gone`. A claim `is_blocked` while a job that its record names in `after` is running: the caller must
-        defer it. The same holds for claims of renew().
+        defer it. The same holds for claims of renew(). Bytes over MAX_DECODED_BYTES are a claim without a job, or the
+        broker buries them in the same step and names them in `buried`.
 
         Atomicity: each settlement as a whole (job, record, ledger, counters), and each claim as a whole (job, record,
         heartbeat, counters). No other call can see a job in two places or in none.

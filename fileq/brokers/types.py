@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from fileq.core.claim import Claim
+from fileq.core.claim import Buried, Claim
 from fileq.core.errors import BrokerError
 from fileq.core.job import Job, State, Version, check_size
 from fileq.core.settlement import SettleResult
@@ -70,6 +70,7 @@ class TurnReply(Struct, frozen=True):
     claims: tuple[Claim, ...] = ()
     gone: tuple[str, ...] = ()  # slots of the call that are not registered
     paused: frozenset[str] = frozenset()  # queues whose jobs are not claimed
+    buried: tuple[Buried, ...] = ()  # if there are any, the slots without a claim should claim again at once
 
 
 class AdmitRequest(Struct, frozen=True):

@@ -36,3 +36,12 @@ class Claim(Struct, frozen=True):
     @property
     def id(self) -> str:
         return self.job.id if self.job is not None else raw_id(self.raw)
+
+
+class Buried(Struct, frozen=True):
+    """Bytes that a broker buried instead of giving them to the slot: they are too long to be decoded."""
+
+    id: str
+    slot: str
+    queue: str
+    error: str

@@ -14,7 +14,7 @@ from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
 
-from fileq.core.claim import Claim
+from fileq.core.claim import Buried, Claim
 from fileq.core.job import Job, parse_time
 from fileq.core.settlement import Settlement, Verb
 
@@ -265,6 +265,12 @@ def settled(settlement: Settlement) -> AttemptEnded | JobDeferred:
     if kind is JobRecovered:
         return JobRecovered(*common, s.delay_ms if s.verb is Verb.RETRY else None)
     return kind(*common)
+
+
+def buried_unread(buried: Buried) -> tuple[JobClaimed, JobDead]:
+    """The events of bytes that the broker buried when a slot was to claim them."""
+    common = (buried.id, None, None, "", "", buried.queue, buried.slot)
+    return JobClaimed(*common, None, None), JobDead(*common, 0, buried.error)
 
 
 def reaped(settlement: Settlement) -> JobDead | JobRecovered:

@@ -16,7 +16,7 @@ from fileq.brokers.protocol import Broker
 from fileq.brokers.types import TurnReply
 from fileq.config import Config
 from fileq.core.errors import BrokerError
-from fileq.core.events import Emit, fenced, ignore, settled
+from fileq.core.events import Emit, buried_unread, fenced, ignore, settled
 from fileq.core.settlement import SettleResult, Verb
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
@@ -194,9 +194,12 @@ class Pump:
             if (slot := self._slots.by_id.get(id)) is not None:
                 self._heartbeats.replace(slot)
         self.paused = reply.paused
-        self.is_underfilled = len(reply.claims) < len(call.claiming)
+        for found in reply.buried:
+            for event in buried_unread(found):
+                self._emit(event)
+        self.is_underfilled = len(reply.claims) < len(call.claiming) and not reply.buried
         self._run_limited()
-        return len(reply.claims)
+        return len(reply.claims) + len(reply.buried)
 
     def _run_limited(self) -> None:
         """Runs the claimed jobs of limited routes, or defers them. One round trip if a limit is shared by all workers.

@@ -45,7 +45,7 @@ from fileq.brokers.types import (
     check_queues,
     check_sizes,
 )
-from fileq.core.claim import Claim
+from fileq.core.claim import Buried, Claim
 from fileq.core.job import Version, encode
 from fileq.core.settlement import Settlement, SettleResult, Verb
 
@@ -166,10 +166,14 @@ class RedisQueues:
                 settled[i] = _SETTLE_RESULTS[word]
         if not wanted:
             return TurnReply(tuple(settled))
-        paused, gone, rows, claims_after = checked(answers[-1])
+        paused, gone, rows, claims_after, buried_rows = checked(answers[-1])
         claims = tuple(self._as_claim(row) for row in rows)
         paused_queues = frozenset(store.queues[number - 1] for number in paused)
-        reply = TurnReply(tuple(settled), claims, tuple(slot.decode() for slot in gone), paused_queues)
+        buried = tuple(
+            Buried(id.decode(), slot.decode(), store.queues[number - 1], error.decode())
+            for slot, number, id, error in buried_rows
+        )
+        reply = TurnReply(tuple(settled), claims, tuple(slot.decode() for slot in gone), paused_queues, buried)
         store.order.claims -= wanted - (claims_after - start)
         return reply
 

@@ -21,6 +21,7 @@ from fileq.testing.conformance.builders import (
     raws_in,
     reap_all,
     record_of,
+    register,
     settle,
     subscribed,
     with_readable_id,
@@ -65,12 +66,23 @@ def test_a_job_that_is_too_long_is_buried_without_being_decoded(harness: Harness
     raw = (start + "x" * MAX_DECODED_BYTES + '",' + rest).encode()
     harness.push_raw("low", raw)
     harness.push_raw("low", encode(a_job("b")))
-    claim = claim_one(harness)
-    assert (claim.job, claim.raw == raw) == (None, True)
-    assert f"it has {len(raw)} bytes" in claim.defect
-    assert settle(harness, burial(claim, error=claim.defect, kind="Undecodable")) is SettleResult.DONE
+    register(harness, "w1")
+    reply = harness.broker.settle_and_claim([], ["w1"])
+    [claim] = reply.claims
+    if not reply.buried:  # this broker leaves the burial to the slot
+        assert (claim.job, claim.raw == raw) == (None, True)
+        buried = burial(claim, error=claim.defect, kind="Undecodable", refused=True)
+        assert settle(harness, buried) is SettleResult.DONE
+        claim = claim_one(harness)
+    assert claim.id == "b"
     assert raws_in(harness, "dead_letter") == [raw]
-    assert claim_one(harness).id == "b"
+    record = record_of(harness, raw_id(raw))
+    assert (record.state, record.raw == raw, record.queue, record.slot) == (State.DEAD, True, "low", "w1")
+    assert f"it has {len(raw)} bytes; at most {MAX_DECODED_BYTES} are decoded" in record.error
+    assert [(attempt.outcome, attempt.error) for attempt in record.attempts] == [("refused", record.error)]
+    assert harness.broker.records(["a"]) == [None]
+    counters = {name: counter(harness, name) for name in ("adopted", "consumed", "dead", "failed", "error:Undecodable")}
+    assert counters == {"adopted": 2, "consumed": 2, "dead": 1, "failed": 0, "error:Undecodable": 1}
     assert drift(harness) == 0
 
 

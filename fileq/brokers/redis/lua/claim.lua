@@ -1,5 +1,6 @@
 -- Claim a job for each free slot: move, heartbeat and record in one step. A slot that holds a job already gets that one
--- again; a slot that is not registered gets nothing.
+-- again; a slot that is not registered gets nothing. Bytes that are too long to be decoded are buried here: no slot gets
+-- them.
 --
 -- Part of settle_and_claim.
 -- own KEYS   of each slot: processing list, heartbeat
@@ -8,10 +9,10 @@
 -- returns    numbers of the paused queues; slots that are not registered; six values for each claim: slot, queue
 --            number (0 = the slot held the job already, and its record has no queue), raw, id ('' = it has none), start
 --            time, 1 if an earlier job of the same file is running; claims of this process so far (a job given again
---            does not count)
+--            does not count); slot, queue number, id and error of what was buried
 local claims_made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
 local total = own_size
-local paused, is_paused, gone, claims = {}, {}, {}, {}
+local paused, is_paused, gone, claims, buried = {}, {}, {}, {}, {}
 
 for i = 1, QUEUES do
   require_access(queue_key[i], 'list', 'RPOPLPUSH', 'LRANGE')
@@ -33,14 +34,14 @@ local fronts = {}
 local function front(i)
   if is_paused[i] then return nil end
   local raws = fronts[i]
-  if not raws then
+  if not raws or #buried > #raws then -- after a burial, what was read may be one too few
     raws = redis.call('LRANGE', queue_key[i], int_text(-total), '-1')
     fronts[i] = raws
   end
   return raws[#raws]
 end
 
-local function next_job()
+local function next_front()
   local first = first_queue()
   local raw = front(first)
   if raw then return first, raw end
@@ -49,6 +50,17 @@ local function next_job()
     if raw then return i, raw end
   end
   return nil
+end
+
+-- The next job for this slot. A burial takes time in proportion to the bytes, so a call makes at most one. If more such
+-- bytes follow, the slots get nothing, and the caller claims again at once.
+local function next_job(slot)
+  local number, raw = next_front()
+  if not number or #raw <= MAX_DECODED_BYTES then return number, raw end
+  if #buried > 0 then return nil end
+  buried[1] = bury_front(slot, number, raw)
+  table.remove(fronts[number])
+  return next_job(slot)
 end
 
 -- The fields of a job that fileq wrote, in one match from the first byte. Other jobs need a search.
@@ -156,7 +168,7 @@ local function serve(i)
     claims[#claims + 1] = held_row(slot, raw)
     return
   end
-  local number, front_raw = next_job()
+  local number, front_raw = next_job(slot)
   if not number then
     -- The settlement of this slot did not renew the heartbeat, so this does. Without a settlement, a claim that finds
     -- no job must not renew a lease that has expired.
@@ -177,4 +189,4 @@ for i = 1, total do
 end
 -- Jobs claimed before one that can't be claimed must reach their slots. The next call meets that job first.
 if failure and #claims == 0 then error(failure) end
-return { paused, gone, claims, claims_made }
+return { paused, gone, claims, claims_made, buried }

@@ -147,6 +147,28 @@ local function move_to_dead(job)
   count_failure(job)
 end
 
+-- Bury the front of a queue, which is too long to be decoded, for a slot that would have claimed it: the same changes as
+-- those of a claim and a burial. The bytes never reach the slot. Returns slot, queue number, id and error.
+local function bury_front(slot, number, raw)
+  local id = 'raw-' .. redis.sha1hex(raw)
+  local problem = string.format('not a job: it has %d bytes; at most %d are decoded', #raw, MAX_DECODED_BYTES)
+  local job = {
+    record = RECORDS .. id, slot = slot, raw = raw, next_raw = raw, queue = number, refused = true, error = problem,
+    kind = 'Undecodable', mistaken_id = '', attempt = '"worker":"' .. slot .. '","outcome":"refused","error":"' .. problem .. '"',
+  }
+  require_access(DEAD, 'list', 'RPOPLPUSH')
+  read_before_move(job)
+  end_attempt(job, 'dead', 'ended', NOW)
+  redis.call('PERSIST', job.record)
+  redis.call('RPOPLPUSH', queue_key[number], DEAD)
+  for _, name in ipairs({ 'adopted', 'consumed', 'dead' }) do count(name) end
+  count_failure(job)
+  add_event('{"event":"job:dead","job_id":"' .. id .. '","type":null,"priority":"' .. queue_name[number]
+    .. '","worker_id":"' .. slot .. '","duration_ms":0,"error":"' .. problem
+    .. '","retry_count":0,"filepath":"","at":0}')
+  return { slot, number, id, problem }
+end
+
 local function move_to_front(job)
   if job.has_no_id then
     push_without_record(job.next_raw, job.queue, 'RPUSH')

@@ -1,0 +1,86 @@
+"""Jobs of other programs that are too long to be decoded. On Redis the claim buries them: they reach no worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from redis import Redis
+
+from fileq.core.errors import BrokerError
+from fileq.core.job import encode, raw_id
+from fileq.testing.conformance.builders import a_job, claims_of, counter, drift, foreign, names, register
+from tests.support.command_line import CommandLine
+from tests.support.redis_store import Store
+
+QUEUE, DEAD = "jobqueue:low_priority", "jobqueue:dead_letter"
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def store(redis_server) -> Iterator[Store]:
+    with Store(redis_server) as store:
+        yield store
+
+
+def too_long(id: str) -> bytes:
+    return foreign(id, filepath="", type="note", payload="x" * (20 * MEGABYTE))
+
+
+def bytes_sent(client: Redis) -> int:
+    return int(client.info("stats")["total_net_output_bytes"])
+
+
+def test_the_claim_buries_it_and_gives_the_slot_the_next_job(store: Store) -> None:
+    raw = too_long("long")
+    store.client.lpush(QUEUE, raw, encode(a_job("b")))
+    register(store, "w1")
+    before = bytes_sent(store.client)
+    reply = store.broker.settle_and_claim([], ["w1"])
+    assert [claim.id for claim in reply.claims] == ["b"]
+    assert [(found.id, found.slot, found.queue) for found in reply.buried] == [(raw_id(raw), "w1", "low")]
+    assert bytes_sent(store.client) - before < MEGABYTE
+    processing, heartbeat = store.keys.of_slot("w1")
+    assert (store.client.lrange(processing, 0, -1), store.client.strlen(heartbeat) < MEGABYTE) == (
+        [reply.claims[0].raw],
+        True,
+    )
+    assert store.client.lrange(DEAD, 0, -1) == [raw]
+    assert drift(store) == 0
+
+
+def test_one_call_buries_one_and_the_next_calls_the_others(store: Store) -> None:
+    store.client.lpush(QUEUE, too_long("1"), too_long("2"), encode(a_job("b")), encode(a_job("c")))
+    slots = names(2, "w")
+    first = claims_of(store, *slots)
+    assert (first, store.client.llen(DEAD)) == ([], 1)
+    second = store.broker.settle_and_claim([], slots)
+    assert ([claim.id for claim in second.claims], len(second.buried)) == (["b", "c"], 1)
+    assert (store.client.llen(DEAD), counter(store, "dead"), drift(store)) == (2, 2, 0)
+
+
+def test_it_stays_in_its_queue_while_the_dead_letter_list_is_something_else(store: Store) -> None:
+    raw = too_long("long")
+    store.client.lpush(QUEUE, raw)
+    store.client.set(DEAD, "of another program")
+    register(store, "w1")
+    with pytest.raises(BrokerError, match="WRONGTYPE"):
+        store.broker.settle_and_claim([], ["w1"])
+    assert store.client.lrange(QUEUE, 0, -1) == [raw]
+    assert not store.client.exists(store.keys.records + raw_id(raw))
+    store.client.delete(DEAD)
+    assert len(store.broker.settle_and_claim([], ["w1"]).buried) == 1
+    assert drift(store) == 0
+
+
+def test_the_commands_for_dead_jobs_take_it(shell: CommandLine) -> None:
+    raw = too_long("long")
+    shell.push("low", raw)
+    assert "dead 1" in shell.run("worker", "--once", code=3)
+    [dead] = shell.json("dlq", "list")["jobs"]
+    assert (dead["id"], f"it has {len(raw)} bytes" in dead["error"]) == (raw_id(raw), True)
+    assert "at most" in shell.run("show", raw_id(raw))
+    shell.run("admin", "fsck")
+    shell.run("admin", "purge-dlq", "--yes")
+    shell.run("admin", "fsck")
+    assert (shell.broker.census().dead, drift(shell)) == (0, 0)
