@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from fileq.brokers.types import Revival
+from fileq.core.claim import Claim
 from fileq.core.job import State, encode
-from fileq.core.settlement import Verb, complete
+from fileq.core.settlement import Settlement, Verb, bury, complete
 from fileq.testing.conformance.builders import (
     EVERY_SETTLEMENT,
     a_job,
@@ -163,7 +164,12 @@ def drained(store: Store) -> None:
     for _ in range(4):
         store.broker.promote()
         for claim in claims_of(store, "w2"):
-            settle(store, complete(claim))
+            settle(store, complete(claim) if claim.job is not None else buried(claim))
+
+
+def buried(claim: Claim) -> Settlement:
+    """What a worker does with bytes that are not a job, such as the mark of an element that was about to be removed."""
+    return bury(claim, claim.raw, error=claim.defect, kind="Undecodable", refused=True)
 
 
 def assert_nothing_is_lost(store: Store, shown: object) -> None:
