@@ -24,6 +24,8 @@ run: $(STAMP)  ## set up, then process the files dropped into ./data
 # More processes than cores: the integration tests mostly wait. `make test PYTEST_ARGS='-n 0'` uses none.
 TEST_PROCESSES ?= 4
 TEST_PYTHON = $(BIN)/python -X dev -W error
+# Development mode without its debug hooks in the memory allocator, which make every test slower.
+test: export PYTHONMALLOC = default
 PYTEST = $(TEST_PYTHON) -m pytest --dist loadscope --no-loadscope-reorder --tx '$(TEST_PROCESSES)*popen//python=$(TEST_PYTHON)'
 
 test: $(TOOLS)  ## all tests with coverage, warnings as errors

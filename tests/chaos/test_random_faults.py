@@ -17,7 +17,7 @@ from tests.support.random_faults import RandomFaults, run_with_faults
 from tests.support.worker_setup import WorkerSetup
 
 __all__ = ["running_scenarios"]
-CHAOS_S = float(os.environ.get("CHAOS_S", "8"))
+CHAOS_S = float(os.environ.get("CHAOS_S", "5"))
 LONGEST_S = CHAOS_S + 400  # longer than all waits together, so that a failure prints its seed
 pytestmark = pytest.mark.timeout(LONGEST_S + 20)
 

@@ -10,7 +10,7 @@ from fileq.core.job import State
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup, on_files
 
-ROOTS, NAMES, PROCESSES, SLOTS = 100, 8, 3, 4
+ROOTS, NAMES, PROCESSES, SLOTS = 50, 8, 3, 4
 
 
 def contents_of(directory: Path) -> list[str]:
