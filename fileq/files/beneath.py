@@ -1,8 +1,8 @@
 """Opens a file that must lie below one of several roots: no link leads out of them, at no moment.
 
 A check of the path before the opening could be raced: another program replaces the file, or a directory above it, by a
-link in between. Here the kernel follows the path once. The result is a descriptor, and a descriptor keeps its file
-whatever happens to the path afterwards.
+link in between. Here the kernel follows the path once. The result is a descriptor, which refers to the same file even
+if the path is renamed or replaced afterwards.
 
 Links that stay below the roots are followed:
 1. The path is opened below its root, in one call (openat2). This follows relative links that stay below the root.

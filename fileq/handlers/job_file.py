@@ -1,6 +1,6 @@
 """The file of one attempt, held open: what a handler opens through it is the file that was checked.
 
-The descriptor keeps the file, whatever happens to its name meanwhile. It is closed when the attempt has ended; the
+The descriptor refers to that file even if its name is renamed or replaced. It is closed when the attempt has ended; the
 kernel closes it when the process ends.
 """
 
