@@ -164,7 +164,9 @@ def test_who_loses_patience_with_the_collector_is_told_what_was_enqueued(setup: 
             wait_until(lambda: setup.broker.records(["x"])[0])
             let_time_pass(0.4)  # now it waits for the collector
             it.signal(signal.SIGINT)
-            assert (it.wait(), it.text().splitlines()[:1]) in ((130, ["x"]), (0, ["x"]))
+            # 0 if the collector's time was up before the signal came; then a line about the spans is there too.
+            assert it.wait() in (130, 0)
+            assert "x" in it.text().splitlines()
 
 
 def assert_enqueued_without_spans(setup: WorkerSetup, address: str) -> None:
