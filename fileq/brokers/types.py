@@ -216,6 +216,7 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
     error: str = ""
     traceback: str = ""
     output: str = ""  # the end of what the handler printed, if the attempt failed
+    duration_ms: int | None = None  # as the worker measured it; None if nothing ran, or if a reaper ended the attempt
 
 
 class Record(Struct, frozen=True):

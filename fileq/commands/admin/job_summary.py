@@ -151,12 +151,20 @@ def attempts_of(record: Record) -> tuple[AttemptSummary, ...]:
     return tuple(_attempt(n, attempt) for n, attempt in enumerate(record.attempts, first))
 
 
+def _duration_s(attempt: Attempt) -> float:
+    """As the worker measured and logged it. A reaper, or a worker of an earlier version, left no duration. Then it is
+    from the claim to the settlement, by the broker's clock."""
+    if attempt.duration_ms is not None:
+        return attempt.duration_ms / 1000
+    return max(0, attempt.ended_ms - attempt.started_ms) / 1000 if attempt.started_ms else 0.0
+
+
 def _attempt(number: int, attempt: Attempt) -> AttemptSummary:
     return AttemptSummary(
         number=number,
         started=stamp(attempt.started_ms),
         ended=stamp(attempt.ended_ms),
-        duration_s=max(0, attempt.ended_ms - attempt.started_ms) / 1000 if attempt.started_ms else 0.0,
+        duration_s=_duration_s(attempt),
         worker=attempt.slot,
         outcome=attempt.outcome,
         error=attempt.error,

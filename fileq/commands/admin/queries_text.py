@@ -12,6 +12,7 @@ from fileq.commands.admin.queries import FileTrace, VersionTrace
 from fileq.commands.admin.stats_text import name_of
 from fileq.core.job import parse_time
 from fileq.core.text import printable
+from fileq.core.units import short_duration
 
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
 _CANCELLED_SHOWN = 20  # jobs that the text of `cancel --all` names
@@ -118,17 +119,11 @@ def _block(text: str) -> list[str]:
 def attempt_lines(attempt: AttemptSummary, screen: Screen, *, with_error: bool = True) -> list[str]:
     outcome = screen.paint(attempt.outcome, _OUTCOME_STYLES.get(attempt.outcome, ""))
     started = (attempt.started or "")[:19].replace("T", " ")
-    line = f"  {attempt.number}  {started}Z  {outcome} after {seconds(attempt.duration_s)}"
+    line = f"  {attempt.number}  {started}Z  {outcome} after {short_duration(attempt.duration_s)}"
     lines = [line, screen.paint(f"     on {printable(attempt.worker)}", "dim")]
     if attempt.error and with_error:
         lines.append(f"     {error_lines(attempt.error)[0]}")
     return lines
-
-
-def seconds(duration_s: float) -> str:
-    if duration_s >= 60:
-        return age(duration_s)
-    return f"{duration_s:.1f}s" if duration_s >= 1 else f"{duration_s * 1000:.0f}ms"
 
 
 def error_lines(error: str) -> list[str]:
