@@ -76,6 +76,7 @@ JOB_FIELDS = (
     ("deferred_count", "number: how often the job was deferred"),
     ("moved_to", "string: where worker.after moved the file after the job had ended; empty if it did not"),
     ("output", "string: the end of what the last attempt of a dead job printed; empty if nothing"),
+    ("moved_from", "string: first path of a file that was moved before the job was put back; empty if it was not"),
 )
 HISTORY_FIELDS = (
     ("job", "object: as in `fileq admin list --json`"),
@@ -87,6 +88,7 @@ HISTORY_FIELDS = (
     ("result", "the result that the handler returned, or null"),
     ("attempts[]", "number, started, ended, duration_s, worker, outcome, error, traceback, output (empty if none)"),
     ("attempts_forgotten", "number: how many of the first attempts are no longer recorded"),
+    ("waits_for[]", "string: what keeps a waiting job from running, such as a paused queue; empty if nothing does"),
 )
 TRACE_FIELDS = (
     ("filepath", "string: the absolute path, escaped where it is not UTF-8"),

@@ -60,17 +60,18 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
     facts: list[tuple[str, str | Cell]] = [
         ("id", Cell(printable(job.id), "bold")),
         ("state", state),
+        *(("waits" if i == 0 else "", line) for i, line in enumerate(_waits(history, at_ms))),
         ("file", printable(job.filepath)),
-        ("moved to", printable(job.moved_to)),
+        ("came from", printable(job.moved_from)),
+        ("moved to", moved_to_of(job)),
         ("type", printable(job.type or "")),
         ("size", plural(job.filesize, "byte") if job.filepath or not job.is_job else ""),
         ("version", printable(history.signature or "")),
         ("queue", printable(job.queue)),
-        ("retries", str(job.retries) if job.is_job else ""),
+        ("failed attempts", _failures(history)),
         ("recoveries", str(job.recoveries) if job.recoveries else ""),
         ("created", _when(job.created, at_ms)),
-        ("due", _when(job.due, at_ms) if job.state in ("scheduled", "retrying") else ""),
-        ("deferred", _deferral(job)),
+        ("deferred", plural(job.deferred_count, "time") if job.deferred_count else ""),
         ("started", _when(job.started, at_ms) if job.state == "running" else ""),
         ("worker", printable(job.worker) if job.state == "running" else ""),
         ("ended", _when(job.ended, at_ms) if job.state in ("completed", "dead", "cancelled") else ""),
@@ -85,9 +86,25 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
     return [*lines, *_attempts(history, screen)]
 
 
-def _deferral(job: JobSummary) -> str:
-    times = plural(job.deferred_count, "time") if job.deferred_count else ""
-    return f"{times}: {printable(job.deferred)}" if job.deferred else times
+def _waits(history: JobHistory, at_ms: int) -> list[str]:
+    """Until when a job waits and why, and what else keeps it from running."""
+    job, lines = history.job, []
+    if job.state in ("scheduled", "retrying"):
+        why = "its last attempt failed" if job.state == "retrying" else "it was enqueued for that time"
+        lines.append(f"until {_when(job.due, at_ms)}: {printable(job.deferred) or why}")
+    return [*lines, *history.waits_for]
+
+
+def moved_to_of(job: JobSummary) -> str:
+    """ "" for a job that was put back after its file had been moved: it is for the file where it is now."""
+    return printable(job.moved_to) if job.moved_to != job.filepath else ""
+
+
+def _failures(history: JobHistory) -> str:
+    """Of this life of the job; its history below has the attempts of all."""
+    count = history.job.retries
+    is_put_back = sum(attempt.outcome == "failed" for attempt in history.attempts) > count
+    return f"{count}{', since it was put back' if is_put_back else ''}" if count or is_put_back else ""
 
 
 def _state_cell(job: JobSummary) -> Cell:
@@ -185,8 +202,9 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int
     lines.append(f"  now {state}{ended}{due}{on}")
     if job.state == "dead":
         lines.append(f"  'fileq show {printable(job.id)}' has the traceback and what the handler printed")
-    if job.moved_to:
-        lines.append(f"  moved to {printable(job.moved_to)}")
+    lines += [f"  waits: {obstacle}" for obstacle in version.job.waits_for]
+    if moved_to := moved_to_of(job):
+        lines.append(f"  moved to {moved_to}")
     return lines
 
 
