@@ -72,13 +72,17 @@ class WorkerProcess(Struct, frozen=True):
 
 
 class Throughput(Struct, frozen=True):
-    """How many jobs were produced, completed, … within `seconds`."""
+    """How many jobs were produced, completed, … within `seconds`.
+
+    `failed` counts attempts. `refused` counts jobs that died without one: not a job, no handler, a vanished file. The
+    errors by kind are those of both."""
 
     seconds: float
     produced: int
     completed: int
     failed: int
     dead: int
+    refused: int = 0
 
     def per_second(self, name: str) -> float:
         count: int = getattr(self, name)
@@ -143,7 +147,14 @@ class RecentTotals:
         if at_ms <= first_ms:
             return None
         counts = {name: max(0, totals.get(name, 0) - first.get(name, 0)) for name in _RATES}
-        return Throughput((at_ms - first_ms) / 1000, **counts)
+        refused = max(0, _refused(totals) - _refused(first))
+        return Throughput((at_ms - first_ms) / 1000, **counts, refused=refused)
+
+
+def _refused(counters: Mapping[str, int]) -> int:
+    """The errors that are no failed attempt. Every failed attempt has one kind of error, and so has a refused job."""
+    errors = sum(count for name, count in counters.items() if name.startswith(_ERROR))
+    return max(0, errors - counters.get("failed", 0))
 
 
 def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
@@ -197,7 +208,7 @@ def _throughputs(overview: Overview) -> tuple[Throughput, Throughput]:
 
     def throughput(which: int, seconds: float) -> Throughput:
         counters = overview.hours.get(which, {})
-        return Throughput(seconds, **{name: counters.get(name, 0) for name in _RATES})
+        return Throughput(seconds, **{name: counters.get(name, 0) for name in _RATES}, refused=_refused(counters))
 
     return throughput(hour, max(1, now_ms - hour * HOUR_MS) / 1000), throughput(hour - 1, HOUR_MS / 1000)
 
