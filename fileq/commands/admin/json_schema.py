@@ -26,6 +26,7 @@ STATS_FIELDS = (
     ),
     ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
     ("workers[].limits", "list of strings: limits of routes for which jobs wait"),
+    ("workers[].is_finishing", "boolean: the worker before a reload, which finishes its jobs and claims nothing"),
     ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null)"),
     (
@@ -52,6 +53,7 @@ WORKERS_FIELDS = (
     ),
     ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
     ("workers[].limits", "list of strings: limits of routes for which jobs wait"),
+    ("workers[].is_finishing", "boolean: the worker before a reload, which finishes its jobs and claims nothing"),
     ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
     ("slots, busy", "number: in all processes"),

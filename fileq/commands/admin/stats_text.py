@@ -144,12 +144,13 @@ def process_table(workers: tuple[WorkerProcess, ...], screen: Screen, at: str) -
     rows: list[tuple[str | Cell, ...]] = [("worker", "busy", "breaker", "state", "up", "version")]
     for process in workers:
         is_ok = process.is_alive
+        alive = "finishing" if process.is_finishing else "alive"
         rows.append(
             (
                 Cell(f"{printable(process.host)} {process.pid}", "bold"),
                 f"{process.busy} of {process.slots}",
                 Cell(process.breaker, _BREAKERS.get(process.breaker, "")),
-                Cell("alive" if is_ok else "silent", "" if is_ok else "red"),
+                Cell(alive if is_ok else "silent", "" if is_ok else "red"),
                 age(seconds_between(process.started, at)),
                 printable(process.version),
             )
