@@ -43,8 +43,8 @@ class State(enum.StrEnum):
 
     @classmethod
     def from_filter(cls, word: str) -> State:
-        """The state for an operator's word: `processing` means `running`, `failed` means `retrying`."""
-        return cls({"processing": "running", "failed": "retrying"}.get(word, word))
+        """The state for an operator's word. `processing` means `running`; `failed` and `deferred` mean `retrying`."""
+        return cls({"processing": "running", "failed": "retrying", "deferred": "retrying"}.get(word, word))
 
 
 class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -165,7 +165,11 @@ for `dead_letter`, `completed` and `cancelled` the newest. Changes nothing.""",
         description="""\
 Lists jobs in one state, or in all states: running, pending, retrying, scheduled, dead, completed, cancelled. Waiting
 jobs are listed in the order in which they are claimed, ended jobs newest first. `processing` is another name for
-running, `failed` for retrying.""",
+running, `failed` for retrying.
+
+A retrying job that waits without having failed, because of a limit for example, is shown as `deferred`, with the reason
+below the table. --state deferred lists only such jobs. In --json their state is retrying, and `deferred` is the
+reason.""",
         examples=(
             ("fileq list --state failed", "jobs that wait for another attempt"),
             ("fileq list --type thumbnail --limit 5 --json", "five jobs of one type, as JSON"),

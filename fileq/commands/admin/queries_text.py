@@ -16,7 +16,7 @@ from fileq.core.units import short_duration
 
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
 _CANCELLED_SHOWN = 20  # jobs that the text of `cancel --all` names
-STATE_STYLES = {"dead": "red", "retrying": "yellow", "running": "green"}
+STATE_STYLES = {"dead": "red", "retrying": "yellow", "deferred": "yellow", "running": "green"}
 
 
 def ago(text: str | None, at_ms: int) -> str:
@@ -26,15 +26,26 @@ def ago(text: str | None, at_ms: int) -> str:
 
 
 def job_table(jobs: Sequence[JobSummary], screen: Screen, at_ms: int, *, with_state: bool = True) -> list[str]:
-    """One line for each job. A long path is cut on the left, where it matters least."""
+    """One line for each job, and one for each reason why jobs are deferred. A long path is cut on the left, where it
+    matters least."""
     header = ["id", *(["state"] if with_state else []), "age", "file or type"]
     rows: list[list[str | Cell]] = [[*header]]
     short = short_ids([job.id for job in jobs])
+    reasons = list(dict.fromkeys(job.deferred for job in jobs if job.deferred))
+    # A number says which of several reasons it is: a column with the reason would leave no room for the file.
+    labels = {reason: f"deferred {i}" if len(reasons) > 1 else "deferred" for i, reason in enumerate(reasons, 1)}
     for job in jobs:
-        state = [Cell(job.state, STATE_STYLES.get(job.state, ""))] if with_state else []
+        label = labels.get(job.deferred, job.state)
+        state = [Cell(label, STATE_STYLES.get(shown_state(job), ""))] if with_state else []
         name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
         rows.append([printable(short[job.id]), *state, _age_or_due(job, at_ms), name])
-    return table(rows, screen, right=(2,) if with_state else (1,))
+    notes = [f"{labels[reason]}: {printable(reason)}" for reason in reasons if with_state]
+    return [*table(rows, screen, right=(2,) if with_state else (1,)), *notes]
+
+
+def shown_state(job: JobSummary) -> str:
+    """The word for the state in text output: a retrying job that has not failed is `deferred`."""
+    return "deferred" if job.deferred else job.state
 
 
 def _age_or_due(job: JobSummary, at_ms: int) -> str:
@@ -108,7 +119,7 @@ def _failures(history: JobHistory) -> str:
 
 
 def _state_cell(job: JobSummary) -> Cell:
-    return Cell(job.state, STATE_STYLES.get(job.state, ""))
+    return Cell(shown_state(job), STATE_STYLES.get(shown_state(job), ""))
 
 
 def _attempts(history: JobHistory, screen: Screen) -> list[str]:
@@ -195,11 +206,12 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int
     lines.append(f"  enqueued {_when(job.created, at_ms)} in queue {printable(job.queue)}")
     for attempt in version.job.attempts:
         lines += attempt_lines(attempt, screen)
-    state = screen.paint(job.state, STATE_STYLES.get(job.state, ""))
+    state = screen.paint(shown_state(job), STATE_STYLES.get(shown_state(job), ""))
     ended = f" {_when(job.ended, at_ms)}" if job.state in ("completed", "dead", "cancelled") else ""
     due = f", due {_when(job.due, at_ms)}" if job.state in ("scheduled", "retrying") else ""
     on = f" on {printable(job.worker)} since {_when(job.started, at_ms)}" if job.state == "running" else ""
-    lines.append(f"  now {state}{ended}{due}{on}")
+    why = f": {printable(job.deferred)}" if job.deferred else ""
+    lines.append(f"  now {state}{ended}{due}{on}{why}")
     if job.state == "dead":
         lines.append(f"  'fileq show {printable(job.id)}' has the traceback and what the handler printed")
     lines += [f"  waits: {obstacle}" for obstacle in version.job.waits_for]
