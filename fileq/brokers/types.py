@@ -160,6 +160,7 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     lost_roots: tuple[str, ...] = ()  # why the files of some roots cannot be reached
     lease_ms: int = 0  # how long a heartbeat lasts; 0 from a worker that does not say
     limits: tuple[str, ...] = ()  # limits of routes for which jobs wait
+    loaded_ms: int = 0  # when its handlers were loaded, at the start or a reload; 0 from a worker that does not say
 
 
 class WorkerView(Struct, frozen=True):
@@ -216,6 +217,7 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
     error: str = ""
     traceback: str = ""
     output: str = ""  # the end of what the handler printed, if the attempt failed
+    duration_ms: int | None = None  # as the worker measured it; None if nothing ran, or if a reaper ended the attempt
 
 
 class Record(Struct, frozen=True):

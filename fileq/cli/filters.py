@@ -14,7 +14,8 @@ from fileq.core.job import State
 if TYPE_CHECKING:
     from fileq.commands.admin.job_filter import JobFilter
 
-STATES = (*(state.value for state in State), "processing", "failed")
+DEFERRED = "deferred"  # those of the retrying jobs that wait without having failed
+STATES = (*(state.value for state in State), "processing", "failed", DEFERRED)
 
 
 def add_filters(
@@ -59,7 +60,7 @@ def filter_of(options: argparse.Namespace, queues: Sequence[str]) -> JobFilter:
     if options.since is not None and options.until is not None and options.since > options.until:
         raise ConfigError("--since is later than --until, so no job can match; exchange them")
     return JobFilter(
-        state=options.state,
+        state=State.from_filter(options.state) if options.state is not None else None,
         type=options.type,
         match=options.match,
         error=options.error,
@@ -67,6 +68,7 @@ def filter_of(options: argparse.Namespace, queues: Sequence[str]) -> JobFilter:
         until_ms=options.until,
         queue=options.queue,
         limit=options.limit,
+        is_deferred=options.state == DEFERRED,
     )
 
 
@@ -90,8 +92,7 @@ def _has_filters(wanted: JobFilter) -> bool:
     return wanted.has_conditions or wanted.state is not None or wanted.limit is not None
 
 
-def _state(text: str) -> State:
-    try:
-        return State.from_filter(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"is {text!r}; it must be one of {', '.join(STATES)}") from None
+def _state(text: str) -> str:
+    if text not in STATES:
+        raise argparse.ArgumentTypeError(f"is {text!r}; it must be one of {', '.join(STATES)}")
+    return text

@@ -43,8 +43,8 @@ class State(enum.StrEnum):
 
     @classmethod
     def from_filter(cls, word: str) -> State:
-        """The state for an operator's word: `processing` means `running`, `failed` means `retrying`."""
-        return cls({"processing": "running", "failed": "retrying"}.get(word, word))
+        """The state for an operator's word. `processing` means `running`; `failed` and `deferred` mean `retrying`."""
+        return cls({"processing": "running", "failed": "retrying", "deferred": "retrying"}.get(word, word))
 
 
 class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -71,6 +71,7 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     error: str | None = None
     failed_at: str | None = None
     first_error: str | None = None  # of a job that was retried, or put back after its death
+    moved_from: str | None = None  # the first path of a file that worker.after has moved, escaped where it is not UTF-8
     unknown: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name=_UNKNOWN)
 
     @property
@@ -86,9 +87,11 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
         return None if self.payload is UNSET else msgspec.json.decode(self.payload)
 
     def at(self, path: bytes) -> Job:
-        """A copy of this job about the same file at another path."""
+        """A copy of this job about the same file, which was moved to another path."""
+        if path == self.path:
+            return self
         text, b64 = _path_fields(path)
-        return self.but(filepath=text, filepath_b64=b64)
+        return self.but(filepath=text, filepath_b64=b64, moved_from=self.moved_from or self.filepath)
 
     def but(self, **changes: Any) -> Job:
         """A copy of this job with some fields changed."""

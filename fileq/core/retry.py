@@ -79,7 +79,7 @@ def decide(
     policy: Policy,
     *,
     now_ms: int,
-    duration_ms: int = 0,
+    duration_ms: int | None = None,
     leaves: Version | None = None,
     spread_s: float = 0.0,
     chance: Chance = random.uniform,
@@ -98,7 +98,7 @@ def decide(
     policy: Policy,
     *,
     now_ms: int,
-    duration_ms: int = 0,
+    duration_ms: int | None = None,
     leaves: Version | None = None,
     spread_s: float = 0.0,
     chance: Chance = random.uniform,
@@ -142,7 +142,7 @@ def _after_change(
 
 
 def _after_failure(
-    claim: Claim, failed: Failed, policy: Policy, now_ms: int, duration_ms: int, chance: Chance
+    claim: Claim, failed: Failed, policy: Policy, now_ms: int, duration_ms: int | None, chance: Chance
 ) -> Settlement:
     if claim.job is None:
         return _after_refusal(claim, Refused(failed.error, failed.kind), now_ms)
@@ -196,7 +196,7 @@ def _after_refusal(claim: Claim, refused: Refused, now_ms: int) -> Settlement:
 
 
 def _after_death(
-    claim: Claim, died: Died, policy: Policy, now_ms: int, duration_ms: int, spread_s: float, chance: Chance
+    claim: Claim, died: Died, policy: Policy, now_ms: int, duration_ms: int | None, spread_s: float, chance: Chance
 ) -> Settlement:
     error = _as_text(died.cause)
     if claim.job is None:

@@ -17,6 +17,9 @@ from fileq.brokers.types import OpenBreaker, WorkerInfo
 from fileq.core.claim import ClaimKey
 from fileq.worker.slot import Free, Running, Settling, Slot
 
+# A reload makes new slots in the same process, whose start stays the same.
+_PROCESS_STARTED_MS = time.time_ns() // 1_000_000
+
 
 class Slots:
     """`by_id` finds a slot by its id, running() by the key of the claim that it runs. Both are O(1)."""
@@ -24,7 +27,7 @@ class Slots:
     def __init__(self, count: int, queues: tuple[str, ...], *, lease_ms: int = 0) -> None:
         self._queues = queues
         self._lease_ms = lease_ms
-        self._started_ms = time.time_ns() // 1_000_000
+        self._loaded_ms = time.time_ns() // 1_000_000
         self._host = socket.gethostname()
         self._settling: dict[Slot, None] = {}
         slots = (Slot(self._new_id(number), number, self._settling) for number in range(count))
@@ -89,5 +92,6 @@ class Slots:
         limits: tuple[str, ...] = (),
     ) -> WorkerInfo:
         pid = os.getpid()
-        facts = self._host, pid, self._started_ms, __version__, self._queues
-        return WorkerInfo(*facts, breaker, breakers, is_claiming, lost_roots, self._lease_ms, limits)
+        facts = self._host, pid, _PROCESS_STARTED_MS, __version__, self._queues
+        state = breaker, breakers, is_claiming, lost_roots
+        return WorkerInfo(*facts, *state, self._lease_ms, limits, self._loaded_ms)

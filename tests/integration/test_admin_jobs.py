@@ -167,7 +167,31 @@ def test_a_deferred_job_is_shown_with_its_reason(shell: CommandLine) -> None:
     assert (shown["state"], shown["deferred"], shown["deferred_count"]) == ("retrying", "the root /data is missing", 1)
     [listed] = shell.json("list", "--state", "retrying")["jobs"]
     assert (listed["id"], listed["deferred"], listed["deferred_count"]) == ("a", "the root /data is missing", 1)
-    assert "1 time: the root /data is missing" in shell.run("show", "a")
+    assert "the root /data is missing" in shell.run("show", "a")
+
+
+def test_text_calls_a_deferred_job_deferred_and_a_filter_finds_it(shell: CommandLine) -> None:
+    settle(shell, failed(running(shell, "r"), delay_ms=60_000))
+    limit = "the limit of pdf is reached (max_running: 1)"
+    settle(shell, deferred(running(shell, "d1"), reason=limit, delay_ms=60_000))
+    assert ids_of(shell.json("list", "--state", "deferred")) == ["d1"]
+    assert sorted(ids_of(shell.json("list", "--state", "retrying"))) == ["d1", "r"]
+    lines = shell.run("list", "--state", "deferred").splitlines()
+    assert lines[1].split()[:2] == ["d1", "deferred"]
+    assert lines[2:] == [f"deferred: {limit}"]
+    settle(shell, deferred(running(shell, "d2"), reason="the root /data is missing", delay_ms=90_000))
+    lines = shell.run("list").splitlines()
+    assert sorted(line.split()[:3] for line in lines[1:4]) == [
+        ["d1", "deferred", "1"],
+        ["d2", "deferred", "2"],
+        ["r", "retrying", "in"],
+    ]
+    assert lines[4:] == [f"deferred 1: {limit}", "deferred 2: the root /data is missing"]
+    assert "state     deferred\n" in shell.run("show", "d1")
+    assert "'deferred'; the dead-letter queue holds dead jobs only" in shell.fail(
+        "dlq", "list", "--state", "deferred", code=2
+    )
+    assert shell.json("cancel", "--all", "--yes", "--state", "deferred")["count"] == 2
 
 
 def test_a_result_is_shown(shell: CommandLine) -> None:

@@ -29,6 +29,7 @@ from fileq.core.job import rfc3339_ms
 from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import (
     an_entry,
+    burial,
     claims_of,
     completed,
     dead,
@@ -95,6 +96,21 @@ def test_everything_is_counted(shell: CommandLine) -> None:
     assert "/data/run.pdf" in out
     assert "OSError" in out
     assert "paused" in out
+
+
+def test_the_errors_by_kind_add_up_to_the_failed_attempts_and_the_refused_jobs(shell: CommandLine) -> None:
+    settle(shell, failed(running(shell, "r"), kind="OSError", delay_ms=60_000))
+    assert "refused" not in shell.run("stats")
+    settle(shell, burial(running(shell, "no handler"), kind="NoHandler", refused=True))
+    stats = shell.json("stats")
+    this_hour = stats["this_hour"]
+    assert (this_hour["failed"], this_hour["refused"], this_hour["dead"]) == (1, 1, 1)
+    assert sum(error["this_hour"] for error in stats["errors"]) == this_hour["failed"] + this_hour["refused"]
+    rows = {line.split()[0]: line.split()[1] for line in shell.run("stats").splitlines() if line}
+    assert (rows["failed"], rows["refused"], rows["died"]) == ("1", "1", "1")
+    assert "errors by kind, of failed attempts and of refused jobs" in shell.run("stats")
+    narrow = render(gather(shell.broker), Screen(100, 24))
+    assert any(line.startswith("errors this hour (last hour), of failed attempts and of refused") for line in narrow)
 
 
 def test_the_oldest_age_is_that_of_the_next_job(shell: CommandLine) -> None:

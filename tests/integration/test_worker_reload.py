@@ -12,7 +12,7 @@ import pytest
 
 from fileq.core.job import State
 from tests.support.producer_setup import BrokerSetup
-from tests.support.program import Program
+from tests.support.program import Program, run
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup
 
@@ -57,6 +57,10 @@ class Reloading:
         self.setup.enqueue(type, id)
         return self.finished(id)
 
+    def workers(self) -> list[dict[str, Any]]:
+        answer = run("workers", "--json", cwd=self.setup.directory, settings=self.setup.settings)
+        return json.loads(answer.stdout)["workers"]  # type: ignore[no-any-return]
+
     def finished(self, id: str) -> Any:
         self.setup.wait_for(State.COMPLETED, [id])
         return json.loads(self.setup.record(id).result)
@@ -73,6 +77,7 @@ def test_new_handlers_are_used_and_running_jobs_finish_with_the_old_ones(reloadi
     setup, directory = reloading.setup, reloading.setup.directory
     assert reloading.result("which", "a") == "old"
     setup.enqueue("waiting", "slow")
+    [before] = reloading.workers()
 
     wait_until(lambda: (directory / "begun").exists(), 20)
     reloading.write(NEW)
@@ -83,6 +88,10 @@ def test_new_handlers_are_used_and_running_jobs_finish_with_the_old_ones(reloadi
     assert reloading.result("which", "b") == "the new one"
     assert reloading.result("added", "c") == 1
     assert reloading.program.readiness()[0] == 200
+    assert [(w["started"], w["is_finishing"], w["is_claiming"], w["busy"]) for w in reloading.workers()] == [
+        (before["started"], True, False, 1),
+        (before["started"], False, True, 0),
+    ]
     (directory / "go").touch()
     assert reloading.finished("slow") == "old"
     assert setup.record("slow").state is State.COMPLETED

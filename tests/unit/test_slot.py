@@ -110,6 +110,9 @@ def test_the_slots_say_since_when_their_process_works() -> None:
     before_ms = time.time_ns() // 1_000_000
     slots = Slots(2, ("high", "low"))
     info = slots.info()
-    assert before_ms <= info.started_ms <= time.time_ns() // 1_000_000
-    assert slots.info("open").started_ms == info.started_ms, "the same for as long as the process runs"
+    assert before_ms <= info.loaded_ms <= time.time_ns() // 1_000_000
+    assert before_ms - 86_400_000 < info.started_ms <= info.loaded_ms
+    assert slots.info("open").loaded_ms == info.loaded_ms
+    reloaded = Slots(2, ("high", "low")).info()
+    assert reloaded.started_ms == info.started_ms, "the same for as long as the process runs"
     assert (info.pid, info.queues) == (os.getpid(), ("high", "low"))

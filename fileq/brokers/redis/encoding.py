@@ -75,10 +75,12 @@ def _long_args(s: Settlement) -> tuple[Argument, ...]:
 
 def _attempt_tail(s: Settlement) -> bytes:
     """The attempt as JSON from `worker` on: the script puts the server's times before it."""
-    plain = _plain_tail(s.claim.slot, s.outcome)
+    tail = _plain_tail(s.claim.slot, s.outcome)
+    if s.duration_ms is not None:
+        tail += b',"duration_ms":%d' % s.duration_ms
     if not s.error:
-        return plain
-    tail = plain + b',"error":' + _encoder.encode(s.error)
+        return tail
+    tail += b',"error":' + _encoder.encode(s.error)
     if s.traceback:
         tail += b',"traceback":' + _encoder.encode(s.traceback)
     return tail + b',"output":' + _encoder.encode(s.output) if s.output else tail

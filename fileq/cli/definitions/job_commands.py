@@ -165,7 +165,11 @@ for `dead_letter`, `completed` and `cancelled` the newest. Changes nothing.""",
         description="""\
 Lists jobs in one state, or in all states: running, pending, retrying, scheduled, dead, completed, cancelled. Waiting
 jobs are listed in the order in which they are claimed, ended jobs newest first. `processing` is another name for
-running, `failed` for retrying.""",
+running, `failed` for retrying.
+
+A retrying job that waits without having failed, because of a limit for example, is shown as `deferred`, with the reason
+below the table. --state deferred lists only such jobs. In --json their state is retrying, and `deferred` is the
+reason.""",
         examples=(
             ("fileq list --state failed", "jobs that wait for another attempt"),
             ("fileq list --type thumbnail --limit 5 --json", "five jobs of one type, as JSON"),
@@ -179,9 +183,13 @@ running, `failed` for retrying.""",
         words=("admin", "show"),
         summary="show one job with all its attempts",
         description="""\
-Shows everything known about a job: its state, its file, and every attempt with worker, duration and error. The record
-of a completed or cancelled job is kept for worker.history_ttl; the record of a dead job until it is retried or
-deleted.""",
+Shows everything known about a job: its state, its file, and every attempt with worker, duration and error. `waits` says
+why a waiting job does not run: a paused queue, no running worker, a time, the reason for which it was deferred. `failed
+attempts` counts against max_retries; `fileq dlq retry` sets it to 0. `came from` is the first path of a file that
+worker.after had moved before the job was put back. `after` an attempt is the duration that its worker measured.
+
+The record of a completed or cancelled job is kept for worker.history_ttl; the record of a dead job until it is retried
+or deleted.""",
         examples=(("fileq show 2f6c1d0e", "what happened to this job"),),
         arguments=_show_arguments,
         run=_show,

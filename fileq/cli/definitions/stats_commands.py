@@ -135,8 +135,11 @@ COMMANDS = (
         description="""\
 Shows the broker and its address; for each queue how many jobs are waiting and the age of the next one; the number of
 scheduled, processing, completed and dead jobs; the rates of this hour and the last, and when the backlog will be done
-at the rate of the last minute; the producers; the workers and their running jobs; failed attempts by kind of error. The
-cost for the broker does not depend on the length of the queues.
+at the rate of the last minute; the producers; the workers and their running jobs; errors by kind. The cost for the
+broker does not depend on the length of the queues.
+
+`failed` counts attempts that failed. `refused` counts jobs that died without an attempt: bytes that are not a job, no
+handler for it, a file that has vanished. The errors by kind are those of both.
 
 A producer is shown with its directory, its last full scan and its state: scanning, watching, held (by the rate limit or
 by max_pending, and since when), lost (its directory cannot be read) or stuck (no progress for a minute). It

@@ -20,7 +20,7 @@ class JobFilter(Struct, frozen=True):
     """Which jobs a command is about: those that meet every condition. None is no condition.
 
     `since_ms` and `until_ms` are about the time when a job ended or, until then, when it was created. `limit` is the
-    largest number of jobs."""
+    largest number of jobs. `is_deferred` goes with the state `retrying`: only jobs that were deferred."""
 
     state: State | None = None
     type: str | None = None
@@ -30,6 +30,7 @@ class JobFilter(Struct, frozen=True):
     until_ms: int | None = None
     queue: str | None = None
     limit: int | None = None
+    is_deferred: bool = False
 
     @property
     def has_conditions(self) -> bool:
@@ -42,8 +43,9 @@ class JobFilter(Struct, frozen=True):
         if self.state is None:
             return tuple(possible)
         if self.state not in possible:
-            names = ", ".join(state.value for state in possible)
-            raise ConfigError(f"--state is '{self.state.value}'; {why}: give {names}, or leave it out")
+            names, given = ", ".join(state.value for state in possible), self.state.value
+            given = "deferred" if self.is_deferred else given
+            raise ConfigError(f"--state is '{given}'; {why}: give {names}, or leave it out")
         return (self.state,)
 
 
@@ -61,6 +63,10 @@ class StoredJob(Struct, frozen=True):
     def error(self) -> str:
         error = self.job.error if self.job is not None else None
         return error or (self.record.error if self.record is not None else "")
+
+    @property
+    def is_deferred(self) -> bool:
+        return self.state is State.RETRYING and self.record is not None and bool(self.record.deferred)
 
     @property
     def home(self) -> str:
@@ -105,6 +111,7 @@ class Conditions:
             and self.meets_time(stored.time_ms)
             and self.meets_error(stored.error)
             and self._wanted.queue in (None, stored.home)
+            and (stored.is_deferred or not self._wanted.is_deferred)
         )
 
     def meets_path(self, path: bytes) -> bool:

@@ -15,7 +15,7 @@ STATS_FIELDS = (
     ("heartbeats", "number: slots with a heartbeat"),
     ("completed, dead, cancelled", "number: jobs in these lists"),
     ("totals", "object: all counters since the first start, such as produced, adopted, completed, failed, dead"),
-    ("this_hour, last_hour", "seconds, produced, completed, failed (attempts), dead"),
+    ("this_hour, last_hour", "seconds, produced, completed, failed (attempts), dead, refused (no attempt)"),
     ("now", "the same over the last refreshes, with --watch; else null"),
     ("eta_s", "number or null: seconds until the backlog is done at the current rate; null if that is unknown"),
     ("eta_per_second", "number or null: that rate: jobs that were completed or died, per second"),
@@ -26,6 +26,7 @@ STATS_FIELDS = (
     ),
     ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
     ("workers[].limits", "list of strings: limits of routes for which jobs wait"),
+    ("workers[].is_finishing", "boolean: the worker before a reload, which finishes its jobs and claims nothing"),
     ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null)"),
     (
@@ -42,7 +43,7 @@ STATS_FIELDS = (
     ),
     ("producers[].last_scan", "null, or the last full scan: began, ended (RFC 3339), seconds, found, is_complete"),
     ("producers[].enqueued", "number: files enqueued since its start; waiting: files found and not enqueued yet"),
-    ("errors[]", "kind, this_hour, last_hour: failed attempts by kind of error"),
+    ("errors[]", "kind, this_hour, last_hour: failed attempts and refused jobs by kind of error"),
 )
 WORKERS_FIELDS = (
     ("at", "string (RFC 3339): the time of the broker's clock"),
@@ -52,6 +53,7 @@ WORKERS_FIELDS = (
     ),
     ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
     ("workers[].limits", "list of strings: limits of routes for which jobs wait"),
+    ("workers[].is_finishing", "boolean: the worker before a reload, which finishes its jobs and claims nothing"),
     ("workers[].breakers[]", "those not closed: route, state, error, failure_share, next_probe (RFC 3339 or null)"),
     ("workers[].jobs[]", "slot, job_id, filepath, type, running_s (number or null); the longest running first"),
     ("slots, busy", "number: in all processes"),
@@ -76,6 +78,7 @@ JOB_FIELDS = (
     ("deferred_count", "number: how often the job was deferred"),
     ("moved_to", "string: where worker.after moved the file after the job had ended; empty if it did not"),
     ("output", "string: the end of what the last attempt of a dead job printed; empty if nothing"),
+    ("moved_from", "string: first path of a file that was moved before the job was put back; empty if it was not"),
 )
 HISTORY_FIELDS = (
     ("job", "object: as in `fileq admin list --json`"),
@@ -87,6 +90,7 @@ HISTORY_FIELDS = (
     ("result", "the result that the handler returned, or null"),
     ("attempts[]", "number, started, ended, duration_s, worker, outcome, error, traceback, output (empty if none)"),
     ("attempts_forgotten", "number: how many of the first attempts are no longer recorded"),
+    ("waits_for[]", "string: what keeps a waiting job from running, such as a paused queue; empty if nothing does"),
 )
 TRACE_FIELDS = (
     ("filepath", "string: the absolute path, escaped where it is not UTF-8"),

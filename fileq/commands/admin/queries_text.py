@@ -12,10 +12,11 @@ from fileq.commands.admin.queries import FileTrace, VersionTrace
 from fileq.commands.admin.stats_text import name_of
 from fileq.core.job import parse_time
 from fileq.core.text import printable
+from fileq.core.units import short_duration
 
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
 _CANCELLED_SHOWN = 20  # jobs that the text of `cancel --all` names
-STATE_STYLES = {"dead": "red", "retrying": "yellow", "running": "green"}
+STATE_STYLES = {"dead": "red", "retrying": "yellow", "deferred": "yellow", "running": "green"}
 
 
 def ago(text: str | None, at_ms: int) -> str:
@@ -25,15 +26,26 @@ def ago(text: str | None, at_ms: int) -> str:
 
 
 def job_table(jobs: Sequence[JobSummary], screen: Screen, at_ms: int, *, with_state: bool = True) -> list[str]:
-    """One line for each job. A long path is cut on the left, where it matters least."""
+    """One line for each job, and one for each reason why jobs are deferred. A long path is cut on the left, where it
+    matters least."""
     header = ["id", *(["state"] if with_state else []), "age", "file or type"]
     rows: list[list[str | Cell]] = [[*header]]
     short = short_ids([job.id for job in jobs])
+    reasons = list(dict.fromkeys(job.deferred for job in jobs if job.deferred))
+    # A number says which of several reasons it is: a column with the reason would leave no room for the file.
+    labels = {reason: f"deferred {i}" if len(reasons) > 1 else "deferred" for i, reason in enumerate(reasons, 1)}
     for job in jobs:
-        state = [Cell(job.state, STATE_STYLES.get(job.state, ""))] if with_state else []
+        label = labels.get(job.deferred, job.state)
+        state = [Cell(label, STATE_STYLES.get(shown_state(job), ""))] if with_state else []
         name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
         rows.append([printable(short[job.id]), *state, _age_or_due(job, at_ms), name])
-    return table(rows, screen, right=(2,) if with_state else (1,))
+    notes = [f"{labels[reason]}: {printable(reason)}" for reason in reasons if with_state]
+    return [*table(rows, screen, right=(2,) if with_state else (1,)), *notes]
+
+
+def shown_state(job: JobSummary) -> str:
+    """The word for the state in text output: a retrying job that has not failed is `deferred`."""
+    return "deferred" if job.deferred else job.state
 
 
 def _age_or_due(job: JobSummary, at_ms: int) -> str:
@@ -59,17 +71,18 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
     facts: list[tuple[str, str | Cell]] = [
         ("id", Cell(printable(job.id), "bold")),
         ("state", state),
+        *(("waits" if i == 0 else "", line) for i, line in enumerate(_waits(history, at_ms))),
         ("file", printable(job.filepath)),
-        ("moved to", printable(job.moved_to)),
+        ("came from", printable(job.moved_from)),
+        ("moved to", moved_to_of(job)),
         ("type", printable(job.type or "")),
         ("size", plural(job.filesize, "byte") if job.filepath or not job.is_job else ""),
         ("version", printable(history.signature or "")),
         ("queue", printable(job.queue)),
-        ("retries", str(job.retries) if job.is_job else ""),
+        ("failed attempts", _failures(history)),
         ("recoveries", str(job.recoveries) if job.recoveries else ""),
         ("created", _when(job.created, at_ms)),
-        ("due", _when(job.due, at_ms) if job.state in ("scheduled", "retrying") else ""),
-        ("deferred", _deferral(job)),
+        ("deferred", plural(job.deferred_count, "time") if job.deferred_count else ""),
         ("started", _when(job.started, at_ms) if job.state == "running" else ""),
         ("worker", printable(job.worker) if job.state == "running" else ""),
         ("ended", _when(job.ended, at_ms) if job.state in ("completed", "dead", "cancelled") else ""),
@@ -84,13 +97,29 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
     return [*lines, *_attempts(history, screen)]
 
 
-def _deferral(job: JobSummary) -> str:
-    times = plural(job.deferred_count, "time") if job.deferred_count else ""
-    return f"{times}: {printable(job.deferred)}" if job.deferred else times
+def _waits(history: JobHistory, at_ms: int) -> list[str]:
+    """Until when a job waits and why, and what else keeps it from running."""
+    job, lines = history.job, []
+    if job.state in ("scheduled", "retrying"):
+        why = "its last attempt failed" if job.state == "retrying" else "it was enqueued for that time"
+        lines.append(f"until {_when(job.due, at_ms)}: {printable(job.deferred) or why}")
+    return [*lines, *history.waits_for]
+
+
+def moved_to_of(job: JobSummary) -> str:
+    """ "" for a job that was put back after its file had been moved: it is for the file where it is now."""
+    return printable(job.moved_to) if job.moved_to != job.filepath else ""
+
+
+def _failures(history: JobHistory) -> str:
+    """Of this life of the job; its history below has the attempts of all."""
+    count = history.job.retries
+    is_put_back = sum(attempt.outcome == "failed" for attempt in history.attempts) > count
+    return f"{count}{', since it was put back' if is_put_back else ''}" if count or is_put_back else ""
 
 
 def _state_cell(job: JobSummary) -> Cell:
-    return Cell(job.state, STATE_STYLES.get(job.state, ""))
+    return Cell(shown_state(job), STATE_STYLES.get(shown_state(job), ""))
 
 
 def _attempts(history: JobHistory, screen: Screen) -> list[str]:
@@ -118,17 +147,11 @@ def _block(text: str) -> list[str]:
 def attempt_lines(attempt: AttemptSummary, screen: Screen, *, with_error: bool = True) -> list[str]:
     outcome = screen.paint(attempt.outcome, _OUTCOME_STYLES.get(attempt.outcome, ""))
     started = (attempt.started or "")[:19].replace("T", " ")
-    line = f"  {attempt.number}  {started}Z  {outcome} after {seconds(attempt.duration_s)}"
+    line = f"  {attempt.number}  {started}Z  {outcome} after {short_duration(attempt.duration_s)}"
     lines = [line, screen.paint(f"     on {printable(attempt.worker)}", "dim")]
     if attempt.error and with_error:
         lines.append(f"     {error_lines(attempt.error)[0]}")
     return lines
-
-
-def seconds(duration_s: float) -> str:
-    if duration_s >= 60:
-        return age(duration_s)
-    return f"{duration_s:.1f}s" if duration_s >= 1 else f"{duration_s * 1000:.0f}ms"
 
 
 def error_lines(error: str) -> list[str]:
@@ -183,15 +206,17 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int
     lines.append(f"  enqueued {_when(job.created, at_ms)} in queue {printable(job.queue)}")
     for attempt in version.job.attempts:
         lines += attempt_lines(attempt, screen)
-    state = screen.paint(job.state, STATE_STYLES.get(job.state, ""))
+    state = screen.paint(shown_state(job), STATE_STYLES.get(shown_state(job), ""))
     ended = f" {_when(job.ended, at_ms)}" if job.state in ("completed", "dead", "cancelled") else ""
     due = f", due {_when(job.due, at_ms)}" if job.state in ("scheduled", "retrying") else ""
     on = f" on {printable(job.worker)} since {_when(job.started, at_ms)}" if job.state == "running" else ""
-    lines.append(f"  now {state}{ended}{due}{on}")
+    why = f": {printable(job.deferred)}" if job.deferred else ""
+    lines.append(f"  now {state}{ended}{due}{on}{why}")
     if job.state == "dead":
         lines.append(f"  'fileq show {printable(job.id)}' has the traceback and what the handler printed")
-    if job.moved_to:
-        lines.append(f"  moved to {printable(job.moved_to)}")
+    lines += [f"  waits: {obstacle}" for obstacle in version.job.waits_for]
+    if moved_to := moved_to_of(job):
+        lines.append(f"  moved to {moved_to}")
     return lines
 
 

@@ -180,5 +180,5 @@ def _size_of(path: bytes) -> int | None:
 def _entry(config: Config, path: bytes, signature: str, size: int, where: bytes) -> Entry:
     """`path` is the file's path in the ledger, `where` its path now, if a worker has moved it."""
     queue = priority_chooser(config)(path)
-    job = file_job(where, size=size, priority=queue, now=datetime.now(UTC), signature=signature)
-    return Entry(job, queue, Version(path, signature), always=True)
+    job = file_job(path, size=size, priority=queue, now=datetime.now(UTC), signature=signature)
+    return Entry(job.at(where), queue, Version(path, signature), always=True)

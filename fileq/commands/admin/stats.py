@@ -53,7 +53,8 @@ class BreakerSummary(Struct, frozen=True):
 
 
 class WorkerProcess(Struct, frozen=True):
-    """One worker process."""
+    """One worker process. After a reload its old worker is listed beside the new one until its last job has ended:
+    it `is_finishing`, and claims nothing."""
 
     host: str
     pid: int
@@ -69,16 +70,21 @@ class WorkerProcess(Struct, frozen=True):
     slots: int
     busy: int
     jobs: tuple[SlotSummary, ...]
+    is_finishing: bool = False
 
 
 class Throughput(Struct, frozen=True):
-    """How many jobs were produced, completed, … within `seconds`."""
+    """How many jobs were produced, completed, … within `seconds`.
+
+    `failed` counts attempts. `refused` counts jobs that died without one: not a job, no handler, a vanished file. The
+    errors by kind are those of both."""
 
     seconds: float
     produced: int
     completed: int
     failed: int
     dead: int
+    refused: int = 0
 
     def per_second(self, name: str) -> float:
         count: int = getattr(self, name)
@@ -143,7 +149,14 @@ class RecentTotals:
         if at_ms <= first_ms:
             return None
         counts = {name: max(0, totals.get(name, 0) - first.get(name, 0)) for name in _RATES}
-        return Throughput((at_ms - first_ms) / 1000, **counts)
+        refused = max(0, _refused(totals) - _refused(first))
+        return Throughput((at_ms - first_ms) / 1000, **counts, refused=refused)
+
+
+def _refused(counters: Mapping[str, int]) -> int:
+    """The errors that are no failed attempt. Every failed attempt has one kind of error, and so has a refused job."""
+    errors = sum(count for name, count in counters.items() if name.startswith(_ERROR))
+    return max(0, errors - counters.get("failed", 0))
 
 
 def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
@@ -197,7 +210,7 @@ def _throughputs(overview: Overview) -> tuple[Throughput, Throughput]:
 
     def throughput(which: int, seconds: float) -> Throughput:
         counters = overview.hours.get(which, {})
-        return Throughput(seconds, **{name: counters.get(name, 0) for name in _RATES})
+        return Throughput(seconds, **{name: counters.get(name, 0) for name in _RATES}, refused=_refused(counters))
 
     return throughput(hour, max(1, now_ms - hour * HOUR_MS) / 1000), throughput(hour - 1, HOUR_MS / 1000)
 
@@ -237,13 +250,19 @@ def _since_first_worker(overview: Overview, this_hour: Throughput, last_hour: Th
 
 def processes(views: Iterable[WorkerView], now_ms: int) -> tuple[WorkerProcess, ...]:
     """Slots grouped by process, the longest running job first."""
-    groups: dict[tuple[str, int, int], list[WorkerView]] = {}
+    groups: dict[tuple[str, int, int], dict[int, list[WorkerView]]] = {}
     for view in views:
-        groups.setdefault((view.info.host, view.info.pid, view.info.started_ms), []).append(view)
-    return tuple(_process(group, now_ms) for _, group in sorted(groups.items()))
+        info = view.info
+        loads = groups.setdefault((info.host, info.pid, info.started_ms), {})
+        loads.setdefault(info.loaded_ms, []).append(view)
+    return tuple(
+        _process(group, now_ms, is_finishing=loaded_ms < max(loads))
+        for _, loads in sorted(groups.items())
+        for loaded_ms, group in sorted(loads.items())
+    )
 
 
-def _process(views: list[WorkerView], now_ms: int) -> WorkerProcess:
+def _process(views: list[WorkerView], now_ms: int, *, is_finishing: bool) -> WorkerProcess:
     info = views[0].info
     jobs = [_slot(view, now_ms) for view in views if view.raw]
     return WorkerProcess(
@@ -254,13 +273,14 @@ def _process(views: list[WorkerView], now_ms: int) -> WorkerProcess:
         queues=info.queues,
         breaker=info.breaker,
         breakers=tuple(map(_breaker, info.breakers)),
-        is_claiming=info.is_claiming and (info.breaker != "open" or bool(info.breakers)),
+        is_claiming=info.is_claiming and (info.breaker != "open" or bool(info.breakers)) and not is_finishing,
         lost_roots=info.lost_roots,
         limits=info.limits,
         is_alive=any(view.is_alive for view in views),
         slots=len(views),
         busy=len(jobs),
         jobs=tuple(sorted(jobs, key=lambda slot: (-(slot.running_s or 0), slot.slot))),
+        is_finishing=is_finishing,
     )
 
 

@@ -47,7 +47,7 @@ def _places(stats: Stats, screen: Screen) -> list[str]:
     for queue in stats.queues:
         oldest = age(queue.oldest_age_s) if queue.length else "-"
         rows.append((queue.name, number(queue.length), oldest, Cell("paused", "yellow") if queue.is_paused else ""))
-    rows.append(("scheduled", number(stats.scheduled), "", "delayed or retrying" if stats.scheduled else ""))
+    rows.append(("scheduled", number(stats.scheduled), "", "delayed, retrying or deferred" if stats.scheduled else ""))
     rows.append(("processing", number(stats.processing), "", _alive(stats)))
     total = stats.totals.get("completed", 0)
     kept = f"kept, of {number(total)} in total" if total != stats.completed else ""
@@ -79,7 +79,10 @@ def _rates(stats: Stats, screen: Screen) -> list[str]:
     if stats.now is not None:
         columns.insert(0, ("now", stats.now))
     rows: list[list[str | Cell]] = [["rate", *(title for title, _ in columns)]]
-    for name, title in (("produced", "enqueued"), ("completed", "completed"), ("failed", "failed"), ("dead", "died")):
+    shown = {"produced": "enqueued", "completed": "completed", "failed": "failed", "refused": "refused", "dead": "died"}
+    if not any(throughput.refused for _, throughput in columns):
+        del shown["refused"]
+    for name, title in shown.items():
         style = "red" if name == "dead" and any(throughput.dead for _, throughput in columns) else ""
         rows.append(
             [
@@ -141,12 +144,13 @@ def process_table(workers: tuple[WorkerProcess, ...], screen: Screen, at: str) -
     rows: list[tuple[str | Cell, ...]] = [("worker", "busy", "breaker", "state", "up", "version")]
     for process in workers:
         is_ok = process.is_alive
+        alive = "finishing" if process.is_finishing else "alive"
         rows.append(
             (
                 Cell(f"{printable(process.host)} {process.pid}", "bold"),
                 f"{process.busy} of {process.slots}",
                 Cell(process.breaker, _BREAKERS.get(process.breaker, "")),
-                Cell("alive" if is_ok else "silent", "" if is_ok else "red"),
+                Cell(alive if is_ok else "silent", "" if is_ok else "red"),
                 age(seconds_between(process.started, at)),
                 printable(process.version),
             )
@@ -195,11 +199,17 @@ def _error_line(stats: Stats, screen: Screen) -> list[str]:
     kinds = ", ".join(
         f"{printable(error.kind)} {number(error.this_hour)} ({number(error.last_hour)})" for error in stats.errors
     )
-    return [cut(f"errors this hour (last hour): {kinds}", screen.width)]
+    return [cut(f"errors this hour (last hour){_which_errors(stats)}: {kinds}", screen.width)]
+
+
+def _which_errors(stats: Stats) -> str:
+    """Why the errors are more than the failed attempts."""
+    has_refused = stats.this_hour.refused or stats.last_hour.refused
+    return ", of failed attempts and of refused jobs" if has_refused else ""
 
 
 def _errors(stats: Stats, screen: Screen) -> list[str]:
-    rows: list[tuple[str, ...]] = [("errors by kind", "this hour", "last hour")]
+    rows: list[tuple[str, ...]] = [(f"errors by kind{_which_errors(stats)}", "this hour", "last hour")]
     for error in stats.errors[:_ERRORS_SHOWN]:
         rows.append((printable(error.kind), number(error.this_hour), number(error.last_hour)))
     more = len(stats.errors) - _ERRORS_SHOWN

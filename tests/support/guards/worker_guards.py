@@ -234,8 +234,8 @@ SLOT_GUARDS = (
         "The slots say since when their process works",
         "`workers` shows no start time",
         SLOTS,
-        "self._started_ms = time.time_ns() // 1_000_000",
-        "self._started_ms = 0",
+        "_PROCESS_STARTED_MS = time.time_ns() // 1_000_000",
+        "_PROCESS_STARTED_MS = 0",
         SLOT + "the_slots_say_since_when_their_process_works",
     ),
     Guard(
