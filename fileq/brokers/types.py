@@ -14,6 +14,7 @@ from fileq.core.claim import Buried, Claim
 from fileq.core.errors import BrokerError
 from fileq.core.job import Job, State, Version, check_size
 from fileq.core.settlement import SettleResult
+from fileq.core.signature import is_same_version
 
 LEDGER_DEPTH = 8  # versions the ledger keeps of one path
 ATTEMPTS_KEPT = 20  # attempts a record keeps of one job
@@ -248,15 +249,19 @@ class Record(Struct, frozen=True):
 class LedgerEntry(Struct, frozen=True):
     """What the ledger knows of one path.
 
-    `versions` pairs each signature with a job's id, newest first. `device` is where the file was last seen.
-    `missing_since_ms` is when a producer first missed the file on that device; 0 while it is there."""
+    `versions` pairs each signature (see core/signature.py) with a job's id, newest first. `device` is where the file
+    was last seen. `missing_since_ms` is when a producer first missed it on that device; 0 while it is there."""
 
     versions: tuple[tuple[str, str], ...] = ()
     missing_since_ms: int = 0
     device: str = ""
 
     def knows(self, signature: str) -> bool:
-        return any(known == signature for known, _ in self.versions)
+        return self.job_of(signature) is not None
+
+    def job_of(self, signature: str) -> str | None:
+        """The id of the newest job of this version; None if the version is unknown."""
+        return next((id for known, id in self.versions if is_same_version(known, signature)), None)
 
     def jobs_before(self, id: str) -> tuple[str, ...]:
         """The ids of the jobs of this path but this one, newest first."""
@@ -264,9 +269,8 @@ class LedgerEntry(Struct, frozen=True):
 
     def with_version(self, version: Version, job_id: str) -> LedgerEntry:
         """This entry with the version as its newest, and no longer missing."""
-        others = tuple(v for v in self.versions if v[0] != version.signature)
-        newest_first = ((version.signature, job_id), *others)[:LEDGER_DEPTH]
-        return LedgerEntry(newest_first, device=version.device or self.device)
+        others = (v for v in self.versions if not is_same_version(v[0], version.signature))
+        return LedgerEntry(((version.signature, job_id), *others)[:LEDGER_DEPTH], device=version.device or self.device)
 
 
 class Census(Struct, frozen=True):
@@ -334,9 +338,7 @@ class CancelResult(enum.StrEnum):
 
 
 class WireEvent(Struct, frozen=True):
-    """One transition of a job as published to subscribers. The order of the fields is that of the JSON.
-
-    `at` is the broker's time of the transition in ms since the epoch."""
+    """One transition of a job as published to subscribers. The order of the fields is that of the JSON."""
 
     event: str
     job_id: str
@@ -347,4 +349,4 @@ class WireEvent(Struct, frozen=True):
     error: str
     retry_count: int
     filepath: str = ""
-    at: int = 0
+    at: int = 0  # the broker's time of the transition in ms since the epoch

@@ -22,6 +22,7 @@ from fileq.producer.counts import ProducerCounts
 from fileq.producer.enqueuer import Enqueuer, SentBatch
 from fileq.producer.finder.finder import EndedScan, Finder
 from fileq.producer.finder.rules import ScanRules
+from fileq.producer.identity import FileIdentity
 from fileq.producer.ledger_lookup import LedgerLookup
 from fileq.producer.ledger_sweep import DAY_MS, LedgerSweep
 from fileq.producer.rate_limit import Hold
@@ -63,9 +64,10 @@ class Producer:
         rules = ScanRules(config, self.counts)
         mounts = ScanDirMounts(rules.root)
         self._finder = Finder(config, rules, mounts, emit=emit, is_once=is_once, monotonic=monotonic)
-        self._lookup = LedgerLookup(broker, rules.root, self.counts, monotonic())
+        identity = FileIdentity(config.producer.identity, mounts, emit)
+        self._lookup = LedgerLookup(broker, rules.root, identity, self.counts, monotonic())
         self._stability = Stability(config, rules, mounts, self._clock, self.counts)
-        self._enqueuer = Enqueuer(config, broker, inspector, rules, mounts, monotonic)
+        self._enqueuer = Enqueuer(config, broker, inspector, rules, identity, monotonic)
         self._sweep = LedgerSweep(broker, rules, mounts, self._clock, forget_after_ms)
         self.wake = self._finder.wake
 

@@ -96,6 +96,7 @@ TRACE_FIELDS = (
     ("filepath", "string: the absolute path, escaped where it is not UTF-8"),
     ("missing_since_ms", "number: since when producers have not found the file; 0 if they find it"),
     ("versions[]", "newest first: signature, job_id, is_newest, is_in_ledger, size, modified_ns, job"),
+    ("versions[].signature", "size-mtime in ns; also -i and the inode, -c and the hash, if the producer recorded them"),
     ("versions[].job", "as in `fileq admin show --json`; null if the record has expired"),
 )
 CANCEL_FIELDS = (

@@ -5,6 +5,7 @@ from tests.support.guards.earlier_job_guards import EARLIER_JOB_GUARDS
 from tests.support.guards.executor_guards import EXECUTOR_GUARDS
 from tests.support.guards.fsck_guards import FSCK_GUARDS
 from tests.support.guards.guard import Guard
+from tests.support.guards.identity_guards import IDENTITY_GUARDS
 from tests.support.guards.limit_guards import LIMIT_GUARDS
 from tests.support.guards.memory_guards import MEMORY_GUARDS
 from tests.support.guards.observe_guards import OBSERVE_GUARDS
@@ -30,6 +31,7 @@ GUARDS: tuple[Guard, ...] = (
     *EXECUTOR_GUARDS,
     *OUTPUT_GUARDS,
     *PRODUCER_GUARDS,
+    *IDENTITY_GUARDS,
     *OBSERVE_GUARDS,
     *FSCK_GUARDS,
     *SECURITY_GUARDS,

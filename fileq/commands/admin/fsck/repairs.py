@@ -14,6 +14,7 @@ from fileq.commands.admin.fsck.lost_files import LostFile
 from fileq.commands.admin.fsck.report import Repair
 from fileq.config import Config
 from fileq.core.job import State, Version, decode_or_none, encode, file_job
+from fileq.core.signature import split_signature
 from fileq.core.text import printable
 from fileq.producer.priority import priority_chooser
 from fileq.worker.policies import worker_policy
@@ -86,7 +87,8 @@ class Repairs:
             except (OSError, ValueError):
                 continue
             queue = priority_chooser(self._config)(file.path)
-            job = file_job(file.path, size=size, priority=queue, now=datetime.now(UTC), signature=file.signature)
+            short = split_signature(file.signature).short
+            job = file_job(file.path, size=size, priority=queue, now=datetime.now(UTC), signature=short)
             entries.append(Entry(job.but(id=file.id), queue, Version(file.path, file.signature), always=True))
         if entries:
             for entry, fate in zip(entries, self._broker.enqueue(entries).results, strict=True):

@@ -1,0 +1,86 @@
+"""What makes a file a new version (`producer.identity`). Reads no file and calls no broker.
+
+stat     another size or modification time
+inode    these, or another inode; on a file system that does not keep inodes as `stat`
+content  another content: a file whose size, time or inode is another is read, see content_check.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from fileq.brokers.types import LedgerEntry
+from fileq.core.events import Emit, ignore
+from fileq.core.file_events import InodesNotCompared
+from fileq.core.job import Version
+from fileq.core.signature import SignatureParts, signature_text, split_signature
+from fileq.files.mounts import ScanDirMounts, keeps_inodes
+from fileq.producer.finder.found_file import FoundFile
+
+STAT, INODE, CONTENT = "stat", "inode", "content"
+INODE_MAX = 2**63 - 1  # a job has room for no more
+
+
+class FileIdentity:
+    """Reports once for each type of file system that its inodes are not compared."""
+
+    def __init__(self, setting: str, mounts: ScanDirMounts, emit: Emit = ignore) -> None:
+        self._setting = setting
+        self._mounts = mounts
+        self._emit = emit
+        self._reported: set[str] = set()
+
+    def inode(self, file: FoundFile) -> int:
+        """The inode if it is part of the file's version, else 0."""
+        if self._setting == STAT or file.inode > INODE_MAX:
+            return 0
+        directory = os.path.dirname(file.path)
+        filesystem = self._mounts.filesystem(directory)
+        if keeps_inodes(filesystem):
+            return file.inode
+        if filesystem not in self._reported:
+            self._reported.add(filesystem)
+            self._emit(InodesNotCompared(os.fsdecode(directory), filesystem or "unknown", self._setting))
+        return 0
+
+    def inode_for_job(self, file: FoundFile) -> int:
+        """The inode that a worker compares, else 0."""
+        return self.inode(file) if self._setting == INODE else 0
+
+    def version(self, file: FoundFile) -> Version:
+        device = self._mounts.device(os.path.dirname(file.path))
+        return Version(file.path, signature_text(file.signature, self.inode(file), file.content), device)
+
+    def entry_if_known(self, file: FoundFile, entry: LedgerEntry) -> LedgerEntry | None:
+        """The entry as it should be, if it knows this version of the file by its size, time and inode; else None.
+
+        A version that is recorded without an inode gets one. Where inodes are not compared, one that is no longer right
+        is removed: another setting that compares them later finds the present one."""
+        short = file.signature
+        exact = short if self._setting == STAT else signature_text(short, file.inode)
+        if any(known == exact for known, _ in entry.versions):
+            return entry
+        candidates = [(i, parts) for i, parts in _parts_of(entry) if parts.short == short]
+        if not candidates:
+            return None
+        if any(parts.inode == str(file.inode) for _, parts in candidates):
+            return entry
+        inode = self.inode(file)
+        place, parts = next((c for c in candidates if not (inode and c[1].inode)), (-1, None))
+        if parts is None:
+            return None
+        return with_signature(entry, place, signature_text(short, inode, parts.content))
+
+
+def with_signature(entry: LedgerEntry, place: int, signature: str) -> LedgerEntry:
+    """The entry with another signature for one of its versions, which keeps its job."""
+    versions = list(entry.versions)
+    versions[place] = (signature, versions[place][1])
+    return replace(entry, versions=tuple(versions))
+
+
+def _parts_of(entry: LedgerEntry) -> Iterator[tuple[int, SignatureParts]]:
+    return enumerate(split_signature(signature) for signature, _ in entry.versions)
