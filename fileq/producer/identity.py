@@ -33,6 +33,10 @@ class FileIdentity:
         self._emit = emit
         self._reported: set[str] = set()
 
+    @property
+    def is_by_content(self) -> bool:
+        return self._setting == CONTENT
+
     def inode(self, file: FoundFile) -> int:
         """The inode if it is part of the file's version, else 0."""
         if self._setting == STAT or file.inode > INODE_MAX:
@@ -61,7 +65,8 @@ class FileIdentity:
         is removed: another setting that compares them later finds the present one."""
         short = file.signature
         exact = short if self._setting == STAT else signature_text(short, file.inode)
-        if any(known == exact for known, _ in entry.versions):
+        hashed = f"{exact}-c"
+        if any(known == exact or known.startswith(hashed) for known, _ in entry.versions):
             return entry
         candidates = [(i, parts) for i, parts in _parts_of(entry) if parts.short == short]
         if not candidates:
@@ -72,11 +77,24 @@ class FileIdentity:
         place, parts = next((c for c in candidates if not (inode and c[1].inode)), (-1, None))
         if parts is None:
             return None
-        return with_signature(entry, place, signature_text(short, inode, parts.content))
+        return _with_signature(entry, place, signature_text(short, inode, parts.content))
+
+    def entry_if_same_content(self, file: FoundFile, entry: LedgerEntry) -> LedgerEntry | None:
+        """The entry with the present size, time and inode of the file, if its newest version has this content; else
+        None. A version that is recorded without a hash is the same if size and time are."""
+        if not file.content:
+            return None
+        for place, parts in _parts_of(entry):
+            is_newest = place == 0 and parts.content == file.content
+            if is_newest or (not parts.content and parts.short == file.signature):
+                return _with_signature(entry, place, self.version(file).signature)
+        return None
 
 
-def with_signature(entry: LedgerEntry, place: int, signature: str) -> LedgerEntry:
-    """The entry with another signature for one of its versions, which keeps its job."""
+def _with_signature(entry: LedgerEntry, place: int, signature: str) -> LedgerEntry:
+    """The entry with another signature for one of its versions, which keeps its job; the same object if it has it."""
+    if entry.versions[place][0] == signature:
+        return entry
     versions = list(entry.versions)
     versions[place] = (signature, versions[place][1])
     return replace(entry, versions=tuple(versions))

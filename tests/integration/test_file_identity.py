@@ -28,7 +28,7 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
 def test_a_replaced_file_is_processed_again_by_default_and_not_by_stat(each_setup: WorkerSetup) -> None:
     setup, path = each_setup, each_setup.inbox / "file"
     path.write_bytes(b"1")
-    settings = {"role": "all", "handlers": on_files("on_file"), "producer__rescan_interval": "300ms"}
+    settings = {"role": "all", "handlers": on_files("on_file"), "producer__rescan_interval": "100ms"}
     by_stat = setup.worker(producer__identity="stat", **settings)  # type: ignore[arg-type]
     setup.wait_logged("file", 1)
     replace_unnoticed(path, b"2")
@@ -40,6 +40,23 @@ def test_a_replaced_file_is_processed_again_by_default_and_not_by_stat(each_setu
     replace_unnoticed(path, b"3")
     setup.wait_logged("file", 2)
     wait_for_new_scan(by_inode)
+    assert len(set(setup.logged("file"))) == len(setup.logged("file")) == 2
+
+
+def test_by_content_a_touched_file_is_not_processed_again_and_a_replaced_one_is(each_setup: WorkerSetup) -> None:
+    setup, path = each_setup, each_setup.inbox / "file"
+    path.write_bytes(b"1")
+    settings = {"producer__rescan_interval": "100ms", "producer__identity": "content"}
+    program = setup.worker(role="all", handlers=on_files("on_file"), **settings)
+    setup.wait_logged("file", 1)
+    path.touch()
+    wait_until(lambda: newest_of(setup, path).startswith(signature_of(path.stat())), 10, "the ledger has its new time")
+    replace_unnoticed(path, b"1")
+    wait_until(lambda: f"-i{path.stat().st_ino}-" in newest_of(setup, path), 10, "the ledger has its new inode")
+    assert len(setup.logged("file")) == 1
+    replace_unnoticed(path, b"2")
+    setup.wait_logged("file", 2)
+    wait_for_new_scan(program)
     assert len(set(setup.logged("file"))) == len(setup.logged("file")) == 2
 
 
@@ -97,6 +114,13 @@ def test_no_file_that_the_last_release_knew_is_enqueued_again(each_setup: Worker
     assert setup.census().counters["produced"] == 1
     [entry] = setup.broker.lookup([path])
     assert entry == LedgerEntry(((f"{names['short']}-i{status.st_ino}", "old"),), device=device)
+
+
+def newest_of(setup: WorkerSetup, path: Path) -> str:
+    """The signature of the newest version that the ledger has of this file."""
+    [entry] = setup.broker.lookup([bytes(path)])
+    assert entry is not None
+    return entry.versions[0][0]
 
 
 def store_entry(setup: WorkerSetup, path: bytes, text: str) -> None:

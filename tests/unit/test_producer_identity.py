@@ -76,6 +76,7 @@ def test_where_inodes_are_not_kept_they_do_not_count_and_that_is_said_once(tmp_p
     replace_unnoticed(scenario.root / "a", b"y")
     scenario.run(RESCAN)
     assert (len(scenario.jobs()), inodes(scenario, "a")) == (2, [""])
+    assert "update_ledger" not in scenario.broker.calls
     assert [f["filesystem"] for name, f in scenario.events.events if name == "producer.inodes_not_compared"] == [kind]
 
 

@@ -1,4 +1,4 @@
-"""The guards of what makes a file a new version: size, time, inode."""
+"""The guards of what makes a file a new version: size, time, inode, content."""
 
 from tests.support.guards.guard import Guard, Promise
 from tests.support.guards.redis_guards import LUA
@@ -7,6 +7,7 @@ LEDGER, SIGNATURE = f"{LUA}prelude/ledger.lua", "fileq/core/signature.py"
 IDENTITY, VERSION = "fileq/producer/identity.py", "fileq/files/version.py"
 PRODUCER, PROGRAM = "tests/unit/test_producer_identity.py::test_", "tests/integration/test_file_identity.py::test_"
 LOST = "a file that replaces another of the same size and time is never processed"
+CONTENT, CHECKING = "fileq/producer/content_check.py", "tests/unit/test_producer_content.py::test_"
 AGAIN = "after an upgrade every file is processed again"
 
 ANOTHER = Promise(
@@ -79,5 +80,45 @@ IDENTITY_GUARDS = (
         '.inode != "" and keeps_inodes(filesystem_type(path))',
         '.inode != ""',
         PRODUCER + "a_worker_compares_inodes_only_where_it_sees_those_of_the_producer",
+    ),
+    Guard(
+        "With identity content, an unchanged content is no new version",
+        "a touch or a restore processes every file again",
+        IDENTITY,
+        "is_newest = place == 0 and parts.content == file.content",
+        "is_newest = False",
+        PROGRAM + "by_content_a_touched_file_is_not_processed_again_and_a_replaced_one_is",
+    ),
+    Guard(
+        "Only the newest content is compared",
+        "a file that gets back an earlier content is not processed",
+        IDENTITY,
+        "is_newest = place == 0 and ",
+        "is_newest = ",
+        CHECKING + "only_the_newest_content_is_compared",
+    ),
+    Guard(
+        "A file that changed while it was read becomes stable first",
+        "half a file is processed",
+        CONTENT,
+        "if now is not None and now.is_unchanged_since(file):",
+        "if now is not None:",
+        CHECKING + "a_file_that_changes_while_it_is_read_waits_again",
+    ),
+    Guard(
+        "A file known by size, time and inode is not read",
+        "each event of a file reads all of it",
+        CONTENT,
+        "if entry is not None and self._identity.entry_if_known(file, entry) is not None:",
+        "if False:",
+        CHECKING + "a_new_file_is_read_once_and_its_hash_is_recorded",
+    ),
+    Guard(
+        "Files whose contents are compared stay until the broker has answered",
+        "an outage of the broker loses files until the next scan",
+        CONTENT,
+        "            self._broker.update_ledger(changes)\n        self._read.clear()\n",
+        "            self._read.clear()\n            self._broker.update_ledger(changes)\n        self._read.clear()\n",
+        CHECKING + "an_outage_loses_nothing",
     ),
 )
