@@ -23,13 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from fileq.brokers.admission_types import Admission, AdmitRequest
 from fileq.brokers.file_orders import FileOrders
 from fileq.brokers.notifications import Subscription, Waiter
 from fileq.brokers.producer_registry import ProducerRegistry
 from fileq.brokers.replies import PendingReply
 from fileq.brokers.types import (
-    Admission,
-    AdmitRequest,
     CancelResult,
     Census,
     Enqueued,

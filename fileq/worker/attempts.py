@@ -11,7 +11,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from fileq.brokers.types import Admission, AdmitRequest, AdmitResult, LedgerEntry
+from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
+from fileq.brokers.types import LedgerEntry
 from fileq.core.claim import Claim
 from fileq.core.events import Emit, claimed, fenced, result_dropped
 from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, FinalOutcome, Refused, Released

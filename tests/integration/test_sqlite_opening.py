@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.sqlite import SqliteBroker, database, database_schema, open_sqlite
-from fileq.brokers.types import AdmitRequest
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from fileq.core.job import Version
 from fileq.files import mounts

@@ -4,9 +4,10 @@ import contextlib
 import json
 from typing import Any
 
+from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.redis import RedisBroker
 from fileq.brokers.redis.keys import Keys
-from fileq.brokers.types import AdmitRequest, LedgerEntry, Revival
+from fileq.brokers.types import LedgerEntry, Revival
 from fileq.core.job import Version, decode, encode
 from fileq.core.settlement import cancel, complete, release
 from fileq.testing.conformance.builders import an_entry, burial, deferred, failed, foreign, recovered, worker_info
