@@ -142,7 +142,8 @@ DEFERRAL_GUARDS = (
         "A job deferred while its reason ends is released too",
         "it waits out its delay alone",
         DEFERRALS,
-        '                self._released.append((id, ""))\n                self.wake.set()\n                return False\n',
+        '                self._released.append((id, ""))\n'
+        "                self.wake.set()\n                return False\n",
         "                return False\n",
         DEFERRING + "a_job_whose_settlement_arrives_after_the_end_of_its_reason_is_released_too",
     ),
