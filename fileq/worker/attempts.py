@@ -169,6 +169,7 @@ class Attempts:
             if answer is None or answer.result is AdmitResult.ADMITTED:
                 self._emit(claimed(claim))
                 slot.run(Running(claim, task.route, self._monotonic(), _signature(claim)))
+                self._limits.admitted(task.route, claim.id)
                 tasks.append(task)
             elif answer.result is AdmitResult.LOST:
                 self._breakers.record(task.route, claim.key, None)

@@ -60,6 +60,7 @@ class Pump:
         self._breakers = breakers
         self._deferrals = deferrals
         self._emit = emit
+        self._monotonic = monotonic
         lease_ms = round(worker.heartbeat_ttl * 1000)
         self._slots = Slots(worker.count, tuple(worker.priorities), lease_ms=lease_ms)
         self._limits = limits = Limits(routes, deferrals)
@@ -143,6 +144,8 @@ class Pump:
 
     def _is_extra_call_due(self) -> bool:
         heartbeats = self._heartbeats
+        if self._limits.reached:
+            self._limits.forget_unreached(self._monotonic())
         return self._attempts.has_changed or heartbeats.is_renewal_due or heartbeats.is_registration_due
 
     def _make_extra_calls(self) -> None:

@@ -142,7 +142,8 @@ DEFERRAL_GUARDS = (
         "A job deferred while its reason ends is released too",
         "it waits out its delay alone",
         DEFERRALS,
-        "                self._released.append(id)\n                self.wake.set()\n                return False\n",
+        '                self._released.append((id, ""))\n'
+        "                self.wake.set()\n                return False\n",
         "                return False\n",
         DEFERRING + "a_job_whose_settlement_arrives_after_the_end_of_its_reason_is_released_too",
     ),
@@ -158,8 +159,10 @@ DEFERRAL_GUARDS = (
         "A page of released jobs stays listed until the broker has answered",
         "after an outage its jobs wait out their delays",
         "fileq/worker/deferred_release.py",
-        "            self._broker.due_now(page)\n            self._deferrals.drop_page(len(page))\n",
-        "            self._deferrals.drop_page(len(page))\n            self._broker.due_now(page)\n",
+        "            are_due = self._broker.due_now([id for id, _ in page])\n"
+        "            self._deferrals.drop_page(len(page))\n",
+        "            self._deferrals.drop_page(len(page))\n"
+        "            are_due = self._broker.due_now([id for id, _ in page])\n",
         DEFERRING + "a_page_that_did_not_reach_the_broker_is_sent_again",
     ),
 )
