@@ -27,6 +27,7 @@ from fileq.files.globs import Globs
 from fileq.handlers import registry
 from fileq.handlers.command_handler import command_problems, command_warnings
 from fileq.handlers.event_loop import EventLoop
+from fileq.handlers.loaded_modules import handler_modules, keep_text
 from fileq.handlers.registry import Registration
 from fileq.handlers.targets import Importer, InvalidTarget, is_async, unfitness
 
@@ -106,6 +107,7 @@ class Routes:
             routes.append(loading.shell())
         if loading.problems:
             raise ConfigError(loading.problems)
+        keep_text(handler_modules(config, app_dir).values())
         found = [route for route in routes if route is not None]
         return cls(
             found,

@@ -82,3 +82,15 @@ def test_failed_attempts_are_called_so_and_not_retries(shell: CommandLine) -> No
 def test_a_job_without_a_failure_says_nothing_of_failures(shell: CommandLine) -> None:
     settle(shell, complete(running(shell, "a")))
     assert not {"retries", "failed attempts"} & set(facts(shell, "a"))
+
+
+def test_an_error_that_repeats_is_printed_once(shell: CommandLine) -> None:
+    enqueue(shell, "a")
+    for error in ("ValueError: one", "ValueError: two", "ValueError: two", "ValueError: two"):
+        settle(shell, failed(claim_one(shell), error=error, delay_ms=0))
+        shell.broker.promote()
+    shown = shell.run("show", "a")
+    assert shown.count("ValueError: one") == 1
+    assert shown.count("ValueError: two") == 1  # as the error of the job, above its attempts
+    assert shown.count("failed after") == 4
+    assert shown.count("the same error as the next attempt") == 2

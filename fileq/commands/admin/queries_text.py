@@ -131,7 +131,9 @@ def _attempts(history: JobHistory, screen: Screen) -> list[str]:
     for attempt, following in zip(history.attempts, (*history.attempts[1:], None), strict=True):
         # The error of the last one is the job's own and was printed above.
         is_printed = attempt is history.attempts[-1] and history.job.state != "completed"
-        lines += attempt_lines(attempt, screen, with_error=not is_printed)
+        is_repeated = following is not None and attempt.error and following.error == attempt.error
+        lines += attempt_lines(attempt, screen, with_error=not is_printed and not is_repeated)
+        lines += [screen.paint("     the same error as the next attempt", "dim")] if is_repeated else []
         if following is None or following.traceback != attempt.traceback:  # repeated failures are often the same
             lines += [f"     {screen.paint(line, 'dim')}" for line in _block(attempt.traceback)]
         if attempt.output and (following is None or following.output != attempt.output):
