@@ -6,8 +6,7 @@ when they write the entry. So two releases can share a ledger, and neither enque
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from fileq.core.signature import split_signature
@@ -26,7 +25,7 @@ def split_marks(versions: Versions) -> tuple[Versions, list[str]]:
     return tuple((part.short, id) for part, (_, id) in zip(parts, versions, strict=True)), marks
 
 
-def join_marks(versions: Sequence[tuple[str, str]], marks: Iterable[str]) -> Versions:
+def join_marks(versions: Sequence[tuple[str, str]], marks: Sequence[str]) -> Versions:
     """The opposite. Marks without a version are ignored: another program wrote them."""
-    paired = zip_longest(versions, list(marks)[: len(versions)], fillvalue="")
-    return tuple((f"{v[0]}-{mark}" if mark else v[0], v[1]) for v, mark in paired if isinstance(v, tuple))
+    marked = [(f"{short}-{mark}" if mark else short, id) for (short, id), mark in zip(versions, marks, strict=False)]
+    return (*marked, *versions[len(marked) :])

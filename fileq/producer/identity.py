@@ -61,8 +61,8 @@ class FileIdentity:
     def entry_if_known(self, file: FoundFile, entry: LedgerEntry) -> LedgerEntry | None:
         """The entry as it should be, if it knows this version of the file by its size, time and inode; else None.
 
-        A version that is recorded without an inode gets one. Where inodes are not compared, one that is no longer right
-        is removed: another setting that compares them later finds the present one."""
+        A version that is recorded without an inode gets one. With `stat`, an inode that is no longer right is removed,
+        so that `inode` can be set again later."""
         short = file.signature
         exact = short if self._setting == STAT else signature_text(short, file.inode)
         hashed = f"{exact}-c"
@@ -77,6 +77,8 @@ class FileIdentity:
         place, parts = next((c for c in candidates if not (inode and c[1].inode)), (-1, None))
         if parts is None:
             return None
+        if not inode and self._setting != STAT:
+            return entry  # another producer may see this file on a file system that keeps its inode
         return _with_signature(entry, place, signature_text(short, inode, parts.content))
 
     def entry_if_same_content(self, file: FoundFile, entry: LedgerEntry) -> LedgerEntry | None:

@@ -45,7 +45,7 @@ def use_every_method(broker: RedisBroker, client: Any, keys: Keys = DEFAULT_KEYS
 
 def _enqueue_and_settle(broker: RedisBroker, waiter: Any) -> None:
     """Enqueue, wait, claim, renew, complete, retry and defer; the ledger and the rate limit each turn an entry away."""
-    version = Version(b"/data/a", "s1")
+    version = Version(b"/data/a", "s1-i7")
     entries = [
         an_entry("a", version=version),
         an_entry("b", queue="high"),

@@ -95,6 +95,16 @@ def test_a_version_of_an_older_release_is_known_and_gets_its_inode(scenario):
     assert len(scenario.jobs()) == 2
 
 
+def test_a_producer_that_does_not_see_inodes_leaves_those_of_another_producer(scenario, monkeypatch):
+    scenario.add("a")
+    scenario.run(UNCLOSED + 1)
+    recorded = scenario.entry("a").versions
+    mount(monkeypatch, "fuse.sshfs")
+    replace_unnoticed(scenario.root / "a", b"x")
+    restart(scenario, "inode")
+    assert (len(scenario.jobs()), scenario.entry("a").versions) == (1, recorded)
+
+
 def test_after_a_restore_one_scan_by_stat_makes_the_new_inodes_known(scenario):
     scenario.add("a")
     scenario.run(UNCLOSED + 1)
