@@ -51,6 +51,11 @@ class PostActions:
     def has_rules(self) -> bool:
         return bool(self._rules)
 
+    @property
+    def takes_completed(self) -> bool:
+        """Whether the file of a completed job is moved or deleted."""
+        return Verb.COMPLETE in self._rules
+
     def with_order(self, settling: Settling) -> Settlement:
         """The settlement to send: with the order to act afterwards, if a rule says so."""
         return with_order(settling.settlement, settling.processed, self._rules)
