@@ -87,10 +87,11 @@ def test_a_job_without_a_failure_says_nothing_of_failures(shell: CommandLine) ->
 def test_an_error_that_repeats_is_printed_once(shell: CommandLine) -> None:
     enqueue(shell, "a")
     for error in ("ValueError: one", "ValueError: two", "ValueError: two", "ValueError: two"):
-        settle(shell, failed(claim_one(shell), error=error, delay_ms=0))
+        settle(shell, failed(claim_one(shell), error=error, delay_ms=0, duration_ms=5))
         shell.broker.promote()
     shown = shell.run("show", "a")
     assert shown.count("ValueError: one") == 1
     assert shown.count("ValueError: two") == 1  # as the error of the job, above its attempts
     assert shown.count("failed after") == 4
-    assert shown.count("the same error as the next attempt") == 2
+    assert shown.count("failed after 5ms, the same error as the next attempt") == 2
+    assert shell.run("trace", "/data/a.pdf").count("ValueError: two") == 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 from fileq.commands.admin.control import Cancellation, JobCancellation, describe
 from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, number, plural, table
@@ -128,12 +129,10 @@ def _attempts(history: JobHistory, screen: Screen) -> list[str]:
     lines = ["", screen.paint("attempts", "bold")]
     if history.attempts_forgotten:
         lines.append(f"  the first {history.attempts_forgotten} are no longer recorded")
-    for attempt, following in zip(history.attempts, (*history.attempts[1:], None), strict=True):
+    for attempt, following in _with_next(history.attempts):
         # The error of the last one is the job's own and was printed above.
-        is_printed = attempt is history.attempts[-1] and history.job.state != "completed"
-        is_repeated = following is not None and attempt.error and following.error == attempt.error
-        lines += attempt_lines(attempt, screen, with_error=not is_printed and not is_repeated)
-        lines += [screen.paint("     the same error as the next attempt", "dim")] if is_repeated else []
+        is_printed = following is None and history.job.state != "completed"
+        lines += attempt_lines(attempt, following, screen, with_error=not is_printed)
         if following is None or following.traceback != attempt.traceback:  # repeated failures are often the same
             lines += [f"     {screen.paint(line, 'dim')}" for line in _block(attempt.traceback)]
         if attempt.output and (following is None or following.output != attempt.output):
@@ -142,16 +141,25 @@ def _attempts(history: JobHistory, screen: Screen) -> list[str]:
     return lines
 
 
+def _with_next(attempts: Sequence[AttemptSummary]) -> Iterator[tuple[AttemptSummary, AttemptSummary | None]]:
+    """Each attempt with the next one: what two of them have in common is printed once, with the later one."""
+    return zip_longest(attempts, attempts[1:])
+
+
 def _block(text: str) -> list[str]:
     return [printable(line) for line in text.splitlines()]
 
 
-def attempt_lines(attempt: AttemptSummary, screen: Screen, *, with_error: bool = True) -> list[str]:
+def attempt_lines(
+    attempt: AttemptSummary, following: AttemptSummary | None, screen: Screen, *, with_error: bool = True
+) -> list[str]:
     outcome = screen.paint(attempt.outcome, _OUTCOME_STYLES.get(attempt.outcome, ""))
     started = (attempt.started or "")[:19].replace("T", " ")
     line = f"  {attempt.number}  {started}Z  {outcome} after {short_duration(attempt.duration_s)}"
+    is_repeated = following is not None and bool(attempt.error) and following.error == attempt.error
+    line += ", the same error as the next attempt" if is_repeated else ""
     lines = [line, screen.paint(f"     on {printable(attempt.worker)}", "dim")]
-    if attempt.error and with_error:
+    if attempt.error and with_error and not is_repeated:
         lines.append(f"     {error_lines(attempt.error)[0]}")
     return lines
 
@@ -206,8 +214,8 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int
         return [*lines, "  ended; its record has expired (worker.history_ttl)"]
     job = version.job.job
     lines.append(f"  enqueued {_when(job.created, at_ms)} in queue {printable(job.queue)}")
-    for attempt in version.job.attempts:
-        lines += attempt_lines(attempt, screen)
+    for attempt, following in _with_next(version.job.attempts):
+        lines += attempt_lines(attempt, following, screen)
     state = screen.paint(shown_state(job), STATE_STYLES.get(shown_state(job), ""))
     ended = f" {_when(job.ended, at_ms)}" if job.state in ("completed", "dead", "cancelled") else ""
     due = f", due {_when(job.due, at_ms)}" if job.state in ("scheduled", "retrying") else ""
