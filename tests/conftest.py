@@ -14,8 +14,8 @@ from hypothesis import settings
 
 from tests.support.servers import Certificates, Cluster, Sentinel, Server, available_servers, make_certificates
 
-# A shell makes its background jobs ignore Ctrl-C, and nohup makes programs ignore SIGHUP. Programs that tests start would
-# inherit that.
+# A shell makes its background jobs ignore Ctrl-C, and nohup makes programs ignore SIGHUP. Programs that tests start
+# would inherit that.
 for number, action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, action)

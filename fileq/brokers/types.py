@@ -223,7 +223,7 @@ class Record(Struct, frozen=True):
 
     id: str
     state: State
-    raw: bytes
+    raw: bytes  # empty if they are over MAX_DECODED_BYTES and the broker keeps them only in the dead-letter list
     queue: str
     slot: str = field(default="", name="worker")  # that holds the job, or held it last
     created_ms: int = 0

@@ -49,8 +49,8 @@ SETTLING = (
     guard(
         promises.DEAD_STAYS,
         SETTLEMENTS,
-        "  redis.call('PERSIST', job.record)\n  redis.call('LPUSH', DEAD",
-        "  redis.call('LPUSH', DEAD",
+        "  redis.call('PERSIST', job.record)\n  redis.call('LPUSH', DEAD, job",
+        "  redis.call('LPUSH', DEAD, job",
     ),
     guard(promises.COPY_KEEPS_RECORD, SETTLEMENTS, "  if has_copies then\n", "  if false then\n"),
     guard(

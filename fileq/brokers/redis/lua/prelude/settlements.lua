@@ -148,7 +148,9 @@ local function move_to_dead(job)
 end
 
 -- Bury the front of a queue, which is too long to be decoded, for a slot that would have claimed it: the same changes as
--- those of a claim and a burial. The bytes never reach the slot. Returns slot, queue number, id and error.
+-- those of a claim and a burial, but the record does not hold the bytes. They never reach the slot. Each copy of them
+-- costs time: RPOPLPUSH would return them, so they are pushed, and their place in the queue is emptied before it is
+-- removed. Returns slot, queue number, id and error.
 local function bury_front(slot, number, raw)
   local id = 'raw-' .. redis.sha1hex(raw)
   local problem = string.format('not a job: it has %d bytes; at most %d are decoded', #raw, MAX_DECODED_BYTES)
@@ -156,11 +158,16 @@ local function bury_front(slot, number, raw)
     record = RECORDS .. id, slot = slot, raw = raw, next_raw = raw, queue = number, refused = true, error = problem,
     kind = 'Undecodable', mistaken_id = '', attempt = '"worker":"' .. slot .. '","outcome":"refused","error":"' .. problem .. '"',
   }
-  require_access(DEAD, 'list', 'RPOPLPUSH')
+  require_access(DEAD, 'list', 'LPUSH')
+  require_access(queue_key[number], 'list', 'LSET', 'RPOP')
   read_before_move(job)
+  redis.call('HSET', job.record, 'queue', queue_name[number], 'worker', slot)
+  job.was[5], job.was[6] = slot, 'running' -- so end_attempt() does not write the bytes
   end_attempt(job, 'dead', 'ended', NOW)
   redis.call('PERSIST', job.record)
-  redis.call('RPOPLPUSH', queue_key[number], DEAD)
+  redis.call('LPUSH', DEAD, raw)
+  redis.call('LSET', queue_key[number], '-1', '')
+  redis.call('RPOP', queue_key[number])
   for _, name in ipairs({ 'adopted', 'consumed', 'dead' }) do count(name) end
   count_failure(job)
   add_event('{"event":"job:dead","job_id":"' .. id .. '","type":null,"priority":"' .. queue_name[number]
