@@ -70,6 +70,7 @@ DEATHS: tuple[Death, ...] = (
     recovered,
     lambda claim: retry(claim, claim.raw, delay_ms=1000, error="worker died", died=True),
     lambda claim: bury(claim, claim.raw, error="worker died", died=True),
+    lambda claim: replace(bury(claim, claim.raw, error="worker died", died=True), order=b"of a reaper"),
 )
 
 queues = st.sampled_from(QUEUES)

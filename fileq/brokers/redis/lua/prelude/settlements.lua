@@ -216,18 +216,29 @@ local function find_held(jobs, slots)
   return answers, held_jobs, fenced
 end
 
+-- All orders are in one hash.
+local function require_orders(jobs)
+  for _, job in ipairs(jobs) do
+    if job.orders then
+      require_access(job.orders, 'hash', 'HSET')
+      return
+    end
+  end
+end
+
+local function keep_order(job)
+  if job.orders then redis.call('HSET', job.orders, job.id, NOW .. ' ' .. job.slot .. '\n' .. job.order) end
+end
+
 local function require_end_of_claims(held_jobs)
   if #held_jobs == 0 then return end
   require_permission(held_jobs[1].processing, 'LREM')
   require_permission(held_jobs[1].heartbeat, 'SET')
-  local heartbeats, has_orders = {}, false
+  local heartbeats = {}
   for _, job in ipairs(held_jobs) do
     if not job.is_claiming then heartbeats[#heartbeats + 1] = job.heartbeat end
-    if job.orders and not has_orders then
-      has_orders = true
-      require_access(job.orders, 'hash', 'HSET')
-    end
   end
+  require_orders(held_jobs)
   require_strings(heartbeats)
 end
 
@@ -263,9 +274,7 @@ local function settle(move, finish)
   if #held_jobs == 0 then return answers end
   for _, job in ipairs(held_jobs) do
     move(job)
-    if job.orders then
-      redis.call('HSET', job.orders, job.id, NOW .. ' ' .. job.slot .. '\n' .. job.order)
-    end
+    keep_order(job)
     add_event(job.event)
   end
   if finish then finish() end
