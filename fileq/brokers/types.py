@@ -301,6 +301,7 @@ class Overview(Struct, frozen=True):
     workers: tuple[WorkerView, ...]
     hours: Mapping[int, Mapping[str, int]]  # the counters of the last hours, by hours since the epoch
     producers: tuple[ProducerView, ...] = ()
+    orders: int = 0  # that are not finished
 
 
 class UnrecordedJob(Struct, frozen=True):

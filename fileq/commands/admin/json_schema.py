@@ -14,6 +14,7 @@ STATS_FIELDS = (
     ("processing", "number: jobs held by slots"),
     ("heartbeats", "number: slots with a heartbeat"),
     ("completed, dead, cancelled", "number: jobs in these lists"),
+    ("orders", "number: files of ended jobs that are still to be moved or deleted (worker.after)"),
     ("totals", "object: all counters since the first start, such as produced, adopted, completed, failed, dead"),
     ("this_hour, last_hour", "seconds, produced, completed, failed (attempts), dead"),
     ("now", "the same over the last refreshes, with --watch; else null"),
