@@ -1,6 +1,8 @@
 """The guards of fileq: the lines that hold its guarantees, each with a mutant that breaks it. See tests/mutants.py."""
 
 from tests.support.guards.admit_guards import ADMIT_GUARDS
+from tests.support.guards.after_guards import AFTER_GUARDS
+from tests.support.guards.child_guards import CHILD_GUARDS
 from tests.support.guards.earlier_job_guards import EARLIER_JOB_GUARDS
 from tests.support.guards.executor_guards import EXECUTOR_GUARDS
 from tests.support.guards.fsck_guards import FSCK_GUARDS
@@ -29,6 +31,8 @@ GUARDS: tuple[Guard, ...] = (
     *LIMIT_GUARDS,
     *POLICY_GUARDS,
     *EXECUTOR_GUARDS,
+    *CHILD_GUARDS,
+    *AFTER_GUARDS,
     *OUTPUT_GUARDS,
     *PRODUCER_GUARDS,
     *IDENTITY_GUARDS,

@@ -165,6 +165,22 @@ DEFERRAL_GUARDS = (
         "            are_due = self._broker.due_now([id for id, _ in page])\n",
         DEFERRING + "a_page_that_did_not_reach_the_broker_is_sent_again",
     ),
+    Guard(
+        "A worker looks at its start for jobs that an ended process deferred",
+        "after a restart they wait out their delays although their reason has ended",
+        "fileq/worker/deferred_release.py",
+        "        if self._deferrals.take_search_request():\n",
+        "        if False:\n",
+        DEFERRING + "jobs_that_an_ended_process_deferred_are_released_at_the_start",
+    ),
+    Guard(
+        "Deferred jobs that were found are released",
+        "after a restart they wait out their delays although their reason has ended",
+        "fileq/worker/deferred_release.py",
+        "            self._deferrals.adopt(self._found)\n",
+        "            pass\n",
+        DEFERRING + "a_search_releases_only_jobs_whose_reason_does_not_last_here",
+    ),
 )
 
 RETRY_GUARDS = (
