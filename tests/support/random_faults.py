@@ -32,6 +32,7 @@ SETTINGS: dict[str, object] = {
     "max_recoveries": 10_000,  # here many jobs die with a worker that another job killed
     "worker__backoff__max": "1s",
     "shutdown_timeout": "10s",
+    "completed_max": 1_000_000,  # the check at the end asks for the record of every job
 }
 
 
