@@ -11,6 +11,7 @@ from fileq.commands.admin.job_summary import AttemptSummary, JobHistory, JobSumm
 from fileq.commands.admin.queries import FileTrace, VersionTrace
 from fileq.commands.admin.stats_text import name_of
 from fileq.core.job import parse_time
+from fileq.core.outcome import WORKER_DIED
 from fileq.core.text import printable
 
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
@@ -129,7 +130,10 @@ def _block(text: str) -> list[str]:
 def attempt_lines(attempt: AttemptSummary, screen: Screen, *, with_error: bool = True) -> list[str]:
     outcome = screen.paint(attempt.outcome, _OUTCOME_STYLES.get(attempt.outcome, ""))
     started = (attempt.started or "")[:19].replace("T", " ")
-    line = f"  {attempt.number}  {started}Z  {outcome} after {seconds(attempt.duration_s)}"
+    after = f"after {seconds(attempt.duration_s)}"
+    if attempt.outcome == "died" and attempt.error.startswith(WORKER_DIED):
+        after = f"(found {seconds(attempt.duration_s)} after its start)"  # the worker died at an unknown time before
+    line = f"  {attempt.number}  {started}Z  {outcome} {after}"
     lines = [line, screen.paint(f"     on {printable(attempt.worker)}", "dim")]
     if attempt.error and with_error:
         lines.append(f"     {error_lines(attempt.error)[0]}")
