@@ -45,7 +45,7 @@ def settled(s: Settlement) -> bytes:
                 job.type,
                 claim.queue,
                 claim.slot,
-                s.duration_ms,
+                s.duration_ms or 0,
                 s.error,
                 job.retries,
                 job.filepath,
@@ -63,7 +63,7 @@ def settled(s: Settlement) -> bytes:
         claim.id,
         priority=claim.queue,
         slot=claim.slot,
-        duration_ms=s.duration_ms,
+        duration_ms=s.duration_ms or 0,
         error=s.error or s.reason,
         retry_count=retry_count,
     )

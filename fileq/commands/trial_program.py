@@ -68,7 +68,9 @@ def _run_in_thread(task: Task, routes: Routes, cancelled: CancelFlag) -> Ran:
 def _print_traceback(error: BaseException) -> None:
     """Prints the traceback without fileq's own frames above the handler."""
     if isinstance(error, CommandFailed | TimedOut):
-        return  # the message says everything; a traceback would show only fileq's own code
+        if isinstance(error, CommandFailed) and error.hint:
+            print(error.hint, file=sys.stderr)
+        return  # a traceback would show only fileq's own code
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_FILEQ):
         trace = trace.tb_next

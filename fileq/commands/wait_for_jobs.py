@@ -1,7 +1,8 @@
 """`fileq enqueue --wait`: waits until jobs have ended. Only reads: Ctrl-C or a kill -9 leaves the jobs as they are.
 
 It is subscribed before the jobs are enqueued, so that no end is missed. An event can still get lost, in an outage for
-example, so the records are read as well: once at the start, after each reconnection, and every RECHECK_S.
+example, so the records are read as well: at the start, after each reconnection, after FIRST_RECHECK_S and then every
+RECHECK_S.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from msgspec import Struct
 from fileq.brokers.notifications import Subscription
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record, WireEvent
+from fileq.commands.admin.obstacles import obstacles_of
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobCancelled, JobCompleted, JobDead
 from fileq.core.job import State
 
+FIRST_RECHECK_S = 2.0  # when it is said what the jobs wait for
 RECHECK_S = 10.0
 RETRY_S = 1.0
 BATCH = 500  # records in one call of the broker
@@ -41,7 +44,8 @@ class EndedJob(Struct, frozen=True):
 
 
 class JobWaiting:
-    """Make one before the jobs are enqueued. `report` gets the begin and the end of each outage of the broker."""
+    """Make one before the jobs are enqueued. `report` gets the begin and the end of each outage of the broker, and once
+    each what keeps the jobs from running, such as a paused queue."""
 
     def __init__(
         self,
@@ -56,16 +60,17 @@ class JobWaiting:
         self._monotonic = monotonic
         self._sleep = sleep
         self._subscription: Subscription = broker.subscribe()
+        self._reported: set[str] = set()
 
     def ended(self, ids: Sequence[str]) -> Iterator[EndedJob]:
         """Yields each job once, when it has ended."""
         waiting = dict.fromkeys(ids)
-        next_check_s = 0.0
+        next_check_s, pause_s = 0.0, FIRST_RECHECK_S
         while waiting:
             try:
                 if self._monotonic() >= next_check_s:
-                    found = self._read(list(waiting))
-                    next_check_s = self._monotonic() + RECHECK_S
+                    found = self._read(list(waiting), is_first=pause_s == FIRST_RECHECK_S)
+                    next_check_s, pause_s = self._monotonic() + pause_s, RECHECK_S
                 else:
                     found = self._next(waiting, next_check_s - self._monotonic())
             except BrokerUnavailable as error:
@@ -76,13 +81,22 @@ class JobWaiting:
                 del waiting[job.id]
                 yield job
 
-    def _read(self, ids: list[str]) -> list[EndedJob]:
+    def _read(self, ids: list[str], *, is_first: bool) -> list[EndedJob]:
         found: list[EndedJob] = []
+        if not is_first:
+            self._report_obstacles(self._broker.records(ids[:BATCH]))
         for start in range(0, len(ids), BATCH):
             batch = ids[start : start + BATCH]
             records = self._broker.records(batch)
             found += (job for id, record in zip(batch, records, strict=True) if (job := _ended(id, record)) is not None)
         return found
+
+    def _report_obstacles(self, records: Sequence[Record | None]) -> None:
+        obstacles = dict.fromkeys(text for texts in obstacles_of(self._broker, records).values() for text in texts)
+        for text in obstacles:
+            if text not in self._reported:
+                self._reported.add(text)
+                self._report(f"still waiting: {text}")
 
     def _next(self, waiting: dict[str, None], timeout_s: float) -> list[EndedJob]:
         """The job whose end is the next event, or none. Events of other jobs are passed over."""

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from fileq.core.errors import JobError, Undecodable
+from fileq.core.signature import signature_text
 
 # The wire name of Job.unknown. A job of another program that has such a field is decoded again, as an unknown field.
 _UNKNOWN = "\x7f"
@@ -65,12 +66,14 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     process_at: str | None = None
     deadline: str | None = None
     recoveries: Count = 0
-    signature: str | None = None
+    signature: str | None = None  # the short form, which every release knows
+    file_inode: Bytes | None = None
     filepath_b64: str | None = None
     batch_id: str | None = None
     error: str | None = None
     failed_at: str | None = None
     first_error: str | None = None  # of a job that was retried, or put back after its death
+    moved_from: str | None = None  # the first path of a file that worker.after has moved, escaped where it is not UTF-8
     unknown: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name=_UNKNOWN)
 
     @property
@@ -81,14 +84,23 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
         return self.filepath.encode()
 
     @property
+    def version(self) -> str | None:
+        """The signature with the inode, as far as they are known."""
+        if self.signature is None or self.file_inode is None:
+            return self.signature
+        return signature_text(self.signature, self.file_inode)
+
+    @property
     def payload_value(self) -> Any:
         """The payload as Python values; None if there is no payload."""
         return None if self.payload is UNSET else msgspec.json.decode(self.payload)
 
     def at(self, path: bytes) -> Job:
-        """A copy of this job about the same file at another path."""
+        """A copy of this job about the same file, which was moved to another path."""
+        if path == self.path:
+            return self
         text, b64 = _path_fields(path)
-        return self.but(filepath=text, filepath_b64=b64)
+        return self.but(filepath=text, filepath_b64=b64, moved_from=self.moved_from or self.filepath)
 
     def but(self, **changes: Any) -> Job:
         """A copy of this job with some fields changed."""
@@ -196,9 +208,16 @@ def raw_id(raw: bytes) -> str:
 
 
 def file_job(
-    path: bytes, *, size: int, priority: str, now: datetime, signature: str | None = None, id: str = ""
+    path: bytes,
+    *,
+    size: int,
+    priority: str,
+    now: datetime,
+    signature: str | None = None,
+    inode: int = 0,
+    id: str = "",
 ) -> Job:
-    """A new job about a file. A path that is not UTF-8 is kept in filepath_b64."""
+    """A new job about a file. A path that is not UTF-8 is kept in filepath_b64. An inode of 0 is not recorded."""
     text, b64 = _path_fields(path)
     return Job(
         id=checked_id(id) if id else str(uuid.uuid4()),
@@ -210,6 +229,7 @@ def file_job(
         trace_id="",
         span_id="",
         signature=signature,
+        file_inode=inode or None,
         filepath_b64=b64,
     )
 

@@ -39,7 +39,7 @@ class Settlement(Struct, frozen=True):
     error: str = ""
     kind: str = ""  # the error's class for the hourly counters, for example an exception's name; never its text
     delay_ms: int = 0
-    duration_ms: int = 0
+    duration_ms: int | None = None  # of the attempt, as the worker measured it; None: nothing ran, or a reaper settles
     result: bytes = b""
     died: bool = False
     refused: bool = False
@@ -85,7 +85,12 @@ _OUTCOMES = {
 
 
 def complete(
-    claim: Claim, *, result: bytes = b"", duration_ms: int = 0, superseded: bool = False, leaves: Version | None = None
+    claim: Claim,
+    *,
+    result: bytes = b"",
+    duration_ms: int | None = None,
+    superseded: bool = False,
+    leaves: Version | None = None,
 ) -> Settlement:
     """The job is done. `leaves` is the version of the file after its handler ran; the ledger learns it."""
     return Settlement(
@@ -100,7 +105,7 @@ def retry(
     delay_ms: int,
     error: str,
     kind: str = "",
-    duration_ms: int = 0,
+    duration_ms: int | None = None,
     died: bool = False,
     traceback: str = "",
     output: str = "",
@@ -126,7 +131,7 @@ def bury(
     *,
     error: str,
     kind: str = "",
-    duration_ms: int = 0,
+    duration_ms: int | None = None,
     died: bool = False,
     refused: bool = False,
     traceback: str = "",
@@ -153,7 +158,7 @@ def release(
     *,
     error: str = "",
     died: bool = False,
-    duration_ms: int = 0,
+    duration_ms: int | None = None,
     output: str = "",
 ) -> Settlement:
     """The job goes back to the front of its queue. No failure is counted; with `died`, a recovery is."""
@@ -171,7 +176,7 @@ def bury_vanished(claim: Claim, next_raw: bytes, *, error: str, kind: str) -> Se
     return Settlement(Verb.BURY, claim, next_raw, error, kind, refused=True, vanished=True)
 
 
-def cancel(claim: Claim, *, error: str = "cancelled", duration_ms: int = 0) -> Settlement:
+def cancel(claim: Claim, *, error: str = "cancelled", duration_ms: int | None = None) -> Settlement:
     return Settlement(Verb.CANCEL, claim, claim.raw, error, duration_ms=duration_ms)
 
 

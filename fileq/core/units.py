@@ -51,6 +51,25 @@ def format_duration(seconds: float) -> str:
     return "".join(parts) or "0s"
 
 
+def short_duration(seconds: float) -> str:
+    """For people, rounded: 3ms, 1.2s, 4m10s, 2h05m, 3d04h. The same in log lines and in `fileq show`."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f}ms"
+    return f"{seconds:.1f}s" if seconds < 59.95 else two_units(seconds)
+
+
+def two_units(seconds: float) -> str:
+    """To the second, with two units at most: 12s, 4m10s, 2h05m, 3d04h."""
+    s = max(0, round(seconds))
+    if s < 60:
+        return f"{s}s"
+    if s < 3600:
+        return f"{s // 60}m{s % 60:02}s"
+    if s < 172_800:
+        return f"{s // 3600}h{s % 3600 // 60:02}m"
+    return f"{s // 86_400}d{s % 86_400 // 3600:02}h"
+
+
 def parse_size(text: str) -> int:
     """Bytes. The units are powers of 1024, as usual for memory. The ValueError says what is expected."""
     match = _SIZE.fullmatch(text.strip())

@@ -30,6 +30,8 @@ from fileq.handlers.tail import Tail
 TAIL = 16 * 1024  # bytes kept of stdout and of stderr
 _MAX_JSON = 30 * 1024  # bytes of JSON for each of the two, so that both fit into a result
 _MAX_SHOWN = 3_500  # characters of a failed program's output in the error
+_DESCRIPTOR = "/proc/self/fd/"
+_NEEDS_NAME = "a program that needs the name of the file, or opens it in another process, needs safe_open: false"
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 # Placeholder → environment variable.
 NAMES = {
@@ -130,24 +132,29 @@ def _run(
     if result.stopped == "cancelled":
         raise InterruptedError("cancelled")
     if result.code != 0:
-        raise _failure(name, result)
+        raise _failure(name, result, arguments, file)
     return {"exit": 0, "stdout": _fitting(result.stdout), "stderr": _fitting(result.stderr)}
 
 
-def _failure(name: str, result: ProcessResult) -> CommandFailed:
+def _failure(name: str, result: ProcessResult, arguments: Sequence[bytes], file: GivenFile) -> CommandFailed:
     if result.code is None:
         return CommandFailed(f"{name} has ended, and its exit code was lost", "lost")
     output = one_line(result.stderr.text()) or one_line(result.stdout.text())
     if len(output) > _MAX_SHOWN:
         output = "…" + output[-_MAX_SHOWN:]
     details = f": {output}" if output else ""
+    hint = ""
+    if file.inherited and _DESCRIPTOR in details:
+        details += f"; {_NEEDS_NAME}"
+    elif file.inherited and file.path in arguments:
+        hint = f"hint: the file was given as {os.fsdecode(file.path)}; {_NEEDS_NAME}"
     if result.code > 0:
-        return CommandFailed(f"{name} exited with {result.code}{details}", result.code)
+        return CommandFailed(f"{name} exited with {result.code}{details}", result.code, hint)
     try:
         signal_name = signal.Signals(-result.code).name
     except ValueError:
         signal_name = f"signal {-result.code}"
-    return CommandFailed(f"{name} was killed by {signal_name}{details}", signal_name)
+    return CommandFailed(f"{name} was killed by {signal_name}{details}", signal_name, hint)
 
 
 def _values(job: Job, file: GivenFile, attempt: int) -> dict[str, bytes]:

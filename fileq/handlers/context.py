@@ -86,6 +86,7 @@ class JobView(Struct, frozen=True, dict=True):
     error: str | None
     failed_at: str | None
     first_error: str | None
+    moved_from: str | None
 
     def open(
         self,

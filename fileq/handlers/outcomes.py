@@ -33,11 +33,14 @@ class TimedOut(JobError):
 
 
 class CommandFailed(JobError):
-    """A command exited with a code other than 0 or was killed: `status` is the code or the name of the signal."""
+    """A command exited with a code other than 0 or was killed: `status` is the code or the name of the signal.
 
-    def __init__(self, message: str, status: int | str) -> None:
+    `hint` is what may help if the message does not; it is shown where a function's traceback would be."""
+
+    def __init__(self, message: str, status: int | str, hint: str = "") -> None:
         super().__init__(message)
         self.status = status
+        self.hint = hint
 
 
 def done(value: Any) -> Done:
@@ -93,8 +96,14 @@ def _failed(whole: BaseException, give_up_on: Sequence[int | str]) -> Failed:
         is_permanent=is_permanent,
         after_s=_delay_s(error.after_s) if isinstance(error, Retry) else None,
         is_sample=not is_permanent,
-        traceback="" if isinstance(error, CommandFailed | TimedOut) else traceback_text(whole),
+        traceback=_details(error, whole),
     )
+
+
+def _details(error: BaseException, whole: BaseException) -> str:
+    if isinstance(error, CommandFailed):
+        return error.hint
+    return "" if isinstance(error, TimedOut) else traceback_text(whole)
 
 
 def _described(error: BaseException) -> str:

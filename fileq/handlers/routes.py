@@ -27,6 +27,7 @@ from fileq.files.globs import Globs
 from fileq.handlers import registry
 from fileq.handlers.command_handler import command_problems, command_warnings
 from fileq.handlers.event_loop import EventLoop
+from fileq.handlers.loaded_modules import handler_modules, keep_text
 from fileq.handlers.registry import Registration
 from fileq.handlers.targets import Importer, InvalidTarget, is_async, unfitness
 
@@ -106,6 +107,7 @@ class Routes:
             routes.append(loading.shell())
         if loading.problems:
             raise ConfigError(loading.problems)
+        keep_text(handler_modules(config, app_dir).values())
         found = [route for route in routes if route is not None]
         return cls(
             found,
@@ -143,7 +145,7 @@ class Routes:
         if job.type is None:
             if not job.filepath:
                 return "the job names neither a file nor a type"
-            return f"no handler for {job.filepath!r}; add a route that matches it"
+            return f"no handler for {job.filepath!r}; {self._advice_for(job.filepath)}"
         if job.type == COMMAND_TYPE and not self._allows_commands:
             return "commands in jobs are disabled; worker.allow_commands: true enables them"
         type = job.type[:_LONGEST_TYPE]  # another program can push a job with a type of a megabyte
@@ -151,6 +153,16 @@ class Routes:
         known = ", ".join(self._types) or "none"
         advice = f"did you mean {near[0]!r}?" if near else f"known types: {known}"
         return f"no handler for type {type!r}; {advice}"
+
+    def _advice_for(self, path: str) -> str:
+        """For a file that no route takes: often `*.pdf` was meant for every directory."""
+        name = path.rpartition("/")[2]
+        for glob in (route.match for route in self if route.match is not None and "/" not in route.match):
+            if Globs([f"**/{glob}"]).match("", name):
+                return (
+                    f"the route {glob!r} takes files of the top level only; '**/{glob}' takes those of every directory"
+                )
+        return "add a route that matches it"
 
 
 class _Loading:

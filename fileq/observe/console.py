@@ -1,23 +1,35 @@
 """The log line for a terminal: time, level, event, then the fields, the most useful first.
 
-Lines of the frequent events fit 100 columns. JSON lines have every field complete. Here the file or type has no name
-before it, `duration_ms=3` is `duration=3ms`, ids are shortened, a long path loses its middle, and fields that explain
-little at a terminal are left out. An error is never shortened.
+Lines of the frequent events fit the terminal, or 100 columns where the width is unknown. JSON lines have every field
+complete. Here the file or type has no name before it, `duration_ms=1234` is `duration=1.2s` as in `fileq show`, ids are
+shortened, and fields that explain little at a terminal are left out. In a line that is too long, details go first, then
+the first directories of the path. The name of a file and an error are never shortened.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from fileq.core.text import printable, printable_lines
+from fileq.core.units import short_duration
 
-COLUMNS = 100
-_SHORTEST_PATH = 16
+COLUMNS = 100  # where stderr is not a terminal
 _LIST_WIDTH = 24  # of the elements of a list that are shown
 _FIRST = ("filepath", "type", "directory")
-_LAST = ("job_id", "error", "text", "worker_id", "trace_id", "span_id")
+_LAST = ("job_id", "reason", "error", "text", "worker_id", "trace_id", "span_id")
+_ENDLESS = ("reason", "error", "text")  # never shortened, and not counted in the width
+_DETAILS = (
+    "span_id",
+    "trace_id",
+    "worker_id",
+    "queue",
+    "duration_ms",
+)  # left out of a line about a file, in this order
+_PATHS = ("filepath", "directory", "path", "where")
 _LEFT_OUT = frozenset(("timestamp", "level", "event", "exception", "services", "routes", "chosen", "is_failure"))
 _UNNAMED = frozenset(("filepath", "type", "directory"))
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -37,7 +49,7 @@ class ConsoleLine:
         time = f"{str(fields['timestamp'])[11:19]}Z"
         shown = {name: _text(name, fields[name]) for name in _order(fields)}
         head_width = len(f"{time} {level:<7} {event:<13}")
-        _fit(shown, COLUMNS - head_width)
+        _fit(shown, fields, _columns() - head_width)
         line = (
             f"{self._in(_DIM, time)} {self._in(_LEVEL_COLOURS.get(level, ''), f'{level:<7}')} "
             f"{self._in(_BOLD, f'{event:<13}')}"
@@ -74,8 +86,10 @@ def _text(name: str, value: Any) -> str:
         return _listed([printable(str(item)) for item in value])
     if isinstance(value, float):
         return f"{value:.3g}"
+    if name.endswith("_ms") and isinstance(value, int):
+        return short_duration(value / 1000)
     if not isinstance(value, str):
-        return printable(f"{value}ms" if name.endswith("_ms") else str(value))
+        return printable(str(value))
     text = printable(value)
     if _PLAIN.fullmatch(text):
         return text
@@ -91,14 +105,36 @@ def _listed(items: list[str]) -> str:
     return ",".join([*shown, *more]) or "none"
 
 
-def _fit(shown: dict[str, str], width: int) -> None:
-    """Shortens the path so that all fields but the error or text have this width, if that leaves enough of it."""
-    name = next((name for name in ("filepath", "directory", "path", "where") if name in shown), None)
+def _columns() -> int:
+    """The width of the terminal, asked for each line: its window may have changed."""
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns or COLUMNS
+    except (OSError, ValueError, AttributeError):  # not a terminal, or no file at all
+        return COLUMNS
+
+
+def _fit(shown: dict[str, str], fields: Mapping[str, Any], width: int) -> None:
+    """Makes a line that names a path fit this width: leaves out details, then directories at the path's beginning."""
+    name = next((name for name in _PATHS if name in shown), None)
     if name is None:
         return
-    taken = sum(len(_label(key)) + len(text) + 1 for key, text in shown.items() if key not in ("error", "text"))
-    path, excess = shown[name], taken - width
-    kept = max(_SHORTEST_PATH, len(path) - excess)
-    if excess > 0 and kept < len(path):
-        tail = kept - 1 - min(6, kept // 3)  # the end says more than the beginning
-        shown[name] = f"{path[: kept - tail - 1]}…{path[-tail:]}"
+    for detail in _DETAILS:
+        if _excess(shown, width) > 0:
+            shown.pop(detail, None)
+    if (excess := _excess(shown, width)) > 0:
+        path = str(fields[name])
+        shown[name] = _text(name, _end_of_path(path, len(path) - excess))
+
+
+def _excess(shown: Mapping[str, str], width: int) -> int:
+    return sum(len(_label(key)) + len(text) + 1 for key, text in shown.items() if key not in _ENDLESS) - width
+
+
+def _end_of_path(path: str, longest: int) -> str:
+    """`…/2026/a.pdf`: the name of the file, and as many directories before it as fit."""
+    if not path.startswith("/"):
+        return path
+    directories, _, end = path.rpartition("/")
+    while directories and len(end) + len(directory := directories.rpartition("/")[2]) + 3 <= longest:
+        end, directories = f"{directory}/{end}", directories.rpartition("/")[0]
+    return f"…/{end}" if directories else path

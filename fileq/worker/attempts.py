@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from fileq.brokers.types import Admission, AdmitRequest, AdmitResult, LedgerEntry
+from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
+from fileq.brokers.types import LedgerEntry
 from fileq.core.claim import Claim
 from fileq.core.events import Emit, claimed, fenced, result_dropped
 from fileq.core.job import Version
@@ -266,9 +267,9 @@ class Attempts:
         """The task to submit, if the file is to be run as it is now."""
         assert isinstance(slot.state, Running)
         route = slot.state.route
-        jobs_by_version = dict(entry.versions) if entry is not None else {}
+        its_job = entry.job_of(changed.signature) if entry is not None else None
         policy, now_ms = self._policies.worker, time.time_ns() // 1_000_000
-        decision = decide(claim, changed, policy, now_ms=now_ms, jobs_by_version=jobs_by_version, may_run=may_run)
+        decision = decide(claim, changed, policy, now_ms=now_ms, its_job=its_job, may_run=may_run)
         if isinstance(decision, RunChanged):
             return self._run(slot, claim, changed_to=decision.signature)
         slot.settle(decision, _signature(claim), route)
@@ -277,7 +278,7 @@ class Attempts:
 
 
 def _signature(claim: Claim) -> str | None:
-    return claim.job.signature if claim.job is not None else None
+    return claim.job.version if claim.job is not None else None
 
 
 def _sample(outcome: FinalOutcome) -> bool | None:

@@ -15,8 +15,8 @@ def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(shell: Comm
     assert shell.json("admin", "pause", "low") == expected
     assert shell.json("pause", "low") == {**expected, "has_changed": False}
     assert shell.broker.census().paused == {"low"}
-    assert shell.run("resume", "low") == "low is open, 1 job waiting\n"
-    assert shell.run("resume", "low") == "low is already open, 1 job waiting\n"
+    assert shell.run("resume", "low") == "low is resumed, 1 job waiting\n"
+    assert shell.run("resume", "low") == "low was not paused, 1 job waiting\n"
     assert shell.json("resume", "low") == {**expected, "is_paused": False, "has_changed": False}
     assert shell.broker.census().paused == frozenset()
 

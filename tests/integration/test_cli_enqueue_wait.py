@@ -89,6 +89,16 @@ def test_a_cancelled_job_is_exit_code_1(each_setup: WorkerSetup) -> None:
         assert program.text().splitlines() == ["job-1", "job-1 cancelled: cancelled"]
 
 
+def test_a_wait_says_what_the_job_waits_for(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    setup.broker.pause("low")
+    with waiting(setup, "--id", "job-1") as program:
+        wait_until(lambda: "still waiting: no worker is running" in program.text(), 10)
+        assert "still waiting: queue low is paused; 'fileq resume low' resumes it" in program.text()
+        program.signal(signal.SIGINT)
+        assert program.wait(10) == 130
+
+
 def test_ctrl_c_leaves_the_job_queued(each_setup: WorkerSetup) -> None:
     with waiting(each_setup, "--id", "job-1") as program:
         wait_until(lambda: "job-1" in program.text(), 20)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import fileq.testing
+from fileq.core.job import State
 from fileq.core.outcome import Changed, Done, Failed
+from tests.support import program
+from tests.support.command_line import CommandLine
 from tests.support.handler_runs import file, file_task, python, result, root, routes_of, run
+from tests.support.worker_setup import WorkerSetup
 
 __all__ = ["file", "root"]
 READ = "import sys; print(open(sys.argv[1]).read(), sys.argv[2], end='')"
@@ -167,3 +172,42 @@ def test_the_default_of_a_route() -> None:
     tool = {"command": ["true"]}
     routes = routes_of(*({"match": "*", **keys} for keys in (name, tool, {**tool, "in_place": True})))
     assert [route.safe_open for route in routes] == [False, True, False]
+
+
+ADVICE = "a program that needs the name of the file, or opens it in another process, needs safe_open: false"
+
+
+def test_a_command_that_fails_on_the_descriptor_says_what_helps(file: Path, root: Path) -> None:
+    failing = "import sys; sys.exit(f'unknown file type: {sys.argv[1]}')"
+    outcome = run(file_task(file, root), route(failing, "{filepath}"))
+    assert isinstance(outcome, Failed)
+    assert re.search(rf"unknown file type: /proc/self/fd/\d+; {ADVICE}$", outcome.error)
+    assert outcome.traceback == ""
+
+
+def test_a_command_that_fails_otherwise_has_a_hint_apart_from_its_error(file: Path, root: Path) -> None:
+    failing = "import sys; sys.exit('unknown file type')"
+    outcome = run(file_task(file, root), route(failing, "{filepath}"))
+    assert isinstance(outcome, Failed)
+    assert outcome.error.endswith("unknown file type")
+    assert re.fullmatch(rf"hint: the file was given as /proc/self/fd/\d+; {ADVICE}", outcome.traceback)
+    for other in (route(failing, "{filepath}", safe_open=False), route(failing, "{real_filepath}")):
+        outcome = run(file_task(file, root), other)
+        assert isinstance(outcome, Failed)
+        assert outcome.traceback == ""
+
+
+def test_show_and_try_print_the_hint_of_a_command(
+    sqlite_setup: WorkerSetup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setup = sqlite_setup
+    path = setup.inbox / "a.txt"
+    path.write_text("x")
+    setup.enqueue_file(path, "a")
+    handlers = '[{match: "**/*", command: ["false", "{filepath}"]}]'
+    setup.worker(count=1, max_retries=0, handlers=handlers)
+    setup.wait_for(State.DEAD, ["a"])
+    shell = CommandLine(setup, capsys)
+    assert "\n     hint: the file was given as /proc/self/fd/" in shell.run("show", "a")
+    tried = program.run("try", str(path), cwd=setup.directory, settings={**setup.settings, "handlers": handlers})
+    assert ADVICE in tried.stderr

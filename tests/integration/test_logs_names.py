@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
 from fileq.core.job import State
+from tests.support.program import command
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup
 
@@ -50,3 +56,31 @@ def test_on_a_console_the_frequent_lines_fit_100_columns(sqlite_setup: WorkerSet
         assert len(line) <= 100, line
         if event.startswith("job."):
             assert "number-000000012.pdf" in line
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (80, "…/2026/invoice-number-000000012.pdf id="),
+        (140, "…/a/customer/with/a/long/name/2026/invoice-number-000000012.pdf id="),
+    ],
+)
+def test_a_line_too_long_for_the_terminal_loses_details_first_and_never_the_name_of_the_file(
+    sqlite_setup: WorkerSetup, columns: int, shown: str
+) -> None:
+    setup = sqlite_setup
+    directory = setup.inbox / ("d" * 100) / "a/customer/with/a/long/name/2026"
+    directory.mkdir(parents=True)
+    (directory / "invoice-number-000000012.pdf").write_bytes(b"x")
+    settings = setup.all_settings(handlers=ROUTES, count=1, observability__metrics_port=0)
+    terminal = Terminal(command("all", str(setup.inbox), settings=settings), setup.directory, columns)
+    try:
+        terminal.wait_shown(r"job\.completed.*\n")
+        terminal.interrupt()
+        _, text = terminal.finish()
+    finally:
+        terminal.close()
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", text)]
+    [line] = [line for line in lines if " job.completed " in line]
+    assert shown in line
+    assert len(line) <= columns, line

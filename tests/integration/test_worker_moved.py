@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,9 @@ def test_a_dead_job_is_retried_with_its_moved_file(each_setup: WorkerSetup, shel
     assert shell.json("admin", "show", "bad")["job"]["moved_to"] == str(failed / "a/bad.txt")
     assert f"moved to {failed / 'a/bad.txt'}" in shell.run("admin", "trace", str(path))
     shell.run("admin", "dlq", "retry", "bad")
+    shown = shell.run("admin", "show", "bad")
+    assert re.search(rf"^file +{failed}/a/bad\.txt\ncame from +{path}\n", shown, re.MULTILINE)
+    assert "moved to" not in shown
     worker = setup.worker(
         count=1, handlers=WORKING, worker__after__dead=f"move:{failed}", worker__after__completed=f"move:{done}"
     )

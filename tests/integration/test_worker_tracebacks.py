@@ -55,3 +55,18 @@ def test_the_traceback_of_a_dead_job_is_shown(each_setup: WorkerSetup, type: str
     readable = run("show", "job-1", cwd=setup.directory, settings=setup.settings).stdout
     assert readable.count("in parse") == 2
     assert "RuntimeError: attempt 2" in readable
+
+
+@pytest.mark.parametrize("type", ["in_child", "in_thread"])
+def test_a_traceback_shows_the_lines_that_ran_also_when_the_file_has_changed(
+    sqlite_setup: WorkerSetup, type: str
+) -> None:
+    setup, module = sqlite_setup, sqlite_setup.directory / "failing.py"
+    module.write_text(MODULE)
+    setup.worker(count=1, handlers='[{type: unused, use: "failing:fail"}]')
+    module.write_text(MODULE.replace("return int(text)", "return 0  # fixed"))
+    setup.enqueue(type, "job-1")
+    setup.wait_for(State.DEAD, ["job-1"])
+    for attempt in setup.record("job-1").attempts:
+        assert "return int(text)" in attempt.traceback
+        assert "fixed" not in attempt.traceback

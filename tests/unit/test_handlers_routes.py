@@ -96,6 +96,13 @@ def test_a_refusal_says_why_and_what_to_do() -> None:
     assert routes_of().refusal(of_type("x")) == "no handler for type 'x'; known types: none"
 
 
+def test_a_refusal_names_a_route_that_takes_only_files_of_the_top_level() -> None:
+    routes = routes_of({"match": "*.{pdf,tif}", "command": ["true"]}, {"match": "b/*.txt", "command": ["true"]})
+    only = "the route '*.{pdf,tif}' takes files of the top level only; '**/*.{pdf,tif}' takes those of every directory"
+    assert routes.refusal(about("sub/a.tif")) == f"no handler for '/data/sub/a.tif'; {only}"
+    assert routes.refusal(about("sub/a.txt")) == "no handler for '/data/sub/a.txt'; add a route that matches it"
+
+
 def test_commands_of_jobs_are_refused_unless_they_are_allowed() -> None:
     refused = routes_of({"match": "**/*", "use": CHECKSUM})
     assert refused.find(of_type("command"), "") is None

@@ -6,6 +6,7 @@ import argparse
 
 from fileq.cli.arguments import add_json, utf8_text
 from fileq.cli.command import Command, Invocation
+from fileq.cli.reload_note import print_reload_note
 from fileq.cli.screen import print_lines
 from fileq.commands.admin.json_schema import BREAKER_RESET_FIELDS
 
@@ -38,6 +39,7 @@ def _reset(invocation: Invocation) -> int:
         f"{printable(one.host)} {one.pid}: {printable(one.route)} is {one.state}: {printable(one.error)}"
         for one in result.open
     )
+    print_reload_note(invocation)
     return 0
 
 

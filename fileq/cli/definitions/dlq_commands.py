@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import add_json, utf8_text
 from fileq.cli.command import Command, Invocation
 from fileq.cli.filters import add_dry_run, add_filters, check_choice, filter_of
+from fileq.cli.reload_note import print_reload_note
 from fileq.cli.screen import print_lines, screen_of_stdout
 from fileq.commands.admin.json_schema import DLQ_LIST_FIELDS, DLQ_REPORT_FIELDS, PURGE_FIELDS
 from fileq.core.errors import ConfigError
@@ -60,7 +61,10 @@ def _retry(invocation: Invocation) -> int:
     else:
         ids = resolve_ids(broker, options.ids, places=[PLACE])
         report = retry(broker, ids, queue=queues[-1], is_dry_run=options.dry_run)
-    return _print_report(invocation, report, "put back", has_failed=report.has_failed and not options.all)
+    code = _print_report(invocation, report, "put back", has_failed=report.has_failed and not options.all)
+    if report.count and not report.is_dry_run:
+        print_reload_note(invocation)
+    return code
 
 
 def _print_report(invocation: Invocation, report: DlqReport, verb: str, *, has_failed: bool) -> int:
@@ -154,7 +158,11 @@ shows one job in full.""",
         description="""\
 Puts dead jobs back into the queues they came from, as new jobs with the same id: retries, recoveries and error are
 reset. The command can be interrupted and repeated: no job is lost or runs twice. Bytes that are not a job are refused,
-because a retry would bury them again. Exit code 1 if a job that was named by its id could not be put back.""",
+because a retry would bury them again. Exit code 1 if a job that was named by its id could not be put back.
+
+Workers that are running use the handlers and the configuration that they have loaded. After a fix reload them (SIGHUP)
+or restart them first. The command says so if a file that they have loaded has changed: the configuration file, or a
+handler in the current directory, with the modules there that it imports.""",
         examples=(
             ("fileq dlq retry 2f6c1d0e", "one job; several ids may be given"),
             ("fileq dlq retry --all --error 'connection refused' --dry-run", "show which jobs would be put back"),

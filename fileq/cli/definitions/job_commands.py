@@ -183,9 +183,13 @@ reason.""",
         words=("admin", "show"),
         summary="show one job with all its attempts",
         description="""\
-Shows everything known about a job: its state, its file, and every attempt with worker, duration and error. The record
-of a completed or cancelled job is kept for worker.history_ttl; the record of a dead job until it is retried or
-deleted.""",
+Shows everything known about a job: its state, its file, and every attempt with worker, duration and error. `waits` says
+why a waiting job does not run: a paused queue, no running worker, a time, the reason for which it was deferred. `failed
+attempts` counts against max_retries; `fileq dlq retry` sets it to 0. `came from` is the first path of a file that
+worker.after had moved before the job was put back. `after` an attempt is the duration that its worker measured.
+
+The record of a completed or cancelled job is kept for worker.history_ttl; the record of a dead job until it is retried
+or deleted.""",
         examples=(("fileq show 2f6c1d0e", "what happened to this job"),),
         arguments=_show_arguments,
         run=_show,

@@ -28,9 +28,10 @@ def _set_paused(invocation: Invocation, *, paused: bool) -> int:
         invocation.print_json(results[0] if len(results) == 1 else {"queues": results})
         return 0
     for result in results:
-        state = f"{'' if result.has_changed else 'already '}{'paused' if paused else 'open'}"
+        states = ("is paused", "is already paused") if paused else ("is resumed", "was not paused")
+        state = states[0 if result.has_changed else 1]
         effect = "; running jobs finish, new ones wait" if paused else ""
-        print(f"{result.queue} is {state}, {plural(result.waiting, 'job')} waiting{effect}")
+        print(f"{result.queue} {state}, {plural(result.waiting, 'job')} waiting{effect}")
     return 0
 
 

@@ -7,6 +7,7 @@ import argparse
 from fileq.cli.arguments import add_json
 from fileq.cli.command import Command, Invocation
 from fileq.cli.filters import add_dry_run, add_filters, check_filtered, filter_of
+from fileq.cli.reload_note import print_reload_note
 from fileq.cli.screen import print_lines, screen_of_stdout
 from fileq.commands.admin.json_schema import FSCK_FIELDS, REPROCESS_FIELDS
 
@@ -35,6 +36,8 @@ def _reprocess(invocation: Invocation) -> int:
         invocation.print_json(report)
     else:
         print_lines(render(report))
+    if report.enqueued and not report.is_dry_run:
+        print_reload_note(invocation)
     return 0
 
 

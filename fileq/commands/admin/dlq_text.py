@@ -1,5 +1,5 @@
-"""Dead jobs as text: three lines for each job, so that id, file and error fit on a narrow terminal; a fourth says where
-its file was moved."""
+"""Dead jobs as text: three lines for each job, so that id, file and error fit on a narrow terminal; others say where
+its file was moved to and where it came from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
 from fileq.commands.admin.formatting import ERROR_SHOWN, Screen, cut, number, plural
 from fileq.commands.admin.job_ids import short_ids
 from fileq.commands.admin.job_summary import JobSummary
-from fileq.commands.admin.queries_text import ago, error_lines
+from fileq.commands.admin.queries_text import ago, error_lines, moved_to_of
 from fileq.commands.admin.stats_text import name_of
 from fileq.core.text import printable
 
@@ -36,7 +36,12 @@ def _job_lines(job: JobSummary, id: str, screen: Screen, at_ms: int) -> list[str
     return [
         f"{screen.paint(printable(id), 'bold')}  {facts}",
         f"  {cut(name, screen.width - 2, from_left=True)}",
-        *([f"  moved to {cut(printable(job.moved_to), screen.width - 11, from_left=True)}"] if job.moved_to else []),
+        *([f"  moved to {cut(moved_to, screen.width - 11, from_left=True)}"] if (moved_to := moved_to_of(job)) else []),
+        *(
+            [f"  came from {cut(printable(job.moved_from), screen.width - 12, from_left=True)}"]
+            if job.moved_from
+            else []
+        ),
         f"  {screen.paint(error, 'red')}",
     ]
 

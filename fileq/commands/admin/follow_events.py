@@ -19,6 +19,7 @@ from fileq.brokers.types import WireEvent
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobClaimed, JobDeferred
 from fileq.core.text import printable
+from fileq.core.units import short_duration
 
 GET_TIMEOUT_S = 1.0
 RETRY_S = 1.0
@@ -129,8 +130,8 @@ def event_line(event: bytes) -> str:
     moment = time.strftime("%H:%M:%SZ", time.gmtime(e.at / 1000))
     fields = {
         "queue": e.priority,
-        "duration": f"{e.duration_ms}ms" if e.duration_ms else "",
-        "retries": str(e.retry_count) if e.retry_count else "",
+        "duration": short_duration(e.duration_ms / 1000) if e.duration_ms else "",
+        "failures": str(e.retry_count) if e.retry_count else "",
         "id": e.job_id,
         "error": e.error,
     }

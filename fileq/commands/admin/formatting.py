@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from fileq.core.job import parse_time, rfc3339_ms
+from fileq.core.units import two_units
 
 ENDLESS = 100_000  # columns and lines where stdout is not a terminal: only errors are cut there
 ERROR_SHOWN = 300  # characters of an error in a list; `fileq show` prints all of it
@@ -94,16 +95,7 @@ def _line(
 
 def age(seconds: float | None) -> str:
     """Two units at most: 12s, 4m10s, 2h05m, 3d04h."""
-    if seconds is None:
-        return "?"
-    s = max(0, round(seconds))
-    if s < 60:
-        return f"{s}s"
-    if s < 3600:
-        return f"{s // 60}m{s % 60:02}s"
-    if s < 172_800:
-        return f"{s // 3600}h{s % 3600 // 60:02}m"
-    return f"{s // 86_400}d{s % 86_400 // 3600:02}h"
+    return "?" if seconds is None else two_units(seconds)
 
 
 def seconds_between(then: str | None, at: str) -> float | None:

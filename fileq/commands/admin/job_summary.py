@@ -37,6 +37,7 @@ class JobSummary(Struct, frozen=True):
     deferred_count: int = 0
     moved_to: str = ""
     output: str = ""
+    moved_from: str = ""
 
 
 class AttemptSummary(Struct, frozen=True):
@@ -56,13 +57,14 @@ class JobHistory(Struct, frozen=True):
 
     job: JobSummary
     json: Any  # the job's own JSON; null for bytes that are not a job
-    raw_b64: str | None  # those bytes; null for a job
+    raw_b64: str | None  # those bytes, empty if the record does not have them; null for a job
     signature: str | None
     is_cancel_requested: bool
     result: Any
     attempts: tuple[AttemptSummary, ...]
     attempts_forgotten: int
     payload: Any = None
+    waits_for: tuple[str, ...] = ()
 
 
 def id_in(raw: bytes) -> str:
@@ -97,6 +99,7 @@ def summarize(raw: bytes, record: Record | None, *, state: State, queue: str = "
         deferred_count=record.deferred_count if record is not None else 0,
         moved_to=record.moved_to.decode(errors="backslashreplace") if record is not None else "",
         output=record.attempts[-1].output if record is not None and record.attempts and state is State.DEAD else "",
+        moved_from=job.moved_from or "",
     )
 
 
@@ -109,7 +112,7 @@ def created_ms(job: Job | None, record: Record | None) -> int:
 
 def _summarize_bytes(raw: bytes, record: Record | None, defect: str, state: State, queue: str) -> JobSummary:
     return JobSummary(
-        id=raw_id(raw),
+        id=record.id if record is not None else raw_id(raw),  # the record may not have the bytes
         state=state.value,
         queue=record.queue if record is not None else queue,
         filepath="",
@@ -129,7 +132,8 @@ def _summarize_bytes(raw: bytes, record: Record | None, defect: str, state: Stat
     )
 
 
-def history(record: Record) -> JobHistory:
+def history(record: Record, waits_for: tuple[str, ...] = ()) -> JobHistory:
+    """`waits_for` is what keeps a waiting job from running."""
     import base64
 
     job = decode_or_none(record.raw)
@@ -143,6 +147,7 @@ def history(record: Record) -> JobHistory:
         attempts=attempts_of(record),
         attempts_forgotten=record.attempt_count - len(record.attempts),
         payload=_payload(job),
+        waits_for=waits_for,
     )
 
 
@@ -151,12 +156,20 @@ def attempts_of(record: Record) -> tuple[AttemptSummary, ...]:
     return tuple(_attempt(n, attempt) for n, attempt in enumerate(record.attempts, first))
 
 
+def _duration_s(attempt: Attempt) -> float:
+    """As the worker measured and logged it. A reaper, or a worker of an earlier version, left no duration. Then it is
+    from the claim to the settlement, by the broker's clock."""
+    if attempt.duration_ms is not None:
+        return attempt.duration_ms / 1000
+    return max(0, attempt.ended_ms - attempt.started_ms) / 1000 if attempt.started_ms else 0.0
+
+
 def _attempt(number: int, attempt: Attempt) -> AttemptSummary:
     return AttemptSummary(
         number=number,
         started=stamp(attempt.started_ms),
         ended=stamp(attempt.ended_ms),
-        duration_s=max(0, attempt.ended_ms - attempt.started_ms) / 1000 if attempt.started_ms else 0.0,
+        duration_s=_duration_s(attempt),
         worker=attempt.slot,
         outcome=attempt.outcome,
         error=attempt.error,

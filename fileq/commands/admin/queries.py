@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -14,8 +14,10 @@ from fileq.commands.admin.job_filter import JobFilter
 from fileq.commands.admin.job_ids import advice_for_unknown, looks_like_id
 from fileq.commands.admin.job_selection import PLACES, select, with_records
 from fileq.commands.admin.job_summary import JobHistory, JobSummary, history
+from fileq.commands.admin.obstacles import obstacles_of
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.job import State, decode_or_none
+from fileq.core.signature import split_signature
 
 _LISTED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED, State.DEAD, State.COMPLETED, State.CANCELLED)
 
@@ -49,7 +51,7 @@ def show(broker: FullBroker, id: str) -> JobHistory:
     if record is None:
         unknown = f"job {id!r} is unknown: it never existed, or its record has expired"
         raise BrokerError(f"{unknown}; {advice_for_unknown(id)}")
-    return history(record)
+    return history(record, obstacles_of(broker, [record]).get(id, ()))
 
 
 class VersionTrace(Struct, frozen=True):
@@ -75,15 +77,16 @@ def trace(broker: FullBroker, path: bytes) -> FileTrace:
     [entry] = broker.lookup([path])
     versions = entry.versions if entry is not None else ()
     known = dict(zip(_ids(versions), broker.records(_ids(versions)), strict=True))
+    others = [record for record in _records_about(broker, path) if record.id not in known]
+    waits_for = obstacles_of(broker, [*known.values(), *others])
     traced = [
-        _version(signature, id, known[id], is_newest=i == 0, is_in_ledger=True)
+        _version(signature, id, known[id], waits_for, is_newest=i == 0, is_in_ledger=True)
         for i, (signature, id) in enumerate(versions)
     ]
-    others = [record for record in _records_about(broker, path) if record.id not in known]
     for record in sorted(others, key=lambda record: -record.created_ms):
         job = decode_or_none(record.raw)
         signature = job.signature if job is not None else None
-        traced.append(_version(signature or "", record.id, record, is_newest=False, is_in_ledger=False))
+        traced.append(_version(signature or "", record.id, record, waits_for, is_newest=False, is_in_ledger=False))
     shown = path.decode(errors="backslashreplace")
     if not traced:
         name = os.path.basename(shown)
@@ -98,15 +101,23 @@ def _ids(versions: Sequence[tuple[str, str]]) -> list[str]:
     return [id for _, id in versions]
 
 
-def _version(signature: str, id: str, record: Record | None, *, is_newest: bool, is_in_ledger: bool) -> VersionTrace:
+def _version(
+    signature: str,
+    id: str,
+    record: Record | None,
+    waits_for: Mapping[str, tuple[str, ...]],
+    *,
+    is_newest: bool,
+    is_in_ledger: bool,
+) -> VersionTrace:
     size, modified_ns = read_signature(signature)
-    job = history(record) if record is not None else None
+    job = history(record, waits_for.get(id, ())) if record is not None else None
     return VersionTrace(signature or None, id, is_newest, is_in_ledger, size, modified_ns, job)
 
 
 def read_signature(signature: str) -> tuple[int | None, int | None]:
     """Size and modification time in ns of a version; None for both if the signature has another form."""
-    size, _, modified = signature.partition("-")
+    size, _, modified = split_signature(signature).short.partition("-")
     return (int(size), int(modified)) if size.isdigit() and modified.isdigit() else (None, None)
 
 

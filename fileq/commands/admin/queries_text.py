@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 from fileq.commands.admin.control import Cancellation, JobCancellation, describe
 from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, number, plural, table
@@ -13,6 +14,7 @@ from fileq.commands.admin.stats_text import name_of
 from fileq.core.job import parse_time
 from fileq.core.outcome import WORKER_DIED
 from fileq.core.text import printable
+from fileq.core.units import short_duration
 
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
 _CANCELLED_SHOWN = 20  # jobs that the text of `cancel --all` names
@@ -71,17 +73,18 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
     facts: list[tuple[str, str | Cell]] = [
         ("id", Cell(printable(job.id), "bold")),
         ("state", state),
+        *(("waits" if i == 0 else "", line) for i, line in enumerate(_waits(history, at_ms))),
         ("file", printable(job.filepath)),
-        ("moved to", printable(job.moved_to)),
+        ("came from", printable(job.moved_from)),
+        ("moved to", moved_to_of(job)),
         ("type", printable(job.type or "")),
         ("size", plural(job.filesize, "byte") if job.filepath or not job.is_job else ""),
         ("version", printable(history.signature or "")),
         ("queue", printable(job.queue)),
-        ("retries", str(job.retries) if job.is_job else ""),
+        ("failed attempts", _failures(history)),
         ("recoveries", str(job.recoveries) if job.recoveries else ""),
         ("created", _when(job.created, at_ms)),
-        ("due", _when(job.due, at_ms) if job.state in ("scheduled", "retrying") else ""),
-        ("deferred", _deferral(job)),
+        ("deferred", plural(job.deferred_count, "time") if job.deferred_count else ""),
         ("started", _when(job.started, at_ms) if job.state == "running" else ""),
         ("worker", printable(job.worker) if job.state == "running" else ""),
         ("ended", _when(job.ended, at_ms) if job.state in ("completed", "dead", "cancelled") else ""),
@@ -96,9 +99,25 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
     return [*lines, *_attempts(history, screen)]
 
 
-def _deferral(job: JobSummary) -> str:
-    times = plural(job.deferred_count, "time") if job.deferred_count else ""
-    return f"{times}: {printable(job.deferred)}" if job.deferred else times
+def _waits(history: JobHistory, at_ms: int) -> list[str]:
+    """Until when a job waits and why, and what else keeps it from running."""
+    job, lines = history.job, []
+    if job.state in ("scheduled", "retrying"):
+        why = "its last attempt failed" if job.state == "retrying" else "it was enqueued for that time"
+        lines.append(f"until {_when(job.due, at_ms)}: {printable(job.deferred) or why}")
+    return [*lines, *history.waits_for]
+
+
+def moved_to_of(job: JobSummary) -> str:
+    """ "" for a job that was put back after its file had been moved: it is for the file where it is now."""
+    return printable(job.moved_to) if job.moved_to != job.filepath else ""
+
+
+def _failures(history: JobHistory) -> str:
+    """Of this life of the job; its history below has the attempts of all."""
+    count = history.job.retries
+    is_put_back = sum(attempt.outcome == "failed" for attempt in history.attempts) > count
+    return f"{count}{', since it was put back' if is_put_back else ''}" if count or is_put_back else ""
 
 
 def _state_cell(job: JobSummary) -> Cell:
@@ -111,10 +130,10 @@ def _attempts(history: JobHistory, screen: Screen) -> list[str]:
     lines = ["", screen.paint("attempts", "bold")]
     if history.attempts_forgotten:
         lines.append(f"  the first {history.attempts_forgotten} are no longer recorded")
-    for attempt, following in zip(history.attempts, (*history.attempts[1:], None), strict=True):
+    for attempt, following in _with_next(history.attempts):
         # The error of the last one is the job's own and was printed above.
-        is_printed = attempt is history.attempts[-1] and history.job.state != "completed"
-        lines += attempt_lines(attempt, screen, with_error=not is_printed)
+        is_printed = following is None and history.job.state != "completed"
+        lines += attempt_lines(attempt, following, screen, with_error=not is_printed)
         if following is None or following.traceback != attempt.traceback:  # repeated failures are often the same
             lines += [f"     {screen.paint(line, 'dim')}" for line in _block(attempt.traceback)]
         if attempt.output and (following is None or following.output != attempt.output):
@@ -123,27 +142,31 @@ def _attempts(history: JobHistory, screen: Screen) -> list[str]:
     return lines
 
 
+def _with_next(attempts: Sequence[AttemptSummary]) -> Iterator[tuple[AttemptSummary, AttemptSummary | None]]:
+    """Each attempt with the next one: what two of them have in common is printed once, with the later one."""
+    return zip_longest(attempts, attempts[1:])
+
+
 def _block(text: str) -> list[str]:
     return [printable(line) for line in text.splitlines()]
 
 
-def attempt_lines(attempt: AttemptSummary, screen: Screen, *, with_error: bool = True) -> list[str]:
+def attempt_lines(
+    attempt: AttemptSummary, following: AttemptSummary | None, screen: Screen, *, with_error: bool = True
+) -> list[str]:
     outcome = screen.paint(attempt.outcome, _OUTCOME_STYLES.get(attempt.outcome, ""))
     started = (attempt.started or "")[:19].replace("T", " ")
-    after = f"after {seconds(attempt.duration_s)}"
+    after = f"after {short_duration(attempt.duration_s)}"
     if attempt.outcome == "died" and attempt.error.startswith(WORKER_DIED):
-        after = f"(found {seconds(attempt.duration_s)} after its start)"  # the worker died at an unknown time before
+        # The worker died at an unknown time before.
+        after = f"(found {short_duration(attempt.duration_s)} after its start)"
     line = f"  {attempt.number}  {started}Z  {outcome} {after}"
+    is_repeated = following is not None and bool(attempt.error) and following.error == attempt.error
+    line += ", the same error as the next attempt" if is_repeated else ""
     lines = [line, screen.paint(f"     on {printable(attempt.worker)}", "dim")]
-    if attempt.error and with_error:
+    if attempt.error and with_error and not is_repeated:
         lines.append(f"     {error_lines(attempt.error)[0]}")
     return lines
-
-
-def seconds(duration_s: float) -> str:
-    if duration_s >= 60:
-        return age(duration_s)
-    return f"{duration_s:.1f}s" if duration_s >= 1 else f"{duration_s * 1000:.0f}ms"
 
 
 def error_lines(error: str) -> list[str]:
@@ -196,8 +219,8 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int
         return [*lines, "  ended; its record has expired (worker.history_ttl)"]
     job = version.job.job
     lines.append(f"  enqueued {_when(job.created, at_ms)} in queue {printable(job.queue)}")
-    for attempt in version.job.attempts:
-        lines += attempt_lines(attempt, screen)
+    for attempt, following in _with_next(version.job.attempts):
+        lines += attempt_lines(attempt, following, screen)
     state = screen.paint(shown_state(job), STATE_STYLES.get(shown_state(job), ""))
     ended = f" {_when(job.ended, at_ms)}" if job.state in ("completed", "dead", "cancelled") else ""
     due = f", due {_when(job.due, at_ms)}" if job.state in ("scheduled", "retrying") else ""
@@ -206,8 +229,9 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int
     lines.append(f"  now {state}{ended}{due}{on}{why}")
     if job.state == "dead":
         lines.append(f"  'fileq show {printable(job.id)}' has the traceback and what the handler printed")
-    if job.moved_to:
-        lines.append(f"  moved to {printable(job.moved_to)}")
+    lines += [f"  waits: {obstacle}" for obstacle in version.job.waits_for]
+    if moved_to := moved_to_of(job):
+        lines.append(f"  moved to {moved_to}")
     return lines
 
 

@@ -39,6 +39,7 @@ def test_the_record_says_how_the_job_ended(harness: Harness) -> None:
     record = record_of(harness, "a")
     assert (record.state, record.ended_ms, record.result) == (State.COMPLETED, harness.clock.ms, b'{"pages": 3}')
     assert (record.error, record.attempts[0].outcome) == ("", "completed")
+    assert record.attempts[0].duration_ms == 1900  # as the worker measured it, not from the claim to the settlement
 
 
 def test_a_result_is_bytes_and_nothing_in_it_is_special(harness: Harness) -> None:

@@ -79,6 +79,7 @@ def test_a_dead_slots_job_goes_to_the_front_of_its_queue(harness: Harness) -> No
     assert raws_in(harness, "low")[0] == encode(job_of(claim).but(recoveries=1))
     record = record_of(harness, "a")
     assert (record.state, record.error, record.attempts[0].outcome) == (State.PENDING, "worker died", "died")
+    assert record.attempts[0].duration_ms is None
     assert counter(harness, "recovered") == 1
     assert slots_of(harness) == []
     assert drift(harness) == 0

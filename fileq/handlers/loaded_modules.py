@@ -1,0 +1,40 @@
+"""The modules of the user's handlers that this process has imported, and the text that they were imported from."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Iterable
+from types import ModuleType
+
+from fileq.config import Config
+
+
+def handler_modules(config: Config, app_dir: str) -> dict[str, ModuleType]:
+    """The imported modules below the application's directory or in a package that the configuration names."""
+    directory = os.path.abspath(app_dir or os.curdir)
+    named = [*config.imports, *(route.use for route in config.handlers if route.use is not None)]
+    packages = {name.partition(":")[0].partition(".")[0] for name in named}
+    return {
+        name: module
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] not in ("fileq", "__main__")
+        and (name.partition(".")[0] in packages or _is_below(module, directory))
+    }
+
+
+def _is_below(module: ModuleType, directory: str) -> bool:
+    file = getattr(module, "__file__", None) or ""
+    return file.startswith(directory + os.sep) and not file.startswith((sys.prefix + os.sep, sys.base_prefix + os.sep))
+
+
+def keep_text(modules: Iterable[ModuleType]) -> None:
+    """Tracebacks show the lines of these modules as they are now, also after their files have changed: with a line of
+    the new file they would tell that the fixed code fails."""
+    for file in [file for module in modules if (file := getattr(module, "__file__", None) or "").endswith(".py")]:
+        linecache.cache.pop(file, None)
+        lines = linecache.getlines(file)
+        if lines:
+            # Without a modification time: linecache never reads the file again.
+            linecache.cache[file] = (sum(map(len, lines)), None, lines, file)

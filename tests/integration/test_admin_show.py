@@ -1,0 +1,97 @@
+"""What `fileq show` says of one job, on both brokers."""
+
+from __future__ import annotations
+
+import re
+
+from fileq.core.settlement import complete
+from fileq.testing.conformance.builders import burial, claim_one, deferred, enqueue, failed, register, running, settle
+from tests.support.command_line import CommandLine
+
+
+def facts(shell: CommandLine, id: str) -> dict[str, str]:
+    """The lines of the first table of `fileq show`, by their names. A line without a name belongs to the one before."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in shell.run("show", id).partition("\n\n")[0].splitlines():
+        key, _, value = line.partition("  ")
+        name = key or name
+        found[name] = f"{found[name]}\n{value.strip()}" if name in found else value.strip()
+    return found
+
+
+def test_an_attempt_has_the_duration_that_its_worker_logged(shell: CommandLine) -> None:
+    settle(shell, complete(running(shell, "a"), duration_ms=1234))
+    assert shell.json("show", "a")["attempts"][0]["duration_s"] == 1.234
+    assert "completed after 1.2s" in shell.run("show", "a")
+
+
+# why a waiting job does not run
+
+
+def test_a_pending_job_says_that_its_queue_is_paused_and_that_no_worker_is_running(shell: CommandLine) -> None:
+    enqueue(shell, "a")
+    assert facts(shell, "a")["waits"] == "no worker is running"
+    shell.broker.pause("low")
+    assert facts(shell, "a")["waits"] == "queue low is paused; 'fileq resume low' resumes it\nno worker is running"
+    register(shell, "w1")
+    [obstacle] = shell.json("show", "a")["waits_for"]
+    assert obstacle == facts(shell, "a")["waits"] == "queue low is paused; 'fileq resume low' resumes it"
+    assert "  waits: queue low is paused" in shell.run("trace", "/data/a.pdf")
+    shell.broker.resume("low")
+    assert "waits" not in facts(shell, "a")
+
+
+def test_a_pending_job_says_that_all_slots_are_busy(shell: CommandLine) -> None:
+    running(shell, "first")
+    enqueue(shell, "a")
+    assert facts(shell, "a")["waits"] == "all slots are busy (1 job running)"
+    assert "waits" not in facts(shell, "first")
+
+
+def test_a_job_that_waits_for_a_time_says_when_and_why(shell: CommandLine) -> None:
+    settle(shell, failed(running(shell, "failed"), delay_ms=60_000))
+    settle(shell, deferred(running(shell, "deferred"), reason="the root /data is missing", delay_ms=60_000))
+    enqueue(shell, "later", delay_ms=60_000)
+    reasons = {
+        "failed": "its last attempt failed",
+        "deferred": "the root /data is missing",
+        "later": "it was enqueued for that time",
+    }
+    for id, reason in reasons.items():
+        assert re.fullmatch(rf"until 2[0-9-]+ [0-9:]+Z \(in (59s|1m00s)\): {reason}", facts(shell, id)["waits"])
+    assert facts(shell, "deferred")["deferred"] == "1 time"
+
+
+# counters
+
+
+def test_failed_attempts_are_called_so_and_not_retries(shell: CommandLine) -> None:
+    enqueue(shell, "a")
+    for _ in range(2):
+        settle(shell, failed(claim_one(shell), delay_ms=0))
+        shell.broker.promote()
+    shown = facts(shell, "a")
+    assert "retries" not in shown
+    assert shown["failed attempts"] == str(shell.json("show", "a")["job"]["retries"]) == "2"
+    settle(shell, burial(claim_one(shell)))
+    shell.run("dlq", "retry", "a")
+    assert facts(shell, "a")["failed attempts"] == "0, since it was put back"
+
+
+def test_a_job_without_a_failure_says_nothing_of_failures(shell: CommandLine) -> None:
+    settle(shell, complete(running(shell, "a")))
+    assert not {"retries", "failed attempts"} & set(facts(shell, "a"))
+
+
+def test_an_error_that_repeats_is_printed_once(shell: CommandLine) -> None:
+    enqueue(shell, "a")
+    for error in ("ValueError: one", "ValueError: two", "ValueError: two", "ValueError: two"):
+        settle(shell, failed(claim_one(shell), error=error, delay_ms=0, duration_ms=5))
+        shell.broker.promote()
+    shown = shell.run("show", "a")
+    assert shown.count("ValueError: one") == 1
+    assert shown.count("ValueError: two") == 1  # as the error of the job, above its attempts
+    assert shown.count("failed after") == 4
+    assert shown.count("failed after 5ms, the same error as the next attempt") == 2
+    assert shell.run("trace", "/data/a.pdf").count("ValueError: two") == 1
