@@ -41,6 +41,10 @@ class Refused(Struct, frozen=True, tag=True):
     kind: str
 
 
+# How the cause begins if the whole worker died. A reaper finds that out long after it happened.
+WORKER_DIED = "its worker died (no heartbeat"
+
+
 class Died(Struct, frozen=True, tag=True):
     """The process that ran the handler ended by a signal or an exit that fileq did not cause. `output` as in Failed."""
 

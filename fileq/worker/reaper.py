@@ -24,14 +24,13 @@ from fileq.brokers.types import Suspect
 from fileq.config import Config
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import Emit, ignore, reaped
-from fileq.core.outcome import Died
+from fileq.core.outcome import WORKER_DIED, Died
 from fileq.core.retry import Policy, decide
 from fileq.core.settlement import Settlement, SettleResult, Verb
 from fileq.worker.policies import worker_policy
 from fileq.worker.post_actions import rules_of, with_order
 
 SWEEP_EVERY_S = 180.0
-CAUSE = "its worker died (no heartbeat)"
 
 
 class Reaper:
@@ -90,22 +89,26 @@ class Reaper:
         self._silent_since_s = silent
         for suspect in suspects:
             if now_s >= silent[suspect.slot] + self._ttl_s / 3:
-                self._reap(suspect)
+                # At the first check its heartbeat had run out already, so it was not renewed for this long before.
+                self._reap(suspect, now_s - silent[suspect.slot] + self._ttl_s)
 
-    def _reap(self, suspect: Suspect) -> None:
-        moved = reap(self._broker, suspect, self._policy, self._rules)
+    def _reap(self, suspect: Suspect, silent_s: float) -> None:
+        moved = reap(self._broker, suspect, self._policy, self._rules, f" for {silent_s:.0f} s or more")
         self._silent_since_s.pop(suspect.slot, None)
         for settlement in moved:
             self._emit(reaped(settlement))
 
 
-def reap(broker: Broker, suspect: Suspect, policy: Policy, rules: Mapping[Verb, str]) -> list[Settlement]:
+def reap(
+    broker: Broker, suspect: Suspect, policy: Policy, rules: Mapping[Verb, str], for_how_long: str = ""
+) -> list[Settlement]:
     """Settles the claims of a slot that died. Returns the settlements that took effect: another reaper may have been
-    faster. `rules` say what happens to the files of buried jobs."""
-    now_ms = time.time_ns() // 1_000_000
+    faster. `rules` say what happens to the files of buried jobs. `for_how_long` says for how long the slot had no
+    heartbeat, if that is known."""
+    now_ms, died = time.time_ns() // 1_000_000, Died(f"{WORKER_DIED}{for_how_long})")
     settlements = []
     for claim in suspect.claims:
-        settlement = decide(claim, Died(CAUSE), policy, now_ms=now_ms, spread_s=policy.backoff.max)
+        settlement = decide(claim, died, policy, now_ms=now_ms, spread_s=policy.backoff.max)
         version = claim.job.signature if claim.job is not None else None
         settlements.append(with_order(settlement, version, rules))
     results = broker.reap(suspect.slot, settlements)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from fileq.core.job import State
 from tests.support.parallel_scenarios import parallel_scenario, running_scenarios, setup_with_own_server
-from tests.support.program import Program
+from tests.support.program import Program, run
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import REAP_S, TTL_S, WorkerSetup, ids, is_running, let_time_pass
 
@@ -40,6 +41,9 @@ def test_all_jobs_of_a_killed_worker_start_again_in_time(setup: WorkerSetup) -> 
     setup.wait_for(State.COMPLETED, jobs)
     assert [(setup.job(job).recoveries, setup.job(job).retries) for job in jobs] == [(1, 0)] * 16
     assert {tuple(a.outcome for a in setup.record(job).attempts) for job in jobs} == {("died", "completed")}
+    shown = run("show", jobs[0], cwd=setup.directory, settings=setup.settings).stdout
+    assert re.search(r"died \(found [\d.]+s after its start\)", shown), "the time of the death is not known"
+    assert re.search(r"its worker died \(no heartbeat for \d+ s or more\)", shown)
     assert setup.census().drift == 0
 
 

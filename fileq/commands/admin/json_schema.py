@@ -90,6 +90,10 @@ HISTORY_FIELDS = (
     ("payload", "the payload of the job, or null"),
     ("result", "the result that the handler returned, or null"),
     ("attempts[]", "number, started, ended, duration_s, worker, outcome, error, traceback, output (empty if none)"),
+    (
+        "attempts[].duration_s",
+        "if its worker died: until that was found; the error says how long it was gone",
+    ),
     ("attempts_forgotten", "number: how many of the first attempts are no longer recorded"),
     ("waits_for[]", "string: what keeps a waiting job from running, such as a paused queue; empty if nothing does"),
 )

@@ -12,6 +12,7 @@ from fileq.commands.admin.job_summary import AttemptSummary, JobHistory, JobSumm
 from fileq.commands.admin.queries import FileTrace, VersionTrace
 from fileq.commands.admin.stats_text import name_of
 from fileq.core.job import parse_time
+from fileq.core.outcome import WORKER_DIED
 from fileq.core.text import printable
 from fileq.core.units import short_duration
 
@@ -155,7 +156,11 @@ def attempt_lines(
 ) -> list[str]:
     outcome = screen.paint(attempt.outcome, _OUTCOME_STYLES.get(attempt.outcome, ""))
     started = (attempt.started or "")[:19].replace("T", " ")
-    line = f"  {attempt.number}  {started}Z  {outcome} after {short_duration(attempt.duration_s)}"
+    after = f"after {short_duration(attempt.duration_s)}"
+    if attempt.outcome == "died" and attempt.error.startswith(WORKER_DIED):
+        # The worker died at an unknown time before.
+        after = f"(found {short_duration(attempt.duration_s)} after its start)"
+    line = f"  {attempt.number}  {started}Z  {outcome} {after}"
     is_repeated = following is not None and bool(attempt.error) and following.error == attempt.error
     line += ", the same error as the next attempt" if is_repeated else ""
     lines = [line, screen.paint(f"     on {printable(attempt.worker)}", "dim")]
