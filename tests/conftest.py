@@ -14,12 +14,6 @@ from hypothesis import settings
 
 from tests.support.servers import Certificates, Cluster, Sentinel, Server, available_servers, make_certificates
 
-# A shell makes its background jobs ignore Ctrl-C, and nohup makes programs ignore SIGHUP. Programs that tests start would
-# inherit that.
-for number, action in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
-    if signal.getsignal(number) is signal.SIG_IGN:
-        signal.signal(number, action)
-
 pytest_plugins = ["tests.support.parallel_run"]
 
 # No time limit for one example: a busy machine is no defect.
@@ -27,6 +21,11 @@ settings.register_profile("fileq", deadline=None)
 settings.load_profile("fileq")
 
 IN_CI = os.environ.get("CI", "").lower() in ("true", "1")
+SIGNAL_ACTIONS = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGTERM: signal.SIG_DFL,
+    signal.SIGHUP: signal.SIG_DFL,
+}
 S = TypeVar("S", Server, Sentinel, Cluster)
 
 
@@ -38,6 +37,16 @@ def require(program: str, path: str | None) -> str:
     if IN_CI:
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+def pytest_runtest_setup() -> None:
+    """Sets the signals to what a program started from a terminal gets: programs that the test starts inherit them.
+
+    A shell makes its background jobs ignore SIGINT, nohup makes programs ignore SIGHUP, and a command that an earlier
+    test ran in this process ignores all three since it ended."""
+    for number, action in SIGNAL_ACTIONS.items():
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, action)
 
 
 def redis_binary() -> str:

@@ -23,13 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from fileq.brokers.admission_types import Admission, AdmitRequest
 from fileq.brokers.file_orders import FileOrders
 from fileq.brokers.notifications import Subscription, Waiter
 from fileq.brokers.producer_registry import ProducerRegistry
 from fileq.brokers.replies import PendingReply
 from fileq.brokers.types import (
-    Admission,
-    AdmitRequest,
     CancelResult,
     Census,
     Enqueued,
@@ -148,12 +147,12 @@ class Broker(FileOrders, Protocol):
         ...
 
     def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
-        """Settles for a dead slot. The slot is deregistered if it holds no job afterwards.
+        """Settles for a dead slot, and keeps the orders. The slot is deregistered if it holds no job afterwards.
 
         Changes nothing if the slot has a heartbeat: every result is FENCED then.
 
-        Atomicity: the check, each settlement and the deregistration are one step. Of several reapers, one moves the
-        job and the others are FENCED.
+        Atomicity: the check, each settlement with its order, and the deregistration are one step. Of several reapers,
+        one moves the job and the others are FENCED.
         Repeat: FENCED.
         Kill -9: the slot holds its job and is still a suspect, or the job is settled."""
         ...

@@ -14,6 +14,7 @@ from fileq.core.claim import Buried, Claim
 from fileq.core.errors import BrokerError
 from fileq.core.job import Job, State, Version, check_size
 from fileq.core.settlement import SettleResult
+from fileq.core.signature import is_same_version
 
 LEDGER_DEPTH = 8  # versions the ledger keeps of one path
 ATTEMPTS_KEPT = 20  # attempts a record keeps of one job
@@ -71,35 +72,6 @@ class TurnReply(Struct, frozen=True):
     gone: tuple[str, ...] = ()  # slots of the call that are not registered
     paused: frozenset[str] = frozenset()  # queues whose jobs are not claimed
     buried: tuple[Buried, ...] = ()  # if there are any, the slots without a claim should claim again at once
-
-
-class AdmitRequest(Struct, frozen=True):
-    """A claimed job of a limited route, which asks to run. A limit of 0 is none.
-
-    At most `max_running_total` jobs of the route run, and at most `rate` of them start in a window of `window_ms`."""
-
-    route: str
-    slot: str
-    raw: bytes
-    max_running_total: int = 0
-    rate: int = 0
-    window_ms: int = 1000
-
-
-class AdmitResult(enum.StrEnum):
-    """What `admit` answered to one request."""
-
-    ADMITTED = "admitted"
-    FULL = "full"  # as many jobs of the route run as `max_running_total` allows
-    THROTTLED = "rate"  # as many jobs of the route have started in this window as `rate` allows
-    LOST = "lost"  # the slot does not hold this job (any more): it must not run
-
-
-class Admission(Struct, frozen=True):
-    """The reply to one request of `admit`."""
-
-    result: AdmitResult
-    wait_ms: int = 0  # when to ask again: the rest of the window for a rate; 0 if the job was admitted
 
 
 class LeaseStatus(enum.StrEnum):
@@ -225,7 +197,7 @@ class Record(Struct, frozen=True):
 
     id: str
     state: State
-    raw: bytes
+    raw: bytes  # empty if they are over MAX_DECODED_BYTES and the broker keeps them only in the dead-letter list
     queue: str
     slot: str = field(default="", name="worker")  # that holds the job, or held it last
     created_ms: int = 0
@@ -248,15 +220,19 @@ class Record(Struct, frozen=True):
 class LedgerEntry(Struct, frozen=True):
     """What the ledger knows of one path.
 
-    `versions` pairs each signature with a job's id, newest first. `device` is where the file was last seen.
-    `missing_since_ms` is when a producer first missed the file on that device; 0 while it is there."""
+    `versions` pairs each signature (see core/signature.py) with a job's id, newest first. `device` is where the file
+    was last seen. `missing_since_ms` is when a producer first missed it on that device; 0 while it is there."""
 
     versions: tuple[tuple[str, str], ...] = ()
     missing_since_ms: int = 0
     device: str = ""
 
     def knows(self, signature: str) -> bool:
-        return any(known == signature for known, _ in self.versions)
+        return self.job_of(signature) is not None
+
+    def job_of(self, signature: str) -> str | None:
+        """The id of the newest job of this version; None if the version is unknown."""
+        return next((id for known, id in self.versions if is_same_version(known, signature)), None)
 
     def jobs_before(self, id: str) -> tuple[str, ...]:
         """The ids of the jobs of this path but this one, newest first."""
@@ -264,9 +240,8 @@ class LedgerEntry(Struct, frozen=True):
 
     def with_version(self, version: Version, job_id: str) -> LedgerEntry:
         """This entry with the version as its newest, and no longer missing."""
-        others = tuple(v for v in self.versions if v[0] != version.signature)
-        newest_first = ((version.signature, job_id), *others)[:LEDGER_DEPTH]
-        return LedgerEntry(newest_first, device=version.device or self.device)
+        others = (v for v in self.versions if not is_same_version(v[0], version.signature))
+        return LedgerEntry(((version.signature, job_id), *others)[:LEDGER_DEPTH], device=version.device or self.device)
 
 
 class Census(Struct, frozen=True):
@@ -303,6 +278,7 @@ class Overview(Struct, frozen=True):
     workers: tuple[WorkerView, ...]
     hours: Mapping[int, Mapping[str, int]]  # the counters of the last hours, by hours since the epoch
     producers: tuple[ProducerView, ...] = ()
+    orders: int = 0  # that are not finished
 
 
 class UnrecordedJob(Struct, frozen=True):
@@ -334,9 +310,7 @@ class CancelResult(enum.StrEnum):
 
 
 class WireEvent(Struct, frozen=True):
-    """One transition of a job as published to subscribers. The order of the fields is that of the JSON.
-
-    `at` is the broker's time of the transition in ms since the epoch."""
+    """One transition of a job as published to subscribers. The order of the fields is that of the JSON."""
 
     event: str
     job_id: str
@@ -347,4 +321,4 @@ class WireEvent(Struct, frozen=True):
     error: str
     retry_count: int
     filepath: str = ""
-    at: int = 0
+    at: int = 0  # the broker's time of the transition in ms since the epoch

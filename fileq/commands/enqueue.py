@@ -24,11 +24,13 @@ from fileq.config import Config
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
 from fileq.core.outcome import Failed
+from fileq.core.signature import signature_text
 from fileq.core.trace import new_ids
-from fileq.files.mounts import mount_of, mounts
+from fileq.files.mounts import keeps_inodes, mount_of, mounts
 from fileq.handlers.file_check import check_file
 from fileq.producer.finder.database_files import DatabaseFiles
 from fileq.producer.finder.found_file import found_at
+from fileq.producer.identity import INODE, STAT
 from fileq.producer.priority import priority_chooser
 from fileq.runtime.produce_spans import ProduceSpans
 
@@ -177,6 +179,7 @@ class _Files:
         # On this machine a root may have the worker's path or the producer's.
         self._roots = tuple(dict.fromkeys((*self._paths.roots, *map(self._paths.there, self._paths.roots))))
         self._mounts = mounts()
+        self._identity = config.producer.identity
 
     def entry(self, name: str, options: JobOptions, batch_id: str | None) -> Entry:
         where = os.path.abspath(os.fsencode(name))
@@ -186,6 +189,8 @@ class _Files:
         except OSError as error:
             raise ConfigError(f"{name!r} can't be enqueued: {error.strerror}") from error
         path = self._as_produced(where)
+        mount = mount_of(os.path.realpath(os.path.dirname(where)), self._mounts) if path == where else None
+        inode = found.inode if mount is not None and keeps_inodes(mount.kind) and self._identity != STAT else 0
         queue = options.priority or self._priority_of(path)
         try:
             job = file_job(
@@ -194,11 +199,13 @@ class _Files:
                 priority=queue,
                 now=datetime.now(UTC),
                 signature=found.signature,
+                inode=inode if self._identity == INODE else 0,
                 id=options.id,
             )
         except JobError as error:
             raise ConfigError(f"--{error}") from error
-        version = Version(path, found.signature, self._device(where) if path == where else "")
+        device = mount.device if mount is not None else "?" if path == where else ""
+        version = Version(path, signature_text(found.signature, inode), device)
         job = options.applied(job, batch_id)
         return Entry(job, queue, version, always=True, delay_ms=options.delay_ms, at_ms=options.at_ms)
 
@@ -226,7 +233,3 @@ class _Files:
         if real.startswith(real_dir.rstrip(b"/") + b"/"):
             return os.path.join(self._scan_dir, real[len(real_dir.rstrip(b"/")) + 1 :])
         return self._paths.there(where)
-
-    def _device(self, where: bytes) -> str:
-        mount = mount_of(os.path.realpath(os.path.dirname(where)), self._mounts)
-        return mount.device if mount is not None else "?"

@@ -168,6 +168,10 @@ class ProducerSettings(Section, frozen=True):
     ready_suffix: Annotated[
         str, TextKind(r"[^/]*", "a suffix such as .done"), 'e.g. ".done": a file is taken once its marker file exists'
     ] = ""
+    identity: Annotated[
+        Literal["stat", "inode", "content"],
+        "what makes a file a new version: stat = size or mtime, inode = also another inode, content = other content",
+    ] = "inode"
     follow_symlinks: Annotated[bool, "follow symbolic links that stay within scan_dir"] = False
     max_pending: Annotated[CountOrZero, "pause while this many jobs are waiting; 0 = never"] = 0
 

@@ -105,3 +105,14 @@ class WatchFailed(Event, frozen=True):
 
     error: str
     action: str
+
+
+class InodesNotCompared(Event, frozen=True):
+    """A file system does not keep inode numbers: there a file is a new version only if its size or modification time is
+    another. Reported once for each type of file system."""
+
+    name = "producer.inodes_not_compared"
+
+    path: str
+    filesystem: str
+    identity: str

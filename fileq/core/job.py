@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from fileq.core.errors import JobError, Undecodable
+from fileq.core.signature import signature_text
 
 # The wire name of Job.unknown. A job of another program that has such a field is decoded again, as an unknown field.
 _UNKNOWN = "\x7f"
@@ -65,7 +66,8 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     process_at: str | None = None
     deadline: str | None = None
     recoveries: Count = 0
-    signature: str | None = None
+    signature: str | None = None  # the short form, which every release knows
+    file_inode: Bytes | None = None
     filepath_b64: str | None = None
     batch_id: str | None = None
     error: str | None = None
@@ -80,6 +82,13 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
         if self.filepath_b64 is not None:
             return base64.b64decode(self.filepath_b64)
         return self.filepath.encode()
+
+    @property
+    def version(self) -> str | None:
+        """The signature with the inode, as far as they are known."""
+        if self.signature is None or self.file_inode is None:
+            return self.signature
+        return signature_text(self.signature, self.file_inode)
 
     @property
     def payload_value(self) -> Any:
@@ -199,9 +208,16 @@ def raw_id(raw: bytes) -> str:
 
 
 def file_job(
-    path: bytes, *, size: int, priority: str, now: datetime, signature: str | None = None, id: str = ""
+    path: bytes,
+    *,
+    size: int,
+    priority: str,
+    now: datetime,
+    signature: str | None = None,
+    inode: int = 0,
+    id: str = "",
 ) -> Job:
-    """A new job about a file. A path that is not UTF-8 is kept in filepath_b64."""
+    """A new job about a file. A path that is not UTF-8 is kept in filepath_b64. An inode of 0 is not recorded."""
     text, b64 = _path_fields(path)
     return Job(
         id=checked_id(id) if id else str(uuid.uuid4()),
@@ -213,6 +229,7 @@ def file_job(
         trace_id="",
         span_id="",
         signature=signature,
+        file_inode=inode or None,
         filepath_b64=b64,
     )
 

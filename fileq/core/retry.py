@@ -8,7 +8,7 @@ job waits for its backoff, until the job that kills its process no longer runs t
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never, overload
 
 from msgspec import Struct
@@ -22,7 +22,6 @@ from fileq.core.settlement import Settlement
 Chance = Callable[[float, float], float]
 ERROR_MAX = 4_000  # characters of an error that are stored with a job
 FIRST_ERROR_MAX = 500  # characters of the first error that a job keeps while it is retried
-_NO_VERSIONS: Mapping[str, str] = {}
 
 
 class Backoff(Protocol):
@@ -88,7 +87,7 @@ def decide(
 
 @overload
 def decide(
-    claim: Claim, outcome: Changed, policy: Policy, *, now_ms: int, jobs_by_version: Mapping[str, str], may_run: bool
+    claim: Claim, outcome: Changed, policy: Policy, *, now_ms: int, its_job: str | None, may_run: bool
 ) -> Settlement | RunChanged: ...
 
 
@@ -102,7 +101,7 @@ def decide(
     leaves: Version | None = None,
     spread_s: float = 0.0,
     chance: Chance = random.uniform,
-    jobs_by_version: Mapping[str, str] = _NO_VERSIONS,
+    its_job: str | None = None,
     may_run: bool = True,
 ) -> Settlement | RunChanged:
     """The settlement of a claim; for a changed file it may be the decision to run it. Bytes that are not a job can only
@@ -110,7 +109,7 @@ def decide(
 
     `leaves` is the version of the file that its handler left. `spread_s` adds a random delay for jobs that died
     together: with a jitter of a few per cent they would start, and die, together again. For a changed file,
-    `jobs_by_version` is what the ledger knows of it (signature → job id); `may_run` is False once the worker stops."""
+    `its_job` is the id that the ledger has for the version that it is now; `may_run` is False once the worker stops."""
     match outcome:
         case Done():
             return settlement.complete(claim, result=outcome.result, duration_ms=duration_ms, leaves=leaves)
@@ -123,7 +122,7 @@ def decide(
         case Died():
             return _after_death(claim, outcome, policy, now_ms, duration_ms, spread_s, chance)
         case Changed():
-            return _after_change(claim, outcome, jobs_by_version, may_run)
+            return _after_change(claim, outcome, its_job, may_run)
         case Cancelled():
             return settlement.cancel(claim, duration_ms=duration_ms)
         case Released():
@@ -132,11 +131,9 @@ def decide(
             assert_never(outcome)
 
 
-def _after_change(
-    claim: Claim, changed: Changed, jobs_by_version: Mapping[str, str], may_run: bool
-) -> Settlement | RunChanged:
+def _after_change(claim: Claim, changed: Changed, its_job: str | None, may_run: bool) -> Settlement | RunChanged:
     """Superseded if the version that is there now has a job of its own; otherwise this job is for it."""
-    if jobs_by_version.get(changed.signature, claim.id) != claim.id:
+    if its_job not in (None, claim.id):
         return settlement.complete(claim, superseded=True)
     return RunChanged(changed.signature) if may_run else settlement.release(claim)
 

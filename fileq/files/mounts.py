@@ -18,6 +18,11 @@ _NETWORK = re.compile(
     "9p|acfs|afs|beegfs|ceph|cifs|coda|fuse([.].+)?|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|orangefs|prl_fs|pvfs2|"
     "smb.*|vboxsf|virtiofs|vmhgfs"
 )
+# A file keeps its inode number here as long as it exists, also after a restart, and every process sees the same one.
+# Not so on network file systems, FUSE and overlays; FAT has no inodes.
+_KEEPS_INODES = frozenset(
+    ("bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs")
+)
 
 
 class Mount(NamedTuple):
@@ -51,6 +56,11 @@ def filesystem_type(path: str | bytes | os.PathLike[str]) -> str:
 def is_network(filesystem: str) -> bool:
     """Whether files on a file system of this type may be changed by other machines."""
     return _NETWORK.fullmatch(filesystem) is not None
+
+
+def keeps_inodes(filesystem: str) -> bool:
+    """Whether the inode number of a file on a file system of this type identifies it."""
+    return filesystem in _KEEPS_INODES
 
 
 def mount_of(path: bytes, table: Sequence[Mount]) -> Mount | None:
@@ -117,6 +127,10 @@ class ScanDirMounts:
 
     def is_remote(self, directory: bytes) -> bool:
         return is_network(self._describe(directory)[1])
+
+    def filesystem(self, directory: bytes) -> str:
+        """The type of the file system; "" if unknown."""
+        return self._describe(directory)[1]
 
     def device(self, directory: bytes) -> str:
         """The name of what is mounted there; "?" if unknown."""

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from fileq.core.errors import Permanent
 from fileq.core.outcome import Changed, Failed
 from fileq.files.beneath import LeadsOutside, is_below, open_beneath
-from fileq.files.version import signature_of
+from fileq.files.version import changed_version
 from fileq.handlers.job_file import JobFile
 from fileq.handlers.outcomes import failed
 
@@ -35,7 +35,7 @@ def open_file(path: bytes, roots: Sequence[bytes], signature: str | None = None)
     except ValueError as error:  # a NUL in the name
         return failed(Permanent(f"no file can have this name: {error}"))
     try:
-        problem = _problem(os.fstat(fd), signature)
+        problem = _problem(path, os.fstat(fd), signature)
     except OSError as error:  # a network file system has lost it
         problem = failed(error)
     if problem is None:
@@ -53,11 +53,11 @@ def check_file(path: bytes, roots: Sequence[bytes]) -> Failed | None:
     return found if isinstance(found, Failed) else None
 
 
-def _problem(status: os.stat_result, signature: str | None) -> Failed | Changed | None:
+def _problem(path: bytes, status: os.stat_result, signature: str | None) -> Failed | Changed | None:
     if not stat.S_ISREG(status.st_mode):
         return Failed("not a regular file", "NotAFile", is_permanent=True, is_sample=False)
-    if signature is not None and signature != (current := signature_of(status)):
-        return Changed(current)
+    if signature is not None and (now := changed_version(path, status, signature)) is not None:
+        return Changed(now)
     return None
 
 

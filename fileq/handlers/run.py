@@ -45,7 +45,7 @@ def run_task(
         return failed(Permanent(str(error)))
     file: JobFile | None = None
     if task.path:
-        found = open_file(task.path, task.roots, None if task.runs_changed else job.signature)
+        found = open_file(task.path, task.roots, None if task.runs_changed else job.version)
         if not isinstance(found, JobFile):
             return found
         file = found

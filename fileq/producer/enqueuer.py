@@ -7,7 +7,6 @@ again, and the ledger knows the versions that were enqueued.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -19,11 +18,11 @@ from fileq.brokers.protocol import Broker, Inspector
 from fileq.brokers.types import EnqueueResult, Entry
 from fileq.config import Config
 from fileq.core.errors import BrokerError
-from fileq.core.job import Version, file_job
+from fileq.core.job import file_job
 from fileq.core.trace import new_ids
-from fileq.files.mounts import ScanDirMounts
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.finder.rules import ScanRules
+from fileq.producer.identity import FileIdentity
 from fileq.producer.priority import priority_chooser
 from fileq.producer.rate_limit import Hold, Throttle, permits_per_window
 
@@ -57,13 +56,13 @@ class Enqueuer:
         broker: Broker,
         inspector: Inspector,
         rules: ScanRules,
-        mounts: ScanDirMounts,
+        identity: FileIdentity,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker = broker
         self._inspector = inspector
         self._rules = rules
-        self._mounts = mounts
+        self._identity = identity
         self._monotonic = monotonic
         self._throttle = Throttle()
         self._max_pending = config.producer.max_pending
@@ -114,12 +113,18 @@ class Enqueuer:
 
     def _entry(self, file: FoundFile) -> Entry:
         queue = self._priority_of(file.path)
-        job = file_job(file.path, size=file.size, priority=queue, now=datetime.now(UTC), signature=file.signature)
+        job = file_job(
+            file.path,
+            size=file.size,
+            priority=queue,
+            now=datetime.now(UTC),
+            signature=file.signature,
+            inode=self._identity.inode_for_job(file),
+        )
         if self._is_traced:
             trace_id, span_id = new_ids()
             job = job.but(trace_id=trace_id, span_id=span_id)
-        device = self._mounts.device(os.path.dirname(file.path))
-        return Entry(job, queue, Version(file.path, file.signature, device))
+        return Entry(job, queue, self._identity.version(file))
 
     def _allowed(self, now_s: float) -> int:
         """How many entries one call may send. Reads the depths of the queues only if `max_pending` is set."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from fileq.brokers.protocol import Broker
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.found_file import FoundFile
+from fileq.producer.identity import FileIdentity
 from fileq.producer.ledger_sweep import Change, without_mark
 
 PROBE_S = 5.0  # after this time without a lookup, the broker is called anyway, to notice an outage
@@ -17,10 +18,13 @@ PROBE_S = 5.0  # after this time without a lookup, the broker is called anyway, 
 class LedgerLookup:
     """`is_answered`: the last call did not fail. Until then nothing more is to be scanned."""
 
-    def __init__(self, broker: Broker, root: bytes, counts: ProducerCounts, now_s: float) -> None:
+    def __init__(
+        self, broker: Broker, root: bytes, identity: FileIdentity, counts: ProducerCounts, now_s: float
+    ) -> None:
         self.is_answered = True
         self._broker = broker
         self._root = root
+        self._identity = identity
         self._counts = counts
         self._unanswered: list[FoundFile] = []
         self._answered_s = now_s
@@ -48,18 +52,23 @@ class LedgerLookup:
 
     def _look_up(self) -> list[FoundFile]:
         files = self._unanswered
-        entries = self._broker.lookup([file.path for file in files])
-        reappeared: list[Change] = [
-            (file.path, entry, without_mark(entry))
-            for file, entry in zip(files, entries, strict=True)
-            if entry is not None and entry.missing_since_ms
-        ]
-        if reappeared:
-            self._broker.update_ledger(reappeared)
+        new: list[FoundFile] = []
+        changes: list[Change] = []
+        for file, entry in zip(files, self._broker.lookup([file.path for file in files]), strict=True):
+            if entry is None:
+                new.append(file)
+                continue
+            known = self._identity.entry_if_known(file, entry)
+            if known is None:
+                new.append(file)
+            after = entry if known is None else known
+            if after.missing_since_ms:  # the file has come back
+                after = without_mark(after)
+            if after is not entry:
+                changes.append((file.path, entry, after))
+        if changes:
+            self._broker.update_ledger(changes)
         self._unanswered = []
-        new = [
-            file for file, entry in zip(files, entries, strict=True) if entry is None or not entry.knows(file.signature)
-        ]
         self._counts.found += len(files)
         self._counts.known += len(files) - len(new)
         return new

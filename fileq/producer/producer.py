@@ -1,4 +1,6 @@
-"""The pipeline of the producer: finder → ledger lookup → stability → enqueuer. Owns no thread and handles no signal.
+"""The pipeline of the producer: finder → ledger lookup → stability → content check → enqueuer.
+
+Owns no thread and handles no signal.
 
 One turn passes batches straight down. Files that changed while they waited to be sent go back to stability; files
 without room in stability are found again by a new scan. Every step of a turn is bounded, and so is what the stages hold
@@ -18,10 +20,12 @@ from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.events import Emit, ignore, produced
 from fileq.files.mounts import ScanDirMounts
 from fileq.producer.clock_guard import ClockGuard
+from fileq.producer.content_check import ContentCheck
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.enqueuer import Enqueuer, SentBatch
 from fileq.producer.finder.finder import EndedScan, Finder
 from fileq.producer.finder.rules import ScanRules
+from fileq.producer.identity import FileIdentity
 from fileq.producer.ledger_lookup import LedgerLookup
 from fileq.producer.ledger_sweep import DAY_MS, LedgerSweep
 from fileq.producer.rate_limit import Hold
@@ -63,9 +67,11 @@ class Producer:
         rules = ScanRules(config, self.counts)
         mounts = ScanDirMounts(rules.root)
         self._finder = Finder(config, rules, mounts, emit=emit, is_once=is_once, monotonic=monotonic)
-        self._lookup = LedgerLookup(broker, rules.root, self.counts, monotonic())
+        identity = FileIdentity(config.producer.identity, mounts, emit)
+        self._lookup = LedgerLookup(broker, rules.root, identity, self.counts, monotonic())
+        self._content = ContentCheck(broker, identity, rules, self.counts, monotonic)
         self._stability = Stability(config, rules, mounts, self._clock, self.counts)
-        self._enqueuer = Enqueuer(config, broker, inspector, rules, mounts, monotonic)
+        self._enqueuer = Enqueuer(config, broker, inspector, rules, identity, monotonic)
         self._sweep = LedgerSweep(broker, rules, mounts, self._clock, forget_after_ms)
         self.wake = self._finder.wake
 
@@ -95,8 +101,9 @@ class Producer:
         new = self._lookup.turn(now_s, found.scanned)
         self._rescan_unless(self._stability.add_scanned(new, now_s))
 
-        stable = self._stability.turn(now_s, self._enqueuer.room)
-        self._enqueuer.add(stable, now_s)
+        checked = self._content.turn(self._stability.turn(now_s, self._room))
+        self._rescan_unless(self._stability.add(checked.changed, now_s, is_closed=False))
+        self._enqueuer.add(checked.new, now_s)
 
         now_s = self._monotonic()  # the lookup took time
         sent = self._enqueuer.turn(now_s)
@@ -109,6 +116,7 @@ class Producer:
 
     def close(self) -> None:
         self._finder.close()
+        self._content.close()
 
     @property
     def problem(self) -> str:
@@ -123,7 +131,7 @@ class Producer:
     @property
     def waits_only_for_writers(self) -> bool:
         """Nothing is left to do but to wait until files are stable."""
-        return self._finder.is_at_rest and not self._lookup and not self._enqueuer
+        return self._finder.is_at_rest and not self._lookup and not self._content and not self._enqueuer
 
     @property
     def unstable(self) -> int:
@@ -133,7 +141,7 @@ class Producer:
     @property
     def unsent(self) -> int:
         """Files that were found and are not enqueued yet."""
-        return len(self._lookup) + len(self._stability) + len(self._enqueuer)
+        return len(self._lookup) + len(self._stability) + len(self._content) + len(self._enqueuer)
 
     @property
     def hold(self) -> Hold | None:
@@ -151,7 +159,11 @@ class Producer:
 
     @property
     def _may_scan(self) -> bool:
-        return self._lookup.is_answered and self._enqueuer.room > 0 and not self._stability.is_full
+        return self._lookup.is_answered and self._room > 0 and not self._stability.is_full
+
+    @property
+    def _room(self) -> int:
+        return max(0, self._enqueuer.room - len(self._content))
 
     def _rescan_unless(self, has_room: bool) -> None:
         if not has_room:
@@ -164,13 +176,13 @@ class Producer:
             self._emit(produced(entry.job, entry.queue))
 
     def _pause_s(self, now_s: float) -> float:
-        if self._sweep.is_running or (self._may_scan and not self._finder.is_at_rest):
+        if self._sweep.is_running or self._content or (self._may_scan and not self._finder.is_at_rest):
             return 0.0
         due = [now_s + IDLE_S]
         if self._may_scan:  # otherwise a scan that is due would make every pause 0
             due.append(self._finder.next_due_s)
         if self._enqueuer:
             due.append(now_s + self._enqueuer.left_s(now_s))
-        if self._enqueuer.room and (stable_s := self._stability.next_due_s()) is not None:
+        if self._room and (stable_s := self._stability.next_due_s()) is not None:
             due.append(stable_s)
         return max(0.0, min(due) - now_s)

@@ -13,13 +13,14 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import chain
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census
 from fileq.config import Loaded
 from fileq.core.errors import BrokerUnavailable, FileqError
 from fileq.core.events import AttemptEnded, Emit, Event, JobClaimed, JobCompleted, JobDead, JobFailed, JobFenced
-from fileq.core.job import State, decode_or_none
+from fileq.core.job import decode_or_none
 from fileq.core.process_events import RoleStopping
 from fileq.core.text import printable
 from fileq.handlers.routes import Routes
@@ -33,6 +34,7 @@ from fileq.runtime.service import Service
 from fileq.runtime.signals import StopSignals
 from fileq.runtime.terminal import Show, live_line
 from fileq.runtime.worker_build import build_worker
+from fileq.worker.deferred_release import retrying_jobs
 
 OK, LEFT_DEAD, INTERRUPTED = 0, 3, 130
 LOOK_EVERY_S = 0.1
@@ -204,13 +206,10 @@ class _Run:
         """The jobs that wait for a missing root, by reason; None while any other job waits for its retry."""
         problems = set(self._worker.roots.problems.values())
         found: Counter[str] = Counter()
-        for page in self._broker.pages("scheduled"):
-            records = self._broker.records([job.id for job in map(decode_or_none, page) if job is not None])
-            for record in records:
-                if record is not None and record.state is State.RETRYING:
-                    if record.deferred not in problems:
-                        return None
-                    found[record.deferred] += 1
+        for record in chain.from_iterable(retrying_jobs(self._broker)):
+            if record.deferred not in problems:
+                return None
+            found[record.deferred] += 1
         return found
 
     # what the operator sees

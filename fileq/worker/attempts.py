@@ -11,11 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from fileq.brokers.types import Admission, AdmitRequest, AdmitResult, LedgerEntry
+from msgspec.structs import replace
+
+from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
+from fileq.brokers.types import LedgerEntry
 from fileq.core.claim import Claim
 from fileq.core.events import Emit, claimed, fenced, result_dropped
+from fileq.core.job import Version
 from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, FinalOutcome, Refused, Released
-from fileq.core.retry import RunChanged, decide
+from fileq.core.retry import Policy, RunChanged, decide
 from fileq.core.settlement import defer
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
@@ -62,6 +66,7 @@ class Attempts:
         self._emit = emit
         self._monotonic = monotonic
         self._changed: list[Slot] = []  # their files have changed; the ledger is still to be read
+        self._vanished: list[Slot] = []  # their files have vanished; the records of earlier jobs are still to be read
         self.candidates: list[Candidate] = []  # of limited routes; the pump must ask whether they may run
 
     def start(self, claims: Iterable[Claim], *, may_run: bool) -> None:
@@ -96,14 +101,34 @@ class Attempts:
     def has_changed(self) -> bool:
         return bool(self._changed)
 
+    @property
+    def has_vanished(self) -> bool:
+        return bool(self._vanished)
+
+    def vanished_claims(self) -> list[Claim]:
+        """The jobs whose files have vanished; decide_vanished needs to know which of them were processed."""
+        return [slot.state.claim for slot in self._vanished if isinstance(slot.state, Running)]
+
+    def decide_vanished(self, were_processed: Sequence[bool]) -> None:
+        """Completes as skipped the jobs whose files were processed, and decides on the others as on any vanished
+        file."""
+        vanished, self._vanished = self._vanished, []
+        for slot, was_processed in zip(vanished, were_processed, strict=True):
+            assert isinstance(slot.state, Running)
+            assert isinstance(slot.state.undecided, Failed)
+            policy = self._policies.routes[slot.state.route]
+            if was_processed:
+                policy = replace(policy, skips_vanished=True)
+            self._settle(slot, slot.state, slot.state.undecided, policy)
+
     def decide_changed(self, entries: Sequence[LedgerEntry | None], *, may_run: bool) -> None:
         """Decides on the changed files, given what the ledger knows of each."""
         changed, self._changed = self._changed, []
         tasks = []
         for slot, entry in zip(changed, entries, strict=True):
             assert isinstance(slot.state, Running)
-            assert slot.state.changed is not None
-            if task := self._decide_changed(slot, slot.state.claim, slot.state.changed, entry, may_run):
+            assert isinstance(slot.state.undecided, Changed)
+            if task := self._decide_changed(slot, slot.state.claim, slot.state.undecided, entry, may_run):
                 tasks.append(task)
         if tasks:
             self._executor.submit(tasks)
@@ -112,10 +137,10 @@ class Attempts:
         """Ends the attempt of a job that another slot has now. It is not settled."""
         assert isinstance(slot.state, Running)
         claim, route = slot.state.claim, slot.state.route
-        if slot.state.changed is None:
+        if slot.state.undecided is None:
             self._executor.abandon(claim.key)
         else:
-            self._changed.remove(slot)
+            (self._changed if isinstance(slot.state.undecided, Changed) else self._vanished).remove(slot)
         slot.lose()
         self._breakers.record(route, claim.key, None)
         if self._limits.is_any:
@@ -168,6 +193,7 @@ class Attempts:
             if answer is None or answer.result is AdmitResult.ADMITTED:
                 self._emit(claimed(claim))
                 slot.run(Running(claim, task.route, self._monotonic(), _signature(claim)))
+                self._limits.admitted(task.route, claim.id)
                 tasks.append(task)
             elif answer.result is AdmitResult.LOST:
                 self._breakers.record(task.route, claim.key, None)
@@ -204,20 +230,29 @@ class Attempts:
         slot.settle(defer(claim, reason=reason, delay_ms=delay_ms), _signature(claim))
 
     def _end(self, slot: Slot, running: Running, task: Task, ran: Ran | Cancelled | Released) -> None:
+        claim, policy = running.claim, self._policies.routes[running.route]
         if isinstance(ran, Changed):
-            running.changed = ran
+            running.undecided = ran
             self._changed.append(slot)
             return
-        claim = running.claim
-        duration_ms = round((self._monotonic() - running.started_s) * 1000)
+        if isinstance(ran, Failed) and ran.is_vanished and not policy.skips_vanished and _signature(claim) is not None:
+            running.undecided = ran
+            self._vanished.append(slot)
+            return
         if isinstance(ran, Done) and ran.warning:
             self._emit(result_dropped(claim, ran.warning))
         leaves = version_left(task.path, claim) if self._routes[running.route].in_place else None
+        self._settle(slot, running, ran, policy, leaves)
+
+    def _settle(
+        self, slot: Slot, running: Running, ran: FinalOutcome, policy: Policy, leaves: Version | None = None
+    ) -> None:
+        duration_ms = round((self._monotonic() - running.started_s) * 1000)
         processed = leaves.signature if leaves is not None else running.signature
-        policy, now_ms = self._policies.routes[running.route], time.time_ns() // 1_000_000
-        settlement = decide(claim, ran, policy, now_ms=now_ms, duration_ms=duration_ms, leaves=leaves)
+        now_ms = time.time_ns() // 1_000_000
+        settlement = decide(running.claim, ran, policy, now_ms=now_ms, duration_ms=duration_ms, leaves=leaves)
         slot.settle(settlement, processed, running.route)
-        self._breakers.record(running.route, task.key, _sample(ran), settlement.error)
+        self._breakers.record(running.route, running.claim.key, _sample(ran), settlement.error)
 
     def _end_without_run(self, slot: Slot, claim: Claim, outcome: Refused | Released) -> None:
         route = slot.state.route if isinstance(slot.state, Running) else None
@@ -232,9 +267,9 @@ class Attempts:
         """The task to submit, if the file is to be run as it is now."""
         assert isinstance(slot.state, Running)
         route = slot.state.route
-        jobs_by_version = dict(entry.versions) if entry is not None else {}
+        its_job = entry.job_of(changed.signature) if entry is not None else None
         policy, now_ms = self._policies.worker, time.time_ns() // 1_000_000
-        decision = decide(claim, changed, policy, now_ms=now_ms, jobs_by_version=jobs_by_version, may_run=may_run)
+        decision = decide(claim, changed, policy, now_ms=now_ms, its_job=its_job, may_run=may_run)
         if isinstance(decision, RunChanged):
             return self._run(slot, claim, changed_to=decision.signature)
         slot.settle(decision, _signature(claim), route)
@@ -243,7 +278,7 @@ class Attempts:
 
 
 def _signature(claim: Claim) -> str | None:
-    return claim.job.signature if claim.job is not None else None
+    return claim.job.version if claim.job is not None else None
 
 
 def _sample(outcome: FinalOutcome) -> bool | None:

@@ -3,7 +3,9 @@
 A deferred job comes back by itself at its due time. Jobs of one reason are due 10 ms apart, so a worker that still
 cannot run them claims at most 100 of them a second. More than 60,000 do not fit into ten minutes; the others share the
 second half of that time. When the reason ends they are due at once, page by page. A reason that is a limit does not
-end: as many jobs as it allows are released now and then, the first ones first.
+end: as many jobs as it allows are released now and then, the first ones first. If this process has deferred none of
+them, or another process has released them meanwhile, jobs that other processes deferred for the same reason are
+released instead.
 
 The pump adds jobs; a loop of its own releases them, so that a long list does not delay the pump. Threads share it.
 
@@ -16,6 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from fileq.core.settlement import Settlement
 
@@ -24,6 +27,7 @@ LONGEST_S = 600.0
 APART_S = 0.01
 PAGE = 500
 IDLE_S = 1.0
+CHECKED = 100  # jobs of a limit whose records are read to see whether they still wait
 # This reason never ends for all its jobs together: each waits for a job of its own, and asks again every second.
 EARLIER_JOB_RUNS = "an earlier job of this file is running"
 
@@ -44,7 +48,10 @@ class Deferrals:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._reasons: dict[str, _Reason] = {}
-        self._released: deque[str] = deque()  # ids of jobs to make due
+        # Jobs to make due: the id and, if another job can take its place, the reason.
+        self._released: deque[tuple[str, str]] = deque()
+        self._elsewhere: dict[str, int] = {}  # reason → how many jobs of other processes to release
+        self._shown: set[str] = set()  # the limits whose waiting jobs are to be checked
         self._later: dict[str, tuple[float, int]] = {}  # reason → when to release how many of its jobs
         self._is_search_requested = True  # for the jobs of processes that have ended
         self.wake = threading.Event()
@@ -71,14 +78,14 @@ class Deferrals:
         with self._lock:
             state = self._reasons.get(settlement.reason)
             if state is None:  # the reason has ended meanwhile
-                self._released.append(id)
+                self._released.append((id, ""))
                 self.wake.set()
                 return False
             state.under_way -= state.under_way > 0
             was_waiting = state.due_s.pop(id, None) is not None
             if state.owed:
                 state.owed -= 1
-                self._released.append(id)
+                self._released.append((id, settlement.reason))
                 self.wake.set()
             else:
                 state.due_s[id] = now_s + settlement.delay_ms / 1000
@@ -101,7 +108,7 @@ class Deferrals:
         with self._lock:
             state = self._reasons.pop(reason, None)
             if state is not None:
-                self._released.extend(state.due_s)
+                self._released.extend((id, "") for id in state.due_s)
         self.wake.set()
 
     def fenced(self, settlement: Settlement) -> None:
@@ -119,6 +126,43 @@ class Deferrals:
         now_s = self._monotonic()
         with self._lock:
             return self._release(reason, count, now_s)
+
+    def release_elsewhere(self, reason: str, count: int, most: int = PAGE) -> None:
+        """More jobs that other processes deferred for this reason can run now, `most` at a time: the loop looks for
+        them."""
+        with self._lock:
+            if wanted := min(most, self._elsewhere.get(reason, 0) + count):
+                self._elsewhere[reason] = wanted
+        self.wake.set()
+
+    def replace_released(self, reason: str) -> None:
+        """A job of this reason was to be released, and did not wait any more: another one can run instead."""
+        if not self.release(reason, 1):
+            self.release_elsewhere(reason, 1)
+
+    def take_elsewhere(self) -> dict[str, int]:
+        with self._lock:
+            wanted, self._elsewhere = self._elsewhere, {}
+        return wanted
+
+    @property
+    def is_any_elsewhere(self) -> bool:
+        return bool(self._elsewhere)
+
+    def forget(self, reason: str, ids: Iterable[str]) -> None:
+        """These jobs no longer wait for this reason."""
+        with self._lock:
+            if (state := self._reasons.get(reason)) is not None:
+                for id in ids:
+                    state.due_s.pop(id, None)
+
+    def to_check(self) -> dict[str, list[str]]:
+        """The jobs that are due last of each limit that is shown, at most CHECKED. Other processes may have released
+        them."""
+        with self._lock:
+            shown, self._shown = self._shown, set()
+            found = {reason: self._reasons[reason].due_s for reason in shown if reason in self._reasons}
+            return {reason: list(islice(reversed(due_s), CHECKED)) for reason, due_s in found.items()}
 
     def release_later(self, reason: str, after_s: float, count: int) -> None:
         """As release(), after this time. A release of this reason that is planned already stays as it is."""
@@ -148,7 +192,7 @@ class Deferrals:
         owed = min(count - len(first), state.under_way - state.owed)
         state.owed += owed
         if first:
-            self._released.extend(first)
+            self._released.extend((id, reason) for id in first)
             self.wake.set()
         return len(first) + owed
 
@@ -157,9 +201,10 @@ class Deferrals:
         since_s = self._monotonic() - SHORTEST_S
         with self._lock:
             state = self._reasons.get(reason)
-            return state is not None and (
-                state.under_way > 0 or any(due > since_s for due in reversed(state.due_s.values()))
-            )
+            if state is None:
+                return False
+            self._shown.add(reason)
+            return state.under_way > 0 or any(due > since_s for due in reversed(state.due_s.values()))
 
     def request_search(self) -> None:
         """Has the loop look for deferred jobs that no process remembers."""
@@ -173,9 +218,9 @@ class Deferrals:
     def adopt(self, waiting: Iterable[tuple[str, str]]) -> None:
         """Releases those of these deferred jobs (id, reason) whose reason does not last in this process."""
         with self._lock:
-            self._released.extend(id for id, reason in waiting if reason not in self._reasons)
+            self._released.extend((id, "") for id, reason in waiting if reason not in self._reasons)
 
-    def next_page(self) -> list[str]:
+    def next_page(self) -> list[tuple[str, str]]:
         with self._lock:
             return [self._released[i] for i in range(min(PAGE, len(self._released)))]
 

@@ -17,8 +17,9 @@ import os
 from msgspec import Struct
 
 from fileq.config import MOVE
+from fileq.core.signature import split_signature
 from fileq.files.exclusive_move import move_into, private_name, take, targets
-from fileq.files.version import signature_of
+from fileq.files.version import changed_version, signature_of
 
 
 class KeepFile(Exception):
@@ -68,9 +69,10 @@ class FileAction(Struct, frozen=True):
         directory = os.path.realpath(os.path.dirname(self.path))
         if self.rule == "delete" or self.processed is None or (folder := self._target(directory)) is None:
             return b""
+        short = split_signature(self.processed).short  # a move to another file system changes the inode
         for target in targets(folder, os.path.basename(self.path)):
             try:
-                if signature_of(os.stat(target)) == self.processed:
+                if signature_of(os.stat(target)) == short:
                     return target
             except OSError:
                 break
@@ -94,7 +96,8 @@ class FileAction(Struct, frozen=True):
             return  # another process performs the same action
 
     def _check_version(self, path: bytes) -> None:
-        if signature_of(os.stat(path)) != self.processed and self.processed is not None:
+        status = os.stat(path)
+        if self.processed is not None and changed_version(path, status, self.processed) is not None:
             raise KeepFile("it is another version now")
 
     def _put_back(self, private: bytes) -> None:

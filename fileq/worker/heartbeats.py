@@ -96,7 +96,6 @@ class Heartbeats:
         self.due_s = self._monotonic() + self._every_s
         unexpected = [claim for renewal in renewals if (claim := self._apply(renewal)) is not None]
         self._breakers.apply_resets(self._broker.breaker_resets())
-        self._limits.forget_unreached()
         if may_run:  # a stopping worker leaves such a claim alone: deregistering its slot gives the job back
             self._attempts.start(unexpected, may_run=True)
 

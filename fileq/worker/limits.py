@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from fileq.brokers.types import Admission, AdmitRequest, AdmitResult
+from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.core.claim import Claim
 from fileq.core.settlement import Verb
 from fileq.core.units import Rate
@@ -22,6 +22,9 @@ from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.task import Task
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.slot import Settling, Slot
+
+LIMITS = ("max_running", "max_running_total", "rate")
+CHECK_EVERY_S = 1.0  # whether jobs still wait for the limits that the registry shows
 
 
 class Candidate(Struct, frozen=True):
@@ -72,6 +75,7 @@ class Limits:
         self.is_any = any(self._of)  # without limits a job costs one look at this
         self.reached: tuple[str, ...] = ()  # what the registry shows
         self.change_count = 0  # grows with each change of `reached`
+        self._next_check_s = 0.0
 
     def __getitem__(self, route: int) -> RouteLimits | None:
         return self._of[route]
@@ -116,6 +120,16 @@ class Limits:
         for name in ("max_running", "max_running_total"):
             if getattr(limits, name) is not None and self._deferrals.release(limits.reason(name), 1):
                 return
+        if limits.max_running_total is not None:  # the job that waits for this end may be another worker's
+            self._deferrals.release_elsewhere(limits.reason("max_running_total"), 1, limits.max_running_total)
+
+    def admitted(self, route: int, id: str) -> None:
+        """This job runs, so it does not wait for a limit any more."""
+        limits = self._of[route]
+        if limits is not None and self.reached:
+            for name in LIMITS:
+                if getattr(limits, name) is not None:
+                    self._deferrals.forget(limits.reason(name), (id,))
 
     def lost(self, settling: Settling) -> None:
         """The slot is gone, so this settlement is never sent."""
@@ -124,8 +138,11 @@ class Limits:
         if settling.settlement.verb is Verb.DEFER:
             self._deferrals.fenced(settling.settlement)
 
-    def forget_unreached(self) -> None:
-        """At each renewal: a limit for which no job waits is no longer shown."""
+    def forget_unreached(self, now_s: float) -> None:
+        """In each turn, with an effect once a second: a limit for which no job waits is no longer shown."""
+        if now_s < self._next_check_s:
+            return
+        self._next_check_s = now_s + CHECK_EVERY_S
         still = tuple(reason for reason in self.reached if self._deferrals.is_any_waiting(reason))
         if still != self.reached:
             self._show(still)

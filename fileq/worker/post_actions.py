@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -51,19 +51,21 @@ class PostActions:
     def has_rules(self) -> bool:
         return bool(self._rules)
 
+    @property
+    def takes_completed(self) -> bool:
+        """Whether the file of a completed job is moved or deleted."""
+        return Verb.COMPLETE in self._rules
+
     def with_order(self, settling: Settling) -> Settlement:
         """The settlement to send: with the order to act afterwards, if a rule says so."""
-        settlement, job = settling.settlement, settling.claim.job
-        if job is None or not self._applies(settlement):
-            return settlement
-        return replace(settlement, order=order_body(settlement.verb, settling.processed, job.path))
+        return with_order(settling.settlement, settling.processed, self._rules)
 
     def add(self, settlement: Settlement, processed: str | None) -> None:
         """Does with the file what the rule for this settlement says.
 
         `processed` is the signature of the version that was processed; a file that is another version now is kept."""
         job = settlement.claim.job
-        if job is None or not self._applies(settlement):
+        if job is None or not _applies(settlement, self._rules):
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="post_actions", daemon=True)
@@ -76,13 +78,6 @@ class PostActions:
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join(timeout_s)
-
-    def _applies(self, settlement: Settlement) -> bool:
-        """The file of a superseded job belongs to the job of its newer version, so it is kept. A file at the path of a
-        vanished one is not the file of this job."""
-        job = settlement.claim.job
-        is_ours = job is not None and bool(job.filepath) and not settlement.superseded and not settlement.vanished
-        return is_ours and settlement.verb in self._rules
 
     def _run(self) -> None:
         done: list[tuple[str, bytes]] = []
@@ -107,6 +102,22 @@ def rules_of(after: AfterSettings) -> dict[Verb, str]:
     """The rule for each verb whose files are not kept."""
     rules = {Verb.COMPLETE: after.completed, Verb.BURY: after.dead}
     return {verb: rule for verb, rule in rules.items() if rule != KEEP}
+
+
+def with_order(settlement: Settlement, processed: str | None, rules: Mapping[Verb, str]) -> Settlement:
+    """The settlement with the order to act afterwards, if a rule says so."""
+    job = settlement.claim.job
+    if job is None or not _applies(settlement, rules):
+        return settlement
+    return replace(settlement, order=order_body(settlement.verb, processed, job.path))
+
+
+def _applies(settlement: Settlement, rules: Mapping[Verb, str]) -> bool:
+    """The file of a superseded job belongs to the job of its newer version, so it is kept. A file at the path of a
+    vanished one is not the file of this job."""
+    job = settlement.claim.job
+    is_ours = job is not None and bool(job.filepath) and not settlement.superseded and not settlement.vanished
+    return is_ours and settlement.verb in rules
 
 
 def order_body(verb: Verb, processed: str | None, path: bytes) -> bytes:

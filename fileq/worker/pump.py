@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from fileq.brokers.protocol import Broker
+from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import TurnReply
 from fileq.config import Config
 from fileq.core.errors import BrokerError
@@ -29,6 +29,7 @@ from fileq.worker.heartbeats import Heartbeats
 from fileq.worker.limits import Limits
 from fileq.worker.policies import policies_of
 from fileq.worker.post_actions import PostActions
+from fileq.worker.processed_files import were_processed
 from fileq.worker.roots import RootsWatch
 from fileq.worker.slot import Slot
 from fileq.worker.slots import Slots
@@ -43,7 +44,7 @@ class Pump:
     def __init__(
         self,
         config: Config,
-        broker: Broker,
+        broker: FullBroker,
         executor: Executor,
         routes: Routes,
         paths: Paths,
@@ -60,6 +61,7 @@ class Pump:
         self._breakers = breakers
         self._deferrals = deferrals
         self._emit = emit
+        self._monotonic = monotonic
         lease_ms = round(worker.heartbeat_ttl * 1000)
         self._slots = Slots(worker.count, tuple(worker.priorities), lease_ms=lease_ms)
         self._limits = limits = Limits(routes, deferrals)
@@ -89,7 +91,7 @@ class Pump:
     @property
     def is_turn_due(self) -> bool:
         """The next turn has something to send, to take or to decide, so it must not wait."""
-        return bool(self._calls or self._slots.settling or self._attempts.has_changed)
+        return bool(self._calls or self._slots.settling or self._is_any_undecided)
 
     @property
     def is_idle(self) -> bool:
@@ -143,13 +145,23 @@ class Pump:
 
     def _is_extra_call_due(self) -> bool:
         heartbeats = self._heartbeats
-        return self._attempts.has_changed or heartbeats.is_renewal_due or heartbeats.is_registration_due
+        if self._limits.reached:
+            self._limits.forget_unreached(self._monotonic())
+        return self._is_any_undecided or heartbeats.is_renewal_due or heartbeats.is_registration_due
+
+    @property
+    def _is_any_undecided(self) -> bool:
+        return self._attempts.has_changed or self._attempts.has_vanished
 
     def _make_extra_calls(self) -> None:
         """The calls that are needed now and then, each a round trip of its own."""
         if self._attempts.has_changed:
             entries = self._broker.lookup(self._attempts.changed_paths())
             self._attempts.decide_changed(entries, may_run=not self.is_quiet)
+        if self._attempts.has_vanished:
+            claims, takes_completed = self._attempts.vanished_claims(), self._post_actions.takes_completed
+            processed = were_processed(claims, self._broker, takes_completed=takes_completed)
+            self._attempts.decide_vanished(processed)
         if self._heartbeats.is_renewal_due:
             self._heartbeats.renew(may_run=not self.is_quiet)
             self._run_limited()

@@ -3,7 +3,8 @@
 1. A worker dies; the heartbeats of its slots run out.
 2. A check finds a slot without a heartbeat. This is no proof: the worker may be reconnecting.
 3. A second check, at least one renewal later, finds it without a heartbeat again: the slot counts as dead.
-4. The broker moves its jobs where the retry policy sends them, only if the slot has no heartbeat at that moment.
+4. The broker moves its jobs where the retry policy sends them, only if the slot has no heartbeat at that moment. With
+   a job that is buried goes the order to move or delete its file (`worker.after`); order_recovery.py does it.
 5. If its worker is alive after all, the fence rejects its settlements.
 
 After a lost connection checks count only once the connection has lasted for a whole heartbeat. While the broker was
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fileq.brokers.protocol import Broker
 from fileq.brokers.types import Suspect
@@ -25,8 +26,9 @@ from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import Emit, ignore, reaped
 from fileq.core.outcome import Died
 from fileq.core.retry import Policy, decide
-from fileq.core.settlement import Settlement, SettleResult
+from fileq.core.settlement import Settlement, SettleResult, Verb
 from fileq.worker.policies import worker_policy
+from fileq.worker.post_actions import rules_of, with_order
 
 SWEEP_EVERY_S = 180.0
 CAUSE = "its worker died (no heartbeat)"
@@ -52,6 +54,7 @@ class Reaper:
         self._interval_s = worker.reap_interval
         self._ttl_s = worker.heartbeat_ttl
         self._policy = worker_policy(worker)
+        self._rules = rules_of(worker.after)
         self._connected_s: float | None = None
         self._silent_since_s: dict[str, float] = {}
         self._next_sweep_s = 0.0
@@ -90,18 +93,20 @@ class Reaper:
                 self._reap(suspect)
 
     def _reap(self, suspect: Suspect) -> None:
-        moved = reap(self._broker, suspect, self._policy)
+        moved = reap(self._broker, suspect, self._policy, self._rules)
         self._silent_since_s.pop(suspect.slot, None)
         for settlement in moved:
             self._emit(reaped(settlement))
 
 
-def reap(broker: Broker, suspect: Suspect, policy: Policy) -> list[Settlement]:
+def reap(broker: Broker, suspect: Suspect, policy: Policy, rules: Mapping[Verb, str]) -> list[Settlement]:
     """Settles the claims of a slot that died. Returns the settlements that took effect: another reaper may have been
-    faster."""
+    faster. `rules` say what happens to the files of buried jobs."""
     now_ms = time.time_ns() // 1_000_000
-    settlements = [
-        decide(claim, Died(CAUSE), policy, now_ms=now_ms, spread_s=policy.backoff.max) for claim in suspect.claims
-    ]
+    settlements = []
+    for claim in suspect.claims:
+        settlement = decide(claim, Died(CAUSE), policy, now_ms=now_ms, spread_s=policy.backoff.max)
+        version = claim.job.signature if claim.job is not None else None
+        settlements.append(with_order(settlement, version, rules))
     results = broker.reap(suspect.slot, settlements)
     return [one for one, result in zip(settlements, results, strict=True) if result is SettleResult.DONE]

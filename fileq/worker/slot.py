@@ -20,7 +20,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from fileq.core.claim import Claim
-from fileq.core.outcome import Changed
+from fileq.core.outcome import Changed, Failed
 from fileq.core.settlement import Settlement
 
 
@@ -29,14 +29,15 @@ class Free(Struct, frozen=True):
 
 
 class Running(Struct):
-    """The executor has the task of this claim, or has returned it as `changed` and the ledger is still to be read."""
+    """The executor has the task of this claim, or has returned it as `undecided`: its file has changed or vanished, and
+    what the broker knows of the file is still to be read."""
 
     claim: Claim
     route: int
     started_s: float
     signature: str | None  # of the version that the handler was given, if it is known
     is_cancelling: bool = False
-    changed: Changed | None = None
+    undecided: Changed | Failed | None = None
 
 
 class Settling(Struct, frozen=True):

@@ -50,6 +50,25 @@ def test_events_of_other_processes_are_followed_until_ctrl_c(each_setup: WorkerS
     assert f" job:completed {path} queue=low " in line
 
 
+def test_a_job_that_a_limit_holds_back_is_not_shown_as_started(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    with following(setup) as readable, following(setup, "--json") as program:
+        setup.worker(count=2, handlers='[{type: gated, use: "worker_handlers:gated", max_running: 1}]')
+        setup.enqueue("gated", "first", "second")
+        wait_until(lambda: readable.text().count("job:deferred") == 2, 20)
+        setup.open_gate()
+        setup.wait_for(State.COMPLETED, ["first", "second"])
+        wait_until(lambda: readable.text().count("job:completed") == 2, 20)
+        wait_until(lambda: sum(event["event"] == "job:completed" for event in published(program)) == 2, 20)
+    lines = [line for line in readable.text().splitlines() if "id=second" in line]
+    names = [line.split()[1] for line in lines]
+    assert names[-2:] == ["job:started", "job:completed"]
+    assert names.count("job:started") == 1, "only the start of its handler"
+    assert "error=the limit of gated is reached (max_running: 1)" in lines[1]
+    raw = [event["event"] for event in published(program) if event["job_id"] == "second"]
+    assert raw.count("job:started") == raw.count("job:deferred") + 1, "programs get what the broker publishes"
+
+
 def test_a_lost_connection_is_reported_and_following_continues(setup: WorkerSetup, valkey: Server) -> None:
     with FaultProxy(valkey.port) as proxy, following(setup, redis__addr=f"127.0.0.1:{proxy.port}") as program:
         setup.enqueue("note", "before")

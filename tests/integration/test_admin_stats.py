@@ -113,6 +113,16 @@ def test_the_errors_by_kind_add_up_to_the_failed_attempts_and_the_refused_jobs(s
     assert any(line.startswith("errors this hour (last hour), of failed attempts and of refused") for line in narrow)
 
 
+def test_files_that_are_still_to_be_moved_are_shown(shell: CommandLine) -> None:
+    claim = running(shell, "a")
+    assert shell.json("stats")["orders"] == 0
+    assert "moved or deleted" not in shell.run("stats")
+    settle(shell, replace(complete(claim), order=b"complete 1-2\n/in/a"))
+    assert shell.json("stats")["orders"] == 1
+    [line] = [line for line in shell.run("stats").splitlines() if line.startswith("orders")]
+    assert line.split() == ["orders", "1", "files", "to", "be", "moved", "or", "deleted"]
+
+
 def test_the_oldest_age_is_that_of_the_next_job(shell: CommandLine) -> None:
     now_ms = time.time_ns() // 1_000_000
     old, new = an_entry("old"), an_entry("new")

@@ -169,7 +169,7 @@ def test_a_query_of_a_key_of_the_wrong_type_names_it(store, query):
 COMMANDS = (
     *("evalsha", "script|load", "type", "time", "exists", "del", "scan", "pexpire", "persist", "pttl"),
     *("get", "mget", "set", "incrby", "sadd", "srem", "sismember", "smembers"),
-    *("hget", "hset", "hdel", "hmget", "hgetall", "hkeys", "hscan", "hexists", "hincrby"),
+    *("hget", "hset", "hdel", "hmget", "hgetall", "hkeys", "hscan", "hexists", "hlen", "hincrby"),
     *("lpush", "rpush", "rpop", "rpoplpush", "blmove", "llen", "lindex", "lpos", "lrange", "lrem", "lset"),
     *("zadd", "zrem", "zscore", "zcard", "zrange", "zrangebyscore", "publish", "subscribe"),
 )

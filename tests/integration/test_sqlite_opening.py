@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.sqlite import SqliteBroker, database, database_schema, open_sqlite
-from fileq.brokers.types import AdmitRequest
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
 from fileq.core.job import Version
 from fileq.files import mounts
@@ -149,6 +150,17 @@ def test_a_database_of_a_newer_fileq_is_refused_and_not_changed(path: Path):
     assert run_sql(path, "PRAGMA user_version") == [(9,)]
 
 
+def test_a_copy_of_a_database_that_is_refused_gets_no_files_beside_it(path: Path, tmp_path: Path):
+    make_database(path)
+    copy = tmp_path / "copied" / "copy.db"
+    copy.parent.mkdir()
+    shutil.copy(path, copy)
+    run_sql(copy, "PRAGMA user_version = 9")
+    with pytest.raises(BrokerError, match="newer fileq"):
+        open_sqlite(a_config(copy))
+    assert os.listdir(copy.parent) == ["copy.db"]
+
+
 def add_a_schema(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
     def migrate(connection: sqlite3.Connection) -> None:
         for statement in statements:
@@ -253,6 +265,7 @@ def test_a_file_that_is_no_database_is_refused_and_not_changed(path: Path):
     with pytest.raises(BrokerError, match="it is not an SQLite database; set"):
         open_sqlite(a_config(path))
     assert path.read_bytes() == b"plain text, no database\n" * 100
+    assert os.listdir(path.parent) == [path.name]
 
 
 def test_a_database_of_another_program_is_refused_and_not_changed(path: Path):
@@ -261,6 +274,7 @@ def test_a_database_of_another_program_is_refused_and_not_changed(path: Path):
     with pytest.raises(BrokerError, match="is another program's; set"):
         open_sqlite(a_config(path))
     assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
 
 
 def test_a_damaged_database_is_an_error_and_not_an_outage(path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -46,7 +47,19 @@ def test_the_claim_buries_it_and_gives_the_slot_the_next_job(store: Store) -> No
         True,
     )
     assert store.client.lrange(DEAD, 0, -1) == [raw]
+    assert store.client.hstrlen(store.keys.record(raw_id(raw)), "json") == 0, "the bytes are stored once"
     assert drift(store) == 0
+
+
+def test_an_idle_worker_wakes_without_receiving_it(store: Store) -> None:
+    raw = foreign("long", filepath="", type="note", payload="x" * (60 * MEGABYTE))
+    with contextlib.closing(store.broker.waiter()) as waiter:
+        waiter.arm()
+        before = bytes_sent(store.client)
+        store.client.lpush(QUEUE, raw)
+        assert waiter.wait(20.0) is True
+        assert bytes_sent(store.client) - before < len(raw) // 2
+        assert store.client.llen(QUEUE) == 1
 
 
 def test_one_call_buries_one_and_the_next_calls_the_others(store: Store) -> None:
@@ -81,6 +94,10 @@ def test_the_commands_for_dead_jobs_take_it(shell: CommandLine) -> None:
     assert (dead["id"], f"it has {len(raw)} bytes" in dead["error"]) == (raw_id(raw), True)
     assert "at most" in shell.run("show", raw_id(raw))
     shell.run("admin", "fsck")
+    assert shell.run("dlq", "retry", raw_id(raw), code=1)
+    assert "1 job deleted" in shell.run("dlq", "delete", raw_id(raw))
+    shell.push("low", raw)
+    shell.run("worker", "--once", code=3)
     shell.run("admin", "purge-dlq", "--yes")
     shell.run("admin", "fsck")
     assert (shell.broker.census().dead, drift(shell)) == (0, 0)

@@ -12,6 +12,25 @@ from tests.support.worker_setup import WorkerSetup, on_files
 FILES, TAKEN_NAMES = 60, 2000
 
 
+def test_the_file_of_a_job_that_a_reaper_buries_is_moved(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    file, failed = setup.inbox / "a.txt", setup.directory / "failed"
+    file.write_text("a")
+    setup.enqueue_file(file, "a")
+    settings = {
+        "handlers": on_files("on_file_after_gate"),
+        "max_recoveries": 0,
+        "worker__after__dead": f"move:{failed}",
+    }
+    worker = setup.worker(count=1, **settings)
+    setup.wait_logged("start", 1)
+    worker.kill()
+    setup.worker(count=1, **settings)
+    setup.wait_for(State.DEAD, ["a"])
+    wait_until(lambda: bool(setup.record("a").moved_to))
+    assert (os.listdir(failed), file.exists(), list(setup.broker.orders(-1))) == (["a.txt"], False, [])
+
+
 def slow_directory(directory: Path) -> Path:
     """A directory in which so many names are taken that each move needs some time, so that moves come after jobs."""
     directory.mkdir()

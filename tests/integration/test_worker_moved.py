@@ -10,7 +10,7 @@ import pytest
 from fileq.core.job import State
 from tests.support.command_line import CommandLine
 from tests.support.waiting import wait_until
-from tests.support.worker_setup import WorkerSetup
+from tests.support.worker_setup import WorkerSetup, on_files
 
 FAILING = '[{match: "a/*", use: "worker_handlers:permanent"}]'
 # As narrow as the failing route: the file must have the same path for routes when it has been moved.
@@ -80,3 +80,21 @@ def test_a_moved_file_is_reprocessed_where_it_is(each_setup: WorkerSetup, shell:
     assert worker.stop() == 0
     assert (done / "a/good.txt").read_text() == "text"
     assert len(setup.logged("file")) == 3
+
+
+def test_a_second_job_of_a_version_that_was_processed_and_moved_is_skipped(
+    each_setup: WorkerSetup, shell: CommandLine
+) -> None:
+    setup, path = each_setup, each_setup.inbox / "a.txt"
+    path.write_text("text")
+    settings = {"worker__after__completed": f"move:{setup.directory / 'done'}"}
+    first = setup.enqueue_file(path, "first")
+    setup.worker(count=2, handlers=on_files("gated"), **settings)
+    setup.wait_logged("start", 1)
+    second = shell.run("enqueue", str(path)).strip()
+    wait_until(lambda: setup.record(second).deferred, 10)
+    setup.open_gate()
+    setup.wait_ended([first, second])
+    assert [attempt.outcome for attempt in setup.record(second).attempts] == ["skipped"]
+    assert setup.logged("end") == ["first"]
+    assert setup.census().dead == 0

@@ -147,7 +147,7 @@ class PumpSetup:
             on_end=self.deferrals.end,
             is_there=lambda root: root not in self.missing,
         )
-        self.release = DeferredRelease(self.broker, self.deferrals)
+        self.release = DeferredRelease(self.broker, self.deferrals, monotonic=self.clocks.monotonic)
         self.pump = Pump(
             self.config,
             self.broker,

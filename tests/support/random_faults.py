@@ -70,7 +70,7 @@ def assert_nothing_is_lost(faults: RandomFaults) -> Figures:
     assert counters["recovered"] > 0, "at least one job was recovered"
     handled = setup.logged("file")
     ids = set(handled)
-    assert all(dict(entry.versions)[signature] in ids for entry, signature in faults.versions()), "each was handled"
+    assert all(entry.job_of(signature) in ids for entry, signature in faults.versions()), "each was handled"
     assert not any(map(is_still_running, setup.handler_log()))
     checked = run("admin", "fsck", cwd=setup.directory, settings=setup.all_settings(**SETTINGS))
     assert checked.returncode == 0, checked.stdout
@@ -160,7 +160,7 @@ class RandomFaults:
             return False
         if not all(worker.info is not None and is_running(worker.info.pid) for worker in self.setup.broker.workers()):
             return False  # the reapers have not finished
-        jobs = [dict(entry.versions).get(signature, "") for entry, signature in self.versions()]
+        jobs = [entry.job_of(signature) or "" for entry, signature in self.versions()]
         return all(record is not None and record.state is State.COMPLETED for record in self.setup.broker.records(jobs))
 
     # faults

@@ -5,8 +5,9 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.redis import RedisBroker
-from fileq.brokers.types import AdmitRequest, LedgerEntry, Record, Revival, TurnReply, UnrecordedJob
+from fileq.brokers.types import LedgerEntry, Record, Revival, TurnReply, UnrecordedJob
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, decode, encode, raw_id
 from fileq.core.settlement import cancel, complete, release, retry
@@ -244,7 +245,7 @@ CALLS = (
     BrokerCall("finish_orders", _finish_orders),
     BrokerCall("reap", _reaping(recovered), _fenced),
     BrokerCall("reap by retry", _reaping(lambda c: retry(c, c.raw, delay_ms=500, error="died", died=True)), _fenced),
-    BrokerCall("reap by bury", _reaping(lambda c: burial(c, died=True)), _fenced),
+    BrokerCall("reap by bury", _reaping(lambda c: replace(burial(c, died=True), order=ORDER)), _fenced),
     BrokerCall("register", _register),
     BrokerCall("deregister", _deregister),
     BrokerCall("cancel by id", _cancel_by_id, lambda answer: ["requested", "ended", "ended", "unknown"]),

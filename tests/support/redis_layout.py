@@ -4,7 +4,7 @@ import re
 
 from msgspec.structs import replace
 
-from fileq.brokers.types import AdmitRequest
+from fileq.brokers.admission_types import AdmitRequest
 from fileq.core.job import Version
 from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import an_entry, dead, enqueue, register, running

@@ -4,9 +4,10 @@ import contextlib
 import json
 from typing import Any
 
+from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.redis import RedisBroker
 from fileq.brokers.redis.keys import Keys
-from fileq.brokers.types import AdmitRequest, LedgerEntry, Revival
+from fileq.brokers.types import LedgerEntry, Revival
 from fileq.core.job import Version, decode, encode
 from fileq.core.settlement import cancel, complete, release
 from fileq.testing.conformance.builders import an_entry, burial, deferred, failed, foreign, recovered, worker_info
@@ -44,7 +45,7 @@ def use_every_method(broker: RedisBroker, client: Any, keys: Keys = DEFAULT_KEYS
 
 def _enqueue_and_settle(broker: RedisBroker, waiter: Any) -> None:
     """Enqueue, wait, claim, renew, complete, retry and defer; the ledger and the rate limit each turn an entry away."""
-    version = Version(b"/data/a", "s1")
+    version = Version(b"/data/a", "s1-i7")
     entries = [
         an_entry("a", version=version),
         an_entry("b", queue="high"),

@@ -16,3 +16,10 @@ def change_one_row(broker: Any, sql: str, *values: object) -> None:
     """Runs a statement that must change exactly one row."""
     with broker.store.database.transaction() as db:
         assert db.execute(sql, values).rowcount == 1
+
+
+def one_value(broker: Any, sql: str, *values: object) -> Any:
+    """The only column of the only row that a query returns."""
+    with broker.store.database.transaction() as db:
+        [(value,)] = db.execute(sql, values).fetchall()
+        return value

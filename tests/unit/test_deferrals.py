@@ -25,7 +25,7 @@ class Setup:
     def __init__(self) -> None:
         self.clocks = ManualClocks()
         self.deferrals = Deferrals(monotonic=self.clocks.monotonic)
-        self.release = DeferredRelease(self, self.deferrals)  # type: ignore[arg-type]
+        self.release = DeferredRelease(self, self.deferrals, monotonic=self.clocks.monotonic)  # type: ignore[arg-type]
         self.due: list[list[str]] = []  # pages
         self.scheduled: dict[str, str] = {}  # id → why another process has deferred it; "" for a job that was not
         self.is_away = False
@@ -36,6 +36,9 @@ class Setup:
         self.due.append(list(ids))
         return [True] * len(ids)
 
+    def peek(self, place: str, limit: int) -> list[bytes]:
+        return [raw for page in self.pages(place) for raw in page][:limit]
+
     def pages(self, place: str) -> Iterator[list[bytes]]:
         assert place == "scheduled"
         for id in self.scheduled:
@@ -43,7 +46,7 @@ class Setup:
 
     def records(self, ids: Sequence[str]) -> list[Record]:
         fields = {"state": State.RETRYING, "queue": "low", "raw": b"", "created_ms": 0}
-        return [Record(id=id, deferred=self.scheduled[id], **fields) for id in ids]
+        return [Record(id=id, deferred=self.scheduled.get(id, REASON), **fields) for id in ids]
 
     def decide(self, id: str, wait_s: float = 30.0) -> Settlement:
         claim = Claim("s1", 1, "low", b"{}", a_job(id), id)
@@ -207,3 +210,31 @@ def test_a_search_releases_only_jobs_whose_reason_does_not_last_here(setup: Setu
     setup.scheduled = {"a": "the breaker was open", "c": REASON}
     setup.deferrals.request_search()
     assert setup.released() == ["a"]
+
+
+def test_jobs_that_another_process_has_released_are_no_longer_waited_for(setup: Setup) -> None:
+    setup.defer(*names(5), wait_s=300.0)
+    assert setup.deferrals.is_any_waiting(REASON)
+    assert setup.released() == []
+    assert setup.deferrals.is_any_waiting(REASON), "their records say that they wait"
+    setup.scheduled = dict.fromkeys(names(5), "")
+    setup.clocks.advance(2)
+    assert setup.released() == []
+    assert not setup.deferrals.is_any_waiting(REASON)
+
+
+def test_what_is_not_found_elsewhere_is_looked_for_a_few_times(setup: Setup) -> None:
+    assert setup.released() == []
+    setup.deferrals.release_elsewhere(REASON, 1)
+    assert setup.release.turn() < 0.1
+    setup.scheduled = {"retried": "", "a": REASON, "b": REASON}
+    setup.clocks.advance(0.1)
+    assert setup.released() == ["a"]
+    setup.scheduled = {}
+    setup.deferrals.release_elsewhere(REASON, 1)
+    for _ in range(5):
+        setup.clocks.advance(0.2)
+        setup.release.turn()
+    setup.scheduled = {"b": REASON}
+    setup.clocks.advance(0.2)
+    assert setup.released() == ["a"], "it is not waited for for ever"

@@ -14,6 +14,7 @@ from fileq.files.mounts import ScanDirMounts
 from fileq.producer import enqueuer as module
 from fileq.producer.enqueuer import STALE_S, Enqueuer, SentBatch
 from fileq.producer.finder.found_file import FoundFile
+from fileq.producer.identity import FileIdentity
 from fileq.testing.conformance.harness import FakeClock
 from tests.support.clocks import ManualClocks
 
@@ -47,7 +48,7 @@ class Sender:
             self,  # type: ignore[arg-type]
             self.broker,
             self,  # type: ignore[arg-type]
-            ScanDirMounts(b"/d"),
+            FileIdentity(config.producer.identity, ScanDirMounts(b"/d")),
             self.hands.monotonic,
         )
 
@@ -126,7 +127,7 @@ def test_the_job_has_the_version_and_the_ledger_has_the_device():
     job = decode(sender.broker.peek("low", 1)[0])
     assert (job.filesize, job.signature, job.retries) == (42, "42-100", 0)
     entry = sender.broker.lookup([b"/d/a.txt"])[0]
-    assert (entry.versions, entry.device) == ((("42-100", job.id),), "ext4:/dev/vda")
+    assert (entry.versions, entry.device) == ((("42-100-i7", job.id),), "ext4:/dev/vda")
 
 
 def test_a_call_sends_many_files_and_a_turn_makes_few_calls(monkeypatch):

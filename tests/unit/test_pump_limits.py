@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 
-from fileq.brokers.types import Admission, AdmitRequest
+from fileq.brokers.admission_types import Admission, AdmitRequest
+from fileq.core.claim import Claim
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.outcome import Done, Failed
+from fileq.core.settlement import defer
 from tests.support.pump_setup import PumpSetup, UnreliableBroker
 
 FULL = "the limit of **/*.pdf is reached (max_running_total: 1)"
+
+
+OTHER = "another-worker"  # a slot of another process
 
 
 class CountingBroker(UnreliableBroker):
@@ -52,6 +57,14 @@ class LimitedSetup(PumpSetup):
         self.broker.promote(500)
         while self.release.turn() == 0.0:
             pass
+
+    def claim_elsewhere(self, id: str) -> Claim:
+        """The only free slot of another worker claims this job, the next of its queue."""
+        [info] = {view.info for view in self.broker.workers()}
+        self.broker.register({OTHER: info})
+        [claim] = self.broker.settle_and_claim([], [OTHER]).claims
+        assert claim.id == id
+        return claim
 
     def reason(self, id: str) -> str:
         [record] = self.broker.records([id])
@@ -172,6 +185,53 @@ def test_a_refused_job_is_not_the_probe_and_the_breaker_does_not_count_it() -> N
     setup.turn()
     assert setup.submitted() == ["broken.pdf", "elsewhere.pdf"]
     assert setup.breakers.state == "closed"
+
+
+def test_when_a_job_ends_a_job_that_another_worker_deferred_runs_at_once() -> None:
+    setup = LimitedSetup(max_running_total=1)
+    setup.release_all()
+    setup.enqueue("a.pdf")
+    setup.turn()
+    setup.enqueue("b.pdf", "c.pdf")
+    for id in ("b.pdf", "c.pdf"):
+        setup.broker.settle_and_claim([defer(setup.claim_elsewhere(id), reason=FULL, delay_ms=600_000)], [])
+    for id in ("a.pdf", "b.pdf", "c.pdf"):
+        assert setup.submitted()[-1] == id
+        setup.executor.end(Done())
+        setup.turn()
+        setup.clocks.advance(0.1)
+        setup.release_all()
+        setup.turn()
+
+
+def test_in_place_of_a_job_that_another_worker_has_taken_the_next_one_is_released() -> None:
+    setup = LimitedSetup(max_running_total=1)
+    setup.enqueue("a.pdf", "b.pdf", "c.pdf")
+    setup.turn()
+    setup.release_all()
+    setup.broker.due_now(["b.pdf"])
+    setup.claim_elsewhere("b.pdf")
+    setup.executor.end(Done())
+    setup.turn()
+    setup.release_all()
+    setup.turn()
+    assert setup.submitted() == ["a.pdf", "c.pdf"]
+
+
+def test_a_limit_is_no_longer_shown_a_second_after_its_last_job_has_started() -> None:
+    setup = LimitedSetup(max_running_total=1)
+    setup.enqueue("a.pdf", "b.pdf")
+    setup.turn()
+    assert {view.info.limits for view in setup.broker.workers()} == {(FULL,)}
+    setup.clocks.advance(1)  # the deferred job comes back by itself
+    setup.executor.end(Done())
+    setup.turn()
+    setup.release_all()
+    setup.turn()
+    assert setup.submitted() == ["a.pdf", "b.pdf"]
+    setup.clocks.advance(1)
+    setup.turn()
+    assert {view.info.limits for view in setup.broker.workers()} == {()}, "without waiting for the next renewal"
 
 
 def test_workers_show_the_limit_while_jobs_wait_for_it() -> None:

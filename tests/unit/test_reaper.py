@@ -10,7 +10,7 @@ from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Entry, Suspect, WorkerInfo
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.job import State, decode, typed_job
+from fileq.core.job import State, decode, file_job, typed_job
 from fileq.worker.reaper import Reaper
 from tests.support.clocks import ManualClocks, RecordedEvents
 
@@ -111,6 +111,22 @@ def test_a_job_that_a_reaper_buries_is_reported_as_dead(setup: ReaperSetup) -> N
     assert setup.state("a") == "dead"
     assert (setup.events.count("job.recovered"), setup.events.count("job.dead")) == (3, 1)
     assert setup.events.fields("job.dead")["lost_by"] == "slot"
+
+
+def test_the_order_for_the_file_goes_with_a_burial(setup: ReaperSetup) -> None:
+    setup.config = config_from(
+        {"broker": "memory", "worker": {"max_recoveries": 0, "after": {"dead": "move:/failed", "completed": "delete"}}}
+    )
+    setup.reaper = setup.new_reaper()
+    setup.let_checks_count()
+    job = file_job(b"/in/a", size=1, priority="low", now=datetime.now(UTC), signature="1-2", id="a")
+    setup.broker.register({"slot": WorkerInfo("host", 1, 0, "0", ("low",))})
+    setup.broker.enqueue([Entry(job, "low")])
+    setup.broker.settle_and_claim([], ["slot"])
+    for wait_s in (TTL_S, RENEWAL_S):
+        setup.clocks.advance(wait_s)
+        setup.reaper.turn()
+    assert [(order.id, order.body) for order in setup.broker.orders(-1)] == [("a", b"bury 1-2\n/in/a")]
 
 
 def test_a_slot_that_renews_between_two_checks_keeps_its_job(setup: ReaperSetup) -> None:

@@ -172,25 +172,24 @@ def test_a_vanished_file_can_be_skipped() -> None:
     assert (settled.verb, settled.outcome, settled.next_raw) == (Verb.COMPLETE, "skipped", claim.raw)
 
 
-def decide_changed(*, may_run: bool, **jobs_by_version: str) -> Settlement | RunChanged:
-    versions = {signature.replace("_", "-"): job for signature, job in jobs_by_version.items()}
+def decide_changed(its_job: str | None, *, may_run: bool) -> Settlement | RunChanged:
     claim = claim_of(signature="1-1")
-    return decide(claim, Changed("v-2"), POLICY, now_ms=NOW_MS, jobs_by_version=versions, may_run=may_run)
+    return decide(claim, Changed("v-2"), POLICY, now_ms=NOW_MS, its_job=its_job, may_run=may_run)
 
 
 @pytest.mark.parametrize("may_run", [True, False])
 def test_a_changed_file_whose_version_has_its_own_job_is_superseded(may_run: bool) -> None:
-    decision = decide_changed(v_2="newer", v_1="a", may_run=may_run)
+    decision = decide_changed("newer", may_run=may_run)
     assert isinstance(decision, Settlement)
     assert (decision.verb, decision.superseded, decision.outcome) == (Verb.COMPLETE, True, "superseded")
 
 
-@pytest.mark.parametrize("jobs_by_version", [{}, {"v_1": "a"}, {"v_2": "a"}, {"v_3": "other"}])
+@pytest.mark.parametrize("its_job", [None, "a"])
 def test_a_changed_file_that_no_other_job_is_for_is_run_or_released_when_the_worker_stops(
-    jobs_by_version: dict[str, str],
+    its_job: str | None,
 ) -> None:
-    assert decide_changed(may_run=True, **jobs_by_version) == RunChanged("v-2")
-    decision = decide_changed(may_run=False, **jobs_by_version)
+    assert decide_changed(its_job, may_run=True) == RunChanged("v-2")
+    decision = decide_changed(its_job, may_run=False)
     assert isinstance(decision, Settlement)
     assert (decision.verb, decision.next_raw) == (Verb.RELEASE, decision.claim.raw)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.brokers.clocks import FULL_WAIT_MS
 from fileq.brokers.memory.store import MemoryStore
-from fileq.brokers.types import Admission, AdmitRequest, AdmitResult
 
 
 def admit(store: MemoryStore, request: AdmitRequest, now_ms: int) -> Admission:

@@ -25,7 +25,9 @@ class MemoryInspector:
         with self._store.lock:
             fronts = {name: raws[-1] for name, raws in self._store.queues.items() if raws}
             producers = tuple(self._store.living_producers(self._store.begin()))
-            return Overview(self.census(), fronts, tuple(self.workers()), self.hourly(hours), producers)
+            return Overview(
+                self.census(), fronts, tuple(self.workers()), self.hourly(hours), producers, len(self._store.orders)
+            )
 
     def peek(self, place: str, limit: int) -> list[bytes]:
         with self._store.lock:

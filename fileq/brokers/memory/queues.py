@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from fileq.brokers import wire_events
+from fileq.brokers.admission_types import Admission, AdmitRequest
 from fileq.brokers.clocks import RATE_WINDOW_MS, due_after_step
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.admissions import admit
@@ -13,8 +14,6 @@ from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.subscription import MemorySubscription
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
-    Admission,
-    AdmitRequest,
     Enqueued,
     EnqueueResult,
     Entry,

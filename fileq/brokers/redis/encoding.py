@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from fileq.brokers import wire_events
+from fileq.brokers.ledger_marks import join_marks, split_marks
 from fileq.brokers.redis.keys import Keys
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.types import Attempt, LedgerEntry, Record
@@ -22,6 +23,7 @@ from fileq.core.job import State, decode
 from fileq.core.settlement import Settlement, Verb
 
 MISSING, SEEN_ON = "missing", "on"
+MARKS = f"{SEEN_ON} ="  # before the line of the device: older releases take the last line that starts with `on`
 _DELAYING = (Verb.RETRY, Verb.DEFER)
 
 _attempt_decoder = msgspec.json.Decoder(Attempt)
@@ -146,10 +148,13 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
 
 
 def pack_ledger(entry: LedgerEntry) -> bytes:
-    lines = [f"{signature} {_one_line(job_id)}" for signature, job_id in entry.versions]
+    versions, marks = split_marks(entry.versions)
+    lines = [f"{signature} {_one_line(job_id)}" for signature, job_id in versions]
+    if marks:
+        lines.append(f"{MARKS}{','.join(marks)}")
     if entry.missing_since_ms:
         lines.append(f"{MISSING} {entry.missing_since_ms} {entry.device}")
-    elif entry.device:
+    elif entry.device or marks:
         lines.append(f"{SEEN_ON} {entry.device}")
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -166,14 +171,17 @@ def _with_line_breaks(id: str) -> str:
 
 def unpack_ledger(value: bytes) -> LedgerEntry:
     versions = []
+    marks: list[str] = []
     missing_since_ms, device = 0, ""
     for line in value.decode().split("\n")[:-1]:
         first, _, rest = line.partition(" ")
         if first == MISSING:
             since, _, device = rest.partition(" ")
             missing_since_ms = int(since)
+        elif line.startswith(MARKS):
+            marks = line[len(MARKS) :].split(",")
         elif first == SEEN_ON:
             device = rest
         else:
             versions.append((first, _with_line_breaks(rest)))
-    return LedgerEntry(tuple(versions), missing_since_ms, device)
+    return LedgerEntry(join_marks(versions, marks) if marks else tuple(versions), missing_since_ms, device)

@@ -50,8 +50,8 @@ class RedisInspector:
         )
 
     def overview(self, hours: int = 2) -> Overview:
-        """One round trip runs three scripts; a second one reads the queues' fronts and the hours' counters, because the
-        hours depend on the server's time."""
+        """One round trip runs three scripts; a second one reads the queues' fronts, the number of orders and the hours'
+        counters, because the hours depend on the server's time."""
         store = self._store
         patterns = store.keys.split_patterns()
         scripts = [store.scripts.command(name, (), patterns) for name in ("census", "workers")]
@@ -59,13 +59,16 @@ class RedisInspector:
         census, workers, producers = (store.link.checked(reply) for reply in store.send(scripts, list).take())
         fronts = [("LINDEX", key, -1) for key in store.keys.queues]
         wanted = _last_hours(int(census[0]), hours)
-        replies = store.calls([*fronts, *(("HGETALL", store.keys.hour(hour)) for hour in wanted)])
+        orders, *replies = store.calls(
+            [("HLEN", store.keys.orders), *fronts, *(("HGETALL", store.keys.hour(hour)) for hour in wanted)]
+        )
         return Overview(
             census=self._as_census(census),
             fronts={queue: raw for queue, raw in zip(store.queues, replies, strict=False) if raw is not None},
             workers=_as_views(workers),
             hours=_as_hours(wanted, replies[len(fronts) :]),
             producers=as_producers(producers),
+            orders=orders,
         )
 
     def peek(self, place: str, limit: int) -> list[bytes]:

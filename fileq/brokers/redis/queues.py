@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from fileq.brokers import wire_events
+from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.brokers.clocks import FULL_WAIT_MS, STEP_TOLERANCE_MS
 from fileq.brokers.redis.encoding import (
     as_claim,
@@ -29,9 +30,6 @@ from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
-    Admission,
-    AdmitRequest,
-    AdmitResult,
     Enqueued,
     EnqueueResult,
     Entry,

@@ -2,13 +2,17 @@
 
 `BLMOVE q q RIGHT RIGHT` takes the element at the front of a list and puts it back in the same position. So it blocks
 until the queue holds something, and moves nothing. Only the claim script claims.
+
+Its reply is that element, which is not needed. A long one is not received: the connection is closed and opened again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import re
 import select
+import socket
 import time
 from typing import Any
 
@@ -22,12 +26,24 @@ from fileq.core.errors import BrokerUnavailable
 
 OVERDUE_S = 3.0  # after the time limit of a wait
 FULL_PAUSE_S = 0.02  # Redis refuses BLMOVE while its memory is full: the pump claims this often instead
+LONG_REPLY_BYTES = 1 << 16  # a new connection costs less than to receive this much
+_LENGTH = re.compile(rb"\$(\d+)\r\n")
 _BROKEN = (exceptions.ConnectionError, exceptions.InvalidResponse, OSError)
 
 
 def _read(connection: AbstractConnection, timeout_s: float) -> Any:
     """The next reply; TimeoutError if it is not complete in time, and then the connection can still be used."""
     return connection.read_response(disable_decoding=True, timeout=timeout_s, disconnect_on_error=False)
+
+
+def _is_long(connection: AbstractConnection) -> bool:
+    """Whether a long reply has begun to arrive. Reads nothing. Always False with TLS, where that is not possible."""
+    try:
+        start = connection._sock.recv(24, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # type: ignore[attr-defined]
+    except (OSError, ValueError):
+        return False
+    length = _LENGTH.match(start)
+    return length is not None and int(length[1]) > LONG_REPLY_BYTES
 
 
 class RedisWaiter:
@@ -102,6 +118,10 @@ class RedisWaiter:
         self._is_full = False
         for fd, _ in self._epoll.poll(0):
             queue = self._fds[fd]
+            if _is_long(self._connections[queue]):
+                self._drop(queue)
+                is_work = True
+                continue
             try:
                 is_work |= _read(self._connections[queue], 0.0) is not None
                 self._sent_s.pop(queue, None)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.brokers.clocks import FULL_WAIT_MS
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
-from fileq.brokers.types import Admission, AdmitRequest, AdmitResult
 
 
 def admit(work: UnitOfWork, requests: Sequence[AdmitRequest]) -> list[Admission]:

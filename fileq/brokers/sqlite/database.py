@@ -49,36 +49,44 @@ class Database:
         database_schema.check_sqlite()
         _check_location(self.path, create=create)
         with contextlib.ExitStack() as undo, translated(self.path):
-            self._write_lock, self.subscribers = self._open_locks(undo, create=create)
-            self.connection = self._open_writer(undo, create=create)
+            with self._permissions_named():
+                status = protect_database(self.path, create=create)
+            self.connection = self._connect_writer(undo, create=create)
+            # Without the lock if possible: opening to read must not wait for a writer that hangs. And before the locks
+            # are created: nothing is left beside a file that is refused.
+            is_current = database_schema.is_current(self.connection, self.path)
+            self._write_lock, self.subscribers = self._open_locks(undo, status)
+            if not is_current:
+                with self._exclusive():
+                    database_schema.prepare(self.connection, self.path, create=create)
             self._reader = self.connect_reader()
             self._identity = _identity(self.path)
             undo.pop_all()
         _databases.add(self)
 
-    def _open_locks(self, undo: contextlib.ExitStack, *, create: bool) -> tuple[WriteLock, SubscriberLock]:
-        try:
-            database = protect_database(self.path, create=create)
+    def _open_locks(self, undo: contextlib.ExitStack, database: os.stat_result) -> tuple[WriteLock, SubscriberLock]:
+        with self._permissions_named():
             write_lock = WriteLock(self.path + "-lock", database)
             undo.callback(write_lock.close)
             subscribers = SubscriberLock(self.path + "-listen", database)
             undo.callback(subscribers.close)
+        return write_lock, subscribers
+
+    @contextlib.contextmanager
+    def _permissions_named(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise BrokerUnavailable(
                 f"database {self.path}: {error.strerror}: {error.filename}; check the permissions of its directory, "
                 "and run fileq as the user who owns the database"
             ) from error
-        return write_lock, subscribers
 
-    def _open_writer(self, undo: contextlib.ExitStack, *, create: bool) -> sqlite3.Connection:
+    def _connect_writer(self, undo: contextlib.ExitStack, *, create: bool) -> sqlite3.Connection:
         connection = self._connect("rwc" if create else "rw")
         undo.callback(connection.close)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute(f"PRAGMA journal_size_limit = {_LOG_LIMIT_BYTES}")
-        # Without the lock if possible: opening to read must not wait for a writer that hangs.
-        if not database_schema.is_current(connection, self.path):
-            with self._exclusive():
-                database_schema.prepare(connection, self.path, create=create)
         return connection
 
     def _connect(self, mode: str) -> sqlite3.Connection:

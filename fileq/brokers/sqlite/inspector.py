@@ -40,6 +40,7 @@ class SqliteInspector:
                 workers=self._read_workers(db, now_ms),
                 hours=self._read_hours(db, now_ms, hours),
                 producers=tuple(read_producers(db, self._store)),
+                orders=db.execute("SELECT count(*) FROM orders").fetchone()[0],
             )
 
     def peek(self, place: str, limit: int) -> list[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 
-from fileq.brokers.sqlite.rows import decode_ledger_entry, encode_ledger_entry
+from fileq.brokers.sqlite.ledger_rows import decode_ledger_entry, encode_ledger_entry
 from fileq.brokers.types import LedgerEntry
 from fileq.core.job import Version
 

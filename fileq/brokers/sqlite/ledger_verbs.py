@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fileq.brokers.sqlite.rows import decode_ledger_entry, find_ledger_entries
+from fileq.brokers.sqlite.ledger_rows import decode_ledger_entry
+from fileq.brokers.sqlite.rows import find_ledger_entries
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.brokers.types import LedgerEntry

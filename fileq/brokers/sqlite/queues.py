@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from fileq.brokers import wire_events
+from fileq.brokers.admission_types import Admission, AdmitRequest
 from fileq.brokers.clocks import due_after_step
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
@@ -31,8 +32,6 @@ from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.subscription import SqliteSubscription
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, is_blocked
 from fileq.brokers.types import (
-    Admission,
-    AdmitRequest,
     Enqueued,
     EnqueueResult,
     Entry,

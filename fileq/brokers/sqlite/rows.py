@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from fileq.brokers.sqlite.ledger_rows import decode_ledger_entry
 from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, LedgerEntry, Record
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
@@ -22,10 +23,6 @@ _KEYS_PER_STATEMENT = 64  # each number of keys is a statement of its own that S
 _encoder = msgspec.json.Encoder()
 _attempts_decoder = msgspec.json.Decoder(list[Attempt])
 _ids_decoder = msgspec.json.Decoder(tuple[str, ...])
-_ledger_decoder = msgspec.json.Decoder(LedgerEntry)
-
-encode_ledger_entry = _encoder.encode
-decode_ledger_entry = _ledger_decoder.decode
 
 
 class RecordRow(msgspec.Struct):

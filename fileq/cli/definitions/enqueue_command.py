@@ -178,6 +178,9 @@ Queues one job for each file, even if its version was processed before, and prin
 line. The version is recorded as if a producer had found it, so a running producer does not queue it again. Files must
 be below worker.allowed_roots or, if that is not set, below producer.scan_dir.
 
+If another job of the same version still waits, both run, one after the other. But if worker.after moves or deletes the
+file after the first of them, the second is completed as skipped: the version was processed.
+
 With --type: one job without a file, for the handler of that type. An argument that begins with a brace is a command. It
 runs on workers that have worker.allow_commands.
 

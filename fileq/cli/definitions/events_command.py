@@ -10,7 +10,7 @@ from fileq.cli.command import Command, Invocation
 
 
 def _run(invocation: Invocation) -> int:
-    from fileq.commands.admin.follow_events import event_line, follow
+    from fileq.commands.admin.follow_events import HOLD_S, EventFilter, event_line, follow
     from fileq.core.text import printable_json
 
     is_json = invocation.options.json
@@ -22,7 +22,7 @@ def _run(invocation: Invocation) -> int:
         print(f"fileq: {text}", file=sys.stderr, flush=True)
 
     with contextlib.suppress(KeyboardInterrupt):
-        follow(invocation.broker(), show, report)
+        follow(invocation.broker(), EventFilter(show, 0.0 if is_json else HOLD_S), report)
     return 0
 
 
@@ -35,8 +35,9 @@ Prints each transition of a job (created, started, completed, failed, dead, reco
 when it happens, in all processes that use the broker: time in UTC, event, file or type, queue, duration, id and error.
 With --json each line is the JSON object that the broker publishes; see docs/events.md.
 
-job:started means that a worker claimed the job. A job that a limit or another obstacle holds back is claimed again from
-time to time: job:started, then job:deferred with the reason.
+A job that a limit or another obstacle holds back is claimed again from time to time: each time job:deferred with the
+reason is printed. Brokers publish job:started when a job is claimed, so --json has a job:started before each
+job:deferred; the lines for people leave it out, and appear up to half a second later for it.
 
 It follows until Ctrl-C. If the broker becomes unreachable it says so on stderr and connects again; events published in
 between are not shown. A broker that is unreachable at the start is exit code 4.""",

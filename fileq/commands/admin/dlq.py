@@ -245,15 +245,16 @@ def _to_end(record: Record) -> str:
 
 
 def _by_ids(broker: FullBroker, ids: Sequence[str]) -> tuple[dict[str, StoredJob], dict[str, Record]]:
-    """Finds dead jobs by their records; searches the whole list only for ids without one.
+    """Finds dead jobs by their records; searches the whole list only for ids without one, and for bytes that are too
+    long to be kept in a record.
 
     Also returns the records of the jobs that are not dead."""
     found: dict[str, StoredJob] = {}
     others: dict[str, Record] = {}
     for id, record in zip(ids, broker.records(ids), strict=True):
-        if record is not None and record.state is State.DEAD:
+        if record is not None and record.state is State.DEAD and record.raw:
             found[id] = StoredJob(record.raw, id, decode_or_none(record.raw), record, State.DEAD)
-        elif record is not None:
+        elif record is not None and record.state is not State.DEAD:
             others[id] = record
     missing = set(ids) - set(found)
     if missing:

@@ -1,27 +1,91 @@
-"""`fileq events`: follows the events that the broker publishes, also across its outages. Only reads."""
+"""`fileq events`: follows the events that the broker publishes, also across its outages. Only reads.
+
+Brokers publish `job:started` at the claim. Whether the job can run, its worker finds out after that, and then defers
+it: a moment later, and perhaps every second for an hour. For people such a start is left out.
+"""
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
+from msgspec import Struct
 
 from fileq.brokers.notifications import Subscription
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import WireEvent
 from fileq.core.errors import BrokerUnavailable
+from fileq.core.events import JobClaimed, JobDeferred
 from fileq.core.text import printable
 from fileq.core.units import short_duration
 
 GET_TIMEOUT_S = 1.0
 RETRY_S = 1.0
+HOLD_S = 0.5  # from a claim until the job is deferred it takes some milliseconds
 _decode = msgspec.json.Decoder(WireEvent).decode
+
+
+class _Held(Struct, eq=False):
+    event: bytes
+    key: tuple[str, str]
+    due_s: float
+    is_hidden: bool = False
+
+
+class EventFilter:
+    """Passes events on in their order. A `job:started` waits for `hold_s`, unless another event says earlier how its
+    job went on, and is left out if that is its deferral. With 0 every event is passed on at once."""
+
+    def __init__(
+        self, show: Callable[[bytes], None], hold_s: float, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._show = show
+        self._hold_s = hold_s
+        self._monotonic = monotonic
+        self._held: deque[_Held] = deque()
+        self._starts: dict[tuple[str, str], _Held] = {}  # by job and slot
+
+    def add(self, event: bytes) -> None:
+        if not self._hold_s:
+            self._show(event)
+            return
+        e = _decode(event)
+        held = _Held(event, (e.job_id, e.worker_id), 0.0)
+        if (start := self._starts.pop(held.key, None)) is not None:
+            start.due_s, start.is_hidden = 0.0, e.event == JobDeferred.published_as
+        if e.event == JobClaimed.published_as:
+            held.due_s = self._monotonic() + self._hold_s
+            self._starts[held.key] = held
+        self._held.append(held)
+        self.show_due()
+
+    def show_due(self) -> None:
+        now_s = self._monotonic()
+        while self._held and self._held[0].due_s <= now_s:
+            self._pass_on(self._held.popleft())
+
+    def show_all(self) -> None:
+        while self._held:
+            self._pass_on(self._held.popleft())
+
+    def wait_s(self) -> float:
+        """How long to wait for the next event before the next call of show_due()."""
+        if not self._held:
+            return GET_TIMEOUT_S
+        return min(GET_TIMEOUT_S, max(0.0, self._held[0].due_s - self._monotonic()))
+
+    def _pass_on(self, held: _Held) -> None:
+        if self._starts.get(held.key) is held:
+            del self._starts[held.key]
+        if not held.is_hidden:
+            self._show(held.event)
 
 
 def follow(
     broker: FullBroker,
-    show: Callable[[bytes], None],
+    events: EventFilter,
     report: Callable[[str], None],
     *,
     sleep: Callable[[float], None] = time.sleep,
@@ -34,17 +98,21 @@ def follow(
         report(f"following the events of {broker.kind} at {broker.where}; Ctrl-C ends")
         while True:
             try:
-                event = subscription.get(GET_TIMEOUT_S)
+                event = subscription.get(events.wait_s())
             except BrokerUnavailable as error:
+                events.show_all()
                 report(f"{error}; trying again every {RETRY_S:g} s")
                 subscription.close()
                 subscription = _subscribe_again(broker, sleep)
                 report("connected again; events published in between are missing")
                 continue
             if event is not None:
-                show(event)
+                events.add(event)
+            else:
+                events.show_due()
     finally:
         subscription.close()
+        events.show_all()
 
 
 def _subscribe_again(broker: FullBroker, sleep: Callable[[float], None]) -> Subscription:

@@ -57,7 +57,7 @@ class JobHistory(Struct, frozen=True):
 
     job: JobSummary
     json: Any  # the job's own JSON; null for bytes that are not a job
-    raw_b64: str | None  # those bytes; null for a job
+    raw_b64: str | None  # those bytes, empty if the record does not have them; null for a job
     signature: str | None
     is_cancel_requested: bool
     result: Any
@@ -112,7 +112,7 @@ def created_ms(job: Job | None, record: Record | None) -> int:
 
 def _summarize_bytes(raw: bytes, record: Record | None, defect: str, state: State, queue: str) -> JobSummary:
     return JobSummary(
-        id=raw_id(raw),
+        id=record.id if record is not None else raw_id(raw),  # the record may not have the bytes
         state=state.value,
         queue=record.queue if record is not None else queue,
         filepath="",

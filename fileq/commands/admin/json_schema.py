@@ -14,6 +14,7 @@ STATS_FIELDS = (
     ("processing", "number: jobs held by slots"),
     ("heartbeats", "number: slots with a heartbeat"),
     ("completed, dead, cancelled", "number: jobs in these lists"),
+    ("orders", "number: files of ended jobs that are still to be moved or deleted (worker.after)"),
     ("totals", "object: all counters since the first start, such as produced, adopted, completed, failed, dead"),
     ("this_hour, last_hour", "seconds, produced, completed, failed (attempts), dead, refused (no attempt)"),
     ("now", "the same over the last refreshes, with --watch; else null"),
@@ -83,7 +84,7 @@ JOB_FIELDS = (
 HISTORY_FIELDS = (
     ("job", "object: as in `fileq admin list --json`"),
     ("json", "object: the job's own JSON; null for bytes that are not a job"),
-    ("raw_b64", "string: those bytes in base64; null for a job"),
+    ("raw_b64", "string: those bytes in base64, empty if they are too long to be kept in the record; null for a job"),
     ("signature", "string or null: the version of the file: size and modification time in ns"),
     ("is_cancel_requested", "boolean"),
     ("payload", "the payload of the job, or null"),
@@ -96,6 +97,7 @@ TRACE_FIELDS = (
     ("filepath", "string: the absolute path, escaped where it is not UTF-8"),
     ("missing_since_ms", "number: since when producers have not found the file; 0 if they find it"),
     ("versions[]", "newest first: signature, job_id, is_newest, is_in_ledger, size, modified_ns, job"),
+    ("versions[].signature", "size-mtime in ns; also -i and the inode, -c and the hash, if the producer recorded them"),
     ("versions[].job", "as in `fileq admin show --json`; null if the record has expired"),
 )
 CANCEL_FIELDS = (

@@ -17,6 +17,7 @@ from fileq.commands.admin.job_summary import JobHistory, JobSummary, history
 from fileq.commands.admin.obstacles import obstacles_of
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.job import State, decode_or_none
+from fileq.core.signature import split_signature
 
 _LISTED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED, State.DEAD, State.COMPLETED, State.CANCELLED)
 
@@ -116,7 +117,7 @@ def _version(
 
 def read_signature(signature: str) -> tuple[int | None, int | None]:
     """Size and modification time in ns of a version; None for both if the signature has another form."""
-    size, _, modified = signature.partition("-")
+    size, _, modified = split_signature(signature).short.partition("-")
     return (int(size), int(modified)) if size.isdigit() and modified.isdigit() else (None, None)
 
 

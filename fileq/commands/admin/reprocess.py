@@ -22,6 +22,7 @@ from fileq.commands.admin.job_filter import ENDED, Conditions, JobFilter, Stored
 from fileq.commands.admin.queries import read_signature
 from fileq.config import Config
 from fileq.core.job import Version, decode_or_none, file_job
+from fileq.core.signature import split_signature
 from fileq.core.text import printable
 from fileq.producer.priority import priority_chooser
 
@@ -178,7 +179,9 @@ def _size_of(path: bytes) -> int | None:
 
 
 def _entry(config: Config, path: bytes, signature: str, size: int, where: bytes) -> Entry:
-    """`path` is the file's path in the ledger, `where` its path now, if a worker has moved it."""
+    """`path` is the file's path in the ledger, `where` its path now, if a worker has moved it. The job has no inode:
+    the file may have been restored or moved since it was recorded."""
     queue = priority_chooser(config)(path)
-    job = file_job(path, size=size, priority=queue, now=datetime.now(UTC), signature=signature)
+    short = split_signature(signature).short
+    job = file_job(path, size=size, priority=queue, now=datetime.now(UTC), signature=short)
     return Entry(job.at(where), queue, Version(path, signature), always=True)

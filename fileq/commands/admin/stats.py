@@ -108,6 +108,7 @@ class Stats(Struct, frozen=True):
     completed: int
     dead: int
     cancelled: int
+    orders: int
     totals: Mapping[str, int]
     this_hour: Throughput
     last_hour: Throughput
@@ -178,6 +179,7 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
         completed=census.completed,
         dead=census.dead,
         cancelled=census.cancelled,
+        orders=overview.orders,
         totals=dict(sorted((name, n) for name, n in census.counters.items() if not name.startswith(_ERROR))),
         this_hour=this_hour,
         last_hour=last_hour,

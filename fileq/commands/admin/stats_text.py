@@ -63,6 +63,8 @@ def _places(stats: Stats, screen: Screen) -> list[str]:
             "see: fileq dlq list" if is_bad else "",
         )
     )
+    if stats.orders:
+        rows.append(("orders", number(stats.orders), "", "files to be moved or deleted"))
     return table(rows, screen, right=(1, 2), from_left=False)
 
 

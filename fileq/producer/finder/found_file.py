@@ -10,15 +10,17 @@ from fileq.files.version import make_signature
 
 
 class FoundFile(Struct, frozen=True, gc=False):
-    """A regular file at the moment of its last `stat`."""
+    """A regular file at the moment of its last `stat`. `content` is its hash, "" if it was not read."""
 
     path: bytes
     size: int
     mtime_ns: int
     inode: int
+    content: str = ""
 
     @property
     def signature(self) -> str:
+        """The short form: size and modification time."""
         return make_signature(self.size, self.mtime_ns)
 
     def is_unchanged_since(self, earlier: FoundFile) -> bool:

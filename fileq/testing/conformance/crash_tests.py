@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fileq.brokers.types import AdmitRequest, AdmitResult, Entry, Revival
+from fileq.brokers.admission_types import AdmitRequest, AdmitResult
+from fileq.brokers.types import Entry, Revival
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, encode
 from fileq.core.settlement import SettleResult, cancel, complete, release
@@ -129,6 +130,15 @@ def with_order(claim: Claim) -> Any:
     return replace(complete(claim), order=b"complete 1-2\n/data/a")
 
 
+def be_buried(process: Process) -> None:
+    """The slot died for the last time: a reaper buries its job, with an order for the file."""
+    expire_leases(process.harness)
+    [suspect] = process.broker.suspects()
+    [claim] = suspect.claims
+    settlement = replace(burial(claim, died=True), order=b"bury 1-2\n/data/a")
+    assert process.broker.reap(suspect.slot, [settlement]) == (SettleResult.DONE,)
+
+
 def cancel_by_id(process: Process) -> None:
     process.broker.cancel(["a"])
 
@@ -162,6 +172,9 @@ SEQUENCES: dict[str, list[Step]] = {
     ],
     "complete and go on": [start, produce, claim_job, settle_and_claim_next(complete), leave],
     "complete and move": [start, produce, claim_job, settle_and_claim_next(with_order), move_file, leave],
+    "be buried by a reaper and move": [
+        *(start, produce, claim_job, be_buried, move_file, start, revive, claim_job, be_buried, discard),
+    ],
     "of a limited route": [
         *(start, produce, claim_job, admit, settle_by(failed), time_passes, promote, claim_job, admit, renew),
         *(settle_by(complete), leave),

@@ -112,6 +112,26 @@ def test_the_order_of_a_reaped_slot_is_found_at_once(harness: Harness) -> None:
     assert left(harness, 3_600_000) == ["a"]
 
 
+def test_the_order_of_a_job_that_a_reaper_buries_is_found_at_once(harness: Harness) -> None:
+    running(harness, "a")
+    expire_leases(harness)
+    [suspect] = harness.broker.suspects()
+    settlement = replace(burial(suspect.claims[0], died=True), order=BODY)
+    assert harness.broker.reap("w1", [settlement]) == (SettleResult.DONE,)
+    [order] = harness.another().orders(3_600_000)
+    assert (order.id, order.slot, order.at_ms, order.body) == ("a", "w1", record_of(harness, "a").ended_ms, BODY)
+    assert harness.broker.finish_orders([("a", b"/failed/a")]) == [True]
+    assert harness.broker.reap("w1", [settlement]) == (SettleResult.FENCED,)
+    assert left(harness, -1) == []
+    assert drift(harness) == 0
+
+
+def test_a_live_slot_is_not_reaped_and_leaves_no_order(harness: Harness) -> None:
+    claim = running(harness, "a")
+    assert harness.broker.reap("w1", [replace(burial(claim, died=True), order=BODY)]) == (SettleResult.FENCED,)
+    assert left(harness, -1) == []
+
+
 def test_a_settlement_without_an_order_leaves_none(harness: Harness) -> None:
     completed(harness, "a")
     dead(harness, "b")

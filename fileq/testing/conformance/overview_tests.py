@@ -1,5 +1,7 @@
 """overview: the census, the front of each queue, the workers and the last hours in one call."""
 
+from msgspec.structs import replace
+
 from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import claim_one, completed, enqueue, foreign, register, running, settle
 from fileq.testing.conformance.harness import Harness
@@ -21,6 +23,14 @@ def test_it_equals_the_separate_calls(harness: Harness) -> None:
     assert list(overview.workers) == harness.broker.workers()
     assert overview.hours == harness.broker.hourly(3)
     assert overview.fronts == {"low": harness.broker.peek("low", 1)[0]}
+
+
+def test_it_counts_the_orders_that_are_not_finished(harness: Harness) -> None:
+    for id in ("a", "b"):
+        settle(harness, replace(complete(running(harness, id)), order=b"of " + id.encode()))
+    assert harness.broker.overview().orders == 2
+    harness.broker.finish_orders([("a", b"")])
+    assert harness.broker.overview().orders == 1
 
 
 def test_the_front_is_the_next_one_out(harness: Harness) -> None:

@@ -30,7 +30,7 @@ SHARED_IDS = ("shared-1", 'shared "2" \\ ü')
 FOREIGN_IDS = ("foreign-1",)
 ALL_IDS = (*OUR_IDS, *SHARED_IDS, *FOREIGN_IDS)
 PATHS = (b"/data/a", b"/data/\xff b")
-SIGNATURES = ("v1", "v2", "v3")
+SIGNATURES = ("v1", "v2", "v3", "v3-i1", "v3-i2", "v3-i2-cab", "v3-i3-cab", "v3-ccd")
 DEVICES = ("", "8:1", "8:2")
 GARBAGE = (UNDECODABLE["text"], UNDECODABLE["not UTF-8"], UNDECODABLE["an empty object"])
 
@@ -70,6 +70,7 @@ DEATHS: tuple[Death, ...] = (
     recovered,
     lambda claim: retry(claim, claim.raw, delay_ms=1000, error="worker died", died=True),
     lambda claim: bury(claim, claim.raw, error="worker died", died=True),
+    lambda claim: replace(bury(claim, claim.raw, error="worker died", died=True), order=b"of a reaper"),
 )
 
 queues = st.sampled_from(QUEUES)

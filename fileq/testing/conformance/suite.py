@@ -28,6 +28,7 @@ from fileq.testing.conformance import (
     events_tests,
     finish_orders_tests,
     foreign_tests,
+    ledger_identity_tests,
     ledger_tests,
     overview_tests,
     pause_tests,
@@ -77,6 +78,7 @@ class BrokerConformance:
     TestEvents = _tests_of(events_tests)
     TestForeign = _tests_of(foreign_tests)
     TestLedger = _tests_of(ledger_tests)
+    TestLedgerIdentity = _tests_of(ledger_identity_tests)
     TestOverview = _tests_of(overview_tests)
     TestPause = _tests_of(pause_tests)
     TestProducers = _tests_of(producers_tests)

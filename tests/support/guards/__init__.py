@@ -1,10 +1,13 @@
 """The guards of fileq: the lines that hold its guarantees, each with a mutant that breaks it. See tests/mutants.py."""
 
 from tests.support.guards.admit_guards import ADMIT_GUARDS
+from tests.support.guards.after_guards import AFTER_GUARDS
+from tests.support.guards.child_guards import CHILD_GUARDS
 from tests.support.guards.earlier_job_guards import EARLIER_JOB_GUARDS
 from tests.support.guards.executor_guards import EXECUTOR_GUARDS
 from tests.support.guards.fsck_guards import FSCK_GUARDS
 from tests.support.guards.guard import Guard
+from tests.support.guards.identity_guards import IDENTITY_GUARDS
 from tests.support.guards.limit_guards import LIMIT_GUARDS
 from tests.support.guards.memory_guards import MEMORY_GUARDS
 from tests.support.guards.observe_guards import OBSERVE_GUARDS
@@ -28,8 +31,11 @@ GUARDS: tuple[Guard, ...] = (
     *LIMIT_GUARDS,
     *POLICY_GUARDS,
     *EXECUTOR_GUARDS,
+    *CHILD_GUARDS,
+    *AFTER_GUARDS,
     *OUTPUT_GUARDS,
     *PRODUCER_GUARDS,
+    *IDENTITY_GUARDS,
     *OBSERVE_GUARDS,
     *FSCK_GUARDS,
     *SECURITY_GUARDS,

@@ -142,7 +142,8 @@ DEFERRAL_GUARDS = (
         "A job deferred while its reason ends is released too",
         "it waits out its delay alone",
         DEFERRALS,
-        "                self._released.append(id)\n                self.wake.set()\n                return False\n",
+        '                self._released.append((id, ""))\n'
+        "                self.wake.set()\n                return False\n",
         "                return False\n",
         DEFERRING + "a_job_whose_settlement_arrives_after_the_end_of_its_reason_is_released_too",
     ),
@@ -158,9 +159,27 @@ DEFERRAL_GUARDS = (
         "A page of released jobs stays listed until the broker has answered",
         "after an outage its jobs wait out their delays",
         "fileq/worker/deferred_release.py",
-        "            self._broker.due_now(page)\n            self._deferrals.drop_page(len(page))\n",
-        "            self._deferrals.drop_page(len(page))\n            self._broker.due_now(page)\n",
+        "            are_due = self._broker.due_now([id for id, _ in page])\n"
+        "            self._deferrals.drop_page(len(page))\n",
+        "            self._deferrals.drop_page(len(page))\n"
+        "            are_due = self._broker.due_now([id for id, _ in page])\n",
         DEFERRING + "a_page_that_did_not_reach_the_broker_is_sent_again",
+    ),
+    Guard(
+        "A worker looks at its start for jobs that an ended process deferred",
+        "after a restart they wait out their delays although their reason has ended",
+        "fileq/worker/deferred_release.py",
+        "        if self._deferrals.take_search_request():\n",
+        "        if False:\n",
+        DEFERRING + "jobs_that_an_ended_process_deferred_are_released_at_the_start",
+    ),
+    Guard(
+        "Deferred jobs that were found are released",
+        "after a restart they wait out their delays although their reason has ended",
+        "fileq/worker/deferred_release.py",
+        "            self._deferrals.adopt(self._found)\n",
+        "            pass\n",
+        DEFERRING + "a_search_releases_only_jobs_whose_reason_does_not_last_here",
     ),
 )
 
@@ -209,7 +228,7 @@ RETRY_GUARDS = (
         "A newer version with its own job supersedes this job",
         "one version of a file runs twice",
         RETRY,
-        "if jobs_by_version.get(changed.signature, claim.id) != claim.id:",
+        "if its_job not in (None, claim.id):",
         "if False:",
         RETRYING + "a_changed_file_whose_version_has_its_own_job_is_superseded",
     ),
@@ -284,7 +303,7 @@ FILE_GUARDS = (
         "A file that is another version now is never moved or deleted",
         "a version that was not processed is deleted",
         FILE_ACTION,
-        "        if signature_of(os.stat(path)) != self.processed and self.processed is not None:\n",
+        "        if self.processed is not None and changed_version(path, status, self.processed) is not None:\n",
         "        if False:\n",
         FILES + "a_version_written_while_the_previous_one_was_processed_is_neither_deleted_nor_moved",
     ),

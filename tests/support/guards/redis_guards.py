@@ -9,6 +9,7 @@ SETTLEMENTS, CLAIM, REAP, RENEW, ENQUEUE, PROMOTE, DUE_NOW, JOBS = (
     for name in ("prelude/settlements", "claim", "reap", "renew", "enqueue", "promote", "due_now", "prelude/jobs")
 )
 EXPIRY = "tests/integration/test_redis_expiry.py::"
+LONG = "tests/integration/test_too_long_jobs.py::test_"
 
 
 def guard(promise: Promise, file: str, text: str, mutant: str) -> Guard:
@@ -49,8 +50,8 @@ SETTLING = (
     guard(
         promises.DEAD_STAYS,
         SETTLEMENTS,
-        "  redis.call('PERSIST', job.record)\n  redis.call('LPUSH', DEAD",
-        "  redis.call('LPUSH', DEAD",
+        "  redis.call('PERSIST', job.record)\n  redis.call('LPUSH', DEAD, job.next_raw)",
+        "  redis.call('LPUSH', DEAD, job.next_raw)",
     ),
     guard(promises.COPY_KEEPS_RECORD, SETTLEMENTS, "  if has_copies then\n", "  if false then\n"),
     guard(
@@ -212,4 +213,39 @@ WAITING = (
     ),
 )
 
-REDIS_GUARDS = (*SETTLING, *CLAIMING, *LEASES, *ENQUEUEING, *WAITING)
+TOO_LONG = (
+    Guard(
+        "Bytes that are too long to be decoded reach no worker",
+        "one job of another program fills the memory of each worker in turn",
+        f"{LUA}claim.lua",
+        "  if not number or #raw <= MAX_DECODED_BYTES then return number, raw end\n",
+        "  if true then return number, raw end\n",
+        LONG + "the_claim_buries_it_and_gives_the_slot_the_next_job",
+    ),
+    Guard(
+        "One call buries one element that is too long",
+        "a call that meets many of them blocks the server",
+        f"{LUA}claim.lua",
+        "  if #buried > 0 then return nil end\n",
+        "",
+        LONG + "one_call_buries_one_and_the_next_calls_the_others",
+    ),
+    Guard(
+        "The record of bytes that are too long does not hold them",
+        "they take twice their memory and their time",
+        SETTLEMENTS,
+        "  job.was[5], job.was[6] = slot, 'running' -- so end_attempt() does not write the bytes\n",
+        "",
+        LONG + "the_claim_buries_it_and_gives_the_slot_the_next_job",
+    ),
+    Guard(
+        "An idle worker does not receive a long element",
+        "one job of another program fills the memory of every idle worker",
+        "fileq/brokers/redis/wake.py",
+        "            if _is_long(self._connections[queue]):\n",
+        "            if False:\n",
+        LONG + "an_idle_worker_wakes_without_receiving_it",
+    ),
+)
+
+REDIS_GUARDS = (*SETTLING, *CLAIMING, *LEASES, *ENQUEUEING, *WAITING, *TOO_LONG)

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Reap a slot that died: move each of its jobs as its settlement says; deregister the slot when its list is empty. All
+-- Reap a slot that died: move each of its jobs as its settlement says, and keep its order; deregister the slot when its list is empty. All
 -- in one step, and only while the slot has no heartbeat.
 --
 -- own KEYS   1 processing list, 2 heartbeat; then the keys of the settlements
@@ -35,8 +35,10 @@ for i = 1, total do
     held_jobs[#held_jobs + 1] = job
   end
 end
+require_orders(held_jobs)
 for _, job in ipairs(held_jobs) do
   job.move(job)
+  keep_order(job)
   add_event(job.event)
 end
 for _, job in ipairs(held_jobs) do redis.call('LREM', processing, 1, job.raw) end

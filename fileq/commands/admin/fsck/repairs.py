@@ -14,9 +14,11 @@ from fileq.commands.admin.fsck.lost_files import LostFile
 from fileq.commands.admin.fsck.report import Repair
 from fileq.config import Config
 from fileq.core.job import State, Version, decode_or_none, encode, file_job
+from fileq.core.signature import split_signature
 from fileq.core.text import printable
 from fileq.producer.priority import priority_chooser
 from fileq.worker.policies import worker_policy
+from fileq.worker.post_actions import rules_of
 from fileq.worker.reaper import reap
 
 _BALANCE_ATTEMPTS = 5
@@ -30,6 +32,7 @@ class Repairs:
         self._config = config
         self._here = here
         self._policy = worker_policy(config.worker)
+        self._rules = rules_of(config.worker.after)
         self.done: list[Repair] = []
 
     def repair_jobs(
@@ -52,7 +55,7 @@ class Repairs:
 
     def _reap(self, suspect: Suspect) -> None:
         next_states = {"release": "back in its queue", "retry": "to be retried", "bury": "dead"}
-        for verdict in reap(self._broker, suspect, self._policy):
+        for verdict in reap(self._broker, suspect, self._policy, self._rules):
             self._did("reaped", verdict.claim.id, f"its slot {suspect.slot} died; {next_states[verdict.verb.value]}")
         if not suspect.claims:
             self._did("forgotten", suspect.slot, "the slot died without a job")
@@ -84,7 +87,8 @@ class Repairs:
             except (OSError, ValueError):
                 continue
             queue = priority_chooser(self._config)(file.path)
-            job = file_job(file.path, size=size, priority=queue, now=datetime.now(UTC), signature=file.signature)
+            short = split_signature(file.signature).short
+            job = file_job(file.path, size=size, priority=queue, now=datetime.now(UTC), signature=short)
             entries.append(Entry(job.but(id=file.id), queue, Version(file.path, file.signature), always=True))
         if entries:
             for entry, fate in zip(entries, self._broker.enqueue(entries).results, strict=True):

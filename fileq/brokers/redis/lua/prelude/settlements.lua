@@ -148,7 +148,9 @@ local function move_to_dead(job)
 end
 
 -- Bury the front of a queue, which is too long to be decoded, for a slot that would have claimed it: the same changes as
--- those of a claim and a burial. The bytes never reach the slot. Returns slot, queue number, id and error.
+-- those of a claim and a burial, but the record does not hold the bytes. They never reach the slot. Each copy of them
+-- costs time: RPOPLPUSH would return them, so they are pushed, and their place in the queue is emptied before it is
+-- removed. Returns slot, queue number, id and error.
 local function bury_front(slot, number, raw)
   local id = 'raw-' .. redis.sha1hex(raw)
   local problem = string.format('not a job: it has %d bytes; at most %d are decoded', #raw, MAX_DECODED_BYTES)
@@ -156,11 +158,16 @@ local function bury_front(slot, number, raw)
     record = RECORDS .. id, slot = slot, raw = raw, next_raw = raw, queue = number, refused = true, error = problem,
     kind = 'Undecodable', mistaken_id = '', attempt = '"worker":"' .. slot .. '","outcome":"refused","error":"' .. problem .. '"',
   }
-  require_access(DEAD, 'list', 'RPOPLPUSH')
+  require_access(DEAD, 'list', 'LPUSH')
+  require_access(queue_key[number], 'list', 'LSET', 'RPOP')
   read_before_move(job)
+  redis.call('HSET', job.record, 'queue', queue_name[number], 'worker', slot)
+  job.was[5], job.was[6] = slot, 'running' -- so end_attempt() does not write the bytes
   end_attempt(job, 'dead', 'ended', NOW)
   redis.call('PERSIST', job.record)
-  redis.call('RPOPLPUSH', queue_key[number], DEAD)
+  redis.call('LPUSH', DEAD, raw)
+  redis.call('LSET', queue_key[number], '-1', '')
+  redis.call('RPOP', queue_key[number])
   for _, name in ipairs({ 'adopted', 'consumed', 'dead' }) do count(name) end
   count_failure(job)
   add_event('{"event":"job:dead","job_id":"' .. id .. '","type":null,"priority":"' .. queue_name[number]
@@ -209,18 +216,29 @@ local function find_held(jobs, slots)
   return answers, held_jobs, fenced
 end
 
+-- All orders are in one hash.
+local function require_orders(jobs)
+  for _, job in ipairs(jobs) do
+    if job.orders then
+      require_access(job.orders, 'hash', 'HSET')
+      return
+    end
+  end
+end
+
+local function keep_order(job)
+  if job.orders then redis.call('HSET', job.orders, job.id, NOW .. ' ' .. job.slot .. '\n' .. job.order) end
+end
+
 local function require_end_of_claims(held_jobs)
   if #held_jobs == 0 then return end
   require_permission(held_jobs[1].processing, 'LREM')
   require_permission(held_jobs[1].heartbeat, 'SET')
-  local heartbeats, has_orders = {}, false
+  local heartbeats = {}
   for _, job in ipairs(held_jobs) do
     if not job.is_claiming then heartbeats[#heartbeats + 1] = job.heartbeat end
-    if job.orders and not has_orders then
-      has_orders = true
-      require_access(job.orders, 'hash', 'HSET')
-    end
   end
+  require_orders(held_jobs)
   require_strings(heartbeats)
 end
 
@@ -256,9 +274,7 @@ local function settle(move, finish)
   if #held_jobs == 0 then return answers end
   for _, job in ipairs(held_jobs) do
     move(job)
-    if job.orders then
-      redis.call('HSET', job.orders, job.id, NOW .. ' ' .. job.slot .. '\n' .. job.order)
-    end
+    keep_order(job)
     add_event(job.event)
   end
   if finish then finish() end

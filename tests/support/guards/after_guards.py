@@ -1,0 +1,111 @@
+"""The guards of what happens to a file after its job: the orders on the broker, and the moves."""
+
+from tests.support.guards.guard import Guard, Promise
+
+BROKERS = "fileq/brokers"
+POST_ACTIONS, RECOVERY, MOVE = (
+    "fileq/worker/post_actions.py",
+    "fileq/worker/order_recovery.py",
+    "fileq/files/exclusive_move.py",
+)
+LOST_ORDER = "the file of a job whose worker was killed stays where it was"
+KILLED = "tests/integration/test_worker_after_killed.py::test_"
+MOVING = "tests/unit/test_exclusive_move.py::test_"
+
+KEPT = Promise(
+    "The order for a file is kept in the step that ends its job",
+    LOST_ORDER,
+    "TestFinishOrders::test_a_settlement_leaves_its_order",
+)
+FINISHED = Promise(
+    "A finished order is removed",
+    "each worker does all orders again and again",
+    "TestFinishOrders::test_a_finished_order_is_gone_and_a_repeat_of_its_settlement_does_not_bring_it_back",
+)
+PUT_BACK = Promise(
+    "A job that is put back has no order",
+    "the file is moved away while its job waits",
+    "TestFinishOrders::test_a_later_settlement_replaces_the_order_and_a_revival_removes_it",
+)
+UNREGISTERED = Promise(
+    "The order of a slot that is gone is found at once",
+    "the file of a job whose worker was killed is moved later than it could be",
+    "TestFinishOrders::test_the_order_of_a_slot_that_is_not_registered_is_found_at_once",
+)
+
+ORDER_GUARDS = (
+    KEPT.on("redis", f"{BROKERS}/redis/lua/prelude/settlements.lua", "    keep_order(job)\n", ""),
+    KEPT.on("sqlite", f"{BROKERS}/sqlite/settlements.py", "        if s.order:\n", "        if False:\n"),
+    KEPT.on("memory", f"{BROKERS}/memory/settlements.py", "        if s.order:\n", "        if False:\n"),
+    Promise(
+        "The order for the file of a job that a reaper buries is kept in the same step",
+        "the file of a job that killed its workers stays where it was",
+        "TestFinishOrders::test_the_order_of_a_job_that_a_reaper_buries_is_found_at_once",
+    ).on("redis", f"{BROKERS}/redis/lua/reap.lua", "  keep_order(job)\n", ""),
+    FINISHED.on(
+        "redis",
+        f"{BROKERS}/redis/lua/finish_orders.lua",
+        "if total > 0 then redis.call('HDEL', orders, unpack(ids)) end\n",
+        "",
+    ),
+    FINISHED.on(
+        "sqlite",
+        f"{BROKERS}/sqlite/file_orders.py",
+        '            work.db.executemany("DELETE FROM orders WHERE id = ?", [(id,) for id, _ in done])\n',
+        "",
+    ),
+    FINISHED.on("memory", f"{BROKERS}/memory/file_orders.py", "        self._store.orders.pop(id, None)\n", ""),
+    PUT_BACK.on(
+        "redis",
+        f"{BROKERS}/redis/lua/revive.lua",
+        "    redis.call('HDEL', KEYS[own_keys + 2 * i], ARGV[a + 1])\n",
+        "",
+    ),
+    PUT_BACK.on(
+        "sqlite",
+        f"{BROKERS}/sqlite/inspector.py",
+        '    work.db.execute("DELETE FROM orders WHERE id = ?", (revival.id,))\n',
+        "",
+    ),
+    PUT_BACK.on("memory", f"{BROKERS}/memory/inspector.py", "        store.orders.pop(revival.id, None)\n", ""),
+    UNREGISTERED.on(
+        "redis", f"{BROKERS}/redis/lua/orders.lua", " or read('HEXISTS', WORKERS, slot) == 0) then", ") then"
+    ),
+    Guard(
+        "A reaper gives the broker an order with the burial",
+        "the file of a job that killed its workers stays where it was",
+        "fileq/worker/reaper.py",
+        "        settlements.append(with_order(settlement, version, rules))\n",
+        "        settlements.append(settlement)\n",
+        "tests/unit/test_reaper.py::test_the_order_for_the_file_goes_with_a_burial",
+    ),
+    Guard(
+        "A worker does the orders that others left behind",
+        LOST_ORDER,
+        RECOVERY,
+        "            moved_to = self._do(order)\n",
+        "            moved_to = None\n",
+        KILLED + "the_file_of_a_job_that_a_reaper_buries_is_moved",
+    ),
+    Guard(
+        "An order that was done for another worker is finished",
+        "the record never says where the file is",
+        RECOVERY,
+        "        if done:\n            self._broker.finish_orders(done)\n",
+        "",
+        KILLED + "the_file_of_a_job_that_a_reaper_buries_is_moved",
+    ),
+)
+
+MOVE_GUARDS = (
+    Guard(
+        "Without RENAME_NOREPLACE a private name is not taken twice",
+        "a file of the user is lost",
+        MOVE,
+        "        if os.path.lexists(private):\n",
+        "        if False:\n",
+        MOVING + "a_private_name_is_never_taken_twice",
+    ),
+)
+
+AFTER_GUARDS = (*ORDER_GUARDS, *MOVE_GUARDS)
