@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from redis import Redis
 
+from fileq.commands.admin.dlq import purge
 from fileq.core.errors import BrokerError
 from fileq.core.job import encode, raw_id
 from fileq.testing.conformance.builders import a_job, claims_of, counter, drift, foreign, names, register
@@ -84,6 +85,28 @@ def test_it_stays_in_its_queue_while_the_dead_letter_list_is_something_else(stor
     store.client.delete(DEAD)
     assert len(store.broker.settle_and_claim([], ["w1"]).buried) == 1
     assert drift(store) == 0
+
+
+def test_long_dead_jobs_are_read_and_removed_a_few_at_a_time(store: Store) -> None:
+    raws = [foreign(id, filepath="", type="note", payload="x" * MEGABYTE) for id in names(40)]
+    for raw in raws:
+        store.client.lpush(DEAD, raw)
+    pages = list(store.broker.pages("dead_letter"))
+    assert [raw for page in pages for raw in page] == raws
+    assert max(map(len, pages)) <= 16
+    store.client.config_resetstat()
+    assert purge(store.broker) == 40
+    calls = {name: stats["calls"] for name, stats in store.client.info("commandstats").items()}
+    assert calls["cmdstat_evalsha"] >= 40
+    assert calls["cmdstat_lrange"] <= 10, "no script reads the list"
+
+
+def test_of_copies_of_a_long_dead_job_the_oldest_is_removed_first(store: Store) -> None:
+    raw, other = (foreign(id, filepath="", type="note", payload="x" * MEGABYTE) for id in ("a", "b"))
+    store.client.lpush(DEAD, raw, other, raw)
+    assert store.broker.discard([("a", raw)]) == 1
+    assert store.client.lrange(DEAD, 0, -1) == [raw, other]
+    assert store.broker.discard([("b", other), ("a", raw), ("a", raw)]) == 2
 
 
 def test_the_commands_for_dead_jobs_take_it(shell: CommandLine) -> None:

@@ -10,17 +10,19 @@ All jobs of a call cost one pass over the list. A kill -9 leaves each script cal
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from fileq.brokers.redis.list_walk import ListWalk, changes_too_fast
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.redis.store import RedisStore
 
 JOBS_PER_CALL = 100  # a script call stays far below 20 ms
+BYTES_PER_CALL = 1 << 20  # of the jobs; one job may be longer
 MARGIN = 200  # elements on either side of a window: other programs move the list between two calls
 NEARBY = 1000  # elements that are searched before the list is read
 ROUNDS = 20
 FAR = (-1, b"far")
+_T = TypeVar("_T")
 
 # The record as the proof that its job is not in a list; PROOF_FIELDS in lua/prelude/search.lua.
 PROOF_FIELDS = ("state", "json", "queue", "worker", "due", "queued", "started", "attempts", "restored")
@@ -91,7 +93,7 @@ class _Search:
         self.jobs: dict[int, SearchedJob] = {}
 
     def run(self, numbers: Sequence[int]) -> None:
-        for batch in _batches(numbers):
+        for batch in _batches(numbers, self._length):
             # The last search or page ended there, and commands go through a list in order.
             keys = dict.fromkeys(self.jobs[i].list for i in batch if self.jobs[i].list)
             nearby = [_Window(key, max(0, self._store.last_offsets.get(key, 0) - MARGIN), NEARBY) for key in keys]
@@ -102,6 +104,9 @@ class _Search:
                 far.setdefault(self.jobs[i].list, []).append(i)
         for key, some in far.items():
             self._answer_absent(self._pass_over(key, some))
+
+    def _length(self, number: int) -> int:
+        return len(self.jobs[number].raw)
 
     def _pass_over(self, key: str, numbers: Sequence[int]) -> list[int]:
         """Passes over the list once and calls the script for every job it sees. Returns those that are not there."""
@@ -117,7 +122,7 @@ class _Search:
                     if not wanted[raw]:
                         del wanted[raw]
             removed: set[int] = set()
-            for batch in _batches(seen):
+            for batch in _batches(seen, lambda pair: self._length(pair[1])):
                 first = walk.offset + batch[0][0] - len(removed)
                 size = batch[-1][0] - batch[0][0] + 1
                 self._call([i for _, i in batch], [_Window(key, max(0, first - MARGIN), size + 2 * MARGIN)])
@@ -130,7 +135,7 @@ class _Search:
             for i in absent:
                 self.answers[i] = 0
             return
-        for batch in _batches(absent):
+        for batch in _batches(absent, self._length):
             self._call(batch, (), with_proofs=True)
 
     def _call(self, numbers: Sequence[int], windows: Sequence[_Window], *, with_proofs: bool = False) -> None:
@@ -153,5 +158,14 @@ class _Search:
         store.last_offsets.update(found)
 
 
-def _batches(some: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (some[start : start + JOBS_PER_CALL] for start in range(0, len(some), JOBS_PER_CALL))
+def _batches(some: Sequence[_T], length: Callable[[_T], int]) -> Iterator[list[_T]]:
+    """Parts of at most JOBS_PER_CALL, and of about BYTES_PER_CALL by the `length` of each."""
+    batch, left = list[_T](), BYTES_PER_CALL
+    for one in some:
+        left -= length(one)
+        if batch and (left < 0 or len(batch) == JOBS_PER_CALL):
+            yield batch
+            batch, left = [], BYTES_PER_CALL - length(one)
+        batch.append(one)
+    if batch:
+        yield batch

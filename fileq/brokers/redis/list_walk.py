@@ -13,6 +13,8 @@ from fileq.core.errors import BrokerUnavailable
 
 PAGE = 2000
 OVERLAP = 200
+FIRST_PAGE = 8  # elements: how long they are is not known yet
+PAGE_BYTES = 1 << 24  # or one element
 _IN_A_ROW = 3  # elements that show where a page continues: one alone may be a copy with the same bytes
 _STEPS_BACK = 200
 
@@ -85,17 +87,22 @@ def read_from_tail(store: RedisStore, key: str, offset: int, size: int) -> list[
 def list_pages(store: RedisStore, key: str, size: int) -> Iterator[list[bytes]]:
     """All elements, oldest first. The caller may remove elements of a page before it takes the next one.
 
+    A page has at most `size` elements, and about PAGE_BYTES if its elements are as long as those of the last page.
     While other programs change the list, some may be missed or returned twice."""
     offset, page = 0, list[bytes]()
+    wanted = min(size, store.page_sizes.get(key, FIRST_PAGE))
     while True:
-        elements = read_from_tail(store, key, offset, len(page) + size)
+        elements = read_from_tail(store, key, offset, len(page) + wanted)
         is_read = frozenset(page)
         kept = next((i for i, raw in enumerate(elements) if i == len(page) or raw not in is_read), len(elements))
-        offset, page = offset + kept, elements[kept : kept + size]
+        offset, page = offset + kept, elements[kept : kept + wanted]
+        is_last = len(page) < wanted
         if page:
-            store.last_offsets[key] = offset
+            fitting = PAGE_BYTES * len(page) // (sum(map(len, page)) or 1)
+            wanted = min(size, 4 * wanted, max(1, fitting))
+            store.last_offsets[key], store.page_sizes[key] = offset, wanted
             yield page
-        if len(page) < size:
+        if is_last:
             return
 
 

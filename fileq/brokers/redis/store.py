@@ -38,6 +38,7 @@ class RedisStore:
         self.order = ClaimOrder(self.queues, config.worker.starvation_share)
         self.tokens: Counter[str] = Counter()  # claims of each slot so far; a token tells two claims of a slot apart
         self.last_offsets: dict[str, int] = {}  # of each list, counted from its tail: where a search begins
+        self.page_sizes: dict[str, int] = {}  # of each list: how many of its elements make a page
         self._clock = clock
 
     def connect(self, answered: Callable[[], None]) -> None:

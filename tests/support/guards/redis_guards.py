@@ -246,6 +246,22 @@ TOO_LONG = (
         "            if False:\n",
         LONG + "an_idle_worker_wakes_without_receiving_it",
     ),
+    Guard(
+        "A page of a list has a bounded number of bytes",
+        "a command reads the whole dead-letter list in one reply",
+        "fileq/brokers/redis/list_walk.py",
+        "max(1, fitting)",
+        "size",
+        LONG + "long_dead_jobs_are_read_and_removed_a_few_at_a_time",
+    ),
+    Guard(
+        "No script reads a list to find long bytes",
+        "a command on long dead jobs blocks the server for seconds",
+        f"{LUA}prelude/search.lua",
+        "local LONG = 65536 ",
+        "local LONG = 1e9 ",
+        LONG + "long_dead_jobs_are_read_and_removed_a_few_at_a_time",
+    ),
 )
 
 REDIS_GUARDS = (*SETTLING, *CLAIMING, *LEASES, *ENQUEUEING, *WAITING, *TOO_LONG)

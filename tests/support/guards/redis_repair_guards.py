@@ -98,7 +98,7 @@ REDIS_REPAIR_GUARDS = (
         "A job outside of the window is not absent",
         "a job that waits is answered as ended, and runs although it was cancelled",
         SEARCH,
-        "  return not window.is_whole and FAR or nil\n",
+        "  return not (is_long or window.is_whole) and FAR or nil\n",
         "  return nil\n",
         LONG_LISTS + "test_jobs_in_the_middle_of_a_long_queue_are_cancelled",
     ),

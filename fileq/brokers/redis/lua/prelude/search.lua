@@ -9,25 +9,49 @@
 -- KEYS, ARGV: see arguments.lua
 
 local SHORT, NEAR, FAR = 1000, 250, -1 -- elements
+local LONG = 65536 -- bytes
 local windows, window_of = {}, {}
 
--- Of copies with the same bytes the oldest is found first, or the newest.
+-- The window is read when the first job is looked for in it.
 local function open_window(list, first, size, is_newest_first)
+  require_access(list, 'list', 'LRANGE', 'LPOS')
   local length = read('LLEN', list)
   if length <= SHORT then first, size = 0, length end
   local beyond = math.min(first + size, length)
-  local raws = beyond > first and read('LRANGE', list, int_text(-beyond), int_text(-first - 1)) or {}
-  local offset_of, next_copy = {}, {}
-  local from, to, step = 1, #raws, 1
-  if is_newest_first then from, to, step = #raws, 1, -1 end
-  for i = from, to, step do
-    local offset = beyond - i
-    next_copy[offset], offset_of[raws[i]] = offset_of[raws[i]], offset
-  end
   return {
-    list = list, length = length, is_whole = first == 0 and beyond == length, furthest = -1, offset_of = offset_of,
-    next_copy = next_copy, taken = {},
+    list = list, length = length, first = first, beyond = beyond, is_whole = first == 0 and beyond == length,
+    is_newest_first = is_newest_first, furthest = -1, offset_of = {}, next_copy = {}, taken = {}, is_looked_up = {},
   }
+end
+
+-- Of copies with the same bytes the oldest is found first, or the newest. `offset_at` maps the indexes of `raws`, whose
+-- newest element is the first one, to offsets.
+local function add_to_window(window, raws, offset_at)
+  local from, to, step = 1, #raws, 1
+  if window.is_newest_first then from, to, step = #raws, 1, -1 end
+  local offset_of = window.offset_of
+  for i = from, to, step do
+    local offset, raw = offset_at(i), raws[i]
+    if raw then window.next_copy[offset], offset_of[raw] = offset_of[raw], offset end
+  end
+end
+
+local function read_window(window)
+  window.is_read = true
+  local beyond, first = window.beyond, window.first
+  local raws = beyond > first and read('LRANGE', window.list, int_text(-beyond), int_text(-first - 1)) or {}
+  for i, raw in ipairs(raws) do
+    if #raw > LONG then raws[i] = false end
+  end
+  add_to_window(window, raws, function(i) return beyond - i end)
+end
+
+-- Redis compares the lengths first, so it finds long bytes fast, and no others have to be copied.
+local function look_up_long(window, raw)
+  window.is_looked_up[raw] = true
+  local indexes, raws = read('LPOS', window.list, raw, 'COUNT', 0), {}
+  for i = 1, #indexes do raws[i] = raw end
+  add_to_window(window, raws, function(i) return window.length - 1 - indexes[i] end)
 end
 
 -- Read the windows; own_args moves on.
@@ -46,12 +70,15 @@ end
 local function find(list, raw)
   local window = window_of[list]
   if not window then return FAR end
+  local is_long = raw and #raw > LONG
+  if is_long and not window.is_looked_up[raw] then look_up_long(window, raw) end
+  if not is_long and not window.is_read then read_window(window) end
   local offset = window.offset_of[raw]
   if offset then
     window.furthest = math.max(window.furthest, offset)
     return offset
   end
-  return not window.is_whole and FAR or nil
+  return not (is_long or window.is_whole) and FAR or nil
 end
 
 -- Take what was found at this offset: remove_taken() removes it.
