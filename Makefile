@@ -54,7 +54,7 @@ MUTANTS ?=
 mutants: $(TOOLS)  ## break each guard of docs/guarantees.md once: its test must notice
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
-# Not in CI. SOAK_MINUTES=30 for half an hour; CHAOS_SEED=… for the faults of an earlier run.
+# Not in CI. SOAK_MINUTES=30 for half an hour; CHAOS_SEED=… for the faults of an earlier run; SOAK=network for one of three.
 soak: $(TOOLS)  ## random faults for minutes: in the end nothing is lost and nothing ended twice
 	$(BIN)/python -m tests.soak
 

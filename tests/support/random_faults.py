@@ -6,6 +6,7 @@ handlers write themselves, and the state of the broker.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -26,6 +27,7 @@ from tests.support.waiting import wait_until
 from tests.support.worker_setup import TTL_S, WorkerSetup, is_running, is_still_running, on_files
 
 FILES_AT_ONCE, FILES_PER_S = 20, 20
+MOST_UNHANDLED = 1_000  # files that wait for a handler
 SETTINGS: dict[str, object] = {
     "count": 4,
     "handlers": on_files("slow_and_unreliable"),
@@ -97,6 +99,7 @@ class RandomFaults:
         self.server = server
         self.injected: list[str] = []
         self.most_files = 0
+        self._log_read = self._handled = 0
         self.files: list[Path] = []
         self.frozen: list[tuple[float, Program]] = []  # (resume at, program)
         self.settings = SETTINGS if proxy is None else {**SETTINGS, "redis__addr": f"127.0.0.1:{proxy.port}"}
@@ -139,10 +142,21 @@ class RandomFaults:
     # files
 
     def write_files(self) -> None:
-        for _ in range(FILES_AT_ONCE if len(self.files) < self.most_files else 0):
+        """Writes new files, but not more than the workers keep up with: on a bad network they are slow."""
+        is_enough = len(self.files) >= self.most_files or len(self.files) > self.count_handled() + MOST_UNHANDLED
+        for _ in range(0 if is_enough else FILES_AT_ONCE):
             self.files.append(self.setup.inbox / f"{len(self.files)}")
             self.files[-1].write_bytes(b"x" * self.draw.randrange(100))
         self.change_a_file()
+
+    def count_handled(self) -> int:
+        """How often a handler came to its end. Reads only what was logged since the last call."""
+        with contextlib.suppress(FileNotFoundError), open(self.setup.directory / "handler_log", "rb") as log:
+            log.seek(self._log_read)
+            block = log.read()
+            self._log_read += len(block)
+            self._handled += block.count(b"file ")
+        return self._handled
 
     def change_a_file(self) -> None:
         other = self.setup.directory / "other"
