@@ -15,11 +15,13 @@ class UnknownWord(Exception):
 def select(words: Sequence[str], systems: Sequence[System]) -> tuple[list[Measure], list[System]]:
     """Each word is the name of a measure, or words of system names: `drain fileq` or `pickup "fileq thread" huey`.
 
-    Several measures, or several systems, are all taken. Without a measure all are taken, and so are all systems."""
+    A whole name chooses that system only: `huey` is the one on Redis, `huey sqlite` the other. Several measures, or
+    several systems, are all taken. Without a measure all measures are taken, without a system all systems."""
     measures = [measure for measure in ALL if measure.name in words]
     chosen: list[System] = []
     for word in words:
-        matching = [system for system in systems if _matches(word, system.name)]
+        exact = [system for system in systems if system.name == word]
+        matching = exact or [system for system in systems if _matches(word, system.name)]
         if not matching and word not in {measure.name for measure in ALL}:
             raise UnknownWord(
                 f"{word!r} is neither a measure nor a system; measures: {', '.join(measure.name for measure in ALL)}; "

@@ -55,7 +55,7 @@ def peer_systems(environment: Path) -> list[System]:
             client=_command(environment, f"python {PROGRAMS}/huey_program.py", "sqlite"),
             store="sqlite",
             has_bulk=False,
-            share=0.1,
+            share=0.3,
         ),
     ]
 

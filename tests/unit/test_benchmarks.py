@@ -56,6 +56,10 @@ def test_a_percentile_of_one_value_is_that_value() -> None:
     assert percentile([7.0], 99) == 7.0
 
 
+def test_a_percentile_of_few_values_is_not_below_its_share_of_them() -> None:
+    assert percentile([1, 2, 3, 4], 95) == 4
+
+
 def test_a_table_has_text_on_the_left_and_figures_on_the_right() -> None:
     assert table(["", "a"], [["x", "1"]]) == "|  | a |\n| --- | --: |\n| x | 1 |"
 
@@ -118,6 +122,11 @@ def test_words_choose_measures_and_systems() -> None:
     assert [measure.name for measure in measures] == ["drain"]
     names = [system.name for system in systems]
     assert names == ["fileq thread 4", "fileq thread 16", "fileq thread 64", "fileq thread 16 sqlite", "huey sqlite"]
+
+
+def test_a_whole_name_chooses_that_system_only() -> None:
+    assert [system.name for system in select(["huey"], all_systems())[1]] == ["huey"]
+    assert [system.name for system in select(["sqlite huey"], all_systems())[1]] == ["huey sqlite"]
 
 
 def test_without_words_everything_is_chosen() -> None:
