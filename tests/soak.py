@@ -1,7 +1,7 @@
 """`make soak`: random faults for SOAK_MINUTES, on Redis, through a faulty network, and on SQLite, all at the same time.
 
-SOAK=network runs only those whose name contains the word. Prints the figures of each as a line of docs/guarantees.md. Ends
-with 1 if something was lost or ended twice.
+SOAK=network runs only those whose name contains the word. Prints the figures of each as a line of docs/guarantees.md.
+Ends with 1 if something was lost or ended twice.
 """
 
 from __future__ import annotations
