@@ -12,8 +12,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import closing
-from itertools import chain
+from contextlib import closing, suppress
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census
@@ -27,6 +26,7 @@ from fileq.handlers.routes import Routes
 from fileq.producer.producer import Producer, check_scan_dir
 from fileq.runtime.fatal_error import FatalError
 from fileq.runtime.observers import Observers, to_all
+from fileq.runtime.once_left import WhatIsLeft, what_is_left
 from fileq.runtime.produce_once import ProducerSummary, describe, produce_once
 from fileq.runtime.producer_service import ReportLoop
 from fileq.runtime.roles import load_routes, start_broker, stop_in_time
@@ -34,7 +34,6 @@ from fileq.runtime.service import Service
 from fileq.runtime.signals import StopSignals
 from fileq.runtime.terminal import Show, live_line
 from fileq.runtime.worker_build import build_worker
-from fileq.worker.deferred_release import retrying_jobs
 
 OK, LEFT_DEAD, INTERRUPTED = 0, 3, 130
 LOOK_EVERY_S = 0.1
@@ -45,7 +44,7 @@ DEAD_SHOWN = 10
 def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
     """Exit code 0, or 3 if a job became dead in this run. Jobs for later and in paused queues stay and are reported.
 
-    Raises FileqError, exit code 1, if file jobs stay because their root is missing."""
+    Raises FileqError, exit code 1, if jobs stay because their root is missing or their circuit breaker is open."""
     config = loaded.config
     if is_producing:
         check_scan_dir(config)
@@ -67,8 +66,8 @@ def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
         raise FileqError(f"{run.problem}; the scan is incomplete")
     if run.is_interrupted:
         return INTERRUPTED
-    if run.stranded:
-        raise FileqError(f"{run.stranded}; mount it and run again")
+    if run.left.problem:
+        raise FileqError(run.left.problem)
     return LEFT_DEAD if run.dead_count else OK
 
 
@@ -118,8 +117,7 @@ class _Run:
         self._is_over = threading.Event()
         self._error: BaseException | None = None
         self._summary: ProducerSummary | None = None
-        self._left: list[str] = []
-        self.stranded = ""  # why file jobs stay that should have run
+        self.left = WhatIsLeft([])
         self._started_s = time.monotonic()
         self.is_interrupted = self.is_hurried = False
 
@@ -163,7 +161,7 @@ class _Run:
         try:
             if self._producer is not None:
                 self._summary = produce_once(self._producer, lambda _: self._tick())
-            self._left = self._drain()
+            self.left = self._drain()
         except _Stopped:
             while not self._is_over.wait(LOOK_EVERY_S):
                 self._show(f"stopping: {self._running():,} running may finish; Ctrl-C again gives them back at once")
@@ -172,45 +170,15 @@ class _Run:
             self._error = error
         ended()
 
-    def _drain(self) -> list[str]:
-        """Waits until no job is pending, running or retrying. Returns a line for each kind of job that stays."""
+    def _drain(self) -> WhatIsLeft:
+        """Waits until no job is running and none that waits can run in this run."""
         while True:
             self._looked_s = float("-inf")  # a count from before the last enqueue could be 0
             self._tick()
-            if self._census is not None and (left := self._what_is_left(self._census)) is not None:
-                return left
+            with suppress(BrokerUnavailable):  # the worker reports the outage and continues after it
+                if self._census is not None and (left := what_is_left(self._broker, self._worker, self._census)):
+                    return left
             self._is_stopping.wait(LOOK_EVERY_S)
-
-    def _what_is_left(self, census: Census) -> list[str] | None:
-        """None while there is work; otherwise a line for each kind of job that stays, with the reason."""
-        if _has_work(census):
-            return None
-        stranded: Counter[str] | None = Counter()
-        if census.scheduled:
-            try:
-                stranded = self._count_stranded()
-                census = self._broker.census()  # a job may have been promoted before it was read above
-            except BrokerUnavailable:
-                return None
-        if stranded is None or _has_work(census):
-            return None
-        self.stranded = "; ".join(stranded)
-        later = census.scheduled - stranded.total()
-        return [
-            *(f"left {n} in {queue}, which is paused" for queue, n in census.pending.items() if n),
-            *(f"left {n} deferred: {reason}" for reason, n in stranded.items()),
-            *([f"left {later} scheduled for later"] if later > 0 else []),
-        ]
-
-    def _count_stranded(self) -> Counter[str] | None:
-        """The jobs that wait for a missing root, by reason; None while any other job waits for its retry."""
-        problems = set(self._worker.roots.problems.values())
-        found: Counter[str] = Counter()
-        for record in chain.from_iterable(retrying_jobs(self._broker)):
-            if record.deferred not in problems:
-                return None
-            found[record.deferred] += 1
-        return found
 
     # what the operator sees
 
@@ -271,7 +239,7 @@ class _Run:
             f" retried {counts[JobFailed]}, dead {counts[JobDead]}"
             f" in {time.monotonic() - self._started_s:.1f} s"
         )
-        yield from self._left
+        yield from self.left.lines
         if self.is_interrupted:
             yield from self._left_behind()
         yield from self._name_dead()
@@ -294,10 +262,6 @@ class _Run:
             yield f"dead: {printable(_name(id, raws.get(id, b'')))}: {printable(error)}"
         if (more := self.dead_count - len(self._dead)) > 0:
             yield f"and {more} more; see 'fileq admin dlq list'"
-
-
-def _has_work(census: Census) -> bool:
-    return bool(census.running) or any(n for queue, n in census.pending.items() if queue not in census.paused)
 
 
 class _Pace:

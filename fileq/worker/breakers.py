@@ -24,6 +24,11 @@ OnEnd: TypeAlias = Callable[[str], None]
 _EVENTS = {"open": BreakerOpened, "half-open": BreakerHalfOpened, "closed": BreakerClosed}
 
 
+def reason_of(route: str) -> str:
+    """Why jobs of the route with this name are deferred."""
+    return f"the circuit breaker of {route} is open"
+
+
 class Breakers:
     """The breakers of all routes, by the number of the route. A route whose breaker is disabled has none.
 
@@ -88,7 +93,7 @@ class Breakers:
 
     def reason(self, route: int) -> str:
         """Why a job of this route is deferred."""
-        return f"the circuit breaker of {self.names[route]} is open"
+        return reason_of(self.names[route])
 
     def wait_s(self, route: int) -> float:
         """How long the breaker admits no job; 0 if a probe decides it now."""

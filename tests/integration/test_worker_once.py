@@ -101,6 +101,35 @@ def test_a_worker_once_ends_when_nothing_is_left_and_scans_nothing(each_setup: W
     assert program.run(*arguments, cwd=setup.directory, settings=setup.all_settings()).returncode == 0
 
 
+def test_a_run_once_leaves_jobs_whose_breaker_is_open_and_exits_with_1(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    breaker = {"circuit_breaker__min_samples": 2, "circuit_breaker__cooldown_period": "1h"}
+    setup.enqueue("exits", *ids("crash", 8))
+    setup.enqueue("note", "one")
+    ended = all_once(setup, count=1, **breaker)
+    assert ended.returncode == 1, ended.stderr
+    assert "left 8 deferred: the circuit breaker of exits is open (" in ended.stdout
+    assert "8 jobs wait for the next run: the circuit breaker of exits is open (" in ended.stderr
+    assert setup.states(["one"]) == {"completed": 1}, "other routes are not concerned"
+    assert setup.states(ids("crash", 8)) == {"retrying": 8}
+    assert setup.census().running == 0
+
+
+def test_a_run_once_ends_when_every_breaker_is_open(sqlite_setup: WorkerSetup) -> None:
+    """Then nothing is claimed: jobs stay pending instead of deferred."""
+    setup = sqlite_setup
+    (setup.directory / "only.py").write_text("def broken(job, context):\n    raise ValueError('broken')\n")
+    for n in range(8):
+        (setup.inbox / f"{n}").write_bytes(b"x")
+    breaker = {"circuit_breaker__min_samples": 2, "circuit_breaker__cooldown_period": "1h"}
+    ended = all_once(setup, count=1, imports="[]", handlers='[{match: "*", use: "only:broken"}]', **breaker)
+    assert ended.returncode == 1, ended.stderr
+    assert "left 8 deferred: the circuit breaker of * is open (ValueError: broken" in ended.stdout
+    assert "8 jobs wait for the next run" in ended.stderr
+    census = setup.census()
+    assert (census.running, sum(census.pending.values()) + census.scheduled) == (0, 8)
+
+
 # on a terminal
 
 
