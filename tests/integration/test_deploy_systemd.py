@@ -15,7 +15,7 @@ import pytest
 from fileq.config import load
 from fileq.core.units import parse_duration
 from tests.conftest import require
-from tests.support.program import REPOSITORY, Program
+from tests.support.program import REPOSITORY, Program, run
 
 SYSTEMD = REPOSITORY / "deploy" / "systemd"
 STOP_MARGIN_S = 15.0  # docs/production.md: time to stop
@@ -53,6 +53,16 @@ def test_it_may_write_what_its_configuration_names_and_nothing_else(unit: config
     assert service["ProtectSystem"] == "strict"
     assert Path(config.sqlite.path).is_relative_to(Path("/var/lib") / service["StateDirectory"])
     assert Path(config.producer.scan_dir).is_relative_to(service["ReadWritePaths"])
+
+
+def test_it_starts_again_until_a_late_mount_is_there(unit: configparser.ConfigParser, tmp_path: Path) -> None:
+    """A missing scan_dir and a metrics port in use have the code of a wrong configuration."""
+    service = unit["Service"]
+    assert (service["Restart"], unit["Unit"]["StartLimitIntervalSec"]) == ("on-failure", "0")
+    ended = run("all", "not-mounted", cwd=tmp_path, settings={"broker": "memory"})
+    assert "which does not exist" in ended.stderr
+    assert ended.returncode == 2
+    assert str(ended.returncode) not in service.get("RestartPreventExitStatus", "").split()
 
 
 def test_its_command_runs_with_its_configuration_and_reloads(unit: configparser.ConfigParser, tmp_path: Path) -> None:
