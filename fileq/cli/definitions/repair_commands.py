@@ -32,12 +32,12 @@ def _reprocess(invocation: Invocation) -> int:
         is_dry_run=options.dry_run,
         here=config.paths.here,
     )
+    if report.enqueued:
+        print_reload_note(invocation)
     if options.json:
         invocation.print_json(report)
     else:
         print_lines(render(report))
-    if report.enqueued and not report.is_dry_run:
-        print_reload_note(invocation)
     return 0
 
 
