@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from fileq.brokers.types import Entry
+from fileq.brokers.types import Entry, OpenBreaker
 from fileq.core.job import Version, file_job
-from fileq.testing.conformance.builders import burial, claim_one, dead, deferred, enqueue, running, settle
+from fileq.testing.conformance.builders import burial, claim_one, dead, deferred, enqueue, running, settle, worker_info
 from tests.support.command_line import CommandLine
 
 
@@ -42,6 +42,22 @@ def test_stats_count_the_jobs_that_wait_for_a_time_or_a_limit(shell: CommandLine
 def test_a_reset_says_that_the_name_of_the_route_was_not_checked(shell: CommandLine) -> None:
     assert "the name 'nosuchroute' could not be checked" in shell.run("breaker", "reset", "nosuchroute")
     assert "could not be checked" not in shell.run("breaker", "reset")
+
+
+def test_a_reset_of_a_misspelt_route_is_an_error(shell: CommandLine) -> None:
+    is_open = OpenBreaker("always", "open", "ValueError: broken")
+    shell.broker.register({"a": worker_info(breaker="open", breakers=(is_open,))})
+    assert "did you mean 'always'?" in shell.fail("breaker", "reset", "alway", code=2)
+    lines = shell.run("breaker", "reset", "always").splitlines()
+    assert lines[-1] == "alpha 4242: always is open: ValueError: broken"
+    shell.settings["handlers"] = "[{match: '**/*.pdf', use: fileq.handlers:checksum}]"
+    assert "did you mean '**/*.pdf'?" in shell.fail("breaker", "reset", "*/*.pdf", code=2)
+    assert "the routes are 'always', '**/*.pdf'" in shell.fail("breaker", "reset", "nosuchroute", code=2)
+    said = shell.run("breaker", "reset", "**/*.pdf")
+    assert "could not be checked" not in said
+    assert said.splitlines()[-1], "no empty line at the end"
+    shell.settings["imports"] = "[app]"
+    assert "could not be checked" in shell.run("breaker", "reset", "nosuchroute"), "it may be a decorated handler's"
 
 
 @pytest.mark.parametrize(
