@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from datetime import UTC, datetime
 
 import pytest
@@ -117,7 +118,25 @@ def test_a_missing_or_moved_file_leads_to_its_new_place(shell: CommandLine) -> N
     moved.write_text("text")
     shell.settings["worker.after.completed"] = f"move:{shell.directory / 'done'}"
     assert f"a worker may have moved it to '{moved}'" in shell.fail("try", str(shell.setup.inbox / "a/b.txt"), code=2)
-    assert "to process it again use 'fileq reprocess --match b.txt'" in shell.fail("enqueue", str(moved), code=2)
+    assert f"to process it again: fileq reprocess --match {moved}\n" in shell.fail("enqueue", str(moved), code=2)
+
+
+def test_a_moved_file_is_enqueued_again_as_enqueue_says(shell: CommandLine) -> None:
+    moved = shell.directory / "done/a.1.txt"
+    moved.parent.mkdir()
+    moved.write_text("text")
+    path = bury_file(shell, "a [1]{b}*.txt", "one", str(moved))
+    bury_file(shell, "a 1b.txt", "similar")
+    said = shell.fail("enqueue", path, code=2)
+    assert f"can't be enqueued: a worker moved it to '{moved}'; " in said
+    advised = shlex.split(said.partition("to process it again: fileq ")[2])
+    for words in (advised, ["reprocess", "--match", str(moved)], ["reprocess", "--match", f"{moved.parent}/*"]):
+        [file] = shell.json(*words, "--dry-run")["files"]
+        assert (file["result"], file["filepath"]) == ("would_enqueue", str(moved))
+    shell.run(*advised)
+    assert f"a worker moved it to '{moved}'" in shell.fail("enqueue", path, code=2)
+    assert "1 file skipped, not finished yet" in shell.run("reprocess", "--match", str(moved))
+    assert "there is no such file" in shell.fail("enqueue", str(shell.setup.inbox / "never"), code=2)
 
 
 def test_a_text_for_a_section_names_its_keys(shell: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
