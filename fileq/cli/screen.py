@@ -20,4 +20,6 @@ def screen_of_stdout(*, is_endless: bool = False) -> Screen:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    print("\n".join(lines))
+    """Prints nothing, not even an empty line, if there are no lines."""
+    if text := list(lines):
+        print("\n".join(text))

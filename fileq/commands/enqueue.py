@@ -11,7 +11,7 @@ import os
 import shlex
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry
+from fileq.commands.admin.job_summary import file_place
 from fileq.config import Config
 from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
@@ -102,10 +103,25 @@ def _enqueued_job(entry: Entry, fate: EnqueueResult) -> EnqueuedJob:
     return EnqueuedJob(job.id, fate, job.filepath, job.type, job.priority, job.process_at)
 
 
-def entries_for(config: Config, subjects: Sequence[str], options: JobOptions) -> list[Entry]:
-    """One entry for each file, or command in JSON, in their order. ConfigError names everything that is wrong."""
+def moved_to(broker: FullBroker, path: bytes) -> bytes:
+    """Where a worker moved the newest version of this file, or b""."""
+    [entry] = broker.lookup([path])
+    ids = [id for _, id in entry.versions[:1]] if entry is not None else []
+    for record in broker.records(ids):
+        if record is not None:
+            place = file_place(record)
+            return place if place != path else b""
+    return b""
+
+
+def entries_for(
+    config: Config, subjects: Sequence[str], options: JobOptions, moved_to: Callable[[bytes], bytes] = lambda path: b""
+) -> list[Entry]:
+    """One entry for each file, or command in JSON, in their order. ConfigError names everything that is wrong.
+
+    `moved_to` is called for files that do not exist, and returns where a worker moved the file, or b""."""
     _check_options(config, options, len(subjects))
-    files = _Files(config)
+    files = _Files(config, moved_to)
     made: list[Entry] = []
     problems: list[str] = []
     batch_id = str(uuid.uuid4()) if len(subjects) > 1 else None
@@ -168,10 +184,17 @@ def _json(text: str, what: str, example: str) -> Any:
         raise ConfigError(f"{what} is {text!r:.200}; it must be JSON such as {example} ({error})") from None
 
 
+def _how_to_run_again(path: bytes) -> str:
+    from fileq.files.globs import exact_glob  # imports wcmatch
+
+    return f"to process it again: fileq reprocess --match {shlex.quote(exact_glob(os.fsdecode(path)))}"
+
+
 class _Files:
     """Makes entries for files, under the path that the producer would use."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, moved_to: Callable[[bytes], bytes]) -> None:
+        self._moved_to = moved_to
         self._paths = config.paths
         self._priority_of = priority_chooser(config)
         self._database = DatabaseFiles(config)
@@ -217,10 +240,12 @@ class _Files:
         refused = check_file(where, self._roots)
         if isinstance(refused, Failed):
             if refused.kind == "OutsideRoots" and any(where.startswith(dir + b"/") for dir in self._paths.folders):
-                again = f"fileq reprocess --match {shlex.quote(os.path.basename(name))}"
-                raise ConfigError(f"{refused.error}; worker.after moves files there; to process it again use '{again}'")
+                raise ConfigError(f"{refused.error}; worker.after moves files there; {_how_to_run_again(where)}")
             if refused.kind == "OutsideRoots":
                 raise ConfigError(f"{refused.error}; move the file there or add its directory to worker.allowed_roots")
+            if refused.kind == "FileVanished" and (place := self._moved_to(path := self._as_produced(where))):
+                moved = f"a worker moved it to {os.fsdecode(place)!r}"
+                raise ConfigError(f"{name!r} can't be enqueued: {moved}; {_how_to_run_again(path)}")
             raise ConfigError(f"{name!r} can't be enqueued: {_ADVICE.get(refused.kind, refused.error)}")
         if self._database.owns(os.path.dirname(where), os.path.basename(where)):
             raise ConfigError(f"{name!r} can't be enqueued: it belongs to fileq's own database")

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Struct
 
-from fileq.config.kinds import InvalidValue, ValueKind
+from fileq.config.kinds import InvalidValue, TextKind, ValueKind
 from fileq.config.schema import every_key
 from fileq.config.section import ListOf, MapOf, Section, Shape, keys_of, list_shape
 
@@ -161,7 +161,9 @@ class Reader:
 
     def _items(self, shape: ListOf, node: Node, path: str, default: Any) -> Any:
         if not isinstance(node.value, list) or len(node.value) < shape.min_items:
-            expected = f"a list{' of at least one item' if shape.min_items else ''}, such as [a, b]"
+            example = _as_words(node.value) if shape.item == TextKind() and isinstance(node.value, str) else ""
+            such_as = f"such as {example or '[a, b]'}"
+            expected = f"a list{' of at least one item' if shape.min_items else ''}, {such_as}"
             self._reject(node, path, expected, node.value)
             return default
         return tuple(self._value(shape.item, item, f"{path}[{index}]", None) for index, item in enumerate(node.value))
@@ -198,6 +200,18 @@ def _shown(node: Node, masked: object) -> str:
     if not isinstance(masked, str):
         return "a text"
     return repr(masked if len(masked) <= _SHOWN_MAX else masked[:_SHOWN_MAX] + "…")
+
+
+def _as_words(line: str) -> str:
+    """A line as the list of its words, quoted as in a shell. "" if it has none or is too long to show."""
+    import json
+    import shlex
+
+    try:
+        words = shlex.split(line)
+    except ValueError:  # a quotation mark is missing
+        words = line.split()
+    return json.dumps(words, ensure_ascii=False) if words and len(line) <= _SHOWN_MAX else ""
 
 
 def unknown_key(path: str, siblings: Iterable[str] | None = None) -> str:

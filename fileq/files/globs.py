@@ -15,6 +15,11 @@ EVERYTHING = "**/*"
 _MAGIC = re.compile(r"[*?\[\]{}\\]")
 
 
+def exact_glob(path: str) -> str:
+    """The pattern that matches this path only."""
+    return _MAGIC.sub(r"\\\g<0>", path)
+
+
 class Globs:
     """Matches if one of the patterns does. `prefix` is the path's directories with a final slash, relative, or ""."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from datetime import UTC, datetime
 
 import pytest
 
-from fileq.brokers.types import Entry
+from fileq.brokers.types import Entry, OpenBreaker
 from fileq.core.job import Version, file_job
-from fileq.testing.conformance.builders import burial, claim_one, dead, deferred, enqueue, running, settle
+from fileq.testing.conformance.builders import burial, claim_one, dead, deferred, enqueue, running, settle, worker_info
 from tests.support.command_line import CommandLine
 
 
@@ -42,6 +43,22 @@ def test_stats_count_the_jobs_that_wait_for_a_time_or_a_limit(shell: CommandLine
 def test_a_reset_says_that_the_name_of_the_route_was_not_checked(shell: CommandLine) -> None:
     assert "the name 'nosuchroute' could not be checked" in shell.run("breaker", "reset", "nosuchroute")
     assert "could not be checked" not in shell.run("breaker", "reset")
+
+
+def test_a_reset_of_a_misspelt_route_is_an_error(shell: CommandLine) -> None:
+    is_open = OpenBreaker("always", "open", "ValueError: broken")
+    shell.broker.register({"a": worker_info(breaker="open", breakers=(is_open,))})
+    assert "did you mean 'always'?" in shell.fail("breaker", "reset", "alway", code=2)
+    lines = shell.run("breaker", "reset", "always").splitlines()
+    assert lines[-1] == "alpha 4242: always is open: ValueError: broken"
+    shell.settings["handlers"] = "[{match: '**/*.pdf', use: fileq.handlers:checksum}]"
+    assert "did you mean '**/*.pdf'?" in shell.fail("breaker", "reset", "*/*.pdf", code=2)
+    assert "the routes are 'always', '**/*.pdf'" in shell.fail("breaker", "reset", "nosuchroute", code=2)
+    said = shell.run("breaker", "reset", "**/*.pdf")
+    assert "could not be checked" not in said
+    assert said.splitlines()[-1], "no empty line at the end"
+    shell.settings["imports"] = "[app]"
+    assert "could not be checked" in shell.run("breaker", "reset", "nosuchroute"), "it may be a decorated handler's"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +118,25 @@ def test_a_missing_or_moved_file_leads_to_its_new_place(shell: CommandLine) -> N
     moved.write_text("text")
     shell.settings["worker.after.completed"] = f"move:{shell.directory / 'done'}"
     assert f"a worker may have moved it to '{moved}'" in shell.fail("try", str(shell.setup.inbox / "a/b.txt"), code=2)
-    assert "to process it again use 'fileq reprocess --match b.txt'" in shell.fail("enqueue", str(moved), code=2)
+    assert f"to process it again: fileq reprocess --match {moved}\n" in shell.fail("enqueue", str(moved), code=2)
+
+
+def test_a_moved_file_is_enqueued_again_as_enqueue_says(shell: CommandLine) -> None:
+    moved = shell.directory / "done/a.1.txt"
+    moved.parent.mkdir()
+    moved.write_text("text")
+    path = bury_file(shell, "a [1]{b}*.txt", "one", str(moved))
+    bury_file(shell, "a 1b.txt", "similar")
+    said = shell.fail("enqueue", path, code=2)
+    assert f"can't be enqueued: a worker moved it to '{moved}'; " in said
+    advised = shlex.split(said.partition("to process it again: fileq ")[2])
+    for words in (advised, ["reprocess", "--match", str(moved)], ["reprocess", "--match", f"{moved.parent}/*"]):
+        [file] = shell.json(*words, "--dry-run")["files"]
+        assert (file["result"], file["filepath"]) == ("would_enqueue", str(moved))
+    shell.run(*advised)
+    assert f"a worker moved it to '{moved}'" in shell.fail("enqueue", path, code=2)
+    assert "1 file skipped, not finished yet" in shell.run("reprocess", "--match", str(moved))
+    assert "there is no such file" in shell.fail("enqueue", str(shell.setup.inbox / "never"), code=2)
 
 
 def test_a_text_for_a_section_names_its_keys(shell: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,8 @@ def test_an_id_that_a_caller_chose_must_be_given_in_full(shell: CommandLine) -> 
 
 def test_fewer_than_four_characters_are_no_beginning(shell: CommandLine) -> None:
     enqueue(shell, ONE)
-    assert "job '2f6' is unknown" in shell.fail("show", "2f6", code=1)
+    said = shell.fail("show", "2f6", code=1)
+    assert said == "fileq: '2f6' is too short; give at least 4 characters of the id\n"
 
 
 def test_an_exact_id_is_never_taken_for_a_beginning(shell: CommandLine) -> None:

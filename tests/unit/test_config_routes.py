@@ -36,7 +36,15 @@ def test_given_handlers_replace_the_default_ones() -> None:
         ({"match": "*", "use": "a:b", "command": ["x"]}, "handlers[0] has both use and command; keep one of them"),
         ({"match": "*", "command": []}, "handlers[0].command is empty; give the program and its arguments"),
         ({"match": "*", "use": "a.b"}, "handlers[0].use is 'a.b'; it must be package.module:function"),
-        ({"match": "*", "command": "ls -l"}, "handlers[0].command is 'ls -l'; it must be a list, such as [a, b]"),
+        (
+            {"match": "*", "command": "wc -l '{filepath}'"},
+            """handlers[0].command is "wc -l '{filepath}'"; it must be a list, such as ["wc", "-l", "{filepath}"]""",
+        ),
+        (
+            {"match": "*", "command": "echo it's"},
+            """handlers[0].command is "echo it's"; it must be a list, such as ["echo", "it's"]""",
+        ),
+        ({"match": "*", "command": " "}, "handlers[0].command is ' '; it must be a list, such as [a, b]"),
         ({"mach": "*", "use": "a:b"}, "unknown key 'handlers[0].mach'; did you mean 'handlers[0].match'?"),
         (
             {"match": "*", "use": "a:b", "give_up_on": [0]},

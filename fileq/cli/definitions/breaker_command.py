@@ -21,8 +21,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _reset(invocation: Invocation) -> int:
     from fileq.commands.admin.control import reset_breaker
 
-    ttl_s = invocation.loaded().config.worker.heartbeat_ttl
-    result = reset_breaker(invocation.broker(), invocation.options.route, ttl_s)
+    result = reset_breaker(invocation.broker(), invocation.loaded().config, invocation.options.route)
     if invocation.options.json:
         invocation.print_json(result)
         return 0
@@ -32,7 +31,7 @@ def _reset(invocation: Invocation) -> int:
     print(f"workers reset {what} within {result.within_s:.0f} s")
     if not result.open:
         print("no worker reports one of them as open; 'fileq workers' lists those that are")
-        if result.route:
+        if result.route and not result.is_configured:
             unchecked = f"the name '{printable(result.route)}' could not be checked"
             print(f"{unchecked}: workers report only routes whose breaker is open or half-open")
     print_lines(
@@ -51,7 +50,8 @@ COMMANDS = (
 Requests that every worker closes its circuit breaker of this route, or of all routes. Workers read the request at the
 next renewal of their heartbeats, at most a third of worker.heartbeat_ttl later. The jobs that were deferred then run at
 once. A breaker opens again if most attempts still fail. The name of a route is its `name`, else its type, else its
-glob; `fileq workers` shows those whose breaker is open.""",
+glob; `fileq workers` shows those whose breaker is open. Exit code 2 if the name resembles a route that workers report
+or the configuration has, or if the configuration names all routes and this one is not among them.""",
         examples=(
             ("fileq breaker reset", "all routes, after the cause is fixed"),
             ("fileq breaker reset '**/*.pdf'", "one route"),

@@ -61,10 +61,9 @@ def _retry(invocation: Invocation) -> int:
     else:
         ids = resolve_ids(broker, options.ids, places=[PLACE])
         report = retry(broker, ids, queue=queues[-1], is_dry_run=options.dry_run)
-    code = _print_report(invocation, report, "put back", has_failed=report.has_failed and not options.all)
-    if report.count and not report.is_dry_run:
+    if report.count:
         print_reload_note(invocation)
-    return code
+    return _print_report(invocation, report, "put back", has_failed=report.has_failed and not options.all)
 
 
 def _print_report(invocation: Invocation, report: DlqReport, verb: str, *, has_failed: bool) -> int:
@@ -161,8 +160,8 @@ reset. The command can be interrupted and repeated: no job is lost or runs twice
 because a retry would bury them again. Exit code 1 if a job that was named by its id could not be put back.
 
 Workers that are running use the handlers and the configuration that they have loaded. After a fix reload them (SIGHUP)
-or restart them first. The command says so if a file that they have loaded has changed: the configuration file, or a
-handler in the current directory, with the modules there that it imports.""",
+or restart them first. The command and its dry run say so if a file that they have loaded has changed: the configuration
+file, or a handler in the current directory, with the modules there that it imports.""",
         examples=(
             ("fileq dlq retry 2f6c1d0e", "one job; several ids may be given"),
             ("fileq dlq retry --all --error 'connection refused' --dry-run", "show which jobs would be put back"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import add_json, duration, whole_number, zoned_time
 from fileq.cli.command import Command, Invocation
-from fileq.core.errors import ConfigError
+from fileq.core.errors import ConfigError, FileqError
 
 if TYPE_CHECKING:
     from fileq.brokers.protocol import FullBroker
@@ -47,7 +47,7 @@ def _run(invocation: Invocation) -> int:
     if options.type is not None:
         entries = [entry_of_type(config, options.type, options.payload, job_options)]
     else:
-        entries = entries_for(config, options.subjects, job_options)
+        entries = entries_for(config, options.subjects, job_options, lambda path: _moved_to(invocation, path))
     if any(entry.job.type == COMMAND_TYPE for entry in entries) and not config.worker.allow_commands:
         _remark("worker.allow_commands is false here; a worker with this setting will refuse the command")
     _remark_time(options)
@@ -69,6 +69,16 @@ def _run(invocation: Invocation) -> int:
             if not (waiting is not None and options.json and has_enqueued):
                 _print(invocation, enqueuing.jobs, entries[0].job.batch_id)
     return 0 if waiting is None else _wait(invocation, waiting, enqueuing.jobs, entries[0].job.batch_id)
+
+
+def _moved_to(invocation: Invocation, path: bytes) -> bytes:
+    """Where a worker moved this file. b"" also if the broker can't be asked: the file is missing all the same."""
+    from fileq.commands.enqueue import moved_to
+
+    try:
+        return moved_to(invocation.broker(), path)
+    except FileqError:
+        return b""
 
 
 def _job_options(options: argparse.Namespace, *, is_traced: bool) -> JobOptions:

@@ -32,12 +32,12 @@ def _reprocess(invocation: Invocation) -> int:
         is_dry_run=options.dry_run,
         here=config.paths.here,
     )
+    if report.enqueued:
+        print_reload_note(invocation)
     if options.json:
         invocation.print_json(report)
     else:
         print_lines(render(report))
-    if report.enqueued and not report.is_dry_run:
-        print_reload_note(invocation)
     return 0
 
 
@@ -70,7 +70,8 @@ handler was fixed. Skips and reports files that no longer exist, and files whose
 must give a filter or --all.
 
 --match, --since and --until are about the files; --state, --type, --error and --queue are about the last job of each
-file. A job whose record has expired (worker.history_ttl) meets none of these.""",
+file. A job whose record has expired (worker.history_ttl) meets none of these. A pattern with a slash also matches the
+path that worker.after moved a file to, until the record of its job expires.""",
         examples=(
             ("fileq reprocess --match '*.pdf' --since 2h --dry-run", "show which files would be enqueued"),
             ("fileq reprocess --state completed --queue high", "files whose last job was completed in this queue"),

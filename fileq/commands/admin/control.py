@@ -11,7 +11,9 @@ from fileq.brokers.types import CancelResult, Record
 from fileq.commands.admin.formatting import stamp
 from fileq.commands.admin.job_filter import JobFilter
 from fileq.commands.admin.job_selection import select
+from fileq.commands.admin.route_check import check_route, is_configured
 from fileq.commands.admin.stats import WorkerProcess, processes
+from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.core.job import State, decode_or_none
 from fileq.worker.executors.stop_request import CANCEL_GRACE_S
@@ -167,18 +169,22 @@ class BreakerReset(Struct, frozen=True):
     route: str
     open: tuple[ReportedBreaker, ...]
     within_s: float  # time until every worker has read the request
+    is_configured: bool  # the configuration of the command has this route
 
 
-def reset_breaker(broker: FullBroker, route: str, heartbeat_ttl_s: float) -> BreakerReset:
-    """Requests that all workers close the breakers of this route, or with "" of all routes, at their next renewal."""
+def reset_breaker(broker: FullBroker, config: Config, route: str) -> BreakerReset:
+    """Requests that all workers close the breakers of this route, or with "" of all routes, at their next renewal.
+
+    ConfigError for a name that no worker reports and that the configuration does not have."""
     reported = tuple(
         ReportedBreaker(process.host, process.pid, one.route, one.state, one.error)
         for process in workers(broker).workers
         for one in process.breakers
-        if route in ("", one.route)
     )
+    check_route(route, config, [one.route for one in reported])
     broker.reset_breaker(route)
-    return BreakerReset(route, reported, heartbeat_ttl_s / 3)
+    wanted = tuple(one for one in reported if route in ("", one.route))
+    return BreakerReset(route, wanted, config.worker.heartbeat_ttl / 3, is_configured(route, config))
 
 
 def workers(broker: FullBroker) -> WorkerList:

@@ -37,13 +37,12 @@ def looks_like_id(text: str) -> bool:
     return bool(_MADE.fullmatch(text) or _PREFIX.fullmatch(text))
 
 
-def advice_for_unknown(id: str) -> str:
-    """What to do about an id that no job has."""
+def why_unknown(id: str) -> str:
+    """Why no job was found by this id, and what to do about it."""
     if re.fullmatch(rf"(?:raw-)?[0-9a-f]{{1,{_FEWEST - 1}}}", id):
-        return f"give at least {_FEWEST} characters of the id"
-    if "/" in id or "." in id:
-        return "for a file: 'fileq trace PATH'"
-    return "see 'fileq list'"
+        return f"{id!r} is too short; give at least {_FEWEST} characters of the id"
+    advice = "for a file: 'fileq trace PATH'" if "/" in id or "." in id else "see 'fileq list'"
+    return f"job {id!r} is unknown: it never existed, or its record has expired; {advice}"
 
 
 def _shared(one: str, other: str) -> int:

@@ -203,3 +203,10 @@ def waiting_since_ms(raw: bytes) -> int | None:
 def _ms(text: str) -> int:
     moment = parse_time(text)
     return int(moment.timestamp() * 1000) if moment is not None else 0
+
+
+def file_place(record: Record) -> bytes:
+    """Where the file of a job is: it may have been moved after this job, or before it, if the job was enqueued for the
+    moved file. b"" for a job without a file."""
+    job = decode_or_none(record.raw)
+    return record.moved_to or (job.path if job is not None else b"")

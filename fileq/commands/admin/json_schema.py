@@ -118,6 +118,7 @@ BREAKER_RESET_FIELDS = (
     ("route", "string: the route whose breakers are reset; empty for all routes"),
     ("open[]", "the breakers of that route that workers report: host, pid, route, state, error"),
     ("within_s", "number: time until every worker has reset its breakers"),
+    ("is_configured", "boolean: the configuration of the command has this route"),
 )
 PAUSE_FIELDS = (
     ("queue", "string"),

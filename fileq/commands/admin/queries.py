@@ -11,7 +11,7 @@ from msgspec import Struct
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
 from fileq.commands.admin.job_filter import JobFilter
-from fileq.commands.admin.job_ids import advice_for_unknown, looks_like_id
+from fileq.commands.admin.job_ids import looks_like_id, why_unknown
 from fileq.commands.admin.job_selection import PLACES, select, with_records
 from fileq.commands.admin.job_summary import JobHistory, JobSummary, history
 from fileq.commands.admin.obstacles import obstacles_of
@@ -49,8 +49,7 @@ def show(broker: FullBroker, id: str) -> JobHistory:
     """Everything known about one job."""
     [record] = broker.records([id])
     if record is None:
-        unknown = f"job {id!r} is unknown: it never existed, or its record has expired"
-        raise BrokerError(f"{unknown}; {advice_for_unknown(id)}")
+        raise BrokerError(why_unknown(id))
     return history(record, obstacles_of(broker, [record]).get(id, ()))
 
 

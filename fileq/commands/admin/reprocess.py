@@ -19,6 +19,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry, Record
 from fileq.commands.admin.formatting import number, plural
 from fileq.commands.admin.job_filter import ENDED, Conditions, JobFilter, StoredJob
+from fileq.commands.admin.job_summary import file_place
 from fileq.commands.admin.queries import read_signature
 from fileq.config import Config
 from fileq.core.job import Version, decode_or_none, file_job
@@ -91,15 +92,35 @@ def render(report: ReprocessReport) -> list[str]:
 
 
 def _wanted(broker: FullBroker, wanted: JobFilter) -> Iterator[Known]:
+    """The files whose path meets the conditions: the path in the ledger, or the one that a worker moved the file to."""
     conditions = Conditions(wanted)
     has_times = wanted.since_ms is not None or wanted.until_ms is not None
+    # Reads the record of every file. A pattern for names does without: a moved file is found by its former name.
+    is_whole_path = "/" in (wanted.match or "")
+    others: list[Known] = []
     for path, entry in broker.ledger(b""):
-        if not entry.versions or not conditions.meets_path(path):
+        if not entry.versions:
             continue
         signature, id = entry.versions[0]
         _, modified_ns = read_signature(signature)
-        if not has_times or (modified_ns is not None and conditions.meets_time(modified_ns // 1_000_000)):
+        if has_times and (modified_ns is None or not conditions.meets_time(modified_ns // 1_000_000)):
+            continue
+        if conditions.meets_path(path):
             yield path, signature, id
+        elif is_whole_path:
+            others.append((path, signature, id))
+            if len(others) == _BATCH:
+                yield from _moved(broker, others, conditions)
+                others = []
+    yield from _moved(broker, others, conditions)
+
+
+def _moved(broker: FullBroker, files: list[Known], conditions: Conditions) -> Iterator[Known]:
+    """Those of the files that were moved to a path that meets the condition."""
+    records = broker.records([id for _, _, id in files]) if files else []
+    for known, record in zip(files, records, strict=True):
+        if record is not None and conditions.meets_path(file_place(record)):
+            yield known
 
 
 def _with_records(broker: FullBroker, batch: list[Known], wanted: JobFilter) -> list[tuple[Known, Record | None]]:
@@ -144,8 +165,8 @@ def _enqueue(
             break
         shown = path.decode(errors="backslashreplace")
         size, where = _size_of(here(path)), path
-        if size is None and record is not None and (moved_to := _moved_to(record)):
-            size, where = _size_of(here(moved_to)), moved_to
+        if size is None and record is not None and (place := file_place(record)):
+            size, where = _size_of(here(place)), place
         if record is not None and record.state not in ENDED:
             yield ReprocessedFile(shown, "unfinished", record.id)
         elif size is None:
@@ -161,12 +182,6 @@ def _enqueue(
             yield ReprocessedFile(entry.job.filepath, WOULD_ENQUEUE)
         else:
             yield ReprocessedFile(entry.job.filepath, "enqueued", entry.job.id)
-
-
-def _moved_to(record: Record) -> bytes:
-    """Where the file was moved to: after this job, or before it, if this job was enqueued for the moved file."""
-    job = decode_or_none(record.raw)
-    return record.moved_to or (job.path if job is not None else b"")
 
 
 def _size_of(path: bytes) -> int | None:
