@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from fileq.core import settlement
 from fileq.core.claim import Claim
+from fileq.core.error_kinds import kind_of_death
 from fileq.core.job import COUNT_MAX, Job, Version, encode, rfc3339_ms
 from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, FinalOutcome, Outcome, Refused, Released
 from fileq.core.settlement import Settlement
@@ -198,14 +199,16 @@ def _after_death(
     error = _as_text(died.cause)
     if claim.job is None:
         return settlement.bury(claim, claim.raw, error=claim.defect or error, died=True)
-    recoveries = min(claim.job.recoveries + 1, COUNT_MAX)
+    recoveries, kind = min(claim.job.recoveries + 1, COUNT_MAX), kind_of_death(died.cause)
     job = claim.job.but(recoveries=recoveries, first_error=_first_error(claim.job, error))
     if recoveries > policy.max_recoveries:
         buried = dead(job, error, now_ms)
-        return settlement.bury(claim, buried, error=error, duration_ms=duration_ms, died=True, output=died.output)
+        return settlement.bury(
+            claim, buried, error=error, kind=kind, duration_ms=duration_ms, died=True, output=died.output
+        )
     if recoveries == 1:
         return settlement.release(
-            claim, encode(job), error=error, died=True, duration_ms=duration_ms, output=died.output
+            claim, encode(job), error=error, kind=kind, died=True, duration_ms=duration_ms, output=died.output
         )
     pause_s = delay_s(policy.backoff, recoveries - 1, chance) + (chance(0.0, spread_s) if spread_s else 0.0)
     return settlement.retry(
@@ -213,6 +216,7 @@ def _after_death(
         encode(job),
         delay_ms=round(pause_s * 1000),
         error=error,
+        kind=kind,
         duration_ms=duration_ms,
         died=True,
         output=died.output,

@@ -157,13 +157,14 @@ def release(
     next_raw: bytes | None = None,
     *,
     error: str = "",
+    kind: str = "",
     died: bool = False,
     duration_ms: int | None = None,
     output: str = "",
 ) -> Settlement:
     """The job goes back to the front of its queue. No failure is counted; with `died`, a recovery is."""
     kept = claim.raw if next_raw is None else next_raw
-    return Settlement(Verb.RELEASE, claim, kept, error, died=died, duration_ms=duration_ms, output=output)
+    return Settlement(Verb.RELEASE, claim, kept, error, kind, died=died, duration_ms=duration_ms, output=output)
 
 
 def skip_vanished(claim: Claim) -> Settlement:

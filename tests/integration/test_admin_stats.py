@@ -26,7 +26,7 @@ from fileq.commands.admin.stats import RecentTotals, gather
 from fileq.commands.admin.stats_text import render
 from fileq.config import config_from
 from fileq.core.job import rfc3339_ms
-from fileq.core.settlement import complete
+from fileq.core.settlement import complete, release
 from fileq.testing.conformance.builders import (
     an_entry,
     burial,
@@ -111,6 +111,14 @@ def test_the_errors_by_kind_add_up_to_the_failed_attempts_and_the_refused_jobs(s
     assert "errors by kind, of failed attempts and of refused jobs" in shell.run("stats")
     narrow = render(gather(shell.broker), Screen(100, 24))
     assert any(line.startswith("errors this hour (last hour), of failed attempts and of refused") for line in narrow)
+
+
+def test_deaths_are_errors_by_kind_and_neither_failed_nor_refused(shell: CommandLine) -> None:
+    settle(shell, release(running(shell, "a"), error="exited with status 1", kind="Crash", died=True))
+    stats = shell.json("stats")
+    assert stats["errors"] == [{"kind": "Crash", "this_hour": 1, "last_hour": 0}]
+    assert (stats["this_hour"]["failed"], stats["this_hour"]["refused"]) == (0, 0)
+    assert "errors by kind, of failed attempts and of crashes" in shell.run("stats")
 
 
 def test_files_that_are_still_to_be_moved_are_shown(shell: CommandLine) -> None:

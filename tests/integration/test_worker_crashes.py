@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from fileq.core.job import State
+from tests.support import program
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup, ids, is_running
 
@@ -51,6 +52,12 @@ def test_a_job_that_always_kills_its_child_is_dead_after_max_recoveries(setup: W
     assert "SIGSEGV" in (dead.error or "")
     assert (dead.retries, dead.recoveries) == (0, 3)
     assert {attempt.outcome for attempt in setup.record("culprit").attempts} == {"died"}
+    counters = setup.census().counters
+    assert [counters.get(name, 0) for name in ("error:Crash", "recovered", "failed")] == [3, 3, 0]
+    listed = program.run(
+        "dlq", "list", "--error", "Crash", "--json", cwd=setup.directory, settings=setup.all_settings()
+    )
+    assert '"culprit"' in listed.stdout
 
 
 def test_a_handler_that_crashes_hangs_or_leaks_harms_its_own_job_only(each_setup: WorkerSetup) -> None:

@@ -4,12 +4,14 @@ import os
 
 import pytest
 
-from fileq.core.error_kinds import kind_of
+from fileq.core.error_kinds import kind_of, kind_of_death
 from fileq.core.errors import Permanent, Undecodable
 from fileq.core.job import Job, decode
+from fileq.core.outcome import WORKER_DIED
 from fileq.handlers.file_check import check_file
 from fileq.handlers.outcomes import CommandFailed, TimedOut, failed
 from fileq.handlers.routes import Routes
+from fileq.worker.executors.process.messages import cause_of_death
 from fileq.worker.executors.stop_request import timed_out
 
 A_JOB = {"id": "a", "filesize": 1, "priority": "low", "retries": 0, "creation_time": "", "trace_id": "", "span_id": ""}
@@ -78,5 +80,19 @@ def test_the_kind_of_bytes_that_are_not_a_job(raw):
 def test_the_kinds_of_other_texts():
     assert kind_of("deadline passed") == "DeadlinePassed"
     assert kind_of("used 300MB of memory, more than worker.max_memory, 256MB") == "MemoryLimit"
-    assert kind_of("its worker died") == ""
+    assert kind_of(f"{WORKER_DIED} for 30s)") == kind_of_death(f"{WORKER_DIED} for 30s)") == "WorkerDied"
     assert kind_of("") == ""
+
+
+CHILD_DEATHS = (
+    *map(cause_of_death, (0, 3, -9, -11, -50)),
+    "the fork server did not answer for 10s",
+    "closed its connection to the worker",
+    "wrote something that is no outcome",
+    "never began",
+)
+
+
+@pytest.mark.parametrize("cause", CHILD_DEATHS)
+def test_the_kind_of_a_crash(cause):
+    assert kind_of(cause) == kind_of_death(cause) == "Crash"

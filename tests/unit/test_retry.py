@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fileq.config import BackoffSettings
 from fileq.core.claim import Claim
 from fileq.core.job import decode, encode, file_job
-from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, FinalOutcome, Refused, Released
+from fileq.core.outcome import WORKER_DIED, Cancelled, Changed, Died, Done, Failed, FinalOutcome, Refused, Released
 from fileq.core.retry import ERROR_MAX, Policy, RunChanged, decide, delay_s
 from fileq.core.settlement import Settlement, Verb
 
@@ -95,6 +95,13 @@ def test_the_first_death_counts_one_recovery_and_has_no_delay() -> None:
     settled = decide(claim_of(retries=2), Died("killed by SIGKILL"), POLICY, now_ms=NOW_MS)
     assert (settled.verb, settled.died) == (Verb.RELEASE, True)
     assert (decode(settled.next_raw).recoveries, decode(settled.next_raw).retries) == (1, 2)
+
+
+@pytest.mark.parametrize("recoveries", [0, 1, 3])
+@pytest.mark.parametrize(("cause", "kind"), [("exited with status 1", "Crash"), (f"{WORKER_DIED})", "WorkerDied")])
+def test_every_death_has_a_kind_and_is_no_failure(recoveries: int, cause: str, kind: str) -> None:
+    settled = decide(claim_of(recoveries=recoveries), Died(cause), POLICY, now_ms=NOW_MS)
+    assert (settled.kind, settled.is_failure) == (kind, False)
 
 
 def test_after_later_deaths_a_job_waits_for_its_backoff() -> None:

@@ -139,7 +139,8 @@ at the rate of the last minute; the producers; the workers and their running job
 broker does not depend on the length of the queues.
 
 `failed` counts attempts that failed. `refused` counts jobs that died without an attempt: bytes that are not a job, no
-handler for it, a file that has vanished. The errors by kind are those of both.
+handler for it, a file that has vanished. The errors by kind are those of both, and attempts whose process died, which
+are not counted as failed: Crash (the process of the handler) and WorkerDied (the whole worker).
 
 A producer is shown with its directory, its last full scan and its state: scanning, watching, held (by the rate limit or
 by max_pending, and since when), lost (its directory cannot be read) or stuck (no progress for a minute). It

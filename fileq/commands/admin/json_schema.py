@@ -44,7 +44,7 @@ STATS_FIELDS = (
     ),
     ("producers[].last_scan", "null, or the last full scan: began, ended (RFC 3339), seconds, found, is_complete"),
     ("producers[].enqueued", "number: files enqueued since its start; waiting: files found and not enqueued yet"),
-    ("errors[]", "kind, this_hour, last_hour: failed attempts and refused jobs by kind of error"),
+    ("errors[]", "kind, this_hour, last_hour: failed attempts, deaths of processes and refused jobs by kind of error"),
 )
 WORKERS_FIELDS = (
     ("at", "string (RFC 3339): the time of the broker's clock"),

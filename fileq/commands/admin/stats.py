@@ -14,6 +14,7 @@ from fileq.commands.admin.formatting import stamp
 from fileq.commands.admin.job_summary import waiting_since_ms
 from fileq.commands.admin.producer_process import ProducerProcess, summarise
 from fileq.commands.admin.recent_rate import ended_per_second
+from fileq.core.error_kinds import DEATH_KINDS
 from fileq.core.job import decode_or_none
 
 HOUR_MS = 3_600_000
@@ -77,7 +78,7 @@ class Throughput(Struct, frozen=True):
     """How many jobs were produced, completed, … within `seconds`.
 
     `failed` counts attempts. `refused` counts jobs that died without one: not a job, no handler, a vanished file. The
-    errors by kind are those of both."""
+    errors by kind are those of both, and of deaths (DEATH_KINDS)."""
 
     seconds: float
     produced: int
@@ -155,9 +156,14 @@ class RecentTotals:
 
 
 def _refused(counters: Mapping[str, int]) -> int:
-    """The errors that are no failed attempt. Every failed attempt has one kind of error, and so has a refused job."""
+    """The errors that are neither a failed attempt nor a death. Each of the three has one kind of error.
+
+    Deaths are counted as `recovered`. Older workers count no kind for them, and an exception of a handler
+    may have the name of such a kind: so the smaller number is right."""
     errors = sum(count for name, count in counters.items() if name.startswith(_ERROR))
-    return max(0, errors - counters.get("failed", 0))
+    of_deaths = sum(counters.get(_ERROR + kind, 0) for kind in DEATH_KINDS)
+    deaths = min(of_deaths, counters.get("recovered", 0))
+    return max(0, errors - deaths - counters.get("failed", 0))
 
 
 def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:

@@ -17,6 +17,7 @@ from fileq.commands.admin.formatting import (
 from fileq.commands.admin.job_ids import short_ids
 from fileq.commands.admin.producer_process import producer_lines
 from fileq.commands.admin.stats import LAST_MINUTE, BreakerSummary, SlotSummary, Stats, Throughput, WorkerProcess
+from fileq.core.error_kinds import DEATH_KINDS
 from fileq.core.text import printable
 
 _JOBS_SHOWN = 20  # running jobs; `fileq workers` lists all of them
@@ -206,8 +207,13 @@ def _error_line(stats: Stats, screen: Screen) -> list[str]:
 
 def _which_errors(stats: Stats) -> str:
     """Why the errors are more than the failed attempts."""
-    has_refused = stats.this_hour.refused or stats.last_hour.refused
-    return ", of failed attempts and of refused jobs" if has_refused else ""
+    parts = ["of failed attempts"]
+    if any(error.kind in DEATH_KINDS for error in stats.errors):
+        parts.append("of crashes")
+    if stats.this_hour.refused or stats.last_hour.refused:
+        parts.append("of refused jobs")
+    *first, last = parts
+    return f", {', '.join(first)} and {last}" if first else ""
 
 
 def _errors(stats: Stats, screen: Screen) -> list[str]:

@@ -64,6 +64,14 @@ def test_the_record_is_pending_and_lists_the_attempt(harness: Harness) -> None:
     assert [attempt.outcome for attempt in record.attempts] == ["released"]
 
 
+def test_the_kind_of_a_death_is_counted_once(harness: Harness) -> None:
+    died = release(running(harness, "a"), error="killed by signal SIGSEGV", kind="Crash", died=True)
+    settle(harness, died)
+    settle(harness, died)  # a repeat
+    counted = [counter(harness, name) for name in ("error:Crash", "recovered", "released", "failed")]
+    assert counted == [1, 1, 0, 0]
+
+
 def test_a_death_counts_as_a_recovery(harness: Harness) -> None:
     claim = running(harness, "a")
     settle(harness, recovered(claim))

@@ -184,6 +184,7 @@ local function move_to_front(job)
     push(job.record, job.next_raw, job.queue, 'RPUSH')
   end
   count(job.died and 'recovered' or 'released')
+  if job.kind ~= '' then count('error:' .. job.kind) end
 end
 
 -- The server may execute a call late, when its slot has settled later claims. The slot may hold the same bytes again,
