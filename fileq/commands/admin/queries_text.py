@@ -204,6 +204,8 @@ def _title_of(version: VersionTrace, trace: FileTrace) -> str:
         return "newest version" if version.is_newest else "earlier version"
     if version.job is not None and version.job.job.filepath != trace.filepath:
         return "job of a file that was moved here"
+    if version is trace.versions[0]:
+        return "newest job of this file" if len(trace.versions) > 1 else "job of this file"
     newest = trace.versions[0].job
     is_earlier = version.job is not None and newest is not None and _created(version.job) <= _created(newest)
     return "an earlier job of this file" if is_earlier else "another job of this file"
@@ -227,12 +229,19 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int
     on = f" on {printable(job.worker)} since {_when(job.started, at_ms)}" if job.state == "running" else ""
     why = f": {printable(job.deferred)}" if job.deferred else ""
     lines.append(f"  now {state}{ended}{due}{on}{why}")
-    if job.state == "dead":
-        lines.append(f"  'fileq show {printable(job.id)}' has the traceback and what the handler printed")
+    if job.state == "dead" and (more := _only_in_show(version.job)):
+        lines.append(f"  'fileq show {printable(job.id)}' has {more}")
     lines += [f"  waits: {obstacle}" for obstacle in version.job.waits_for]
     if moved_to := moved_to_of(job):
         lines.append(f"  moved to {moved_to}")
     return lines
+
+
+def _only_in_show(history: JobHistory) -> str:
+    """What `fileq show` prints of the attempts and `fileq trace` does not."""
+    parts = ["the traceback"] if any(attempt.traceback for attempt in history.attempts) else []
+    parts += ["what the handler printed"] if any(attempt.output for attempt in history.attempts) else []
+    return " and ".join(parts)
 
 
 def _facts(version: VersionTrace) -> str:
