@@ -13,11 +13,13 @@ from fileq.commands.admin.queries import FileTrace, VersionTrace
 from fileq.commands.admin.stats_text import name_of
 from fileq.core.job import parse_time
 from fileq.core.outcome import WORKER_DIED
+from fileq.core.signature import split_signature
 from fileq.core.text import printable
 from fileq.core.units import short_duration
 
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
 _CANCELLED_SHOWN = 20  # jobs that the text of `cancel --all` names
+_HASH_SHOWN = 12  # hex digits
 STATE_STYLES = {"dead": "red", "retrying": "yellow", "deferred": "yellow", "running": "green"}
 
 
@@ -247,7 +249,10 @@ def _only_in_show(history: JobHistory) -> str:
 def _facts(version: VersionTrace) -> str:
     if version.size is None or version.modified_ns is None:
         return ""
-    return f": {plural(version.size, 'byte')}, modified {moment(version.modified_ns // 1_000_000)}"
+    parts = split_signature(version.signature or "")
+    inode = f", inode {parts.inode}" if parts.inode else ""
+    content = f", content {parts.content[:_HASH_SHOWN]}" if parts.content else ""
+    return f": {plural(version.size, 'byte')}, modified {moment(version.modified_ns // 1_000_000)}{inode}{content}"
 
 
 def render_cancellation(done: Cancellation, *, has_total: bool) -> list[str]:
