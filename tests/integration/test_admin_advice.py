@@ -14,12 +14,19 @@ from fileq.testing.conformance.builders import burial, claim_one, dead, deferred
 from tests.support.command_line import CommandLine
 
 
-def bury_file(shell: CommandLine, name: str, id: str, moved_to: str = "") -> str:
+def push_file(shell: CommandLine, path: str, id: str) -> None:
+    """A dead job that another program made."""
+    job = file_job(path.encode(), size=1, priority="low", now=datetime.now(UTC), id=id)
+    shell.broker.enqueue([Entry(job, "low", always=True)])
+    settle(shell, burial(claim_one(shell), error="NoHandler"))
+
+
+def bury_file(shell: CommandLine, name: str, id: str, moved_to: str = "", **options: str) -> str:
     """A dead job of this file in the inbox; a worker moved the file to `moved_to`. Returns the path of the file."""
     path = os.fsencode(shell.setup.inbox / name)
     job = file_job(path, size=1, priority="low", now=datetime.now(UTC), signature="1-1700000000000000000", id=id)
     shell.broker.enqueue([Entry(job, "low", Version(path, "1-1700000000000000000"), always=True)])
-    settle(shell, burial(claim_one(shell), error="ValueError: broken"))
+    settle(shell, burial(claim_one(shell), error="ValueError: broken", **options))
     if moved_to:
         shell.broker.finish_orders([(id, os.fsencode(moved_to))])
     return os.fsdecode(path)
@@ -100,11 +107,25 @@ def test_a_moved_dead_file_is_shown_and_found_at_its_new_place(shell: CommandLin
 
 
 def test_the_trace_of_a_dead_file_says_where_its_traceback_is(shell: CommandLine) -> None:
-    path = bury_file(shell, "a.pdf", "first")
-    bury_file(shell, "a.pdf", "second")
-    traced = shell.run("trace", path)
-    assert "'fileq show second' has the traceback and what the handler printed" in traced
-    assert "an earlier job of this file" in traced
+    path = bury_file(shell, "a.pdf", "first", traceback="Traceback …")
+    bury_file(shell, "a.pdf", "second", traceback="Traceback …", output="text")
+    traced = shell.run("trace", path).splitlines()
+    assert "  'fileq show first' has the traceback" in traced
+    assert "  'fileq show second' has the traceback and what the handler printed" in traced
+    assert any(line.startswith("an earlier job of this file") for line in traced)
+
+
+def test_the_trace_of_a_job_without_a_traceback_does_not_lead_to_one(shell: CommandLine) -> None:
+    assert "fileq show" not in shell.run("trace", bury_file(shell, "a.pdf", "only"))
+
+
+def test_the_only_job_of_a_file_that_the_ledger_does_not_know_is_not_called_an_earlier_one(shell: CommandLine) -> None:
+    push_file(shell, "/srv/a.pdf", "first")
+    assert "\njob of this file" in shell.run("trace", "/srv/a.pdf")
+    push_file(shell, "/srv/a.pdf", "second")
+    traced = shell.run("trace", "/srv/a.pdf")
+    assert "\nnewest job of this file" in traced
+    assert "\nan earlier job of this file" in traced
 
 
 def test_a_dead_job_that_was_not_moved_has_no_such_line(shell: CommandLine) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
+from fileq.brokers.types import Entry
+from fileq.core.job import Version, file_job
 from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import burial, claim_one, deferred, enqueue, failed, register, running, settle
 from tests.support.command_line import CommandLine
@@ -82,6 +85,21 @@ def test_failed_attempts_are_called_so_and_not_retries(shell: CommandLine) -> No
 def test_a_job_without_a_failure_says_nothing_of_failures(shell: CommandLine) -> None:
     settle(shell, complete(running(shell, "a")))
     assert not {"retries", "failed attempts"} & set(facts(shell, "a"))
+
+
+def test_versions_that_differ_by_their_inode_are_shown_with_it(shell: CommandLine) -> None:
+    path, short = b"/srv/a.txt", "4-1700000000000000000"
+    for id, inode in {"first": 11, "second": 12}.items():
+        job = file_job(path, size=4, priority="low", now=datetime.now(UTC), signature=short, inode=inode, id=id)
+        shell.broker.enqueue([Entry(job, "low", Version(path, f"{short}-i{inode}"))])
+        assert facts(shell, id)["version"] == f"{short}-i{inode}"
+    by_content = Version(path, f"{short}-c{'ab' * 16}")
+    job = file_job(path, size=4, priority="low", now=datetime.now(UTC), signature=short, id="third")
+    shell.broker.enqueue([Entry(job, "low", by_content, always=True)])
+    traced = shell.run("trace", "/srv/a.txt")
+    assert facts(shell, "third")["version"] == short
+    for mark in (", inode 11\n", ", inode 12\n", ", content abababababab\n"):
+        assert mark in traced
 
 
 def test_an_error_that_repeats_is_printed_once(shell: CommandLine) -> None:

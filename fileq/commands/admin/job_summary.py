@@ -141,7 +141,7 @@ def history(record: Record, waits_for: tuple[str, ...] = ()) -> JobHistory:
         job=summarize(record.raw, record, state=record.state, queue=record.queue),
         json=msgspec.json.decode(record.raw) if job is not None else None,
         raw_b64=None if job is not None else base64.b64encode(record.raw).decode(),
-        signature=job.signature if job is not None else None,
+        signature=job.version if job is not None else None,
         is_cancel_requested=record.is_cancel_requested,
         result=_result(record.result),
         attempts=attempts_of(record),

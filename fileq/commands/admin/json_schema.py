@@ -85,7 +85,10 @@ HISTORY_FIELDS = (
     ("job", "object: as in `fileq admin list --json`"),
     ("json", "object: the job's own JSON; null for bytes that are not a job"),
     ("raw_b64", "string: those bytes in base64, empty if they are too long to be kept in the record; null for a job"),
-    ("signature", "string or null: the version of the file: size and modification time in ns"),
+    (
+        "signature",
+        "string or null: the version of the file: size-mtime in ns; also -i and the inode, if the job has it",
+    ),
     ("is_cancel_requested", "boolean"),
     ("payload", "the payload of the job, or null"),
     ("result", "the result that the handler returned, or null"),

@@ -84,7 +84,7 @@ def trace(broker: FullBroker, path: bytes) -> FileTrace:
     ]
     for record in sorted(others, key=lambda record: -record.created_ms):
         job = decode_or_none(record.raw)
-        signature = job.signature if job is not None else None
+        signature = job.version if job is not None else None
         traced.append(_version(signature or "", record.id, record, waits_for, is_newest=False, is_in_ledger=False))
     shown = path.decode(errors="backslashreplace")
     if not traced:

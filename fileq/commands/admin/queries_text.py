@@ -13,11 +13,13 @@ from fileq.commands.admin.queries import FileTrace, VersionTrace
 from fileq.commands.admin.stats_text import name_of
 from fileq.core.job import parse_time
 from fileq.core.outcome import WORKER_DIED
+from fileq.core.signature import split_signature
 from fileq.core.text import printable
 from fileq.core.units import short_duration
 
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
 _CANCELLED_SHOWN = 20  # jobs that the text of `cancel --all` names
+_HASH_SHOWN = 12  # hex digits
 STATE_STYLES = {"dead": "red", "retrying": "yellow", "deferred": "yellow", "running": "green"}
 
 
@@ -204,6 +206,8 @@ def _title_of(version: VersionTrace, trace: FileTrace) -> str:
         return "newest version" if version.is_newest else "earlier version"
     if version.job is not None and version.job.job.filepath != trace.filepath:
         return "job of a file that was moved here"
+    if version is trace.versions[0]:
+        return "newest job of this file" if len(trace.versions) > 1 else "job of this file"
     newest = trace.versions[0].job
     is_earlier = version.job is not None and newest is not None and _created(version.job) <= _created(newest)
     return "an earlier job of this file" if is_earlier else "another job of this file"
@@ -227,18 +231,28 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int
     on = f" on {printable(job.worker)} since {_when(job.started, at_ms)}" if job.state == "running" else ""
     why = f": {printable(job.deferred)}" if job.deferred else ""
     lines.append(f"  now {state}{ended}{due}{on}{why}")
-    if job.state == "dead":
-        lines.append(f"  'fileq show {printable(job.id)}' has the traceback and what the handler printed")
+    if job.state == "dead" and (more := _only_in_show(version.job)):
+        lines.append(f"  'fileq show {printable(job.id)}' has {more}")
     lines += [f"  waits: {obstacle}" for obstacle in version.job.waits_for]
     if moved_to := moved_to_of(job):
         lines.append(f"  moved to {moved_to}")
     return lines
 
 
+def _only_in_show(history: JobHistory) -> str:
+    """What `fileq show` prints of the attempts and `fileq trace` does not."""
+    parts = ["the traceback"] if any(attempt.traceback for attempt in history.attempts) else []
+    parts += ["what the handler printed"] if any(attempt.output for attempt in history.attempts) else []
+    return " and ".join(parts)
+
+
 def _facts(version: VersionTrace) -> str:
     if version.size is None or version.modified_ns is None:
         return ""
-    return f": {plural(version.size, 'byte')}, modified {moment(version.modified_ns // 1_000_000)}"
+    parts = split_signature(version.signature or "")
+    inode = f", inode {parts.inode}" if parts.inode else ""
+    content = f", content {parts.content[:_HASH_SHOWN]}" if parts.content else ""
+    return f": {plural(version.size, 'byte')}, modified {moment(version.modified_ns // 1_000_000)}{inode}{content}"
 
 
 def render_cancellation(done: Cancellation, *, has_total: bool) -> list[str]:
