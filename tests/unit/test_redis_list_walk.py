@@ -19,6 +19,7 @@ class ChangingList:
     def __init__(self, change: Change = lambda elements: None, elements: list[bytes] | None = None) -> None:
         self.elements = elements or [b"%d" % i for i in range(3 * PAGE)]
         self.last_offsets: dict[str, int] = {}
+        self.page_sizes: dict[str, int] = {}
         self._change = change
         self._pages_read = 0
 
