@@ -27,7 +27,7 @@ def what_is_left(broker: FullBroker, worker: WorkerParts, census: Census) -> Wha
     that fails would be followed by another cooldown, up to once for each attempt of each job.
 
     Raises BrokerUnavailable."""
-    # First: the breakers of now, and then jobs that are counted later. A breaker in its cooldown starts no job.
+    # Before the jobs are read: a breaker in its cooldown starts none of them meanwhile.
     cooling = [breaker for breaker in worker.breakers.open_ones() if breaker.next_probe_ms]
     breakers = {reason_of(breaker.route): _described(breaker) for breaker in cooling}
     holds_all = bool(cooling) and len(cooling) == len(worker.breakers.names)
