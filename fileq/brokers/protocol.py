@@ -60,7 +60,8 @@ class Broker(FileOrders, Protocol):
 
         `limit` is the number of permits in one window of the shared rate limit; 0 means no limit. Only an entry whose
         version the ledger does not know takes a permit. The record of an entry with a version names the earlier jobs of
-        its path that the ledger knows (`after`).
+        its path that the ledger knows (`after`). The ledger has one job of a version: the unfinished ones that this job
+        names are named too.
 
         Atomicity: each entry as a whole, with its permit. Raises BrokerError for an unknown queue and
         JobError for a job over MAX_JOB_BYTES, before any entry.

@@ -17,6 +17,7 @@ from fileq.core.settlement import SettleResult
 from fileq.core.signature import is_same_version
 
 LEDGER_DEPTH = 8  # versions the ledger keeps of one path
+EARLIER_JOBS_MAX = 16  # jobs of its path that a record names
 ATTEMPTS_KEPT = 20  # attempts a record keeps of one job
 
 
@@ -234,9 +235,13 @@ class LedgerEntry(Struct, frozen=True):
         """The id of the newest job of this version; None if the version is unknown."""
         return next((id for known, id in self.versions if is_same_version(known, signature)), None)
 
-    def jobs_before(self, id: str) -> tuple[str, ...]:
-        """The ids of the jobs of this path but this one, newest first."""
-        return tuple(dict.fromkeys(job_id for _, job_id in self.versions if job_id != id))
+    def jobs_before(self, id: str, unfinished: Iterable[str] = ()) -> tuple[str, ...]:
+        """The ids of the jobs of this path but this one, newest first.
+
+        The entry has one job of a version. `unfinished` are those before it which that job names and which have not
+        ended."""
+        ids = dict.fromkeys((*(job_id for _, job_id in self.versions if job_id != id), *unfinished))
+        return tuple(ids)[:EARLIER_JOBS_MAX]
 
     def with_version(self, version: Version, job_id: str) -> LedgerEntry:
         """This entry with the version as its newest, and no longer missing."""

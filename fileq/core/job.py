@@ -48,6 +48,9 @@ class State(enum.StrEnum):
         return cls({"processing": "running", "failed": "retrying", "deferred": "retrying"}.get(word, word))
 
 
+ENDED_STATES = frozenset((State.COMPLETED, State.DEAD, State.CANCELLED))
+
+
 class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """One job, immutable. but() makes a changed copy, which keeps the unknown fields."""
 

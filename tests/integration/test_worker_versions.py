@@ -46,3 +46,19 @@ def test_jobs_of_one_version_run_one_after_the_other_and_a_run_once_waits_for_al
     setup.open_gate()
     assert once.wait() == 0, once.text()
     assert steps(setup) == [("start", "a"), ("end", "a"), ("start", "b"), ("end", "b")]
+
+
+def test_a_third_job_of_one_version_waits_for_the_first_as_the_second_does(
+    each_setup: WorkerSetup, shell: CommandLine
+) -> None:
+    setup = each_setup
+    (setup.inbox / "report.txt").write_bytes(b"1")
+    setup.worker(count=3, handlers=GATED)
+    shell.run("enqueue", str(setup.inbox / "report.txt"), "--id", "a")
+    setup.wait_logged("start", 1)
+    for id in ("b", "c"):
+        shell.run("enqueue", str(setup.inbox / "report.txt"), "--id", id)
+        wait_until(lambda id=id: setup.record(id).deferred_count or len(setup.logged("start")) > 1, 20)  # type: ignore[misc]
+    assert setup.logged("start") == ["a"]
+    setup.open_gate()
+    setup.wait_for(State.COMPLETED, ["a", "b", "c"])

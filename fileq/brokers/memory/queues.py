@@ -87,7 +87,8 @@ class MemoryQueues:
             store.push(record, front=False)
         if entry.version is not None:
             if (known := store.ledger.get(entry.version.path)) is not None:
-                record.after = known.jobs_before(entry.job.id)
+                same = known.job_of(entry.version.signature)
+                record.after = known.jobs_before(entry.job.id, store.unfinished_before(same))
             store.learn(entry.version, entry.job.id)
         store.count(now_ms, "produced")
         store.publish(now_ms, wire_events.created(entry.job))

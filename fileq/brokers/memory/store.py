@@ -35,7 +35,7 @@ from fileq.brokers.wire_events import stamped
 from fileq.config import Config
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
-from fileq.core.job import State, Version, decode, decode_or_none
+from fileq.core.job import ENDED_STATES, State, Version, decode, decode_or_none
 
 
 class MemoryRecord(msgspec.Struct):
@@ -161,6 +161,12 @@ class MemoryStore:
         record = self.records.get(claim.id)
         is_blocked = record is not None and any(self._is_running(id) for id in record.after)
         return msgspec.structs.replace(claim, is_blocked=is_blocked)
+
+    def unfinished_before(self, id: str | None) -> list[str]:
+        """The jobs that the record of this job names in `after` and that have not ended."""
+        record = self.records.get(id or "")
+        found = [(id, self.records.get(id)) for id in record.after] if record is not None else []
+        return [id for id, other in found if other is not None and other.state not in ENDED_STATES]
 
     def _is_running(self, id: str) -> bool:
         record = self.records.get(id)

@@ -30,7 +30,7 @@ from fileq.brokers.sqlite.rows import (
 from fileq.brokers.sqlite.settlements import reap, settle
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.subscription import SqliteSubscription
-from fileq.brokers.sqlite.unit_of_work import UnitOfWork, is_blocked
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork, is_blocked, unfinished_before
 from fileq.brokers.types import (
     Enqueued,
     EnqueueResult,
@@ -257,7 +257,8 @@ def _enqueue(work: UnitOfWork, entry: Entry, window: RateWindow) -> EnqueueResul
         work.push(record, front=False)
     if version is not None:
         if (earlier := work.ledger.entry(version.path)) is not None:
-            record.jobs_before = earlier.jobs_before(job.id)
+            same = earlier.job_of(version.signature)
+            record.jobs_before = earlier.jobs_before(job.id, unfinished_before(work, same))
         work.ledger.learn(version, job.id)
     work.count("produced")
     work.publish(wire_events.created(job) if work.has_subscribers else b"")

@@ -22,7 +22,7 @@ from fileq.brokers.sqlite.queue_table import QueueTable
 from fileq.brokers.sqlite.rows import SAVE_RECORD, SAVE_SLOT, RecordRow, SlotRow, find_records, find_slots
 from fileq.brokers.wire_events import stamped
 from fileq.config import Config
-from fileq.core.job import State, decode_or_none
+from fileq.core.job import ENDED_STATES, State, decode_or_none
 
 EVENTS_KEPT = 10_000
 EXPIRED_PER_TRANSACTION = 500  # bounds what one transaction spends on deleting expired records
@@ -227,6 +227,16 @@ def is_blocked(work: UnitOfWork, record: RecordRow | None) -> bool:
     work.read_records(record.jobs_before)
     earlier = map(work.record, record.jobs_before)
     return any(other.state == State.RUNNING for other in earlier if other is not None)
+
+
+def unfinished_before(work: UnitOfWork, id: str | None) -> list[str]:
+    """The jobs that the record of this job names in `after` and that have not ended."""
+    record = work.record(id) if id is not None else None
+    if record is None or not record.after:
+        return []
+    work.read_records(record.jobs_before)
+    found = [(id, work.record(id)) for id in record.jobs_before]
+    return [id for id, other in found if other is not None and other.state not in ENDED_STATES]
 
 
 def oldest_hour_kept(config: Config, now_ms: int) -> int:

@@ -68,6 +68,26 @@ def test_a_job_of_a_known_version_names_the_job_of_that_version(harness: Harness
     assert record_of(harness, "again").after == ("a",)
 
 
+def test_a_job_of_a_known_version_also_names_the_unfinished_jobs_before_that_one(harness: Harness) -> None:
+    """The ledger has the newest job of a version only, which may wait as well."""
+    enqueue_version(harness, ODD_ID, "v1")
+    first = claim_one(harness, "w1")
+    for id in ("b", "c"):
+        enqueue_version(harness, id, "v1", always=True)
+    assert [record_of(harness, id).after for id in ("b", "c")] == [(ODD_ID,), ("b", ODD_ID)]
+    assert blocked(claims_of(harness, "w2", "w3")) == [("b", True), ("c", True)]
+    settle(harness, complete(first))
+    enqueue_version(harness, "d", "v1", always=True)
+    assert record_of(harness, "d").after == ("c", "b"), "those that have ended are left out"
+
+
+def test_a_record_names_sixteen_earlier_jobs_at_most(harness: Harness) -> None:
+    ids = [f"again-{n}" for n in range(20)]
+    for id in ids:
+        enqueue_version(harness, id, "v1", always=True)
+    assert record_of(harness, ids[-1]).after == tuple(ids[-2:2:-1])
+
+
 def test_a_job_that_the_ledger_names_twice_is_named_once(harness: Harness) -> None:
     enqueue_version(harness, "a", "v1")
     settle(harness, complete(claim_one(harness), leaves=Version(PATH, "v2", "8:1")))

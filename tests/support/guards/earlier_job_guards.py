@@ -29,6 +29,11 @@ ONLY_RUNNING = Promise(
     "a file whose first version is dead is never processed again",
     "TestEarlierJob::test_an_earlier_job_that_does_not_run_blocks_nothing",
 )
+ALSO_BEFORE = Promise(
+    "A record names the unfinished jobs that the job of the same version names",
+    "a third `fileq enqueue` of a file runs beside the first",
+    "TestEarlierJob::test_a_job_of_a_known_version_also_names_the_unfinished_jobs_before_that_one",
+)
 NOT_ITSELF = Promise(
     "A job never waits for itself",
     "a job whose id is used again waits for ever",
@@ -40,13 +45,13 @@ EARLIER_JOB_GUARDS = (
     NAMED.on(
         "sqlite",
         f"{SQLITE}queues.py",
-        "            record.jobs_before = earlier.jobs_before(job.id)\n",
+        "            record.jobs_before = earlier.jobs_before(job.id, unfinished_before(work, same))\n",
         "            pass\n",
     ),
     NAMED.on(
         "memory",
         f"{MEMORY}queues.py",
-        "                record.after = known.jobs_before(entry.job.id)\n",
+        "                record.after = known.jobs_before(entry.job.id, store.unfinished_before(same))\n",
         "                pass\n",
     ),
     BLOCKED.on("redis", CLAIM, "NOW, was and was[3] and is_blocked(was[3]) or 0 }", "NOW, 0 }"),
@@ -57,15 +62,18 @@ EARLIER_JOB_GUARDS = (
     BLOCKED_AGAIN.on(
         "sqlite", f"{SQLITE}queues.py", "is_blocked=is_blocked(work, work.record(claim.id)))", "is_blocked=False)"
     ),
-    ONLY_RUNNING.on("redis", LEDGER, "'state')[1] == 'running' then", "'state')[1] then"),
+    ONLY_RUNNING.on("redis", LEDGER, "field_of(line, 'state') == 'running' then", "field_of(line, 'state') then"),
     ONLY_RUNNING.on(
         "sqlite", f"{SQLITE}unit_of_work.py", "any(other.state == State.RUNNING for other in", "any(True for other in"
     ),
     ONLY_RUNNING.on("memory", f"{MEMORY}store.py", "is not None and record.state is State.RUNNING\n", "is not None\n"),
     NOT_ITSELF.on("redis", LEDGER, "= {}, { [in_one_line(id)] = true }\n", "= {}, {}\n"),
     NOT_ITSELF.on(
-        "sqlite", TYPES, " for _, job_id in self.versions if job_id != id))", " for _, job_id in self.versions))"
+        "sqlite", TYPES, " for _, job_id in self.versions if job_id != id),", " for _, job_id in self.versions),"
     ),
+    ALSO_BEFORE.on("redis", LEDGER, "same and field_of(same, 'after') or ''", "''"),
+    ALSO_BEFORE.on("sqlite", f"{SQLITE}queues.py", "unfinished_before(work, same))\n", "())\n"),
+    ALSO_BEFORE.on("memory", f"{MEMORY}queues.py", "store.unfinished_before(same))\n", "())\n"),
     Guard(
         "A job waits while an earlier job of its file is running",
         BOTH,

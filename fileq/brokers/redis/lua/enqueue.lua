@@ -39,7 +39,7 @@ for i = 1, total do
   else
     results[i] = 'enqueued'
     if is_version and limit > 0 then taken = taken + 1 end
-    local after = versions and jobs_before(versions, id)
+    local after = versions and jobs_before(versions, id, signature)
     if after then redis.call('HSET', record, 'after', after) end
     if path ~= '' then remember_version(path, versions, signature, ARGV[a + 6], id) end
     local due = math.max(tonumber(ARGV[a + 9]), now + tonumber(ARGV[a + 8]))

@@ -5,7 +5,8 @@
 --
 -- KEYS, ARGV: see arguments.lua
 
-local LEDGER_DEPTH = 8
+local LEDGER_DEPTH, EARLIER_JOBS_MAX = 8, 16
+local HAS_ENDED = { completed = true, dead = true, cancelled = true }
 
 -- The short form and the mark ('' = none) of a signature.
 local function split_signature(signature)
@@ -29,31 +30,46 @@ local function marks_of(versions)
   return marks
 end
 
-local function is_known(versions, signature)
-  if not versions then return false end
+-- The id of the newest job of this version, in one line; nil if the version is unknown.
+local function job_of(versions, signature)
   local short, mark = split_signature(signature)
-  if not string.find('\n' .. versions, '\n' .. short .. ' ', 1, true) then return false end
-  if mark == '' then return true end
+  if not string.find('\n' .. versions, '\n' .. short .. ' ', 1, true) then return nil end
   local marks, n = marks_of(versions), 0
-  for known in string.gmatch(versions, '([^ \n]+) [^\n]*\n') do
+  for known, id in string.gmatch(versions, '([^ \n]+) ([^\n]*)\n') do
     n = n + 1
-    if known == short and marks_agree(marks[n] or '', mark) then return true end
+    if known == short and marks_agree(marks[n] or '', mark) then return id end
   end
-  return false
+end
+
+local function is_known(versions, signature)
+  return versions and job_of(versions, signature) ~= nil
 end
 
 local function in_one_line(id)
   return (string.gsub(id, '[%%\n]', { ['%'] = '%25', ['\n'] = '%0A' }))
 end
 
+-- A field of the record of this job, whose id is in one line. By pcall: another program may keep another type under this
+-- key, and that must not stop a call.
+local function field_of(line, name)
+  local id = string.gsub(string.gsub(line, '%%0A', '\n'), '%%25', '%%')
+  return redis.pcall('HMGET', RECORDS .. id, name)[1]
+end
+
 -- The ids of the jobs in this value but this one, newest first, one a line; nil if there is none. A record keeps them
--- as `after`.
-local function jobs_before(versions, id)
+-- as `after`. The value has one job of a version: those before it that have not ended are in its record.
+local function jobs_before(versions, id, signature)
   local ids, is_listed = {}, { [in_one_line(id)] = true }
+  local function add(other)
+    if not is_listed[other] and #ids < EARLIER_JOBS_MAX then ids[#ids + 1], is_listed[other] = other, true end
+  end
   for known, other in string.gmatch(versions, '(%S+) ([^\n]*)\n') do
-    if known ~= 'on' and known ~= 'missing' and not is_listed[other] then
-      ids[#ids + 1], is_listed[other] = other, true
-    end
+    if known ~= 'on' and known ~= 'missing' then add(other) end
+  end
+  local same = job_of(versions, signature)
+  for other in string.gmatch(same and field_of(same, 'after') or '', '[^\n]+') do
+    local state = field_of(other, 'state')
+    if state and not HAS_ENDED[state] then add(other) end
   end
   return #ids > 0 and table.concat(ids, '\n') or nil
 end
@@ -61,9 +77,7 @@ end
 -- 1 if a job that a record names in `after` is running, else 0.
 local function is_blocked(after)
   for line in string.gmatch(after or '', '[^\n]+') do
-    local id = string.gsub(string.gsub(line, '%%0A', '\n'), '%%25', '%%')
-    -- By pcall: another program may keep another type under this key, and that must not stop the claim.
-    if redis.pcall('HMGET', RECORDS .. id, 'state')[1] == 'running' then return 1 end
+    if field_of(line, 'state') == 'running' then return 1 end
   end
   return 0
 end
