@@ -144,6 +144,7 @@ class WorkerView(Struct, frozen=True):
     is_alive: bool
     raw: bytes = b""  # the job it holds
     since_ms: int = 0  # when it claimed that job; 0 if it holds none or the job has no record
+    left_ms: int = 0  # until its heartbeat ends; 0 if that has ended, or from a broker that does not say
 
 
 class ScanInfo(Struct, frozen=True, omit_defaults=True):

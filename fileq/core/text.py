@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import json
 
+_BROKERS = {"redis": "Redis", "sqlite": "SQLite"}
+
+
+def broker_name(kind: str) -> str:
+    """The value of the setting `broker` as text writes it: Redis, SQLite."""
+    return _BROKERS.get(kind, kind)
+
 
 def printable(text: str) -> str:
     """The text in one line and without control characters; a file name may contain line breaks and escape sequences."""

@@ -27,6 +27,7 @@ from fileq.commands.admin.stats_text import render
 from fileq.config import config_from
 from fileq.core.job import rfc3339_ms
 from fileq.core.settlement import complete, release
+from fileq.core.text import broker_name
 from fileq.testing.conformance.builders import (
     an_entry,
     burial,
@@ -50,7 +51,7 @@ from tests.support.waiting import wait_until
 
 def test_an_empty_broker(shell: CommandLine) -> None:
     out = shell.run("admin", "stats")
-    assert out.startswith(f"fileq on {shell.broker.kind} {shell.broker.where}, ")
+    assert out.startswith(f"fileq on {broker_name(shell.broker.kind)} {shell.broker.where}, ")
     assert "No job is waiting." in out
     assert "no workers" in out
     stats = shell.json("stats")

@@ -71,7 +71,12 @@ class MemoryInspector:
             now_ms = store.begin()
             return [
                 WorkerView(
-                    slot, info, store.is_alive(slot, now_ms), b"".join(store.processing[slot]), self._since_ms(slot)
+                    slot,
+                    info,
+                    store.is_alive(slot, now_ms),
+                    b"".join(store.processing[slot]),
+                    self._since_ms(slot),
+                    max(0, store.alive_until_ms.get(slot, 0) - now_ms),
                 )
                 for slot, info in sorted(store.registry.items())
             ]

@@ -158,8 +158,8 @@ class RedisInspector:
 
 def _as_views(rows: Sequence[Sequence[Any]]) -> tuple[WorkerView, ...]:
     views = (
-        WorkerView(slot.decode(), _info_decoder.decode(info), bool(alive), raw, int(since))
-        for slot, info, alive, raw, since in rows
+        WorkerView(slot.decode(), _info_decoder.decode(info), left_ms != -2, raw, int(since), max(0, left_ms))
+        for slot, info, left_ms, raw, since in rows
     )
     return tuple(sorted(views, key=lambda view: view.slot))
 

@@ -107,6 +107,7 @@ class SqliteInspector:
                 slot_row.is_alive(self._store.database.boot, monotonic_ms),
                 slot_row.raw or b"",
                 since_ms.get(slot_row.slot, 0),
+                slot_row.left_ms(self._store.database.boot, monotonic_ms),
             )
             for slot_row in slots
         )

@@ -105,6 +105,10 @@ class SlotRow(msgspec.Struct):
     def is_alive(self, boot: str, monotonic_ms: int) -> bool:
         return self.boot == boot and self.alive_until_ms > monotonic_ms
 
+    def left_ms(self, boot: str, monotonic_ms: int) -> int:
+        """Until its heartbeat ends; 0 if that has ended."""
+        return self.alive_until_ms - monotonic_ms if self.is_alive(boot, monotonic_ms) else 0
+
     def next_token(self) -> int:
         self.token += 1
         return self.token

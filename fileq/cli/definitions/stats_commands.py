@@ -162,10 +162,14 @@ is unreachable, and says so.""",
         summary="show worker processes, their slots and running jobs",
         description="""\
 Lists every registered worker process: how many of its slots are busy, the worst state of its circuit breakers,
-whether it is alive, finishing (after a reload: it claims nothing more) or silent (no heartbeat), and how long it has
-been running; then each root of files that is missing; each route whose breaker is open, with the last error and the
-time of the next try; each limit of a route for which jobs wait; and each busy slot with its job and how long that has
-been running. The reaper of another worker removes a silent process and returns its jobs to their queues.""",
+whether it is alive, finishing (after a reload: it claims nothing more) or silent, when its last heartbeat was, and how
+long it has been running; then each root of files that is missing; each route whose breaker is open, with the last error
+and the time of the next try; each limit of a route for which jobs wait; and each busy slot with its job and how long
+that has been running.
+
+A worker renews its heartbeat after a third of worker.heartbeat_ttl. One that is overdue is silent, with the time since
+its last heartbeat: it was killed or is frozen, or cannot reach the broker. Its jobs stay its own until the heartbeat
+ends. Then the reaper of another worker removes it and returns its jobs to their queues.""",
         examples=(("fileq workers", "which job runs where, and for how long"),),
         arguments=add_json,
         run=_workers,

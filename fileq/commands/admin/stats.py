@@ -23,6 +23,8 @@ _ERROR = "error:"
 # Of which time the rate behind the ETA is.
 LAST_MINUTE = "last_minute"
 LAST_HOURS = "last_hours"
+# A heartbeat is renewed after a third of its time; a renewal under load may take a moment longer.
+_SILENT_SHARE = 0.4
 _SAMPLES = 16  # refreshes over which the current rate is computed
 
 
@@ -72,6 +74,9 @@ class WorkerProcess(Struct, frozen=True):
     busy: int
     jobs: tuple[SlotSummary, ...]
     is_finishing: bool = False
+    heartbeat_age_s: float | None = None
+    heartbeat_ttl_s: float | None = None
+    is_silent: bool = False
 
 
 class Throughput(Struct, frozen=True):
@@ -272,6 +277,8 @@ def processes(views: Iterable[WorkerView], now_ms: int) -> tuple[WorkerProcess, 
 
 def _process(views: list[WorkerView], now_ms: int, *, is_finishing: bool) -> WorkerProcess:
     info = views[0].info
+    is_alive = any(view.is_alive for view in views)
+    heartbeat_age_s = _heartbeat_age_s(views)
     jobs = [_slot(view, now_ms) for view in views if view.raw]
     return WorkerProcess(
         host=info.host,
@@ -284,12 +291,21 @@ def _process(views: list[WorkerView], now_ms: int, *, is_finishing: bool) -> Wor
         is_claiming=info.is_claiming and (info.breaker != "open" or bool(info.breakers)) and not is_finishing,
         lost_roots=info.lost_roots,
         limits=info.limits,
-        is_alive=any(view.is_alive for view in views),
+        is_alive=is_alive,
         slots=len(views),
         busy=len(jobs),
         jobs=tuple(sorted(jobs, key=lambda slot: (-(slot.running_s or 0), slot.slot))),
         is_finishing=is_finishing,
+        heartbeat_age_s=heartbeat_age_s,
+        heartbeat_ttl_s=info.lease_ms / 1000 if info.lease_ms else None,
+        is_silent=not is_alive or (heartbeat_age_s or 0) * 1000 > _SILENT_SHARE * info.lease_ms,
     )
+
+
+def _heartbeat_age_s(views: list[WorkerView]) -> float | None:
+    """None if it is unknown: the heartbeat has ended, or the worker or the broker does not say how long it lasts."""
+    left_ms, lease_ms = max(view.left_ms for view in views), views[0].info.lease_ms
+    return max(0, lease_ms - left_ms) / 1000 if left_ms and lease_ms else None
 
 
 def _breaker(breaker: OpenBreaker) -> BreakerSummary:

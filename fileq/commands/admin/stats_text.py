@@ -18,7 +18,7 @@ from fileq.commands.admin.job_ids import short_ids
 from fileq.commands.admin.producer_process import producer_lines
 from fileq.commands.admin.stats import LAST_MINUTE, BreakerSummary, SlotSummary, Stats, Throughput, WorkerProcess
 from fileq.core.error_kinds import DEATH_KINDS
-from fileq.core.text import printable
+from fileq.core.text import broker_name, printable
 
 _JOBS_SHOWN = 20  # running jobs; `fileq workers` lists all of them
 _ERRORS_SHOWN = 8
@@ -39,8 +39,9 @@ def render(stats: Stats, screen: Screen) -> list[str]:
 
 def _title(stats: Stats, screen: Screen) -> list[str]:
     at = stats.at[:19].replace("T", " ") + "Z"
-    where = cut(printable(stats.where), screen.width - len(stats.broker) - len(at) - 12, from_left=True)
-    return [f"{screen.paint('fileq', 'bold')} on {screen.paint(f'{stats.broker} {where}', 'bold')}, {at}"]
+    broker = broker_name(stats.broker)
+    where = cut(printable(stats.where), screen.width - len(broker) - len(at) - 12, from_left=True)
+    return [f"{screen.paint('fileq', 'bold')} on {screen.paint(f'{broker} {where}', 'bold')}, {at}"]
 
 
 def _places(stats: Stats, screen: Screen) -> list[str]:
@@ -74,7 +75,7 @@ def _alive(stats: Stats) -> Cell:
     if not slots:
         return Cell("no worker is running", "red" if stats.waiting or stats.processing else "")
     style = "red" if not stats.heartbeats else ""
-    return Cell(f"of {plural(slots, 'slot')}, {plural(stats.heartbeats, 'heartbeat')}", style)
+    return Cell(f"of {plural(slots, 'slot')}, {number(stats.heartbeats)} alive (with a heartbeat)", style)
 
 
 def _rates(stats: Stats, screen: Screen) -> list[str]:
@@ -144,21 +145,36 @@ def _workers(stats: Stats, screen: Screen, most_jobs: int) -> list[str]:
 
 def process_table(workers: tuple[WorkerProcess, ...], screen: Screen, at: str) -> list[str]:
     """A header and one line for each process."""
-    rows: list[tuple[str | Cell, ...]] = [("worker", "busy", "breaker", "state", "up", "version")]
+    rows: list[tuple[str | Cell, ...]] = [("worker", "busy", "breaker", "state", "heartbeat", "up", "version")]
     for process in workers:
-        is_ok = process.is_alive
-        alive = "finishing" if process.is_finishing else "alive"
         rows.append(
             (
                 Cell(f"{printable(process.host)} {process.pid}", "bold"),
                 f"{process.busy} of {process.slots}",
                 Cell(process.breaker, _BREAKERS.get(process.breaker, "")),
-                Cell(alive if is_ok else "silent", "" if is_ok else "red"),
+                _life(process),
+                _heartbeat(process),
                 age(seconds_between(process.started, at)),
                 printable(process.version),
             )
         )
     return table(rows, screen, flexible=0, from_left=False)
+
+
+def _life(process: WorkerProcess) -> Cell:
+    """A process that was killed counts as alive until its heartbeat ends; what is overdue says so before."""
+    if process.is_silent:
+        since = f" for {age(process.heartbeat_age_s)}" if process.heartbeat_age_s is not None else ""
+        return Cell(f"silent{since}", "yellow" if process.is_alive else "red")
+    return Cell("finishing" if process.is_finishing else "alive")
+
+
+def _heartbeat(process: WorkerProcess) -> str:
+    """When the last one was."""
+    if process.heartbeat_age_s is not None:
+        return f"{age(process.heartbeat_age_s)} ago"
+    is_known = not process.is_alive and process.heartbeat_ttl_s is not None
+    return f"over {age(process.heartbeat_ttl_s)} ago" if is_known else "-"
 
 
 def obstacle_lines(process: WorkerProcess, screen: Screen) -> list[str]:

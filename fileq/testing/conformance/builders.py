@@ -4,14 +4,14 @@ Nothing here depends on the kind of broker.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Enqueued, Entry, LedgerEntry, Record, WireEvent, WorkerInfo
+from fileq.brokers.types import Enqueued, Entry, LedgerEntry, Record, WireEvent, WorkerInfo, WorkerView
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
 from fileq.core.job import Job, Version, decode, encode, raw_id, rfc3339_ms
@@ -307,6 +307,11 @@ def snapshot(harness: Harness, *ids: str) -> Any:
         harness.broker.records(ids),
         [(view.slot, view.info, view.is_alive) for view in harness.broker.workers()],
     )
+
+
+def without_left_ms(views: Iterable[WorkerView]) -> list[WorkerView]:
+    """Without what changes from one moment to the next on the clock of a server."""
+    return [msgspec.structs.replace(view, left_ms=0) for view in views]
 
 
 # events

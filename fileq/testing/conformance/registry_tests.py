@@ -53,6 +53,19 @@ def test_slots_are_listed_in_order(harness: Harness) -> None:
     assert [view.slot for view in harness.broker.workers()] == ["w1", "w2", "w3"]
 
 
+def test_a_slot_is_listed_with_the_time_that_is_left_of_its_heartbeat(harness: Harness) -> None:
+    register(harness, "w1")
+    [view] = harness.broker.workers()
+    assert 20_000 < view.left_ms <= 30_000
+    if harness.is_exact:
+        harness.advance(12)
+        assert [view.left_ms for view in harness.broker.workers()] == [18_000]
+        harness.broker.renew([("w1", b"")])
+        assert [view.left_ms for view in harness.broker.workers()] == [30_000]
+    expire_leases(harness)
+    assert [(view.is_alive, view.left_ms) for view in harness.broker.workers()] == [(False, 0)]
+
+
 def test_a_working_slot_shows_its_job(harness: Harness) -> None:
     claim = running(harness, "a")
     [view] = harness.broker.workers()

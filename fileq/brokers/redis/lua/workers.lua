@@ -1,16 +1,16 @@
 #!lua flags=no-writes
--- List the registered slots: information, whether each has a heartbeat, which job it holds and since when.
+-- List the registered slots: information, how long the heartbeat of each still lasts, which job it holds and since when.
 --
 -- own ARGV   1 and 2 pattern of processing lists, split at its %s; 3 and 4 pattern of heartbeats, split the same way
--- returns    five values for each slot: its id, its information (JSON), 1 = it has a heartbeat, raw of its job
---            ('' = none), start time ('0' = unknown)
+-- returns    five values for each slot: its id, its information (JSON), ms until its heartbeat ends (-2 = it has none,
+--            -1 = never), raw of its job ('' = none), start time ('0' = unknown)
 local registry, answers = read('HGETALL', WORKERS), {}
 for i = 1, #registry, 2 do
   local slot = registry[i]
   local raw = table.concat(read('LRANGE', ARGV[own_args + 1] .. slot .. ARGV[own_args + 2], 0, -1))
   local id = raw ~= '' and read_id(raw)
   local since = id and read('HMGET', RECORDS .. id, 'started')[1]
-  local is_alive = read('EXISTS', ARGV[own_args + 3] .. slot .. ARGV[own_args + 4])
-  answers[#answers + 1] = { slot, registry[i + 1], is_alive, raw, since or '0' }
+  local left = read('PTTL', ARGV[own_args + 3] .. slot .. ARGV[own_args + 4])
+  answers[#answers + 1] = { slot, registry[i + 1], left, raw, since or '0' }
 end
 return answers
