@@ -11,6 +11,8 @@ from fileq.brokers import open_broker
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config
 from fileq.core.errors import BrokerUnavailable, ConfigError
+from fileq.core.text import broker_name
+from fileq.core.units import short_duration
 
 # Together with the start of the program this stays under two seconds.
 OPEN_TIMEOUT_S = 1.2
@@ -61,9 +63,8 @@ def _open_in_time(config: Config, *, create: bool) -> FullBroker:
     # In steps: where the machine is too busy to wake this thread in time, the opening thread is as late, so the limit
     # is counted in wake-ups and not in elapsed time.
     if not any(has_answered.wait(STEP_S) for _ in range(round(OPEN_TIMEOUT_S / STEP_S))):
-        raise BrokerUnavailable(
-            f"{config.broker_kind} at {config.broker_location} is unavailable: no answer within {OPEN_TIMEOUT_S:g} s"
-        )
+        server = f"{broker_name(config.broker_kind)} at {config.broker_location}"
+        raise BrokerUnavailable(f"{server} is unavailable: no answer within {short_duration(OPEN_TIMEOUT_S)}")
     thread.join()  # the broker has answered; from here its own timeouts apply
     if failed:
         raise failed[0]

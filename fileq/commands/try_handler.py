@@ -22,7 +22,7 @@ from fileq.core.claim import ClaimKey
 from fileq.core.errors import ConfigError
 from fileq.core.job import encode, file_job
 from fileq.core.outcome import Died, Done, Failed
-from fileq.core.units import format_duration
+from fileq.core.units import format_duration, short_duration
 from fileq.files.paths import Paths
 from fileq.handlers.file_check import check_file
 from fileq.handlers.routes import BoundRoute, Routes
@@ -59,7 +59,7 @@ def try_path(loaded: Loaded, path: str, app_dir: str, announce: Callable[[str], 
         started_s = time.perf_counter()
         executor.submit([task])
         outcome = _outcome(executor)
-        took = format_duration(max(0.001, round(time.perf_counter() - started_s, 3)))
+        took = short_duration(max(0.001, time.perf_counter() - started_s))
     if isinstance(outcome, Done):
         return Trial(took, outcome.result, outcome.warning)
     return Trial(took, failure=_failure(outcome, route, config))
@@ -125,10 +125,10 @@ def _failure(outcome: TaskOutcome, route: BoundRoute, config: Config) -> str:
         case Failed(after_s=None):
             return f"would be retried: {outcome.error}"
         case Failed(after_s=float(after_s)):
-            return f"would be retried after {format_duration(after_s)}: {outcome.error}"
+            return f"would be retried after {short_duration(after_s)}: {outcome.error}"
         case Died() if route.isolation == "thread":
-            return f"would end the whole worker (isolation: thread): the process of the handler {outcome.cause}"
+            return f"would end the whole worker (isolation: thread), it {outcome.error}"
         case Died():
             times = config.worker.max_recoveries
-            return f"would run again, at most {times} times: the process of the handler {outcome.cause}"
+            return f"would run again, at most {times} times, it {outcome.error}"
     return f"stopped: {type(outcome).__name__}"

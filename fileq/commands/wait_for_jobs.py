@@ -21,6 +21,7 @@ from fileq.commands.admin.obstacles import obstacles_of
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobCancelled, JobCompleted, JobDead
 from fileq.core.job import State
+from fileq.core.units import two_units
 
 FIRST_RECHECK_S = 2.0  # when it is said what the jobs wait for
 RECHECK_S = 10.0
@@ -114,7 +115,7 @@ class JobWaiting:
         return [job] if job is not None else []  # None: it has been put back into its queue since
 
     def _reconnect(self, error: BrokerUnavailable) -> None:
-        self._report(f"{error}; trying again every {RETRY_S:g} s")
+        self._report(f"{error}; trying again every {two_units(RETRY_S)}")
         self._subscription.close()
         while True:
             self._sleep(RETRY_S)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 
-from fileq.core.outcome import WORKER_DIED
+from fileq.core.outcome import CRASHED, WORKER_DIED
 
 CRASH, WORKER_DEATH = "Crash", "WorkerDied"
 DEATH_KINDS = frozenset({CRASH, WORKER_DEATH})  # counted as `recovered`, not as `failed`
-_CRASHES = (
+_CRASHES = rf"{CRASHED}|" + (  # what follows it here are the texts of records that older workers wrote
     r"exited with status |killed by signal |the fork server |closed its connection to the worker"
     r"|wrote something that is no outcome|never began"
 )

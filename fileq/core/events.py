@@ -130,7 +130,8 @@ class JobDead(AttemptEnded, frozen=True):
 
 
 class JobRecovered(AttemptEnded, frozen=True):
-    """The process that ran a job died; its worker, or a reaper (`lost_by`, `verb`), gave the job back."""
+    """The process that ran a job died; its worker, or a reaper (`lost_by`, `verb`), gave the job back. The error of a
+    crash begins with `crashed: `, that of a lost worker with `its worker died`."""
 
     name = "job.recovered"
     level = "warning"
@@ -309,8 +310,9 @@ def waited_ms(claim: Claim) -> int | None:
     job = claim.job
     if job is None or job.retries or job.recoveries or not claim.claimed_ms:
         return None
-    ready = parse_time(job.process_at or job.creation_time)
-    return None if ready is None else max(0, claim.claimed_ms - round(ready.timestamp() * 1000))
+    # A job may be enqueued for a time that is over: it was ready when it was enqueued.
+    times = [at.timestamp() for text in (job.creation_time, job.process_at or "") if (at := parse_time(text))]
+    return max(0, claim.claimed_ms - round(max(times) * 1000)) if times else None
 
 
 _Ids: TypeAlias = tuple[str, str | None, str | None, str, str]

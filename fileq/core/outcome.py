@@ -43,6 +43,7 @@ class Refused(Struct, frozen=True, tag=True):
 
 # How the cause begins if the whole worker died. A reaper finds that out long after it happened.
 WORKER_DIED = "its worker died (no heartbeat"
+CRASHED = "crashed: "  # how the error of every other death begins
 
 
 class Died(Struct, frozen=True, tag=True):
@@ -50,6 +51,15 @@ class Died(Struct, frozen=True, tag=True):
 
     cause: str
     output: str = ""
+
+    @property
+    def error(self) -> str:
+        """`crashed: the process of the handler exited with status 7`: which process it was, in plain words."""
+        if self.cause.startswith(WORKER_DIED):
+            return self.cause
+        if self.cause.startswith("the fork server "):
+            return f"{CRASHED}{self.cause}"
+        return f"{CRASHED}the process of the handler {'was ' * self.cause.startswith('killed by ')}{self.cause}"
 
 
 class Changed(Struct, frozen=True, tag=True):

@@ -196,7 +196,7 @@ def _after_refusal(claim: Claim, refused: Refused, now_ms: int) -> Settlement:
 def _after_death(
     claim: Claim, died: Died, policy: Policy, now_ms: int, duration_ms: int | None, spread_s: float, chance: Chance
 ) -> Settlement:
-    error = _as_text(died.cause)
+    error = _as_text(died.error)
     if claim.job is None:
         return settlement.bury(claim, claim.raw, error=claim.defect or error, died=True)
     recoveries, kind = min(claim.job.recoveries + 1, COUNT_MAX), kind_of_death(died.cause)

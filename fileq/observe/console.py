@@ -3,7 +3,8 @@
 Lines of the frequent events fit the terminal, or 100 columns where the width is unknown. JSON lines have every field
 complete. Here the file or type has no name before it, `duration_ms=1234` is `duration=1.2s` as in `fileq show`, ids are
 shortened, and fields that explain little at a terminal are left out. In a line that is too long, details go first, then
-the first directories of the path. The name of a file and an error are never shortened.
+the first directories of the path. The name of a file, an error and what a handler printed are never shortened; for
+the last one the other fields make room, if that is enough.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ConsoleLine:
         time = f"{str(fields['timestamp'])[11:19]}Z"
         shown = {name: _text(name, fields[name]) for name in _order(fields)}
         head_width = len(f"{time} {level:<7} {event:<13}")
-        _fit(shown, fields, _columns() - head_width)
+        shown = _fit(shown, fields, _columns() - head_width)
         line = (
             f"{self._in(_DIM, time)} {self._in(_LEVEL_COLOURS.get(level, ''), f'{level:<7}')} "
             f"{self._in(_BOLD, f'{event:<13}')}"
@@ -113,17 +114,32 @@ def _columns() -> int:
         return COLUMNS
 
 
-def _fit(shown: dict[str, str], fields: Mapping[str, Any], width: int) -> None:
-    """Makes a line that names a path fit this width: leaves out details, then directories at the path's beginning."""
-    name = next((name for name in _PATHS if name in shown), None)
+def _fit(shown: dict[str, str], fields: Mapping[str, Any], width: int) -> dict[str, str]:
+    """The fields of a line for this width. A line that names a path has fewer details, then fewer directories at the
+    path's beginning. What a handler printed is fitted in with the rest, unless it alone is too long."""
+    if "text" in shown:
+        room = width - len(_label("text")) - len(shown["text"]) - 1
+        for more in ((), ("logger",), ("logger", "job_id")):
+            fitted = _shortened(shown, fields, room, (*_DETAILS, *more))
+            if _excess(fitted, room) <= 0:
+                return fitted
+    return _shortened(shown, fields, width, _DETAILS)
+
+
+def _shortened(
+    shown: Mapping[str, str], fields: Mapping[str, Any], width: int, details: tuple[str, ...]
+) -> dict[str, str]:
+    left = dict(shown)
+    name = next((name for name in _PATHS if name in left), None)
     if name is None:
-        return
-    for detail in _DETAILS:
-        if _excess(shown, width) > 0:
-            shown.pop(detail, None)
-    if (excess := _excess(shown, width)) > 0:
+        return left
+    for detail in details:
+        if _excess(left, width) > 0:
+            left.pop(detail, None)
+    if (excess := _excess(left, width)) > 0:
         path = str(fields[name])
-        shown[name] = _text(name, _end_of_path(path, len(path) - excess))
+        left[name] = _text(name, _end_of_path(path, len(path) - excess))
+    return left
 
 
 def _excess(shown: Mapping[str, str], width: int) -> int:

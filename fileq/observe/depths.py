@@ -16,6 +16,7 @@ from msgspec import Struct
 from fileq.brokers.protocol import Inspector
 from fileq.core.errors import BrokerUnavailable, Undecodable
 from fileq.core.job import decode, parse_time
+from fileq.core.units import two_units
 
 OTHER_PLACES = ("scheduled", "dead_letter", "processing")
 UNKNOWN = math.nan
@@ -54,7 +55,7 @@ class DepthGauge:
         read = self._current()
         silent_s = self._monotonic() - read.started_s
         if not read.is_over.is_set() and silent_s >= SILENT_S:
-            return f"the broker has not answered for {silent_s:.0f} s"
+            return f"the broker has not answered for {two_units(silent_s)}"
         return read.problem
 
     def _current(self) -> _Read:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from fileq.core import events, file_events, process_events
-from fileq.core.events import AttemptEnded, Event, JobClaimed, JobDeferred, JobProduced
+from fileq.core.events import Event
 from fileq.observe.logs import line_fields
 from fileq.observe.metrics import METRICS
 
@@ -30,12 +29,9 @@ def log_table() -> str:
     return "\n".join((EVENTS_HEADER, "|---|---|---|---|", *map(_row, event_types()))) + "\n"
 
 
-def published_names() -> Iterator[str]:
-    """The names of the events that brokers publish."""
-    yield JobProduced.published_as
-    yield JobClaimed.published_as
-    yield JobDeferred.published_as
-    yield from (kind.published_as for kind in AttemptEnded.__subclasses__() if kind.published_as)
+def published_names() -> dict[str, str]:
+    """The events that brokers publish → the same transitions in the log."""
+    return {name: kind.name for kind in event_types() if (name := getattr(kind, "published_as", ""))}
 
 
 def _row(kind: type[Event]) -> str:

@@ -22,6 +22,7 @@ from fileq.core.events import AttemptEnded, Emit, Event, JobClaimed, JobComplete
 from fileq.core.job import decode_or_none
 from fileq.core.process_events import RoleStopping
 from fileq.core.text import printable
+from fileq.core.units import short_duration
 from fileq.handlers.routes import Routes
 from fileq.producer.producer import Producer, check_scan_dir
 from fileq.runtime.fatal_error import FatalError
@@ -237,7 +238,7 @@ class _Run:
         yield (
             f"{'interrupted: ' if self.is_interrupted else ''}completed {counts[JobCompleted]},"
             f" retried {counts[JobFailed]}, dead {counts[JobDead]}"
-            f" in {time.monotonic() - self._started_s:.1f} s"
+            f" in {short_duration(time.monotonic() - self._started_s)}"
         )
         yield from self.left.lines
         if self.is_interrupted:

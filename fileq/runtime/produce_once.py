@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from fileq.core.file_events import SkipReason
+from fileq.core.units import short_duration
 from fileq.producer.producer import Producer
 from fileq.producer.rate_limit import RATE_LIMIT
 from fileq.runtime.terminal import live_line
@@ -34,7 +35,7 @@ class ProducerSummary(Struct, frozen=True):
         parts += [f"skipped {count} ({reason})" for reason, count in sorted(self.skipped.items())]
         if self.unstable:
             parts.append(f"still being written {self.unstable}")
-        return f"{', '.join(parts)} in {self.seconds:.1f} s"
+        return f"{', '.join(parts)} in {short_duration(self.seconds)}"
 
 
 def produce_once(

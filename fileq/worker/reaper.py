@@ -27,6 +27,7 @@ from fileq.core.events import Emit, ignore, reaped
 from fileq.core.outcome import WORKER_DIED, Died
 from fileq.core.retry import Policy, decide
 from fileq.core.settlement import Settlement, SettleResult, Verb
+from fileq.core.units import two_units
 from fileq.worker.policies import worker_policy
 from fileq.worker.post_actions import rules_of, with_order
 
@@ -93,7 +94,7 @@ class Reaper:
                 self._reap(suspect, now_s - silent[suspect.slot] + self._ttl_s)
 
     def _reap(self, suspect: Suspect, silent_s: float) -> None:
-        moved = reap(self._broker, suspect, self._policy, self._rules, f" for {silent_s:.0f} s or more")
+        moved = reap(self._broker, suspect, self._policy, self._rules, f" for {two_units(silent_s)} or more")
         self._silent_since_s.pop(suspect.slot, None)
         for settlement in moved:
             self._emit(reaped(settlement))

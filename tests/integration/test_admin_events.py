@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import uuid
 from typing import Any
 
 from fileq.core.job import State
@@ -31,7 +32,7 @@ def test_events_of_other_processes_are_followed_until_ctrl_c(each_setup: WorkerS
     path.write_bytes(b"x")
     with following(setup, "--json") as program, following(setup) as readable:
         setup.worker(count=1, handlers='[{match: "**/*", use: "worker_handlers:note"}]')
-        id = setup.enqueue_file(path)
+        id = setup.enqueue_file(path, str(uuid.uuid4()))
         setup.enqueue("fails_twice", "job-2")
         setup.wait_for(State.COMPLETED, [id, "job-2"])
         wait_until(lambda: sum(event["event"] == "job:completed" for event in published(program)) == 2, 20)
@@ -46,8 +47,9 @@ def test_events_of_other_processes_are_followed_until_ctrl_c(each_setup: WorkerS
     record = setup.broker.records([id])[0]
     assert record is not None
     assert [event["at"] for event in of_file] == [record.created_ms, record.started_ms, record.ended_ms]
-    [line] = [line for line in readable.text().splitlines() if "job:completed" in line and id in line]
-    assert f" job:completed {path} queue=low " in line
+    [line] = [line for line in readable.text().splitlines() if f" job:completed {path} queue=low " in line]
+    assert f" id={id[:8]}" in line
+    assert id not in readable.text(), "people get ids as short as in the other commands"
 
 
 def test_a_job_that_a_limit_holds_back_is_not_shown_as_started(each_setup: WorkerSetup) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -170,24 +171,24 @@ def test_a_deferred_job_is_shown_with_its_reason(shell: CommandLine) -> None:
     assert "the root /data is missing" in shell.run("show", "a")
 
 
-def test_text_calls_a_deferred_job_deferred_and_a_filter_finds_it(shell: CommandLine) -> None:
+def test_text_says_that_a_retrying_job_is_deferred_and_a_filter_finds_it(shell: CommandLine) -> None:
     settle(shell, failed(running(shell, "r"), delay_ms=60_000))
     limit = "the limit of pdf is reached (max_running: 1)"
     settle(shell, deferred(running(shell, "d1"), reason=limit, delay_ms=60_000))
     assert ids_of(shell.json("list", "--state", "deferred")) == ["d1"]
     assert sorted(ids_of(shell.json("list", "--state", "retrying"))) == ["d1", "r"]
     lines = shell.run("list", "--state", "deferred").splitlines()
-    assert lines[1].split()[:2] == ["d1", "deferred"]
+    assert lines[1].split()[:3] == ["d1", "retrying", "(deferred)"]
     assert lines[2:] == [f"deferred: {limit}"]
     settle(shell, deferred(running(shell, "d2"), reason="the root /data is missing", delay_ms=90_000))
     lines = shell.run("list").splitlines()
-    assert sorted(line.split()[:3] for line in lines[1:4]) == [
-        ["d1", "deferred", "1"],
-        ["d2", "deferred", "2"],
-        ["r", "retrying", "in"],
+    assert sorted(re.split("  +", line)[:2] for line in lines[1:4]) == [
+        ["d1", "retrying (deferred 1)"],
+        ["d2", "retrying (deferred 2)"],
+        ["r", "retrying"],
     ]
     assert lines[4:] == [f"deferred 1: {limit}", "deferred 2: the root /data is missing"]
-    assert "state     deferred\n" in shell.run("show", "d1")
+    assert "state     retrying (deferred)\n" in shell.run("show", "d1")
     assert "'deferred'; the dead-letter queue holds dead jobs only" in shell.fail(
         "dlq", "list", "--state", "deferred", code=2
     )
@@ -281,7 +282,7 @@ def test_a_waiting_job_leaves_its_queue_and_a_running_one_is_requested_to_stop(s
     ]
     assert (places_of(shell, "wait"), places_of(shell, "stay")) == (["cancelled"], ["low"])
     assert record_of(shell, "run").is_cancel_requested
-    assert "is running; its worker sets context.cancelled within 10 s" in shell.run("cancel", "run")
+    assert "is running; its worker sets context.cancelled within 10s" in shell.run("cancel", "run")
     assert shell.broker.census().drift == 0
 
 

@@ -140,7 +140,7 @@ def test_the_program_exits_although_a_thread_still_waits_for_the_answer(tmp_path
     with silent() as address:
         ended = run("enqueue", "--type", "t", cwd=tmp_path, settings={"redis.addr": address})
     assert (ended.returncode, ended.stdout) == (4, "")
-    assert ended.stderr == f"fileq: redis at {address} is unavailable: no answer within 1.2 s\n"
+    assert ended.stderr == f"fileq: Redis at {address} is unavailable: no answer within 1.2s\n"
 
 
 def test_a_slow_server_is_not_unreachable(valkey: Server, capsys: pytest.CaptureFixture[str]) -> None:

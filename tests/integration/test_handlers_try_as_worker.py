@@ -90,15 +90,15 @@ def test_a_handler_that_takes_too_much_memory_is_ended(app: Path) -> None:
     assert "more than worker.max_memory, 100MB" in ended.stderr.splitlines()[-1]
 
 
+CRASHED = "it crashed: the process of the handler"
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("inbox/a.exit", "would run again, at most 3 times: the process of the handler exited with status 3"),
-        ("inbox/a.segv", "would run again, at most 3 times: the process of the handler killed by signal SIGSEGV"),
-        (
-            "inbox/a.exit-thread",
-            "would end the whole worker (isolation: thread): the process of the handler exited with status 3",
-        ),
+        ("inbox/a.exit", f"would run again, at most 3 times, {CRASHED} exited with status 3"),
+        ("inbox/a.segv", f"would run again, at most 3 times, {CRASHED} was killed by signal SIGSEGV"),
+        ("inbox/a.exit-thread", f"would end the whole worker (isolation: thread), {CRASHED} exited with status 3"),
     ],
 )
 def test_a_crash_is_reported(name: str, text: str, app: Path) -> None:

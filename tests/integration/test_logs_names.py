@@ -41,20 +41,23 @@ def test_the_line_of_the_start_names_directory_broker_and_handlers(each_setup: W
 
 def test_on_a_console_the_frequent_lines_fit_100_columns(sqlite_setup: WorkerSetup) -> None:
     setup = sqlite_setup
+    (setup.directory / "talker.py").write_text("def talk(job, context): print('read 7 pages of it')\n")
     directory = setup.inbox / "a customer with a long name" / "2026"
     directory.mkdir(parents=True)
     (directory / "invoice-number-000000012.pdf").write_bytes(b"x")
     settings = {"observability__log_format": "console", "observability__log_level": "debug"}
-    program = setup.worker(role="all", count=1, wait=False, handlers=ROUTES, **settings)
+    handlers = '[{match: "**/*", use: "talker:talk"}]'
+    program = setup.worker(role="all", count=1, wait=False, handlers=handlers, **settings)
     wait_until(lambda: "job.completed" in program.text(), 30)
     wait_until(lambda: "role.started" in program.text(), 30)
     program.process.terminate()
     program.process.wait(30)
     lines = program.text().splitlines()
-    for event in ("broker.opened", "role.started", "job.produced", "job.claimed", "job.completed", "role.stopped"):
+    of_job = ("job.produced", "job.claimed", "handler.printed", "job.completed")
+    for event in ("broker.opened", "role.started", *of_job, "role.stopped"):
         [line] = [line for line in lines if f" {event} " in f"{line} "]
         assert len(line) <= 100, line
-        if event.startswith("job."):
+        if event in of_job:
             assert "number-000000012.pdf" in line
 
 

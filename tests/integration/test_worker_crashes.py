@@ -40,7 +40,21 @@ def test_a_frozen_fork_server_is_replaced_and_the_job_of_its_child_runs_again(se
     setup.wait_logged("start", 2, timeout_s=60)
     setup.open_gate()
     setup.wait_for(State.COMPLETED, jobs)
-    assert setup.record("hit").attempts[0].error == "the fork server did not answer for 10s"
+    assert setup.record("hit").attempts[0].error == "crashed: the fork server did not answer for 10s"
+
+
+def test_a_crash_is_called_a_crash_by_the_log_and_by_show(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    worker = setup.worker(count=1, max_recoveries=1)
+    setup.enqueue("exits", "culprit")
+    setup.wait_for(State.DEAD, ["culprit"])
+    crashed = "crashed: the process of the handler exited with status 7"
+    assert worker.wait_for("job.recovered")["error"] == worker.wait_for("job.dead")["error"] == crashed
+    shown = program.run("show", "culprit", cwd=setup.directory, settings=setup.all_settings()).stdout
+    lines = shown.splitlines()
+    assert "deaths   2, more than worker.max_recoveries allows" in lines
+    assert lines[lines.index(f"  {crashed}") + 1].startswith("  (by os._exit() or a native library; ")
+    assert "recoveries" not in shown.replace("max_recoveries", "")
 
 
 def test_a_job_that_always_kills_its_child_is_dead_after_max_recoveries(setup: WorkerSetup) -> None:

@@ -95,9 +95,9 @@ def test_a_silent_broker_is_a_problem_after_a_moment_and_until_it_answers(broker
     gauge = DepthGauge(broker, QUEUES, monotonic=hands.monotonic)
     assert gauge.problem() == ""
     hands.advance(SILENT_S)
-    assert gauge.problem() == "the broker has not answered for 1 s"
+    assert gauge.problem() == "the broker has not answered for 1s"
     hands.advance(5)
-    assert gauge.problem() == "the broker has not answered for 6 s"
+    assert gauge.problem() == "the broker has not answered for 6s"
     broker.may_answer.set()
     wait_until(lambda: gauge.problem() == "")
 

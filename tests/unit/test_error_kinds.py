@@ -7,7 +7,7 @@ import pytest
 from fileq.core.error_kinds import kind_of, kind_of_death
 from fileq.core.errors import Permanent, Undecodable
 from fileq.core.job import Job, decode
-from fileq.core.outcome import WORKER_DIED
+from fileq.core.outcome import WORKER_DIED, Died
 from fileq.handlers.file_check import check_file
 from fileq.handlers.outcomes import CommandFailed, TimedOut, failed
 from fileq.handlers.routes import Routes
@@ -95,4 +95,5 @@ CHILD_DEATHS = (
 
 @pytest.mark.parametrize("cause", CHILD_DEATHS)
 def test_the_kind_of_a_crash(cause):
-    assert kind_of(cause) == kind_of_death(cause) == "Crash"
+    assert kind_of(cause) == kind_of(Died(cause).error) == kind_of_death(cause) == "Crash"
+    assert Died(cause).error.startswith("crashed: the ")

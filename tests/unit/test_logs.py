@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
-from fileq.core.events import Emit, Event, JobClaimed, produced
+from fileq.core.events import Emit, Event, HandlerPrinted, JobClaimed, produced
 from fileq.core.job import file_job, typed_job
 from fileq.core.process_events import LoopFailed, RoleStarted
 from fileq.observe.logs import set_up_logs
@@ -186,3 +186,24 @@ def test_a_console_line_names_the_file_first_and_shortens_long_values(set_up: Se
     file_line, start_line = written.getvalue().splitlines()
     assert re.fullmatch(r"\d\d:\d\d:\d\dZ info    job\.produced  …/2026/scan-12\.pdf id=1a2b3c4d", file_line)
     assert start_line.endswith(" role.started  /data broker=sqlite handlers=app:first,app:second,+1")
+
+
+@pytest.mark.parametrize("length", range(10, 46, 7))
+def test_what_a_handler_printed_fits_the_line_as_long_as_something_else_can_be_left_out(
+    set_up: SetUp, length: int
+) -> None:
+    emit, written = set_up(form="console")
+    path = f"/data/{'d' * 30}/2026/scan-12.pdf"
+    text = "page " + "7" * (length - 5)
+    emit(HandlerPrinted("1a2b3c4d-0000-4000-8000-000000000000", path, None, "", "", "slot-1", text, logger="pdf"))
+    [line] = written.getvalue().splitlines()
+    assert len(line) <= 100, line
+    assert line.endswith(f'text="{text}"')
+    assert "scan-12.pdf" in line
+
+
+def test_a_long_line_of_a_handler_is_complete_and_keeps_its_id(set_up: SetUp) -> None:
+    emit, written = set_up(form="console")
+    emit(HandlerPrinted("1a2b3c4d-0000-4000-8000-000000000000", "/in/a", None, "", "", "slot-1", "x" * 200))
+    [line] = written.getvalue().splitlines()
+    assert line.endswith(f" /in/a id=1a2b3c4d text={'x' * 200}")

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fileq.core.claim import Claim
 from fileq.core.events import (
     Event,
     JobCancelled,
@@ -17,9 +18,10 @@ from fileq.core.events import (
     JobProduced,
     JobRecovered,
     JobReleased,
+    claimed,
 )
 from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
-from fileq.core.job import typed_job
+from fileq.core.job import encode, typed_job
 from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, RoleStopped
 from fileq.observe.depths import Depths
 from fileq.observe.metrics import Metrics
@@ -91,6 +93,17 @@ def test_types_are_those_of_the_contract() -> None:
 
 JOB = typed_job("t", None, priority="low", now=datetime.now(UTC), id="x")
 ATTEMPT = {"job_processing_duration_seconds_count": 1}
+
+
+@pytest.mark.parametrize(
+    ("process_at", "waited_ms"),
+    [("", 5_000), ("2026-01-02T03:04:07Z", 3_000), ("2026-01-02T02:04:05Z", 5_000), ("2025-01-01T00:00:00Z", 5_000)],
+)
+def test_a_job_waits_from_its_time_or_from_its_enqueueing_whichever_is_later(process_at: str, waited_ms: int) -> None:
+    enqueued = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    job = typed_job("t", None, priority="low", now=enqueued, id="x").but(process_at=process_at or None)
+    claim = Claim("w", 1, "low", encode(job), job, "x", claimed_ms=round(enqueued.timestamp() * 1000) + 5_000)
+    assert claimed(claim).waited_ms == waited_ms
 
 
 @pytest.mark.parametrize(

@@ -58,4 +58,4 @@ def test_the_summary_counts_skipped_files_by_reason(scenario):
     os.mkfifo(scenario.root / "pipe")
     scenario.clock.advance(UNCLOSED + 1)
     summary = produce_once(scenario.start(is_once=True), monotonic=scenario.clock.monotonic)
-    assert str(summary) == ("found 1, enqueued 1, already known 0, skipped 2 (excluded), skipped 1 (special) in 0.0 s")
+    assert str(summary) == ("found 1, enqueued 1, already known 0, skipped 2 (excluded), skipped 1 (special) in 0ms")

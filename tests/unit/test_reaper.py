@@ -92,7 +92,7 @@ def test_a_silent_slot_is_reaped_at_the_second_check_one_renewal_later(setup: Re
     assert (decode(record.raw).recoveries, decode(record.raw).retries) == (1, 0)
     assert setup.broker.workers() == [], "the dead slot is no longer registered"
     assert setup.events.fields("job.recovered")["lost_by"] == "slot"
-    assert record.attempts[0].error == "its worker died (no heartbeat for 40 s or more)"
+    assert record.attempts[0].error == "its worker died (no heartbeat for 40s or more)"
 
 
 def test_a_job_that_a_reaper_buries_is_reported_as_dead(setup: ReaperSetup) -> None:

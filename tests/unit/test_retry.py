@@ -112,7 +112,12 @@ def test_after_later_deaths_a_job_waits_for_its_backoff() -> None:
 def test_past_max_recoveries_a_job_is_dead_with_the_cause_of_its_last_death() -> None:
     settled = decide(claim_of(recoveries=3, retries=1), Died("killed by SIGSEGV"), POLICY, now_ms=NOW_MS)
     job = decode(settled.next_raw)
-    assert (settled.verb, job.error, job.recoveries, job.retries) == (Verb.BURY, "killed by SIGSEGV", 4, 1)
+    assert (settled.verb, job.error, job.recoveries, job.retries) == (
+        Verb.BURY,
+        "crashed: the process of the handler was killed by SIGSEGV",
+        4,
+        1,
+    )
 
 
 def test_a_release_changes_nothing_about_the_job() -> None:
@@ -155,13 +160,13 @@ def test_the_first_error_of_a_job_that_was_put_back_is_kept_when_its_file_vanish
 @pytest.mark.parametrize("later", [Failed("other", "E"), Died("other")])
 @pytest.mark.parametrize("first", [Failed("no", "E"), Died("no")])
 def test_the_first_error_of_a_retried_job_is_kept_when_its_file_vanished(
-    first: FinalOutcome, later: FinalOutcome
+    first: Failed | Died, later: Failed | Died
 ) -> None:
     claim = claim_of()
     for outcome in (first, later):
         job = decode(decide(claim, outcome, POLICY, now_ms=NOW_MS).next_raw)
         claim = Claim("w", 1, "low", encode(job), job, job.id)
-    error = "no; retried, but file vanished"
+    error = f"{first.error}; retried, but file vanished"
     assert decode(decide(claim, VANISHED, POLICY, now_ms=NOW_MS).next_raw).error == error
     again = decide(claim_of(first_error=error), VANISHED, POLICY, now_ms=NOW_MS)
     assert decode(again.next_raw).error == error

@@ -14,6 +14,7 @@ from fileq.brokers.redis.store import RedisStore
 from fileq.core.errors import BrokerError, BrokerUnavailable
 from fileq.core.finding import Finding, sound, unknown, wrong
 from fileq.core.settlement import Verb
+from fileq.core.units import short_duration
 
 OLDEST = {"redis": (7, 0), "valkey": (7, 2)}
 MOST_SKEW_S = 2.0
@@ -126,10 +127,10 @@ def _clock(store: RedisStore) -> Finding:
         direction = "behind" if server_s < before_s else "ahead of"
         return wrong(
             "clock",
-            f"the server is {skew_s:.1f} s {direction} this machine",
+            f"the server is {short_duration(skew_s)} {direction} this machine",
             "synchronise both clocks (NTP): delayed jobs start by the server's, times are shown by this one's",
         )
-    return sound("clock", f"within {MOST_SKEW_S:g} s of the server's")
+    return sound("clock", f"within {short_duration(MOST_SKEW_S)} of the server's")
 
 
 def examine_permissions(store: RedisStore) -> Finding:

@@ -29,6 +29,7 @@ from fileq.brokers.sqlite.faults import translated
 from fileq.brokers.sqlite.file_access import protect_database
 from fileq.brokers.sqlite.locks import SubscriberLock, WriteLock
 from fileq.core.errors import BrokerError, BrokerRemoved, BrokerUnavailable, ConfigError
+from fileq.core.units import two_units
 from fileq.files.mounts import filesystem_type, is_network
 
 LOCK_TIMEOUT_S = 5.0
@@ -110,7 +111,7 @@ class Database:
     def _exclusive(self) -> Iterator[None]:
         if not self._write_lock.acquire(LOCK_TIMEOUT_S):
             raise BrokerUnavailable(
-                f"database {self.path}: another process has been writing for {LOCK_TIMEOUT_S:.0f} s; "
+                f"database {self.path}: another process has been writing for {two_units(LOCK_TIMEOUT_S)}; "
                 "fileq will try again"
             )
         try:

@@ -26,9 +26,10 @@ def _reset(invocation: Invocation) -> int:
         invocation.print_json(result)
         return 0
     from fileq.core.text import printable
+    from fileq.core.units import two_units
 
     what = f"the breakers of {printable(result.route)}" if result.route else "all breakers"
-    print(f"workers reset {what} within {result.within_s:.0f} s")
+    print(f"workers reset {what} within {two_units(result.within_s)}")
     if not result.open:
         print("no worker reports one of them as open; 'fileq workers' lists those that are")
         if result.route and not result.is_configured:

@@ -32,8 +32,9 @@ COMMANDS = (
         summary="follow what happens to jobs, until Ctrl-C",
         description="""\
 Prints each transition of a job (created, started, completed, failed, dead, recovered, cancelled, deferred) as one line
-when it happens, in all processes that use the broker: time in UTC, event, file or type, queue, duration, id and error.
-With --json each line is the JSON object that the broker publishes; see docs/events.md.
+when it happens, in all processes that use the broker: time in UTC, event, file or type, queue, duration, the first
+characters of the id, and the error. With --json each line is the JSON object that the broker publishes, with the whole
+id; docs/events.md has the names that the same transitions have in the log.
 
 A job that a limit or another obstacle holds back is claimed again from time to time: each time job:deferred with the
 reason is printed. Brokers publish job:started when a job is claimed, so --json has a job:started before each

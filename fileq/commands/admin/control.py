@@ -16,6 +16,7 @@ from fileq.commands.admin.stats import WorkerProcess, processes
 from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.core.job import State, decode_or_none
+from fileq.core.units import two_units
 from fileq.worker.executors.stop_request import CANCEL_GRACE_S
 
 WOULD_CANCEL = "would_cancel"
@@ -129,8 +130,8 @@ def describe(result: JobCancellation, within_s: float) -> str:
             return "cancelled"
         case CancelResult.REQUESTED:
             return (
-                f"is running; its worker sets context.cancelled within {within_s:.0f} s, "
-                f"and stops it by force {CANCEL_GRACE_S:.0f} s later if it still runs"
+                f"is running; its worker sets context.cancelled within {two_units(within_s)}, "
+                f"and stops it by force {two_units(CANCEL_GRACE_S)} later if it still runs"
             )
         case CancelResult.ENDED:
             if result.state in ("pending", "scheduled", "retrying"):

@@ -16,10 +16,11 @@ from msgspec import Struct
 from fileq.brokers.notifications import Subscription
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import WireEvent
+from fileq.commands.admin.job_ids import short_ids
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobClaimed, JobDeferred
-from fileq.core.text import printable
-from fileq.core.units import short_duration
+from fileq.core.text import broker_name, printable
+from fileq.core.units import short_duration, two_units
 
 GET_TIMEOUT_S = 1.0
 RETRY_S = 1.0
@@ -95,13 +96,13 @@ def follow(
     A broker that is unreachable at the start is an error. Events published during an outage are not shown."""
     subscription = broker.subscribe()
     try:
-        report(f"following the events of {broker.kind} at {broker.where}; Ctrl-C ends")
+        report(f"following the events of {broker_name(broker.kind)} at {broker.where}; Ctrl-C ends")
         while True:
             try:
                 event = subscription.get(events.wait_s())
             except BrokerUnavailable as error:
                 events.show_all()
-                report(f"{error}; trying again every {RETRY_S:g} s")
+                report(f"{error}; trying again every {two_units(RETRY_S)}")
                 subscription.close()
                 subscription = _subscribe_again(broker, sleep)
                 report("connected again; events published in between are missing")
@@ -132,7 +133,7 @@ def event_line(event: bytes) -> str:
         "queue": e.priority,
         "duration": short_duration(e.duration_ms / 1000) if e.duration_ms else "",
         "failures": str(e.retry_count) if e.retry_count else "",
-        "id": e.job_id,
+        "id": short_ids([e.job_id])[e.job_id],
         "error": e.error,
     }
     shown = " ".join(f"{name}={value}" for name, value in fields.items() if value)

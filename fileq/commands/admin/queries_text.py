@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from fileq.commands.admin.control import Cancellation, JobCancellation, describe
+from fileq.commands.admin.crash_text import crash_hint, deaths_text
 from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, number, plural, table
 from fileq.commands.admin.job_ids import short_ids
 from fileq.commands.admin.job_summary import AttemptSummary, JobHistory, JobSummary
@@ -20,7 +21,7 @@ from fileq.core.units import short_duration
 _OUTCOME_STYLES = {"failed": "red", "died": "red", "completed": "green", "dead": "red", "retrying": "yellow"}
 _CANCELLED_SHOWN = 20  # jobs that the text of `cancel --all` names
 _HASH_SHOWN = 12  # hex digits
-STATE_STYLES = {"dead": "red", "retrying": "yellow", "deferred": "yellow", "running": "green"}
+STATE_STYLES = {"dead": "red", "retrying": "yellow", "running": "green"}
 
 
 def ago(text: str | None, at_ms: int) -> str:
@@ -39,17 +40,16 @@ def job_table(jobs: Sequence[JobSummary], screen: Screen, at_ms: int, *, with_st
     # A number says which of several reasons it is: a column with the reason would leave no room for the file.
     labels = {reason: f"deferred {i}" if len(reasons) > 1 else "deferred" for i, reason in enumerate(reasons, 1)}
     for job in jobs:
-        label = labels.get(job.deferred, job.state)
-        state = [Cell(label, STATE_STYLES.get(shown_state(job), ""))] if with_state else []
+        state = [_state_cell(job, labels.get(job.deferred, ""))] if with_state else []
         name = name_of(job.filepath, job.type, "") if job.is_job else f"{plural(job.filesize, 'byte')}, not a job"
         rows.append([printable(short[job.id]), *state, _age_or_due(job, at_ms), name])
     notes = [f"{labels[reason]}: {printable(reason)}" for reason in reasons if with_state]
     return [*table(rows, screen, right=(2,) if with_state else (1,)), *notes]
 
 
-def shown_state(job: JobSummary) -> str:
-    """The word for the state in text output: a retrying job that has not failed is `deferred`."""
-    return "deferred" if job.deferred else job.state
+def _state_cell(job: JobSummary, label: str = "deferred") -> Cell:
+    """The state. A retrying job that waits without having failed is `retrying (deferred)`."""
+    return Cell(f"{job.state} ({label})" if job.deferred else job.state, STATE_STYLES.get(job.state, ""))
 
 
 def _age_or_due(job: JobSummary, at_ms: int) -> str:
@@ -84,7 +84,7 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
         ("version", printable(history.signature or "")),
         ("queue", printable(job.queue)),
         ("failed attempts", _failures(history)),
-        ("recoveries", str(job.recoveries) if job.recoveries else ""),
+        ("deaths", deaths_text(history)),
         ("created", _when(job.created, at_ms)),
         ("deferred", plural(job.deferred_count, "time") if job.deferred_count else ""),
         ("started", _when(job.started, at_ms) if job.state == "running" else ""),
@@ -98,6 +98,7 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
     lines = table(rows, screen._replace(width=ENDLESS), has_header=False)
     if job.error and job.state != "completed":
         lines += [screen.paint("error", "dim"), *(f"  {screen.paint(line, 'red')}" for line in error_lines(job.error))]
+        lines += [f"  {line}" for line in crash_hint(job.error)]
     return [*lines, *_attempts(history, screen)]
 
 
@@ -120,10 +121,6 @@ def _failures(history: JobHistory) -> str:
     count = history.job.retries
     is_put_back = sum(attempt.outcome == "failed" for attempt in history.attempts) > count
     return f"{count}{', since it was put back' if is_put_back else ''}" if count or is_put_back else ""
-
-
-def _state_cell(job: JobSummary) -> Cell:
-    return Cell(shown_state(job), STATE_STYLES.get(shown_state(job), ""))
 
 
 def _attempts(history: JobHistory, screen: Screen) -> list[str]:
@@ -225,7 +222,7 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int
     lines.append(f"  enqueued {_when(job.created, at_ms)} in queue {printable(job.queue)}")
     for attempt, following in _with_next(version.job.attempts):
         lines += attempt_lines(attempt, following, screen)
-    state = screen.paint(shown_state(job), STATE_STYLES.get(shown_state(job), ""))
+    state = screen.paint(*_state_cell(job))
     ended = f" {_when(job.ended, at_ms)}" if job.state in ("completed", "dead", "cancelled") else ""
     due = f", due {_when(job.due, at_ms)}" if job.state in ("scheduled", "retrying") else ""
     on = f" on {printable(job.worker)} since {_when(job.started, at_ms)}" if job.state == "running" else ""
