@@ -9,21 +9,47 @@ from typing import TYPE_CHECKING
 
 from fileq.cli.arguments import point_in_time_or_ago, whole_number
 from fileq.core.errors import ConfigError
-from fileq.core.job import State
+from fileq.core.job import ENDED_STATES, State
 
 if TYPE_CHECKING:
     from fileq.commands.admin.job_filter import JobFilter
 
 DEFERRED = "deferred"  # those of the retrying jobs that wait without having failed
 STATES = (*(state.value for state in State), "processing", "failed", DEFERRED)
+UNFINISHED = tuple(state for state in STATES if state not in ENDED_STATES)
+ENDED = tuple(state for state in STATES if state in ENDED_STATES)
+
+
+class StateOption:
+    """Reads --state. `words` are those that make sense for a command; the others are left to the command, whose errors
+    say why they do not."""
+
+    def __init__(self, words: tuple[str, ...]) -> None:
+        self.words = words
+
+    @property
+    def help(self) -> str:
+        if len(self.words) == 1:
+            return f"{self.words[0]}: the only state that jobs have here"
+        return f"only jobs in this state: {', '.join(self.words)}"
+
+    def __call__(self, text: str) -> str:
+        if text not in STATES:
+            raise argparse.ArgumentTypeError(f"is {text!r}; it must be one of {', '.join(self.words)}")
+        return text
 
 
 def add_filters(
-    parser: argparse.ArgumentParser, *, limit: int | None = None, time: str = "ended or, until then, created"
+    parser: argparse.ArgumentParser,
+    *,
+    limit: int | None = None,
+    time: str = "ended or, until then, created",
+    states: tuple[str, ...] = STATES,
 ) -> None:
-    """Adds the group. `time` says which time of a job --since and --until compare."""
+    """Adds the group. `time` says which time of a job --since and --until compare, `states` what --state can be."""
     group = parser.add_argument_group("filters", "all that are given must be met")
-    group.add_argument("--state", type=_state, metavar="STATE", help=f"only jobs in this state: {', '.join(STATES)}")
+    state = StateOption(states)
+    group.add_argument("--state", type=state, metavar="STATE", help=state.help)
     group.add_argument("--type", metavar="T", help="only jobs of this type (exactly)")
     group.add_argument(
         "--match",
@@ -90,9 +116,3 @@ def check_filtered(options: argparse.Namespace, wanted: JobFilter, command: str,
 
 def _has_filters(wanted: JobFilter) -> bool:
     return wanted.has_conditions or wanted.state is not None or wanted.limit is not None
-
-
-def _state(text: str) -> str:
-    if text not in STATES:
-        raise argparse.ArgumentTypeError(f"is {text!r}; it must be one of {', '.join(STATES)}")
-    return text

@@ -29,9 +29,10 @@ from fileq.core.signature import signature_text
 from fileq.core.trace import new_ids
 from fileq.files.mounts import keeps_inodes, mount_of, mounts
 from fileq.handlers.file_check import check_file
+from fileq.producer.content_check import content_of
 from fileq.producer.finder.database_files import DatabaseFiles
 from fileq.producer.finder.found_file import found_at
-from fileq.producer.identity import INODE, STAT
+from fileq.producer.identity import CONTENT, INODE, STAT
 from fileq.producer.priority import priority_chooser
 from fileq.runtime.produce_spans import ProduceSpans
 
@@ -228,7 +229,9 @@ class _Files:
         except JobError as error:
             raise ConfigError(f"--{error}") from error
         device = mount.device if mount is not None else "?" if path == where else ""
-        version = Version(path, signature_text(found.signature, inode), device)
+        # As the producer does: else it would read the file again, and take it for new after a touch.
+        content = content_of(found, follows_links=True) if self._identity == CONTENT else ""
+        version = Version(path, signature_text(found.signature, inode, content), device)
         job = options.applied(job, batch_id)
         return Entry(job, queue, version, always=True, delay_ms=options.delay_ms, at_ms=options.at_ms)
 

@@ -174,6 +174,7 @@ class _Loading:
         self._names = {route.name for route in config.handlers if route.name is not None}
         self._taken: set[str] = set()
         self._hidden_variables = secret_variables(config.worker.pass_environment)
+        self._invalid: dict[str, tuple[int, list[str]]] = {}  # what is wrong → its line of `problems`, and where
         self.problems: list[str] = []
         self.warnings: list[str] = []
 
@@ -182,7 +183,19 @@ class _Loading:
             try:
                 self._importer.module(name)
             except InvalidTarget as error:
-                self.problems.append(f"imports[{i}] {error}")
+                self._add_invalid(f"imports[{i}]", str(error))
+
+    def _add_invalid(self, place: str, problem: str) -> None:
+        """One line for a problem that several places have: often one module, with a wrong line in it."""
+        line, places = self._invalid.setdefault(problem, (len(self.problems), []))
+        if not places:
+            self.problems.append("")
+        places.append(place)
+        *first, last = places
+        if first:
+            verb, _, rest = problem.partition(" ")  # names, uses
+            problem = f"{verb.removesuffix('s')} {rest}"
+        self.problems[line] = f"{', '.join(first)}{' and ' if first else ''}{last} {problem}"
 
     def configured(self, where: str, route: RouteSettings) -> BoundRoute | None:
         place = f"{where} ({f'type {route.type}' if route.match is None else route.match})"
@@ -195,7 +208,7 @@ class _Loading:
             assert route.use is not None
             return self._bound(where, route.use, route, self._importer.function(route.use))
         except InvalidTarget as error:
-            self.problems.append(f"{place} {error}")
+            self._add_invalid(place, str(error))
             return None
 
     def decorated(self, registration: Registration) -> BoundRoute | None:

@@ -143,6 +143,24 @@ class ContentCheck:
             return ""
 
 
+def content_of(file: FoundFile, *, follows_links: bool) -> str:
+    """The hash of the whole file, in one go; "" if it cannot be read or changes meanwhile."""
+    try:
+        reading = ContentReading(file, follows_links=follows_links)
+    except OSError:
+        return ""
+    try:
+        if not reading.is_unchanged():
+            return ""
+        while (content := reading.step()) is None:
+            pass
+        return content if reading.is_unchanged() else ""
+    except OSError:
+        return ""
+    finally:
+        reading.close()
+
+
 class ContentReading:
     """A file that is being read."""
 

@@ -56,6 +56,7 @@ def test_every_command_is_reached_word_by_word_and_offers_its_own_options(bash_s
         (["admin", "resume", "h"], {"high"}),
         (["list", "--queue", ""], {"high", "low"}),
         (["list", "--state", "re"], {"retrying"}),
+        (["dlq", "retry", "--state", ""], {"dead"}),
         (["enqueue", "--priority", "h"], {"high"}),
         (["peek", "--queue", "c"], {"completed", "cancelled"}),
         (["config", "c"], {"check"}),

@@ -319,6 +319,16 @@ def test_check_imports_handlers_on_request(file: Path, capsys: pytest.CaptureFix
     assert any("no route matches every file" in warning for warning in printed["warnings"])
 
 
+def test_a_syntax_error_is_reported_once_with_the_routes_that_use_the_module(file: Path) -> None:
+    (file.parent / "wrong.py").write_text("def read(job, context)\n")
+    file.write_text("handlers: [{match: '**/*.pdf', use: 'wrong:read'}, {type: mail, use: 'wrong:send'}]\n")
+    for words in (("config", "check", "--handlers"), ("worker", "--once")):
+        ended = run(*words, cwd=file.parent)
+        assert ended.returncode == 2
+        assert ended.stderr.count("SyntaxError") == 1, ended.stderr
+        assert "handlers[0] (**/*.pdf) and handlers[1] (type mail) name the module wrong" in ended.stderr
+
+
 def test_a_worker_warns_of_the_same_routes_at_its_start(file: Path) -> None:
     file.write_text(f"handlers: [{{match: '*.pdf', use: '{CHECKSUM}'}}]\n")
     ended = run("worker", "--once", cwd=file.parent)

@@ -13,6 +13,7 @@ from fileq.brokers.types import Entry, LedgerEntry
 from fileq.core.job import State, Version, file_job
 from fileq.files.mounts import ScanDirMounts
 from fileq.files.version import signature_of
+from tests.support.command_line import CommandLine
 from tests.support.inodes import inode_directory, replace_unnoticed
 from tests.support.producer_setup import wait_for_new_scan, wait_for_scans
 from tests.support.sqlite_store import change_one_row, one_value
@@ -58,6 +59,21 @@ def test_by_content_a_touched_file_is_not_processed_again_and_a_replaced_one_is(
     setup.wait_logged("file", 2)
     wait_for_new_scan(program)
     assert len(set(setup.logged("file"))) == len(setup.logged("file")) == 2
+
+
+def test_by_content_a_file_that_an_operator_enqueued_is_known_after_a_touch(
+    each_setup: WorkerSetup, shell: CommandLine
+) -> None:
+    setup, path = each_setup, each_setup.inbox / "file"
+    path.write_bytes(b"1" * 3_000_000)  # more than one reading takes
+    shell.run("enqueue", str(path), "--id", "mine", "--set", "producer.identity=content")
+    settings = {"producer__rescan_interval": "100ms", "producer__identity": "content"}
+    program = setup.worker(role="all", handlers=on_files("on_file"), **settings)
+    setup.wait_logged("file", 1)
+    path.touch()
+    wait_until(lambda: newest_of(setup, path).startswith(signature_of(path.stat())), 10, "the ledger has its new time")
+    wait_for_new_scan(program)
+    assert setup.logged("file") == ["mine"]
 
 
 def test_a_file_replaced_before_its_job_runs_is_handled_as_any_changed_one(each_setup: WorkerSetup) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from fileq.cli.command import Command
-from fileq.cli.filters import STATES
+from fileq.cli.filters import StateOption
 from fileq.cli.parser import ROLES, parser_of
 
 _PLACES = ("dead_letter", "completed", "scheduled", "cancelled")
@@ -76,7 +76,9 @@ def _value(action: argparse.Action, queues: tuple[str, ...]) -> Value | None:
         return None
     if action.choices is not None:
         return Value("words", tuple(map(str, action.choices)))
-    words = {"QUEUE": queues, "PLACE": (*queues, *_PLACES), "STATE": STATES}.get(str(action.metavar))
+    if isinstance(action.type, StateOption):
+        return Value("words", action.type.words)
+    words = {"QUEUE": queues, "PLACE": (*queues, *_PLACES)}.get(str(action.metavar))
     return Value("words", words) if words is not None else Value(_KINDS.get(str(action.metavar), "any"))
 
 

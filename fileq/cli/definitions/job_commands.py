@@ -7,7 +7,7 @@ import os
 
 from fileq.cli.arguments import add_json, utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
-from fileq.cli.filters import add_dry_run, add_filters, check_choice, filter_of
+from fileq.cli.filters import UNFINISHED, add_dry_run, add_filters, check_choice, filter_of
 from fileq.cli.screen import print_lines, screen_of_stdout
 from fileq.commands.admin.json_schema import CANCEL_FIELDS, HISTORY_FIELDS, JOB_FIELDS, TRACE_FIELDS
 from fileq.core.errors import ConfigError
@@ -114,7 +114,7 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="all jobs that have not ended and meet the filters")
     parser.add_argument("--yes", action="store_true", help="confirms --all; without it the command only counts")
     add_dry_run(parser)
-    add_filters(parser)
+    add_filters(parser, states=UNFINISHED)
     add_json(parser)
 
 
@@ -167,9 +167,9 @@ Lists jobs in one state, or in all states: running, pending, retrying, scheduled
 jobs are listed in the order in which they are claimed, ended jobs newest first. `processing` is another name for
 running, `failed` for retrying.
 
-A retrying job that waits without having failed, because of a limit for example, is shown as `deferred`, with the reason
-below the table. --state deferred lists only such jobs. In --json their state is retrying, and `deferred` is the
-reason.""",
+A retrying job that waits without having failed, because of a limit for example, is shown as `retrying (deferred)`, with
+the reason below the table. --state deferred lists only such jobs. In --json their state is retrying, and `deferred` is
+the reason.""",
         examples=(
             ("fileq list --state failed", "jobs that wait for another attempt"),
             ("fileq list --type thumbnail --limit 5 --json", "five jobs of one type, as JSON"),

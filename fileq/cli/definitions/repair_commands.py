@@ -6,7 +6,7 @@ import argparse
 
 from fileq.cli.arguments import add_json
 from fileq.cli.command import Command, Invocation
-from fileq.cli.filters import add_dry_run, add_filters, check_filtered, filter_of
+from fileq.cli.filters import ENDED, add_dry_run, add_filters, check_filtered, filter_of
 from fileq.cli.reload_note import print_reload_note
 from fileq.cli.screen import print_lines, screen_of_stdout
 from fileq.commands.admin.json_schema import FSCK_FIELDS, REPROCESS_FIELDS
@@ -15,7 +15,7 @@ from fileq.commands.admin.json_schema import FSCK_FIELDS, REPROCESS_FIELDS
 def _reprocess_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="all known files; needed if no filter is given")
     add_dry_run(parser)
-    add_filters(parser, time="files modified")
+    add_filters(parser, time="files modified", states=ENDED)
     add_json(parser)
 
 

@@ -138,6 +138,9 @@ scheduled, processing, completed and dead jobs; the rates of this hour and the l
 at the rate of the last minute; the producers; the workers and their running jobs; errors by kind. The cost for the
 broker does not depend on the length of the queues.
 
+`processing` counts the jobs that slots hold. A job that cannot run yet, because of a limit for example, is among them
+from its claim until its worker has deferred it: some milliseconds, and again each time it is due.
+
 `failed` counts attempts that failed. `refused` counts jobs that died without an attempt: bytes that are not a job, no
 handler for it, a file that has vanished. The errors by kind are those of both, and attempts whose process died, which
 are not counted as failed: Crash (the process of the handler) and WorkerDied (the whole worker).

@@ -11,7 +11,7 @@ STATS_FIELDS = (
     ("at", "string (RFC 3339): the time of the broker's clock"),
     ("queues[]", "name, length, oldest_age_s (number or null: age of the next job), is_paused"),
     ("scheduled", "number: delayed and retrying jobs"),
-    ("processing", "number: jobs held by slots"),
+    ("processing", "number: jobs held by slots, those included that are about to be deferred"),
     ("heartbeats", "number: slots that are alive: their heartbeat has not ended"),
     ("completed, dead, cancelled", "number: jobs in these lists"),
     ("orders", "number: files of ended jobs that are still to be moved or deleted (worker.after)"),
