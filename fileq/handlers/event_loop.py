@@ -135,7 +135,11 @@ async def _limited(
         async with asyncio.timeout(context.time_left) as limit:
             return await start(), None
     except TimeoutError as error:
-        return None, TimedOut(context.timeout_s) if limit.expired() else error
+        if not limit.expired():
+            return None, error
+        timed_out = TimedOut(context.timeout_s)
+        timed_out.__cause__ = error.__cause__  # the CancelledError: its traceback ends where the handler was
+        return None, timed_out
     except BaseException as error:
         return None, error
 

@@ -16,7 +16,7 @@ import msgspec
 from fileq.core.errors import JobError, Permanent, Retry
 from fileq.core.outcome import Done, Failed
 from fileq.core.units import format_duration
-from fileq.handlers.tracebacks import traceback_text
+from fileq.handlers.tracebacks import stack_text_of, traceback_text
 
 LONGEST_RESULT = 64 * 1024  # bytes of JSON
 LONGEST_ERROR = 4_000  # characters
@@ -26,7 +26,7 @@ _OWN = os.path.dirname(__file__) + os.sep
 
 
 class TimedOut(JobError):
-    """The attempt took longer than its timeout."""
+    """The attempt took longer than its timeout. The cause, if there is one, says where the handler was."""
 
     def __init__(self, timeout_s: float) -> None:
         super().__init__(f"timed out after {format_duration(timeout_s)}")
@@ -103,7 +103,7 @@ def _failed(whole: BaseException, give_up_on: Sequence[int | str]) -> Failed:
 def _details(error: BaseException, whole: BaseException) -> str:
     if isinstance(error, CommandFailed):
         return error.hint
-    return "" if isinstance(error, TimedOut) else traceback_text(whole)
+    return stack_text_of(error.__cause__) if isinstance(error, TimedOut) else traceback_text(whole)
 
 
 def _described(error: BaseException) -> str:

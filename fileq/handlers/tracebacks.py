@@ -1,6 +1,7 @@
 """The traceback of a failed attempt as text, for the job's history: the user's frames, without values of variables.
 
-Causes, contexts and the members of exception groups are included. Bounded: a broker stores it with the attempt.
+Causes, contexts and the members of exception groups are included. For a handler that has to be stopped it is where its
+thread was at that time. Bounded: a broker stores it with the attempt.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import os
 import sysconfig
 import traceback
 from collections.abc import Iterator
+from types import FrameType
 
 LONGEST_TRACEBACK = 16 * 1024  # bytes of UTF-8
+_TITLE = "When the time was up (most recent call last):\n"
 _OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _INSTALLED = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib"))
@@ -23,6 +26,21 @@ def traceback_text(error: BaseException) -> str:
     if not any(frames_left):
         return ""
     return cut_middle("".join(whole.format()).rstrip("\n"), LONGEST_TRACEBACK)
+
+
+def stack_text(frame: FrameType | None) -> str:
+    """Where the thread with this innermost frame is; empty if no frame of the user's code is involved."""
+    return _as_stack(list(traceback.StackSummary.extract(traceback.walk_stack(frame)))[::-1] if frame else [])
+
+
+def stack_text_of(error: BaseException | None) -> str:
+    """Where this exception interrupted the user's code, in the same form: for one that is not the user's."""
+    return _as_stack(list(traceback.extract_tb(error.__traceback__)) if error is not None else [])
+
+
+def _as_stack(whole: list[traceback.FrameSummary]) -> str:
+    frames = _of_user(whole)
+    return cut_middle(_TITLE + "".join(frames.format()).rstrip("\n"), LONGEST_TRACEBACK) if frames else ""
 
 
 def cut_middle(text: str, longest: int) -> str:
@@ -46,13 +64,16 @@ def _parts(whole: traceback.TracebackException) -> Iterator[traceback.TracebackE
 
 
 def _strip(part: traceback.TracebackException) -> bool:
-    """Removes fileq's frames, and those of the standard library that lead to the user's first frame (asyncio).
+    """Removes the frames that are not the user's. Returns whether a frame of the user is left."""
+    part.stack = _of_user(list(part.stack))
+    return bool(part.stack)
 
-    Returns whether a frame of the user is left."""
-    frames = [frame for frame in part.stack if not frame.filename.startswith(_OWN)]
+
+def _of_user(frames: list[traceback.FrameSummary]) -> traceback.StackSummary:
+    """Without fileq's frames, and those of the standard library that lead to the user's first frame (asyncio)."""
+    frames = [frame for frame in frames if not frame.filename.startswith(_OWN)]
     first = next((number for number, frame in enumerate(frames) if not _is_standard(frame.filename)), len(frames))
-    part.stack = traceback.StackSummary.from_list(frames[first:])
-    return first < len(frames)
+    return traceback.StackSummary.from_list(frames[first:])
 
 
 def _is_standard(filename: str) -> bool:

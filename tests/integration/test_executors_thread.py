@@ -66,9 +66,10 @@ def test_whatever_a_handler_raises_is_a_failure_and_its_thread_is_used_again(sta
 
 def test_at_its_timeout_a_task_fails_and_its_thread_is_left_behind(start: Start) -> None:
     driver = start(1)
-    assert driver.outcome(driver.submit(b"hang", name="slow", timeout_s=0.1)) == Failed(
-        "timed out after 100ms", "Timeout"
-    )
+    ran = driver.outcome(driver.submit(b"hang", name="slow", timeout_s=0.1))
+    assert isinstance(ran, Failed)
+    assert (ran.error, ran.kind) == ("timed out after 100ms", "Timeout")
+    assert ran.traceback.startswith("When the time was up (most recent call last):\n")
     assert driver.events == [ThreadAbandoned(key_of("slow").slot, "it did not stop in time")]
     assert driver.outcome(driver.submit(name="next")) == Done()
     assert len(handler_threads()) == 2

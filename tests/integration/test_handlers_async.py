@@ -114,7 +114,10 @@ def test_a_coroutine_is_stopped_at_its_timeout() -> None:
         finally:
             cleaned.set()
 
-    assert run(typed_task("t", timeout_s=0.1), handler) == Failed("timed out after 100ms", "Timeout")
+    ended = run(typed_task("t", timeout_s=0.1), handler)
+    assert isinstance(ended, Failed)
+    assert (ended.error, ended.kind) == ("timed out after 100ms", "Timeout")
+    assert "await asyncio.sleep(600)" in ended.traceback
     assert cleaned.is_set()
 
 

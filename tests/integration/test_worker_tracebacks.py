@@ -70,3 +70,70 @@ def test_a_traceback_shows_the_lines_that_ran_also_when_the_file_has_changed(
     for attempt in setup.record("job-1").attempts:
         assert "return int(text)" in attempt.traceback
         assert "fixed" not in attempt.traceback
+
+
+SLOW = """
+import asyncio
+import hashlib
+import time
+import fileq
+
+
+def ask_the_server():
+    while True:
+        time.sleep(0.01)
+
+
+def wait(job, context):
+    print("asking")
+    ask_the_server()
+
+
+fileq.handler(type="in_child", max_retries=0, timeout=0.5)(wait)
+fileq.handler(type="in_thread", max_retries=0, timeout=0.5, isolation="thread")(lambda job, context: wait(job, context))
+
+
+async def ask_politely():
+    await asyncio.sleep(60)
+
+
+@fileq.handler(type="async", max_retries=0, timeout=0.5)
+async def later(job, context):
+    await ask_politely()
+
+
+@fileq.handler(type="in_c", max_retries=0, timeout=0.5)
+def in_c(job, context):
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("type", "place"), [("in_child", "in ask_the_server"), ("in_thread", "in ask_the_server"), ("async", "in ask_pol")]
+)
+def test_a_job_that_timed_out_is_shown_with_the_place_where_its_handler_was(
+    each_setup: WorkerSetup, type: str, place: str
+) -> None:
+    setup = each_setup
+    (setup.directory / "slow.py").write_text(SLOW)
+    setup.worker(count=1, handlers='[{type: unused, use: "slow:wait"}]')
+    setup.enqueue(type, "job-1")
+    setup.wait_for(State.DEAD, ["job-1"])
+    [attempt] = setup.record("job-1").attempts
+    assert attempt.error == "timed out after 500ms"
+    assert attempt.output == ("" if type == "async" else "asking")
+    assert place in attempt.traceback
+    assert "/fileq/" not in attempt.traceback
+    shown = run("show", "job-1", cwd=setup.directory, settings=setup.settings).stdout
+    assert place in shown
+    assert ("await asyncio.sleep(60)" if type == "async" else "ask_the_server()") in shown
+
+
+def test_a_handler_that_does_not_answer_is_killed_all_the_same(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
+    (setup.directory / "slow.py").write_text(SLOW)
+    setup.worker(count=1, handlers='[{type: unused, use: "slow:wait"}]')
+    setup.enqueue("in_c", "job-1")
+    setup.wait_for(State.DEAD, ["job-1"])
+    [attempt] = setup.record("job-1").attempts
+    assert (attempt.error, attempt.traceback) == ("timed out after 500ms", "")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import sys
 import tracemalloc
 from contextlib import closing
 from pathlib import Path
@@ -13,15 +15,18 @@ from fileq.core.events import Event, HandlerOutputSkipped, HandlerPrinted
 from fileq.handlers.tail import Tail
 from fileq.worker.executors.process.child_output import OutputReader
 from fileq.worker.executors.process.output_marks import (
+    HandlerStack,
     LoggedRecord,
     Mark,
     OutputSplitter,
     TaskEnd,
     encode_end,
     encode_record,
+    encode_stack,
     new_secret,
 )
 from fileq.worker.executors.process.output_pipe import OutputPipe
+from fileq.worker.executors.process.stack_report import StackReporter
 from fileq.worker.executors.task_output import LINES_A_SECOND, LONGEST_LINE, TaskOutput
 
 SECRET = new_secret()
@@ -172,3 +177,27 @@ def test_no_mark_is_written_into_a_file_that_took_the_place_of_the_pipe(tmp_path
         for opened in (reader, fd, file):
             os.close(opened)
     assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_the_stack_of_a_handler_fits_into_one_write_and_is_no_output() -> None:
+    long = "first\n" + "\x01 a frame\n" * 3000 + "last"
+    mark = encode_stack(SECRET, long)
+    assert len(mark) <= select.PIPE_BUF
+    before, stack, after = parts_of(b"printed " + mark + b"more", 100)
+    assert (before, after) == (b"printed ", b"more")
+    assert isinstance(stack, HandlerStack)
+    assert stack.text.startswith("first\n")
+    assert stack.text.endswith("\nlast")
+
+
+def test_a_child_that_runs_no_handler_reports_no_stack(tmp_path: Path) -> None:
+    """The signal came when the task had just ended."""
+    path = tmp_path / "pipe"
+    with path.open("wb") as file:
+        reporter = StackReporter(OutputPipe(file.fileno(), SECRET))
+        reporter(0, None)
+        assert path.read_bytes() == b""
+        reporter(0, sys._getframe())
+    [stack] = parts_of(path.read_bytes(), 4096)
+    assert isinstance(stack, HandlerStack)
+    assert "in test_a_child_that_runs_no_handler_reports_no_stack" in stack.text

@@ -9,6 +9,7 @@ from fileq.core.units import format_duration
 from fileq.handlers.task import Ran
 from fileq.worker.executors.protocol import TaskOutcome
 
+TIMEOUT = "Timeout"  # the kind of the error
 CANCEL_GRACE_S = 5.0  # from context.cancelled to the stop by force
 
 
@@ -31,5 +32,6 @@ def outcome_after(request: StopRequest, ran: Ran) -> TaskOutcome:
     return ran
 
 
-def timed_out(timeout_s: float) -> Failed:
-    return Failed(f"timed out after {format_duration(timeout_s)}", "Timeout")
+def timed_out(timeout_s: float, stack: str = "") -> Failed:
+    """`stack` is where the handler was."""
+    return Failed(f"timed out after {format_duration(timeout_s)}", TIMEOUT, traceback=stack)

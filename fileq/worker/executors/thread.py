@@ -15,6 +15,7 @@ decides which batches are waited for: with other tasks running, contention makes
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -30,6 +31,7 @@ from fileq.handlers.context import LazyEvent
 from fileq.handlers.outcomes import failed
 from fileq.handlers.output import task_sink
 from fileq.handlers.task import Ran, Task
+from fileq.handlers.tracebacks import stack_text
 from fileq.worker.executors import thread_output
 from fileq.worker.executors.finish_signal import FinishSignal
 from fileq.worker.executors.protocol import Run, TaskOutcome
@@ -45,7 +47,7 @@ CLOSE_TIMEOUT_S = 1.0
 
 
 class _RunningTask:
-    __slots__ = ("cancelled", "deadline_s", "output", "ran", "stop_request", "task", "token")
+    __slots__ = ("cancelled", "deadline_s", "output", "ran", "stop_request", "task", "thread_id", "token")
 
     def __init__(self, task: Task, deadline_s: float, output: ThreadTaskOutput | None) -> None:
         self.task = task
@@ -54,6 +56,7 @@ class _RunningTask:
         self.cancelled = LazyEvent()
         self.stop_request = StopRequest.NONE
         self.token = [True]
+        self.thread_id = 0  # of the thread that runs it; 0 before that
         self.ran: Ran | None = None
 
     def with_output(self, ran: Ran) -> Ran:
@@ -198,9 +201,10 @@ class ThreadExecutor:
 
     def _end_overdue(self, now_s: float) -> None:
         for running in [running for running in self._running.values() if running.deadline_s <= now_s]:
+            stack = stack_text(sys._current_frames().get(running.thread_id))  # before the handler is told to stop
             running.cancelled.set()
             if self._leave_behind(running, "it did not stop in time"):
-                self._finish(running, running.with_output(timed_out(running.task.timeout_s)))
+                self._finish(running, running.with_output(timed_out(running.task.timeout_s, stack)))
         self._next_deadline_s = min((running.deadline_s for running in self._running.values()), default=NEVER_S)
 
     # threads
@@ -234,6 +238,7 @@ class ThreadExecutor:
             if not running.token:
                 break  # given up before it began: another thread has replaced this one
             task_sink.set(running.output)
+            running.thread_id = threading.get_ident()
             try:
                 ran = self._run(running.task, running.cancelled)
             except BaseException as error:

@@ -46,6 +46,7 @@ from fileq.worker.executors.process.messages import (
     MAX_OUTCOME_BYTES,
     READ_SIZE,
     READY,
+    STACK_SIGNAL,
     WAKE_SIGNAL,
     DirtyExit,
     decode_task,
@@ -54,6 +55,7 @@ from fileq.worker.executors.process.messages import (
 from fileq.worker.executors.process.output_pipe import OutputPipe
 from fileq.worker.executors.process.prctl import adopt_orphans, die_with_parent, set_name
 from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.process.stack_report import StackReporter
 from fileq.worker.executors.protocol import Run
 
 # Sent by a terminal or a service manager to all processes of a worker. Only the worker acts on them.
@@ -102,7 +104,8 @@ class Child:
         try:
             if self._output is not None:
                 self._output.install()
-            handlers = dict.fromkeys(map(int, WORKER_SIGNALS), do_nothing) | {WAKE_SIGNAL: self._on_wake_signal}
+            own = {WAKE_SIGNAL: self._on_wake_signal, STACK_SIGNAL: StackReporter(self._output)}
+            handlers = dict.fromkeys(map(int, WORKER_SIGNALS), do_nothing) | own
             self._state = ChildState(handlers)
             self._state.restore_signals()
             os.write(self._stream, READY)

@@ -21,6 +21,7 @@ from fileq.worker.executors.process.messages import (
     MAX_OUTCOME_BYTES,
     OUTPUT_IS_LEFT,
     READ_SIZE,
+    STACK_SIGNAL,
     WAKE_SIGNAL,
     decode_ran,
     framed,
@@ -193,6 +194,10 @@ class ChildHandle:
         One signal may have no effect: when it arrives just before the interpreter starts to wait, its handler runs
         only after another signal ends that wait. So the executor resends it until the task has ended."""
         self._signal(WAKE_SIGNAL)
+
+    def ask_for_stack(self) -> None:
+        """Have the child report where its handler is, see stack_report.py."""
+        self._signal(STACK_SIGNAL)
 
     def discard_child(self) -> None:
         """Forget the child, and keep a task that it was not given. May be called twice."""

@@ -18,10 +18,20 @@ import select
 import threading
 import time
 
+from msgspec.structs import replace
+
 from fileq.core.events import Emit
+from fileq.core.outcome import Failed
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.messages import READ_SIZE
-from fileq.worker.executors.process.output_marks import LoggedRecord, OutputSplitter, TaskEnd, new_secret
+from fileq.worker.executors.process.output_marks import (
+    HandlerStack,
+    LoggedRecord,
+    OutputSplitter,
+    TaskEnd,
+    new_secret,
+)
+from fileq.worker.executors.stop_request import TIMEOUT
 from fileq.worker.executors.task_output import TaskOutput, with_output
 
 _MAX_LAST_READS = 32  # after the end of a child: a process that it left may go on writing
@@ -41,6 +51,7 @@ class ChildOutput:
         self._splitter = OutputSplitter(self.secret)
         self._task: Task | None = None
         self._printed: TaskOutput | None = None
+        self._stack = ""  # where its handler was when the worker asked
         self._last_end = 0  # number of the last task whose end was read
         self._is_open = True
         self._lock = threading.Lock()
@@ -50,6 +61,7 @@ class ChildOutput:
         if self._printed is not None:
             self.end(0, reads=False)
         self._task = task
+        self._stack = ""
 
     def end(self, number: int, *, reads: bool) -> str:
         """The end of what the task has printed; "" if it was nothing. With `reads`, reads the pipe up to the end of the
@@ -71,7 +83,14 @@ class ChildOutput:
             self._task = None
             return ran
         output = self.end(number, reads=reads)
+        if self.has_stack and isinstance(ran, Failed) and ran.kind == TIMEOUT:
+            ran = replace(ran, traceback=self._stack)
         return with_output(ran, output) if output else ran
+
+    @property
+    def has_stack(self) -> bool:
+        """Whether the child has reported where the handler of the task is."""
+        return bool(self._stack)
 
     def read(self) -> int:
         """Reads once, for the thread. The number of bytes; 0 at the end of the pipe, -1 if there is nothing to read."""
@@ -105,6 +124,9 @@ class ChildOutput:
         for part in self._splitter.feed(block):
             if isinstance(part, TaskEnd):
                 self._last_end = part.number
+                continue
+            if isinstance(part, HandlerStack):
+                self._stack = part.text
                 continue
             if self._printed is None:
                 self._printed = TaskOutput(self._task, self._emit)

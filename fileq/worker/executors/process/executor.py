@@ -6,8 +6,9 @@ stream is sent later, and half a message waits in the inbox for its other half.
 How a task can end without an outcome from its child:
 1. The child has ended. The fork server reports it, with the status. The end of the stream alone proves nothing: a
    handler may close the stream and go on. An outcome that the child sent before it ended counts.
-2. The task is out of time or memory, or was cancelled and did not stop. The child is killed and replaced at once. The
-   fork server kills the child's descendants.
+2. The task is out of time or memory, or was cancelled and did not stop. The child is killed and replaced at once; if
+   it is out of time, a moment after it was asked where its handler is (stack_report.py). The fork server kills the
+   child's descendants.
 3. The child wrote an invalid message. It is killed and replaced too.
 4. The fork server has ended, and all children with it, or it is frozen. Another one is started.
 
@@ -33,6 +34,7 @@ from fileq.worker.executors.process.child_pool import ChildPool
 from fileq.worker.executors.process.descendants import memory_of
 from fileq.worker.executors.process.messages import NUMBER_LIMIT
 from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.process.stack_report import StackRequests
 from fileq.worker.executors.protocol import TaskOutcome
 from fileq.worker.executors.stop_request import CANCEL_GRACE_S, StopRequest, outcome_after, timed_out
 
@@ -67,6 +69,7 @@ class ProcessExecutor:
         self._is_quitting = self._is_closed = False
         self._due_s = 0.0  # a lower bound for the time of the next timed work
         self._memory_check_s = NEVER_S
+        self._stacks = StackRequests()
         self._pool = ChildPool(self._handles, program, emit, captures_output=captures_output)
 
     def fileno(self) -> int:
@@ -253,7 +256,8 @@ class ProcessExecutor:
         wake_s = NEVER_S
         for handle in self._handles:
             if handle.kill_at_s <= now_s and handle.task is not None:
-                self._kill_and_finish(handle, timed_out(handle.task.timeout_s))
+                if not self._stacks.ask(handle, now_s):
+                    self._kill_and_finish(handle, timed_out(handle.task.timeout_s))
             elif handle.is_running and handle.stop_request is not StopRequest.NONE:
                 handle.wake()
                 wake_s = now_s + WAKE_EVERY_S

@@ -34,6 +34,7 @@ MAX_PACKET_BYTES = 1 << 16
 
 # Makes a child that runs a task read its stream. Neither Python nor common libraries use this signal.
 WAKE_SIGNAL = signal.SIGRTMIN + 7
+STACK_SIGNAL = signal.SIGRTMIN + 8  # makes it report where its handler is, see stack_report.py
 EXIT_STREAM_LOST = 76  # exit status of a child whose handler closed the stream
 
 

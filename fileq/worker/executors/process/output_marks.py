@@ -1,8 +1,8 @@
 """The format of a child's output pipe: what handlers print, as it is, and marks of the child between it.
 
-A mark is a secret of this child, one JSON object and a newline: a record of `logging`, or the end of a task. A handler
-that prints something similar does not know the secret, so its line stays a line. A mark is written by one call and is
-not longer than PIPE_BUF: the kernel never mixes it with the output of another process.
+A mark is a secret of this child, one JSON object and a newline: a record of `logging`, the end of a task, or where its
+handler is. A handler that prints something similar does not know the secret, so its line stays a line. A mark is
+written by one call and is not longer than PIPE_BUF: the kernel never mixes it with the output of another process.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import TypeAlias
 
 import msgspec
 from msgspec import Struct
+
+from fileq.handlers.tracebacks import cut_middle
 
 _START = b"\x1e"  # is not in the rest of a mark, so a mark that is cut is found by its start
 _LONGEST_LOGGER = 200
@@ -32,7 +34,13 @@ class TaskEnd(Struct, frozen=True, tag=True, array_like=True):
     number: int
 
 
-Mark: TypeAlias = LoggedRecord | TaskEnd
+class HandlerStack(Struct, frozen=True, tag=True, array_like=True):
+    """Where the handler is: the answer to STACK_SIGNAL."""
+
+    text: str
+
+
+Mark: TypeAlias = LoggedRecord | TaskEnd | HandlerStack
 _decoder: msgspec.json.Decoder[Mark] = msgspec.json.Decoder(Mark)
 _encoder = msgspec.json.Encoder()
 
@@ -52,6 +60,14 @@ def encode_record(secret: bytes, level: str, logger: str, text: str) -> bytes:
 
 def encode_end(secret: bytes, number: int) -> bytes:
     return _encoded(secret, TaskEnd(number))
+
+
+def encode_stack(secret: bytes, text: str) -> bytes:
+    """The stack as a mark; a text that is too long loses its middle."""
+    longest = select.PIPE_BUF
+    while len(mark := _encoded(secret, HandlerStack(cut_middle(text, longest)))) > select.PIPE_BUF:
+        longest = longest * 3 // 4
+    return mark
 
 
 def _encoded(secret: bytes, mark: Mark) -> bytes:

@@ -19,7 +19,7 @@ from termios import FIONREAD
 
 from fileq.handlers.output import capture_logging, set_process_sink
 from fileq.worker.executors.process.descriptors import identity
-from fileq.worker.executors.process.output_marks import encode_end, encode_record
+from fileq.worker.executors.process.output_marks import encode_end, encode_record, encode_stack
 
 _SIZE = bytearray(4)  # what FIONREAD writes: an int
 _NOTHING = bytes(4)
@@ -60,6 +60,9 @@ class OutputPipe:
 
     def log(self, level: str, logger: str, text: str) -> None:
         self.write(encode_record(self._secret, level, logger, text))
+
+    def report_stack(self, text: str) -> None:
+        self.write(encode_stack(self._secret, text))
 
     def end_task(self, number: int) -> bool:
         """Whether the worker must read the pipe before it applies the outcome of this task."""
