@@ -30,7 +30,10 @@ def traceback_text(error: BaseException) -> str:
 
 def stack_text(frame: FrameType | None) -> str:
     """Where the thread with this innermost frame is; empty if no frame of the user's code is involved."""
-    return _as_stack(list(traceback.StackSummary.extract(traceback.walk_stack(frame)))[::-1] if frame else [])
+    whole = list(traceback.StackSummary.extract(traceback.walk_stack(frame)))[::-1] if frame is not None else []
+    # What comes before fileq's first frame started the program or the thread.
+    own = next((number for number, one in enumerate(whole) if one.filename.startswith(_OWN)), 0)
+    return _as_stack(whole[own:])
 
 
 def stack_text_of(error: BaseException | None) -> str:

@@ -3,8 +3,8 @@
 Lines of the frequent events fit the terminal, or 100 columns where the width is unknown. JSON lines have every field
 complete. Here the file or type has no name before it, `duration_ms=1234` is `duration=1.2s` as in `fileq show`, ids are
 shortened, and fields that explain little at a terminal are left out. In a line that is too long, details go first, then
-the first directories of the path. The name of a file, an error and what a handler printed are never shortened; for
-the last one the other fields make room, if that is enough.
+the first directories of the path. The name of a file, an error and what a handler printed are never shortened; for the
+last two the other fields make room, if that is enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COLUMNS = 100  # where stderr is not a terminal
 _LIST_WIDTH = 24  # of the elements of a list that are shown
 _FIRST = ("filepath", "type", "directory")
 _LAST = ("job_id", "reason", "error", "text", "worker_id", "trace_id", "span_id")
-_ENDLESS = ("reason", "error", "text")  # never shortened, and not counted in the width
+_ENDLESS = ("reason", "error", "text")  # never shortened, and not counted in the width if they alone are too long
 _DETAILS = (
     "span_id",
     "trace_id",
@@ -116,12 +116,11 @@ def _columns() -> int:
 
 def _fit(shown: dict[str, str], fields: Mapping[str, Any], width: int) -> dict[str, str]:
     """The fields of a line for this width. A line that names a path has fewer details, then fewer directories at the
-    path's beginning. What a handler printed is fitted in with the rest, unless it alone is too long."""
-    if "text" in shown:
-        room = width - len(_label("text")) - len(shown["text"]) - 1
-        for more in ((), ("logger",), ("logger", "job_id")):
-            fitted = _shortened(shown, fields, room, (*_DETAILS, *more))
-            if _excess(fitted, room) <= 0:
+    path's beginning. An error or what a handler printed is fitted in with the rest, unless it alone is too long."""
+    if endless := sum(len(_label(name)) + len(shown[name]) + 1 for name in _ENDLESS if name in shown):
+        for more in ((), ("logger",), ("logger", "job_id"))[: 3 if "text" in shown else 1]:
+            fitted = _shortened(shown, fields, width - endless, (*_DETAILS, *more))
+            if _excess(fitted, width - endless) <= 0:
                 return fitted
     return _shortened(shown, fields, width, _DETAILS)
 

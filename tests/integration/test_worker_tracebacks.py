@@ -124,6 +124,8 @@ def test_a_job_that_timed_out_is_shown_with_the_place_where_its_handler_was(
     assert attempt.output == ("" if type == "async" else "asking")
     assert place in attempt.traceback
     assert "/fileq/" not in attempt.traceback
+    assert "<string>" not in attempt.traceback
+    assert "threading.py" not in attempt.traceback
     shown = run("show", "job-1", cwd=setup.directory, settings=setup.settings).stdout
     assert place in shown
     assert ("await asyncio.sleep(60)" if type == "async" else "ask_the_server()") in shown

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
-from fileq.core.events import Emit, Event, HandlerPrinted, JobClaimed, produced
+from fileq.core.events import Emit, Event, HandlerPrinted, JobClaimed, JobFailed, produced
 from fileq.core.job import file_job, typed_job
 from fileq.core.process_events import LoopFailed, RoleStarted
 from fileq.observe.logs import set_up_logs
@@ -207,3 +207,14 @@ def test_a_long_line_of_a_handler_is_complete_and_keeps_its_id(set_up: SetUp) ->
     emit(HandlerPrinted("1a2b3c4d-0000-4000-8000-000000000000", "/in/a", None, "", "", "slot-1", "x" * 200))
     [line] = written.getvalue().splitlines()
     assert line.endswith(f" /in/a id=1a2b3c4d text={'x' * 200}")
+
+
+def test_an_error_fits_the_line_as_long_as_details_can_be_left_out(set_up: SetUp) -> None:
+    emit, written = set_up(form="console")
+    ids = ("1a2b3c4d-0000-4000-8000-000000000000", "/in/2026/scan-12.pdf", None, "", "")
+    for error in ("not a PDF", "x" * 200):
+        emit(JobFailed(*ids, "low", "slot-1", 1234, f"Permanent: {error}", 5000))
+    short, long = written.getvalue().splitlines()
+    assert len(short) <= 100
+    assert short.endswith(' job.failed    …/scan-12.pdf delay=5.0s id=1a2b3c4d error="Permanent: not a PDF"')
+    assert " /in/2026/scan-12.pdf queue=low duration=1.2s delay=5.0s id=1a2b3c4d error=" in long
