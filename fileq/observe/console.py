@@ -33,6 +33,7 @@ _DETAILS = (
 _PATHS = ("filepath", "directory", "path", "where")
 _LEFT_OUT = frozenset(("timestamp", "level", "event", "exception", "services", "routes", "chosen", "is_failure"))
 _UNNAMED = frozenset(("filepath", "type", "directory"))
+_NAMES = {"job_id": "id", "next_probe_s": "next_probe"}
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PLAIN = re.compile(r"[^\s'\"=]+")
 _DIM, _BOLD, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
@@ -77,7 +78,7 @@ def _order(fields: Mapping[str, Any]) -> list[str]:
 def _label(name: str) -> str:
     if name in _UNNAMED:
         return ""
-    return f"{'id' if name == 'job_id' else name.removesuffix('_ms')}="
+    return f"{_NAMES.get(name) or name.removesuffix('_ms')}="
 
 
 def _text(name: str, value: Any) -> str:
@@ -85,6 +86,8 @@ def _text(name: str, value: Any) -> str:
         return value[:8]
     if isinstance(value, list | tuple):
         return _listed([printable(str(item)) for item in value])
+    if name == "next_probe_s" and isinstance(value, float):
+        return short_duration(value)
     if isinstance(value, float):
         return f"{value:.3g}"
     if name.endswith("_ms") and isinstance(value, int):
