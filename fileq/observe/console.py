@@ -33,7 +33,8 @@ _DETAILS = (
 _PATHS = ("filepath", "directory", "path", "where")
 _LEFT_OUT = frozenset(("timestamp", "level", "event", "exception", "services", "routes", "chosen", "is_failure"))
 _UNNAMED = frozenset(("filepath", "type", "directory"))
-_NAMES = {"job_id": "id", "next_probe_s": "next_probe"}
+_NAMES = {"job_id": "id", "next_probe_s": "next_probe", "seconds": "duration"}
+_SECONDS = frozenset(("next_probe_s", "seconds"))
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PLAIN = re.compile(r"[^\s'\"=]+")
 _DIM, _BOLD, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[0m"
@@ -86,7 +87,7 @@ def _text(name: str, value: Any) -> str:
         return value[:8]
     if isinstance(value, list | tuple):
         return _listed([printable(str(item)) for item in value])
-    if name == "next_probe_s" and isinstance(value, float):
+    if name in _SECONDS and isinstance(value, float):
         return short_duration(value)
     if isinstance(value, float):
         return f"{value:.3g}"

@@ -16,7 +16,7 @@ import structlog
 
 from fileq.core.events import Emit, Event, HandlerPrinted, JobClaimed, JobFailed, produced
 from fileq.core.job import file_job, typed_job
-from fileq.core.process_events import BreakerOpened, LoopFailed, RoleStarted
+from fileq.core.process_events import BreakerOpened, BrokerRestored, LoopFailed, RoleStarted
 from fileq.observe.logs import set_up_logs
 
 SetUp = Callable[..., tuple[Emit, io.StringIO]]
@@ -220,7 +220,9 @@ def test_an_error_fits_the_line_as_long_as_details_can_be_left_out(set_up: SetUp
     assert " /in/2026/scan-12.pdf queue=low duration=1.2s delay=5.0s id=1a2b3c4d error=" in long
 
 
-def test_the_time_of_the_next_probe_is_written_as_every_duration(set_up: SetUp) -> None:
+def test_seconds_are_written_as_every_duration(set_up: SetUp) -> None:
     emit, written = set_up(form="console")
+    emit(BrokerRestored(8.049))
+    assert written.getvalue().endswith(" broker.restored duration=8.0s\n")
     emit(BreakerOpened("closed", "**/*.pdf", "OSError", 1.0, 30.0))
     assert " next_probe=30.0s error=OSError" in written.getvalue()
