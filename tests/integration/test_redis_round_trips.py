@@ -43,6 +43,20 @@ def test_settle_and_claim_is_one_round_trip_for_any_number_of_jobs(store, proxy,
     assert store.client.info("commandstats")["cmdstat_evalsha"]["calls"] - scripts_run == 1
 
 
+def test_the_server_gets_only_the_scripts_that_are_used_and_only_once(store, proxy):
+    store.client.script_flush()
+    through = store.through(proxy.port)
+    assert proxy.round_trips == 1, "opening sends no script"
+    for expected in (["EVALSHA", "SCRIPT", "EVALSHA"], ["EVALSHA"]):
+        proxy.reset_counts()
+        through.census()
+        assert [request.split(b"\r\n")[2].decode() for request in proxy.requests] == expected
+    other = store.through(proxy.port)
+    proxy.reset_counts()
+    other.census()
+    assert proxy.round_trips == 1
+
+
 def test_every_call_is_one_round_trip(store, proxy):
     through = store.through(proxy.port)
     flights = {}

@@ -13,9 +13,9 @@ __all__ = ["RedisBroker", "open_redis"]
 def open_redis(
     config: Config, *, clock: Callable[[], int] | None = None, answered: Callable[[], None] = lambda: None
 ) -> RedisBroker:
-    """A connected broker with its scripts loaded; BrokerUnavailable otherwise.
+    """A connected broker; BrokerUnavailable otherwise. The server gets each script when it is first used.
 
-    `answered` is called at the server's first reply, before the scripts are loaded."""
+    `answered` is called at the server's first reply, before more connections are opened."""
     broker = RedisBroker(config, clock=clock)
     try:
         broker.connect(answered)

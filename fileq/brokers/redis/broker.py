@@ -28,7 +28,7 @@ class RedisBroker(RedisQueues, RedisInspector, RedisRepairer, RedisProducers, Re
         self.where = self._store.link.where
 
     def connect(self, answered: Callable[[], None] = lambda: None) -> None:
-        """Reach the server and prepare it; `answered` is called at its first reply, before the scripts are loaded."""
+        """Reach the server; `answered` is called at its first reply, before more connections are opened."""
         self._store.connect(answered)
 
     def examine(self, *, permissions: bool = False) -> list[Finding]:

@@ -55,7 +55,8 @@ def settlement_args(s: Settlement, keys: Keys, *, is_claiming: bool = False) -> 
         flags += _long_flags(s)
     if s.order:
         flags += "o"
-    number, attempt, event = keys.queue_numbers[claim.queue], _attempt_tail(s), wire_events.settled(s)
+    number, attempt = keys.queue_numbers[claim.queue], _attempt_tail(s)
+    event = wire_events.settled(s) if is_long or s.verb is not Verb.COMPLETE else s.duration_ms or 0
     short = (claim.slot, claim.token, claim.raw, claim.id, number, flags, s.result, attempt, event)
     more = _long_args(s) if is_long else ()
     return (*short, *more, s.order) if s.order else (*short, *more)

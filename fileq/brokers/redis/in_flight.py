@@ -3,8 +3,8 @@
 Owns one connection from sending to reading. A dropped call disconnects it: otherwise the next call would read the
 replies to this one. A broken connection is tried again `redis.max_retries` times, because every command fileq sends can
 be repeated without a second effect. A time-out is never tried again: the caller has waited long enough. A server that
-lost its scripts (NOSCRIPT) gets them again, and then the whole batch. After a kill -9 the server still executes what it
-has received.
+does not have a script (NOSCRIPT) gets it, and then the whole batch again. After a kill -9 the server still executes
+what it has received.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from redis.connection import Connection, ConnectionPool
 
 from fileq.brokers.redis.faults import DRIVER_ERRORS, translate
 from fileq.brokers.redis.link import Link
-from fileq.brokers.redis.scripts import Command, all_scripts
+from fileq.brokers.redis.scripts import Command, scripts_in
 from fileq.core.errors import BrokerUnavailable
 
 T = TypeVar("T")
@@ -88,12 +88,17 @@ class InFlightCall(Generic[T]):
         replies = self._exchange()
         if not replies.is_script_missing:
             return replies
-        load_scripts(self._link)
+        self._load_scripts()
         # A server that crashed after executing the call has lost the reply and the scripts together.
         was_repeated = replies.is_repeated
         replies = self._exchange()
         replies.is_repeated |= was_repeated
         return replies
+
+    def _load_scripts(self) -> None:
+        commands: list[Command] = [("SCRIPT", "LOAD", script.text) for script in scripts_in(self._commands)]
+        for reply in InFlightCall(self._link, commands, list).take():
+            self._link.checked(reply)
 
     def _exchange(self) -> Replies:
         """Read what was sent, or send and read, until there are replies or the retries are used up."""
@@ -152,13 +157,6 @@ class InFlightCall(Generic[T]):
             raise
         self._link.give_back(pool, connection)
         return replies
-
-
-def load_scripts(link: Link) -> None:
-    """Make all scripts known to the server."""
-    commands = [("SCRIPT", "LOAD", script.text) for script in all_scripts().values()]
-    for reply in InFlightCall(link, commands, list).take():
-        link.checked(reply)
 
 
 def _packed(commands: Sequence[Command]) -> bytes:

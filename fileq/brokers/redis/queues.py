@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from fileq.brokers import wire_events
 from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.brokers.clocks import FULL_WAIT_MS, STEP_TOLERANCE_MS
 from fileq.brokers.redis.encoding import (
@@ -110,7 +109,6 @@ class RedisQueues:
             "a" if entry.always else "",
             entry.delay_ms,
             entry.at_ms,
-            wire_events.created(entry.job),
         )
 
     # settle and claim

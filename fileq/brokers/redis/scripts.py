@@ -1,14 +1,16 @@
-"""The Lua scripts: reads the files, puts each together with the prelude, and makes the command that runs it.
+"""The Lua scripts: reads the files, puts each together with what it needs of the prelude, makes the command to run it.
 
-The files in lua/ are one script per verb. The files in lua/prelude/ stand before each of them. A file without a shebang
-is a part of settle_and_claim and is loaded with it.
+The files in lua/ are one script per verb. A file without a shebang is a part of settle_and_claim. The files in
+lua/prelude/ hold what the scripts share, in paragraphs: local functions and values with a blank line between them. A
+script gets only the paragraphs it uses, because every call defines them anew.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from typing import NamedTuple, TypeAlias
 
@@ -18,8 +20,17 @@ from fileq.config import Config
 Argument: TypeAlias = bytes | str | int
 Command: TypeAlias = tuple[Argument, ...]
 
-PRELUDE = ("arguments", "checks", "counters", "search", "jobs", "ledger", "settlements")  # each uses those before it
+PRELUDE = ("arguments", "checks", "counters", "events", "search", "jobs", "ledger", "settlements")  # in order of use
 SETTLE_AND_CLAIM = "settle_and_claim"
+COMPLETE_AND_CLAIM = "complete_and_claim"  # the same for the usual call: smaller, so that it runs faster
+PARTS = {
+    COMPLETE_AND_CLAIM: ("complete", "claim"),
+    SETTLE_AND_CLAIM: ("complete", "retry", "bury", "release", "cancel", "defer", "claim"),
+}
+_USUAL_PARTS = frozenset(PARTS[COMPLETE_AND_CLAIM])
+_COMMENTS = re.compile(rb"^ *--.*\n", re.MULTILINE)
+_DEFINED = re.compile(rb"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
+_WORD = re.compile(rb"(?<![.\w])[A-Za-z_]\w*")  # but no field
 
 
 class Script(NamedTuple):
@@ -27,21 +38,54 @@ class Script(NamedTuple):
     text: bytes
 
 
+class Paragraph(NamedTuple):
+    names: frozenset[bytes]
+    words: frozenset[bytes]
+    text: bytes
+
+
+_by_sha: dict[Argument, Script] = {}
+
+
 @functools.cache
-def all_scripts() -> dict[str, Script]:
-    """Every script by its name. The prelude follows the shebang, which must be the first line."""
-    folder = resources.files(__package__) / "lua"
-    texts = {file.name.removesuffix(".lua"): file.read_bytes() for file in folder.iterdir() if file.is_file()}
-    prelude = b"".join((folder / "prelude" / f"{name}.lua").read_bytes() for name in PRELUDE)
-    parts = {name: text for name, text in texts.items() if not text.startswith(b"#!")}
-    functions = (b"PARTS.%s = function()\n%send\n" % (name.encode(), text) for name, text in sorted(parts.items()))
-    before = {SETTLE_AND_CLAIM: b"local PARTS = {}\n" + b"".join(functions)}
-    scripts = {}
-    for name in texts.keys() - parts.keys():
-        shebang, _, body = texts[name].partition(b"\n")
-        text = b"\n".join((shebang, prelude, before.get(name, b"") + body))
-        scripts[name] = Script(hashlib.sha1(text, usedforsecurity=False).hexdigest(), text)
-    return scripts
+def script(name: str) -> Script:
+    shebang, _, body = _file(SETTLE_AND_CLAIM if name in PARTS else name).partition(b"\n")
+    functions = (b"PARTS.%s = function()\n%send\n" % (part.encode(), _file(part)) for part in PARTS.get(name, ()))
+    if name in PARTS:
+        body = b"local PARTS = {}\n" + b"".join(functions) + body
+    text = b"".join((shebang, b"\n", *_needed_by(body), body))
+    sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()
+    return _by_sha.setdefault(sha, Script(sha, text))
+
+
+def scripts_in(commands: Iterable[Command]) -> list[Script]:
+    """The scripts that these commands run."""
+    return [_by_sha[sha] for sha in dict.fromkeys(c[1] for c in commands if c[0] == "EVALSHA")]
+
+
+def _file(name: str) -> bytes:
+    """The text of a file without its comments: the server has no use for them."""
+    return _COMMENTS.sub(b"", (resources.files(__package__) / "lua" / f"{name}.lua").read_bytes())
+
+
+@functools.cache
+def _prelude() -> tuple[Paragraph, ...]:
+    texts = (text.strip() + b"\n" for name in PRELUDE for text in _file(f"prelude/{name}").split(b"\n\n"))
+    return tuple(Paragraph(_names_in(text), frozenset(_WORD.findall(text)), text) for text in texts)
+
+
+def _names_in(text: bytes) -> frozenset[bytes]:
+    return frozenset(name for names in _DEFINED.findall(text) for name in names.split(b", "))
+
+
+def _needed_by(body: bytes) -> list[bytes]:
+    """The paragraphs that the script uses. Each uses only those before it, so one walk back finds them all."""
+    wanted, needed = set(_WORD.findall(body)), []
+    for paragraph in reversed(_prelude()):
+        if not wanted.isdisjoint(paragraph.names):
+            wanted |= paragraph.words
+            needed.append(paragraph.text)
+    return needed[::-1]
 
 
 class Part(NamedTuple):
@@ -75,7 +119,7 @@ class Scripts:
         """Runs the script with these keys and arguments of its own."""
         now_ms = self._clock() if self._clock is not None else b""
         all_keys = (*self._keys.fixed, *keys)
-        return ("EVALSHA", all_scripts()[name].sha, len(all_keys), *all_keys, now_ms, *self._fixed_args, *args)
+        return ("EVALSHA", script(name).sha, len(all_keys), *all_keys, now_ms, *self._fixed_args, *args)
 
     def settle_and_claim(self, parts: Sequence[Part]) -> Command:
         keys: list[str] = []
@@ -85,4 +129,5 @@ class Scripts:
             keys += part.keys
             args += part.args
             head += (part.verb, part.size, len(part.keys), len(part.args))
-        return self.command(SETTLE_AND_CLAIM, keys, head + args)
+        is_usual = _USUAL_PARTS.issuperset(part.verb for part in parts)
+        return self.command(COMPLETE_AND_CLAIM if is_usual else SETTLE_AND_CLAIM, keys, head + args)

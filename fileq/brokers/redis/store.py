@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.order import ClaimOrder
 from fileq.brokers.redis.encoding import as_record
-from fileq.brokers.redis.in_flight import InFlightCall, Replies, load_scripts
+from fileq.brokers.redis.in_flight import InFlightCall, Replies
 from fileq.brokers.redis.keys import Keys
 from fileq.brokers.redis.link import Link
 from fileq.brokers.redis.scripts import Argument, Command, Scripts
@@ -42,12 +42,11 @@ class RedisStore:
         self._clock = clock
 
     def connect(self, answered: Callable[[], None]) -> None:
-        """Reach the server, load the scripts, open the first connections; BrokerUnavailable otherwise."""
+        """Reach the server, open the first connections; BrokerUnavailable otherwise."""
         # A short command first: to a call with many or long arguments, a server that wants a password answers
         # "Protocol error" in place of NOAUTH.
         self.call("EXISTS", self.keys.workers)
         answered()
-        load_scripts(self.link)
         self.link.warm(self.config.redis.min_idle_conns)
 
     def close(self) -> None:

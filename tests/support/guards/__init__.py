@@ -14,6 +14,7 @@ from tests.support.guards.observe_guards import OBSERVE_GUARDS
 from tests.support.guards.output_guards import OUTPUT_GUARDS
 from tests.support.guards.policy_guards import POLICY_GUARDS
 from tests.support.guards.producer_guards import PRODUCER_GUARDS
+from tests.support.guards.redis_event_guards import REDIS_EVENT_GUARDS
 from tests.support.guards.redis_guards import REDIS_GUARDS
 from tests.support.guards.redis_repair_guards import REDIS_REPAIR_GUARDS
 from tests.support.guards.security_guards import SECURITY_GUARDS
@@ -23,6 +24,7 @@ from tests.support.guards.worker_guards import WORKER_GUARDS
 GUARDS: tuple[Guard, ...] = (
     *REDIS_GUARDS,
     *REDIS_REPAIR_GUARDS,
+    *REDIS_EVENT_GUARDS,
     *SQLITE_GUARDS,
     *MEMORY_GUARDS,
     *ADMIT_GUARDS,

@@ -63,47 +63,6 @@ local function next_job(slot)
   return next_job(slot)
 end
 
--- The fields of a job that fileq wrote, in one match from the first byte. Other jobs need a search.
-local FIRST_FIELDS = '^{"id":"[^"\\%c]+","filepath":("[^"\\]*"),"filesize":%d+,"priority":"[^"\\]*","retries":(%d+),'
-  .. '"creation_time":"[^"\\]*","trace_id":"%x*","span_id":"%x*"()'
-
--- The file's path in a job whose second field it is, as JSON; the path holds an escape sequence.
-local function escaped_path(raw)
-  local start = string.match(raw, '^{"id":"[^"]+","filepath":()"')
-  local at = start
-  while at do
-    at = string.find(raw, '["\\]', at + 1)
-    if at and string.sub(raw, at, at) == '"' then return string.sub(raw, start, at) end
-    at = at and at + 1
-  end
-end
-
--- cjson escapes every slash, which no other encoder here does.
-local function as_json(text)
-  return (string.gsub(cjson.encode(text), '\\/', '/'))
-end
-
-local function started_event(slot, number, raw, id, job)
-  local shown, kind, retries, rest, path
-  if job then
-    shown = string.find(id, '["\\%c]') and cjson.encode(id) or '"' .. id .. '"'
-    kind, retries = type(job.type) == 'string' and as_json(job.type), tonumber(job.retries)
-    path = type(job.filepath) == 'string' and as_json(job.filepath)
-  else
-    shown = '"' .. id .. '"'
-    path, retries, rest = string.match(raw, FIRST_FIELDS)
-    if retries then
-      kind = string.match(raw, '^,"type":("[^"\\]*")', rest)
-    else
-      retries, kind = string.match(raw, '"retries":(%d+)'), string.match(raw, '"span_id":"%x*","type":("[^"\\]*")')
-      path = escaped_path(raw)
-    end
-  end
-  return '{"event":"job:started","job_id":' .. shown .. ',"type":' .. (kind or 'null') .. ',"priority":"'
-    .. queue_name[number] .. '","worker_id":"' .. slot .. '","duration_ms":0,"error":"","retry_count":'
-    .. (retries or '0') .. ',"filepath":' .. (path or '""') .. ',"at":0}'
-end
-
 -- Update the record. A job that is not counted in `queued` was pushed by another program, and is adopted.
 local function mark_running(slot, number, raw, record, was)
   local queued = tonumber(was[1]) or 0
@@ -123,14 +82,14 @@ local function mark_running(slot, number, raw, record, was)
 end
 
 local function claim(slot, processing, heartbeat, number, raw)
-  local id, job = read_id(raw)
+  local id = read_id(raw)
   local was = id and read('HMGET', RECORDS .. id, 'queued', 'state', 'after') -- read before anything moves
   redis.call('RPOPLPUSH', queue_key[number], processing)
   table.remove(fronts[number])
   redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)
   if id then
     mark_running(slot, number, raw, RECORDS .. id, was)
-    add_event(started_event(slot, number, raw, id, job))
+    add_job_event('job:started', raw, queue_name[number], slot, '0')
   else
     count('adopted')
   end

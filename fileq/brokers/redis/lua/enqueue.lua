@@ -4,10 +4,10 @@
 -- own KEYS   the record of each job
 -- own ARGV   1 permits of one window (0 = none needed); of each job: id, raw, queue number, path, signature and device
 --            ('' = the job is not about a version of a file), 'a' = enqueue even if the ledger knows the version,
---            delay in ms, due time in ms, event
+--            delay in ms, due time in ms
 -- returns    permits taken; ms until the window ends (0 = nothing was throttled); for each job: enqueued, known,
 --            duplicate or throttled
-local STRIDE, WINDOW = 10, 1000
+local STRIDE, WINDOW = 9, 1000
 local limit = tonumber(ARGV[own_args + 1])
 local total = (#ARGV - own_args - 1) / STRIDE
 local taken, throttled, results = 0, false, {}
@@ -54,7 +54,7 @@ for i = 1, total do
       redis.call('LPUSH', queue_key[number], raw)
     end
     count('produced')
-    add_event(ARGV[a + 10])
+    add_job_event('job:created', raw, nil, '', '0')
   end
 end
 

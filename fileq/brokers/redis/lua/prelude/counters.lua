@@ -1,4 +1,4 @@
--- Counters and events: collected while a script runs, written once at its end.
+-- Counters: collected while a script runs, written once at its end.
 --
 -- KEYS, ARGV: see arguments.lua
 
@@ -21,15 +21,4 @@ local function write_counters()
     end
   end
   redis.call('PEXPIRE', HOUR, RETENTION)
-end
-
--- Each event ends with `"at":0}`; the time of this script replaces the 0.
-local events = {}
-local function add_event(event)
-  if event ~= '' then events[#events + 1] = string.sub(event, 1, -3) .. NOW .. '}' end
-end
-
--- By pcall: a user without permission for the channel can still do everything else.
-local function publish_events()
-  for _, event in ipairs(events) do redis.pcall('PUBLISH', CHANNEL, event) end
 end

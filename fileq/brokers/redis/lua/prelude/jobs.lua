@@ -4,14 +4,14 @@
 
 local MAX_DECODED_BYTES = 17825792 -- as in core/job.py; parsing more would block the server
 
--- The id of a job, or nil. It is the first field of every job that fileq wrote. The JSON of another program is parsed,
--- and then the parsed job is the second result. Parsed JSON is never written back.
+-- The id of a job, or nil. It is the first field of every job that fileq wrote. The JSON of another program is parsed.
+-- Parsed JSON is never written back.
 local function read_id(raw)
   local id = string.match(raw, '^{"id":"([^"\\%c]+)","filepath":')
   if id then return id end
   if #raw > MAX_DECODED_BYTES then return nil end
   local ok, job = pcall(cjson.decode, raw)
-  if ok and type(job) == 'table' and type(job.id) == 'string' and job.id ~= '' then return job.id, job end
+  if ok and type(job) == 'table' and type(job.id) == 'string' and job.id ~= '' then return job.id end
   return nil
 end
 

@@ -3,7 +3,8 @@
 -- own KEYS   of each settlement: processing list, heartbeat, record; with flag o also: orders
 -- own ARGV   of each settlement:
 --            1 slot, 2 token, 3 raw, 4 id, 5 queue number, 6 flags, 7 result, 8 the attempt's JSON from `worker` on,
---            9 event. With flag x also: 10 next_raw, 11 error (of a deferral: its reason), 12 kind of error, 13 delay in ms, 14 id of the record
+--            9 event ('' = none), or the duration in ms of a completion whose event is made here. With flag x also:
+--            10 next_raw, 11 error (of a deferral: its reason), 12 kind of error, 13 delay in ms, 14 id of the record
 --            that the claim made by mistake ('' = none), 15 path, 16 signature and 17 device of the version that the
 --            handler leaves behind ('' = none). With flag o also, as the last one: the order
 -- flags      d = the worker died, r = refused before the handler ran, s = superseded, u = the bytes have no id,
@@ -276,7 +277,11 @@ local function settle(move, finish)
   for _, job in ipairs(held_jobs) do
     move(job)
     keep_order(job)
-    add_event(job.event)
+    if tonumber(job.event) then
+      add_job_event('job:completed', job.raw, queue_name[job.queue], job.slot, job.event)
+    else
+      add_event(job.event)
+    end
   end
   if finish then finish() end
   end_claims(held_jobs)

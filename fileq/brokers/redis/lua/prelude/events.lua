@@ -1,0 +1,70 @@
+-- Events: collected while a script runs, published once at its end, and only if a subscriber may receive them. A script
+-- is atomic, so a subscriber receives every transition after its SUBSCRIBE. brokers/wire_events.py builds the same bytes
+-- for the other brokers.
+--
+-- KEYS, ARGV: see arguments.lua
+
+-- Whether a subscriber may be there. Unknown counts as yes: on a cluster, where every name carries a hash tag, it may be
+-- connected to another node. A replica that can still continue the stream of commands, connected or not, passes what is
+-- published on to its own subscribers; then the server has a replication backlog.
+local function find_subscribers()
+  if string.find(CHANNEL, '{', 1, true) then return true end
+  local may = redis.acl_check_cmd
+  if not (may('PUBSUB', 'NUMSUB', CHANNEL) and may('PUBSUB', 'NUMPAT') and may('INFO', 'replication')) then return true end
+  if redis.call('PUBSUB', 'NUMSUB', CHANNEL)[2] > 0 or redis.call('PUBSUB', 'NUMPAT') > 0 then return true end
+  return not string.find(redis.call('INFO', 'replication'), 'repl_backlog_active:0', 1, true)
+end
+
+local subscribed
+local function has_subscribers()
+  if subscribed == nil then subscribed = find_subscribers() end
+  return subscribed
+end
+
+-- Each event that the caller made ends with `"at":0}`; the time of this script replaces the 0.
+local events = {}
+local function add_event(event)
+  if event ~= '' and has_subscribers() then events[#events + 1] = string.sub(event, 1, -3) .. NOW .. '}' end
+end
+
+local ESCAPES = {
+  ['"'] = '\\"', ['\\'] = '\\\\', ['\b'] = '\\b', ['\f'] = '\\f', ['\n'] = '\\n', ['\r'] = '\\r', ['\t'] = '\\t',
+}
+local function json_text(text)
+  local escaped = string.gsub(text, '[%z\1-\31"\\]', function(character)
+    return ESCAPES[character] or string.format('\\u%04x', string.byte(character))
+  end)
+  return '"' .. escaped .. '"'
+end
+
+-- The fields of a job that fileq wrote, in one match from the first byte. Any other job is parsed.
+local FIRST_FIELDS = '^{"id":("[^"\\%c]+"),"filepath":("[^"\\]*"),"filesize":%d+,"priority":("[^"\\]*"),"retries":(%d+),'
+  .. '"creation_time":"[^"\\]*","trace_id":"%x*","span_id":"%x*"()'
+local function event_fields(raw)
+  local id, path, priority, retries, rest = string.match(raw, FIRST_FIELDS)
+  local kind = id and string.match(raw, '^,"type":("[^"\\]*")', rest)
+  if id and (kind or not string.find(raw, '"type":', rest, true)) then
+    return id, kind or 'null', priority, retries, path
+  end
+  local ok, job = pcall(cjson.decode, raw)
+  if not ok or type(job) ~= 'table' then job = {} end
+  local function text(name, otherwise)
+    return type(job[name]) == 'string' and json_text(job[name]) or otherwise
+  end
+  local retried = int_text(tonumber(job.retries) or 0)
+  return text('id', '""'), text('type', 'null'), text('priority', '""'), retried, text('filepath', '""')
+end
+
+-- The event of a job that did not fail. `queue` is nil for the priority in the job.
+local function add_job_event(name, raw, queue, slot, duration)
+  if not has_subscribers() then return end
+  local id, kind, priority, retries, path = event_fields(raw)
+  events[#events + 1] = '{"event":"' .. name .. '","job_id":' .. id .. ',"type":' .. kind .. ',"priority":'
+    .. (queue and json_text(queue) or priority) .. ',"worker_id":' .. json_text(slot) .. ',"duration_ms":' .. duration
+    .. ',"error":"","retry_count":' .. retries .. ',"filepath":' .. path .. ',"at":' .. NOW .. '}'
+end
+
+-- By pcall: a user without permission for the channel can still do everything else.
+local function publish_events()
+  for _, event in ipairs(events) do redis.pcall('PUBLISH', CHANNEL, event) end
+end
