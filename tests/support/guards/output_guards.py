@@ -118,7 +118,7 @@ OUTPUT_GUARDS = (
         "Output that an outcome announces is read before the outcome counts",
         "a failed attempt keeps nothing of what its handler printed, or the next task keeps it",
         f"{PROCESS}child_handle.py",
-        "                self.output_is_left = True\n",
+        "            self.output_is_left = length >= OUTPUT_IS_LEFT\n",
         "",
         REAL + "tasks_of_one_child_are_not_mixed_up_and_a_completed_job_keeps_nothing",
     ),

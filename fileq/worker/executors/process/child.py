@@ -201,8 +201,8 @@ class Child:
         if identity(self._stream) == self._identity:
             poll = select.poll()
             poll.register(self._stream, select.POLLIN)
-            if poll.poll(0):
-                self._inbox += os.read(self._stream, READ_SIZE)
+            while poll.poll(0) and (block := os.read(self._stream, READ_SIZE)):
+                self._inbox += block
 
     def _has_cancellation(self) -> bool:
         """Whether the inbox has the cancellation of the running task; removes it. Tasks may be before it."""

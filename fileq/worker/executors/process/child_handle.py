@@ -72,6 +72,7 @@ class ChildHandle:
         "task",
         "task_number",
         "tokens",
+        "tokens_poll",
     )
 
     def __init__(self) -> None:
@@ -104,8 +105,10 @@ class ChildHandle:
         return any(event & select.POLLIN for _, event in self.poll.poll(timeout_ms))
 
     def wait_until_taken(self, timeout_ms: int) -> bool:
-        """Wait until the child has begun the last of its tasks; False if it has not in this time."""
-        return self.tokens is None or self.tokens.wait_until_taken(timeout_ms)
+        """Wait until the child has begun the last of its tasks; False if it has ended or has not in this time.
+
+        Each outcome would wake a worker that waits for the stream, and a wake-up costs more than a tiny task."""
+        return any(event & select.POLLOUT for _, event in self.tokens_poll.poll(timeout_ms))
 
     def has_begun(self) -> bool:
         """Whether the child, which has ended, had begun its only task. Call it once."""
@@ -118,8 +121,10 @@ class ChildHandle:
         self.stream.setblocking(False)
         child_end.setblocking(True)
         self.fd = self.stream.fileno()
-        self.poll = select.poll()
+        self.poll, self.tokens_poll = select.poll(), select.poll()
         self.poll.register(self.fd, select.POLLIN)
+        self.tokens_poll.register(self.tokens.fd, select.POLLOUT)
+        self.tokens_poll.register(self.fd, 0)  # for its end
         self.child = child
         return child_end, self.tokens
 
@@ -259,7 +264,7 @@ class ChildHandle:
     def _reset(self) -> None:
         self.stream = self.tokens = None
         self.child = self.task_number = self.last_number = 0
-        self.poll = select.poll()
+        self.poll = self.tokens_poll = select.poll()
         self.fd = self.pidfd = self.pid = -1
         self.output = None
         self.output_is_left = False

@@ -25,6 +25,7 @@ A kill -9 of the worker leaves no process running: see fork_server.py.
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from collections.abc import Sequence
@@ -38,16 +39,16 @@ from fileq.worker.executors.process.child_handle import NEVER_S, ChildHandle, In
 from fileq.worker.executors.process.child_pool import ChildPool
 from fileq.worker.executors.process.descendants import memory_of
 from fileq.worker.executors.process.program import Program
-from fileq.worker.executors.process.task_tokens import MAX_TOKENS
 from fileq.worker.executors.protocol import TaskOutcome
 from fileq.worker.executors.stop_request import CANCEL_GRACE_S, StopRequest, timed_out
 from fileq.worker.executors.wait_policy import WaitPolicy
 
 WAKE_EVERY_S = 0.1  # while a task that should stop still runs
 CHECK_MEMORY_EVERY_S = 0.2
-MAX_WAIT_MS = 1  # until tasks behind a slow one are given to other children
+MAX_WAIT_S = 0.001  # until tasks behind a slow one are given to other children
+MAX_BATCH = 16  # tasks for one child at once
+TINY_S = 0.00006  # a task that takes longer is not tiny; so many of these take MAX_WAIT_S
 CHILD_WAKE_S = 0.00015  # until a child that was woken runs
-TINY_S = 0.00006  # a task that takes longer is not tiny
 MAX_BATCH_BYTES = 1 << 15  # of jobs: fits into the stream together with what a child has not read of the last batch
 
 
@@ -86,7 +87,7 @@ class ProcessExecutor:
 
     def submit(self, tasks: Sequence[Task]) -> None:
         if len(tasks) > 1 and self._idle and not self._is_quitting and self._wait_policy.should_wait():
-            tasks = self._run_batch(tasks)
+            tasks = self._run_batches(tasks)
         for task in tasks:
             self._submit_one(task)
 
@@ -157,38 +158,57 @@ class ProcessExecutor:
         if self._is_quitting:
             self._request_stop(handle, StopRequest.QUIT, 0.0)
 
-    def _run_batch(self, tasks: Sequence[Task]) -> Sequence[Task]:
-        """Have one child run these tasks, and wait a moment. Returns those that it has not begun by then."""
+    def _run_batches(self, tasks: Sequence[Task]) -> list[Task]:
+        """Have one child run these tasks, a batch at a time, while they are tiny. Returns those not begun by then."""
+        size = -(-len(tasks) // -(-len(tasks) // MAX_BATCH))  # equal parts
+        left: list[Task] = []
+        began_s = now_s = time.monotonic()
+        for start in range(0, len(tasks), size):
+            handle = self._send_batch(tasks[start : start + size], left)
+            if handle is not None:
+                was_done = self._await_batch(handle, now_s + MAX_WAIT_S, left)
+                began_batch_s, now_s = now_s, time.monotonic()
+                was_tiny = was_done and now_s - began_batch_s <= CHILD_WAKE_S + TINY_S * size
+                self._wait_policy.record(was_done_in_time=was_tiny)
+                if not was_tiny or now_s - began_s > MAX_WAIT_S:
+                    left += tasks[start + size :]
+                    break
+        return left
+
+    def _send_batch(self, tasks: Sequence[Task], left: list[Task]) -> ChildHandle | None:
+        """Send tasks to one child, if it can run them together. Adds those that were not sent to `left`."""
+        if not self._idle or sum(len(task.raw) for task in tasks) > MAX_BATCH_BYTES:
+            left += tasks
+            return None
         handle = self._idle.pop()
-        limit = min(MAX_TOKENS, self._max_jobs - handle.jobs_done if self._max_jobs else MAX_TOKENS)
-        batch, rest = tasks[:limit], tasks[limit:]
-        if sum(len(task.raw) for task in batch) > MAX_BATCH_BYTES:
-            self._idle.append(handle)
-            return tasks
-        began_s, child = time.monotonic(), handle.child
+        limit = self._max_jobs - handle.jobs_done if self._max_jobs else len(tasks)
+        left += tasks[limit:]
         try:
-            is_sent = handle.send(batch)
+            is_sent = handle.send(tasks[:limit])
         except UnsendableTask:  # one of them: they are sent one by one
+            left += tasks[:limit]
             self._idle.append(handle)
-            return tasks
+            return None
         except BrokenPipeError:
-            left = handle.take_back()
+            left += handle.take_back()
             self._give_to_next_child(handle)
-            return [*left, *rest]
-        left = [] if handle.wait_until_taken(MAX_WAIT_MS) else handle.take_back()
-        wait_until_s = 0.0 if left else began_s + MAX_WAIT_MS / 1000
+            return None
+        self._watch_task(handle, is_sent=is_sent)
+        return handle
+
+    def _await_batch(self, handle: ChildHandle, until_s: float, left: list[Task]) -> bool:
+        """Wait until the child has run its tasks. If it has not in time, adds those that it has not begun to `left`,
+        and returns False. Then it has one task at most."""
+        child = handle.child
+        if not handle.wait_until_taken(_whole_ms(until_s)):
+            left += handle.take_back()
+            until_s = 0.0
         while handle.is_running and handle.child == child and handle.fd in self._pool.by_fd:
-            # The outcomes of all but the last task that it has begun are in the stream.
-            if not handle.is_readable(1 if time.monotonic() < wait_until_s else 0):
+            # The outcomes of all tasks that it has begun, but for the last one, are in the stream.
+            if not handle.is_readable(_whole_ms(until_s)):
                 break
             self._receive(handle)
-        took_s = time.monotonic() - began_s
-        is_done = handle.child != child or not handle.is_running
-        was_tiny = is_done and took_s <= CHILD_WAKE_S + TINY_S * len(batch)
-        self._wait_policy.record(was_done_in_time=was_tiny)
-        if not is_done:
-            self._watch_task(handle, is_sent=is_sent)
-        return [*left, *rest]
+        return handle.child != child or not handle.is_running
 
     def _start(self, handle: ChildHandle, task: Task) -> None:
         try:
@@ -311,3 +331,9 @@ class ProcessExecutor:
                 error = f"used {used >> 20}MB of memory, more than worker.max_memory, {format_size(limit)}"
                 self._kill_and_finish(handle, Failed(error, "MemoryLimit"))
         self._memory_check_s = now_s + CHECK_MEMORY_EVERY_S if running else NEVER_S
+
+
+def _whole_ms(until_s: float) -> int:
+    """How long to wait, in the unit of poll(): at least 1 ms before this time, and 0 after it."""
+    left_s = until_s - time.monotonic()
+    return math.ceil(left_s * 1000) if left_s > 0 else 0

@@ -11,7 +11,6 @@ kill -9 of the child leaves the tokens of the tasks that it has not begun.
 from __future__ import annotations
 
 import os
-import select
 import struct
 from collections.abc import Sequence
 from fcntl import F_SETPIPE_SZ, fcntl
@@ -21,38 +20,33 @@ MAX_TOKENS = 64  # at the same time; far fewer than fit into one page
 
 
 class TaskTokens:
-    """The worker's side. `child_end` is for the child; close it here once the child has it."""
+    """The worker's side. `fd` can be written to, as poll() sees it, only while no token is left. `child_end` is for
+    the child; close it here once the child has it."""
 
     def __init__(self) -> None:
         self.child_end, write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            # One page: then poll() finds the pipe writable only when it is empty.
+            # One page. A pipe can be written to while a page of it is free.
             fcntl(self.child_end, F_SETPIPE_SZ, 1)
             # One descriptor for both directions: a worker may have hundreds of children.
-            self._fd = os.open(f"/proc/self/fd/{self.child_end}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self.fd = os.open(f"/proc/self/fd/{self.child_end}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except BaseException:
             self.close_child_end()
             raise
         finally:
             os.close(write_end)
-        self._poll = select.poll()
-        self._poll.register(self._fd, select.POLLOUT)
 
     def put(self, numbers: Sequence[int]) -> None:
         """Call it before the tasks are sent, and only when no token is left."""
-        os.write(self._fd, struct.pack(f"<{len(numbers)}I", *numbers))
+        os.write(self.fd, struct.pack(f"<{len(numbers)}I", *numbers))
 
     def take_back(self, limit: int = MAX_TOKENS) -> list[int]:
         """At most so many of the numbers that are left. The child begins none of these tasks."""
         try:
-            left = os.read(self._fd, limit * TOKEN_SIZE) if limit else b""
+            left = os.read(self.fd, limit * TOKEN_SIZE) if limit else b""
         except BlockingIOError:
             return []
         return list(struct.unpack(f"<{len(left) // TOKEN_SIZE}I", left))
-
-    def wait_until_taken(self, timeout_ms: int) -> bool:
-        """Wait until no token is left: the child has begun its last task."""
-        return bool(self._poll.poll(timeout_ms))
 
     def close_child_end(self) -> None:
         if self.child_end >= 0:
@@ -62,7 +56,7 @@ class TaskTokens:
     def close(self) -> None:
         """Call it once."""
         self.close_child_end()
-        os.close(self._fd)
+        os.close(self.fd)
 
 
 class TokenReader:
