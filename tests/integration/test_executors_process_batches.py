@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +61,11 @@ def submit(driver: ProcessDriver, path: Path, *raws: str, timeout_s: float = 300
 
 def outcomes(driver: ProcessDriver, *names: str) -> list[TaskOutcome]:
     return [driver.outcome(name) for name in names or NAMES]
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def at(position: int, raw: str, others: str = "pid") -> list[str]:
@@ -386,3 +394,22 @@ def test_tiny_tasks_are_given_to_one_child_again(start: Start, tmp_path: Path) -
         outcomes(driver)
     assert policy.waits == [True] * 3
     assert len({pid for _, pid in runs(tmp_path)}) == 1
+
+
+def test_children_killed_at_random_instants_cost_at_most_one_task_each(start: Start, tmp_path: Path) -> None:
+    driver = started(start)
+    kills, died, total, choose = 0, 0, 0, random.Random(1)
+    while kills < 60:
+        names = [f"{total + n}" for n in range(SIZE)]
+        total += SIZE
+        if choose.random() < 0.5 and (children := driver.pids("fileq-child")):
+            threading.Timer(choose.random() * 0.002, kill, [choose.choice(children)]).start()
+            kills += 1
+        driver.executor.submit([Task(key_of(name), b"pid", 0, os.fsencode(tmp_path), (), 1, 300.0) for name in names])
+        for name in names:
+            outcome = driver.outcome(name)
+            died += outcome == Died("killed by signal SIGKILL")
+            assert isinstance(outcome, Died | Done)
+            assert run_counts(tmp_path)[name] == 1 or isinstance(outcome, Died)
+    assert died <= kills
+    assert max(run_counts(tmp_path).values()) == 1
