@@ -1,12 +1,9 @@
-"""The process executor with tiny tasks: one child runs all of them, and whatever happens, each task runs once."""
+"""The process executor with tiny tasks: one child runs all of them, and those behind a slow one run elsewhere."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import random
 import signal
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,16 +13,11 @@ import pytest
 from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
 from fileq.handlers.task import Task
 from fileq.worker.executors.process import executor as process_executor
-from fileq.worker.executors.protocol import TaskOutcome
 from tests.support.batch_tasks import LOADER, run_counts, runs
 from tests.support.executor_driver import key_of, result_of
-from tests.support.process_executor import ProcessDriver, Start, control_epoll, marked, process_executors
-from tests.support.thread_executor import AlwaysWait, NotingPolicy
-from tests.support.waiting import wait_until
-
-SIZE = 4
-NAMES = tuple("abcd")
-ONCE = Counter(NAMES)
+from tests.support.process_batches import NAMES, ONCE, SIZE, at, be_patient, outcomes, started, submit
+from tests.support.process_executor import Start, process_executors
+from tests.support.thread_executor import NotingPolicy
 
 
 @pytest.fixture
@@ -36,43 +28,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """submit() waits for a child as long as it must: nothing but the end of the child makes it take tasks back."""
-    monkeypatch.setattr(process_executor, "MAX_WAIT_S", 30.0)
-    monkeypatch.setattr(process_executor, "TINY_S", 30.0)
-
-
-def started(start: Start, argument: str = "", count: int = SIZE, **options: object) -> ProcessDriver:
-    """An executor all of whose children are ready."""
-    driver = start(count, argument, loader=LOADER, wait_policy=AlwaysWait(), **options)
-    children = count + 1 if options.get("max_jobs") else count
-    driver.until(lambda: len(driver.pids("fileq-child")) == children)
-    driver.until(lambda: len(driver.executor._idle) == children)
-    return driver
-
-
-def submit(driver: ProcessDriver, path: Path, *raws: str, timeout_s: float = 300.0) -> None:
-    """One batch of tasks `a`, `b`, …, which note their runs in this directory."""
-    tasks = [
-        Task(key_of(name), raw.encode(), 0, os.fsencode(path), (), 1, timeout_s)
-        for name, raw in zip(NAMES, raws, strict=False)
-    ]
-    driver.executor.submit(tasks)
-
-
-def outcomes(driver: ProcessDriver, *names: str) -> list[TaskOutcome]:
-    return [driver.outcome(name) for name in names or NAMES]
-
-
-def kill(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
-
-
-def at(position: int, raw: str, others: str = "pid") -> list[str]:
-    """The tasks of a batch: this one at the position, and others."""
-    raws = [others] * SIZE
-    raws[position] = raw
-    return raws
+    be_patient(monkeypatch)
 
 
 @pytest.mark.usefixtures("_patient")
@@ -119,82 +75,6 @@ def test_tasks_of_a_frozen_child_are_given_to_others_but_for_one(start: Start, t
     driver.until(lambda: len(driver.ended) == SIZE)
     assert list(driver.ended.values()).count(Done(str(child).encode())) == 1
     assert {name: count for name, count in run_counts(tmp_path).items() if name in NAMES} == ONCE
-
-
-@pytest.mark.usefixtures("_patient")
-@pytest.mark.parametrize("position", range(SIZE))
-@pytest.mark.parametrize(
-    ("raw", "cause"),
-    [
-        ("kill_itself", "killed by signal SIGKILL"),
-        ("exit_with 3", "exited with status 3"),
-        ("close_everything", "closed its connection to the worker"),
-    ],
-)
-def test_the_death_of_a_child_ends_one_task_of_its_batch_and_the_others_run_once(
-    start: Start, tmp_path: Path, position: int, raw: str, cause: str
-) -> None:
-    driver = started(start)
-    submit(driver, tmp_path, *at(position, raw))
-    ended = outcomes(driver)
-    assert ended.pop(position) == Died(cause)
-    assert all(isinstance(outcome, Done) for outcome in ended)
-    assert run_counts(tmp_path) == ONCE
-
-
-@pytest.mark.usefixtures("_patient")
-@pytest.mark.parametrize("position", range(SIZE))
-def test_the_death_of_the_fork_server_ends_the_running_task_of_a_batch_and_the_others_run_once(
-    start: Start, tmp_path: Path, position: int
-) -> None:
-    driver = started(start)
-    submit(driver, tmp_path, *at(position, "kill_server"))
-    ended = outcomes(driver)
-    died = ended.pop(position)
-    assert isinstance(died, Died)
-    assert died.cause.startswith("the fork server ")
-    assert all(isinstance(outcome, Done) for outcome in ended)
-    assert run_counts(tmp_path) == ONCE
-
-
-@pytest.mark.usefixtures("_patient")
-@pytest.mark.parametrize("position", range(SIZE))
-def test_a_child_killed_after_it_took_a_task_and_before_it_ran_it_ends_that_task_only(
-    start: Start, tmp_path: Path, position: int
-) -> None:
-    driver = started(start, f"after-token {position + 1} {tmp_path}/killed")
-    submit(driver, tmp_path, *["pid"] * SIZE)
-    ended = outcomes(driver)
-    assert ended.pop(position) == Died("killed by signal SIGKILL")
-    assert all(isinstance(outcome, Done) for outcome in ended)
-    assert run_counts(tmp_path) == ONCE - Counter(NAMES[position])
-
-
-@pytest.mark.usefixtures("_patient")
-@pytest.mark.parametrize("position", range(SIZE))
-def test_a_child_killed_between_an_outcome_and_the_next_task_ends_no_task(
-    start: Start, tmp_path: Path, position: int
-) -> None:
-    driver = started(start, f"before-token {position + 1} {tmp_path}/killed")
-    submit(driver, tmp_path, *["pid"] * SIZE)
-    assert all(isinstance(outcome, Done) for outcome in outcomes(driver))
-    assert run_counts(tmp_path) == ONCE
-    assert (tmp_path / "killed").exists()
-
-
-def test_tasks_for_a_child_whose_death_was_not_reported_yet_are_given_to_others(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    epoll = control_epoll(monkeypatch)
-    driver = started(start)
-    child = int(result_of(driver.run("pid", path=os.fsencode(tmp_path))))
-    epoll.hides_server = True
-    os.kill(child, signal.SIGKILL)
-    wait_until(lambda: child not in marked(driver.mark))
-    submit(driver, tmp_path, *["pid"] * SIZE)
-    epoll.hides_server = False
-    assert all(isinstance(outcome, Done) for outcome in outcomes(driver))
-    assert len(run_counts(tmp_path)) == SIZE + 1
 
 
 @pytest.mark.parametrize("position", range(SIZE))
@@ -296,40 +176,6 @@ def test_the_output_of_a_task_that_times_out_behind_others_is_its_own(start: Sta
     assert outcomes(driver) == [Done(), Failed("timed out after 300ms", "Timeout", output="two"), Done(), Done()]
 
 
-@pytest.mark.usefixtures("_patient")
-@pytest.mark.parametrize("position", range(SIZE))
-@pytest.mark.parametrize("raw", ["close_tokens", "close_tokens {}/file", "leave_thread"])
-def test_a_child_that_can_not_go_on_after_a_task_is_replaced_and_no_task_of_its_batch_is_lost(
-    start: Start, tmp_path: Path, position: int, raw: str
-) -> None:
-    driver = started(start)
-    submit(driver, tmp_path, *at(position, raw.format(tmp_path)))
-    assert all(isinstance(outcome, Done) for outcome in outcomes(driver))
-    assert run_counts(tmp_path) == ONCE
-    driver.until(lambda: len(driver.emitted("child.replaced")) == 1)
-
-
-@pytest.mark.usefixtures("_patient")
-def test_the_copy_of_a_child_whose_handler_forked_takes_no_task(start: Start, tmp_path: Path) -> None:
-    driver = started(start)
-    submit(driver, tmp_path, *["fork_and_linger"] * SIZE)
-    assert outcomes(driver) == [Done()] * SIZE
-    assert run_counts(tmp_path) == ONCE
-
-
-@pytest.mark.usefixtures("_patient")
-@pytest.mark.parametrize("position", range(SIZE - 1))
-def test_a_child_that_writes_an_invalid_message_in_a_batch_costs_no_task_but_those_it_had_begun(
-    start: Start, tmp_path: Path, position: int
-) -> None:
-    driver = started(start)
-    submit(driver, tmp_path, *at(position, "write_half_a_message"))
-    ended = outcomes(driver)
-    assert ended[:position] == [outcome for outcome in ended[:position] if isinstance(outcome, Done)]
-    assert ended[position] == Died("wrote something that is no outcome")
-    assert max(run_counts(tmp_path).values()) == 1
-
-
 @pytest.mark.parametrize("position", range(SIZE))
 def test_a_task_that_cannot_be_sent_does_not_keep_its_batch_from_running(
     start: Start, tmp_path: Path, position: int
@@ -394,22 +240,3 @@ def test_tiny_tasks_are_given_to_one_child_again(start: Start, tmp_path: Path) -
         outcomes(driver)
     assert policy.waits == [True] * 3
     assert len({pid for _, pid in runs(tmp_path)}) == 1
-
-
-def test_children_killed_at_random_instants_cost_at_most_one_task_each(start: Start, tmp_path: Path) -> None:
-    driver = started(start)
-    kills, died, total, choose = 0, 0, 0, random.Random(1)
-    while kills < 60:
-        names = [f"{total + n}" for n in range(SIZE)]
-        total += SIZE
-        if choose.random() < 0.5 and (children := driver.pids("fileq-child")):
-            threading.Timer(choose.random() * 0.002, kill, [choose.choice(children)]).start()
-            kills += 1
-        driver.executor.submit([Task(key_of(name), b"pid", 0, os.fsencode(tmp_path), (), 1, 300.0) for name in names])
-        for name in names:
-            outcome = driver.outcome(name)
-            died += outcome == Died("killed by signal SIGKILL")
-            assert isinstance(outcome, Died | Done)
-            assert run_counts(tmp_path)[name] == 1 or isinstance(outcome, Died)
-    assert died <= kills
-    assert max(run_counts(tmp_path).values()) == 1

@@ -6,8 +6,9 @@ PROCESS = "fileq/worker/executors/process/"
 EXECUTOR, HANDLE, CHILD, TOKENS, OUTPUT = (
     f"{PROCESS}{name}.py" for name in ("executor", "child_handle", "child", "task_tokens", "child_output")
 )
-BATCHES, HANDLES = (
-    f"tests/integration/test_executors_{name}.py::test_" for name in ("process_batches", "child_handle")
+BATCHES, DEATHS, HANDLES = (
+    f"tests/integration/test_executors_{name}.py::test_"
+    for name in ("process_batches", "process_batch_deaths", "child_handle")
 )
 SPREAD = BATCHES + "tasks_behind_a_slow_one_are_given_to_other_children"
 TWICE = "it runs twice"
@@ -51,7 +52,7 @@ BATCH_GUARDS = (
         HANDLE,
         "        self.queued = deque(pair for pair in tasks if pair[0] not in numbers)\n",
         "        self.queued, numbers = deque(tasks), []\n",
-        BATCHES + "the_death_of_a_child_ends_one_task_of_its_batch_and_the_others_run_once",
+        DEATHS + "the_death_of_a_child_ends_one_task_of_its_batch_and_the_others_run_once",
     ),
     Guard(
         "A cancellation stops the task that it names",
@@ -65,9 +66,9 @@ BATCH_GUARDS = (
         "A child that lost its tokens is replaced",
         "it reads a file of its handler as tokens, and its tasks are lost",
         CHILD,
-        " or identity(self._tokens_fd) != self._tokens_identity:\n",
+        " or not is_same(self._tokens_fd, self._tokens_status):\n",
         ":\n",
-        BATCHES + "a_child_that_can_not_go_on_after_a_task_is_replaced_and_no_task_of_its_batch_is_lost",
+        DEATHS + "a_child_that_can_not_go_on_after_a_task_is_replaced_and_no_task_of_its_batch_is_lost",
     ),
     Guard(
         "A child is given no more tasks together than `worker.max_jobs_per_child` leaves",

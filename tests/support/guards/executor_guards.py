@@ -96,7 +96,7 @@ PROCESS_GUARDS = (
         "An outcome is never written into a file of the handler",
         "a handler that closes all descriptors gets its file damaged",
         CHILD,
-        "        if identity(self._stream) != self._identity:\n",
+        "        if not is_same(self._stream, self._stream_status):\n",
         "        if False:\n",
         DEATHS + "an_outcome_is_never_written_into_a_file_of_the_handler",
     ),

@@ -46,7 +46,7 @@ OUTPUT_GUARDS = (
         "No mark is written into a file of the handler",
         "a handler that closes all descriptors gets its file damaged",
         PIPE,
-        "        if identity(self._fd) != self._identity:\n",
+        "        if not is_same(self._fd, self._status):\n",
         "        if False:\n",
         UNIT + "no_mark_is_written_into_a_file_that_took_the_place_of_the_pipe",
     ),

@@ -39,7 +39,7 @@ from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.child_state import ChildState
 from fileq.worker.executors.process.descendants import children_of, end_children, has_children
-from fileq.worker.executors.process.descriptors import identity
+from fileq.worker.executors.process.descriptors import is_same
 from fileq.worker.executors.process.messages import (
     EXIT_STREAM_LOST,
     HEADER,
@@ -95,8 +95,8 @@ class Child:
         self._spared = frozenset(spared)
         self._output = output
         self._pid = os.getpid()
-        self._identity = identity(stream)
-        self._tokens_identity = identity(tokens)
+        self._stream_status = os.fstat(stream)
+        self._tokens_status = os.fstat(tokens)
         self._inbox = bytearray()
         self._number = 0
         self._cancelled: LazyEvent | None = None  # of the task that runs
@@ -132,7 +132,7 @@ class Child:
         self._send(_message(number, ran, has_output=has_output))
         # After the outcome, which does not wait for it.
         dirty = self._state.restore()
-        if dirty is not None or not is_open or identity(self._tokens_fd) != self._tokens_identity:
+        if dirty is not None or not is_open or not is_same(self._tokens_fd, self._tokens_status):
             os._exit(dirty or DirtyExit.DESCRIPTORS)
 
     def _run_task(self, number: int, task: Task) -> Ran:
@@ -174,7 +174,7 @@ class Child:
             inbox += block
 
     def _send(self, message: bytearray) -> None:
-        if identity(self._stream) != self._identity:
+        if not is_same(self._stream, self._stream_status):
             os._exit(EXIT_STREAM_LOST)
         left = memoryview(message)
         while left:
@@ -198,7 +198,7 @@ class Child:
 
     def _read_ahead(self) -> None:
         """Read the stream without waiting."""
-        if identity(self._stream) == self._identity:
+        if is_same(self._stream, self._stream_status):
             poll = select.poll()
             poll.register(self._stream, select.POLLIN)
             while poll.poll(0) and (block := os.read(self._stream, READ_SIZE)):

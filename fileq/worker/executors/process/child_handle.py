@@ -138,18 +138,18 @@ class ChildHandle:
         """Give the child its tasks, in one write; False if flush() must send the rest later.
 
         Raises BrokenPipeError if the child has ended, and UnsendableTask without any effect."""
-        number, messages, sent = self.last_number, bytearray(), []
+        number, messages, numbers = self.last_number, bytearray(), []
         try:
             for task in tasks:
                 number = number % (NUMBER_LIMIT - 1) + 1
                 append_message(messages, number, task)
-                sent.append((number, task))
+                numbers.append(number)
         except Exception as error:
             raise UnsendableTask(f"can't be sent to a child process: {error!r}") from error
         self.last_number = number
-        self.queued.extend(sent)
+        self.queued.extend(zip(numbers, tasks, strict=True))
         if self.tokens is not None:
-            self.tokens.put([number for number, _ in sent])
+            self.tokens.put(numbers)
         self._begin_next()
         return self._send(messages)
 
@@ -164,7 +164,8 @@ class ChildHandle:
         self.queued = deque(pair for pair in tasks if pair[0] not in numbers)
         if self.queued[0][0] == self.task_number:
             self.queued.popleft()
-            self._share_output()
+            if self.output is not None:
+                self.output.begin(self.task, is_alone=not self.queued)
         else:
             self._begin_next()
         return [task for number, task in tasks if number in numbers]
@@ -180,15 +181,15 @@ class ChildHandle:
         finally:
             self.wake()
 
-    def finish(self, request: StopRequest, ran: Ran) -> tuple[Task, TaskOutcome] | None:
-        """The task has ended so: it and its outcome, with what its handler printed. The next one begins.
+    def finish(self, request: StopRequest, ran: Ran, ended: list[tuple[Task, TaskOutcome]]) -> None:
+        """Add the task, if there is one, with its outcome and what its handler printed. The next one begins.
 
-        `output_is_left`: the pipe must be read for it. None if there is no task."""
-        task = self.task
+        `output_is_left`: the pipe must be read for it."""
         if self.output is not None:
             ran = self.output.finish(ran, self.task_number, reads=self.output_is_left)
+        if self.task is not None:
+            ended.append((self.task, outcome_after(request, ran)))
         self._begin_next()
-        return None if task is None else (task, outcome_after(request, ran))
 
     def drop_task(self) -> None:
         """The task is not this child's any more, or it will not be collected. The next one begins."""
@@ -231,7 +232,10 @@ class ChildHandle:
             elif size - at < HEADER.size + length:
                 break
             else:
-                self._end_task(memoryview(inbox)[at + HEADER.size : at + HEADER.size + length], ended)
+                ran = _decoded(memoryview(inbox)[at + HEADER.size : at + HEADER.size + length])
+                self.jobs_done += 1
+                self.failed_starts = 0
+                self.finish(self.stop_request, ran, ended)
             at += HEADER.size + length
         if at < size and self.task is None:
             raise InvalidMessage
@@ -291,16 +295,6 @@ class ChildHandle:
             raise InvalidMessage
         self.is_ready = True
 
-    def _end_task(self, body: memoryview, ended: list[tuple[Task, TaskOutcome]]) -> None:
-        try:
-            ran = decode_ran.decode(body)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise InvalidMessage from error
-        self.jobs_done += 1
-        self.failed_starts = 0
-        if (outcome := self.finish(self.stop_request, ran)) is not None:
-            ended.append(outcome)
-
     def _begin_next(self) -> None:
         """The next task becomes the one whose outcome is expected. Its time starts now."""
         self.stop_request = StopRequest.NONE
@@ -308,16 +302,20 @@ class ChildHandle:
         if self.queued:
             self.task_number, self.task = self.queued.popleft()
             self.kill_at_s = time.monotonic() + self.task.timeout_s
-            self._share_output()
+            if self.output is not None:
+                self.output.begin(self.task, is_alone=not self.queued)
         else:
             self.task = None
             self.kill_at_s = NEVER_S
-
-    def _share_output(self) -> None:
-        if self.output is not None and self.task is not None:
-            self.output.begin(self.task, is_alone=not self.queued)
 
     def _signal(self, number: int) -> None:
         if self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
+
+
+def _decoded(body: memoryview) -> Ran:
+    try:
+        return decode_ran.decode(body)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InvalidMessage from error

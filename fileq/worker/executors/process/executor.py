@@ -6,7 +6,7 @@ the inbox for its other half.
 Tiny tasks. Waking a child costs more than a tiny task. So while tasks are tiny submit() sends all of them to one child
 in one write and waits a moment until it has run them. When the moment is over it takes back the tasks that the child
 has not begun, see task_tokens.py, and gives each to another child. So whenever submit() has returned, each child has
-one task at most. WaitPolicy decides when tasks count as tiny.
+one task at most. PausingWaitPolicy decides when tasks count as tiny.
 
 How a task can end without an outcome from its child:
 1. The child has ended. The fork server reports it, with the status. The end of the stream alone proves nothing: a
@@ -41,7 +41,7 @@ from fileq.worker.executors.process.descendants import memory_of
 from fileq.worker.executors.process.program import Program
 from fileq.worker.executors.protocol import TaskOutcome
 from fileq.worker.executors.stop_request import CANCEL_GRACE_S, StopRequest, timed_out
-from fileq.worker.executors.wait_policy import WaitPolicy
+from fileq.worker.executors.wait_policy import PausingWaitPolicy, WaitPolicy
 
 WAKE_EVERY_S = 0.1  # while a task that should stop still runs
 CHECK_MEMORY_EVERY_S = 0.2
@@ -70,7 +70,7 @@ class ProcessExecutor:
         captures_output: bool = False,
         wait_policy: WaitPolicy | None = None,
     ) -> None:
-        self._wait_policy = wait_policy or WaitPolicy()
+        self._wait_policy = wait_policy or PausingWaitPolicy()
         self._max_memory = max_memory
         self._cancel_grace_s = cancel_grace_s
         self._max_jobs = max_jobs
@@ -104,11 +104,11 @@ class ProcessExecutor:
         return None if self._due_s == NEVER_S else self._due_s
 
     def cancel(self, key: ClaimKey) -> None:
-        for handle in self._handles_of(key):
+        for handle in _handles_of(key, self._handles):
             self._request_stop(handle, StopRequest.CANCEL, self._cancel_grace_s)
 
     def abandon(self, key: ClaimKey) -> None:
-        for handle in self._handles_of(key):
+        for handle in _handles_of(key, self._handles):
             is_running = handle.is_running
             handle.drop_task()
             if is_running:
@@ -235,7 +235,7 @@ class ProcessExecutor:
 
     def _request_stop(self, handle: ChildHandle, request: StopRequest, grace_s: float) -> None:
         if not handle.is_running:
-            self._finish(handle, request, Died("never began"))
+            handle.finish(request, Died("never began"), self._ended)
             return
         if not handle.request_stop(request, time.monotonic() + grace_s):
             self._pool.watch(handle, is_writing=True)
@@ -262,21 +262,14 @@ class ProcessExecutor:
         elif had_task or (handle.is_ready and not was_ready):
             self._idle.append(handle)
 
-    def _finish(self, handle: ChildHandle, request: StopRequest, ran: Ran) -> None:
-        if (ended := handle.finish(request, ran)) is not None:
-            self._ended.append(ended)
-
     def _kill_and_finish(self, handle: ChildHandle, ran: Ran) -> None:
         left = handle.take_back() if handle.queued else []
         while handle.is_running:
             handle.output_is_left = True  # perhaps: its last words count
-            self._finish(handle, handle.stop_request, ran)
+            handle.finish(handle.stop_request, ran, self._ended)
         self._replace(handle)
         for task in left:
             self._submit_one(task)
-
-    def _handles_of(self, key: ClaimKey) -> list[ChildHandle]:
-        return [handle for handle in self._handles if handle.task is not None and handle.task.key == key]
 
     # children
 
@@ -331,6 +324,10 @@ class ProcessExecutor:
                 error = f"used {used >> 20}MB of memory, more than worker.max_memory, {format_size(limit)}"
                 self._kill_and_finish(handle, Failed(error, "MemoryLimit"))
         self._memory_check_s = now_s + CHECK_MEMORY_EVERY_S if running else NEVER_S
+
+
+def _handles_of(key: ClaimKey, handles: Sequence[ChildHandle]) -> list[ChildHandle]:
+    return [handle for handle in handles if handle.task is not None and handle.task.key == key]
 
 
 def _whole_ms(until_s: float) -> int:

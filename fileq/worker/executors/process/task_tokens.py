@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
 from fcntl import F_SETPIPE_SZ, fcntl
 
-TOKEN_SIZE = 4
+_TOKEN = struct.Struct("<I")
+TOKEN_SIZE = _TOKEN.size
 MAX_TOKENS = 64  # at the same time; far fewer than fit into one page
 
 
@@ -36,9 +37,9 @@ class TaskTokens:
         finally:
             os.close(write_end)
 
-    def put(self, numbers: Sequence[int]) -> None:
+    def put(self, numbers: Iterable[int]) -> None:
         """Call it before the tasks are sent, and only when no token is left."""
-        os.write(self.fd, struct.pack(f"<{len(numbers)}I", *numbers))
+        os.write(self.fd, b"".join(map(_TOKEN.pack, numbers)))
 
     def take_back(self, limit: int = MAX_TOKENS) -> list[int]:
         """At most so many of the numbers that are left. The child begins none of these tasks."""
@@ -46,7 +47,7 @@ class TaskTokens:
             left = os.read(self.fd, limit * TOKEN_SIZE) if limit else b""
         except BlockingIOError:
             return []
-        return list(struct.unpack(f"<{len(left) // TOKEN_SIZE}I", left))
+        return [number for (number,) in _TOKEN.iter_unpack(left)]
 
     def close_child_end(self) -> None:
         if self.child_end >= 0:
