@@ -1,7 +1,9 @@
-"""Measures how many no-op tasks per second the executors run, without any broker: python benchmarks/executors.py
+"""Measures how many tasks per second the executors run, without any broker: python -m benchmarks.executors
 
 The handler makes one os.write. `handler` does what a worker does. `bare` leaves out what running a handler needs
-(decoding the job, its context, its result), which leaves the executor's own cost.
+(decoding the job, its context, its result), which leaves the executor's own cost. With `--sleep` or `--work` each bare
+task also sleeps or computes for that long: such tasks must use all slots or cores. CPU time is given for each task,
+for this process, which takes the place of the worker, and for the processes below it.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.proc import tree_times
 from fileq.config import config_from
 from fileq.core.claim import ClaimKey
 from fileq.core.job import Job, encode
@@ -35,8 +38,21 @@ def noop(_job: Any, _context: Any) -> None:
     os.write(SINK, b"x")
 
 
-def load_bare(_argument: bytes) -> Run:
-    return run_bare
+def load_bare(argument: bytes) -> Run:
+    """The argument: seconds to sleep, and seconds to compute."""
+    sleep_s, work_s = map(float, argument.split())
+    if not sleep_s and not work_s:
+        return run_bare
+
+    def run(task: Task, cancelled: CancelFlag) -> Ran:
+        if sleep_s:
+            time.sleep(sleep_s)
+        end_s = time.perf_counter() + work_s
+        while work_s and time.perf_counter() < end_s:
+            pass
+        return run_bare(task, cancelled)
+
+    return run
 
 
 def run_bare(_task: Task, _cancelled: CancelFlag) -> Ran:
@@ -46,7 +62,10 @@ def run_bare(_task: Task, _cancelled: CancelFlag) -> Ran:
 
 def with_handlers(count: int, isolation: str) -> Executor:
     config = config_from(
-        {"worker": {"count": count, "isolation": isolation}, "handlers": [{"type": "noop", "use": "executors:noop"}]}
+        {
+            "worker": {"count": count, "isolation": isolation},
+            "handlers": [{"type": "noop", "use": "benchmarks.executors:noop"}],
+        }
     )
     routes = Routes.load(config, app_dir=".")
     return ExecutorsByIsolation(config.worker, routes, handlers_program(config, app_dir="."))
@@ -68,17 +87,27 @@ def rate(executor: Executor, count: int, total: int) -> float:
     return total / (time.perf_counter() - began_s)
 
 
+def measure(executor: Executor, count: int, total: int) -> str:
+    before = tree_times([os.getpid()])
+    found = rate(executor, count, total)
+    used = tree_times([os.getpid()]) - before
+    return f"{found:9,.0f} tasks/s   CPU {used.root_us / total:5.1f} + {used.below_us / total:5.1f} µs a task"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=16)
     parser.add_argument("--tasks", type=int, default=40_000)
     parser.add_argument("--only", default="")
+    parser.add_argument("--sleep", type=float, default=0.0, metavar="SECONDS")
+    parser.add_argument("--work", type=float, default=0.0, metavar="SECONDS")
     options = parser.parse_args()
     count = options.count
+    argument = f"{options.sleep} {options.work}".encode()
     kinds: dict[str, Callable[[], Executor]] = {
-        "process, bare": lambda: ProcessExecutor(count, Program("executors:load_bare")),
+        "process, bare": lambda: ProcessExecutor(count, Program("benchmarks.executors:load_bare", argument)),
         "process, handler": lambda: with_handlers(count, "process"),
-        "thread, bare": lambda: ThreadExecutor(count, run_bare),
+        "thread, bare": lambda: ThreadExecutor(count, load_bare(argument)),
         "thread, handler": lambda: with_handlers(count, "thread"),
     }
     for name, make in kinds.items():
@@ -87,7 +116,7 @@ def main() -> None:
         executor = make()
         try:
             rate(executor, count, options.tasks // 10)
-            print(f"{name:18} {rate(executor, count, options.tasks):9,.0f} tasks/s")
+            print(f"{name:18} {measure(executor, count, options.tasks)}")
         finally:
             executor.close()
 

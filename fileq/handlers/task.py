@@ -13,7 +13,7 @@ from fileq.core.outcome import Changed, Died, Done, Failed
 Ran: TypeAlias = Done | Failed | Died | Changed
 
 
-class Task(Struct, frozen=True):
+class Task(Struct, frozen=True, array_like=True):
     """What to run and on what. `key` names the claim, `route` is the number of the job's route in Routes.
 
     `path` is the file as this machine sees it, b"" for a job without a file. When the task runs, the file must lie

@@ -43,7 +43,7 @@ class RecordingServer:
     def ping(self) -> None:
         self.messages.append(Pong())
 
-    def spawn(self, child: int, _stream: int, _output: object = None) -> bool:
+    def spawn(self, child: int, _stream: int, _tokens: int, _output: object = None) -> bool:
         if not self.is_full:
             self.requested.append(child)
         return not self.is_full
@@ -124,7 +124,7 @@ def test_a_child_that_ran_a_task_is_replaced_without_a_pause(setup: Setup) -> No
     for _ in range(5):
         child = setup.server.requested[-1]
         setup.receive(Spawned(child, os.getpid()))
-        setup.handle.is_ready, setup.handle.task_number = True, 1
+        setup.handle.is_ready, setup.handle.last_number = True, 1
         setup.receive(Exited(child, -9))
     assert setup.server.requested == [1, 2, 3, 4, 5, 6]
     assert setup.events == []

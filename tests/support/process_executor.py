@@ -18,6 +18,7 @@ import pytest
 from fileq.core.events import Event
 from fileq.worker.executors.process.executor import ProcessExecutor
 from fileq.worker.executors.process.program import Program
+from fileq.worker.executors.wait_policy import WaitPolicy
 from tests.support.executor_driver import ExecutorDriver
 from tests.support.executor_tasks import LOADER
 
@@ -79,6 +80,7 @@ def process_executors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         loader: str = LOADER,
         max_jobs: int = 0,
         captures_output: bool = False,
+        wait_policy: WaitPolicy | None = None,
     ) -> ProcessDriver:
         events: list[Event] = []
         executor = ProcessExecutor(
@@ -89,6 +91,7 @@ def process_executors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             captures_output=captures_output,
             emit=events.append,
             cancel_grace_s=grace_s,
+            wait_policy=wait_policy,
         )
         executors.append(executor)
         return ProcessDriver(executor, mark, events)

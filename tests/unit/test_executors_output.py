@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fileq.core.claim import ClaimKey
 from fileq.core.events import Event, HandlerOutputSkipped, HandlerPrinted
 from fileq.handlers.tail import Tail
+from fileq.handlers.task import Task
 from fileq.worker.executors.process.child_output import OutputReader
 from fileq.worker.executors.process.output_marks import (
     HandlerStack,
@@ -162,6 +164,17 @@ def test_after_the_end_of_a_child_a_process_that_goes_on_writing_is_not_read_for
         monkeypatch.setattr(os, "read", read_on)
         output.end(1, reads=True)
     assert set(reads) == {output.fd}
+
+
+def test_the_thread_does_not_read_the_output_of_a_child_with_several_tasks() -> None:
+    task = Task(ClaimKey("slot", 1), b"", 0, b"", (), 1, 1.0)
+    with closing(OutputReader(lambda event: None)) as reader, closing(reader.open()) as output:
+        output.begin(task, is_alone=False)
+        os.write(output.child_end, b"one\n" + encode_end(output.secret, 1) + b"two\n")
+        assert output.read() == -1
+        assert output.end(1, reads=True) == "one"
+        output.begin(task, is_alone=True)
+        assert output.end(2, reads=True) == "two"
 
 
 def test_no_mark_is_written_into_a_file_that_took_the_place_of_the_pipe(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""For which batches submit() of the thread executor waits."""
+"""For which batches submit() of an executor waits."""
 
 from __future__ import annotations
 
-from fileq.worker.executors.wait_policy import MAX_SKIPS, WaitPolicy
+from fileq.worker.executors.wait_policy import MAX_PAUSE_S, MAX_SKIPS, PausingWaitPolicy, WaitPolicy
 
 
 def skips(policy: WaitPolicy) -> int:
@@ -40,3 +40,27 @@ def test_after_a_failed_wait_the_policy_is_cautious_until_a_batch_is_done_in_tim
     policy.record(was_done_in_time=True)
     assert not policy.is_cautious
     assert skips(policy) == 0
+
+
+def test_after_each_failed_wait_batches_are_skipped_for_twice_as_long_up_to_a_limit() -> None:
+    now_s = 1000.0
+    policy = PausingWaitPolicy(lambda: now_s)
+    for pause_s in (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, MAX_PAUSE_S, MAX_PAUSE_S):
+        assert policy.should_wait()
+        policy.record(was_done_in_time=False)
+        now_s += 0.9 * pause_s
+        assert not policy.should_wait()
+        now_s += 0.2 * pause_s
+
+
+def test_a_batch_that_is_done_in_time_ends_the_pauses() -> None:
+    policy = PausingWaitPolicy(lambda: 1000.0)
+    for _ in range(5):
+        policy.record(was_done_in_time=False)
+    assert not policy.should_wait()
+    policy.record(was_done_in_time=True)
+    assert policy.should_wait()
+    policy.record(was_done_in_time=False)
+    assert not policy.should_wait()
+    policy.record(was_done_in_time=True)
+    assert policy.should_wait()

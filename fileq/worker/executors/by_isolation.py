@@ -65,7 +65,7 @@ class ExecutorsByIsolation:
         return self._epoll.fileno()
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        # In the order of construction, processes first: submit() of the thread executor may wait for its tasks.
+        # In the order of construction, processes first: a wait for threads, which share this interpreter, is longer.
         for isolation, executor in self._executors.items():
             if wanted := [task for task in tasks if self._routes[task.route].isolation == isolation]:
                 executor.submit(wanted)

@@ -27,7 +27,7 @@ class Executor(Protocol):
     def submit(self, tasks: Sequence[Task]) -> None:
         """Start these tasks. The caller never has more tasks submitted than the executor can run.
 
-        Some may have ended when submit() returns. collect() returns those even if fileno() is not readable, and
+        May wait for a few milliseconds while tasks are tiny. Some may have ended when submit() returns. collect() returns those even if fileno() is not readable, and
         next_deadline_s() is then in the past."""
         ...
 

@@ -2,6 +2,7 @@
 
 from tests.support.guards.admit_guards import ADMIT_GUARDS
 from tests.support.guards.after_guards import AFTER_GUARDS
+from tests.support.guards.batch_guards import BATCH_GUARDS
 from tests.support.guards.child_guards import CHILD_GUARDS
 from tests.support.guards.earlier_job_guards import EARLIER_JOB_GUARDS
 from tests.support.guards.executor_guards import EXECUTOR_GUARDS
@@ -33,6 +34,7 @@ GUARDS: tuple[Guard, ...] = (
     *LIMIT_GUARDS,
     *POLICY_GUARDS,
     *EXECUTOR_GUARDS,
+    *BATCH_GUARDS,
     *CHILD_GUARDS,
     *AFTER_GUARDS,
     *OUTPUT_GUARDS,

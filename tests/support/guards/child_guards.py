@@ -56,8 +56,8 @@ STATE_GUARDS = (
         "A child is replaced after `worker.max_jobs_per_child` jobs",
         "memory that handlers leak grows without a limit",
         f"{PROCESS}/executor.py",
-        "            if handle.jobs_done == self._max_jobs:\n",
-        "            if False:\n",
+        "        elif had_task and handle.jobs_done == self._max_jobs:\n",
+        "        elif False:\n",
         LEAKS + "a_child_is_replaced_after_max_jobs_and_the_next_task_has_a_warm_child",
     ),
 )

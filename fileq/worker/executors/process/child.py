@@ -39,7 +39,7 @@ from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.child_state import ChildState
 from fileq.worker.executors.process.descendants import children_of, end_children, has_children
-from fileq.worker.executors.process.descriptors import identity
+from fileq.worker.executors.process.descriptors import is_same
 from fileq.worker.executors.process.messages import (
     EXIT_STREAM_LOST,
     HEADER,
@@ -56,11 +56,13 @@ from fileq.worker.executors.process.output_pipe import OutputPipe
 from fileq.worker.executors.process.prctl import adopt_orphans, die_with_parent, set_name
 from fileq.worker.executors.process.program import Program
 from fileq.worker.executors.process.stack_report import StackReporter
+from fileq.worker.executors.process.task_tokens import TOKEN_SIZE, TokenReader
 from fileq.worker.executors.protocol import Run
 
 # Sent by a terminal or a service manager to all processes of a worker. Only the worker acts on them.
 WORKER_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 END_LEFTOVERS_TIMEOUT_S = 2.0
+NUMBER = slice(HEADER.size - TOKEN_SIZE, HEADER.size)  # the bytes of a task's number in its header
 
 
 def do_nothing(_number: int, _frame: FrameType | None) -> None:
@@ -86,15 +88,19 @@ class Child:
     behind, so they are not killed."""
 
     def __init__(
-        self, stream: int, run: Run, spared: Collection[int] = (), *, output: OutputPipe | None = None
+        self, stream: int, tokens: int, run: Run, spared: Collection[int] = (), *, output: OutputPipe | None = None
     ) -> None:
         self._stream = stream
+        self._tokens_fd = tokens
+        self._tokens = TokenReader(tokens)
         self._run = run
         self._spared = frozenset(spared)
         self._output = output
         self._pid = os.getpid()
-        self._identity = identity(stream)
+        self._stream_status = os.fstat(stream)
+        self._tokens_status = os.fstat(tokens)
         self._inbox = bytearray()
+        self._number = 0
         self._cancelled: LazyEvent | None = None  # of the task that runs
         self._was_woken = False
         self._is_checking = False
@@ -116,7 +122,7 @@ class Child:
 
     def _turn(self) -> None:
         number, task = self._receive()
-        ran = self._run_task(task)
+        ran = self._run_task(number, task)
         if os.getpid() != self._pid:
             os._exit(0)
         self._state.restore_signals()
@@ -129,14 +135,14 @@ class Child:
         self._send(_message(number, ran, has_output=has_output))
         # After the outcome, which does not wait for it.
         dirty = self._state.restore()
-        if dirty is not None or not is_open:
+        if dirty is not None or not is_open or not is_same(self._tokens_fd, self._tokens_status):
             os._exit(dirty or DirtyExit.DESCRIPTORS)
 
-    def _run_task(self, task: Task) -> Ran:
+    def _run_task(self, number: int, task: Task) -> Ran:
+        self._number = number
         cancelled = self._cancelled = LazyEvent()
         try:
-            if self._was_woken or self._inbox:
-                self._was_woken = True
+            if self._was_woken:
                 self._check_cancelled()
             return self._run(task, cancelled)
         except BaseException as error:
@@ -151,15 +157,19 @@ class Child:
             self._spared = frozenset(children_of(self._pid))
 
     def _receive(self) -> tuple[int, Task]:
+        """The next task that is this child's, which is then to be run."""
         inbox = self._inbox
         while True:
             while len(inbox) >= HEADER.size:
                 length, number = HEADER.unpack_from(inbox)
-                if len(inbox) < HEADER.size + length:
+                end = HEADER.size + length
+                if len(inbox) < end:
                     break
-                body = inbox[HEADER.size : HEADER.size + length]
-                del inbox[: HEADER.size + length]
-                if length:  # else a cancellation that arrived too late
+                # Else a cancellation that arrived too late, or a task that the worker took back.
+                is_mine = length and self._tokens.take(inbox[NUMBER])
+                body = inbox[HEADER.size : end] if is_mine else None
+                del inbox[:end]
+                if body is not None:
                     return number, decode_task(body)
             block = os.read(self._stream, READ_SIZE)
             if not block:
@@ -167,7 +177,7 @@ class Child:
             inbox += block
 
     def _send(self, message: bytearray) -> None:
-        if identity(self._stream) != self._identity:
+        if not is_same(self._stream, self._stream_status):
             os._exit(EXIT_STREAM_LOST)
         left = memoryview(message)
         while left:
@@ -184,21 +194,29 @@ class Child:
         while self._was_woken:
             self._is_checking = True
             self._was_woken = False
+            self._read_ahead()
             if self._has_cancellation() and self._cancelled is not None:
                 _thread.start_new_thread(self._cancelled.set, ())
             self._is_checking = False
 
-    def _has_cancellation(self) -> bool:
-        """Read the stream without waiting. While a task runs, only cancellations arrive on it."""
-        inbox = self._inbox
-        if identity(self._stream) == self._identity:
+    def _read_ahead(self) -> None:
+        """Read the stream without waiting."""
+        if is_same(self._stream, self._stream_status):
             poll = select.poll()
             poll.register(self._stream, select.POLLIN)
-            if poll.poll(0):
-                inbox += os.read(self._stream, READ_SIZE)
-        complete = len(inbox) // HEADER.size * HEADER.size
-        del inbox[:complete]
-        return complete > 0
+            while poll.poll(0) and (block := os.read(self._stream, READ_SIZE)):
+                self._inbox += block
+
+    def _has_cancellation(self) -> bool:
+        """Whether the inbox has the cancellation of the running task; removes it. Tasks may be before it."""
+        inbox, at = self._inbox, 0
+        while len(inbox) - at >= HEADER.size:
+            length, number = HEADER.unpack_from(inbox, at)
+            if not length and number == self._number:
+                del inbox[at : at + HEADER.size]
+                return True
+            at += HEADER.size + length
+        return False
 
 
 def _resource_tracker() -> set[int]:
@@ -243,16 +261,16 @@ def flush_output() -> bool:
 
 def main() -> NoReturn:
     """A child in a fresh interpreter, for handlers that can't be forked because importing them started threads."""
-    stream, program_fd, server_pid = map(int, sys.argv[1:4])
-    output = OutputPipe(int(sys.argv[4]), bytes.fromhex(sys.argv[5])) if len(sys.argv) > 4 else None
-    for fd in (stream, program_fd, *map(int, sys.argv[4:5])):
+    stream, tokens, program_fd, server_pid = map(int, sys.argv[1:5])
+    output = OutputPipe(int(sys.argv[5]), bytes.fromhex(sys.argv[6])) if len(sys.argv) > 5 else None
+    for fd in (stream, tokens, program_fd, *map(int, sys.argv[5:6])):
         os.set_inheritable(fd, False)
     sys.argv[1:] = []
     become_child(server_pid)
     set_line_buffering()
     try:
         run = read_program(program_fd).load()
-        Child(stream, run, children_of(os.getpid()), output=output).serve()
+        Child(stream, tokens, run, children_of(os.getpid()), output=output).serve()
     except ConfigError as error:
         print(error, file=sys.stderr)
     except BaseException:

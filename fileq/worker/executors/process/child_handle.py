@@ -1,7 +1,10 @@
-"""The worker's handle on one child: its process, its stream, and the task it runs.
+"""The worker's handle on one child: its process, its stream, and its tasks.
 
 The executor has one handle for each task that it can run at a time. When a child ends or is killed, the handle gets
-another child. Nothing here blocks, and nothing here starts a child: child_pool.py does.
+another child. Nothing here starts a child: child_pool.py does. Nothing here blocks, but for waits with a timeout.
+
+A child may be sent several tasks at once. It runs them in order. `task` is the one whose outcome comes next, `queued`
+are those behind it. take_back() takes those back that the child has not begun, until it has one task only.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ import os
 import select
 import signal
 import socket
+import time
+from collections import deque
+from collections.abc import Sequence
 
 import msgspec
 
@@ -19,14 +25,17 @@ from fileq.worker.executors.process.child_output import ChildOutput
 from fileq.worker.executors.process.messages import (
     HEADER,
     MAX_OUTCOME_BYTES,
+    NUMBER_LIMIT,
     OUTPUT_IS_LEFT,
     READ_SIZE,
     STACK_SIGNAL,
     WAKE_SIGNAL,
+    append_message,
     decode_ran,
-    framed,
 )
-from fileq.worker.executors.stop_request import StopRequest
+from fileq.worker.executors.process.task_tokens import TaskTokens
+from fileq.worker.executors.protocol import TaskOutcome
+from fileq.worker.executors.stop_request import StopRequest, outcome_after
 
 NEVER_S = float("inf")
 
@@ -50,22 +59,30 @@ class ChildHandle:
         "is_ready",
         "jobs_done",
         "kill_at_s",
+        "last_number",
         "outbox",
         "output",
         "output_is_left",
         "pid",
         "pidfd",
+        "poll",
+        "queued",
         "spawn_at_s",
         "stop_request",
         "stream",
         "task",
         "task_number",
-        "was_task_read",
+        "tokens",
+        "tokens_poll",
     )
 
     def __init__(self) -> None:
         self.stream: socket.socket | None = None
+        self.inbox = bytearray()
+        self.task_number = self.last_number = 0  # of `task`; of the last task that this child was given
+        self.tokens: TaskTokens | None = None
         self.task: Task | None = None
+        self.queued: deque[tuple[int, Task]] = deque()
         self.stop_request = StopRequest.NONE
         self.kill_at_s = NEVER_S  # when the child is killed if the task still runs
         self.spawn_at_s = 0.0  # when the next child may be requested
@@ -77,28 +94,40 @@ class ChildHandle:
     @property
     def was_used(self) -> bool:
         """Whether this child was ever given a task."""
-        return self.task_number > 0
+        return self.last_number > 0
 
     @property
     def is_running(self) -> bool:
         """Whether the child was given the task; a task may also wait for a child that is not ready yet."""
         return self.task is not None and self.is_ready
 
-    @property
-    def is_readable(self) -> bool:
+    def is_readable(self, timeout_ms: int = 0) -> bool:
         """Whether the stream holds data now. Asks the kernel: the epoll may not have reported it yet."""
-        poll = select.poll()
-        poll.register(self.fd, select.POLLIN)
-        return any(event & select.POLLIN for _, event in poll.poll(0))
+        return any(event & select.POLLIN for _, event in self.poll.poll(timeout_ms))
 
-    def open_stream(self, child: int) -> socket.socket:
-        """Make the stream of a new child; returns the child's end."""
+    def wait_until_taken(self, timeout_ms: int) -> bool:
+        """Wait until the child has begun the last of its tasks; False if it has ended or has not in this time.
+
+        Each outcome would wake a worker that waits for the stream, and a wake-up costs more than a tiny task."""
+        return any(event & select.POLLOUT for _, event in self.tokens_poll.poll(timeout_ms))
+
+    def has_begun(self) -> bool:
+        """Whether the child, which has ended, had begun its only task. Call it once."""
+        return self.tokens is None or not self.tokens.take_back()
+
+    def open_stream(self, child: int) -> tuple[socket.socket, TaskTokens]:
+        """Make the stream and the tokens of a new child; returns the child's end of the stream, and the tokens."""
+        self.tokens = TaskTokens()
         self.stream, child_end = socket.socketpair()
         self.stream.setblocking(False)
         child_end.setblocking(True)
         self.fd = self.stream.fileno()
+        self.poll, self.tokens_poll = select.poll(), select.poll()
+        self.poll.register(self.fd, select.POLLIN)
+        self.tokens_poll.register(self.tokens.fd, select.POLLOUT)
+        self.tokens_poll.register(self.fd, 0)  # for its end
         self.child = child
-        return child_end
+        return child_end, self.tokens
 
     def set_process(self, pid: int, pidfd: int) -> None:
         """The fork server reports the process. The child may have become ready and got its task before that."""
@@ -106,22 +135,41 @@ class ChildHandle:
         if self.stop_request is not StopRequest.NONE:
             self.wake()
 
-    def send_task(self, number: int, task: Task, kill_at_s: float) -> bool:
-        """Give the child its task; False if flush() must send the rest later.
+    def send(self, tasks: Sequence[Task]) -> bool:
+        """Give the child its tasks, in one write; False if flush() must send the rest later.
 
         Raises BrokenPipeError if the child has ended, and UnsendableTask without any effect."""
+        number, messages, numbers = self.last_number, bytearray(), []
         try:
-            message = framed(number, task)
+            for task in tasks:
+                number = number % (NUMBER_LIMIT - 1) + 1
+                append_message(messages, number, task)
+                numbers.append(number)
         except Exception as error:
             raise UnsendableTask(f"can't be sent to a child process: {error!r}") from error
-        self.task = task
-        self.task_number = number
-        if self.output is not None:
-            self.output.begin(task)
-        self.stop_request = StopRequest.NONE
-        self.output_is_left = False
-        self.kill_at_s = kill_at_s
-        return self._send(message)
+        self.last_number = number
+        self.queued.extend(zip(numbers, tasks, strict=True))
+        if self.tokens is not None:
+            self.tokens.put(numbers)
+        self._begin_next()
+        return self._send(messages)
+
+    def take_back(self) -> list[Task]:
+        """The tasks that the child has not begun, all but one: it keeps the one that it runs, or the last.
+
+        Afterwards the outcomes of all others that it keeps are in the stream: it sends each before it takes a token."""
+        numbers = self.tokens.take_back(len(self.queued)) if self.tokens is not None else []
+        if not numbers or self.task is None:
+            return []
+        tasks = [(self.task_number, self.task), *self.queued]
+        self.queued = deque(pair for pair in tasks if pair[0] not in numbers)
+        if self.queued[0][0] == self.task_number:
+            self.queued.popleft()
+            if self.output is not None:
+                self.output.begin(self.task, is_alone=not self.queued)
+        else:
+            self._begin_next()
+        return [task for number, task in tasks if number in numbers]
 
     def request_stop(self, request: StopRequest, kill_at_s: float) -> bool:
         """Have the child set context.cancelled; False as for send_task(). Never moves `kill_at_s` to a later time."""
@@ -134,11 +182,19 @@ class ChildHandle:
         finally:
             self.wake()
 
-    def with_output(self, ran: Ran) -> Ran:
-        """The outcome of the task with what its handler printed. `output_is_left`: the pipe must be read for it."""
-        if self.output is None:
-            return ran
-        return self.output.finish(ran, self.task_number, reads=self.output_is_left)
+    def finish(self, request: StopRequest, ran: Ran, ended: list[tuple[Task, TaskOutcome]]) -> None:
+        """Add the task, if there is one, with its outcome and what its handler printed. The next one begins.
+
+        `output_is_left`: the pipe must be read for it."""
+        if self.output is not None:
+            ran = self.output.finish(ran, self.task_number, reads=self.output_is_left)
+        if self.task is not None:
+            ended.append((self.task, outcome_after(request, ran)))
+        self._begin_next()
+
+    def drop_task(self) -> None:
+        """The task is not this child's any more, or it will not be collected. The next one begins."""
+        self._begin_next()
 
     def flush(self) -> bool:
         """Send what is left in the outbox; False while more is left."""
@@ -151,15 +207,13 @@ class ChildHandle:
             self.wake()  # the first signal came before the stop request was in the stream
         return is_sent
 
-    def receive(self) -> Ran | None:
-        """Read once. Returns the outcome once all of it is there; sets `is_ready` when the child says so.
+    def receive(self, ended: list[tuple[Task, TaskOutcome]]) -> None:
+        """Read once. Appends the outcomes that are there as a whole; sets `is_ready` when the child says so.
 
         Raises InvalidMessage, EOFError or BlockingIOError."""
         try:
             block = os.read(self.fd, READ_SIZE)
-        except ConnectionResetError:
-            # Linux reports this when the other end closed before it had read everything.
-            self.was_task_read = False
+        except ConnectionResetError:  # Linux reports this when the other end closed before it had read everything
             block = b""
         if not block:
             raise EOFError
@@ -167,22 +221,27 @@ class ChildHandle:
         if self.inbox:
             self.inbox += block
             inbox = self.inbox
-        if len(inbox) >= HEADER.size:
-            length, number = HEADER.unpack_from(inbox)
-            if length >= OUTPUT_IS_LEFT:
-                length -= OUTPUT_IS_LEFT
-                self.output_is_left = True
-            size = HEADER.size + length
+        at, size = 0, len(inbox)
+        while size - at >= HEADER.size:
+            length, number = HEADER.unpack_from(inbox, at)
+            self.output_is_left = length >= OUTPUT_IS_LEFT
+            length &= ~OUTPUT_IS_LEFT
             if not length:
-                self._set_ready(number, len(inbox))
-                return None
-            if number != self.task_number or self.task is None or length > MAX_OUTCOME_BYTES or len(inbox) > size:
+                self._set_ready(number)
+            elif number != self.task_number or self.task is None or not number or length > MAX_OUTCOME_BYTES:
                 raise InvalidMessage
-            if len(inbox) == size:
-                return self._outcome(inbox)
-        if not self.inbox:
-            self.inbox += block
-        return None
+            elif size - at < HEADER.size + length:
+                break
+            else:
+                ran = _decoded(memoryview(inbox)[at + HEADER.size : at + HEADER.size + length])
+                self.jobs_done += 1
+                self.failed_starts = 0
+                self.finish(self.stop_request, ran, ended)
+            at += HEADER.size + length
+        if at < size and self.task is None:
+            raise InvalidMessage
+        if at < size or self.inbox:
+            self.inbox = self.inbox if self.inbox and not at else bytearray(inbox[at:])
 
     def kill(self) -> None:
         """Kill the child. Its own children become the fork server's, which kills them."""
@@ -203,6 +262,8 @@ class ChildHandle:
         """Forget the child, and keep a task that it was not given. May be called twice."""
         if self.stream is not None:
             self.stream.close()
+        if self.tokens is not None:
+            self.tokens.close()
         if self.pidfd >= 0:
             os.close(self.pidfd)
         if self.output is not None:
@@ -210,14 +271,14 @@ class ChildHandle:
         self._reset()
 
     def _reset(self) -> None:
-        self.stream = None
-        self.child = self.task_number = 0
+        self.stream = self.tokens = None
+        self.child = self.task_number = self.last_number = 0
+        self.poll = self.tokens_poll = select.poll()
         self.fd = self.pidfd = self.pid = -1
         self.output = None
         self.output_is_left = False
         self.is_ready = False
         self.jobs_done = 0
-        self.was_task_read = True
         self.inbox = bytearray()
         self.outbox = b""
 
@@ -234,22 +295,32 @@ class ChildHandle:
         self.outbox = memoryview(message)[sent:]
         return False
 
-    def _set_ready(self, number: int, size: int) -> None:
-        if self.is_ready or number or size != HEADER.size:
+    def _set_ready(self, number: int) -> None:
+        if self.is_ready or number:
             raise InvalidMessage
         self.is_ready = True
-        self.inbox.clear()
 
-    def _outcome(self, message: bytes | bytearray) -> Ran:
-        try:
-            ran = decode_ran.decode(memoryview(message)[HEADER.size :])
-        except (msgspec.DecodeError, ValueError) as error:
-            raise InvalidMessage from error
-        if self.inbox:
-            self.inbox = bytearray()
-        return ran
+    def _begin_next(self) -> None:
+        """The next task becomes the one whose outcome is expected. Its time starts now."""
+        self.stop_request = StopRequest.NONE
+        self.output_is_left = False
+        if self.queued:
+            self.task_number, self.task = self.queued.popleft()
+            self.kill_at_s = time.monotonic() + self.task.timeout_s
+            if self.output is not None:
+                self.output.begin(self.task, is_alone=not self.queued)
+        else:
+            self.task = None
+            self.kill_at_s = NEVER_S
 
     def _signal(self, number: int) -> None:
         if self.pidfd >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
+
+
+def _decoded(body: memoryview) -> Ran:
+    try:
+        return decode_ran.decode(body)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InvalidMessage from error

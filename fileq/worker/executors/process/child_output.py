@@ -4,9 +4,9 @@ The thread makes lines appear while a handler runs. The pump reads a pipe only w
 in it, or when the child has ended or is about to be killed: its last words count. Reads are bounded: a handler that
 prints without end waits for its pipe, and neither the pump nor the memory of the worker suffers.
 
-A task's output is what is read between begin() and end(). That is exact because the next task is sent to a child after
-the outcome of the one before. Where a child has several tasks, the pipe must be read only as far as the TaskEnd of the
-first, and the thread must leave it alone: without the mark it could not tell the tasks apart.
+A task's output is what is read between begin() and end(). Where a child has several tasks, the thread leaves the pipe
+alone, and what is read behind the TaskEnd of a task is kept for the next one: without the mark, which the child writes
+only if the pipe holds output, the tasks could not be told apart.
 
 A process that a handler left behind may hold the pipe open. Nothing waits for the end of the pipe.
 """
@@ -17,6 +17,7 @@ import os
 import select
 import threading
 import time
+from collections import deque
 
 from msgspec.structs import replace
 
@@ -27,6 +28,7 @@ from fileq.worker.executors.process.messages import READ_SIZE
 from fileq.worker.executors.process.output_marks import (
     HandlerStack,
     LoggedRecord,
+    Mark,
     OutputSplitter,
     TaskEnd,
     new_secret,
@@ -49,6 +51,8 @@ class ChildOutput:
         os.set_blocking(self.fd, False)
         self.secret = new_secret()
         self._splitter = OutputSplitter(self.secret)
+        self._parts: deque[bytes | Mark] = deque()  # read, but of no task yet
+        self._is_alone = True
         self._task: Task | None = None
         self._printed: TaskOutput | None = None
         self._stack = ""  # where its handler was when the worker asked
@@ -56,19 +60,29 @@ class ChildOutput:
         self._is_open = True
         self._lock = threading.Lock()
 
-    def begin(self, task: Task) -> None:
-        """What is read from now on was printed by this task. Call it before the task is sent."""
-        if self._printed is not None:
-            self.end(0, reads=False)
-        self._task = task
-        self._stack = ""
+    def begin(self, task: Task, *, is_alone: bool = True) -> None:
+        """What is read from now on was printed by this task. Call it before the task is sent; without `is_alone`, if
+        others are sent with it. Call it again when the task has become the only one."""
+        if task is not self._task:
+            if self._printed is not None:
+                self.end(0, reads=False)
+            self._task = task
+            self._stack = ""
+        if is_alone is not self._is_alone:
+            with self._lock:  # so that the thread does not read now
+                self._is_alone = is_alone
+                if is_alone:
+                    self._assign()
 
     def end(self, number: int, *, reads: bool) -> str:
         """The end of what the task has printed; "" if it was nothing. With `reads`, reads the pipe up to the end of the
         task of this number."""
         with self._lock:
             left = _MAX_LAST_READS if reads else 0
+            if reads:
+                self._assign(number)
             while left and self._last_end != number and self._read() > 0:
+                self._assign(number)
                 left -= 1
             task, self._task = self._task, None
             printed, self._printed = self._printed, None
@@ -95,7 +109,10 @@ class ChildOutput:
     def read(self) -> int:
         """Reads once, for the thread. The number of bytes; 0 at the end of the pipe, -1 if there is nothing to read."""
         with self._lock:
+            if not self._is_alone:
+                return -1
             count = self._read()
+            self._assign()
             if count == 0:
                 self._reader.remove(self)
             return count
@@ -121,9 +138,17 @@ class ChildOutput:
             block = os.read(self.fd, READ_SIZE)
         except BlockingIOError:
             return -1
-        for part in self._splitter.feed(block):
+        self._parts.extend(self._splitter.feed(block))
+        return len(block)
+
+    def _assign(self, last: int = 0) -> None:
+        """What was read becomes output of the task; up to the end of the task of this number, if it is there."""
+        while self._parts:
+            part = self._parts.popleft()
             if isinstance(part, TaskEnd):
                 self._last_end = part.number
+                if part.number == last:
+                    return
                 continue
             if isinstance(part, HandlerStack):
                 self._stack = part.text
@@ -134,7 +159,6 @@ class ChildOutput:
                 self._printed.log(part.level, part.logger, part.text)
             else:
                 self._printed.write(part)
-        return len(block)
 
 
 class OutputReader:

@@ -187,9 +187,11 @@ class ChildPool:
 
     def _request_child(self, handle: ChildHandle) -> bool:
         self._last_child = self._last_child % (NUMBER_LIMIT - 1) + 1
-        with handle.open_stream(self._last_child) as child_end:
+        child_end, tokens = handle.open_stream(self._last_child)
+        with child_end:
             handle.output = output = self._outputs.open() if self._outputs is not None else None
-            is_requested = self._server.spawn(handle.child, child_end.fileno(), output)
+            is_requested = self._server.spawn(handle.child, child_end.fileno(), tokens.child_end, output)
+        tokens.close_child_end()
         if output is not None:
             output.close_child_end()
         if not is_requested:

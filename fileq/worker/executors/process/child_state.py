@@ -13,6 +13,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # no stub
 import _thread
 import contextlib
+import functools
 import os
 import signal
 import sys
@@ -45,10 +46,11 @@ class ChildState:
         self._umask = os.umask(0o077)
         os.umask(self._umask)
         self._environ = os.environ
-        self._variables = dict(_data_of(os.environ))
+        self._data: dict[bytes, bytes] = cast(Any, os.environ)._data
+        self._variables = dict(self._data)
         self._streams = (sys.stdin, sys.stdout, sys.stderr)
         self._saved = [(saved, fd) for fd in STANDARD_FDS if (saved := _duplicate(fd)) >= 0]
-        self._user = _user() if os.geteuid() == 0 else None
+        self._user = (os.getresuid(), os.getresgid()) if os.geteuid() == 0 else None
         self._limits = _limits(resource, os.getpid()) if (resource := sys.modules.get("resource")) else None
         self._threads = frozenset(threading.enumerate())
         self._own_count = 0
@@ -79,9 +81,10 @@ class ChildState:
                 os.dup2(saved, fd)
         except OSError:
             return DirtyExit.DESCRIPTORS
-        if os.environ is not self._environ or _data_of(self._environ) != self._variables:
+        # Without a copy, and as bytes: comparing the mapping itself decodes each variable.
+        if os.environ is not self._environ or self._data != self._variables:
             self._restore_environment()
-        if self._user is not None and _user() != self._user:
+        if self._user is not None and (os.getresuid(), os.getresgid()) != self._user:
             return DirtyExit.USER
         if "resource" in sys.modules and self._are_limits_changed(sys.modules["resource"]):
             return DirtyExit.LIMITS
@@ -124,20 +127,16 @@ class ChildState:
             time.sleep(0.001)
 
 
-def _data_of(environ: Any) -> dict[bytes, bytes]:
-    """The variables as bytes, without a copy: comparing the mapping itself decodes each of them."""
-    return cast(dict[bytes, bytes], environ._data)
-
-
 def _duplicate(fd: int) -> int:
     with contextlib.suppress(OSError):
         return os.dup(fd)
     return -1  # it was closed before the first task
 
 
-def _user() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    return os.getresuid(), os.getresgid()
-
-
 def _limits(resource: Any, pid: int) -> list[tuple[int, int]]:
-    return [resource.prlimit(pid, getattr(resource, f"RLIMIT_{name}")) for name in LIMITS]
+    return [resource.prlimit(pid, number) for number in _limit_numbers(resource)]
+
+
+@functools.cache
+def _limit_numbers(resource: Any) -> list[int]:
+    return [getattr(resource, f"RLIMIT_{name}") for name in LIMITS]

@@ -19,12 +19,13 @@ from collections.abc import Collection
 
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.0005, 0.05
+_ANY_CHILD = (os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
 
 def has_children() -> bool:
     """Whether this process has any child, running or zombie. One system call; reaps nothing."""
     try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        os.waitid(*_ANY_CHILD)
     except ChildProcessError:
         return False
     return True

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 
-def identity(fd: int) -> tuple[int, int] | None:
-    """Device and inode of an open descriptor, unique also for sockets and pipes; None if it is closed."""
+def is_same(fd: int, known: os.stat_result) -> bool:
+    """Whether a descriptor is open and refers to the file that it referred to when `known` was its os.fstat()."""
     try:
         status = os.fstat(fd)
     except OSError:
-        return None
-    return status.st_dev, status.st_ino
+        return False
+    return status.st_ino == known.st_ino and status.st_dev == known.st_dev

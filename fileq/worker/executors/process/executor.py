@@ -1,11 +1,17 @@
 """Runs each task in a child process: crashes are contained, timeouts are enforced, all cores are used.
 
-Each handle keeps one warm child. The pump's thread never waits for a child: a message that does not fit into the
-stream is sent later, and half a message waits in the inbox for its other half.
+Each handle keeps one warm child. A message that does not fit into the stream is sent later, and half a message waits in
+the inbox for its other half.
+
+Tiny tasks. Waking a child costs more than a tiny task. So while tasks are tiny submit() sends all of them to one child
+in one write and waits a moment until it has run them. When the moment is over it takes back the tasks that the child
+has not begun, see task_tokens.py, and gives each to another child. So whenever submit() has returned, each child has
+one task at most. PausingWaitPolicy decides when tasks count as tiny.
 
 How a task can end without an outcome from its child:
 1. The child has ended. The fork server reports it, with the status. The end of the stream alone proves nothing: a
-   handler may close the stream and go on. An outcome that the child sent before it ended counts.
+   handler may close the stream and go on. An outcome that the child sent before it ended counts. A task whose token
+   the child has not taken did not run: the next child gets it.
 2. The task is out of time or memory, or was cancelled and did not stop. The child is killed and replaced at once; if
    it is out of time, a moment after it was asked where its handler is (stack_report.py). The fork server kills the
    child's descendants.
@@ -20,6 +26,7 @@ A kill -9 of the worker leaves no process running: see fork_server.py.
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from collections.abc import Sequence
@@ -32,14 +39,19 @@ from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.child_handle import NEVER_S, ChildHandle, InvalidMessage, UnsendableTask
 from fileq.worker.executors.process.child_pool import ChildPool
 from fileq.worker.executors.process.descendants import memory_of
-from fileq.worker.executors.process.messages import NUMBER_LIMIT
 from fileq.worker.executors.process.program import Program
 from fileq.worker.executors.process.stack_report import StackRequests
 from fileq.worker.executors.protocol import TaskOutcome
-from fileq.worker.executors.stop_request import CANCEL_GRACE_S, StopRequest, outcome_after, timed_out
+from fileq.worker.executors.stop_request import CANCEL_GRACE_S, StopRequest, timed_out
+from fileq.worker.executors.wait_policy import PausingWaitPolicy, WaitPolicy
 
 WAKE_EVERY_S = 0.1  # while a task that should stop still runs
 CHECK_MEMORY_EVERY_S = 0.2
+MAX_WAIT_S = 0.001  # until tasks behind a slow one are given to other children
+MAX_BATCH = 16  # tasks for one child at once
+TINY_S = 0.00006  # a task that takes longer is not tiny; so many of these take MAX_WAIT_S
+CHILD_WAKE_S = 0.00015  # until a child that was woken runs
+MAX_BATCH_BYTES = 1 << 15  # of jobs: fits into the stream together with what a child has not read of the last batch
 
 
 class ProcessExecutor:
@@ -58,14 +70,15 @@ class ProcessExecutor:
         emit: Emit = ignore,
         cancel_grace_s: float = CANCEL_GRACE_S,
         captures_output: bool = False,
+        wait_policy: WaitPolicy | None = None,
     ) -> None:
+        self._wait_policy = wait_policy or PausingWaitPolicy()
         self._max_memory = max_memory
         self._cancel_grace_s = cancel_grace_s
         self._max_jobs = max_jobs
         self._handles = [ChildHandle() for _ in range(count + 1 if max_jobs else count)]
         self._idle: list[ChildHandle] = []  # ready and without a task; the last used, with warm caches, is used first
         self._ended: list[tuple[Task, TaskOutcome]] = []
-        self._last_task_number = 0
         self._is_quitting = self._is_closed = False
         self._due_s = 0.0  # a lower bound for the time of the next timed work
         self._memory_check_s = NEVER_S
@@ -76,15 +89,10 @@ class ProcessExecutor:
         return self._pool.epoll.fileno()
 
     def submit(self, tasks: Sequence[Task]) -> None:
+        if len(tasks) > 1 and self._idle and not self._is_quitting and self._wait_policy.should_wait():
+            tasks = self._run_batches(tasks)
         for task in tasks:
-            if self._idle:
-                self._start(self._idle.pop(), task)
-                continue
-            # It starts when the child is ready, and its timeout counts from then.
-            handle = next(handle for handle in self._handles if handle.task is None)
-            handle.task = task
-            if self._is_quitting:
-                self._request_stop(handle, StopRequest.QUIT, 0.0)
+            self._submit_one(task)
 
     def collect(self) -> list[tuple[Task, TaskOutcome]]:
         self._receive_all()
@@ -94,16 +102,18 @@ class ProcessExecutor:
         return ended
 
     def next_deadline_s(self) -> float | None:
+        if self._ended:
+            return 0.0  # the descriptor may not be readable
         return None if self._due_s == NEVER_S else self._due_s
 
     def cancel(self, key: ClaimKey) -> None:
-        for handle in self._handles_of(key):
+        for handle in _handles_of(key, self._handles):
             self._request_stop(handle, StopRequest.CANCEL, self._cancel_grace_s)
 
     def abandon(self, key: ClaimKey) -> None:
-        for handle in self._handles_of(key):
+        for handle in _handles_of(key, self._handles):
             is_running = handle.is_running
-            self._clear_task(handle)
+            handle.drop_task()
             if is_running:
                 self._replace(handle)
         self._ended = [(task, outcome) for task, outcome in self._ended if task.key != key]
@@ -141,41 +151,103 @@ class ProcessExecutor:
             self._on_child_end(handle, cause)
         self._due_s = 0.0
 
-    def _start(self, handle: ChildHandle, task: Task) -> None:
-        self._last_task_number = self._last_task_number % (NUMBER_LIMIT - 1) + 1
-        now_s = time.monotonic()
+    def _submit_one(self, task: Task) -> None:
+        if self._idle:
+            self._start(self._idle.pop(), task)
+            return
+        # It starts when the child is ready, and its timeout counts from then.
+        handle = next(handle for handle in self._handles if handle.task is None)
+        handle.task = task
+        if self._is_quitting:
+            self._request_stop(handle, StopRequest.QUIT, 0.0)
+
+    def _run_batches(self, tasks: Sequence[Task]) -> list[Task]:
+        """Have one child run these tasks, a batch at a time, while they are tiny. Returns those not begun by then."""
+        size = -(-len(tasks) // -(-len(tasks) // MAX_BATCH))  # equal parts
+        left: list[Task] = []
+        began_s = now_s = time.monotonic()
+        for start in range(0, len(tasks), size):
+            handle = self._send_batch(tasks[start : start + size], left)
+            if handle is not None:
+                was_done = self._await_batch(handle, now_s + MAX_WAIT_S, left)
+                began_batch_s, now_s = now_s, time.monotonic()
+                was_tiny = was_done and now_s - began_batch_s <= CHILD_WAKE_S + TINY_S * size
+                self._wait_policy.record(was_done_in_time=was_tiny)
+                if not was_tiny or now_s - began_s > MAX_WAIT_S:
+                    left += tasks[start + size :]
+                    break
+        return left
+
+    def _send_batch(self, tasks: Sequence[Task], left: list[Task]) -> ChildHandle | None:
+        """Send tasks to one child, if it can run them together. Adds those that were not sent to `left`."""
+        if not self._idle or sum(len(task.raw) for task in tasks) > MAX_BATCH_BYTES:
+            left += tasks
+            return None
+        handle = self._idle.pop()
+        limit = self._max_jobs - handle.jobs_done if self._max_jobs else len(tasks)
+        left += tasks[limit:]
         try:
-            is_sent = handle.send_task(self._last_task_number, task, now_s + task.timeout_s)
+            is_sent = handle.send(tasks[:limit])
+        except UnsendableTask:  # one of them: they are sent one by one
+            left += tasks[:limit]
+            self._idle.append(handle)
+            return None
+        except BrokenPipeError:
+            left += handle.take_back()
+            self._give_to_next_child(handle)
+            return None
+        self._watch_task(handle, is_sent=is_sent)
+        return handle
+
+    def _await_batch(self, handle: ChildHandle, until_s: float, left: list[Task]) -> bool:
+        """Wait until the child has run its tasks. If it has not in time, adds those that it has not begun to `left`,
+        and returns False. Then it has one task at most."""
+        child = handle.child
+        if not handle.wait_until_taken(_whole_ms(until_s)):
+            left += handle.take_back()
+            until_s = 0.0
+        while handle.is_running and handle.child == child and handle.fd in self._pool.by_fd:
+            # The outcomes of all tasks that it has begun, but for the last one, are in the stream.
+            if not handle.is_readable(_whole_ms(until_s)):
+                break
+            self._receive(handle)
+        return handle.child != child or not handle.is_running
+
+    def _start(self, handle: ChildHandle, task: Task) -> None:
+        try:
+            is_sent = handle.send([task])
         except BrokenPipeError:
             self._give_to_next_child(handle)
             return
         except UnsendableTask as error:
             self._ended.append((task, Failed(str(error), "UnsendableTask", is_permanent=True, is_sample=False)))
-            self._clear_task(handle)
+            handle.drop_task()
             self._idle.append(handle)
-            self._due_s = 0.0  # there is something to collect
             return
+        self._watch_task(handle, is_sent=is_sent)
+
+    def _watch_task(self, handle: ChildHandle, *, is_sent: bool) -> None:
+        """Have the task of this child end in time and within its memory."""
         if handle.kill_at_s < self._due_s:
             self._due_s = handle.kill_at_s
         if self._max_memory is not None and self._memory_check_s == NEVER_S:
-            self._memory_check_s = now_s + CHECK_MEMORY_EVERY_S
+            self._memory_check_s = time.monotonic() + CHECK_MEMORY_EVERY_S
             self._due_s = min(self._due_s, self._memory_check_s)
         if not is_sent:
             self._pool.watch(handle, is_writing=True)
 
     def _request_stop(self, handle: ChildHandle, request: StopRequest, grace_s: float) -> None:
         if not handle.is_running:
-            self._finish(handle, request, Died("never began"))
-            self._due_s = 0.0  # there is something to collect
+            handle.finish(request, Died("never began"), self._ended)
             return
         if not handle.request_stop(request, time.monotonic() + grace_s):
             self._pool.watch(handle, is_writing=True)
         self._due_s = min(self._due_s, handle.kill_at_s, time.monotonic() + WAKE_EVERY_S)
 
     def _receive(self, handle: ChildHandle) -> None:
-        was_ready = handle.is_ready
+        was_ready, had_task = handle.is_ready, handle.is_running
         try:
-            ran = handle.receive()
+            handle.receive(self._ended)
         except BlockingIOError:
             return  # the event was for the previous child, whose descriptor number this one got
         except EOFError:
@@ -185,58 +257,40 @@ class ProcessExecutor:
         except InvalidMessage:
             self._kill_and_finish(handle, Died("wrote something that is no outcome"))
             return
-        if ran is not None:
-            handle.failed_starts = 0
-            self._finish(handle, handle.stop_request, ran)
-            handle.jobs_done += 1
-            if handle.jobs_done == self._max_jobs:
-                self._replace(handle)
-            else:
-                self._idle.append(handle)
-        elif handle.is_ready and not was_ready:
-            if handle.task is None:
-                self._idle.append(handle)
-            else:
+        if handle.task is not None:
+            if not was_ready and handle.is_ready:
                 self._start(handle, handle.task)
-
-    def _finish(self, handle: ChildHandle, request: StopRequest, ran: Ran) -> None:
-        task = handle.task
-        ran = handle.with_output(ran)
-        self._clear_task(handle)
-        if task is not None:
-            self._ended.append((task, outcome_after(request, ran)))
-
-    def _clear_task(self, handle: ChildHandle) -> None:
-        handle.task = None
-        handle.stop_request = StopRequest.NONE
-        handle.kill_at_s = NEVER_S
+        elif had_task and handle.jobs_done == self._max_jobs:
+            self._replace(handle)
+        elif had_task or (handle.is_ready and not was_ready):
+            self._idle.append(handle)
 
     def _kill_and_finish(self, handle: ChildHandle, ran: Ran) -> None:
-        if handle.is_running:
+        left = handle.take_back() if handle.queued else []
+        while handle.is_running:
             handle.output_is_left = True  # perhaps: its last words count
-            self._finish(handle, handle.stop_request, ran)
+            handle.finish(handle.stop_request, ran, self._ended)
         self._replace(handle)
-
-    def _handles_of(self, key: ClaimKey) -> list[ChildHandle]:
-        return [handle for handle in self._handles if handle.task is not None and handle.task.key == key]
+        for task in left:
+            self._submit_one(task)
 
     # children
 
     def _on_child_end(self, handle: ChildHandle, cause: str) -> None:
         """The child has ended: take the outcome that it may have sent, else end its task as Died."""
         child = handle.child
-        while handle.is_running and handle.fd in self._pool.by_fd and handle.is_readable:
+        while handle.is_running and handle.fd in self._pool.by_fd and handle.is_readable():
             self._receive(handle)
         if handle.child != child:
             return
-        if handle.was_task_read or handle.stop_request is not StopRequest.NONE:
+        if handle.has_begun() or handle.stop_request is not StopRequest.NONE:
             self._kill_and_finish(handle, Died(cause))
         else:
             self._give_to_next_child(handle)
 
     def _give_to_next_child(self, handle: ChildHandle) -> None:
-        """The child ended before it read the task, so the task did not run and does not count as died."""
-        handle.task_number = 0
+        """The child ended before it took the task, so the task did not run and does not count as died."""
+        handle.last_number = 0
         handle.kill_at_s = NEVER_S
         self._replace(handle)
 
@@ -274,3 +328,13 @@ class ProcessExecutor:
                 error = f"used {used >> 20}MB of memory, more than worker.max_memory, {format_size(limit)}"
                 self._kill_and_finish(handle, Failed(error, "MemoryLimit"))
         self._memory_check_s = now_s + CHECK_MEMORY_EVERY_S if running else NEVER_S
+
+
+def _handles_of(key: ClaimKey, handles: Sequence[ChildHandle]) -> list[ChildHandle]:
+    return [handle for handle in handles if handle.task is not None and handle.task.key == key]
+
+
+def _whole_ms(until_s: float) -> int:
+    """How long to wait, in the unit of poll(): at least 1 ms before this time, and 0 after it."""
+    left_s = until_s - time.monotonic()
+    return math.ceil(left_s * 1000) if left_s > 0 else 0

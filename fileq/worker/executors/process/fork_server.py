@@ -43,6 +43,7 @@ from fileq.worker.executors.process.child import (
 from fileq.worker.executors.process.descendants import children_of, end_children, kill_children, reap_children
 from fileq.worker.executors.process.messages import (
     MAX_PACKET_BYTES,
+    MAX_PACKET_FDS,
     Exited,
     ForkServerEnded,
     FromServer,
@@ -162,7 +163,9 @@ class ForkServer:
 
     def _receive(self, run: Run) -> None:
         try:
-            message, fds, _, _ = socket.recv_fds(self._control, MAX_PACKET_BYTES, 2, socket.MSG_CMSG_CLOEXEC)
+            message, fds, _, _ = socket.recv_fds(
+                self._control, MAX_PACKET_BYTES, MAX_PACKET_FDS, socket.MSG_CMSG_CLOEXEC
+            )
         except ConnectionError:  # the worker closed it before it had read all reports
             message = b""
         if not message:
@@ -204,17 +207,18 @@ class ForkServer:
             self._control.close()
             for fd in (self._guard, self._wake, self._wake_end, self._program_fd):
                 os.close(fd)
-            stream, *output = fds
-            Child(stream, run, output=OutputPipe(output[0], secret) if output else None).serve()
+            stream, tokens, *output = fds
+            Child(stream, tokens, run, output=OutputPipe(output[0], secret) if output else None).serve()
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(1)
 
     def _start_interpreter(self, fds: Sequence[int], secret: bytes) -> int:
-        stream, *output = fds
+        stream, tokens, *output = fds
+        given = (stream, tokens, self._program_fd, os.getpid())
         more = (output[0], secret.hex()) if output else ()
-        command = python_command("fileq.worker.executors.process.child", stream, self._program_fd, os.getpid(), *more)
+        command = python_command("fileq.worker.executors.process.child", *given, *more)
         for fd in (*fds, self._program_fd):
             os.set_inheritable(fd, True)
         try:

@@ -84,10 +84,12 @@ class ForkServerClient:
                 return
         raise ConfigError(f"the handlers can't be loaded: the process that imports them {self.cause}")
 
-    def spawn(self, child: int, stream: int, output: ChildOutput | None = None) -> bool:
-        """Request a child that gets this end of a stream, and the other end of this output pipe; False if the request
-        can't be sent now."""
-        fds, secret = ([stream, output.child_end], output.secret) if output is not None else ([stream], b"")
+    def spawn(self, child: int, stream: int, tokens: int, output: ChildOutput | None = None) -> bool:
+        """Request a child that gets these ends of its stream and its tokens, and the other end of this output pipe;
+        False if the request can't be sent now."""
+        fds, secret = [stream, tokens], b""
+        if output is not None:
+            fds, secret = [*fds, output.child_end], output.secret
         try:
             socket.send_fds(self._control, [encode(Spawn(child, secret))], fds, socket.MSG_NOSIGNAL)
         except OSError:

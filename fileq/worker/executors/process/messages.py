@@ -1,14 +1,16 @@
 """The messages between worker, fork server and children. Plain data in msgpack, never pickle.
 
 Worker ↔ child: a stream. Each message is a header (length of the body, number of the task) and a body.
-    worker → child   Task                 run it; the next one is sent only after the outcome of this one
+    worker → child   Task                 run it if its token can be read, see task_tokens.py; others may follow it
                      empty body           stop the task of that number; WAKE_SIGNAL is sent as well
     child → worker   empty body, number 0 the child is ready
-                     Ran                  the outcome of the task of that number. If OUTPUT_IS_LEFT is set in the
-                                          length, the output pipe holds output of the task and its end
+                     Ran                  the outcome of the task of that number, before the next one begins. If
+                                          OUTPUT_IS_LEFT is set in the length, the output pipe holds output of the task
+                                          and its end
 Worker ↔ fork server: packets of one message each, with descriptors attached.
     worker → server  Ping, answered by Pong
-                     Spawn + the child's end of its stream and, if its output is captured, of its output pipe
+                     Spawn + the child's end of its stream, of its tokens and, if its output is captured, of its output
+                     pipe
     server → worker  HandlersLoaded first; Spawned + a pidfd, or NotSpawned, for each Spawn; Exited for each child that
                      ended; ForkServerEnded last, sent by the guard
 """
@@ -29,8 +31,9 @@ MAX_OUTCOME_BYTES = 16 << 20
 OUTPUT_IS_LEFT = 1 << 31  # no length has this bit
 READ_SIZE = 1 << 16
 NUMBER_LIMIT = 1 << 32  # numbers of tasks and children are unsigned 32-bit integers
-READY = HEADER.pack(0, 0)
+READY = _NO_HEADER = HEADER.pack(0, 0)
 MAX_PACKET_BYTES = 1 << 16
+MAX_PACKET_FDS = 3
 
 # Makes a child that runs a task read its stream. Neither Python nor common libraries use this signal.
 WAKE_SIGNAL = signal.SIGRTMIN + 7
@@ -118,11 +121,17 @@ encode = _encoder.encode
 
 def framed(number: int, body: Task | Ran, *, has_output: bool = False) -> bytearray:
     """One message of the stream, header included."""
-    message = bytearray(HEADER.size)
-    _encoder.encode_into(body, message, HEADER.size)
-    length = len(message) - HEADER.size
-    HEADER.pack_into(message, 0, length | OUTPUT_IS_LEFT if has_output else length, number)
+    message = bytearray()
+    append_message(message, number, body, has_output=has_output)
     return message
+
+
+def append_message(messages: bytearray, number: int, body: Task | Ran, *, has_output: bool = False) -> None:
+    start = len(messages)
+    messages += _NO_HEADER
+    _encoder.encode_into(body, messages, -1)
+    length = len(messages) - start - HEADER.size
+    HEADER.pack_into(messages, start, length | OUTPUT_IS_LEFT if has_output else length, number)
 
 
 def cause_of_death(code: int) -> str:

@@ -18,7 +18,7 @@ from fcntl import ioctl
 from termios import FIONREAD
 
 from fileq.handlers.output import capture_logging, set_process_sink
-from fileq.worker.executors.process.descriptors import identity
+from fileq.worker.executors.process.descriptors import is_same
 from fileq.worker.executors.process.output_marks import encode_end, encode_record, encode_stack
 
 _SIZE = bytearray(4)  # what FIONREAD writes: an int
@@ -31,7 +31,7 @@ class OutputPipe:
     def __init__(self, fd: int, secret: bytes) -> None:
         self._fd = fd
         self._secret = secret
-        self._identity = identity(fd)
+        self._status = os.fstat(fd)
 
     def install(self) -> None:
         """Make the pipe stdout and stderr of this process, and of the programs that it starts."""
@@ -50,7 +50,7 @@ class OutputPipe:
         capture_logging()
 
     def write(self, data: bytes) -> None:
-        if identity(self._fd) != self._identity:
+        if not is_same(self._fd, self._status):
             return
         # A handler may have made its stdout non-blocking, which is this pipe.
         os.set_blocking(self._fd, True)

@@ -1,0 +1,121 @@
+"""The guards of tasks that one child is given together: each runs once, and one that dies costs no other."""
+
+from tests.support.guards.guard import Guard
+
+PROCESS = "fileq/worker/executors/process/"
+EXECUTOR, HANDLE, CHILD, TOKENS, OUTPUT = (
+    f"{PROCESS}{name}.py" for name in ("executor", "child_handle", "child", "task_tokens", "child_output")
+)
+BATCHES, DEATHS, HANDLES = (
+    f"tests/integration/test_executors_{name}.py::test_"
+    for name in ("process_batches", "process_batch_deaths", "child_handle")
+)
+SPREAD = BATCHES + "tasks_behind_a_slow_one_are_given_to_other_children"
+TWICE = "it runs twice"
+
+BATCH_GUARDS = (
+    Guard(
+        "A child begins a task only with its token",
+        f"a task that was given to another child runs there and here: {TWICE}",
+        CHILD,
+        "                is_mine = length and self._tokens.take(inbox[NUMBER])\n",
+        "                is_mine = length\n",
+        SPREAD,
+    ),
+    Guard(
+        "A token is that of one task",
+        f"a child runs a task that was taken back with the token of the next: {TWICE}",
+        TOKENS,
+        "        if self._token != number:\n",
+        "        if False:\n",
+        HANDLES + "a_task_that_was_taken_back_is_not_the_childs_any_more",
+    ),
+    Guard(
+        "A token that was read for a task that is not the child's is kept for its own",
+        "the next task is lost",
+        TOKENS,
+        "        if not self._token:\n",
+        "        if True:\n",
+        HANDLES + "a_task_that_was_taken_back_is_not_the_childs_any_more",
+    ),
+    Guard(
+        "Tasks behind a slow one are given to other children",
+        "a job waits for as long as another one runs",
+        EXECUTOR,
+        "            left += handle.take_back()\n            until_s = 0.0\n",
+        "            until_s = 0.0\n",
+        SPREAD,
+    ),
+    Guard(
+        "Tasks that a child had not begun when it ended are given to others",
+        "jobs count as died although they did not run",
+        HANDLE,
+        "        self.queued = deque(pair for pair in tasks if pair[0] not in numbers)\n",
+        "        self.queued, numbers = deque(tasks), []\n",
+        DEATHS + "the_death_of_a_child_ends_one_task_of_its_batch_and_the_others_run_once",
+    ),
+    Guard(
+        "A cancellation stops the task that it names",
+        "what follows a task in its stream cancels it",
+        CHILD,
+        "            if not length and number == self._number:\n",
+        "            if number:\n",
+        BATCHES + "what_was_taken_back_does_not_cancel_the_task_that_runs",
+    ),
+    Guard(
+        "A child that lost its tokens is replaced",
+        "it reads a file of its handler as tokens, and its tasks are lost",
+        CHILD,
+        " or not is_same(self._tokens_fd, self._tokens_status):\n",
+        ":\n",
+        DEATHS + "a_child_that_can_not_go_on_after_a_task_is_replaced_and_no_task_of_its_batch_is_lost",
+    ),
+    Guard(
+        "A child is given no more tasks together than `worker.max_jobs_per_child` leaves",
+        "memory that handlers leak grows beyond what was planned for",
+        EXECUTOR,
+        "        limit = self._max_jobs - handle.jobs_done if self._max_jobs else len(tasks)\n",
+        "        limit = len(tasks)\n",
+        BATCHES + "a_child_is_never_given_more_tasks_than_max_jobs",
+    ),
+    Guard(
+        "The time of a task starts with the outcome of the one before",
+        "a job fails for the time that others took",
+        HANDLE,
+        "            self.kill_at_s = time.monotonic() + self.task.timeout_s\n",
+        "            self.kill_at_s = min(self.kill_at_s, time.monotonic() + self.task.timeout_s)\n",
+        HANDLES + "the_time_of_a_task_starts_with_the_outcome_of_the_one_before",
+    ),
+    Guard(
+        "Output behind the end of a task is that of the next one",
+        "a failed attempt keeps what other jobs printed",
+        OUTPUT,
+        "                if part.number == last:\n                    return\n",
+        "",
+        BATCHES + "each_task_of_a_batch_has_its_own_output",
+    ),
+    Guard(
+        "The thread leaves the output of a child with several tasks alone",
+        "a failed attempt keeps what other jobs printed, or loses its own",
+        OUTPUT,
+        "            if not self._is_alone:\n",
+        "            if False:\n",
+        "tests/unit/test_executors_output.py::test_the_thread_does_not_read_the_output_of_a_child_with_several_tasks",
+    ),
+    Guard(
+        "One task that can't be sent does not end the others of its batch",
+        "one strange job fails others",
+        EXECUTOR,
+        "        except UnsendableTask:  # one of them: they are sent one by one\n            left += tasks[:limit]\n",
+        "        except UnsendableTask:  # one of them: they are sent one by one\n",
+        BATCHES + "a_task_that_cannot_be_sent_does_not_keep_its_batch_from_running",
+    ),
+    Guard(
+        "Slow tasks are not given to one child again",
+        "handlers that wait run one after the other",
+        EXECUTOR,
+        "                was_tiny = was_done and",
+        "                was_tiny = True or",
+        BATCHES + "slow_tasks_are_not_given_to_one_child_again",
+    ),
+)
