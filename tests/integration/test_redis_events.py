@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,8 +13,8 @@ import pytest
 from fileq.brokers import wire_events
 from fileq.brokers.types import Entry
 from fileq.core.job import encode, typed_job
-from fileq.core.settlement import complete
-from fileq.testing.conformance.builders import a_job, claim_one, enqueue, foreign, register, settle
+from fileq.core.settlement import SettleResult, complete
+from fileq.testing.conformance.builders import a_job, claim_one, claims_of, enqueue, foreign, names, register, settle
 from fileq.testing.conformance.harness import START_MS, FakeClock
 from tests.integration.test_redis_permissions import LOGIN, PERMISSIONS
 from tests.support.redis_store import Store
@@ -21,14 +22,15 @@ from tests.support.servers import Server
 from tests.support.waiting import wait_until
 
 CHANNEL = "jobqueue:events"
+SLOTS = ("w1", "w2", "w3")
 CREATED = datetime(2026, 11, 16, tzinfo=UTC)
 
 
 @contextmanager
 def prepared(server: Server, **settings: Any) -> Iterator[Store]:
-    """With one registered slot, and nothing published so far."""
+    """With registered slots, and nothing published so far."""
     with Store(server, clock=FakeClock(), **settings) as store:
-        register(store, "w1")
+        register(store, *SLOTS)
         store.client.config_resetstat()
         yield store
 
@@ -72,37 +74,37 @@ def published(store: Store) -> int:
     return int(store.client.info("commandstats").get("cmdstat_publish", {}).get("calls", 0))
 
 
-def run_one(store: Store, id: str) -> None:
-    """Three transitions: created, started, completed."""
-    enqueue(store, id)
-    settle(store, complete(claim_one(store)))
+def run_three(store: Store) -> None:
+    """Nine transitions in three calls. One or two events of a call are published in any case."""
+    enqueue(store, *names(3))
+    settlements = [complete(claim) for claim in claims_of(store, *SLOTS)]
+    assert set(store.broker.settle_and_claim(settlements, []).settled) == {SettleResult.DONE}
+    store.client.delete(*(store.keys.record(id) for id in names(3)))
 
 
 def test_without_a_subscriber_nothing_is_published(store: Store) -> None:
-    run_one(store, "a")
+    run_three(store)
     assert published(store) == 0
 
 
 @pytest.mark.parametrize("pattern", ["", "jobqueue:*"])
 def test_a_subscriber_receives_every_transition_after_it_subscribed(store: Store, pattern: str) -> None:
-    enqueue(store, "a")
-    claim = claim_one(store)
+    enqueue(store, *names(3, "old"))
+    claims = claims_of(store, *SLOTS)
     with listening(store.server, pattern) as listener:
-        settle(store, complete(claim))
-        run_one(store, "b")
-        events = received(listener, 4)
-    run_one(store, "c")
-    assert [(b'"job_id":"a"' in event, event.split(b'"')[3]) for event in events] == [
-        (True, b"job:completed"),
-        *((False, name) for name in (b"job:created", b"job:started", b"job:completed")),
-    ]
-    assert published(store) == 4
+        store.broker.settle_and_claim([complete(claim) for claim in claims], [])
+        run_three(store)
+        events = received(listener, 12)
+    run_three(store)
+    expected = ["job:completed", "job:created", "job:started", "job:completed"]
+    assert [json.loads(event)["event"] for event in events] == [name for name in expected for _ in SLOTS]
+    assert published(store) == 12
 
 
 def test_a_subscriber_at_a_replica_receives_every_transition(primary: Server) -> None:
     with prepared(primary) as store, replica_of(primary) as replica, listening(replica) as listener:
-        run_one(store, "a")
-        assert len(received(listener, 3)) == 3
+        run_three(store)
+        assert len(received(listener, 9)) == 9
 
 
 def test_while_a_replica_is_away_events_are_published_for_it(primary: Server) -> None:
@@ -110,8 +112,8 @@ def test_while_a_replica_is_away_events_are_published_for_it(primary: Server) ->
     with prepared(primary) as store, replica_of(primary) as replica:
         replica.client().execute_command("REPLICAOF", "NO", "ONE")
         wait_until(lambda: store.client.info("replication")["connected_slaves"] == 0)
-        run_one(store, "a")
-        assert published(store) == 3
+        run_three(store)
+        assert published(store) == 9
 
 
 @pytest.mark.parametrize("command", ["pubsub|numsub", "pubsub|numpat", "info"])
@@ -119,19 +121,19 @@ def test_a_user_who_may_not_count_subscribers_publishes_always(redis_server: Ser
     optional = ("+info", "+pubsub|numsub", "+pubsub|numpat")
     redis_server.add_user("fileq", "pass", *PERMISSIONS, *optional)
     with prepared(redis_server, **LOGIN) as store:
-        run_one(store, "a")
+        run_three(store)
         assert published(store) == 0
         store.client.execute_command("ACL", "SETUSER", "fileq", f"-{command}")
-        run_one(store, "b")
-        assert published(store) == 3
+        run_three(store)
+        assert published(store) == 9
         assert store.client.acl_log() == []
 
 
 def test_with_a_hash_tag_events_are_always_published(redis_server: Server) -> None:
     """On a cluster the subscriber may be connected to another node."""
     with prepared(redis_server, **{"redis.prefix": "{jobqueue}"}) as store:
-        run_one(store, "a")
-        assert published(store) == 3
+        run_three(store)
+        assert published(store) == 9
 
 
 ODD = 'a"b\\c/d\n\t\b\f\r\x01\x1f\x7fé\u2028😀'

@@ -24,7 +24,7 @@ from fileq.core.settlement import Settlement, Verb
 
 MISSING, SEEN_ON = "missing", "on"
 MARKS = f"{SEEN_ON} ="  # before the line of the device: older releases take the last line that starts with `on`
-_DELAYING = (Verb.RETRY, Verb.DEFER)
+COMPLETED = "completed"  # the outcome
 
 _attempt_decoder = msgspec.json.Decoder(Attempt)
 _encoder = msgspec.json.Encoder()
@@ -47,19 +47,30 @@ def _undecodable_id(s: Settlement) -> str:
 
 def settlement_args(s: Settlement, keys: Keys, *, is_claiming: bool = False) -> tuple[Argument, ...]:
     """In the order of lua/prelude/settlements.lua. A plain completion, the usual case, sends the short form."""
-    claim = s.claim
+    claim, is_plain = s.claim, _is_plain(s)
     flags = "n" if is_claiming else ""
-    is_long = claim.job is None or s.verb in _DELAYING or s.error or s.died or s.superseded or s.leaves is not None
-    is_long = is_long or s.next_raw != claim.raw
-    if is_long:
+    if not is_plain:
         flags += _long_flags(s)
     if s.order:
         flags += "o"
-    number, attempt = keys.queue_numbers[claim.queue], _attempt_tail(s)
-    event = wire_events.settled(s) if is_long or s.verb is not Verb.COMPLETE else s.duration_ms or 0
-    short = (claim.slot, claim.token, claim.raw, claim.id, number, flags, s.result, attempt, event)
-    more = _long_args(s) if is_long else ()
+    duration: Argument = b"" if s.duration_ms is None else s.duration_ms
+    short = (claim.slot, claim.token, claim.raw, keys.queue_numbers[claim.queue], flags, s.result, duration)
+    if is_plain and not s.order:
+        return short
+    more = () if is_plain else _long_args(s)
     return (*short, *more, s.order) if s.order else (*short, *more)
+
+
+def _is_plain(s: Settlement) -> bool:
+    """A completion of which the script knows everything else: it makes the attempt and the event itself."""
+    is_usual = s.verb is Verb.COMPLETE and s.claim.job is not None and s.next_raw == s.claim.raw and s.leaves is None
+    return is_usual and s.outcome == COMPLETED and not s.error and _is_plain_text(s.claim.slot)
+
+
+@lru_cache(maxsize=1024)
+def _is_plain_text(text: str) -> bool:
+    """Whether it is the same in JSON."""
+    return _encoder.encode(text) == f'"{text}"'.encode()
 
 
 def _long_flags(s: Settlement) -> str:
@@ -73,11 +84,12 @@ def _long_args(s: Settlement) -> tuple[Argument, ...]:
     mistaken_id = (s.claim.record_id or "") if is_buried_garbage else ""
     version = (s.leaves.path, s.leaves.signature, s.leaves.device) if s.leaves else (b"", "", "")
     error = (s.error or s.reason).encode(errors="backslashreplace")
-    return s.next_raw, error, s.kind, s.delay_ms, mistaken_id, *version
+    event = wire_events.settled(s)
+    return s.claim.id, _attempt_tail(s), event, s.next_raw, error, s.kind, s.delay_ms, mistaken_id, *version
 
 
 def _attempt_tail(s: Settlement) -> bytes:
-    """The attempt as JSON from `worker` on: the script puts the server's times before it."""
+    """The attempt as JSON from `,"worker"` on: the script puts the server's times before it."""
     tail = _plain_tail(s.claim.slot, s.outcome)
     if s.duration_ms is not None:
         tail += b',"duration_ms":%d' % s.duration_ms
@@ -91,7 +103,7 @@ def _attempt_tail(s: Settlement) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _plain_tail(slot: str, outcome: str) -> bytes:
-    return _encoder.encode({"worker": slot, "outcome": outcome})[1:-1]
+    return b"," + _encoder.encode({"worker": slot, "outcome": outcome})[1:-1]
 
 
 def as_claim(row: Sequence[Any], token: int, keys: Keys) -> Claim:

@@ -139,7 +139,7 @@ def examine_permissions(store: RedisStore) -> Finding:
         "read": lambda: store.run("census", (), store.keys.split_patterns()),
         "enqueue": lambda: store.run("enqueue", (), (0,)),
         "report a producer": lambda: store.run("report_producer", (store.keys.producers,)),
-        "claim": lambda: _try(store, Part("claim", 1, store.keys.of_slot(_PROBE), (0, 0, _PROBE))),
+        "claim": lambda: _try(store, Part("claim", 1, store.keys.of_slot(_PROBE), (0, 0, 0, _PROBE))),
         "complete": lambda: _try(store, Part(Verb.COMPLETE.value, 0, (), ())),
         "retry": lambda: _try(store, Part(Verb.RETRY.value, 0, (), ())),
         "bury": lambda: _try(store, Part(Verb.BURY.value, 0, (), ())),

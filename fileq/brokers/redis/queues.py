@@ -128,7 +128,7 @@ class RedisQueues:
         parts = [self._settle_part(verb, [settlements[i] for i in at], claiming) for verb, at in by_verb.items()]
         start = order.claims
         if slots:
-            parts.append(Part("claim", wanted, self._slot_keys(slots), (start, order.every, *slots)))
+            parts.append(self._claim_part(slots, [settlements[i].claim.slot for at in by_verb.values() for i in at]))
             # Assumes that every slot gets a job, so that a second call in flight continues the count; the reply
             # corrects it.
             order.claims += wanted
@@ -149,6 +149,15 @@ class RedisQueues:
             keys += settlement_keys(s, layout)
             args += settlement_args(s, layout, is_claiming=s.claim.slot in claiming)
         return Part(verb.value, len(settlements), keys, args)
+
+    def _claim_part(self, slots: Sequence[str], settling: Sequence[str]) -> Part:
+        """Slots that also settle are not named again if they come first, as a pump sends them. `settling` are those of
+        the settlements, in the order of the parts."""
+        wanted, order = frozenset(slots), self._store.order
+        first = [slot for slot in dict.fromkeys(settling) if slot in wanted]
+        is_first = first == list(slots[: len(first)])
+        named = slots[len(first) :] if is_first else slots
+        return Part("claim", len(named), self._slot_keys(named), (order.claims, order.every, int(is_first), *named))
 
     def _as_turn_reply(
         self, replies: Replies, positions: Collection[list[int]], total: int, wanted: int, start: int

@@ -4,25 +4,36 @@
 --
 -- Part of settle_and_claim.
 -- own KEYS   of each slot: processing list, heartbeat
--- own ARGV   1 claims of this process so far, 2 every Nth claim starts at a lower queue (0 = none does), then the
---            slots
+-- own ARGV   1 claims of this process so far, 2 every Nth claim starts at a lower queue (0 = none does), 3 whether the
+--            slots that settle with flag n come first (1; then they are not named here), or all slots follow (0); then
+--            the slots
 -- returns    numbers of the paused queues; slots that are not registered; six values for each claim: slot, queue
 --            number (0 = the slot held the job already, and its record has no queue), raw, id ('' = it has none), start
 --            time, 1 if an earlier job of the same file is running; claims of this process so far (a job given again
 --            does not count); slot, queue number, id and error of what was buried
 local claims_made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
-local total = own_size
+local first = ARGV[own_args + 3] == '1' and claiming or {}
+local slots, lists, heartbeats, total = {}, {}, {}, #first + own_size
 local paused, is_paused, gone, claims, buried = {}, {}, {}, {}, {}
+if total == 0 then return { paused, gone, claims, claims_made, buried } end -- a settlement before this was refused
 
+for i, job in ipairs(first) do slots[i], lists[i], heartbeats[i] = job.slot, job.processing, job.heartbeat end
+for i = 1, own_size do
+  local n = #first + i
+  slots[n], lists[n], heartbeats[n] = ARGV[own_args + 3 + i], KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i]
+end
+
+local is_empty = {}
 for i = 1, QUEUES do
-  require_access(queue_key[i], 'list', 'RPOPLPUSH', 'LRANGE')
+  require_permission(queue_key[i], 'RPOPLPUSH', 'LRANGE')
+  is_empty[i] = read('LLEN', queue_key[i]) == 0 -- this also shows that it is a list
   if read('SISMEMBER', PAUSED, queue_name[i]) == 1 then
     paused[#paused + 1] = i
     is_paused[i] = true
   end
 end
-require_permission(KEYS[own_keys + 1], 'RPOPLPUSH')
-require_permission(KEYS[own_keys + 2], 'SET')
+require_permission(lists[1], 'RPOPLPUSH')
+require_permission(heartbeats[1], 'SET')
 
 local function first_queue()
   if every == 0 or (claims_made + 1) % every ~= 0 then return 1 end
@@ -33,6 +44,7 @@ end
 local fronts = {}
 local function front(i)
   if is_paused[i] then return nil end
+  if is_empty[i] then return nil end
   local raws = fronts[i]
   if not raws or #buried > #raws then -- after a burial, what was read may be one too few
     raws = redis.call('LRANGE', queue_key[i], int_text(-total), '-1')
@@ -107,17 +119,17 @@ end
 -- held: the raw that each registered slot holds, or false. taken: what this call gives to each slot; the caller may name
 -- a slot twice.
 local held, taken = {}, {}
-local registered, lists, heartbeats = read('HMGET', WORKERS, unpack(ARGV, own_args + 3, own_args + 2 + total)), {}, {}
-for i = 1, total do lists[i], heartbeats[i] = KEYS[own_keys + 2 * i - 1], KEYS[own_keys + 2 * i] end
+local registered = read('HMGET', WORKERS, unpack(slots))
 local is_any_held = read('EXISTS', unpack(lists)) > 0
+local unknown = {} -- SET replaces any type; a slot that this call has freed had a heartbeat before
 for i = 1, total do
   if registered[i] then held[i] = is_any_held and read('LINDEX', lists[i], -1) end
+  if not is_freed[slots[i]] then unknown[#unknown + 1] = heartbeats[i] end
 end
-
-require_strings(heartbeats)
+require_strings(unknown)
 
 local function serve(i)
-  local slot = ARGV[own_args + 2 + i]
+  local slot = slots[i]
   if held[i] == nil then
     gone[#gone + 1] = slot
     return

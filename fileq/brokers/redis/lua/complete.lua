@@ -3,7 +3,7 @@
 -- Part of settle_and_claim. own KEYS, own ARGV: settlements, see prelude/settlements.lua
 -- returns    done, done already or fenced for each
 require_ended_list(COMPLETED)
-require_access(LEDGER, 'hash', 'HGET', 'HSET')
+require_permission(LEDGER, 'HGET', 'HSET')
 local raws = {}
 return settle(function(job)
   local has_copies = end_attempt(job, 'completed', 'ended', NOW, 'result', job.result)

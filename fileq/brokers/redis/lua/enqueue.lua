@@ -11,6 +11,7 @@ local STRIDE, WINDOW = 9, 1000
 local limit = tonumber(ARGV[own_args + 1])
 local total = (#ARGV - own_args - 1) / STRIDE
 local taken, throttled, results = 0, false, {}
+if total <= FEW_EVENTS then subscribed = true end
 
 require_counters()
 require_access(LEDGER, 'hash', 'HGET', 'HSET')

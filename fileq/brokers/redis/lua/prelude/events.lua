@@ -15,6 +15,7 @@ local function find_subscribers()
   return not string.find(redis.call('INFO', 'replication'), 'repl_backlog_active:0', 1, true)
 end
 
+local FEW_EVENTS = 2 -- to publish so few costs less than to look for subscribers
 local subscribed
 local function has_subscribers()
   if subscribed == nil then subscribed = find_subscribers() end

@@ -32,17 +32,18 @@ local function push_without_record(raw, number, command)
 end
 
 local function require_ended_list(list)
-  require_access(list, 'list', 'LPUSH', 'LLEN', 'RPOP')
+  require_access(list, 'list', 'LPUSH', 'RPOP')
 end
 
 -- Push ended jobs to their list, and trim it: jobs beyond completed_max are removed with their records. One call
 -- removes at most about twice as many as it pushes, so that a lowered completed_max does not block the server.
 local function push_ended(list, state, raws)
   if #raws == 0 then return end
+  local length
   for i = 1, #raws, 500 do
-    redis.call('LPUSH', list, unpack(raws, i, math.min(i + 499, #raws)))
+    length = redis.call('LPUSH', list, unpack(raws, i, math.min(i + 499, #raws)))
   end
-  local surplus = redis.call('LLEN', list) - COMPLETED_MAX
+  local surplus = length - COMPLETED_MAX
   if surplus <= 0 then return end
   local stale = {}
   for _, raw in ipairs(redis.call('RPOP', list, math.min(surplus, 2 * #raws + 100))) do

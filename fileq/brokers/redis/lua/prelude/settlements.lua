@@ -2,44 +2,46 @@
 --
 -- own KEYS   of each settlement: processing list, heartbeat, record; with flag o also: orders
 -- own ARGV   of each settlement:
---            1 slot, 2 token, 3 raw, 4 id, 5 queue number, 6 flags, 7 result, 8 the attempt's JSON from `worker` on,
---            9 event ('' = none), or the duration in ms of a completion whose event is made here. With flag x also:
---            10 next_raw, 11 error (of a deferral: its reason), 12 kind of error, 13 delay in ms, 14 id of the record
---            that the claim made by mistake ('' = none), 15 path, 16 signature and 17 device of the version that the
---            handler leaves behind ('' = none). With flag o also, as the last one: the order
+--            1 slot, 2 token, 3 raw, 4 queue number, 5 flags, 6 result, 7 duration in ms ('' = none). With flag x also:
+--            8 id, 9 the attempt's JSON from `,"worker"` on, 10 event ('' = none), 11 next_raw, 12 error (of a
+--            deferral: its reason), 13 kind of error, 14 delay in ms, 15 id of the record that the claim made by mistake
+--            ('' = none), 16 path, 17 signature and 18 device of the version that the handler leaves behind ('' = none).
+--            With flag o also, as the last one: the order
 -- flags      d = the worker died, r = refused before the handler ran, s = superseded, u = the bytes have no id,
---            n = the same call claims for this slot, and that claim renews the heartbeat, x = arguments 10 to 17 follow,
---            o = an order follows
-local SETTLEMENT_KEYS, SHORT_ARGS, LONG_ARGS = 3, 9, 8
+--            n = the same call claims for this slot, and that claim renews the heartbeat, x = arguments 8 to 18 follow;
+--            without it this is the completion of an attempt without an error, o = an order follows
+local SETTLEMENT_KEYS, SHORT_ARGS, LONG_ARGS = 3, 7, 11
 local ATTEMPTS_KEPT = 20
 
--- The order that follows a settlement, if there is one.
-local function read_order(job, flags)
-  if string.find(flags, 'o', 1, true) then
-    own_keys, own_args = own_keys + 1, own_args + 1
-    job.orders, job.order = KEYS[own_keys], ARGV[own_args]
-  end
-  return job
-end
+-- One settlement of each slot that settles and claims in this call, in their order.
+local claiming, is_claiming = {}, {}
 
 -- The next settlement; own_keys and own_args move on.
 local function next_settlement()
   local k, a = own_keys, own_args
   own_keys, own_args = k + SETTLEMENT_KEYS, a + SHORT_ARGS
-  local raw, flags = ARGV[a + 3], ARGV[a + 6]
+  local slot, raw, flags = ARGV[a + 1], ARGV[a + 3], ARGV[a + 5]
   local job = {
-    processing = KEYS[k + 1], heartbeat = KEYS[k + 2], record = KEYS[k + 3], slot = ARGV[a + 1], token = ARGV[a + 2],
-    raw = raw, next_raw = raw, id = ARGV[a + 4], queue = tonumber(ARGV[a + 5]), result = ARGV[a + 7],
-    attempt = ARGV[a + 8], event = ARGV[a + 9], is_claiming = string.find(flags, 'n', 1, true),
+    processing = KEYS[k + 1], heartbeat = KEYS[k + 2], record = KEYS[k + 3], slot = slot, token = ARGV[a + 2],
+    raw = raw, next_raw = raw, queue = tonumber(ARGV[a + 4]), result = ARGV[a + 6], duration = ARGV[a + 7],
     error = '', kind = '', mistaken_id = '', path = '',
   }
-  if not string.find(flags, 'x', 1, true) then return read_order(job, flags) end
-  own_args = own_args + LONG_ARGS
-  job.died, job.superseded = string.find(flags, 'd', 1, true), string.find(flags, 's', 1, true)
-  job.has_no_id, job.refused = string.find(flags, 'u', 1, true), string.find(flags, 'r', 1, true)
-  job.next_raw, job.error, job.kind, job.delay = ARGV[a + 10], ARGV[a + 11], ARGV[a + 12], tonumber(ARGV[a + 13])
-  job.mistaken_id, job.path, job.signature, job.device = ARGV[a + 14], ARGV[a + 15], ARGV[a + 16], ARGV[a + 17]
-  return read_order(job, flags)
+  if flags == '' then return job end
+  job.is_claiming = string.find(flags, 'n', 1, true)
+  if job.is_claiming and not is_claiming[slot] then claiming[#claiming + 1], is_claiming[slot] = job, true end
+  if string.find(flags, 'x', 1, true) then
+    own_args = own_args + LONG_ARGS
+    job.died, job.superseded = string.find(flags, 'd', 1, true), string.find(flags, 's', 1, true)
+    job.has_no_id, job.refused = string.find(flags, 'u', 1, true), string.find(flags, 'r', 1, true)
+    job.id, job.attempt, job.event, job.next_raw = ARGV[a + 8], ARGV[a + 9], ARGV[a + 10], ARGV[a + 11]
+    job.error, job.kind, job.delay, job.mistaken_id = ARGV[a + 12], ARGV[a + 13], tonumber(ARGV[a + 14]), ARGV[a + 15]
+    job.path, job.signature, job.device = ARGV[a + 16], ARGV[a + 17], ARGV[a + 18]
+  end
+  if string.find(flags, 'o', 1, true) then
+    own_keys, own_args = own_keys + 1, own_args + 1
+    job.orders, job.order = KEYS[own_keys], ARGV[own_args]
+  end
+  return job
 end
 
 local function read_record(job)
@@ -50,6 +52,7 @@ end
 local function read_before_move(job)
   job.was = read_record(job)
   if job.mistaken_id ~= '' then job.mistaken_was = read('HMGET', RECORDS .. job.mistaken_id, 'worker', 'adopted') end
+  if job.path ~= '' then read('HGET', LEDGER, job.path) end -- for its type; a job before this one may change the value
 end
 
 -- Write what the record says of the claim. Returns the record as it was before.
@@ -65,6 +68,11 @@ local function end_claim(job)
   return was
 end
 
+local function plain_attempt(job)
+  local duration = job.duration ~= '' and ',"duration_ms":' .. job.duration or ''
+  return ',"worker":"' .. job.slot .. '","outcome":"completed"' .. duration
+end
+
 -- Add the attempt to the record and change its state. Returns whether copies of the job wait in queues.
 local function end_attempt(job, state, ...)
   local was = end_claim(job)
@@ -72,7 +80,7 @@ local function end_attempt(job, state, ...)
   local n = int_text(count_before + 1)
   if was[7] then redis.call('HDEL', job.record, 'deferred') end
   redis.call('HSET', job.record, 'state', state, 'error', job.error, 'attempts', n, 'attempt:' .. n,
-    '{"started_ms":' .. (was[1] or '0') .. ',"ended_ms":' .. NOW .. ',' .. job.attempt .. '}', ...)
+    '{"started_ms":' .. (was[1] or '0') .. ',"ended_ms":' .. NOW .. (job.attempt or plain_attempt(job)) .. '}', ...)
   if count_before >= ATTEMPTS_KEPT then
     redis.call('HDEL', job.record, 'attempt:' .. int_text(count_before + 1 - ATTEMPTS_KEPT))
   end
@@ -157,7 +165,8 @@ local function bury_front(slot, number, raw)
   local problem = string.format('not a job: it has %d bytes; at most %d are decoded', #raw, MAX_DECODED_BYTES)
   local job = {
     record = RECORDS .. id, slot = slot, raw = raw, next_raw = raw, queue = number, refused = true, error = problem,
-    kind = 'Undecodable', mistaken_id = '', attempt = '"worker":"' .. slot .. '","outcome":"refused","error":"' .. problem .. '"',
+    kind = 'Undecodable', mistaken_id = '', path = '',
+    attempt = ',"worker":"' .. slot .. '","outcome":"refused","error":"' .. problem .. '"',
   }
   require_access(DEAD, 'list', 'LPUSH')
   require_access(queue_key[number], 'list', 'LSET', 'RPOP')
@@ -200,7 +209,7 @@ local is_freed = {}
 -- The answer for each settlement, the jobs that their slots still hold, and how many settlements are fenced.
 local function find_held(jobs, slots)
   local answers, held_jobs, settled_here, fenced = {}, {}, {}, 0
-  local settled_last = redis.call('HMGET', SETTLED, unpack(slots))
+  local settled_last = read('HMGET', SETTLED, unpack(slots))
   for i, job in ipairs(jobs) do
     local last = settled_here[job.slot] or settled_last[i]
     if last == job.token then
@@ -229,7 +238,9 @@ local function require_orders(jobs)
 end
 
 local function keep_order(job)
-  if job.orders then redis.call('HSET', job.orders, job.id, NOW .. ' ' .. job.slot .. '\n' .. job.order) end
+  if not job.orders then return end
+  local id = string.sub(job.record, #RECORDS + 1)
+  redis.call('HSET', job.orders, id, NOW .. ' ' .. job.slot .. '\n' .. job.order)
 end
 
 local function require_end_of_claims(held_jobs)
@@ -263,7 +274,7 @@ end
 -- the processing lists are emptied. Returns for each: done, done already (a repeat), or fenced (the slot no longer
 -- holds the job; nothing changed).
 local function settle(move, finish)
-  require_access(SETTLED, 'hash', 'HMGET', 'HSET')
+  require_permission(SETTLED, 'HMGET', 'HSET')
   if own_size == 0 then return {} end
   local jobs, slots = {}, {}
   for i = 1, own_size do
@@ -277,10 +288,11 @@ local function settle(move, finish)
   for _, job in ipairs(held_jobs) do
     move(job)
     keep_order(job)
-    if tonumber(job.event) then
-      add_job_event('job:completed', job.raw, queue_name[job.queue], job.slot, job.event)
-    else
+    if job.event then
       add_event(job.event)
+    else
+      local duration = job.duration ~= '' and job.duration or '0'
+      add_job_event('job:completed', job.raw, queue_name[job.queue], job.slot, duration)
     end
   end
   if finish then finish() end
