@@ -6,14 +6,14 @@ Causes, contexts and the members of exception groups are included. Bounded: a br
 from __future__ import annotations
 
 import os
-import sysconfig
 import traceback
 from collections.abc import Iterator
 
 LONGEST_TRACEBACK = 16 * 1024  # bytes of UTF-8
 _OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_STANDARD = sysconfig.get_path("stdlib") + os.sep
-_INSTALLED = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib"))
+# Without sysconfig, which takes milliseconds to import.
+_STANDARD = os.path.dirname(traceback.__file__) + os.sep
+_INSTALLED = tuple(f"{_STANDARD}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
 def traceback_text(error: BaseException) -> str:

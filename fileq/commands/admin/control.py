@@ -16,7 +16,6 @@ from fileq.commands.admin.stats import WorkerProcess, processes
 from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.core.job import State, decode_or_none
-from fileq.worker.executors.stop_request import CANCEL_GRACE_S
 
 WOULD_CANCEL = "would_cancel"
 _UNFINISHED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED)
@@ -128,6 +127,8 @@ def describe(result: JobCancellation, within_s: float) -> str:
         case CancelResult.CANCELLED:
             return "cancelled"
         case CancelResult.REQUESTED:
+            from fileq.worker.executors.stop_request import CANCEL_GRACE_S  # with it come parts of the worker
+
             return (
                 f"is running; its worker sets context.cancelled within {within_s:.0f} s, "
                 f"and stops it by force {CANCEL_GRACE_S:.0f} s later if it still runs"
