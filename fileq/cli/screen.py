@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Iterable
 
@@ -14,6 +13,8 @@ def screen_of_stdout(*, is_endless: bool = False) -> Screen:
     """Without a terminal nothing is cut. `is_endless`: any number of lines, because the user can scroll."""
     if not sys.stdout.isatty():
         return Screen()
+    import shutil  # it imports every compression there is
+
     size = shutil.get_terminal_size()
     is_coloured = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     return Screen(size.columns, ENDLESS if is_endless else size.lines, is_coloured)

@@ -26,10 +26,7 @@ from fileq.core.errors import ConfigError, JobError
 from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
 from fileq.core.outcome import Failed
 from fileq.core.signature import signature_text
-from fileq.core.trace import new_ids
 from fileq.files.mounts import keeps_inodes, mount_of, mounts
-from fileq.handlers.file_check import check_file
-from fileq.producer.content_check import content_of
 from fileq.producer.finder.database_files import DatabaseFiles
 from fileq.producer.finder.found_file import found_at
 from fileq.producer.identity import CONTENT, INODE, STAT
@@ -57,7 +54,11 @@ class JobOptions(Struct, frozen=True):
 
     def applied(self, job: Job, batch_id: str | None) -> Job:
         due_ms = self.at_ms or (time.time_ns() // 1_000_000 + self.delay_ms if self.delay_ms else 0)
-        trace_id, span_id = new_ids() if self.is_traced else ("", "")
+        trace_id, span_id = "", ""
+        if self.is_traced:
+            from fileq.core.trace import new_ids  # slow to import: secrets, hashlib
+
+            trace_id, span_id = new_ids()
         return job.but(
             trace_id=trace_id,
             span_id=span_id,
@@ -230,7 +231,11 @@ class _Files:
             raise ConfigError(f"--{error}") from error
         device = mount.device if mount is not None else "?" if path == where else ""
         # As the producer does: else it would read the file again, and take it for new after a touch.
-        content = content_of(found, follows_links=True) if self._identity == CONTENT else ""
+        content = ""
+        if self._identity == CONTENT:
+            from fileq.producer.content_check import content_of  # as check_file below
+
+            content = content_of(found, follows_links=True)
         version = Version(path, signature_text(found.signature, inode, content), device)
         job = options.applied(job, batch_id)
         return Entry(job, queue, version, always=True, delay_ms=options.delay_ms, at_ms=options.at_ms)
@@ -240,6 +245,8 @@ class _Files:
             raise ConfigError("a path is empty; name a file")
         if os.path.isdir(where):
             raise ConfigError(f"{name!r} can't be enqueued: it is a directory; name the files in it")
+        from fileq.handlers.file_check import check_file  # slow to import, and jobs of a type have no file
+
         refused = check_file(where, self._roots)
         if isinstance(refused, Failed):
             if refused.kind == "OutsideRoots" and any(where.startswith(dir + b"/") for dir in self._paths.folders):

@@ -5,7 +5,6 @@ Every value passes through `to_plain`, which masks secrets. This module must nev
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -77,6 +76,8 @@ def to_yaml(value: Any) -> str:
         return "~"
     if isinstance(value, str) and _PLAIN.fullmatch(value):
         return value
+    import json  # needed here only, and commands should start fast
+
     quoted = json.dumps(value, ensure_ascii=False)
     return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import enum
-import hashlib
 import re
 import uuid
 from datetime import UTC, datetime
@@ -207,6 +206,8 @@ def _check(job: Job) -> None:
 
 def raw_id(raw: bytes) -> str:
     """The id for bytes that are not a job: the same bytes have the same id."""
+    import hashlib  # it loads OpenSSL, and commands should start fast
+
     return "raw-" + hashlib.sha1(raw, usedforsecurity=False).hexdigest()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 _BROKERS = {"redis": "Redis", "sqlite": "SQLite"}
 
 
@@ -30,4 +28,6 @@ def printable_json(text: str) -> str:
     Encoders escape only the control characters below 0x20. The others can only be within strings."""
     if text.isprintable():
         return text
+    import json  # needed here only, and commands should start fast
+
     return "".join(c if c.isprintable() or c < " " else json.dumps(c)[1:-1].replace("\x7f", "\\u007f") for c in text)

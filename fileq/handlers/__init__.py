@@ -13,6 +13,19 @@ outcomes.py        turns what a handler returned or raised into an outcome
 Never imports a broker's implementation and never talks to a broker.
 """
 
-from fileq.handlers.builtin import checksum, simulate
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fileq.handlers.builtin import checksum as checksum
+    from fileq.handlers.builtin import simulate as simulate
 
 __all__ = ["checksum", "simulate"]
+
+if not TYPE_CHECKING:  # hidden from type checkers, which would take it for a promise of any name
+
+    def __getattr__(name):
+        """The built-in handlers. Commands import one of the modules here, and should not wait for these."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from fileq.handlers import builtin
+
+        return getattr(builtin, name)

@@ -7,7 +7,6 @@ thread was at that time. Bounded: a broker stores it with the attempt.
 from __future__ import annotations
 
 import os
-import sysconfig
 import traceback
 from collections.abc import Iterator
 from types import FrameType
@@ -15,8 +14,9 @@ from types import FrameType
 LONGEST_TRACEBACK = 16 * 1024  # bytes of UTF-8
 _TITLE = "When the time was up (most recent call last):\n"
 _OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
-_STANDARD = sysconfig.get_path("stdlib") + os.sep
-_INSTALLED = tuple(f"{sysconfig.get_path(name)}{os.sep}" for name in ("purelib", "platlib"))
+# Without sysconfig, which takes milliseconds to import.
+_STANDARD = os.path.dirname(traceback.__file__) + os.sep
+_INSTALLED = tuple(f"{_STANDARD}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
 
 
 def traceback_text(error: BaseException) -> str:

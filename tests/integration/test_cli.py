@@ -12,14 +12,18 @@ from fileq import __version__
 from fileq.config import example_yaml
 from tests.support.producer_setup import BrokerSetup
 
-HEAVY = ("redis", "sqlite3", "yaml", "opentelemetry", "rich", "starlette", "uvicorn", "watchdog", "structlog")
-
-
-# Modules that only roles and some commands need.
-OTHERS = (
-    *("prometheus_client", "wcmatch", "pybreaker", "cronsim", "importlib.metadata"),
-    *("fileq.producer", "fileq.worker", "fileq.handlers", "fileq.observe", "fileq.commands.doctor"),
-)
+ERRORS = "fileq.core.errors"
+# What the quick commands may import beside Python's own modules. msgspec imports typing_extensions if it can.
+LIGHT = {"fileq", "msgspec", "typing_extensions"}
+DRIVERS = {"sqlite": {"sqlite3"}, "redis": {"hiredis", "socket", "hashlib", "importlib.resources", "shutil"}}
+# Python's own modules that take milliseconds, and parts of fileq that only roles and some commands need.
+SLOW = {
+    *("asyncio", "concurrent.futures", "ctypes", "email", "http", "logging", "multiprocessing", "ssl", "subprocess"),
+    *("dataclasses", "importlib.metadata", "json", "secrets", "sysconfig", "traceback", "unittest", "zoneinfo"),
+    *("fileq.observe", "fileq.handlers.builtin", "fileq.handlers.outcomes", "fileq.handlers.routes"),
+    *("fileq.producer.producer", "fileq.runtime.roles", "fileq.worker.pump", "fileq.worker.executors.process"),
+    *(name for names in DRIVERS.values() for name in names),
+}
 
 
 def fileq(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -34,36 +38,43 @@ def fileq(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedPro
     )
 
 
-def test_the_version_is_printed_without_importing_anything_heavy(tmp_path: Path) -> None:
+def imported_by(*arguments: str) -> tuple[list[str], set[str]]:
+    """What this command prints, and the modules that it imports."""
     code = (
         "import sys\n"
         "before = set(sys.modules)\n"  # the coverage tool has imported modules already
         "from fileq.cli import main\n"
-        "try:\n    main(['--version'])\nexcept SystemExit as end:\n    assert end.code == 0\n"
-        f"print([name for name in {HEAVY!r} if name in set(sys.modules) - before])"
+        "assert main(sys.argv[1:]) == 0\n"
+        "print(*set(sys.modules) - before)"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
-    )
-    assert shown.stdout == f"fileq {__version__}\n[]\n"
+    command = [sys.executable, "-c", code, *arguments]
+    shown = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True)
+    *lines, modules = shown.stdout.splitlines()
+    return lines, set(modules.split())
 
 
-def test_stats_import_their_own_broker_and_nothing_else_that_is_heavy(broker_setup: BrokerSetup) -> None:
+def test_the_version_is_printed_without_importing_anything_heavy() -> None:
+    shown, imported = imported_by("--version")
+    assert shown == [f"fileq {__version__}"]
+    assert {name for name in imported if name.startswith("fileq")} == {"fileq", "fileq.cli", "fileq.core", ERRORS}
+    assert not {name for name in imported - {ERRORS} if name.partition(".")[0] not in sys.stdlib_module_names | LIGHT}
+    assert not imported & {*SLOW, "argparse", "datetime", "msgspec", "re"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["stats"], ["peek"], ["dlq", "list"], ["enqueue", "--type", "T", "--payload", "{}"]]
+)
+def test_quick_commands_import_their_own_broker_and_nothing_else_that_is_heavy(
+    arguments: list[str], broker_setup: BrokerSetup
+) -> None:
     with broker_setup.open():
         pass
     sets = [f"--set={key}={value}" for key, value in broker_setup.settings.items()]
-    own = {"redis": "redis", "sqlite": "sqlite3"}[broker_setup.kind]
-    code = (
-        f"import sys, {own}\n"  # with the modules that it imports itself
-        "before = set(sys.modules)\n"
-        "from fileq.cli import main\n"
-        f"assert main(['admin', 'stats', *{sets!r}]) == 0\n"
-        f"print([name for name in {HEAVY + OTHERS!r} if name in set(sys.modules) - before])"
-    )
-    shown = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
-    )
-    assert shown.stdout.splitlines()[-1] == "[]"
+    _, imported = imported_by(*arguments, *sets)
+    own = DRIVERS[broker_setup.kind]
+    packages = {name.partition(".")[0] for name in imported}
+    assert packages - sys.stdlib_module_names - LIGHT - own == set()
+    assert imported & SLOW - own == set()
 
 
 @pytest.mark.parametrize("arguments", [["--role=worker", "--version"], ["--config", "x", "--version"]])

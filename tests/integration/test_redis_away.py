@@ -80,7 +80,7 @@ def test_a_server_that_hangs_is_unavailable_after_the_time_out(redis_server):
         enqueue(store, "a")
         redis_server.pause()
         began = time.monotonic()
-        with pytest.raises(BrokerUnavailable, match="Timeout"):
+        with pytest.raises(BrokerUnavailable, match="no answer within"):
             enqueue(store, "b")
         assert time.monotonic() - began < 5
         redis_server.resume()
@@ -89,7 +89,7 @@ def test_a_server_that_hangs_is_unavailable_after_the_time_out(redis_server):
 
 
 def test_a_missing_password_is_reported_at_start(store):
-    with locked(store), pytest.raises(BrokerUnavailable, match="is unavailable: Authentication required"):
+    with locked(store), pytest.raises(BrokerUnavailable, match="is unavailable: NOAUTH Authentication required"):
         store.another()
 
 

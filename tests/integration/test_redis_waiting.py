@@ -260,9 +260,9 @@ def test_arming_a_waiter_on_a_server_that_hangs_times_out(redis_server):
     with Store(redis_server, **QUICK, **{"redis.username": "app", "redis.password": "pass"}) as store:
         redis_server.pause()
         try:
-            with waiting(store.broker) as waiter, pytest.raises(BrokerUnavailable, match="Timeout"):
+            with waiting(store.broker) as waiter, pytest.raises(BrokerUnavailable, match="no answer within"):
                 waiter.arm()
-            with pytest.raises(BrokerUnavailable, match="Timeout"):
+            with pytest.raises(BrokerUnavailable, match="no answer within"):
                 store.broker.subscribe()
         finally:
             redis_server.resume()

@@ -1,4 +1,4 @@
-"""The client library's errors as fileq's: unavailable (the same call may succeed later) or refused.
+"""The errors of connections and servers as fileq's: unavailable (the same call may succeed later) or refused.
 
 Owns the list of replies that mean "not now". A message never contains a password.
 """
@@ -9,43 +9,32 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from redis import exceptions
+from hiredis import ProtocolError
 
+from fileq.brokers.redis.connection import ReplyError
 from fileq.core.errors import BrokerError, BrokerUnavailable
 
 # Replies that describe the state of the server. None of them is a failure of a job.
 AWAY = (
     *("LOADING", "READONLY", "BUSY", "OOM", "MISCONF", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN"),
-    *("UNBLOCKED", "NOAUTH", "WRONGPASS", "ERR max number of clients", "max number of clients", "FAILOVER"),
+    *("UNBLOCKED", "NOAUTH", "WRONGPASS", "max number of clients", "FAILOVER"),
+    "NOSCRIPT",  # the server lost the scripts again right after they were loaded
+    *("MOVED", "ASK"),  # a hash slot migrates to another node
     "Protocol error: unauthenticated",  # in place of NOAUTH when a call has more than ten arguments
 )
-_AWAY_TYPES = (
-    exceptions.ConnectionError,
-    exceptions.TimeoutError,
-    exceptions.NoScriptError,  # the server lost the scripts again right after they were loaded
-    exceptions.OutOfMemoryError,
-    exceptions.ReadOnlyError,
-    exceptions.AskError,  # also MOVED: a hash slot migrates to another node
-    exceptions.ClusterDownError,
-    exceptions.TryAgainError,
-    exceptions.RedisClusterException,  # no node of the cluster answers
-    exceptions.InvalidResponse,
-    OSError,
-)
-DRIVER_ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
+DRIVER_ERRORS = (ReplyError, ProtocolError, OSError)
 _IN_SCRIPT = re.compile(r" script: ([0-9a-f]{40}, )?on @user_script:\d+\.$")  # means nothing to an operator
-_OBJECTS = re.compile(r" : <redis[.].*", re.DOTALL)  # the library's list of Sentinel objects that know no master
 
 
 def translate(error: Exception, where: str, command: str = "") -> BrokerError:
-    """The client library's error as one of fileq's. `command` names the refused command and its key, because the text
-    of Redis does not."""
-    text = _OBJECTS.sub("; no Sentinel knows it", _IN_SCRIPT.sub("", str(error)))
-    if isinstance(error, exceptions.InvalidResponse):
+    """One of DRIVER_ERRORS as one of fileq's. `command` names the refused command and its key, because the text of
+    Redis does not."""
+    text = _IN_SCRIPT.sub("", error.strerror or str(error) if isinstance(error, OSError) else str(error))
+    if isinstance(error, ProtocolError):
         text = f"the server there does not speak Redis's protocol ({text})"
-    if isinstance(error, _AWAY_TYPES) or text.startswith(AWAY):
+    if not isinstance(error, ReplyError) or text.startswith(AWAY):
         return BrokerUnavailable(f"Redis at {where} is unavailable: {text or type(error).__name__}")
-    if isinstance(error, exceptions.NoPermissionError) or text.startswith("NOPERM"):
+    if text.startswith("NOPERM"):
         return BrokerError(f"Redis at {where} forbids {command or 'it'}: {text}; see the README's list of permissions")
     return BrokerError(f"Redis at {where} refused {command or 'it'}: {text}")
 

@@ -14,10 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from hiredis import pack_command
-from redis import exceptions
-from redis.connection import Connection, ConnectionPool
-
+from fileq.brokers.redis.connection import LoginRefused, RedisConnection, ReplyError, packed
 from fileq.brokers.redis.faults import DRIVER_ERRORS, translate
 from fileq.brokers.redis.link import Link
 from fileq.brokers.redis.scripts import Command, scripts_in
@@ -52,7 +49,7 @@ class InFlightCall(Generic[T]):
         self._commands = commands
         self._decode = decode
         self._on_failure = on_failure
-        self._carrier: tuple[ConnectionPool, Connection] | None = None
+        self._carrier: RedisConnection | None = None
         self._send_error: Exception | None = None
         self._is_over = False
         try:
@@ -77,7 +74,7 @@ class InFlightCall(Generic[T]):
             return
         self._is_over = True
         if self._carrier is not None:
-            self._link.discard(*self._carrier)
+            self._link.discard(self._carrier)
         self._fail()
 
     def _fail(self) -> None:
@@ -106,10 +103,10 @@ class InFlightCall(Generic[T]):
         for attempt in range(link.max_retries + 1):
             try:
                 replies = self._read()
-            except exceptions.TimeoutError as error:
+            except TimeoutError as error:
                 raise translate(error, link.where) from error
-            except (exceptions.ConnectionError, OSError) as error:
-                if attempt == link.max_retries or isinstance(error, exceptions.AuthenticationError):
+            except OSError as error:
+                if attempt == link.max_retries or isinstance(error, LoginRefused):
                     raise translate(error, link.where) from error
                 link.cool()
                 time.sleep(_FIRST_PAUSE_S * 2**attempt * random.uniform(0.5, 1.0))
@@ -126,14 +123,13 @@ class InFlightCall(Generic[T]):
         raise BrokerUnavailable(f"Redis at {link.where} is unavailable: the hash slots of the cluster keep moving")
 
     def _send(self) -> None:
-        pool, connection = self._link.connection()
+        connection = self._link.connection()
         try:
-            # Packed here: the library's own packing inspects every argument in Python first.
-            connection.send_packed_command([_packed(self._commands)], check_health=False)
+            connection.send(packed(self._commands))
         except BaseException:
-            self._link.discard(pool, connection)
+            self._link.discard(connection)
             raise
-        self._carrier = pool, connection
+        self._carrier = connection
 
     def _read(self) -> Replies:
         error, self._send_error = self._send_error, None
@@ -142,22 +138,18 @@ class InFlightCall(Generic[T]):
         if self._carrier is None:
             self._send()
         assert self._carrier is not None
-        (pool, connection), self._carrier = self._carrier, None
+        connection, self._carrier = self._carrier, None
         replies = Replies()
         try:
             for _ in self._commands:
-                try:
-                    replies.append(connection.read_response(disable_decoding=True))
-                except exceptions.ResponseError as refusal:
-                    replies.append(refusal)
-                    replies.is_script_missing |= isinstance(refusal, exceptions.NoScriptError)
-                    replies.is_moved |= isinstance(refusal, exceptions.AskError)
+                reply = connection.read()
+                replies.append(reply)
+                if isinstance(reply, ReplyError):
+                    replies.is_script_missing |= reply.code == "NOSCRIPT"
+                    replies.is_moved |= reply.code in ("MOVED", "ASK")
+                    self._link.check_master(reply)
         except BaseException:
-            self._link.discard(pool, connection)
+            self._link.discard(connection)
             raise
-        self._link.give_back(pool, connection)
+        self._link.give_back(connection)
         return replies
-
-
-def _packed(commands: Sequence[Command]) -> bytes:
-    return b"".join(pack_command(command) for command in commands)  # type: ignore[arg-type]  # its stub is too narrow

@@ -1,24 +1,22 @@
-"""The connections to one Redis server. Owns the pool and the connections that were used a moment ago.
+"""The connections to one Redis server. Owns those that are open, and lends each to one call at a time.
 
-The client library connects, authenticates and parses. Its pipelines and its retries are not used: only fileq knows
-which call may be repeated. A connection with replies still to come is never given to another call.
+Connections are never repaired and calls never repeated here: only the caller knows which call may be. A connection with
+replies still to come is never given to another call.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections import deque
 from typing import Any
 
-from redis.connection import AbstractConnection, Connection, ConnectionPool
-
+from fileq.brokers.redis.connection import RedisConnection, ReplyError
 from fileq.brokers.redis.faults import translate, translated
 from fileq.brokers.redis.topology import Topology
 from fileq.config import Config
 
-HOT_S, HOT_MAX = 0.25, 4
+HOT_S = 0.25
 
 
 class Link:
@@ -28,63 +26,72 @@ class Link:
         self.topology = Topology(config)
         self.where = self.topology.where
         self.max_retries = config.redis.max_retries
-        self._hot: deque[tuple[ConnectionPool, Connection, float]] = deque()
+        self._pid = os.getpid()
+        self._open: set[RedisConnection] = set()  # of the pool, lent or not
+        self._idle: deque[tuple[RedisConnection, float]] = deque()  # and when each was used last
+        self._cooled_s = 0.0
 
     def warm(self, count: int) -> None:
         """Open this many connections, so that the first calls need not."""
         with translated(self.where):
-            pool = self.topology.pool()
-            opened: list[Connection] = []
+            opened: list[RedisConnection] = []
             try:
-                opened.extend(pool.get_connection() for _ in range(count))
+                opened.extend(self.connection() for _ in range(count))
             finally:
                 for connection in opened:
-                    pool.release(connection)
+                    self.give_back(connection)
 
     def checked(self, reply: Any, command: str = "") -> Any:
         """The reply; an error reply is raised as one of fileq's errors."""
-        if isinstance(reply, Exception):
+        if isinstance(reply, ReplyError):
             raise translate(reply, self.where, command) from reply
         return reply
 
-    def dedicated(self) -> AbstractConnection:
-        """A connected connection outside the pool, for calls that block."""
+    def dedicated(self) -> RedisConnection:
+        """A connection outside the pool, for calls that block."""
         with translated(self.where):
-            connection = self.topology.lone_connection()
-            connection.connect()
-            return connection
+            return self.topology.connect()
 
-    def connection(self) -> tuple[ConnectionPool, Connection]:
-        """A connection and its pool, for one call. The pool tests each connection before it hands it out; one that was
-        used a moment ago skips that test."""
-        pool = self.topology.pool()
-        with contextlib.suppress(IndexError):
-            from_pool, connection, used_s = self._hot.pop()
-            # Sentinel may have named another master since, and a fork inherits the connections of its parent.
-            is_owned = connection.pid == os.getpid() and pool.owns_connection(connection)
-            if from_pool is pool and is_owned and time.monotonic() - used_s < HOT_S:
-                return pool, connection
-            from_pool.release(connection)
-        return pool, pool.get_connection()
+    def connection(self) -> RedisConnection:
+        """A connection for one call. It is tested first, unless it was used a moment ago."""
+        if self._pid != os.getpid():  # after a fork: these are the connections of the parent
+            self._pid, self._open, self._idle = os.getpid(), set(), deque()
+        while self._idle:
+            try:
+                connection, used_s = self._idle.pop()
+            except IndexError:  # another thread took the last one
+                break
+            is_hot = used_s > self._cooled_s and time.monotonic() - used_s < HOT_S
+            # Sentinel may have named another master since, or the cluster another node.
+            if self.topology.is_current(connection) and (is_hot or connection.is_quiet()):
+                return connection
+            self.discard(connection)
+        if len(self._open) >= self.topology.pool_size:
+            raise ConnectionError(f"all {self.topology.pool_size} connections to it are in use")
+        connection = self.topology.connect()
+        self._open.add(connection)
+        return connection
 
-    def give_back(self, pool: ConnectionPool, connection: Connection) -> None:
+    def give_back(self, connection: RedisConnection) -> None:
         """All replies were read: the connection may serve another call."""
-        if len(self._hot) < HOT_MAX:
-            self._hot.append((pool, connection, time.monotonic()))
-        else:
-            pool.release(connection)
+        self._idle.append((connection, time.monotonic()))
 
-    def discard(self, pool: ConnectionPool, connection: Connection) -> None:
-        """Replies may still come: disconnect, so that no other call reads them."""
-        connection.disconnect()
-        pool.release(connection)
+    def discard(self, connection: RedisConnection) -> None:
+        """Replies may still come: close it, so that no other call reads them."""
+        self._open.discard(connection)
+        connection.close()
+
+    def check_master(self, reply: ReplyError) -> None:
+        """ConnectionError if the server says that it is no longer the master that Sentinel named."""
+        if self.topology.is_sentinel and reply.code == "READONLY":
+            self.topology.refresh()
+            raise ConnectionError(str(reply))
 
     def cool(self) -> None:
-        """Return the recently used connections to the pool, which tests them: one was broken, so others may be."""
-        with contextlib.suppress(IndexError):
-            while True:
-                pool, connection, _ = self._hot.pop()
-                pool.release(connection)
+        """Test every idle connection before its next use: one was broken, so others may be."""
+        self._cooled_s = time.monotonic()
 
     def close(self) -> None:
+        while self._open:
+            self._open.pop().close()
         self.topology.close()

@@ -1,161 +1,109 @@
 """Which server to connect to: a plain one, a socket, the master that Sentinel names, or a node of a cluster.
 
-Owns the connection pool and the settings of its connections. Sends no command of fileq's.
+Owns the address and the options of every connection. Sends no command of fileq's.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from redis.backoff import NoBackoff
-from redis.cluster import ClusterNode, RedisCluster
-from redis.connection import AbstractConnection, Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
-from redis.credentials import CredentialProvider
-from redis.retry import Retry
-from redis.sentinel import Sentinel, SentinelConnectionPool
-
+from fileq.brokers.redis.connection import Address, ConnectionOptions, RedisConnection
 from fileq.brokers.redis.keys import Keys
 from fileq.config import Config, PasswordFile
 from fileq.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fileq.brokers.redis.discovery import ClusterDiscovery, SentinelDiscovery
 
 SENTINEL_PORT, REDIS_PORT = 26379, 6379
 
 
 class Topology:
-    """The pool of the server that serves fileq's keys. Call refresh() when another server may have taken over."""
+    """The server that holds fileq's keys. Call refresh() when another one may have taken over. Thread-safe."""
 
     def __init__(self, config: Config) -> None:
-        self._config = config
         self.where = config.redis.location
-        self._options = self._connection_options()
+        self.pool_size = config.redis.pool_size_multiplier * (os.cpu_count() or 1)
+        self._options = _connection_options(config)
+        self._discovery: SentinelDiscovery | ClusterDiscovery | None = None
+        self._address: Address | None = None  # the last one that was found
         url = urlsplit(config.redis.url)
-        self._scheme = url.scheme
-        self._cluster: RedisCluster | None = None
-        self._pool: ConnectionPool
-        keys = Keys(config)
-        self._key = keys.workers
+        self.is_sentinel = url.scheme == "redis+sentinel"
         if url.scheme == "redis+cluster":
-            keys.check_hash_slot()
-            self._nodes = [ClusterNode(host, port) for host, port in _hosts(url.netloc, REDIS_PORT)]
-        elif url.scheme == "redis+sentinel":
-            self._pool = self._sentinel_pool(url.netloc, url.path)
+            self._discovery = self._cluster(Keys(config), url.netloc)
+        elif self.is_sentinel:
+            self._discovery = self._sentinels(url.netloc, url.path)
+        elif url.scheme == "unix":
+            self._address = unquote(url.path)
         else:
-            self._pool = self._plain_pool()
+            self._address = _hosts(url.netloc, REDIS_PORT)[0] if url.netloc else config.redis.host_and_port
 
-    def pool(self) -> ConnectionPool:
-        if self._scheme != "redis+cluster":
-            return self._pool
-        cluster = self._cluster or self._open_cluster()
-        node = cluster.get_node_from_key(self._key)
-        if node is None or node.redis_connection is None:
-            self.refresh()
-            node = (self._cluster or self._open_cluster()).get_node_from_key(self._key)
-        assert node is not None
-        return cluster.get_redis_connection(node).connection_pool
+    def connect(self) -> RedisConnection:
+        """A new connection to the server that holds fileq's keys. OSError, ProtocolError or ReplyError otherwise."""
+        address = self._address
+        if self._discovery is not None and (address is None or self.is_sentinel):
+            address = self._address = self._discovery.address()
+        assert address is not None
+        return RedisConnection(address, self._options)
+
+    def is_current(self, connection: RedisConnection) -> bool:
+        """Whether it leads to the server that was found last."""
+        return connection.address == self._address
 
     def refresh(self) -> None:
-        """Read the cluster's layout again at the next call. Sentinel needs no refresh: every connect queries it."""
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
-
-    def lone_connection(self) -> AbstractConnection:
-        """A connection like those of the pool, but outside it."""
-        pool = self.pool()
-        connection: AbstractConnection = pool.connection_class(**pool.connection_kwargs)
-        return connection
+        """Look for the server again at the next connect(). Sentinel is queried at every one."""
+        if self._discovery is not None:
+            self._address = None
 
     def close(self) -> None:
-        if self._cluster is not None:
-            self._cluster.close()
-            self._cluster = None
-        if self._scheme != "redis+cluster":
-            self._pool.disconnect()
+        if self._discovery is not None:
+            self._discovery.close()
 
-    def _connection_options(self) -> dict[str, Any]:
-        redis = self._config.redis
-        url = urlsplit(redis.url)
-        sentinel_db = url.path.rpartition("/")[2] if url.scheme == "redis+sentinel" else url.path.strip("/")
-        options: dict[str, Any] = {
-            "db": redis.db or (int(sentinel_db) if sentinel_db.isdigit() and url.scheme != "unix" else 0),
-            "username": redis.username or unquote(_credentials(url.netloc)[0]) or None,
-            "password": redis.password or unquote(_credentials(url.netloc)[1]) or None,
-            "socket_connect_timeout": redis.dial_timeout,
-            "socket_timeout": max(redis.read_timeout, redis.write_timeout),
-            "protocol": 2,
-            "retry": Retry(NoBackoff(), 0),
-            "driver_info": None,
-        }
-        if options["password"] is None:
-            options["username"] = None  # the library would send AUTH without a password
-        if redis.password_file:
-            username = options.pop("username")
-            file = PasswordFile(redis.password_file, options.pop("password"))
-            options["credential_provider"] = _CredentialsFromFile(username, file)
-        if redis.tls.enabled or url.scheme == "rediss":
-            # TLS 1.3 sends session tickets on its own, and the pool mistakes them for an unread reply. The library's
-            # greeting, which is off otherwise, waits for a reply and so reads the tickets too.
-            del options["driver_info"]
-            options |= {
-                "ssl_ca_certs": redis.tls.ca_file or None,
-                "ssl_certfile": redis.tls.cert_file or None,
-                "ssl_keyfile": redis.tls.key_file or None,
-            }
-        return options
+    def _sentinels(self, netloc: str, path: str) -> SentinelDiscovery:
+        from fileq.brokers.redis.discovery import SentinelDiscovery  # slow: imports redis-py
 
-    @property
-    def _is_encrypted(self) -> bool:
-        return "ssl_ca_certs" in self._options
-
-    def _pool_size(self) -> int:
-        return self._config.redis.pool_size_multiplier * (os.cpu_count() or 1)
-
-    def _plain_pool(self) -> ConnectionPool:
-        url = urlsplit(self._config.redis.url)
-        if url.scheme == "unix":
-            options = {k: v for k, v in self._options.items() if not k.startswith("ssl_")}
-            options["db"] = self._config.redis.db or int(dict(parse_qsl(url.query)).get("db", 0))
-            path = unquote(url.path)
-            return ConnectionPool(UnixDomainSocketConnection, max_connections=self._pool_size(), path=path, **options)
-        host, port = _hosts(url.netloc, REDIS_PORT)[0] if url.netloc else self._config.redis.host_and_port
-        connection_class = SSLConnection if self._is_encrypted else Connection
-        return ConnectionPool(
-            connection_class, max_connections=self._pool_size(), host=host, port=port, **self._options
-        )
-
-    def _sentinel_pool(self, netloc: str, path: str) -> SentinelConnectionPool:
         master = path.strip("/").partition("/")[0]
         if not master:
             raise ConfigError("redis.url names no master; write redis+sentinel://host1,host2/MASTER/0")
-        timeouts = {k: self._options[k] for k in ("socket_timeout", "socket_connect_timeout", "protocol", "retry")}
-        sentinel = Sentinel(_hosts(netloc, SENTINEL_PORT), sentinel_kwargs=timeouts)
-        options = {**self._options, "ssl": self._is_encrypted, "max_connections": self._pool_size()}
-        return SentinelConnectionPool(master, sentinel, **options)
+        return SentinelDiscovery(_hosts(netloc, SENTINEL_PORT), master, self._options)
 
-    def _open_cluster(self) -> RedisCluster:
-        options = {k: v for k, v in self._options.items() if k != "db"}
-        self._cluster = RedisCluster(
-            startup_nodes=self._nodes,
-            ssl=self._is_encrypted,
-            max_connections=self._pool_size(),
-            **options,
-        )
-        return self._cluster
+    def _cluster(self, keys: Keys, netloc: str) -> ClusterDiscovery:
+        from fileq.brokers.redis.discovery import ClusterDiscovery  # slow: imports redis-py
+
+        keys.check_hash_slot()
+        return ClusterDiscovery(_hosts(netloc, REDIS_PORT), keys.workers, self._options)
 
 
-class _CredentialsFromFile(CredentialProvider):
-    """Called for each new connection: a password that was rotated is used as soon as the server refuses the old one and
-    the broker connects again."""
+def _connection_options(config: Config) -> ConnectionOptions:
+    redis = config.redis
+    url = urlsplit(redis.url)
+    user, password = _credentials(url.netloc)
+    username, password = redis.username or unquote(user), redis.password or unquote(password)
+    options = ConnectionOptions(
+        dial_timeout_s=redis.dial_timeout,
+        timeout_s=max(redis.read_timeout, redis.write_timeout),
+        db=0 if url.scheme == "redis+cluster" else redis.db or _db_of(redis.url),  # a cluster has no other
+        tls=redis.tls if redis.tls.enabled or url.scheme == "rediss" else None,
+    )
+    if redis.password_file:
+        # Read for each new connection: a password that was rotated is used as soon as the server refuses the old one
+        # and the broker connects again.
+        file = PasswordFile(redis.password_file, password)
+        return options._replace(credentials=lambda: (username, file.current()) if username else (file.current(),))
+    if password:  # a user name alone can't log in
+        return options._replace(credentials=lambda: (username, password) if username else (password,))
+    return options
 
-    def __init__(self, username: str | None, file: PasswordFile) -> None:
-        self._username = username
-        self._file = file
 
-    def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        password = self._file.current()
-        return (self._username, password) if self._username else (password,)
+def _db_of(text: str) -> int:
+    """The database number in redis.url; 0 without one."""
+    url = urlsplit(text)
+    if url.scheme == "unix":
+        return int(dict(parse_qsl(url.query)).get("db", 0))
+    number = url.path.rpartition("/")[2] if url.scheme == "redis+sentinel" else url.path.strip("/")
+    return int(number) if number.isdigit() else 0
 
 
 def _credentials(netloc: str) -> tuple[str, str]:

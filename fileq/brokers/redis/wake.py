@@ -12,14 +12,12 @@ import contextlib
 import math
 import re
 import select
-import socket
 import time
-from typing import Any
 
-from redis import exceptions
-from redis.connection import AbstractConnection
+from hiredis import ProtocolError
 
-from fileq.brokers.redis.faults import translate
+from fileq.brokers.redis.connection import RedisConnection, ReplyError, packed
+from fileq.brokers.redis.faults import DRIVER_ERRORS, translate
 from fileq.brokers.redis.keys import Keys
 from fileq.brokers.redis.link import Link
 from fileq.core.errors import BrokerUnavailable
@@ -28,21 +26,11 @@ OVERDUE_S = 3.0  # after the time limit of a wait
 FULL_PAUSE_S = 0.02  # Redis refuses BLMOVE while its memory is full: the pump claims this often instead
 LONG_REPLY_BYTES = 1 << 16  # a new connection costs less than to receive this much
 _LENGTH = re.compile(rb"\$(\d+)\r\n")
-_BROKEN = (exceptions.ConnectionError, exceptions.InvalidResponse, OSError)
 
 
-def _read(connection: AbstractConnection, timeout_s: float) -> Any:
-    """The next reply; TimeoutError if it is not complete in time, and then the connection can still be used."""
-    return connection.read_response(disable_decoding=True, timeout=timeout_s, disconnect_on_error=False)
-
-
-def _is_long(connection: AbstractConnection) -> bool:
-    """Whether a long reply has begun to arrive. Reads nothing. Always False with TLS, where that is not possible."""
-    try:
-        start = connection._sock.recv(24, socket.MSG_PEEK | socket.MSG_DONTWAIT)  # type: ignore[attr-defined]
-    except (OSError, ValueError):
-        return False
-    length = _LENGTH.match(start)
+def _is_long(connection: RedisConnection) -> bool:
+    """Whether a long reply has begun to arrive. Reads nothing. Always False with TLS."""
+    length = _LENGTH.match(connection.peek(24))
     return length is not None and int(length[1]) > LONG_REPLY_BYTES
 
 
@@ -54,7 +42,7 @@ class RedisWaiter:
         self._queues = dict(zip(keys.queue_names, keys.queues, strict=True))
         self._longest_s = longest_s
         self._epoll = select.epoll()
-        self._connections: dict[str, AbstractConnection] = {}
+        self._connections: dict[str, RedisConnection] = {}
         self._fds: dict[int, str] = {}
         self._sent_s: dict[str, float] = {}  # queues with a BLMOVE in flight, and when it was sent
         self._paused: frozenset[str] = frozenset()
@@ -94,8 +82,8 @@ class RedisWaiter:
     def _send(self, queue: str, key: str) -> None:
         try:
             connection = self._connections.get(queue) or self._connect(queue)
-            connection.send_command("BLMOVE", key, key, "RIGHT", "RIGHT", self._longest_s, check_health=False)
-        except (exceptions.RedisError, OSError) as error:
+            connection.send(packed([("BLMOVE", key, key, "RIGHT", "RIGHT", self._longest_s)]))
+        except DRIVER_ERRORS as error:
             self._drop(queue)
             raise translate(error, self._link.where) from error
         self._sent_s[queue] = time.monotonic()
@@ -105,9 +93,9 @@ class RedisWaiter:
         without a reset, and the waiter would miss every job."""
         return time.monotonic() > self._sent_s.get(queue, math.inf) + self._longest_s + OVERDUE_S
 
-    def _connect(self, queue: str) -> AbstractConnection:
+    def _connect(self, queue: str) -> RedisConnection:
         connection = self._connections[queue] = self._link.dedicated()
-        fd = connection._sock.fileno()  # type: ignore[attr-defined]
+        fd = connection.fileno()
         self._fds[fd] = queue
         self._epoll.register(fd, select.EPOLLIN)
         return connection
@@ -123,24 +111,30 @@ class RedisWaiter:
                 is_work = True
                 continue
             try:
-                is_work |= _read(self._connections[queue], 0.0) is not None
-                self._sent_s.pop(queue, None)
-            except exceptions.TimeoutError:
+                is_work |= self._read(queue)
+            except TimeoutError:
                 pass  # readable, but no complete reply: a part of one, or data of the TLS layer
-            except exceptions.OutOfMemoryError:
-                self._sent_s.pop(queue, None)
-                self._is_full = True
-            except _BROKEN:
+            except (OSError, ProtocolError):
                 self._drop(queue)
                 is_work = True  # the claim that follows meets the outage, or finds jobs that came meanwhile
-            except exceptions.ResponseError as error:
-                self._drop(queue)
-                refusal = translate(error, self._link.where, f"BLMOVE {self._queues[queue]}")
-                if not isinstance(refusal, BrokerUnavailable):
-                    raise refusal from error  # claims may not hit this error, and then every wait would end at once
-                # Unblocked, read-only, loading: the claim that follows gets the same reply and handles it.
-                is_work = True
         return is_work
+
+    def _read(self, queue: str) -> bool:
+        """Reads the reply to one BLMOVE; True if it says that there may be work."""
+        reply = self._connections[queue].read(0.0)
+        if not isinstance(reply, ReplyError):
+            del self._sent_s[queue]
+            return reply is not None
+        if reply.code == "OOM":
+            del self._sent_s[queue]
+            self._is_full = True
+            return False
+        self._drop(queue)
+        refusal = translate(reply, self._link.where, f"BLMOVE {self._queues[queue]}")
+        if not isinstance(refusal, BrokerUnavailable):
+            raise refusal from reply  # claims may not hit this error, and then every wait would end at once
+        # Unblocked, read-only: the claim that follows gets the same reply and handles it.
+        return True
 
     def _drop(self, queue: str) -> None:
         self._sent_s.pop(queue, None)
@@ -151,7 +145,7 @@ class RedisWaiter:
             del self._fds[fd]
             with contextlib.suppress(OSError, ValueError):
                 self._epoll.unregister(fd)
-        connection.disconnect()
+        connection.close()
 
     def close(self) -> None:
         for queue in list(self._connections):
@@ -166,23 +160,26 @@ class RedisSubscription:
         self._where = link.where
         self._connection = link.dedicated()
         try:
-            self._connection.send_command("SUBSCRIBE", channel, check_health=False)
-            self._connection.read_response()
-        except (exceptions.RedisError, OSError) as error:
-            self._connection.disconnect()
-            raise translate(error, self._where, f"SUBSCRIBE {channel}") from error
+            self._connection.send(packed([("SUBSCRIBE", channel)]))
+            link.checked(self._connection.read(), f"SUBSCRIBE {channel}")
+        except DRIVER_ERRORS as error:
+            self._connection.close()
+            raise translate(error, self._where) from error
+        except BaseException:
+            self._connection.close()
+            raise
 
     def get(self, timeout_s: float) -> bytes | None:
         deadline = time.monotonic() + timeout_s
         try:
             while True:
-                message = _read(self._connection, max(0.0, deadline - time.monotonic()))
+                message = self._connection.read(max(0.0, deadline - time.monotonic()))
                 if isinstance(message, list) and message[0] == b"message":
                     return bytes(message[2])
-        except exceptions.TimeoutError:
+        except TimeoutError:
             return None
-        except (exceptions.RedisError, OSError) as error:
+        except DRIVER_ERRORS as error:
             raise translate(error, self._where) from error
 
     def close(self) -> None:
-        self._connection.disconnect()
+        self._connection.close()

@@ -11,7 +11,6 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Mapping
-from importlib.resources import files
 
 from fileq.brokers.sqlite.file_access import NEW_MODE
 from fileq.core.errors import BrokerError, BrokerUnavailable
@@ -145,6 +144,8 @@ def _checked_version(connection: sqlite3.Connection, path: str) -> int:
 
 
 def _create(connection: sqlite3.Connection) -> None:
+    from importlib.resources import files  # needed once in the life of a database, and slow to import
+
     script = files(__package__).joinpath("schema.sql").read_text()
     # executescript would commit the surrounding transaction.
     for statement in script.split(";"):

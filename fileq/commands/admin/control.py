@@ -17,7 +17,6 @@ from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.core.job import State, decode_or_none
 from fileq.core.units import two_units
-from fileq.worker.executors.stop_request import CANCEL_GRACE_S
 
 WOULD_CANCEL = "would_cancel"
 _UNFINISHED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED)
@@ -129,6 +128,8 @@ def describe(result: JobCancellation, within_s: float) -> str:
         case CancelResult.CANCELLED:
             return "cancelled"
         case CancelResult.REQUESTED:
+            from fileq.worker.executors.stop_request import CANCEL_GRACE_S  # with it come parts of the worker
+
             return (
                 f"is running; its worker sets context.cancelled within {two_units(within_s)}, "
                 f"and stops it by force {two_units(CANCEL_GRACE_S)} later if it still runs"

@@ -27,8 +27,8 @@ class Executor(Protocol):
     def submit(self, tasks: Sequence[Task]) -> None:
         """Start these tasks. The caller never has more tasks submitted than the executor can run.
 
-        May wait for a few milliseconds while tasks are tiny. Some may have ended when submit() returns. collect() returns those even if fileno() is not readable, and
-        next_deadline_s() is then in the past."""
+        May wait for a few milliseconds while tasks are tiny. Some may have ended when submit() returns. collect()
+        returns those even if fileno() is not readable, and next_deadline_s() is then in the past."""
         ...
 
     def collect(self) -> list[tuple[Task, TaskOutcome]]:

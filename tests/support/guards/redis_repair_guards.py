@@ -138,8 +138,8 @@ REDIS_REPAIR_GUARDS = (
         "A dropped call disconnects",
         "the next caller reads the reply of another call",
         "fileq/brokers/redis/in_flight.py",
-        "            self._link.discard(*self._carrier)\n        self._fail()",
-        "            self._link.give_back(*self._carrier)\n        self._fail()",
+        "            self._link.discard(self._carrier)\n        self._fail()",
+        "            self._link.give_back(self._carrier)\n        self._fail()",
         "tests/integration/test_redis_dropped_calls.py::test_after_a_dropped_call_the_next_one_reads_its_own_reply",
     ),
 )

@@ -1,0 +1,204 @@
+"""One connection to a Redis server: opens it, logs in, sends bytes and reads replies. hiredis parses them.
+
+Written here because redis-py takes longer to import than `fileq stats` takes to run; see discovery.py for what it is
+still used for. An error reply of the server is returned as a ReplyError and never raised, except those that concern the
+whole connection. After any other error than the TimeoutError of a read() with its own time limit, the caller must close
+the connection: it is unknown how much of the stream was read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypeAlias
+
+from hiredis import ProtocolError, Reader, pack_command
+
+from fileq.config import TlsSettings
+
+Argument: TypeAlias = bytes | str | int | float
+Address: TypeAlias = tuple[str, int] | str  # host and port, or the path of a socket
+
+READ_BYTES = 1 << 16
+# A peer that vanished without a reset is noticed after 30 + 3 × 5 seconds.
+_KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
+
+
+class ReplyError(Exception):
+    """An error reply of the server, without the word ERR, which says nothing."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text.removeprefix("ERR "))
+        self.code = text.partition(" ")[0]  # such as NOSCRIPT
+
+
+class LoginRefused(ConnectionError):
+    """The server refuses this user, password or database number. Trying again does not help."""
+
+
+class ConnectionOptions(NamedTuple):
+    """What the connections of one broker share. Times in seconds."""
+
+    dial_timeout_s: float
+    timeout_s: float  # of sending and of receiving
+    db: int = 0
+    credentials: Callable[[], tuple[str, ...]] = tuple  # (), (password,) or (user, password); asked for each connection
+    tls: TlsSettings | None = None
+
+
+class RedisConnection:
+    """An open connection. One thread uses it at a time; close() may come from any."""
+
+    def __init__(self, address: Address, options: ConnectionOptions) -> None:
+        """Connects and logs in. OSError or ProtocolError otherwise."""
+        self.address = address
+        self.pid = os.getpid()  # a fork inherits the connections of its parent and must not use them
+        self._reader = Reader(protocolError=ProtocolError, replyError=ReplyError)
+        self._buffer = bytearray(READ_BYTES)
+        self._timeout_s = options.timeout_s
+        self._socket_timeout_s: float | None = None  # None: the kernel keeps the limit
+        self._not_ready: tuple[type[OSError], ...] = (BlockingIOError,)
+        self._socket = _connected(address, options)
+        try:
+            if options.tls is not None and not isinstance(address, str):
+                self._encrypt(address[0], options.tls)
+            else:
+                self._let_the_kernel_time()
+            self._log_in(options)
+        except BaseException:
+            self.close()
+            raise
+
+    def _encrypt(self, host: str, tls: TlsSettings) -> None:
+        import ssl  # slow, and seldom needed
+
+        # Made for each connection: the files may have been replaced by newer certificates.
+        context = ssl.create_default_context()
+        if tls.ca_file:
+            context.load_verify_locations(cafile=tls.ca_file)
+        if tls.cert_file or tls.key_file:
+            context.load_cert_chain(tls.cert_file, tls.key_file or None)
+        self._not_ready = (BlockingIOError, ssl.SSLWantReadError)
+        self._socket = context.wrap_socket(self._socket, server_hostname=host)  # within the time limit of connecting
+        self._socket_timeout_s = self._timeout_s
+        self._socket.settimeout(self._timeout_s)
+
+    def _let_the_kernel_time(self) -> None:
+        """Python keeps a time limit with a poll() before each call; the kernel does it within the call."""
+        limit = struct.pack("ll", *divmod(max(1, round(self._timeout_s * 1_000_000)), 1_000_000))
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        except OSError:  # a 32-bit system with 64-bit times
+            self._socket_timeout_s = self._timeout_s
+        self._socket.settimeout(self._socket_timeout_s)
+
+    def _log_in(self, options: ConnectionOptions) -> None:
+        credentials = options.credentials()
+        commands: list[tuple[str, ...]] = [("AUTH", *credentials)] if credentials else []
+        if options.db:
+            commands.append(("SELECT", str(options.db)))
+        if not commands:
+            return
+        self.send(packed(commands))
+        for _ in commands:
+            if isinstance(reply := self.read(), ReplyError):
+                raise LoginRefused(str(reply))
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except BlockingIOError:
+            raise self._timed_out(self._timeout_s) from None
+
+    def read(self, timeout_s: float | None = None) -> Any:
+        """The next reply. TimeoutError if it is not complete in time; with `timeout_s`, which may be 0, the connection
+        can still be used then."""
+        reply = self._reader.gets()
+        while reply is False:
+            self._receive(timeout_s)
+            reply = self._reader.gets()
+        if isinstance(reply, ReplyError):
+            _raise_if_final(reply)
+        return reply
+
+    def _receive(self, timeout_s: float | None) -> None:
+        if timeout_s is not None:
+            self._socket.settimeout(timeout_s)
+        try:
+            count = self._socket.recv_into(self._buffer)
+        except self._not_ready:
+            raise self._timed_out(self._timeout_s if timeout_s is None else timeout_s) from None
+        finally:
+            if timeout_s is not None:
+                self._socket.settimeout(self._socket_timeout_s)
+        if not count:
+            raise ConnectionResetError("the server closed the connection")
+        self._reader.feed(self._buffer, 0, count)  # type: ignore[arg-type]  # its stub knows no bytearray
+
+    def peek(self, count: int) -> bytes:
+        """The first bytes that have arrived, which stay unread. None with TLS, where that is not possible."""
+        try:
+            return self._socket.recv(count, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except (OSError, ValueError):
+            return b""
+
+    def is_quiet(self) -> bool:
+        """Whether it is open and nothing waits to be read. With TLS, this also takes in the server's session tickets,
+        which are no reply."""
+        try:
+            self._socket.settimeout(0.0)
+            self._socket.recv(1)
+        except self._not_ready:
+            self._socket.settimeout(self._socket_timeout_s)
+            return True
+        except OSError:
+            pass
+        return False  # closed, or a reply that no call waits for
+
+    def close(self) -> None:
+        if self.pid == os.getpid():  # shutdown would end the connection of the parent, too
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            self._socket.close()
+
+    def _timed_out(self, limit_s: float) -> TimeoutError:
+        return TimeoutError(f"no answer within {limit_s:g} s")
+
+
+def packed(commands: Iterable[tuple[Argument, ...]]) -> bytes:
+    """These commands as the server reads them."""
+    return b"".join(pack_command(command) for command in commands)  # type: ignore[arg-type]  # its stub is too narrow
+
+
+def _raise_if_final(reply: ReplyError) -> None:
+    """Raises what concerns the connection and not the command: it must be opened anew."""
+    if reply.code in ("NOAUTH", "WRONGPASS"):
+        raise LoginRefused(str(reply))
+    if reply.code == "LOADING" or "max number of clients" in str(reply):
+        raise ConnectionError(str(reply))
+
+
+def _connected(address: Address, options: ConnectionOptions) -> socket.socket:
+    if isinstance(address, str):
+        local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            local.settimeout(options.dial_timeout_s)
+            local.connect(address)
+        except BaseException:
+            local.close()
+            raise
+        return local
+    remote = socket.create_connection(address, options.dial_timeout_s)
+    remote.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    remote.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in _KEEPALIVE:
+        remote.setsockopt(socket.IPPROTO_TCP, option, value)
+    return remote
