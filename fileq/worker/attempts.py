@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.brokers.types import LedgerEntry
 from fileq.core.claim import Claim
-from fileq.core.events import Emit, claimed, fenced, result_dropped
+from fileq.core.events import Emit, EmitAll, claimed, fenced, result_dropped
 from fileq.core.job import Version
 from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, FinalOutcome, Refused, Released
 from fileq.core.retry import Policy, RunChanged, decide
@@ -52,6 +52,7 @@ class Attempts:
         policies: Policies,
         *,
         emit: Emit,
+        emit_all: EmitAll,
         monotonic: Callable[[], float],
     ) -> None:
         self._slots = slots
@@ -64,9 +65,11 @@ class Attempts:
         self._roots = roots
         self._policies = policies
         self._emit = emit
+        self._emit_all = emit_all
         self._monotonic = monotonic
         self._changed: list[Slot] = []  # their files have changed; the ledger is still to be read
         self._vanished: list[Slot] = []  # their files have vanished; the records of earlier jobs are still to be read
+        self._claimed: list[Claim] = []  # the events of these claims are still to be emitted
         self.candidates: list[Candidate] = []  # of limited routes; the pump must ask whether they may run
 
     def start(self, claims: Iterable[Claim], *, may_run: bool) -> None:
@@ -82,7 +85,10 @@ class Attempts:
             for slot, claim in reversed(new):  # each is put at the front of its queue, so the first one goes last
                 self._emit(claimed(claim))
                 self._end_without_run(slot, claim, Released())
-        elif tasks := [task for slot, claim in new if (task := self._run(slot, claim)) is not None]:
+            return
+        tasks = [task for slot, claim in new if (task := self._run(slot, claim)) is not None]
+        self._emit_claimed()
+        if tasks:
             self._executor.submit(tasks)
 
     def collect(self) -> None:
@@ -158,12 +164,18 @@ class Attempts:
             self.candidates.append(Candidate(slot, claim, task))
             return None
         if is_new:
-            self._emit(claimed(claim))
+            self._claimed.append(claim)
         if isinstance(task, Refused):
             self._end_without_run(slot, claim, task)
             return None
         slot.run(Running(claim, task.route, self._monotonic(), changed_to or _signature(claim)))
         return task
+
+    def _emit_claimed(self) -> None:
+        """Before the tasks are submitted: what a handler prints comes after the event of its claim."""
+        if self._claimed:
+            self._emit_all([claimed(claim) for claim in self._claimed])
+            self._claimed.clear()
 
     # limited routes
 
@@ -191,7 +203,7 @@ class Attempts:
             limits = self._limits[task.route]
             answer = next(answers) if limits is not None and limits.is_shared else None
             if answer is None or answer.result is AdmitResult.ADMITTED:
-                self._emit(claimed(claim))
+                self._claimed.append(claim)
                 slot.run(Running(claim, task.route, self._monotonic(), _signature(claim)))
                 self._limits.admitted(task.route, claim.id)
                 tasks.append(task)
@@ -200,6 +212,7 @@ class Attempts:
                 self._emit(fenced(claim))
             else:
                 self._refuse(candidate, self._limits.refused_there(task.route, answer))
+        self._emit_claimed()
         if tasks:
             self._executor.submit(tasks)
 

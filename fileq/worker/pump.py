@@ -16,7 +16,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import TurnReply
 from fileq.config import Config
 from fileq.core.errors import BrokerError
-from fileq.core.events import Emit, buried_unread, fenced, ignore, settled
+from fileq.core.events import Emit, EmitAll, Event, buried_unread, fenced, ignore, one_by_one, settled
 from fileq.core.settlement import SettleResult, Verb
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
@@ -31,7 +31,7 @@ from fileq.worker.policies import policies_of
 from fileq.worker.post_actions import PostActions
 from fileq.worker.processed_files import were_processed
 from fileq.worker.roots import RootsWatch
-from fileq.worker.slot import Slot
+from fileq.worker.slot import Settling, Slot
 from fileq.worker.slots import Slots
 
 KILL_GRACE_S = 5.0
@@ -53,6 +53,7 @@ class Pump:
         roots: RootsWatch,
         *,
         emit: Emit = ignore,
+        emit_all: EmitAll | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         worker = config.worker
@@ -60,13 +61,13 @@ class Pump:
         self._executor = executor
         self._breakers = breakers
         self._deferrals = deferrals
-        self._emit = emit
+        self._emit_all = emit_all = emit_all or one_by_one(emit)
         self._monotonic = monotonic
         lease_ms = round(worker.heartbeat_ttl * 1000)
         self._slots = Slots(worker.count, tuple(worker.priorities), lease_ms=lease_ms)
         self._limits = limits = Limits(routes, deferrals)
         parts = self._slots, executor, routes, paths, breakers, deferrals, limits, roots, policies_of(worker, routes)
-        self._attempts = Attempts(*parts, emit=emit, monotonic=monotonic)
+        self._attempts = Attempts(*parts, emit=emit, emit_all=emit_all, monotonic=monotonic)
         self._heartbeats = Heartbeats(
             broker,
             self._slots,
@@ -206,9 +207,8 @@ class Pump:
             if (slot := self._slots.by_id.get(id)) is not None:
                 self._heartbeats.replace(slot)
         self.paused = reply.paused
-        for found in reply.buried:
-            for event in buried_unread(found):
-                self._emit(event)
+        if reply.buried:
+            self._emit_all([event for found in reply.buried for event in buried_unread(found)])
         self.is_underfilled = len(reply.claims) < len(call.claiming) and not reply.buried
         self._run_limited()
         return len(reply.claims) + len(reply.buried)
@@ -229,19 +229,27 @@ class Pump:
         self._attempts.run_candidates(answers)
 
     def _apply_settled(self, call: Call, reply: TurnReply) -> None:
+        events: list[Event] = []
+        accepted: list[Settling] = []
         for slot, result in zip(call.settling, reply.settled, strict=True):
             settling = slot.finish()
+            settlement = settling.settlement
             if self._limits.is_any and settling.route is not None:
                 self._limits.ended(settling.route)
             if result is SettleResult.FENCED:
-                self._emit(fenced(settling.claim))
-                if settling.settlement.verb is Verb.DEFER:
-                    self._deferrals.fenced(settling.settlement)
-            elif settling.settlement.verb is Verb.DEFER:
-                if self._deferrals.settled(settling.settlement):  # one line for each reason, not for each deferral
-                    self._emit(settled(settling.settlement))
+                events.append(fenced(settlement.claim))
+                if settlement.verb is Verb.DEFER:
+                    self._deferrals.fenced(settlement)
+            elif settlement.verb is Verb.DEFER:
+                if self._deferrals.settled(settlement):  # one line for each reason, not for each deferral
+                    events.append(settled(settlement))
             else:
-                self._emit(settled(settling.settlement))
+                events.append(settled(settlement))
+                accepted.append(settling)
+        if events:
+            self._emit_all(events)
+        if self._post_actions.has_rules:
+            for settling in accepted:
                 self._post_actions.add(settling.settlement, settling.processed)
 
     def _forget_calls(self) -> None:

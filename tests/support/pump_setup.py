@@ -11,6 +11,7 @@ from fileq.brokers.types import Entry, Renewal, TurnReply
 from fileq.config import Config, config_from
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import BrokerUnavailable
+from fileq.core.events import Event
 from fileq.core.job import State, Version, file_job, typed_job
 from fileq.core.outcome import Released
 from fileq.core.settlement import Settlement, release
@@ -141,6 +142,7 @@ class PumpSetup:
         self.deferrals = Deferrals(monotonic=self.clocks.monotonic)
         self.breakers = breakers_of(routes, on_end=self.deferrals.end, clock=self.clocks.monotonic, emit=self.events)
         self.missing: set[bytes] = set()
+        self.batches: list[tuple[list[str], int]] = []  # the events of each emit_all, and the tasks submitted before
         self.roots = RootsWatch(
             self.config.paths.roots,
             emit=self.events,
@@ -158,9 +160,15 @@ class PumpSetup:
             self.deferrals,
             self.roots,
             emit=self.events,
+            emit_all=self._emit_all,
             monotonic=self.clocks.monotonic,
         )
         self.pump.start()
+
+    def _emit_all(self, events: Sequence[Event]) -> None:
+        self.batches.append(([event.name for event in events], len(self.executor.submitted)))
+        for event in events:
+            self.events(event)
 
     def enqueue(self, *ids: str, signature: str | None = None) -> None:
         for id in ids:
