@@ -156,7 +156,8 @@ class JobRecovered(AttemptEnded, frozen=True):
 
 
 class JobReleased(AttemptEnded, frozen=True):
-    """A job went back to the front of its queue because its worker stops; no failure and no recovery is counted."""
+    """A job went back to the front of its queue: its worker stops, or had claimed it in advance and got no room for it.
+    No failure and no recovery is counted."""
 
     name = "job.released"
     outcome = "released"

@@ -50,8 +50,8 @@ def build_worker(
     emit_all: EmitAll | None = None,
     on_failure: Callable[[FileqError], None],
 ) -> WorkerParts:
-    """`emit_all` gets the events of a turn; without it they go to `emit` one by one. `on_failure` is called if the worker's
-    loop ends by an unexpected error."""
+    """`emit_all` gets the events of a turn; without it they go to `emit` one by one. `on_failure` is called if the loop
+    of the worker ends by an unexpected error."""
     config = loaded.config
     worker = config.worker
     pause_s = longest_pause_s(worker.heartbeat_ttl)

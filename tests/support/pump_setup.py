@@ -31,7 +31,8 @@ TTL_S = 30.0
 class FakeExecutor:
     """An executor in which a task runs until the test ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
+        self._count = count
         self.submitted: list[Task] = []
         self.running: dict[ClaimKey, Task] = {}
         self.ended: list[tuple[Task, Any]] = []
@@ -45,6 +46,7 @@ class FakeExecutor:
         assert not any(task.key in self.running for task in tasks)
         self.submitted += tasks
         self.running |= {task.key: task for task in tasks}
+        assert len(self.running) <= self._count, "more tasks than the executor can run"
 
     def collect(self) -> list[tuple[Task, Any]]:
         ended, self.ended = self.ended, []
@@ -137,7 +139,7 @@ class PumpSetup:
         self.events = RecordedEvents()
         self.config = _config(count, root, after, handlers, breaker)
         self.broker = self.broker_class(self.config, clock=lambda: self.clocks.wall_ns() // 1_000_000)
-        self.executor = FakeExecutor()
+        self.executor = FakeExecutor(count)
         routes = Routes.load(self.config, app_dir="")
         self.deferrals = Deferrals(monotonic=self.clocks.monotonic)
         self.breakers = breakers_of(routes, on_end=self.deferrals.end, clock=self.clocks.monotonic, emit=self.events)

@@ -272,7 +272,12 @@ def processes(views: Iterable[WorkerView], now_ms: int) -> tuple[WorkerProcess, 
 
 def _process(views: list[WorkerView], now_ms: int, *, is_finishing: bool) -> WorkerProcess:
     info = views[0].info
+    is_alive = any(view.is_alive for view in views)
+    slots = sum(not view.info.is_extra for view in views)
     jobs = [_slot(view, now_ms) for view in views if view.raw]
+    jobs.sort(key=lambda slot: (-(slot.running_s or 0), slot.slot))
+    if is_alive:  # the others were claimed in advance, and have not begun
+        del jobs[slots:]
     return WorkerProcess(
         host=info.host,
         pid=info.pid,
@@ -284,10 +289,10 @@ def _process(views: list[WorkerView], now_ms: int, *, is_finishing: bool) -> Wor
         is_claiming=info.is_claiming and (info.breaker != "open" or bool(info.breakers)) and not is_finishing,
         lost_roots=info.lost_roots,
         limits=info.limits,
-        is_alive=any(view.is_alive for view in views),
-        slots=len(views),
+        is_alive=is_alive,
+        slots=slots,
         busy=len(jobs),
-        jobs=tuple(sorted(jobs, key=lambda slot: (-(slot.running_s or 0), slot.slot))),
+        jobs=tuple(jobs),
         is_finishing=is_finishing,
     )
 
