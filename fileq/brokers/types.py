@@ -134,6 +134,7 @@ class WorkerInfo(Struct, frozen=True, omit_defaults=True):
     lease_ms: int = 0  # how long a heartbeat lasts; 0 from a worker that does not say
     limits: tuple[str, ...] = ()  # limits of routes for which jobs wait
     loaded_ms: int = 0  # when its handlers were loaded, at the start or a reload; 0 from a worker that does not say
+    is_extra: bool = False  # a slot for jobs that are claimed in advance, beyond worker.count
 
 
 class WorkerView(Struct, frozen=True):

@@ -2,14 +2,15 @@
 
 Those of files are in file_events.py, those of processes and connections in process_events.py.
 
-`emit(event)` is the only way to report something. Logs, metrics, tracing, the broker's `job:*` events and the tables in
-docs/events.md derive from these classes. A field that is None does not apply and is left out of the log line. A field
-in `hidden` is for listeners only and never reaches a log line.
+`emit(event)` is the only way to report something; `emit_all(events)` reports several for the cost of little more than
+one. Logs, metrics, tracing, the broker's `job:*` events and the tables in docs/events.md derive from these classes. A
+field that is None does not apply and is left out of the log line. A field in `hidden` is for listeners only and never
+reaches a log line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, TypeAlias
 
 from msgspec import Struct
@@ -31,10 +32,21 @@ PATH_MAX = 4_096  # characters of a path in an event
 TYPE_MAX = 100
 
 Emit: TypeAlias = Callable[[Event], None]
+EmitAll: TypeAlias = Callable[[Sequence[Event]], None]
 
 
 def ignore(event: Event) -> None:
     """An Emit without listeners."""
+
+
+def one_by_one(emit: Emit) -> EmitAll:
+    """An EmitAll that passes each event to `emit`."""
+
+    def emit_all(events: Sequence[Event]) -> None:
+        for event in events:
+            emit(event)
+
+    return emit_all
 
 
 # jobs
@@ -145,7 +157,8 @@ class JobRecovered(AttemptEnded, frozen=True):
 
 
 class JobReleased(AttemptEnded, frozen=True):
-    """A job went back to the front of its queue because its worker stops; no failure and no recovery is counted."""
+    """A job went back to the front of its queue: its worker stops, or had claimed it in advance and got no room for it.
+    No failure and no recovery is counted."""
 
     name = "job.released"
     outcome = "released"

@@ -1,6 +1,13 @@
 """Structured logs on stderr: readable lines on a terminal, JSON elsewhere. One line per event.
 
-Only this module imports structlog. Writing a line never raises: a full disk or a closed stderr must not stop the work.
+Only this module imports structlog, for `context.log` of handlers. Events are rendered by the same functions without it:
+every job has a line, and structlog took longer for it than all else that a worker does about the job.
+
+Events that are passed together share a time and few writes. They are written before the call returns, so a kill -9
+leaves at most the lines of the current call unwritten. No write of several lines is longer than a pipe takes at once:
+child processes write to the same stderr, and must not write into the middle of a line.
+
+Writing a line never raises: a full disk or a closed stderr must not stop the work.
 """
 
 from __future__ import annotations
@@ -9,11 +16,12 @@ import contextlib
 import functools
 import json
 import logging
+import select
 import sys
 import threading
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import structlog
@@ -25,25 +33,31 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING,
 _RANKS = {**LEVELS, "warning": logging.WARNING, "none": logging.NOTSET}
 
 
+Render: TypeAlias = Callable[[Any, str, MutableMapping[str, Any]], str]
+
+
 class Logs:
     """Writes events as log lines. Events that `demotes` selects are written at level debug instead of their own."""
 
-    def __init__(self, level: str) -> None:
-        logger = structlog.get_logger().bind()
-        self._methods = {name: getattr(logger, name) for name in ("debug", "info", "warning", "error")}
+    def __init__(self, level: str, render: Render) -> None:
+        self._render = render
         # Compared before anything is built: most events of a busy worker are below the level.
         self.written = frozenset(name for name, rank in _RANKS.items() if rank >= LEVELS[level])
         self.demotes: Callable[[Event], bool] | None = None
 
     def __call__(self, event: Event) -> None:
-        level = event.level
-        if level not in self.written:
-            return
-        if self.demotes is not None and self.demotes(event):
-            level = "debug"
-            if level not in self.written:
-                return
-        self._methods[level](event.name, **_line_fields(event))
+        self.write((event,))
+
+    def write(self, events: Iterable[Event]) -> None:
+        """Writes the lines of these events, in their order."""
+        lines, timestamp = [], _timestamp()
+        for event in events:
+            level = event.level
+            if level in self.written and self.demotes is not None and self.demotes(event):
+                level = "debug"
+            if level in self.written:
+                lines.append(self._render(None, level, _fields_of_line(event, level, timestamp)))
+        _write(lines)
 
 
 def set_up_logs(level: str, form: str) -> Logs:
@@ -51,20 +65,25 @@ def set_up_logs(level: str, form: str) -> Logs:
 
     Child processes call it too, so that `context.log` of a handler writes to the same stderr in the same form."""
     is_console = form == "console" or (form == "auto" and _is_terminal())
-    renderer: Any = ConsoleLine(has_colours=_is_terminal()) if is_console else _as_json
+    render: Render = ConsoleLine(has_colours=_is_terminal()) if is_console else _as_json
     structlog.configure(
-        processors=[_add_level_and_time, renderer],
+        processors=[_add_level_and_time, render],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
         logger_factory=_Stderr,
         cache_logger_on_first_use=True,
     )
-    return Logs(level)
+    return Logs(level, render)
 
 
-def _line_fields(event: Event) -> dict[str, Any]:
+def _fields_of_line(event: Event, level: str, timestamp: str) -> MutableMapping[str, Any]:
+    """As structlog and _add_level_and_time put them together, in the same order."""
+    fields: MutableMapping[str, Any]
     fields = {name: value for name in line_fields(type(event)) if (value := getattr(event, name)) is not None}
     if "exception" in event.hidden:
         fields["exc_info"] = event.exception  # type: ignore[attr-defined]  # hidden names a field of this event
+        fields["event"] = event.name
+        return _with_level_and_time(level, fields, timestamp)
+    fields["event"], fields["level"], fields["timestamp"] = event.name, level, timestamp
     return fields
 
 
@@ -75,18 +94,13 @@ def line_fields(kind: type[Event]) -> tuple[str, ...]:
 
 
 class _Stderr:
-    """Looks up sys.stderr for each line: a progress bar replaces it to keep log lines above itself."""
+    """The logger behind `context.log`."""
 
     def __init__(self, *_args: Any) -> None:
         pass
 
     def msg(self, line: str) -> None:
-        with _writing, contextlib.suppress(OSError, ValueError):
-            if sys.stderr is not None:
-                # Where the output of handlers is captured, stderr has a way around that for log lines.
-                stream = getattr(sys.stderr, "uncaptured", sys.stderr)
-                stream.write(line + "\n")
-                stream.flush()
+        _write((line,))
 
     debug = info = warning = error = msg
 
@@ -94,17 +108,49 @@ class _Stderr:
 _writing = threading.Lock()
 
 
+def _write(lines: Sequence[str]) -> None:
+    """Looks up sys.stderr each time: a progress bar replaces it to keep log lines above itself."""
+    with _writing, contextlib.suppress(OSError, ValueError):
+        if lines and sys.stderr is not None:
+            # Where the output of handlers is captured, stderr has a way around that for log lines.
+            stream = getattr(sys.stderr, "uncaptured", sys.stderr)
+            for text in _texts(lines):
+                stream.write(text)
+                stream.flush()
+
+
+def _texts(lines: Sequence[str]) -> Iterator[str]:
+    """The lines, several in one text as long as a pipe takes it in one piece; a line that is longer stands alone."""
+    text, size = "", 0
+    for line in lines:
+        line_size = len(line) + 1 if line.isascii() else len(line.encode(errors="surrogatepass")) + 1
+        if text and size + line_size > select.PIPE_BUF:
+            yield text
+            text, size = "", 0
+        text += line + "\n"
+        size += line_size
+    yield text
+
+
 def _is_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
-def _add_level_and_time(logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+def _add_level_and_time(_logger: Any, method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    return _with_level_and_time(method, fields, _timestamp())
+
+
+def _with_level_and_time(level: str, fields: MutableMapping[str, Any], timestamp: str) -> MutableMapping[str, Any]:
     if "exc_info" in fields:
         # The plain traceback: structlog's other formats show the values of variables, which may be passwords.
-        fields = structlog.processors.format_exc_info(logger, method, fields)
-    fields["level"] = method
-    fields["timestamp"] = datetime.now(UTC).isoformat()[:-6] + "Z"
+        fields = structlog.processors.format_exc_info(None, level, fields)
+    fields["level"] = level
+    fields["timestamp"] = timestamp
     return fields
+
+
+def _timestamp() -> str:
+    return datetime.now(UTC).isoformat()[:-6] + "Z"
 
 
 def _as_json(_logger: Any, _method: str, fields: MutableMapping[str, Any]) -> str:

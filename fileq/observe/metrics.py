@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -118,10 +118,16 @@ class Metrics(Collector):
         self._registry.register(self)
 
     def __call__(self, event: Event) -> None:
-        listener = self._listeners.get(type(event))
-        if listener is not None:
-            with self._lock:
-                listener(event)
+        self.count((event,))
+
+    def count(self, events: Iterable[Event]) -> None:
+        """Counts these events, all before the next scrape."""
+        listeners = self._listeners
+        with self._lock:
+            for event in events:
+                listener = listeners.get(type(event))
+                if listener is not None:
+                    listener(event)
 
     def text(self) -> bytes:
         """All metrics in Prometheus's text format."""

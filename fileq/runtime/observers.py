@@ -5,11 +5,11 @@ Services emit events into `Observers.emit` and know nothing of the listeners.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fileq.brokers.protocol import Inspector
 from fileq.config import Config
-from fileq.core.events import Emit, Event
+from fileq.core.events import Emit, EmitAll, Event, one_by_one
 from fileq.observe.depths import DepthGauge
 from fileq.observe.logs import Logs, set_up_logs
 from fileq.observe.metrics import Metrics
@@ -17,7 +17,8 @@ from fileq.runtime.worker_build import WorkerParts
 
 
 class Observers:
-    """Makes the listeners that the configuration asks for. `emit` passes an event to all of them."""
+    """Makes the listeners that the configuration asks for. `emit` passes an event to all of them, `emit_all` several
+    events at once."""
 
     def __init__(self, config: Config) -> None:
         settings = config.observability
@@ -27,12 +28,14 @@ class Observers:
         self.broker_problem: Callable[[], str] = lambda: ""
         self.is_hurried = False
         self._tracing = None
-        self.emit = _to_logs_and_metrics(self.logs, self.metrics)
+        self.emit_all = _to_logs_and_metrics(self.logs, self.metrics)
+        self.emit = _singly(self.emit_all)
         if settings.tracing.enabled:
             from fileq.observe.tracing import open_tracing
 
             self._tracing = open_tracing(config, self.logs)
             self.emit = self._tracing.around(self.emit)
+            self.emit_all = one_by_one(self.emit)
 
     def watch_broker(self, broker: Inspector) -> None:
         gauge = DepthGauge(broker, self._queues)
@@ -48,14 +51,22 @@ class Observers:
             self._tracing.close(is_hurried=self.is_hurried)
 
 
-def _to_logs_and_metrics(logs: Logs, metrics: Metrics) -> Emit:
-    """Like to_all(logs, metrics), without a call for events below the log level: every job passes here."""
+def _to_logs_and_metrics(logs: Logs, metrics: Metrics) -> EmitAll:
+    """Without a call of `logs` for events below the log level: every job passes here."""
     written = logs.written
 
+    def emit_all(events: Sequence[Event]) -> None:
+        lines = [event for event in events if event.level in written]
+        if lines:
+            logs.write(lines)
+        metrics.count(events)
+
+    return emit_all
+
+
+def _singly(emit_all: EmitAll) -> Emit:
     def emit(event: Event) -> None:
-        if event.level in written:
-            logs(event)
-        metrics(event)
+        emit_all((event,))
 
     return emit
 

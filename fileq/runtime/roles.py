@@ -93,7 +93,15 @@ def run_worker(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, *, is_p
                 if routes is None:
                     routes = reload_routes(loaded.config, app_dir=app_dir)
                     report_routes(routes, loaded, emit)
-                worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit, on_failure=fatal.report)
+                worker = build_worker(
+                    loaded,
+                    broker,
+                    routes,
+                    app_dir=app_dir,
+                    emit=emit,
+                    emit_all=observers.emit_all,
+                    on_failure=fatal.report,
+                )
                 observers.watch_worker(worker, loaded.config.worker.count)
                 return worker
 

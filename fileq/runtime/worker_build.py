@@ -9,7 +9,7 @@ from msgspec import Struct
 from fileq.brokers.protocol import FullBroker
 from fileq.config import Config, Loaded
 from fileq.core.errors import FileqError
-from fileq.core.events import Emit
+from fileq.core.events import Emit, EmitAll
 from fileq.handlers.routes import Routes
 from fileq.runtime.handlers_program import handlers_program
 from fileq.runtime.loop import Loop
@@ -47,9 +47,11 @@ def build_worker(
     *,
     app_dir: str,
     emit: Emit,
+    emit_all: EmitAll | None = None,
     on_failure: Callable[[FileqError], None],
 ) -> WorkerParts:
-    """`on_failure` is called if the worker's loop ends by an unexpected error."""
+    """`emit_all` gets the events of a turn; without it they go to `emit` one by one. `on_failure` is called if the loop
+    of the worker ends by an unexpected error."""
     config = loaded.config
     worker = config.worker
     pause_s = longest_pause_s(worker.heartbeat_ttl)
@@ -59,7 +61,7 @@ def build_worker(
     roots = RootsWatch(paths.roots, emit=emit, on_end=deferrals.end)
     program = handlers_program(config, app_dir=app_dir)
     executor = ExecutorsByIsolation(worker, routes, program, emit=emit)
-    pump = Pump(config, broker, executor, routes, paths, breakers, deferrals, roots, emit=emit)
+    pump = Pump(config, broker, executor, routes, paths, breakers, deferrals, roots, emit=emit, emit_all=emit_all)
     service = WorkerService(
         pump,
         executor,

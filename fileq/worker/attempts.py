@@ -16,23 +16,25 @@ from msgspec.structs import replace
 from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.brokers.types import LedgerEntry
 from fileq.core.claim import Claim
-from fileq.core.events import Emit, claimed, fenced, result_dropped
+from fileq.core.events import Emit, EmitAll, claimed, fenced, result_dropped
 from fileq.core.job import Version
-from fileq.core.outcome import Cancelled, Changed, Died, Done, Failed, FinalOutcome, Refused, Released
+from fileq.core.outcome import Cancelled, Changed, Done, Failed, FinalOutcome, Refused, Released
 from fileq.core.retry import Policy, RunChanged, decide
 from fileq.core.settlement import defer
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
-from fileq.worker.breakers import Breakers
+from fileq.worker.breakers import Breakers, sample_of
 from fileq.worker.deferrals import EARLIER_JOB_RUNS, Deferrals
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.limits import Candidate, Limits, Refusal
 from fileq.worker.policies import Policies
 from fileq.worker.post_actions import version_left
+from fileq.worker.prefetch import Prefetch
 from fileq.worker.prepare import prepare
 from fileq.worker.roots import RootsWatch
-from fileq.worker.slot import Free, Running, Slot
+from fileq.worker.run_queue import RunQueue
+from fileq.worker.slot import Free, Running, Slot, Waiting
 from fileq.worker.slots import Slots
 
 
@@ -50,12 +52,13 @@ class Attempts:
         limits: Limits,
         roots: RootsWatch,
         policies: Policies,
+        prefetch: Prefetch,
         *,
         emit: Emit,
+        emit_all: EmitAll,
         monotonic: Callable[[], float],
     ) -> None:
         self._slots = slots
-        self._executor = executor
         self._routes = routes
         self._paths = paths
         self._breakers = breakers
@@ -63,15 +66,19 @@ class Attempts:
         self._limits = limits
         self._roots = roots
         self._policies = policies
+        self._prefetch = prefetch
         self._emit = emit
+        self._emit_all = emit_all
         self._monotonic = monotonic
         self._changed: list[Slot] = []  # their files have changed; the ledger is still to be read
         self._vanished: list[Slot] = []  # their files have vanished; the records of earlier jobs are still to be read
+        self._queue = RunQueue(executor, slots.count, monotonic)
+        self._claimed: list[Claim] = []  # the events of these claims are still to be emitted
         self.candidates: list[Candidate] = []  # of limited routes; the pump must ask whether they may run
 
     def start(self, claims: Iterable[Claim], *, may_run: bool) -> None:
-        """Runs, defers, refuses or releases each claim. A claim for a slot that is not free is left out: its outcome is
-        known, and only the settlement has to be sent again."""
+        """Runs, defers, refuses or releases each claim; one without room waits. A claim for a slot that is not
+        free is left out: its outcome is known, and only the settlement has to be sent again."""
         slots = self._slots.by_id
         new = [
             (slot, claim)
@@ -79,18 +86,70 @@ class Attempts:
             if (slot := slots.get(claim.slot)) is not None and type(slot.state) is Free
         ]
         if not may_run:
-            for slot, claim in reversed(new):  # each is put at the front of its queue, so the first one goes last
-                self._emit(claimed(claim))
-                self._end_without_run(slot, claim, Released())
-        elif tasks := [task for slot, claim in new if (task := self._run(slot, claim)) is not None]:
-            self._executor.submit(tasks)
+            self._release(new)
+            return
+        room = 0 if self._queue.is_any_waiting else self._room
+        self._run_all(new[:room])
+        if len(new) > room:
+            self._queue.add(new[room:])
 
-    def collect(self) -> None:
-        """Decides on the outcomes that the executor has. The executor's outcome of a lost claim is ignored."""
-        for task, ran in self._executor.collect():
-            found = self._slots.running(task.key)
-            if found is not None:
-                self._end(*found, task, ran)
+    def collect(self, *, may_run: bool = True) -> None:
+        """Decides on the outcomes that the executor has, and runs waiting claims in their place. The executor's outcome
+        of a lost claim is ignored."""
+        is_any_begun = True
+        while is_any_begun:
+            ended = self._queue.collect()
+            self._prefetch.ended(len(ended))
+            for task, ran in ended:
+                found = self._slots.running(task.key)
+                if found is not None:
+                    self._end(*found, task, ran)
+            # Some of those that begin may end at once.
+            is_any_begun = self._queue.is_any_waiting and self._begin_waiting(may_run)
+
+    # claims that wait
+
+    @property
+    def waiting_due_s(self) -> float:
+        """When collect() must be called because a claim has waited long enough, by the monotonic clock."""
+        return self._queue.due_s
+
+    @property
+    def _room(self) -> int:
+        """For new tasks. Those of changed files may come back."""
+        return max(0, self._queue.room - len(self._changed))
+
+    def _begin_waiting(self, may_run: bool) -> bool:
+        """Runs as many waiting claims as there is room for; releases them if the worker stops, or if one has waited too
+        long. Returns whether a task was submitted."""
+        if not may_run:
+            self._release(self._queue.take_all())
+            return False
+        room = self._queue.room
+        self._run_all(self._queue.take(self._room))
+        if self._queue.is_overdue:
+            self._release(self._queue.take_all())
+            self._prefetch.give_up()
+        return self._queue.room < room
+
+    def _release(self, claims: Sequence[tuple[Slot, Claim]]) -> None:
+        for slot, claim in reversed(claims):  # each is put at the front of its queue, so the first one goes last
+            self._emit(claimed(claim))
+            self._end_without_run(slot, claim, Released())
+
+    def cancel_waiting(self, slot: Slot) -> None:
+        """Ends a job that was cancelled before it began."""
+        assert isinstance(slot.state, Waiting)
+        self._queue.remove(slot)
+        self._emit(claimed(slot.state.claim))
+        self._end_without_run(slot, slot.state.claim, Cancelled())
+
+    def _run_all(self, claims: Iterable[tuple[Slot, Claim]]) -> None:
+        tasks = [task for slot, claim in claims if (task := self._run(slot, claim)) is not None]
+        self._emit_claimed()
+        self._queue.submit(tasks)
+
+    # files that have changed or vanished
 
     def changed_paths(self) -> list[bytes]:
         """The files that have changed since they were enqueued; decide_changed needs their ledger entries."""
@@ -130,15 +189,18 @@ class Attempts:
             assert isinstance(slot.state.undecided, Changed)
             if task := self._decide_changed(slot, slot.state.claim, slot.state.undecided, entry, may_run):
                 tasks.append(task)
-        if tasks:
-            self._executor.submit(tasks)
+        self._queue.submit(tasks)
 
     def lose(self, slot: Slot) -> None:
         """Ends the attempt of a job that another slot has now. It is not settled."""
+        if isinstance(slot.state, Waiting):
+            self._queue.remove(slot)
+            slot.lose()
+            return
         assert isinstance(slot.state, Running)
         claim, route = slot.state.claim, slot.state.route
         if slot.state.undecided is None:
-            self._executor.abandon(claim.key)
+            self._queue.abandon(claim.key)
         else:
             (self._changed if isinstance(slot.state.undecided, Changed) else self._vanished).remove(slot)
         slot.lose()
@@ -158,12 +220,18 @@ class Attempts:
             self.candidates.append(Candidate(slot, claim, task))
             return None
         if is_new:
-            self._emit(claimed(claim))
+            self._claimed.append(claim)
         if isinstance(task, Refused):
             self._end_without_run(slot, claim, task)
             return None
         slot.run(Running(claim, task.route, self._monotonic(), changed_to or _signature(claim)))
         return task
+
+    def _emit_claimed(self) -> None:
+        """Before the tasks are submitted: what a handler prints comes after the event of its claim."""
+        if self._claimed:
+            self._emit_all([claimed(claim) for claim in self._claimed])
+            self._claimed.clear()
 
     # limited routes
 
@@ -191,7 +259,7 @@ class Attempts:
             limits = self._limits[task.route]
             answer = next(answers) if limits is not None and limits.is_shared else None
             if answer is None or answer.result is AdmitResult.ADMITTED:
-                self._emit(claimed(claim))
+                self._claimed.append(claim)
                 slot.run(Running(claim, task.route, self._monotonic(), _signature(claim)))
                 self._limits.admitted(task.route, claim.id)
                 tasks.append(task)
@@ -200,8 +268,8 @@ class Attempts:
                 self._emit(fenced(claim))
             else:
                 self._refuse(candidate, self._limits.refused_there(task.route, answer))
-        if tasks:
-            self._executor.submit(tasks)
+        self._emit_claimed()
+        self._queue.submit(tasks)
 
     def drop_candidates(self) -> None:
         """Their slots stay free. A renewal, or the next claim of each slot, returns the same jobs."""
@@ -252,9 +320,9 @@ class Attempts:
         now_ms = time.time_ns() // 1_000_000
         settlement = decide(running.claim, ran, policy, now_ms=now_ms, duration_ms=duration_ms, leaves=leaves)
         slot.settle(settlement, processed, running.route)
-        self._breakers.record(running.route, running.claim.key, _sample(ran), settlement.error)
+        self._breakers.record(running.route, running.claim.key, sample_of(ran), settlement.error)
 
-    def _end_without_run(self, slot: Slot, claim: Claim, outcome: Refused | Released) -> None:
+    def _end_without_run(self, slot: Slot, claim: Claim, outcome: Refused | Released | Cancelled) -> None:
         route = slot.state.route if isinstance(slot.state, Running) else None
         if route is not None:  # its file has changed; it may be a probe
             self._breakers.record(route, claim.key, None)
@@ -279,12 +347,3 @@ class Attempts:
 
 def _signature(claim: Claim) -> str | None:
     return claim.job.version if claim.job is not None else None
-
-
-def _sample(outcome: FinalOutcome) -> bool | None:
-    """Whether the attempt succeeded, for the breaker; None if the outcome says nothing about the handler."""
-    if isinstance(outcome, Done):
-        return True
-    if isinstance(outcome, Failed):
-        return False if outcome.is_sample else None
-    return False if isinstance(outcome, Died) else None

@@ -15,6 +15,7 @@ from fileq.brokers.types import OpenBreaker
 from fileq.config import CircuitBreakerSettings
 from fileq.core.breaker import STATE_NUMBERS, Breaker
 from fileq.core.events import Emit, ignore
+from fileq.core.outcome import Died, Done, Failed, FinalOutcome
 from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened
 from fileq.handlers.routes import Routes
 
@@ -22,6 +23,15 @@ ALL_ROUTES = ""  # the name that stands for all routes in the numbers of resets
 ERROR_SHOWN = 300  # characters of the last failure's error
 OnEnd: TypeAlias = Callable[[str], None]
 _EVENTS = {"open": BreakerOpened, "half-open": BreakerHalfOpened, "closed": BreakerClosed}
+
+
+def sample_of(outcome: FinalOutcome) -> bool | None:
+    """Whether the attempt succeeded; None if the outcome says nothing about the handler."""
+    if isinstance(outcome, Done):
+        return True
+    if isinstance(outcome, Failed):
+        return False if outcome.is_sample else None
+    return False if isinstance(outcome, Died) else None
 
 
 def reason_of(route: str) -> str:

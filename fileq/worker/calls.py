@@ -37,12 +37,17 @@ class CallsInFlight:
     def __init__(self, broker: Broker, count: int, with_order: Callable[[Settling], Settlement] | None = None) -> None:
         self._broker = broker
         self._with_order = with_order  # what the broker is to keep with a settlement; None if it is nothing ever
-        self._count = count
+        self.count = count  # slots that may hold a job
+        self._is_awaited = False  # the broker takes time to reply
         self._calls: deque[Call] = deque()
-        self.share = count  # most slots of one call
 
     def __bool__(self) -> bool:
         return bool(self._calls)
+
+    @property
+    def share(self) -> int:
+        """Most slots of one call."""
+        return -(-self.count // CALLS_MAX) if self._is_awaited else self.count
 
     @property
     def is_answered(self) -> bool:
@@ -66,7 +71,7 @@ class CallsInFlight:
             settlements = list(map(self._with_order, states))
         reply = self._broker.send_settle_and_claim(settlements, [slot.id for slot in claiming])
         if not reply.is_answered:
-            self.share = -(-self._count // CALLS_MAX)
+            self._is_awaited = True
         self._calls.append(Call(settling, claiming, frozenset((*settling, *claiming)), reply))
 
     def take(self) -> tuple[Call, TurnReply]:

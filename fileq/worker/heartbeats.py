@@ -19,7 +19,7 @@ from fileq.worker.breakers import Breakers
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.limits import Limits
 from fileq.worker.roots import RootsWatch
-from fileq.worker.slot import Running, Settling, Slot
+from fileq.worker.slot import Running, Settling, Slot, Waiting
 from fileq.worker.slots import Slots
 
 
@@ -76,10 +76,12 @@ class Heartbeats:
     def register(self) -> None:
         """Registers all slots, with the states that the breakers, limits and roots have now."""
         changes = self._changes()
-        self._broker.register(dict.fromkeys(self._slots.by_id, self._info()))
+        info, extra = self._info(), self._info(is_extra=True) if self._slots.has_extra else None
+        slots = self._slots.by_id.items()
+        self._broker.register({id: extra if extra and self._slots.is_extra(slot) else info for id, slot in slots})
         self._registered_changes = changes
 
-    def _info(self) -> WorkerInfo:
+    def _info(self, *, is_extra: bool = False) -> WorkerInfo:
         breakers = self._breakers
         return self._slots.info(
             breakers.state,
@@ -87,7 +89,18 @@ class Heartbeats:
             is_claiming=not breakers.is_limiting,
             lost_roots=tuple(self._roots.problems.values()),
             limits=self._limits.reached,
+            is_extra=is_extra,
         )
+
+    def add_extra(self, count: int) -> None:
+        """Registers extra slots, before any of them claims a job."""
+        new = self._slots.add_extra(count)
+        self._broker.register(dict.fromkeys((slot.id for slot in new), self._info(is_extra=True)))
+
+    def remove_extra(self) -> None:
+        """Deregisters the extra slots, if all of them are free. After a failure their heartbeats run out."""
+        if ids := self._slots.remove_extra():
+            self._broker.deregister(ids)
 
     def renew(self, *, may_run: bool) -> None:
         """Renews the lease of every slot, and corrects each slot that the broker knows otherwise. Also applies the
@@ -101,14 +114,14 @@ class Heartbeats:
 
     def replace(self, slot: Slot) -> None:
         """Continues under a new id after the broker has forgotten this slot. Its claim is lost."""
-        if isinstance(slot.state, Running):
+        if isinstance(slot.state, Running | Waiting):
             self._attempts.lose(slot)
         elif isinstance(slot.state, Settling):
             # A slot that is gone can settle nothing, so there is no need to send it.
             self._emit(fenced(slot.state.claim))
             self._limits.lost(slot.state)
         new = self._slots.replace(slot)
-        self._broker.register({new.id: self._info()})
+        self._broker.register({new.id: self._info(is_extra=self._slots.is_extra(new))})
         self._emit(SlotReplaced(slot.id, new.id))
 
     def _apply(self, renewal: Renewal) -> Claim | None:
@@ -117,14 +130,17 @@ class Heartbeats:
         if slot is None:
             return None
         running = slot.state if isinstance(slot.state, Running) else None
+        is_waiting = isinstance(slot.state, Waiting)
         match renewal.status:
             case LeaseStatus.GONE:
                 self.replace(slot)
-            case LeaseStatus.LOST if running is not None:
+            case LeaseStatus.LOST if running is not None or is_waiting:
                 self._attempts.lose(slot)
             case LeaseStatus.CANCEL if running is not None and not running.is_cancelling:
                 running.is_cancelling = True
                 self._executor.cancel(running.claim.key)
+            case LeaseStatus.CANCEL if is_waiting:
+                self._attempts.cancel_waiting(slot)
             case LeaseStatus.UNEXPECTED if running is None:
                 return renewal.claim
         return None

@@ -16,22 +16,23 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import TurnReply
 from fileq.config import Config
 from fileq.core.errors import BrokerError
-from fileq.core.events import Emit, buried_unread, fenced, ignore, settled
+from fileq.core.events import Emit, EmitAll, Event, buried_unread, fenced, ignore, one_by_one, settled
 from fileq.core.settlement import SettleResult, Verb
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.worker.attempts import Attempts
 from fileq.worker.breakers import Breakers
-from fileq.worker.calls import Call, CallsInFlight
+from fileq.worker.calls import CALLS_MAX, Call, CallsInFlight
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.heartbeats import Heartbeats
 from fileq.worker.limits import Limits
 from fileq.worker.policies import policies_of
 from fileq.worker.post_actions import PostActions
+from fileq.worker.prefetch import Prefetch
 from fileq.worker.processed_files import were_processed
 from fileq.worker.roots import RootsWatch
-from fileq.worker.slot import Slot
+from fileq.worker.slot import Settling, Slot
 from fileq.worker.slots import Slots
 
 KILL_GRACE_S = 5.0
@@ -53,6 +54,7 @@ class Pump:
         roots: RootsWatch,
         *,
         emit: Emit = ignore,
+        emit_all: EmitAll | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         worker = config.worker
@@ -60,13 +62,15 @@ class Pump:
         self._executor = executor
         self._breakers = breakers
         self._deferrals = deferrals
-        self._emit = emit
+        self._emit_all = emit_all = emit_all or one_by_one(emit)
         self._monotonic = monotonic
         lease_ms = round(worker.heartbeat_ttl * 1000)
         self._slots = Slots(worker.count, tuple(worker.priorities), lease_ms=lease_ms)
         self._limits = limits = Limits(routes, deferrals)
+        # The jobs of limited routes take part in no count before they run, so none is claimed in advance.
+        self._prefetch = prefetch = Prefetch(worker.count, is_allowed=not limits.is_any, monotonic=monotonic)
         parts = self._slots, executor, routes, paths, breakers, deferrals, limits, roots, policies_of(worker, routes)
-        self._attempts = Attempts(*parts, emit=emit, monotonic=monotonic)
+        self._attempts = Attempts(*parts, prefetch, emit=emit, emit_all=emit_all, monotonic=monotonic)
         self._heartbeats = Heartbeats(
             broker,
             self._slots,
@@ -104,7 +108,7 @@ class Pump:
     def next_due_s(self) -> float:
         """When to turn at the latest, by the monotonic clock."""
         deadline_s = self._executor.next_deadline_s()
-        due_s = self._heartbeats.due_s
+        due_s = min(self._heartbeats.due_s, self._attempts.waiting_due_s)
         return due_s if deadline_s is None else min(due_s, deadline_s)
 
     # its life
@@ -127,7 +131,8 @@ class Pump:
         """Collects outcomes, takes a reply that is due, sends the next call. Returns the number of jobs claimed.
 
         Makes one round trip at most, apart from the rare extra calls."""
-        self._attempts.collect()
+        self._attempts.collect(may_run=not self.is_quiet)
+        self._calls.count = self._slots.count + self._depth
         claim_count = 0
         if self._is_extra_call_due():
             # These say what a slot holds; a call in flight about the same slot would contradict them.
@@ -143,11 +148,25 @@ class Pump:
             claim_count += self._take_reply()
         return claim_count
 
+    @property
+    def _depth(self) -> int:
+        """How many jobs may be claimed in advance. None while a breaker is not closed: they would meet it."""
+        return self._prefetch.depth if self._breakers.is_closed and not self.is_quiet else 0
+
+    @property
+    def _are_extra_slots_due(self) -> bool:
+        return self._depth > 0 and not self._slots.has_extra
+
     def _is_extra_call_due(self) -> bool:
         heartbeats = self._heartbeats
         if self._limits.reached:
             self._limits.forget_unreached(self._monotonic())
-        return self._is_any_undecided or heartbeats.is_renewal_due or heartbeats.is_registration_due
+        return (
+            self._is_any_undecided
+            or self._are_extra_slots_due
+            or heartbeats.is_renewal_due
+            or heartbeats.is_registration_due
+        )
 
     @property
     def _is_any_undecided(self) -> bool:
@@ -165,6 +184,10 @@ class Pump:
         if self._heartbeats.is_renewal_due:
             self._heartbeats.renew(may_run=not self.is_quiet)
             self._run_limited()
+            if self._slots.has_extra and not self._depth:
+                self._heartbeats.remove_extra()
+        if self._are_extra_slots_due:
+            self._heartbeats.add_extra(self._prefetch.extra_max)
         if self._heartbeats.is_registration_due:
             self._heartbeats.register()
         self.reply_count += 1
@@ -178,13 +201,16 @@ class Pump:
         if self._calls and self._breakers.is_limiting:
             return
         in_flight, share = self._calls.slots(), self._calls.share
-        settling = [slot for slot in self._slots.settling if slot not in in_flight][:share]
+        settling = [slot for slot in self._slots.settling if slot not in in_flight]
+        if len(settling) <= CALLS_MAX * share:  # else jobs that were claimed in advance are released, all at once
+            settling = settling[:share]
         claiming: list[Slot] = []
         if may_claim and not self.is_quiet and (is_claim_worth_it or settling):
             free = settling
-            if len(settling) < share:
+            if len(settling) < share or self._slots.has_extra:
                 idle = [slot for slot in self._slots.free() if slot not in in_flight]
-                free = [*settling, *idle][:share]
+                held = len(self._slots.by_id) - len(idle) - len(settling)
+                free = [*settling, *idle][: max(0, min(share, self._calls.count - held))]
             claiming = free[: self._breakers.permits(len(free))]
         if not settling and not claiming:
             self.is_underfilled = self.is_underfilled and not is_claim_worth_it
@@ -201,14 +227,15 @@ class Pump:
         self.reply_count += 1
         self._apply_settled(call, reply)
         self._attempts.start(reply.claims, may_run=not self.is_quiet)
-        self._attempts.collect()  # some may have ended while the reply was awaited, or as soon as they were submitted
+        self._attempts.collect(
+            may_run=not self.is_quiet
+        )  # some may have ended while the reply was awaited, or as soon as they were submitted
         for id in reply.gone:
             if (slot := self._slots.by_id.get(id)) is not None:
                 self._heartbeats.replace(slot)
         self.paused = reply.paused
-        for found in reply.buried:
-            for event in buried_unread(found):
-                self._emit(event)
+        if reply.buried:
+            self._emit_all([event for found in reply.buried for event in buried_unread(found)])
         self.is_underfilled = len(reply.claims) < len(call.claiming) and not reply.buried
         self._run_limited()
         return len(reply.claims) + len(reply.buried)
@@ -229,19 +256,27 @@ class Pump:
         self._attempts.run_candidates(answers)
 
     def _apply_settled(self, call: Call, reply: TurnReply) -> None:
+        events: list[Event] = []
+        accepted: list[Settling] = []
         for slot, result in zip(call.settling, reply.settled, strict=True):
             settling = slot.finish()
+            settlement = settling.settlement
             if self._limits.is_any and settling.route is not None:
                 self._limits.ended(settling.route)
             if result is SettleResult.FENCED:
-                self._emit(fenced(settling.claim))
-                if settling.settlement.verb is Verb.DEFER:
-                    self._deferrals.fenced(settling.settlement)
-            elif settling.settlement.verb is Verb.DEFER:
-                if self._deferrals.settled(settling.settlement):  # one line for each reason, not for each deferral
-                    self._emit(settled(settling.settlement))
+                events.append(fenced(settlement.claim))
+                if settlement.verb is Verb.DEFER:
+                    self._deferrals.fenced(settlement)
+            elif settlement.verb is Verb.DEFER:
+                if self._deferrals.settled(settlement):  # one line for each reason, not for each deferral
+                    events.append(settled(settlement))
             else:
-                self._emit(settled(settling.settlement))
+                events.append(settled(settlement))
+                accepted.append(settling)
+        if events:
+            self._emit_all(events)
+        if self._post_actions.has_rules:
+            for settling in accepted:
                 self._post_actions.add(settling.settlement, settling.processed)
 
     def _forget_calls(self) -> None:

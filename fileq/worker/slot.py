@@ -1,11 +1,14 @@
 """One slot of a worker process, as a state machine. A transition that is not listed here is a defect and raises.
 
     Free     → Running     the executor runs the job of a claim
+    Free     → Waiting     the claim was made in advance
+    Waiting  → Running     the executor has room for it
+    Waiting  → Settling    the job was refused, deferred, released or cancelled before it began
     Running  → Running     the file has changed, and the job runs again for the file's current version
     Running  → Settling    the attempt has ended
     Free     → Settling    a claim was refused, or released without running
     Settling → Free        the broker has answered, whether it accepted the settlement or not
-    Running  → Free        the broker says that the slot no longer holds the job
+    Running, Waiting → Free   the broker says that the slot no longer holds the job
     any      → Gone        the broker no longer knows the slot; a new Slot takes its position
 
 A settlement is kept until the broker has answered, so after a lost reply it is sent again.
@@ -40,6 +43,13 @@ class Running(Struct):
     undecided: Changed | Failed | None = None
 
 
+class Waiting(Struct, frozen=True):
+    """The claim was made in advance: nothing of the job has begun."""
+
+    claim: Claim
+    since_s: float
+
+
 class Settling(Struct, frozen=True):
     """The outcome is decided; the broker has not answered yet. `processed` is the signature of the version that the
     settlement is about, if it is known. `route` is that of the attempt that has ended, if there was one."""
@@ -57,8 +67,9 @@ class Gone(Struct, frozen=True):
     """The broker no longer knows the slot. Its id is never used again."""
 
 
-SlotState: TypeAlias = Free | Running | Settling | Gone
+SlotState: TypeAlias = Free | Waiting | Running | Settling | Gone
 FREE, GONE = Free(), Gone()
+_MAY_RUN = (Free, Running, Waiting)
 
 
 class SlotDefect(Exception):
@@ -77,13 +88,18 @@ class Slot:
         self.state: SlotState = FREE
         self._settling = settling
 
+    def wait(self, claim: Claim, now_s: float) -> None:
+        if type(self.state) is not Free:
+            raise self._defect("wait")
+        self.state = Waiting(claim, now_s)
+
     def run(self, running: Running) -> None:
-        if type(self.state) is not Free and type(self.state) is not Running:
+        if type(self.state) not in _MAY_RUN:
             raise self._defect("run")
         self.state = running
 
     def settle(self, settlement: Settlement, processed: str | None, route: int | None = None) -> None:
-        if type(self.state) is not Running and type(self.state) is not Free:
+        if type(self.state) not in _MAY_RUN:
             raise self._defect("settle")
         self.state = Settling(settlement, processed, route)
         self._settling[self] = None
@@ -98,7 +114,7 @@ class Slot:
         return settling
 
     def lose(self) -> None:
-        if type(self.state) is not Running:
+        if type(self.state) is not Running and type(self.state) is not Waiting:
             raise self._defect("lose")
         self.state = FREE
 

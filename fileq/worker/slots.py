@@ -15,16 +15,20 @@ from collections.abc import KeysView, Mapping
 from fileq import __version__
 from fileq.brokers.types import OpenBreaker, WorkerInfo
 from fileq.core.claim import ClaimKey
-from fileq.worker.slot import Free, Running, Settling, Slot
+from fileq.worker.slot import Free, Running, Settling, Slot, Waiting
 
 # A reload makes new slots in the same process, whose start stays the same.
 _PROCESS_STARTED_MS = time.time_ns() // 1_000_000
 
 
 class Slots:
-    """`by_id` finds a slot by its id, running() by the key of the claim that it runs. Both are O(1)."""
+    """`by_id` finds a slot by its id, running() by the key of the claim that it runs. Both are O(1).
+
+    There are `count` slots, and extra ones while jobs are claimed in advance. All are alike, except that operators are
+    not shown the extra ones as slots."""
 
     def __init__(self, count: int, queues: tuple[str, ...], *, lease_ms: int = 0) -> None:
+        self.count = count
         self._queues = queues
         self._lease_ms = lease_ms
         self._loaded_ms = time.time_ns() // 1_000_000
@@ -55,6 +59,33 @@ class Slots:
     def free(self) -> list[Slot]:
         return [slot for slot in self._by_id.values() if type(slot.state) is Free]
 
+    # extra slots
+
+    @property
+    def has_extra(self) -> bool:
+        return len(self._by_id) > self.count
+
+    def is_extra(self, slot: Slot) -> bool:
+        return slot.number >= self.count
+
+    def add_extra(self, count: int) -> list[Slot]:
+        numbers = range(self.count, self.count + count)
+        new = [Slot(self._new_id(number), number, self._settling) for number in numbers]
+        self._by_id = self.by_id = self._by_id | {slot.id: slot for slot in new}
+        return new
+
+    def remove_extra(self) -> list[str]:
+        """Removes the extra slots, if all of them are free. Returns their ids, which are never used again."""
+        extra = [slot for slot in self._by_id.values() if self.is_extra(slot)]
+        if not all(type(slot.state) is Free for slot in extra):
+            return []
+        for slot in extra:
+            slot.leave()
+        self._by_id = self.by_id = {id: slot for id, slot in self._by_id.items() if not self.is_extra(slot)}
+        return [slot.id for slot in extra]
+
+    # states
+
     @property
     def running_count(self) -> int:
         return sum(type(slot.state) is Running for slot in list(self._by_id.values()))
@@ -64,12 +95,12 @@ class Slots:
 
     @property
     def is_idle(self) -> bool:
-        return not self._settling and not self.running_count
+        return all(type(slot.state) is Free for slot in list(self._by_id.values()))
 
     def holdings(self) -> list[tuple[str, bytes]]:
         """Each slot's id with the raw job that it holds as far as this worker knows, or b""; for renewing."""
         return [
-            (slot.id, slot.state.claim.raw if isinstance(slot.state, Running | Settling) else b"")
+            (slot.id, slot.state.claim.raw if isinstance(slot.state, Waiting | Running | Settling) else b"")
             for slot in self._by_id.values()
         ]
 
@@ -90,8 +121,9 @@ class Slots:
         is_claiming: bool = True,
         lost_roots: tuple[str, ...] = (),
         limits: tuple[str, ...] = (),
+        is_extra: bool = False,
     ) -> WorkerInfo:
         pid = os.getpid()
         facts = self._host, pid, _PROCESS_STARTED_MS, __version__, self._queues
         state = breaker, breakers, is_claiming, lost_roots
-        return WorkerInfo(*facts, *state, self._lease_ms, limits, self._loaded_ms)
+        return WorkerInfo(*facts, *state, self._lease_ms, limits, self._loaded_ms, is_extra)

@@ -142,6 +142,21 @@ def test_the_oldest_age_is_that_of_the_next_job(shell: CommandLine) -> None:
     assert "2h00m" in shell.run("stats")
 
 
+def test_slots_for_jobs_that_are_claimed_in_advance_are_not_shown(shell: CommandLine) -> None:
+    """Any slot may hold a job that runs: those that were claimed first do."""
+    shell.broker.register({"s0": worker_info(pid=1), "s1": worker_info(pid=1), "s2": worker_info(pid=1, is_extra=True)})
+    enqueue(shell, "x")
+    shell.broker.settle_and_claim([], ["s2"])
+    [worker] = shell.json("workers")["workers"]
+    assert (worker["slots"], worker["busy"], [job["slot"] for job in worker["jobs"]]) == (2, 1, ["s2"])
+    enqueue(shell, "y", "z", "behind")
+    assert "waits" not in shell.run("show", "behind")
+    shell.broker.settle_and_claim([], ["s0", "s1"])
+    [worker] = shell.json("stats")["workers"]
+    assert (worker["slots"], worker["busy"], len(worker["jobs"])) == (2, 2, 2)
+    assert "all slots are busy (2 jobs running)" in shell.run("show", "behind")
+
+
 def test_workers_are_grouped_by_their_process_with_their_breaker(shell: CommandLine) -> None:
     infos = {f"a{i}": worker_info(host="alpha", pid=1, breaker="open") for i in range(3)}
     shell.broker.register({**infos, "b0": worker_info(host="beta", pid=1)})

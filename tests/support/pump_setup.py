@@ -11,6 +11,7 @@ from fileq.brokers.types import Entry, Renewal, TurnReply
 from fileq.config import Config, config_from
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import BrokerUnavailable
+from fileq.core.events import Event
 from fileq.core.job import State, Version, file_job, typed_job
 from fileq.core.outcome import Released
 from fileq.core.settlement import Settlement, release
@@ -30,7 +31,8 @@ TTL_S = 30.0
 class FakeExecutor:
     """An executor in which a task runs until the test ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, count: int) -> None:
+        self._count = count
         self.submitted: list[Task] = []
         self.running: dict[ClaimKey, Task] = {}
         self.ended: list[tuple[Task, Any]] = []
@@ -44,6 +46,7 @@ class FakeExecutor:
         assert not any(task.key in self.running for task in tasks)
         self.submitted += tasks
         self.running |= {task.key: task for task in tasks}
+        assert len(self.running) <= self._count, "more tasks than the executor can run"
 
     def collect(self) -> list[tuple[Task, Any]]:
         ended, self.ended = self.ended, []
@@ -136,11 +139,12 @@ class PumpSetup:
         self.events = RecordedEvents()
         self.config = _config(count, root, after, handlers, breaker)
         self.broker = self.broker_class(self.config, clock=lambda: self.clocks.wall_ns() // 1_000_000)
-        self.executor = FakeExecutor()
+        self.executor = FakeExecutor(count)
         routes = Routes.load(self.config, app_dir="")
         self.deferrals = Deferrals(monotonic=self.clocks.monotonic)
         self.breakers = breakers_of(routes, on_end=self.deferrals.end, clock=self.clocks.monotonic, emit=self.events)
         self.missing: set[bytes] = set()
+        self.batches: list[tuple[list[str], int]] = []  # the events of each emit_all, and the tasks submitted before
         self.roots = RootsWatch(
             self.config.paths.roots,
             emit=self.events,
@@ -158,9 +162,15 @@ class PumpSetup:
             self.deferrals,
             self.roots,
             emit=self.events,
+            emit_all=self._emit_all,
             monotonic=self.clocks.monotonic,
         )
         self.pump.start()
+
+    def _emit_all(self, events: Sequence[Event]) -> None:
+        self.batches.append(([event.name for event in events], len(self.executor.submitted)))
+        for event in events:
+            self.events(event)
 
     def enqueue(self, *ids: str, signature: str | None = None) -> None:
         for id in ids:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import select
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ import structlog
 from fileq.core.events import Emit, Event, HandlerPrinted, JobClaimed, JobFailed, produced
 from fileq.core.job import file_job, typed_job
 from fileq.core.process_events import BreakerOpened, BrokerRestored, LoopFailed, RoleStarted
-from fileq.observe.logs import set_up_logs
+from fileq.observe.logs import Logs, set_up_logs
 
 SetUp = Callable[..., tuple[Emit, io.StringIO]]
 
@@ -107,6 +108,62 @@ def test_lines_below_the_level_are_not_written_and_none_never(
     for kind in (NeverLogged, DebugHappened, Happened, WarningHappened, ErrorHappened):
         emit(kind())
     assert [json.loads(line)["level"] for line in written.getvalue().splitlines()] == written_levels
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_an_event_is_the_line_that_structlog_would_write(set_up: SetUp, form: str) -> None:
+    job = typed_job("t", None, priority="low", now=datetime.now(UTC), id="x").but(trace_id="t", span_id="s")
+    error = ValueError("of no use")
+    events = [produced(job, "low"), WarningHappened("\u2028\udcff", ["é"]), LoopFailed("tests", "it failed", error)]
+    emit, written = set_up(form=form)
+    for event in events:
+        emit(event)
+    ours, log = written.getvalue(), structlog.get_logger()
+    written.truncate(written.seek(0))
+    log.info("job.produced", job_id="x", type="t", trace_id="t", span_id="s", queue="low")
+    log.warning("thing.happened", value="\u2028\udcff", names=["é"])
+    log.error("loop.failed", loop="tests", error="it failed", exc_info=error)
+    times = re.compile(r"\d\d:\d\d:\d\d(\.\d+)?Z")
+    assert times.sub("", ours) == times.sub("", written.getvalue())
+
+
+class Writes(io.StringIO):
+    """Keeps what was written before each flush."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushed: list[str] = []
+
+    def flush(self) -> None:
+        self.flushed.append(self.getvalue())
+        self.truncate(self.seek(0))
+
+
+def test_events_that_come_together_are_written_together_in_pieces_that_a_pipe_takes_whole(
+    set_up: SetUp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, _ = set_up()
+    writes = Writes()
+    monkeypatch.setattr(sys, "stderr", writes)
+    assert isinstance(logs, Logs)
+    logs.write([Happened(number) for number in range(100)])
+    assert 1 < len(writes.flushed) < 10
+    assert all(len(text) <= select.PIPE_BUF and text.endswith("}\n") for text in writes.flushed)
+    assert [json.loads(line)["value"] for line in "".join(writes.flushed).splitlines()] == list(range(100))
+    writes.flushed.clear()
+    logs.write([Happened(1), Happened("x" * select.PIPE_BUF), Happened(2)])
+    assert [len(text.splitlines()) for text in writes.flushed] == [1, 1, 1]
+    logs.write([])
+    assert len(writes.flushed) == 3
+
+
+def test_a_line_that_is_not_ascii_counts_by_its_bytes(set_up: SetUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, _ = set_up(form="console")
+    writes = Writes()
+    monkeypatch.setattr(sys, "stderr", writes)
+    assert isinstance(logs, Logs)
+    logs.write([Happened("é" * (select.PIPE_BUF // 4)), Happened("é" * (select.PIPE_BUF // 4))])
+    assert len(writes.flushed) == 2
 
 
 def test_a_job_is_written_as_its_ids(set_up: SetUp) -> None:

@@ -58,6 +58,18 @@ def test_outcomes_are_settled_and_their_slots_filled_in_one_round_trip(setup: Pu
     assert setup.pump.is_underfilled
 
 
+def test_the_events_of_a_turn_are_emitted_together_and_those_of_claims_before_their_tasks_are_submitted(
+    setup: PumpSetup,
+) -> None:
+    setup.enqueue("a", "b", "c")
+    setup.pump.turn()
+    assert setup.batches == [(["job.claimed", "job.claimed"], 0)]
+    setup.executor.end(Done())
+    setup.batches.clear()
+    setup.pump.turn()
+    assert setup.batches == [(["job.completed", "job.completed"], 2), (["job.claimed"], 2)]
+
+
 def test_an_idle_turn_without_a_claim_makes_no_round_trip(setup: PumpSetup) -> None:
     before = setup.broker.calls
     setup.pump.turn(may_claim=False)

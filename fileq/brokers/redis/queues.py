@@ -273,6 +273,8 @@ class RedisQueues:
 
     def deregister(self, slots: Sequence[str]) -> None:
         self._store.run("deregister", self._slot_keys(slots), tuple(slots))
+        for slot in slots:
+            self._store.tokens.pop(slot, None)  # no id is used again
 
     def breaker_resets(self) -> Mapping[str, int]:
         flat = self._store.call("HGETALL", self._store.keys.breaker_resets)

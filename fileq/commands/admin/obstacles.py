@@ -35,6 +35,8 @@ def _obstacles(record: Record, is_paused: bool, living: Sequence[WorkerView]) ->
     elif record.state is State.PENDING and not is_paused:
         if not any(view.info.is_claiming for view in claiming):
             found.append("the circuit breaker of every route is open; 'fileq workers' shows the errors")
-        elif all(view.raw for view in claiming):
-            found.append(f"all slots are busy ({plural(len(claiming), 'job')} running)")
+        else:
+            slots = sum(not view.info.is_extra for view in claiming)
+            if sum(bool(view.raw) for view in claiming) >= slots:
+                found.append(f"all slots are busy ({plural(slots, 'job')} running)")
     return found

@@ -279,7 +279,11 @@ def _process(views: list[WorkerView], now_ms: int, *, is_finishing: bool) -> Wor
     info = views[0].info
     is_alive = any(view.is_alive for view in views)
     heartbeat_age_s = _heartbeat_age_s(views)
+    slots = sum(not view.info.is_extra for view in views)
     jobs = [_slot(view, now_ms) for view in views if view.raw]
+    jobs.sort(key=lambda slot: (-(slot.running_s or 0), slot.slot))
+    if is_alive:  # the others were claimed in advance, and have not begun
+        del jobs[slots:]
     return WorkerProcess(
         host=info.host,
         pid=info.pid,
@@ -292,9 +296,9 @@ def _process(views: list[WorkerView], now_ms: int, *, is_finishing: bool) -> Wor
         lost_roots=info.lost_roots,
         limits=info.limits,
         is_alive=is_alive,
-        slots=len(views),
+        slots=slots,
         busy=len(jobs),
-        jobs=tuple(sorted(jobs, key=lambda slot: (-(slot.running_s or 0), slot.slot))),
+        jobs=tuple(jobs),
         is_finishing=is_finishing,
         heartbeat_age_s=heartbeat_age_s,
         heartbeat_ttl_s=info.lease_ms / 1000 if info.lease_ms else None,

@@ -14,6 +14,7 @@ from tests.support.guards.memory_guards import MEMORY_GUARDS
 from tests.support.guards.observe_guards import OBSERVE_GUARDS
 from tests.support.guards.output_guards import OUTPUT_GUARDS
 from tests.support.guards.policy_guards import POLICY_GUARDS
+from tests.support.guards.prefetch_guards import PREFETCH_GUARDS
 from tests.support.guards.producer_guards import PRODUCER_GUARDS
 from tests.support.guards.redis_event_guards import REDIS_EVENT_GUARDS
 from tests.support.guards.redis_guards import REDIS_GUARDS
@@ -31,6 +32,7 @@ GUARDS: tuple[Guard, ...] = (
     *ADMIT_GUARDS,
     *EARLIER_JOB_GUARDS,
     *WORKER_GUARDS,
+    *PREFETCH_GUARDS,
     *LIMIT_GUARDS,
     *POLICY_GUARDS,
     *EXECUTOR_GUARDS,

@@ -1,0 +1,61 @@
+"""How many jobs a worker claims beyond `worker.count` while its jobs are tiny.
+
+A round trip has a fixed price, for the worker and for the broker. With tiny jobs it costs more than the jobs. So a
+worker that ends thousands of jobs a second claims the next ones before it has room to run them: one round trip then
+carries dozens. They wait in the worker, in the order of their claims, and never make more than `worker.count` jobs run.
+
+No job waits long for it. The worker claims only what it ends within AHEAD_S at its present rate, and only while each
+slot ends a job within TURNOVER_S. If a job waits for WAIT_MAX_S all the same, because slow jobs came, the waiting jobs
+are released to the fronts of their queues, and the worker claims none in advance for a while. Pure: the clock is passed
+in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+HELD_MAX = 64  # with those that run; a worker that has so many slots claims nothing in advance
+AHEAD_S = 0.004
+TURNOVER_S = 0.005
+WAIT_MAX_S = 0.008
+WINDOW_S = 0.005  # of one measurement of the rate
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+GOOD_S = 10.0  # after so long without a release, the next pause is a short one again
+
+
+class Prefetch:
+    """`depth` is how many jobs may be claimed beyond `count` now."""
+
+    def __init__(self, count: int, *, is_allowed: bool, monotonic: Callable[[], float]) -> None:
+        self._count = count
+        self.extra_max = max(0, HELD_MAX - count) if is_allowed else 0
+        self._monotonic = monotonic
+        self._rate = 0.0
+        self._ended = 0
+        self._since_s = monotonic()
+        self._pause_s = FIRST_PAUSE_S
+        self._resumes_s = self._gave_up_s = float("-inf")
+        self.depth = 0
+
+    def ended(self, count: int) -> None:
+        """So many tasks have ended since the last call. To be called in every turn: an idle worker has a rate of 0."""
+        if not self.extra_max:
+            return
+        self._ended += count
+        now_s = self._monotonic()
+        elapsed_s = now_s - self._since_s
+        if elapsed_s < WINDOW_S:
+            return
+        rate = self._ended / elapsed_s
+        self._rate = (self._rate + rate) / 2 if elapsed_s < 2 * WINDOW_S else rate
+        self._since_s, self._ended = now_s, 0
+        is_fast = self._rate * TURNOVER_S >= self._count and now_s >= self._resumes_s
+        self.depth = min(self.extra_max, int(self._rate * AHEAD_S)) if is_fast else 0
+
+    def give_up(self) -> None:
+        """A job has waited too long: none is claimed in advance for a while, twice as long as after the last time."""
+        now_s = self._monotonic()
+        is_repeated = now_s - self._gave_up_s < GOOD_S
+        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) if is_repeated else FIRST_PAUSE_S
+        self._gave_up_s, self._resumes_s = now_s, now_s + self._pause_s
+        self.depth = 0

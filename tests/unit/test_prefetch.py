@@ -1,0 +1,82 @@
+"""How many jobs a worker claims in advance."""
+
+from __future__ import annotations
+
+import pytest
+
+from fileq.worker.prefetch import AHEAD_S, FIRST_PAUSE_S, HELD_MAX, LONGEST_PAUSE_S, TURNOVER_S, WINDOW_S, Prefetch
+from tests.support.clocks import ManualClocks
+
+
+class Worker:
+    """Ends tasks at a rate."""
+
+    def __init__(self, count: int = 4, *, is_allowed: bool = True) -> None:
+        self.clocks = ManualClocks()
+        self.prefetch = Prefetch(count, is_allowed=is_allowed, monotonic=self.clocks.monotonic)
+
+    def work(self, rate: float, seconds: float = 10 * WINDOW_S) -> int:
+        """Returns the depth afterwards."""
+        steps = max(1, round(seconds / 0.001))
+        done = 0
+        for step in range(1, steps + 1):
+            self.clocks.advance(seconds / steps)
+            now_done = int(rate * seconds * step / steps)
+            self.prefetch.ended(now_done - done)
+            done = now_done
+        return self.prefetch.depth
+
+
+def test_a_worker_that_has_ended_nothing_claims_nothing_in_advance() -> None:
+    assert Worker().prefetch.depth == 0
+
+
+def test_what_is_claimed_in_advance_begins_within_a_few_milliseconds_at_the_present_rate() -> None:
+    assert Worker().work(4000) == pytest.approx(4000 * AHEAD_S, abs=1)
+    assert Worker().work(8000) == pytest.approx(8000 * AHEAD_S, abs=1)
+
+
+def test_no_more_than_a_round_trip_is_worth_are_held_at_once() -> None:
+    assert Worker(4).work(1_000_000) == HELD_MAX - 4
+    assert Worker(HELD_MAX).work(1_000_000) == 0
+    assert Worker(HELD_MAX + 1).work(1_000_000) == 0
+
+
+def test_slots_that_take_longer_for_a_job_claim_nothing_in_advance() -> None:
+    assert Worker(16).work(0.9 * 16 / TURNOVER_S) == 0
+    assert Worker(16).work(1.1 * 16 / TURNOVER_S) > 0
+    assert Worker(1).work(0.9 / TURNOVER_S) == 0
+
+
+def test_after_a_pause_the_rate_begins_at_nothing() -> None:
+    worker = Worker()
+    assert worker.work(8000)
+    worker.clocks.advance(0.5)
+    worker.prefetch.ended(0)
+    assert worker.prefetch.depth == 0
+
+
+def test_a_worker_with_limited_routes_claims_nothing_in_advance() -> None:
+    assert Worker(is_allowed=False).work(1_000_000) == 0
+
+
+def test_after_a_job_has_waited_too_long_it_stops_for_a_while_that_grows() -> None:
+    worker = Worker()
+    pauses = []
+    for _ in range(10):
+        assert worker.work(8000) > 0
+        worker.prefetch.give_up()
+        assert worker.prefetch.depth == 0
+        before = worker.clocks.seconds
+        while not worker.work(8000, WINDOW_S):
+            pass
+        pauses.append(worker.clocks.seconds - before)
+    assert pauses[0] == pytest.approx(FIRST_PAUSE_S, abs=0.05)
+    assert pauses[1] == pytest.approx(2 * FIRST_PAUSE_S, abs=0.05)
+    assert max(pauses) == pytest.approx(LONGEST_PAUSE_S, abs=0.05)
+    worker.work(8000, 11.0)
+    worker.prefetch.give_up()
+    before = worker.clocks.seconds
+    while not worker.work(8000, WINDOW_S):
+        pass
+    assert worker.clocks.seconds - before == pytest.approx(FIRST_PAUSE_S, abs=0.05)
