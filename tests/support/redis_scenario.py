@@ -7,7 +7,7 @@ from typing import Any
 from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.redis import RedisBroker
 from fileq.brokers.redis.keys import Keys
-from fileq.brokers.types import LedgerEntry, Revival
+from fileq.brokers.types import LedgerEntry, Revival, Revived
 from fileq.core.job import Version, decode, encode
 from fileq.core.settlement import cancel, complete, release
 from fileq.testing.conformance.builders import an_entry, burial, deferred, failed, foreign, recovered, worker_info
@@ -75,7 +75,7 @@ def _fail_and_reap(broker: RedisBroker, client: Any, keys: Keys) -> None:
     dead, released = burial(claims["a"]), release(claims["c"])
     assert list(broker.settle_and_claim([dead, released], []).settled) == ["done", "done"]
     again = encode(decode(dead.next_raw).but(error=None, failed_at=None))
-    assert broker.revive([Revival(dead.next_raw, "a", again, "low")]) == [True]
+    assert broker.revive([Revival(dead.next_raw, "a", again, "low")]) == [Revived(True)]
     client.lpush(keys.queues[1], foreign("other"))
     broker.pause("high")
     claims = {claim.id: claim for claim in broker.settle_and_claim([], ["w1", "w2"]).claims}

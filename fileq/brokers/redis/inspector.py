@@ -17,7 +17,7 @@ from fileq.brokers.redis.list_search import PROOF_FIELDS, SearchedJob, SearchScr
 from fileq.brokers.redis.list_walk import list_pages
 from fileq.brokers.redis.producers import as_producers
 from fileq.brokers.redis.store import RedisStore
-from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, WorkerInfo, WorkerView
+from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, Revived, WorkerInfo, WorkerView
 from fileq.core.errors import BrokerError
 
 HOUR_MS = 3_600_000
@@ -123,14 +123,14 @@ class RedisInspector:
         event = wire_events.cancelled(id, queue, raw)
         return SearchedJob((keys.record(id),), (event,), key or "", raw, proof_of(values))
 
-    def revive(self, revivals: Sequence[Revival]) -> list[bool]:
+    def revive(self, revivals: Sequence[Revival]) -> list[Revived]:
         keys, numbers = self._store.keys, self._store.keys.queue_numbers
         jobs = []
         for r in revivals:
             no_job = "u" if id_in(r.next_raw) is None else ""
             args = (r.raw, r.next_raw, numbers[r.queue], no_job)
             jobs.append(SearchedJob((keys.record(r.id), keys.orders), (r.id, *args), keys.dead, r.raw))
-        return [bool(n) for n in self._search_dead("revive", jobs)]
+        return [Revived(bool(n)) for n in self._search_dead("revive", jobs)]
 
     def discard(self, dead: Sequence[tuple[str, bytes]]) -> int:
         keys = self._store.keys

@@ -39,8 +39,7 @@ from fileq.brokers.types import (
     Suspect,
     TurnReply,
     WorkerInfo,
-    check_queues,
-    check_sizes,
+    check_entries,
 )
 from fileq.core.claim import Buried, Claim
 from fileq.core.job import Version, encode
@@ -72,8 +71,7 @@ class RedisQueues:
     # enqueue
 
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
-        check_queues((entry.queue for entry in entries), self._store.queues)
-        check_sizes(entries)
+        check_entries(entries, self._store.queues)
         results: list[EnqueueResult] = []
         permits = wait_ms = 0
         for start in range(0, len(entries), BATCH):

@@ -17,7 +17,7 @@ from fileq.brokers.sqlite.producers import read_producers
 from fileq.brokers.sqlite.rows import RecordRow, all_slots, find_records
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, oldest_hour_kept
-from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, WorkerInfo, WorkerView
+from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, Revived, WorkerInfo, WorkerView
 from fileq.core.errors import BrokerError
 from fileq.core.job import State, decode_or_none
 
@@ -118,9 +118,9 @@ class SqliteInspector:
             work.queued.locate({(r.queue, r.raw) for r in records if r.state == State.PENDING})
             return [_cancel(work, work.record(id)) for id in ids]
 
-    def revive(self, revivals: Sequence[Revival]) -> list[bool]:
+    def revive(self, revivals: Sequence[Revival]) -> list[Revived]:
         with self._store.unit_of_work() as work:
-            return [_revive(work, revival) for revival in revivals]
+            return [Revived(_revive(work, revival)) for revival in revivals]
 
     def discard(self, dead: Sequence[tuple[str, bytes]]) -> int:
         with self._store.unit_of_work() as work:

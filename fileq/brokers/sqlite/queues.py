@@ -41,8 +41,7 @@ from fileq.brokers.types import (
     Suspect,
     TurnReply,
     WorkerInfo,
-    check_queues,
-    check_sizes,
+    check_entries,
 )
 from fileq.core.claim import Claim
 from fileq.core.job import State, decode_or_none, encode
@@ -59,8 +58,7 @@ class SqliteQueues(SqliteLedger):
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
         if not entries:
             return Enqueued(())
-        check_queues((entry.queue for entry in entries), self._store.queue_names)
-        check_sizes(entries)
+        check_entries(entries, self._store.queue_names)
         with self._store.unit_of_work() as work:
             window = RateWindow(work, limit)
             work.read_records(entry.job.id for entry in entries)
