@@ -156,6 +156,11 @@ class UnitOfWork:
         self.db.execute("INSERT INTO dead (raw, crc) VALUES (?, ?)", (record.raw, crc32(record.raw)))
         self.count("dead")
 
+    def is_dead(self, raw: bytes) -> bool:
+        """Whether the dead-letter list has a job with these bytes."""
+        sql = "SELECT 1 FROM dead WHERE crc = ? AND raw = ? LIMIT 1"
+        return self.db.execute(sql, (crc32(raw), raw)).fetchone() is not None
+
     def remove_dead(self, raw: bytes) -> bool:
         """Removes the oldest dead job with these bytes; False if there is none."""
         sql = "DELETE FROM dead WHERE position = (SELECT min(position) FROM dead WHERE crc = ? AND raw = ?)"
@@ -221,9 +226,13 @@ class UnitOfWork:
 
 
 def is_blocked(work: UnitOfWork, record: RecordRow | None) -> bool:
-    """Whether a job that the record names in `after` is running."""
-    if record is None or not record.after:
+    """Whether a job that the record names in `after` is running, or the one that it waits for is unfinished."""
+    if record is None or not (record.after or record.extra):
         return False
+    waits_for = record.facts.waits_for
+    awaited = work.record(waits_for) if waits_for else None
+    if awaited is not None and State(awaited.state).is_unfinished:
+        return True
     work.read_records(record.jobs_before)
     earlier = map(work.record, record.jobs_before)
     return any(other.state == State.RUNNING for other in earlier if other is not None)
