@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import check_name
-from fileq.brokers.memory.entries import add, key_holder
+from fileq.brokers.memory.entries import add, existing_job
 from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.withdrawals import cancel
 from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState, check_fire
@@ -80,8 +80,8 @@ class MemorySchedules:
             return FireResult.SKIPPED
         if unfinished_id and fire.overlap is Overlap.CANCEL:
             cancel(store, store.records[unfinished_id], fire.cancel_follow_ups, now_ms)
-        if key_holder(store, fire.entry.job.unique_key or ""):
-            return FireResult.SKIPPED
+        if existing := existing_job(store, fire.entry.job):  # now that the last job may have ended
+            return FireResult.DUPLICATE if existing == fire.entry.job.id else FireResult.SKIPPED
         waits_for = unfinished_id if fire.overlap in (Overlap.QUEUE, Overlap.CANCEL) else ""
         add(store, entry_of(fire.entry), now_ms, waits_for=waits_for)
         return FireResult.FIRED

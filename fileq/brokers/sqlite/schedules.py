@@ -8,7 +8,7 @@ from msgspec.structs import astuple, replace
 
 from fileq.brokers.catalog import check_name
 from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState, check_fire
-from fileq.brokers.sqlite.entries import add, key_holder
+from fileq.brokers.sqlite.entries import add, existing_job
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.brokers.sqlite.withdrawals import cancel
@@ -85,8 +85,8 @@ def _enqueue(work: UnitOfWork, fire: Fire, unfinished_id: str) -> FireResult:
         return FireResult.SKIPPED
     if unfinished_id and fire.overlap is Overlap.CANCEL:
         cancel(work, work.record(unfinished_id), fire.cancel_follow_ups)
-    if key_holder(work, fire.entry.job.unique_key):
-        return FireResult.SKIPPED
+    if existing := existing_job(work, fire.entry.job):  # now that the last job may have ended
+        return FireResult.DUPLICATE if existing == fire.entry.job.id else FireResult.SKIPPED
     waits_for = unfinished_id if fire.overlap in (Overlap.QUEUE, Overlap.CANCEL) else ""
     add(work, entry_of(fire.entry), waits_for=waits_for)
     return FireResult.FIRED

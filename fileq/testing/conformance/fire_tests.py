@@ -295,6 +295,13 @@ def test_cancel_withdraws_a_last_job_that_waits(harness: Harness, how: str) -> N
     assert state(harness) == ScheduleState("r1", 3000, 2000, "sched.2", runs=2)
 
 
+def test_a_follow_up_of_the_cancelled_job_that_is_the_new_job_is_enqueued_once(harness: Harness) -> None:
+    last_is(harness, "pending")
+    follow_ups = (FollowUp(a_job("sched.2", parent_id="sched.1"), "high"),)
+    assert fire(harness, 2, overlap=Overlap.CANCEL, cancel_follow_ups=follow_ups) is FireResult.DUPLICATE
+    assert (places_of(harness, "sched.2"), drift(harness)) == (["high"], 0)
+
+
 def test_cancel_publishes_the_event_of_the_last_job(harness: Harness) -> None:
     last_is(harness, "pending")
     with subscribed(harness) as next_events:

@@ -21,6 +21,7 @@ from fileq.testing.conformance import (
     claim_tests,
     clear_tests,
     complete_tests,
+    crash_follow_up_tests,
     crash_tests,
     dead_letter_tests,
     defer_tests,
@@ -79,6 +80,7 @@ class BrokerConformance:
     TestClear = _tests_of(clear_tests)
     TestComplete = _tests_of(complete_tests)
     TestCrash = _tests_of(crash_tests)
+    TestCrashFollowUp = _tests_of(crash_follow_up_tests)
     TestDeadLetter = _tests_of(dead_letter_tests)
     TestDefer = _tests_of(defer_tests)
     TestDueNow = _tests_of(due_now_tests)
