@@ -59,7 +59,7 @@ def _apply(store: MemoryStore, s: Settlement, now_ms: int) -> None:
 
 def _move(store: MemoryStore, s: Settlement, record: MemoryRecord, now_ms: int) -> None:
     if s.verb is Verb.COMPLETE:
-        record.result, record.outputs = s.result, s.outputs
+        record.result, record.outputs = s.result, s.outputs or record.outputs
         for output in s.outputs:
             store.made[output.path] = (record.id, now_ms + int(store.config.worker.history_ttl * 1000))
         store.end(record, State.COMPLETED, now_ms)

@@ -13,11 +13,9 @@ _EXPIRED_AT_ONCE = 500
 
 
 def keep_outputs(work: UnitOfWork, record: RecordRow, outputs: Sequence[Output]) -> None:
-    """Keeps the outputs of a job that is completed. Those of an earlier run of it are replaced."""
-    if not outputs and not record.extra:
-        return
-    record.change_facts(outputs=tuple(outputs))
+    """Keeps the outputs of a job that is completed."""
     if outputs:
+        record.change_facts(outputs=tuple(outputs))
         expires_ms = work.now_ms + int(work.config.worker.history_ttl * 1000)
         rows = [(output.path, record.id, expires_ms) for output in outputs]
         work.db.executemany("INSERT OR REPLACE INTO made VALUES (?, ?, ?)", rows)

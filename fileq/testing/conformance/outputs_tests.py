@@ -10,7 +10,7 @@ from fileq.testing.conformance.builders import (
     burial,
     claim_one,
     enqueue,
-    expire_leases,
+    foreign,
     has_record,
     record_of,
     running,
@@ -93,12 +93,12 @@ def test_a_fenced_or_repeated_settlement_changes_nothing(harness: Harness) -> No
     assert harness.broker.makers([b"/out/a", b"/out/b"]) == ["b", None]
 
 
-def test_a_reaper_can_complete_with_outputs(harness: Harness) -> None:
-    running(harness)
-    expire_leases(harness)
-    [suspect] = harness.broker.suspects()
-    harness.broker.reap("w1", [made(complete(suspect.claims[0]), b"/out/a")])
-    assert (harness.broker.makers([b"/out/a"]), len(record_of(harness, "a").outputs)) == (["a"], 1)
+def test_a_job_that_runs_again_keeps_its_outputs_until_it_has_others(harness: Harness) -> None:
+    complete_with(harness, "a", b"/out/a")
+    for paths in ((), (b"/out/b",)):
+        harness.push_raw("low", foreign("a"))
+        settle(harness, made(complete(claim_one(harness)), *paths))
+        assert [output.path for output in record_of(harness, "a").outputs] == (list(paths) or [b"/out/a"])
 
 
 def test_only_a_completed_job_has_outputs(harness: Harness) -> None:

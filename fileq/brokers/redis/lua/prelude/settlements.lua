@@ -1,24 +1,30 @@
 -- Settlements: what the verbs that end a claim share.
 --
--- own KEYS   of each settlement: processing list, heartbeat, record; with flag o also: orders
+-- own KEYS   of each settlement: processing list, heartbeat, record; with flag o also: orders; with flag f also:
+--            those of follow_ups.lua
 -- own ARGV   of each settlement:
 --            1 slot, 2 token, 3 raw, 4 id, 5 queue number, 6 flags, 7 result, 8 the attempt's JSON from `worker` on,
 --            9 event ('' = none), or the duration in ms of a completion whose event is made here. With flag x also:
 --            10 next_raw, 11 error (of a deferral: its reason), 12 kind of error, 13 delay in ms, 14 id of the record
 --            that the claim made by mistake ('' = none), 15 path, 16 signature and 17 device of the version that the
---            handler leaves behind ('' = none). With flag o also, as the last one: the order
+--            handler leaves behind ('' = none). With flag o also: the order. With flag f also: those of follow_ups.lua
 -- flags      d = the worker died, r = refused before the handler ran, s = superseded, u = the bytes have no id,
 --            n = the same call claims for this slot, and that claim renews the heartbeat, x = arguments 10 to 17 follow,
---            o = an order follows
+--            o = an order follows, f = follow-ups and outputs follow
 local SETTLEMENT_KEYS, SHORT_ARGS, LONG_ARGS = 3, 9, 8
 local ATTEMPTS_KEPT = 20
 
--- The order that follows a settlement, if there is one.
-local function read_order(job, flags)
+-- Functions that a script sets if its settlements may carry follow-ups or outputs (follow_ups.lua). Other scripts do not
+-- even define them.
+local read_hook, require_hook, keep_hook
+
+-- What follows a settlement, if there is something.
+local function read_rest(job, flags)
   if string.find(flags, 'o', 1, true) then
     own_keys, own_args = own_keys + 1, own_args + 1
     job.orders, job.order = KEYS[own_keys], ARGV[own_args]
   end
+  if read_hook then read_hook(job, flags) end
   return job
 end
 
@@ -33,13 +39,13 @@ local function next_settlement()
     attempt = ARGV[a + 8], event = ARGV[a + 9], is_claiming = string.find(flags, 'n', 1, true),
     error = '', kind = '', mistaken_id = '', path = '',
   }
-  if not string.find(flags, 'x', 1, true) then return read_order(job, flags) end
+  if not string.find(flags, 'x', 1, true) then return read_rest(job, flags) end
   own_args = own_args + LONG_ARGS
   job.died, job.superseded = string.find(flags, 'd', 1, true), string.find(flags, 's', 1, true)
   job.has_no_id, job.refused = string.find(flags, 'u', 1, true), string.find(flags, 'r', 1, true)
   job.next_raw, job.error, job.kind, job.delay = ARGV[a + 10], ARGV[a + 11], ARGV[a + 12], tonumber(ARGV[a + 13])
   job.mistaken_id, job.path, job.signature, job.device = ARGV[a + 14], ARGV[a + 15], ARGV[a + 16], ARGV[a + 17]
-  return read_order(job, flags)
+  return read_rest(job, flags)
 end
 
 local function read_record(job)
@@ -180,6 +186,7 @@ end
 local function move_to_front(job)
   if job.has_no_id then
     push_without_record(job.next_raw, job.queue, 'RPUSH')
+    job.has_no_record = true
   else
     end_attempt(job, 'pending')
     push(job.record, job.next_raw, job.queue, 'RPUSH')
@@ -241,6 +248,7 @@ local function require_end_of_claims(held_jobs)
     if not job.is_claiming then heartbeats[#heartbeats + 1] = job.heartbeat end
   end
   require_orders(held_jobs)
+  if require_hook then require_hook(held_jobs) end
   require_strings(heartbeats)
 end
 
@@ -282,6 +290,7 @@ local function settle(move, finish)
     else
       add_event(job.event)
     end
+    if keep_hook then keep_hook(job) end
   end
   if finish then finish() end
   end_claims(held_jobs)
