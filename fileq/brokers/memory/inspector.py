@@ -124,6 +124,7 @@ class MemoryInspector:
                 if job is not None and self._clear(queue, raw, job, wanted.get(job.id, ()), now_ms):
                     near[raw] -= 1
                     count += 1
+            store.trim_ended(State.CANCELLED)
             return count
 
     def _clear(self, queue: str, raw: bytes, job: Job, follow_ups: Sequence[FollowUp], now_ms: int) -> bool:

@@ -55,6 +55,8 @@ def _apply(store: MemoryStore, s: Settlement, now_ms: int) -> None:
     _count(store, s, now_ms)
     store.publish(now_ms, wire_events.settled(s))
     add_follow_ups(store, record, s.follow_ups, now_ms)
+    if s.verb in (Verb.COMPLETE, Verb.CANCEL):
+        store.trim_ended(State.COMPLETED if s.verb is Verb.COMPLETE else State.CANCELLED)
 
 
 def _move(store: MemoryStore, s: Settlement, record: MemoryRecord, now_ms: int) -> None:

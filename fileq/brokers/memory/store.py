@@ -222,13 +222,20 @@ class MemoryStore:
         self.scheduled[record.raw] = due_ms
 
     def end(self, record: MemoryRecord, state: State, now_ms: int) -> None:
-        """Lists the job as completed or cancelled, counts it, and lets its record expire."""
+        """Lists the job as completed or cancelled, counts it, and lets its record expire. The caller trims the list
+        when the follow-ups of the job are enqueued."""
         record.state, record.ended_ms = state, now_ms
         if not record.queued:  # a copy that still waits needs the record
             record.expires_ms = now_ms + int(self.config.worker.history_ttl * 1000)
-        ended = self.completed if state is State.COMPLETED else self.cancelled
-        ended.appendleft(record.raw)
+        self._ended(state).appendleft(record.raw)
         self.count(now_ms, state.value)
+
+    def _ended(self, state: State) -> deque[bytes]:
+        return self.completed if state is State.COMPLETED else self.cancelled
+
+    def trim_ended(self, state: State) -> None:
+        """Removes the oldest jobs beyond completed_max from a list of ended jobs, with their records."""
+        ended = self._ended(state)
         while len(ended) > self.config.worker.completed_max:
             unlisted = decode_or_none(ended.pop())
             stale = self.records.get(unlisted.id) if unlisted else None

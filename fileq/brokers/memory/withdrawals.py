@@ -29,11 +29,12 @@ def cancel(
     else:
         return CancelResult.ENDED
     end_withdrawn(store, record, follow_ups, now_ms)
+    store.trim_ended(State.CANCELLED)
     return CancelResult.CANCELLED
 
 
 def end_withdrawn(store: MemoryStore, record: MemoryRecord, follow_ups: Iterable[FollowUp], now_ms: int) -> None:
-    """Ends a job that has left its place as cancelled."""
+    """Ends a job that has left its place as cancelled. The caller trims the list of cancelled jobs."""
     record.error, record.deferred = "cancelled", ""
     store.end(record, State.CANCELLED, now_ms)
     store.publish(now_ms, wire_events.cancelled(record.id, record.queue, record.raw))

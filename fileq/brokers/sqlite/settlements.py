@@ -57,6 +57,8 @@ def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
     _count(work, s)
     work.publish(wire_events.settled(s) if work.has_subscribers else b"")
     add_follow_ups(work, record, s.follow_ups)
+    if s.verb in (Verb.COMPLETE, Verb.CANCEL):
+        work.trim_ended(State.COMPLETED if s.verb is Verb.COMPLETE else State.CANCELLED)
 
 
 def _move(work: UnitOfWork, s: Settlement, record: RecordRow) -> None:

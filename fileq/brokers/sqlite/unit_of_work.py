@@ -167,7 +167,8 @@ class UnitOfWork:
         return self.db.execute(sql, (crc32(raw), raw)).rowcount > 0
 
     def end(self, record: RecordRow, state: State) -> None:
-        """Lists the job as completed or cancelled, counts it, and lets its record expire."""
+        """Lists the job as completed or cancelled, counts it, and lets its record expire. The caller trims the list
+        when the follow-ups of the job are enqueued."""
         record.state, record.ended_ms = state, self.now_ms
         if not record.queued:  # a copy that still waits needs the record
             record.expires_ms = self.now_ms + int(self.config.worker.history_ttl * 1000)
@@ -175,6 +176,9 @@ class UnitOfWork:
             self._ended[state] = EndedList(self.db, state)
         self._ended[state].append(record.raw)
         self.count(state.value)
+
+    def trim_ended(self, state: State) -> None:
+        """Removes the oldest jobs beyond completed_max from the list to which end() has added, with their records."""
         for raw in self._ended[state].trim(self.config.worker.completed_max):
             if (unlisted := decode_or_none(raw)) is not None:
                 self._delete_unlisted(unlisted.id, state)

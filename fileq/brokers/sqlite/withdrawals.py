@@ -26,6 +26,7 @@ def cancel(work: UnitOfWork, record: RecordRow | None, follow_ups: Sequence[Foll
     elif record.state not in (State.SCHEDULED, State.RETRYING) or not work.unschedule(record.raw):
         return CancelResult.ENDED
     _end_withdrawn(work, work.change_record(record), follow_ups)
+    work.trim_ended(State.CANCELLED)
     return CancelResult.CANCELLED
 
 
@@ -42,6 +43,8 @@ def clear(work: UnitOfWork, queue: str, raws: Sequence[bytes], follow_ups: Mappi
             cleared.append(positions[raw].popleft())
             _end_withdrawn(work, record, follow_ups.get(job.id, ()))
     work.queued.remove_anywhere(queue, cleared)
+    if cleared:
+        work.trim_ended(State.CANCELLED)
     return len(cleared)
 
 
@@ -60,7 +63,7 @@ def _withdrawn(work: UnitOfWork, queue: str, raw: bytes, job: Job) -> RecordRow 
 
 
 def _end_withdrawn(work: UnitOfWork, record: RecordRow, follow_ups: Sequence[FollowUp]) -> None:
-    """Ends a job that has left its place as cancelled."""
+    """Ends a job that has left its place as cancelled. The caller trims the list of cancelled jobs."""
     record.error, record.deferred = "cancelled", ""
     work.end(record, State.CANCELLED)
     work.publish(wire_events.cancelled(record.id, record.queue, record.raw) if work.has_subscribers else b"")
