@@ -28,6 +28,7 @@ local function require_extras(extras)
     for i = 1, extras.total do require_type(KEYS[extras.keys + i], 'hash') end
   end
   if extras.outputs > 0 then require_permission(KEYS[extras.made + 1], 'SET') end
+  for i = 1, extras.outputs do require_type(KEYS[extras.made + i], 'string') end
 end
 
 -- Whether the job whose arguments follow ARGV[a] must not be enqueued: its id has a record, or an unfinished job has its
