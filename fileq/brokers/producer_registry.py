@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fileq.brokers.types import ProducerInfo, ProducerView
+from fileq.brokers.producer_types import ProducerInfo, ProducerView
 
 
 class ProducerRegistry(Protocol):

@@ -1,4 +1,4 @@
-"""What a broker promises. Broker moves jobs, Inspector serves operators, Repairer serves `fsck --repair`.
+"""What a broker promises. Broker moves jobs, Inspector serves operators; the other groups have modules of their own.
 
 Each method of these protocols states three things, unless they follow from the rules below:
 - atomicity: what other processes can see while the call runs;
@@ -24,10 +24,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from fileq.brokers.admission_types import Admission, AdmitRequest
+from fileq.brokers.catalog import Catalog
 from fileq.brokers.file_orders import FileOrders
 from fileq.brokers.notifications import Subscription, Waiter
 from fileq.brokers.producer_registry import ProducerRegistry
+from fileq.brokers.repairs import Repairer
 from fileq.brokers.replies import PendingReply
+from fileq.brokers.schedules import Schedules
 from fileq.brokers.types import (
     CancelResult,
     Census,
@@ -39,13 +42,14 @@ from fileq.brokers.types import (
     Record,
     Renewal,
     Revival,
+    Revived,
     Suspect,
     TurnReply,
-    UnrecordedJob,
     WorkerInfo,
     WorkerView,
 )
 from fileq.core.finding import Finding
+from fileq.core.follow_up import FollowUp
 from fileq.core.settlement import Settlement, SettleResult
 
 
@@ -63,8 +67,12 @@ class Broker(FileOrders, Protocol):
         its path that the ledger knows (`after`). The ledger has one job of a version: the unfinished ones that this job
         names are named too.
 
-        Atomicity: each entry as a whole, with its permit. Raises BrokerError for an unknown queue and
-        JobError for a job over MAX_JOB_BYTES, before any entry.
+        A job with a `unique_key` takes the key, unless it belongs to an unfinished job: then the result is DUPLICATE,
+        and `existing` names that job. A job holds its key while its record says that it is unfinished, so no method
+        gives a key back. A job that another program pushed holds none.
+
+        Atomicity: each entry as a whole, with its permit and its key. Raises BrokerError for an unknown queue, JobError
+        for a job over MAX_JOB_BYTES or with a wrong unique key, before any entry.
         Repeat: DUPLICATE for an id that has a record, KNOWN for a version in the ledger; neither changes anything.
         Kill -9: each entry is enqueued completely or not at all."""
         ...
@@ -73,14 +81,19 @@ class Broker(FileOrders, Protocol):
         """Settles what ended, then claims a job for each of these free slots, in one round trip.
 
         A settlement takes effect only if its slot still holds the job (the fence); otherwise it is FENCED and changes
-        nothing. It also renews the slot's heartbeat. Its order is kept in the same step (file_orders.py). A claim takes
-        the front of the first queue, in claim order, that is not paused. A slot that is not registered gets nothing and
-        is in `gone`. A claim `is_blocked` while a job that its record names in `after` is running: the caller must
-        defer it. The same holds for claims of renew(). Bytes over MAX_DECODED_BYTES are a claim without a job, or the
-        broker buries them in the same step and names them in `buried`.
+        nothing. It also renews the slot's heartbeat. In the same step its order is kept (file_orders.py) and its
+        follow-ups are enqueued, after the job has moved; the record keeps their ids. A follow-up that enqueue() would
+        call DUPLICATE is left out. The record keeps the last outputs, and makers() finds them. Raises BrokerError and
+        JobError for a wrong follow-up as enqueue() does, before any settlement.
 
-        Atomicity: each settlement as a whole (job, record, ledger, counters), and each claim as a whole (job, record,
-        heartbeat, counters). No other call can see a job in two places or in none.
+        A claim takes the front of the first queue, in claim order, that is not paused. A slot that is not registered
+        gets nothing and is in `gone`. A claim `is_blocked` while a job that its record names in `after` is running, or
+        while the one in `waits_for` is unfinished: the caller must defer it. The same holds for claims of renew().
+        Bytes over MAX_DECODED_BYTES are a claim without a job, or the broker buries them in the same step and names
+        them in `buried`.
+
+        Atomicity: each settlement as a whole (job, record, ledger, counters, follow-ups, outputs), and each claim as a
+        whole (job, record, heartbeat, counters). No other call can see a job in two places or in none.
         Repeat: a settlement is DONE_ALREADY if it took effect and is the slot's last one, otherwise FENCED; neither
         changes anything. A slot that already holds a job gets that job again, with a new token.
         Kill -9: each job is in its queue, in its slot's processing list, or settled. A job in the processing list of a
@@ -119,6 +132,8 @@ class Broker(FileOrders, Protocol):
     def promote(self, limit: int = 500) -> Promoted:
         """Moves up to `limit` due jobs from `scheduled` to the end of their queues, earliest first.
 
+        Also returns when the next schedule is due, so that a scheduler needs no second call.
+
         Atomicity: each job. Of several callers, one moves it.
         Repeat: moves the jobs that are due by then.
         Kill -9: each job is in `scheduled` or in its queue."""
@@ -141,6 +156,15 @@ class Broker(FileOrders, Protocol):
         Atomicity: each job. Repeat: False. Kill -9: each job is in `scheduled` or in its queue."""
         ...
 
+    def sweep_unique(self, cursor: str = "") -> str | None:
+        """Forgets the unique keys, in one page of about 500, whose jobs have ended or have no record.
+
+        Only frees memory: such a key can be taken anyway. Returns the cursor of the next page, or None at the end. A
+        key that is taken during the sweep stays.
+
+        Atomicity: each key. Repeat: changes nothing more. Kill -9: each key is there or forgotten."""
+        ...
+
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         """Registered slots without a heartbeat, with what they hold. Only reads.
 
@@ -148,7 +172,7 @@ class Broker(FileOrders, Protocol):
         ...
 
     def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
-        """Settles for a dead slot, and keeps the orders. The slot is deregistered if it holds no job afterwards.
+        """Settles for a dead slot, with orders, follow-ups and outputs. A slot that holds no job then is deregistered.
 
         Changes nothing if the slot has a heartbeat: every result is FENCED then.
 
@@ -237,18 +261,41 @@ class Inspector(Protocol):
         """Every registered slot, by its id. Only reads."""
         ...
 
-    def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
+    def cancel(
+        self, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
+    ) -> list[CancelResult]:
         """Cancels a job that waits. For a running one, requests it: its slot's next renewal returns CANCEL.
 
-        Atomicity: each job. Repeat: ENDED, or REQUESTED while it runs. Kill -9: each job is cancelled or untouched."""
+        `follow_ups` are enqueued for each id that is cancelled by this call, as those of a settlement are. Raises for a
+        wrong one before any job.
+
+        Atomicity: each job with its follow-ups. Repeat: ENDED, or REQUESTED while it runs. Kill -9: each job is
+        cancelled or untouched."""
         ...
 
-    def revive(self, revivals: Sequence[Revival]) -> list[bool]:
-        """Moves dead jobs to the end of their queues, with new bytes. False for one that is not dead (any more).
+    def clear(
+        self, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
+    ) -> int:
+        """Cancels those of these jobs that are among the first CLEAR_REACH of the queue, and returns how many.
+
+        At most CLEAR_MAX, as peek() returned them. Other than for cancel(), a job that another program pushed needs no
+        record. Leaves bytes that are not a job, and copies of a job whose record says that it runs or is scheduled.
+        `follow_ups` as for cancel().
+
+        Atomicity: the whole call. Repeat: 0, unless the same bytes were pushed again. Kill -9: all or none."""
+        ...
+
+    def makers(self, paths: Sequence[bytes]) -> list[str | None]:
+        """The id of the job that made each file last, as its outputs say; for `worker.history_ttl`. Only reads."""
+        ...
+
+    def revive(self, revivals: Sequence[Revival]) -> list[Revived]:
+        """Moves dead jobs to the end of their queues, with new bytes. Not one that is not dead (any more), and not one
+        whose unique key belongs to another unfinished job; otherwise the job takes its key again.
 
         Removes their orders: their files stay where they are until the jobs end again.
 
-        Atomicity: each job. Repeat: False. Kill -9: each job is dead or in its queue."""
+        Atomicity: each job with its key. Repeat: not revived. Kill -9: each job is dead or in its queue."""
         ...
 
     def discard(self, dead: Sequence[tuple[str, bytes]]) -> int:
@@ -276,50 +323,7 @@ class Inspector(Protocol):
         ...
 
 
-class Repairer(Protocol):
-    """Finds and repairs damage that no verb leaves: a key deleted by hand, a write that a failover lost.
-
-    Atomicity: every repair checks again and changes in one step. What is no longer damaged stays unchanged.
-    Repeat: False, and no change; the same for a second process that repairs at the same time.
-    Kill -9: each job is still damaged or repaired."""
-
-    def ids(self, size: int = 500) -> Iterator[list[str]]:
-        """The ids of all records, page by page. Only reads.
-
-        While other processes work, some may be missed or returned twice."""
-        ...
-
-    def lost(self, ids: Sequence[str]) -> list[bool]:
-        """Whether the record says that the job waits, runs or is dead, and the job is not in that place. Only reads.
-
-        Each answer is of one moment. False without a record, and for a queue that is not configured here."""
-        ...
-
-    def restore(self, ids: Sequence[str]) -> list[bool]:
-        """Puts each lost job back where its record says; one that was running goes to the front of its queue.
-
-        False for a job that is not lost. No counter changes."""
-        ...
-
-    def unrecorded(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
-        """Whether the job is in that place and has no record. Only reads; each answer is of one moment."""
-        ...
-
-    def create_record(self, jobs: Sequence[UnrecordedJob]) -> list[bool]:
-        """Creates the record of a job that has none, as if the job had been counted when it came in.
-
-        False for a job that has a record or is no longer in that place. No counter changes."""
-        ...
-
-    def balance(self, drift: int, becomes: int = 0) -> bool:
-        """Changes a counter so that a census whose drift is `drift` has the drift `becomes`.
-
-        A positive difference counts as deleted, a negative one as adopted. False, and no change, unless the drift is
-        exactly `drift` in this moment."""
-        ...
-
-
-class FullBroker(Broker, Inspector, Repairer, ProducerRegistry, Protocol):
+class FullBroker(Broker, Inspector, Repairer, ProducerRegistry, Catalog, Schedules, Protocol):
     """What open_broker returns."""
 
     def examine(self, *, permissions: bool = False) -> list[Finding]:

@@ -10,15 +10,21 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from fileq.brokers.producer_types import ProducerView
 from fileq.core.claim import Buried, Claim
 from fileq.core.errors import BrokerError
-from fileq.core.job import Job, State, Version, check_size
+from fileq.core.follow_up import FollowUp, Output
+from fileq.core.job import Job, State, Version, check_size, check_unique_key
 from fileq.core.settlement import SettleResult
 from fileq.core.signature import is_same_version
 
 LEDGER_DEPTH = 8  # versions the ledger keeps of one path
 EARLIER_JOBS_MAX = 16  # jobs of its path that a record names
 ATTEMPTS_KEPT = 20  # attempts a record keeps of one job
+FOLLOW_UPS_KEPT = 200  # ids of follow-ups that a record keeps
+CLEAR_MAX = 500  # jobs of one call of `clear`
+SWEEP_PAGE = 500  # unique keys of one call of `sweep_unique`
+CLEAR_REACH = 1000  # how far from the front of its queue `clear` finds a job
 
 
 class Entry(Struct, frozen=True):
@@ -42,10 +48,32 @@ def check_queues(wanted: Iterable[str], known: Sequence[str]) -> None:
             raise BrokerError(f"no queue is called {name!r}; there are {', '.join(known)}")
 
 
-def check_sizes(entries: Iterable[Entry]) -> None:
-    """Raises JobError for a job that is too long."""
+def check_entries(entries: Sequence[Entry | FollowUp], known: Sequence[str]) -> None:
+    """Raises BrokerError for an unknown queue, and JobError for a job that is too long or whose unique key is wrong."""
+    check_queues((entry.queue for entry in entries), known)
     for entry in entries:
         check_size(entry.job)
+        if entry.job.unique_key is not None:
+            check_unique_key(entry.job)
+
+
+def check_follow_ups(follow_ups: Iterable[Sequence[FollowUp]], known: Sequence[str]) -> None:
+    """Raises as check_entries() does for a follow-up that can't be enqueued."""
+    for some in follow_ups:
+        if some:
+            check_entries(some, known)
+
+
+def check_clear(queue: str, raws: Sequence[bytes], known: Sequence[str]) -> None:
+    """Raises BrokerError for arguments of `clear` that are wrong."""
+    check_queues([queue], known)
+    if len(raws) > CLEAR_MAX:
+        raise BrokerError(f"{len(raws)} jobs are too many for one call; clear at most {CLEAR_MAX}")
+
+
+def entry_of(follow_up: FollowUp) -> Entry:
+    """The entry that enqueues this follow-up, also if the ledger knows its version."""
+    return Entry(follow_up.job, follow_up.queue, follow_up.version, True, follow_up.delay_ms, follow_up.at_ms)
 
 
 class EnqueueResult(enum.StrEnum):
@@ -53,7 +81,7 @@ class EnqueueResult(enum.StrEnum):
 
     ENQUEUED = "enqueued"
     KNOWN = "known"  # the ledger knows this version
-    DUPLICATE = "duplicate"  # a job with this id still has a record
+    DUPLICATE = "duplicate"  # a job with this id still has a record, or an unfinished job has its unique key
     THROTTLED = "throttled"  # no permit is left in this window; try again after `wait_ms`
 
 
@@ -63,6 +91,7 @@ class Enqueued(Struct, frozen=True):
     results: tuple[EnqueueResult, ...]  # one for each entry, in their order
     permits: int = 0  # taken from the shared rate limit by this call
     wait_ms: int = 0  # until the rate limit's window ends; 0 if no entry was throttled
+    existing: tuple[str, ...] = ()  # for each entry that is DUPLICATE the id of the job that is there; otherwise ""
 
 
 class TurnReply(Struct, frozen=True):
@@ -100,6 +129,7 @@ class Promoted(Struct, frozen=True):
     count: int
     next_due_ms: int | None = None  # due time of the earliest job still scheduled, on the broker's clock
     now_ms: int = 0  # the broker's clock
+    next_fire_ms: int | None = None  # the earliest time of all schedules that are not paused
 
 
 class Suspect(Struct, frozen=True):
@@ -148,40 +178,6 @@ class WorkerView(Struct, frozen=True):
     left_ms: int = 0  # until its heartbeat ends; 0 if that has ended, or from a broker that does not say
 
 
-class ScanInfo(Struct, frozen=True, omit_defaults=True):
-    """A scan of the whole scan_dir that has ended."""
-
-    began_ms: int
-    ended_ms: int
-    found: int  # files that include_globs and exclude_globs select
-    is_complete: bool = True  # no error hid a file from it
-
-
-class ProducerInfo(Struct, frozen=True, omit_defaults=True):
-    """What a producer reports of itself. All times are the producer's clock. Stored as JSON: new fields go to the end
-    and have a default."""
-
-    host: str
-    pid: int
-    started_ms: int
-    version: str
-    roots: tuple[str, ...]  # the directories that it scans
-    state: str = ""  # scanning, watching, held, lost or stuck
-    problem: str = ""  # why a root cannot be scanned
-    held_by: str = ""  # the setting that limits enqueueing at the moment
-    held_since_ms: int = 0
-    last_scan: ScanInfo | None = None
-    enqueued: int = 0  # files since the start
-    waiting: int = 0  # files that were found and are not enqueued yet
-
-
-class ProducerView(Struct, frozen=True):
-    """One producer whose lease has not ended."""
-
-    id: str
-    info: ProducerInfo
-
-
 class Attempt(Struct, frozen=True, omit_defaults=True):
     """One finished attempt in a job's history. Stored as JSON: new fields go to the end and have a default."""
 
@@ -218,6 +214,10 @@ class Record(Struct, frozen=True):
     deferred_count: int = 0
     moved_to: bytes = b""  # where a worker moved the file after the job had ended
     after: tuple[str, ...] = ()  # ids of earlier jobs of the same file, newest first; it does not run beside them
+    waits_for: str = ""  # id of a job that must have ended before this one runs
+    unique_key: str = ""  # as it was enqueued
+    follow_ups: tuple[str, ...] = ()  # ids of the jobs that its settlements enqueued, the newest FOLLOW_UPS_KEPT
+    outputs: tuple[Output, ...] = ()  # the files it made
 
 
 class LedgerEntry(Struct, frozen=True):
@@ -305,6 +305,14 @@ class Revival(Struct, frozen=True):
     id: str
     next_raw: bytes
     queue: str  # where it goes if it has no record
+
+
+class Revived(Struct, frozen=True):
+    """What `revive` did with one dead job. `held_by` is the unfinished job that has its unique key, if that is why it
+    stayed dead."""
+
+    is_revived: bool
+    held_by: str = ""
 
 
 class CancelResult(enum.StrEnum):

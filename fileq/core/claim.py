@@ -27,7 +27,8 @@ class Claim(Struct, frozen=True):
     record_id: str | None = None  # of the record that the claim wrote; None if the bytes have no readable id
     claimed_ms: int = 0
     defect: str = ""  # why the bytes are not a job
-    is_blocked: bool = False  # an earlier job of the same file is running; set when the slot is to run the job
+    # An earlier job of the same file is running, or a job that it waits for is unfinished. Set in a claim to run.
+    is_blocked: bool = False
 
     @property
     def key(self) -> ClaimKey:

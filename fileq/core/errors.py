@@ -4,6 +4,7 @@ FileqError
 ├── ConfigError            a flag, key, value or file is wrong; all problems at once
 ├── BrokerError            the broker answered and refused
 │   ├── BrokerUnavailable  the broker is unavailable; the same call may succeed later
+│   ├── Conflict           a document has changed since it was read
 │   └── BrokerRemoved      the broker's data was deleted or replaced; only a restart helps
 └── JobError               about one job
     ├── Undecodable        bytes in a queue that are not a job
@@ -34,6 +35,10 @@ class BrokerError(FileqError):
 
 class BrokerUnavailable(BrokerError):
     """The broker is unavailable (down, loading, read-only, full). This is never a job's failure."""
+
+
+class Conflict(BrokerError):
+    """The document has another revision than the caller expected; nothing changed. Read it again."""
 
 
 class BrokerRemoved(BrokerError):

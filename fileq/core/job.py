@@ -41,6 +41,11 @@ class State(enum.StrEnum):
     DEAD = "dead"
     CANCELLED = "cancelled"
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the job waits or runs. A dead job has ended, although an operator may put it back."""
+        return self not in ENDED_STATES
+
     @classmethod
     def from_filter(cls, word: str) -> State:
         """The state for an operator's word. `processing` means `running`; `failed` and `deferred` mean `retrying`."""
@@ -76,6 +81,8 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     failed_at: str | None = None
     first_error: str | None = None  # of a job that was retried, or put back after its death
     moved_from: str | None = None  # the first path of a file that worker.after has moved, escaped where it is not UTF-8
+    parent_id: str | None = None  # of the job that this one follows
+    unique_key: str | None = None  # only one unfinished job has it
     unknown: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name=_UNKNOWN)
 
     @property
@@ -267,6 +274,18 @@ def checked_id(id: str) -> str:
     if not 0 < len(id) <= 200 or not id.isprintable() or any(c in ' "\\' for c in id):
         raise JobError(f"id {id!r} can't be used; use up to 200 printable characters, no blank, quote or backslash")
     return id
+
+
+UNIQUE_KEY_LENGTH = 200
+
+
+def check_unique_key(job: Job) -> None:
+    """Raises JobError for a unique key that can't be used."""
+    key = job.unique_key
+    if key is not None and not (0 < len(key) <= UNIQUE_KEY_LENGTH and key.isprintable()):
+        raise JobError(
+            f"unique_key {key!r} of job {job.id} can't be used; use 1 to {UNIQUE_KEY_LENGTH} printable characters"
+        )
 
 
 def rfc3339(time: datetime) -> str:

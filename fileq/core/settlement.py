@@ -10,6 +10,7 @@ import enum
 from msgspec import Struct
 
 from fileq.core.claim import Claim
+from fileq.core.follow_up import FollowUp, Output
 from fileq.core.job import Version
 
 
@@ -31,7 +32,8 @@ class Settlement(Struct, frozen=True):
     failure. `refused` means that no attempt was made, which counts as neither. `vanished` means the same, because the
     file no longer exists. `reason` is why a job is deferred. `traceback` and `output`, the end of what the handler
     printed, are kept with the attempt. `order` is what is to be done with the file afterwards; brokers/file_orders.py
-    keeps it. Only `complete` and `bury` have one."""
+    keeps it. Only `complete` and `bury` have one. `follow_ups` are enqueued in the same step. `outputs` are the
+    files that the job made; only `complete` has them."""
 
     verb: Verb
     claim: Claim
@@ -50,8 +52,12 @@ class Settlement(Struct, frozen=True):
     traceback: str = ""
     output: str = ""
     order: bytes = b""
+    follow_ups: tuple[FollowUp, ...] = ()
+    outputs: tuple[Output, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.outputs and self.verb is not Verb.COMPLETE:
+            raise ValueError(f"only a completed job has outputs; not {self.verb}")
         if self.claim.job is None and self.verb not in (Verb.BURY, Verb.RELEASE):
             raise ValueError(f"bytes that are not a job can be buried or released; not {self.verb}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from fileq.brokers.sqlite import open_sqlite
 from fileq.core.job import State
 from fileq.testing.conformance.builders import an_entry, claim_one, deferred, enqueue, failed, ids_in, record_of, settle
 from fileq.testing.conformance.harness import config_of
+from tests.support.old_schemas import downgrade
 from tests.support.sqlite_store import change_one_row
 from tests.support.worker_setup import WorkerSetup
 
@@ -60,9 +60,7 @@ def test_delays_of_schema_4_stay_after_the_migration(tmp_path: Path) -> None:
     with closing(open_sqlite(config)) as broker:
         broker.enqueue([an_entry("a", delay_ms=60_000)])
         [before] = broker.records(["a"])
-    with closing(sqlite3.connect(path, isolation_level=None)) as old:
-        old.execute("ALTER TABLE records DROP COLUMN since_ms")
-        old.execute("PRAGMA user_version = 4")
+    downgrade(path, 4)
     with closing(open_sqlite(config)) as broker:
         assert broker.realign() is None
         [after] = broker.records(["a"])

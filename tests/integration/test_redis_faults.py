@@ -12,8 +12,9 @@ from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import Version
 from fileq.core.settlement import SettleResult
 from fileq.testing.conformance.builders import an_entry, enqueue, ids_in, names, places_of, register
+from tests.support.broker_calls import BrokerCall
 from tests.support.fault_proxy import FaultProxy
-from tests.support.redis_calls import CALLS, SETTLEMENTS, BrokerCall
+from tests.support.redis_calls import CALLS, SETTLEMENTS
 from tests.support.redis_store import NO_RETRIES, QUICK, Store, claimed, contents, opened
 from tests.support.waiting import wait_until
 

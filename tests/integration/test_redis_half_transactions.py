@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from fileq.brokers.schedules import Fire, Overlap
 from fileq.brokers.types import Revival
 from fileq.core.claim import Claim
+from fileq.core.follow_up import FollowUp, Output
 from fileq.core.job import State, encode
 from fileq.core.settlement import Settlement, Verb, bury, complete
 from fileq.testing.conformance.builders import (
@@ -101,6 +104,31 @@ def of_discard(store: Store) -> Act:
     return lambda: store.broker.discard([("a", raw)])
 
 
+def of_follow_up(store: Store) -> Act:
+    """The job whose halves are looked at is the follow-up."""
+    claim = running(store, "parent")
+    follow_up = FollowUp(a_job("a", parent_id="parent", unique_key="k"), "low", version=a_version("4-17"))
+    settlement = replace(complete(claim), follow_ups=(follow_up,), outputs=(Output(b"/out", 1, "s1"),))
+    return lambda: settle(store, settlement)
+
+
+def of_clear(store: Store) -> Act:
+    enqueue(store, "a")
+    return lambda: store.broker.clear("low", store.broker.peek("low", 1))
+
+
+def of_fire(store: Store) -> Act:
+    store.broker.define_schedule("nightly", "r1", 1000)
+    fire = Fire("nightly", "r1", 1000, 2000, FollowUp(a_job("a"), "low"))
+    return lambda: store.broker.fire(fire)
+
+
+def of_fire_that_cancels(store: Store) -> Act:
+    of_fire(store)()
+    fire = Fire("nightly", "r1", 2000, 3000, FollowUp(a_job("b"), "low"), overlap=Overlap.CANCEL)
+    return lambda: store.broker.fire(fire)
+
+
 VERBS: dict[str, Prepare] = {
     **{verb.value: of_settlement(verb) for verb in Verb},
     "enqueue": of_enqueue,
@@ -112,6 +140,10 @@ VERBS: dict[str, Prepare] = {
     "reap": of_reap,
     "revive": of_revive,
     "discard": of_discard,
+    "complete with a follow-up": of_follow_up,
+    "clear": of_clear,
+    "fire": of_fire,
+    "fire and cancel": of_fire_that_cancels,
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fileq.brokers.redis.scripts import COMPLETE_AND_CLAIM, SETTLE_AND_CLAIM, script
+from fileq.brokers.redis.scripts import PARTS, SETTLE_AND_CLAIM, script
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.settlement import SettleResult, complete, release
 from fileq.testing.conformance.builders import claims_of, enqueue, places_of, raws_in, reap_all, register, snapshot
@@ -28,7 +28,7 @@ def proxy(redis_server) -> Iterator[FaultProxy]:
 
 
 def sent_as(name: str):
-    names = (SETTLE_AND_CLAIM, COMPLETE_AND_CLAIM) if name == SETTLE_AND_CLAIM else (name,)
+    names = tuple(PARTS) if name == SETTLE_AND_CLAIM else (name,)
     shas = [script(name).sha.encode() for name in names]
     return lambda request: b"EVALSHA" in request and any(sha in request for sha in shas)
 

@@ -70,7 +70,8 @@ def test_a_key_with_a_setting_of_its_own_does_not_depend_on_the_prefix(redis_ser
     assert {row_of(key, "other") for key in found.keys() - mine.keys()} == {
         *("{prefix}:cancelled", "{prefix}:scheduled", "{prefix}:job:{id}", "{prefix}:workers", "{prefix}:settled"),
         *("{prefix}:ledger", "{prefix}:stats", "{prefix}:stats:{hour}", "{prefix}:paused"),
-        "{prefix}:orders",
+        *("{prefix}:orders", "{prefix}:unique", "{prefix}:made:{id}", "{prefix}:catalog", "{prefix}:catalog:{id}"),
+        *("{prefix}:schedules", "{prefix}:schedule_states"),
         *("{prefix}:breaker_resets", "{prefix}:producers", "{prefix}:holders:{route}", "{prefix}:route_rate:{route}"),
     }
 

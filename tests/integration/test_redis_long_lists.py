@@ -7,7 +7,7 @@ import pytest
 
 from fileq.brokers.redis import list_search
 from fileq.brokers.redis.encoding import id_in
-from fileq.brokers.types import CancelResult, Record, Revival, UnrecordedJob
+from fileq.brokers.types import CancelResult, Record, Revival, Revived, UnrecordedJob
 from fileq.commands.admin.dlq import retry_all
 from fileq.commands.admin.job_filter import JobFilter
 from fileq.core.job import State, encode, raw_id
@@ -92,10 +92,10 @@ def test_jobs_in_the_middle_of_a_long_dead_letter_list_are_revived(store):
     revivals = [Revival(raw, id, raw, "low") for raw, id in zip(raws, IDS, strict=True)]
     answers = []
     assert_no_long_search(store, lambda: answers.extend(store.broker.revive(revivals)))
-    assert answers == [True] * 24
+    assert answers == [Revived(True)] * 24
     assert in_list(store, store.keys.dead) == []
     assert in_list(store, store.keys.list_of("low")) == IDS
-    assert store.broker.revive(revivals) == [False] * 24
+    assert store.broker.revive(revivals) == [Revived(False)] * 24
 
 
 def test_jobs_in_the_middle_of_a_long_dead_letter_list_are_discarded(store):
@@ -246,7 +246,11 @@ def test_the_oldest_of_copies_far_apart_is_revived(store):
     same, rest = b"same", [b"other-%d" % i for i in range(6_000)]
     elements = [*rest[:2_000], same, *rest[2_000:4_000], same, *rest[4_000:]]
     piped(store.client, [("LPUSH", store.keys.dead, *elements)])
-    assert store.broker.revive([Revival(same, raw_id(same), same, "low")] * 3) == [True, True, False]
+    assert store.broker.revive([Revival(same, raw_id(same), same, "low")] * 3) == [
+        Revived(True),
+        Revived(True),
+        Revived(False),
+    ]
     assert store.client.lrange(store.keys.dead, 0, -1) == rest[::-1]
     piped(store.client, [("LPUSH", store.keys.dead, same), ("RPUSH", store.keys.dead, same)])
     assert store.broker.discard([(raw_id(same), same)] * 2) == 2

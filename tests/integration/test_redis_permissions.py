@@ -143,6 +143,8 @@ QUERIES = {
     "lookup": lambda broker: broker.lookup([b"/data/a"]),
     "ledger": lambda broker: list(broker.ledger(b"/data")),
     "hourly": lambda broker: broker.hourly(1),
+    "documents": lambda broker: broker.documents("webhooks"),
+    "schedules": lambda broker: broker.schedules(),
 }
 
 
@@ -150,7 +152,8 @@ QUERIES = {
 def test_a_query_of_a_key_of_the_wrong_type_names_it(store, query):
     claimed(store, "w1")
     store.client.delete("jobqueue:processing:worker:w1")
-    keys = {*keys_in(store), *(name.encode() for name in store.keys.fixed)}
+    names = (*store.keys.fixed, *store.keys.single, store.keys.documents("webhooks"))
+    keys = {*keys_in(store), *(name.encode() for name in names)}
     refused = []
     for key in sorted(keys):
         copy = store.client.dump(key)
@@ -178,7 +181,7 @@ LOGIN = {"redis.username": "fileq", "redis.password": "pass"}
 # Permissions by pattern, for keys whose names depend on ids and hours.
 PATTERNS = (
     *("jobqueue:job:*", "jobqueue:stats:*", "jobqueue:worker:*:processing", "jobqueue:processing:worker:*"),
-    *("jobqueue:holders:*", "jobqueue:route_rate:*"),
+    *("jobqueue:holders:*", "jobqueue:route_rate:*", "jobqueue:made:*", "jobqueue:catalog:*"),
 )
 
 
@@ -251,9 +254,10 @@ def test_each_missing_permission_is_found_before_anything_changes(store, limited
 def test_each_key_that_may_only_be_read_is_found_before_anything_changes(store, limited, subject):
     _, changed = changed_by(store, subject)
     call, _ = prepared(store, subject)
-    for name in (*store.keys.fixed, *PATTERNS):
+    names = (*store.keys.fixed, *store.keys.single, *PATTERNS)
+    for name in names:
         if any(fnmatchcase(key.decode(), name) for key in changed):
-            others = [f"~{other}" for other in (*store.keys.fixed, *PATTERNS) if other != name]
+            others = [f"~{other}" for other in names if other != name]
             change_permissions(store, "resetkeys", *others, f"%R~{name}")
             assert_refused(store, call, limited, f"%R~{name}")
     change_permissions(store, "~jobqueue:*")

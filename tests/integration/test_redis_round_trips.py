@@ -66,8 +66,11 @@ def test_every_call_is_one_round_trip(store, proxy):
         call(through)
         flights[subject.name] = proxy.round_trips
         store.empty()
-    assert flights.pop("cancel by id") == 2, "it reads the records first, because the event contains the queue"
-    assert flights.pop("restore") == 2, "it reads the records first, because they name the lists"
+    for name in ("cancel by id", "cancel by id and follow", "restore"):
+        assert flights.pop(name) == 2, "it reads the records first, because they name the lists"
+    for name in ("define_schedule", "pause_schedule", "resume_schedule", "remove_schedule"):
+        assert flights.pop(name) == 2, "it reads the state first"
+    assert flights.pop("sweep_unique") == 2, "it reads the keys first"
     assert flights.pop("balance") == 3, "it searches for unregistered slots: the registry, then all keys"
     assert set(flights.values()) == {1}, flights
 

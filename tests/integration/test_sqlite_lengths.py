@@ -17,6 +17,7 @@ from fileq.core.claim import Claim
 from fileq.core.job import decode, encode
 from fileq.core.settlement import complete, release
 from fileq.testing.conformance.builders import an_entry, worker_info
+from tests.support.old_schemas import downgrade
 from tests.support.sqlite_store import push_raw
 
 
@@ -80,17 +81,7 @@ def test_the_migration_from_schema_1_lists_the_holes(directory: Path) -> None:
     with closing(open_broker(path)) as broker:
         broker.enqueue([an_entry(f"job-{i}") for i in range(10)])
         broker.cancel(["job-3", "job-4", "job-8"])
-    with closing(sqlite3.connect(path)) as old:
-        old.execute("DROP TABLE holes")
-        for table in ("breaker_resets", "producers", "holders", "route_windows", "orders"):
-            old.execute(f"DROP TABLE {table}")
-        old.execute("ALTER TABLE records DROP COLUMN deferred")
-        old.execute("ALTER TABLE records DROP COLUMN deferred_count")
-        old.execute("ALTER TABLE records DROP COLUMN moved_to")
-        old.execute("ALTER TABLE records DROP COLUMN after")
-        old.execute("ALTER TABLE records DROP COLUMN since_ms")
-        old.execute("PRAGMA user_version = 1")
-        old.commit()
+    downgrade(path, 1)
     with closing(open_broker(path)) as broker:
         assert checked_length(broker) == 7
         broker.cancel(["job-6"])

@@ -10,23 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.sqlite import SqliteBroker, database, database_schema, open_sqlite
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
-from fileq.core.job import Version
 from fileq.files import mounts
-from fileq.testing.conformance.builders import an_entry, deferred, worker_info
-from fileq.testing.conformance.producers_tests import producer_info
+from fileq.testing.conformance.builders import an_entry
 from tests.support.sqlite_process import a_config, a_worker
 
 VERSION = database_schema.VERSION  # before a test adds a schema
-TABLES_OF_SCHEMA_4 = ("producers", "holders", "route_windows", "orders")
-TO_SCHEMA_3 = (
-    *(f"DROP TABLE {table}" for table in TABLES_OF_SCHEMA_4),
-    "ALTER TABLE records DROP COLUMN after",
-    "ALTER TABLE records DROP COLUMN since_ms",
-    "PRAGMA user_version = 3",
-)
 
 
 @pytest.fixture
@@ -180,54 +170,6 @@ def test_an_older_database_is_migrated_after_a_backup(path: Path, monkeypatch):
     assert run_sql(backup, "PRAGMA user_version") == [(VERSION,)]
     assert run_sql(backup, "SELECT count(*) FROM queued") == [(2,)]
     assert [name for name in path.parent.iterdir() if "backup" in name.name] == [backup]
-
-
-def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path):
-    make_database(path, "a")
-    for column in ("deferred", "deferred_count", "moved_to", "after", "since_ms"):
-        run_sql(path, f"ALTER TABLE records DROP COLUMN {column}")
-    for table in ("breaker_resets", *TABLES_OF_SCHEMA_4):
-        run_sql(path, f"DROP TABLE {table}")
-    run_sql(path, "PRAGMA user_version = 2")
-    with closing(open_sqlite(a_config(path))) as broker:
-        broker.register({"w1": worker_info()})
-        [claim] = broker.settle_and_claim([], ["w1"]).claims
-        assert list(broker.settle_and_claim([deferred(claim)], []).settled) == ["done"]
-        [record] = broker.records(["a"])
-        assert (record.deferred_count, record.state) == (1, "retrying")
-    assert run_sql(Path(f"{path}.backup-v2"), "SELECT id FROM records") == [("a",)]
-
-
-def test_producers_can_report_after_the_migration_of_schema_3(path: Path):
-    make_database(path, "a")
-    run_sql(path, *TO_SCHEMA_3)
-    with closing(open_sqlite(a_config(path))) as broker:
-        broker.report_producer("p1", producer_info(), 30_000)
-        assert [view.id for view in broker.producers()] == ["p1"]
-        assert broker.census().pending["low"] == 1
-    assert run_sql(Path(f"{path}.backup-v3"), "SELECT id FROM records") == [("a",)]
-
-
-def test_jobs_of_schema_3_can_be_admitted_after_the_migration(path: Path):
-    make_database(path, "a")
-    run_sql(path, *TO_SCHEMA_3)
-    with closing(open_sqlite(a_config(path))) as broker:
-        broker.register({"w1": worker_info()})
-        [claim] = broker.settle_and_claim([], ["w1"]).claims
-        request = AdmitRequest("mail", "w1", claim.raw, max_running_total=1, rate=1)
-        assert [answer.result for answer in broker.admit([request, request])] == ["admitted", "admitted"]
-
-
-def test_a_version_enqueued_after_the_migration_waits_for_a_job_of_schema_3(path: Path):
-    with closing(SqliteBroker(a_config(path))) as broker:
-        broker.enqueue([an_entry("a", version=Version(b"/data/a", "v1"))])
-    run_sql(path, *TO_SCHEMA_3)
-    with closing(open_sqlite(a_config(path))) as broker:
-        broker.enqueue([an_entry("b", version=Version(b"/data/a", "v2"))])
-        broker.register({"w1": worker_info(), "w2": worker_info()})
-        claims = broker.settle_and_claim([], ["w1", "w2"]).claims
-        assert [(claim.id, claim.is_blocked) for claim in claims] == [("a", False), ("b", True)]
-        assert [record.after for record in broker.records(["a", "b"])] == [(), ("a",)]
 
 
 def test_a_failed_migration_leaves_the_old_schema(path: Path, monkeypatch):

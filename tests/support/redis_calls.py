@@ -1,30 +1,23 @@
 """Every call that changes something on Redis, with a scene for it: for tests that break calls in a uniform way."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
 from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.redis import RedisBroker
-from fileq.brokers.types import LedgerEntry, Record, Revival, TurnReply, UnrecordedJob
+from fileq.brokers.types import LedgerEntry, Record, Revival, Revived, TurnReply, UnrecordedJob
 from fileq.core.claim import Claim
 from fileq.core.job import State, Version, decode, encode, raw_id
 from fileq.core.settlement import cancel, complete, release, retry
 from fileq.testing.conformance.builders import an_entry, burial, deferred, enqueue, failed, foreign, recovered, register
 from fileq.testing.conformance.harness import START_MS
+from tests.support.broker_calls import BrokerCall, Invocation
+from tests.support.redis_job_calls import JOB_CALLS
 from tests.support.redis_store import GARBAGE, Store, claimed
 
 ORDER = b"complete 1-2\n/data/a"
-Invocation = Callable[[RedisBroker], Any]
-
-
-class BrokerCall(NamedTuple):
-    """`prepare` sets the scene and returns the call; `again` maps the reply of the call to the reply of its repeat."""
-
-    name: str
-    prepare: Callable[[Store], Invocation]
-    again: Callable[[Any], Any] = lambda answer: answer
 
 
 def _settling(make: Callable[[Claim], Any]) -> Callable[[Store], Invocation]:
@@ -249,7 +242,7 @@ CALLS = (
     BrokerCall("register", _register),
     BrokerCall("deregister", _deregister),
     BrokerCall("cancel by id", _cancel_by_id, lambda answer: ["requested", "ended", "ended", "unknown"]),
-    BrokerCall("revive", _revive, lambda answer: [False, False]),
+    BrokerCall("revive", _revive, lambda answer: [Revived(False)] * 2),
     BrokerCall("discard", _discard, lambda answer: 0),
     BrokerCall("update_ledger", _update_ledger, lambda answer: [False, False]),
     BrokerCall("pause", _pause),
@@ -257,4 +250,5 @@ CALLS = (
     BrokerCall("restore", _restore, lambda answer: [False] * len(answer)),
     BrokerCall("create_record", _create_record, lambda answer: [False] * len(answer)),
     BrokerCall("balance", _balance, lambda answer: False),
+    *JOB_CALLS,
 )

@@ -5,9 +5,11 @@ import re
 from msgspec.structs import replace
 
 from fileq.brokers.admission_types import AdmitRequest
+from fileq.brokers.types import Entry
+from fileq.core.follow_up import Output
 from fileq.core.job import Version
 from fileq.core.settlement import complete
-from fileq.testing.conformance.builders import an_entry, dead, enqueue, register, running
+from fileq.testing.conformance.builders import a_job, an_entry, dead, enqueue, register, running
 from fileq.testing.conformance.producers_tests import producer_info
 from tests.support.redis_store import Store
 
@@ -32,6 +34,12 @@ TABLE = {
     "{prefix}:breaker_resets": "hash",
     "{prefix}:producers": "hash",
     "{prefix}:orders": "hash",
+    "{prefix}:unique": "hash",
+    "{prefix}:made:{id}": "string",
+    "{prefix}:catalog": "hash",
+    "{prefix}:catalog:{id}": "hash",
+    "{prefix}:schedules": "zset",
+    "{prefix}:schedule_states": "hash",
     "{prefix}:holders:{route}": "hash",
     "{prefix}:route_rate:{route}": "string",
 }
@@ -51,7 +59,7 @@ def fill(store: Store) -> None:
     """Put a job into every place."""
     broker = store.broker
     moved = replace(complete(running(store, "done")), order=b"complete 1-2\n/data/done")
-    assert list(broker.settle_and_claim([moved], []).settled) == ["done"]
+    assert list(broker.settle_and_claim([replace(moved, outputs=(Output(b"/out", 1, "s1"),))], []).settled) == ["done"]
     dead(store, "dead")
     enqueue(store, "gone", "waiting")
     enqueue(store, "urgent", "urgent too", queue="high")
@@ -64,6 +72,9 @@ def fill(store: Store) -> None:
     broker.pause("low")
     broker.reset_breaker("mail")
     broker.report_producer("p1", producer_info(), 60_000)
+    broker.enqueue([Entry(a_job("one", unique_key="the only"), "low")])
+    broker.put_document("webhooks", "a", b"{}")
+    broker.define_schedule("nightly", "r1", 1000)
 
 
 def types_of(store: Store) -> dict[str, str]:

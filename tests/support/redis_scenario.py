@@ -7,12 +7,24 @@ from typing import Any
 from fileq.brokers.admission_types import AdmitRequest
 from fileq.brokers.redis import RedisBroker
 from fileq.brokers.redis.keys import Keys
-from fileq.brokers.types import LedgerEntry, Revival
+from fileq.brokers.schedules import Fire, FireResult, Overlap
+from fileq.brokers.types import LedgerEntry, Revival, Revived
+from fileq.core.follow_up import FollowUp
 from fileq.core.job import Version, decode, encode
 from fileq.core.settlement import cancel, complete, release
-from fileq.testing.conformance.builders import an_entry, burial, deferred, failed, foreign, recovered, worker_info
+from fileq.testing.conformance.builders import (
+    a_job,
+    an_entry,
+    burial,
+    deferred,
+    failed,
+    foreign,
+    recovered,
+    worker_info,
+)
 from fileq.testing.conformance.producers_tests import producer_info
 from tests.support.redis_calls import leaving
+from tests.support.redis_job_calls import followed, keyed
 from tests.support.redis_store import config_on
 from tests.support.waiting import wait_until
 
@@ -36,6 +48,7 @@ def use_every_method(broker: RedisBroker, client: Any, keys: Keys = DEFAULT_KEYS
         _fail_and_reap(broker, client, keys)
         _inspect_and_repair(broker)
         _cancel_and_deregister(broker, client, keys)
+        _make_jobs(broker)
         census = broker.census()
         assert census.drift == 0, census
         if subscription is not None:
@@ -75,7 +88,7 @@ def _fail_and_reap(broker: RedisBroker, client: Any, keys: Keys) -> None:
     dead, released = burial(claims["a"]), release(claims["c"])
     assert list(broker.settle_and_claim([dead, released], []).settled) == ["done", "done"]
     again = encode(decode(dead.next_raw).but(error=None, failed_at=None))
-    assert broker.revive([Revival(dead.next_raw, "a", again, "low")]) == [True]
+    assert broker.revive([Revival(dead.next_raw, "a", again, "low")]) == [Revived(True)]
     client.lpush(keys.queues[1], foreign("other"))
     broker.pause("high")
     claims = {claim.id: claim for claim in broker.settle_and_claim([], ["w1", "w2"]).claims}
@@ -132,4 +145,29 @@ def _cancel_and_deregister(broker: RedisBroker, client: Any, keys: Keys) -> None
     client.lpush(keys.queues[0], foreign("last"))
     [claim] = broker.settle_and_claim([], ["w9"]).claims
     assert list(broker.settle_and_claim([complete(claim)], []).settled) == ["done"]
+    broker.deregister(["w9"])
+
+
+def _make_jobs(broker: RedisBroker) -> None:
+    """Follow-ups, outputs, unique keys, schedules and documents; what waits at the end is cleared."""
+    broker.register({"w9": worker_info()})
+    assert list(broker.enqueue([keyed("u1"), keyed("u2")]).existing) == ["", "u1"]
+    [claim] = broker.settle_and_claim([], ["w9"]).claims
+    assert list(broker.settle_and_claim([followed(complete)(claim)], []).settled) == ["done"]
+    assert broker.makers([b"/out/a"]) == ["u1"]
+    assert broker.sweep_unique() is None
+    assert broker.put_document("webhooks", "a", b"{}", 0) == broker.catalog_revision("webhooks") == 1
+    assert list(broker.documents("webhooks")) == ["a"]
+    assert broker.remove_document("webhooks", "a") is True
+    broker.define_schedule("nightly", "r1", 1000)
+    for slot in (1000, 2000):
+        entry = FollowUp(a_job(f"sched.{slot}"), "low")
+        assert broker.fire(Fire("nightly", "r1", slot, slot + 1000, entry, overlap=Overlap.CANCEL)) is FireResult.FIRED
+    assert broker.promote().next_fire_ms == 3000
+    assert broker.pause_schedule("nightly")
+    assert broker.resume_schedule("nightly", 4000)
+    assert list(broker.schedules()) == ["nightly"]
+    assert broker.remove_schedule("nightly")
+    assert broker.clear("low", broker.peek("low", 500)) == 3
+    assert [str(word) for word in broker.cancel(["u1.1"])] == ["cancelled"]
     broker.deregister(["w9"])

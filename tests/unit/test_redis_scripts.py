@@ -5,11 +5,19 @@ from importlib import resources
 
 import pytest
 
-from fileq.brokers.redis.scripts import COMPLETE_AND_CLAIM, PARTS, PRELUDE, SETTLE_AND_CLAIM, script, scripts_in
+from fileq.brokers.redis.scripts import (
+    COMPLETE_AND_CLAIM,
+    PARTS,
+    PRELUDE,
+    SETTLE_AND_CLAIM,
+    SETTLE_AND_FOLLOW,
+    script,
+    scripts_in,
+)
 
 LUA = resources.files("fileq.brokers.redis") / "lua"
 FILES = {file.name.removesuffix(".lua"): file.read_text() for file in LUA.iterdir() if file.is_file()}
-NAMES = sorted({name for name, text in FILES.items() if text.startswith("#!")} | {COMPLETE_AND_CLAIM})
+NAMES = sorted({name for name, text in FILES.items() if text.startswith("#!")} | PARTS.keys())
 SHARED = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
 
 
@@ -45,6 +53,9 @@ def test_a_script_holds_nothing_it_does_not_use() -> None:
     assert b"local function settle(" in script(SETTLE_AND_CLAIM).text
     assert b"local function settle(" not in script("renew").text
     assert b"local function move_to_dead(" not in script(COMPLETE_AND_CLAIM).text
+    for name in (COMPLETE_AND_CLAIM, SETTLE_AND_CLAIM):
+        assert b"local function add_follow_ups(" not in script(name).text
+    assert b"local function add_follow_ups(" in script(SETTLE_AND_FOLLOW).text
 
 
 def test_no_paragraph_of_the_prelude_ends_inside_a_function() -> None:

@@ -1,4 +1,4 @@
-"""The memory broker, put together: one store, and queues, inspector, repairer and producers over it.
+"""The memory broker, put together: one store, and the groups of the protocol over it.
 
 Each verb is written once, plainly, under one lock. It is the reference: where another broker answers differently,
 that broker is wrong. Everything is lost when the process ends.
@@ -9,17 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.memory.catalog import MemoryCatalog
 from fileq.brokers.memory.file_orders import MemoryFileOrders
 from fileq.brokers.memory.inspector import MemoryInspector
 from fileq.brokers.memory.producers import MemoryProducers
 from fileq.brokers.memory.queues import MemoryQueues
 from fileq.brokers.memory.repairer import MemoryRepairer
+from fileq.brokers.memory.schedules import MemorySchedules
 from fileq.brokers.memory.store import MemoryStore
 from fileq.config import Config
 from fileq.core.finding import Finding
 
 
-class MemoryBroker(MemoryQueues, MemoryInspector, MemoryRepairer, MemoryProducers, MemoryFileOrders):
+class MemoryBroker(
+    MemoryQueues,
+    MemoryInspector,
+    MemoryRepairer,
+    MemoryProducers,
+    MemoryFileOrders,
+    MemoryCatalog,
+    MemorySchedules,
+):
     kind = "memory"
     where = "this process"
 

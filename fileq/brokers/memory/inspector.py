@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from fileq.brokers import wire_events
 from fileq.brokers.clocks import HOUR_MS
-from fileq.brokers.memory.store import MemoryRecord, MemoryStore
-from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, WorkerView
+from fileq.brokers.memory.entries import key_holder, take_key
+from fileq.brokers.memory.store import MemoryStore
+from fileq.brokers.memory.withdrawals import cancel, end_withdrawn
+from fileq.brokers.types import (
+    CLEAR_REACH,
+    CancelResult,
+    Census,
+    Overview,
+    Record,
+    Revival,
+    Revived,
+    WorkerView,
+    check_clear,
+    check_follow_ups,
+)
 from fileq.core.errors import BrokerError
-from fileq.core.job import State, decode_or_none
+from fileq.core.follow_up import FollowUp
+from fileq.core.job import Job, State, decode_or_none
 
 
 class MemoryInspector:
@@ -86,52 +99,82 @@ class MemoryInspector:
         records = [self._store.records.get(job.id) for job in jobs if job is not None]
         return max((record.started_ms for record in records if record is not None), default=0)
 
-    def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
-        with self._store.lock:
-            now_ms = self._store.begin()
-            return [self._cancel(self._store.records.get(id), now_ms) for id in ids]
+    def cancel(
+        self, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
+    ) -> list[CancelResult]:
+        store, wanted = self._store, follow_ups or {}
+        check_follow_ups(wanted.values(), store.queue_names)
+        with store.lock:
+            now_ms = store.begin()
+            return [cancel(store, store.records.get(id), wanted.get(id, ()), now_ms) for id in ids]
 
-    def _cancel(self, record: MemoryRecord | None, now_ms: int) -> CancelResult:
+    def clear(
+        self, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
+    ) -> int:
+        store, wanted = self._store, follow_ups or {}
+        check_clear(queue, raws, store.queue_names)
+        check_follow_ups(wanted.values(), store.queue_names)
+        with store.lock:
+            now_ms = store.begin()
+            waiting = store.queues[queue]
+            near = Counter(islice(reversed(waiting), CLEAR_REACH))
+            count = 0
+            for raw in raws:
+                job = decode_or_none(raw) if near[raw] else None
+                if job is not None and self._clear(queue, raw, job, wanted.get(job.id, ()), now_ms):
+                    near[raw] -= 1
+                    count += 1
+            store.trim_ended(State.CANCELLED)
+            return count
+
+    def _clear(self, queue: str, raw: bytes, job: Job, follow_ups: Sequence[FollowUp], now_ms: int) -> bool:
         store = self._store
-        if record is None:
-            return CancelResult.UNKNOWN
-        if record.state is State.RUNNING:
-            record.is_cancel_requested = True
-            return CancelResult.REQUESTED
-        if record.state is State.PENDING and record.raw in store.queues[record.queue]:
-            store.queues[record.queue].remove(record.raw)
+        record = store.records.get(job.id)
+        if record is not None and record.state.is_unfinished and record.state is not State.PENDING:
+            return False  # a copy of a job that is somewhere else
+        record = store.record_for(job.id, queue, raw, now_ms)
+        record.raw, record.queue = raw, queue
+        if record.queued:
             record.queued -= 1
-        elif record.state in (State.SCHEDULED, State.RETRYING) and record.raw in store.scheduled:
-            del store.scheduled[record.raw]
         else:
-            return CancelResult.ENDED
-        record.error, record.deferred = "cancelled", ""
-        store.end(record, State.CANCELLED, now_ms)
-        store.publish(now_ms, wire_events.cancelled(record.id, record.queue, record.raw))
-        return CancelResult.CANCELLED
+            store.count(now_ms, "adopted")
+        _remove_oldest(store.queues[queue], raw)
+        end_withdrawn(store, record, follow_ups, now_ms)
+        return True
 
-    def revive(self, revivals: Sequence[Revival]) -> list[bool]:
+    def makers(self, paths: Sequence[bytes]) -> list[str | None]:
+        with self._store.lock:
+            self._store.begin()
+            found = (self._store.made.get(path) for path in paths)
+            return [made[0] if made is not None else None for made in found]
+
+    def revive(self, revivals: Sequence[Revival]) -> list[Revived]:
         with self._store.lock:
             now_ms = self._store.begin()
             return [self._revive(revival, now_ms) for revival in revivals]
 
-    def _revive(self, revival: Revival, now_ms: int) -> bool:
+    def _revive(self, revival: Revival, now_ms: int) -> Revived:
         store = self._store
         if revival.raw not in store.dead:
-            return False
+            return Revived(False)
         record = store.records.get(revival.id)
         queue = record.queue if record is not None else revival.queue
-        if decode_or_none(revival.next_raw) is None:
+        job = decode_or_none(revival.next_raw)
+        if job is None:
             store.push_undecodable(queue, revival.next_raw, front=False, now_ms=now_ms)
             store.records.pop(revival.id, None)
         else:
+            key = job.unique_key or ""
+            if (holder := key_holder(store, key)) and holder != revival.id:
+                return Revived(False, holder)
             record = store.record_for(revival.id, queue, revival.next_raw, now_ms)
             record.raw, record.error, record.ended_ms = revival.next_raw, "", 0
             record.is_cancel_requested = False
+            take_key(store, record, key)
             store.push(record, front=False)
         store.orders.pop(revival.id, None)
         _remove_oldest(store.dead, revival.raw)
-        return True
+        return Revived(True)
 
     def discard(self, dead: Sequence[tuple[str, bytes]]) -> int:
         store = self._store

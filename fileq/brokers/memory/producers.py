@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fileq.brokers.memory.store import MemoryStore
-from fileq.brokers.types import ProducerInfo, ProducerView
+from fileq.brokers.producer_types import ProducerInfo, ProducerView
 
 
 class MemoryProducers:

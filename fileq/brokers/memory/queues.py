@@ -9,11 +9,13 @@ from fileq.brokers.admission_types import Admission, AdmitRequest
 from fileq.brokers.clocks import RATE_WINDOW_MS, due_after_step
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.admissions import admit
+from fileq.brokers.memory.entries import add, existing_job, key_holder
 from fileq.brokers.memory.settlements import reap, settle
 from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.subscription import MemorySubscription
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
+    SWEEP_PAGE,
     Enqueued,
     EnqueueResult,
     Entry,
@@ -24,11 +26,11 @@ from fileq.brokers.types import (
     Suspect,
     TurnReply,
     WorkerInfo,
-    check_queues,
-    check_sizes,
+    check_entries,
+    check_follow_ups,
 )
 from fileq.core.claim import Claim
-from fileq.core.job import State, decode_or_none, encode
+from fileq.core.job import State, decode_or_none
 from fileq.core.settlement import Settlement, SettleResult
 
 
@@ -39,14 +41,15 @@ class MemoryQueues:
 
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
         store = self._store
-        check_queues((entry.queue for entry in entries), store.queue_names)
-        check_sizes(entries)
+        check_entries(entries, store.queue_names)
         with store.lock:
             now_ms = store.begin()
             permits = 0
             results: list[EnqueueResult] = []
+            existing: list[str] = []
             for entry in entries:
-                result = self._known_result(entry)
+                existing.append(existing_job(store, entry.job))
+                result = EnqueueResult.DUPLICATE if existing[-1] else self._known_result(entry)
                 if result is None and limit and entry.version is not None and not entry.always:
                     if self._take_permit(now_ms, limit):
                         permits += 1
@@ -54,15 +57,13 @@ class MemoryQueues:
                         result = EnqueueResult.THROTTLED
                 if result is None:
                     result = EnqueueResult.ENQUEUED
-                    self._enqueue(entry, now_ms)
+                    add(store, entry, now_ms)
                 results.append(result)
             wait_ms = max(1, store.rate_window[0] - now_ms) if EnqueueResult.THROTTLED in results else 0
-            return Enqueued(tuple(results), permits, wait_ms)
+            return Enqueued(tuple(results), permits, wait_ms, tuple(existing))
 
     def _known_result(self, entry: Entry) -> EnqueueResult | None:
-        """DUPLICATE or KNOWN, or None for an entry that is new."""
-        if entry.job.id in self._store.records:
-            return EnqueueResult.DUPLICATE
+        """KNOWN, or None for an entry whose version the ledger does not know."""
         if entry.version is None or entry.always:
             return None
         known = self._store.ledger.get(entry.version.path)
@@ -77,22 +78,6 @@ class MemoryQueues:
         self._store.rate_window = (ends_ms, taken + 1)
         return True
 
-    def _enqueue(self, entry: Entry, now_ms: int) -> None:
-        store = self._store
-        record = store.record_for(entry.job.id, entry.queue, encode(entry.job), now_ms)
-        due_ms = max(entry.at_ms, now_ms + entry.delay_ms)
-        if due_ms > now_ms:
-            store.schedule(record, State.SCHEDULED, due_ms, now_ms if due_ms > entry.at_ms else 0)
-        else:
-            store.push(record, front=False)
-        if entry.version is not None:
-            if (known := store.ledger.get(entry.version.path)) is not None:
-                same = known.job_of(entry.version.signature)
-                record.after = known.jobs_before(entry.job.id, store.unfinished_before(same))
-            store.learn(entry.version, entry.job.id)
-        store.count(now_ms, "produced")
-        store.publish(now_ms, wire_events.created(entry.job))
-
     # settle and claim
 
     def send_settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> PendingReply:
@@ -100,6 +85,7 @@ class MemoryQueues:
 
     def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
         store = self._store
+        check_follow_ups((s.follow_ups for s in settlements), store.queue_names)
         with store.lock:
             now_ms = store.begin()
             settled = tuple(settle(store, s, now_ms) for s in settlements)
@@ -178,7 +164,8 @@ class MemoryQueues:
             for raw in due:
                 self._promote(raw, now_ms)
             left = waiting[len(due) :]
-            return Promoted(len(due), left[0][1] if left else None, now_ms)
+            firing = [state.next_ms for state in store.schedule_states.values() if not state.is_paused]
+            return Promoted(len(due), left[0][1] if left else None, now_ms, min(firing, default=None))
 
     def _promote(self, raw: bytes, now_ms: int) -> None:
         store = self._store
@@ -227,6 +214,16 @@ class MemoryQueues:
         self._promote(record.raw, now_ms)
         return True
 
+    def sweep_unique(self, cursor: str = "") -> str | None:
+        store = self._store
+        with store.lock:
+            store.begin()
+            page = sorted(key for key in store.unique if key > cursor)[:SWEEP_PAGE]
+            for key in page:
+                if not key_holder(store, key):
+                    del store.unique[key]
+            return page[-1] if len(page) == SWEEP_PAGE else None
+
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store = self._store
         with store.lock:
@@ -242,6 +239,7 @@ class MemoryQueues:
 
     def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
         store = self._store
+        check_follow_ups((s.follow_ups for s in settlements), store.queue_names)
         with store.lock:
             now_ms = store.begin()
             if store.is_alive(slot, now_ms):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fileq.brokers import wire_events
 from fileq.brokers.file_orders import Order
+from fileq.brokers.memory.entries import add_follow_ups
 from fileq.brokers.memory.store import MemoryRecord, MemoryStore
 from fileq.brokers.types import Attempt
 from fileq.core.job import State
@@ -37,6 +38,7 @@ def reap(store: MemoryStore, slot: str, s: Settlement, now_ms: int) -> SettleRes
 
 
 def _apply(store: MemoryStore, s: Settlement, now_ms: int) -> None:
+    record = None
     if s.claim.record_id is None and s.verb is Verb.RELEASE:
         store.push_undecodable(s.claim.queue, s.next_raw, front=True, now_ms=now_ms)
     else:
@@ -52,11 +54,16 @@ def _apply(store: MemoryStore, s: Settlement, now_ms: int) -> None:
     store.processing[s.claim.slot].remove(s.claim.raw)
     _count(store, s, now_ms)
     store.publish(now_ms, wire_events.settled(s))
+    add_follow_ups(store, record, s.follow_ups, now_ms)
+    if s.verb in (Verb.COMPLETE, Verb.CANCEL):
+        store.trim_ended(State.COMPLETED if s.verb is Verb.COMPLETE else State.CANCELLED)
 
 
 def _move(store: MemoryStore, s: Settlement, record: MemoryRecord, now_ms: int) -> None:
     if s.verb is Verb.COMPLETE:
-        record.result = s.result
+        record.result, record.outputs = s.result, s.outputs or record.outputs
+        for output in s.outputs:
+            store.made[output.path] = (record.id, now_ms + int(store.config.worker.history_ttl * 1000))
         store.end(record, State.COMPLETED, now_ms)
         store.count(now_ms, "superseded", int(s.superseded))
         if s.leaves is not None:

@@ -16,18 +16,19 @@ from typing import Any
 
 import msgspec
 
+from fileq.brokers.catalog import Document
 from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.file_orders import Order
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.subscription import MemorySubscription
 from fileq.brokers.order import ClaimOrder
+from fileq.brokers.producer_types import ProducerInfo, ProducerView
+from fileq.brokers.schedules import ScheduleState
 from fileq.brokers.types import (
     ATTEMPTS_KEPT,
     Attempt,
     Census,
     LedgerEntry,
-    ProducerInfo,
-    ProducerView,
     Record,
     WorkerInfo,
 )
@@ -35,7 +36,8 @@ from fileq.brokers.wire_events import stamped
 from fileq.config import Config
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
-from fileq.core.job import ENDED_STATES, State, Version, decode, decode_or_none
+from fileq.core.follow_up import Output
+from fileq.core.job import State, Version, decode, decode_or_none
 
 
 class MemoryRecord(msgspec.Struct):
@@ -64,6 +66,10 @@ class MemoryRecord(msgspec.Struct):
     deferred_count: int = 0
     moved_to: bytes = b""
     after: tuple[str, ...] = ()
+    waits_for: str = ""
+    unique_key: str = ""
+    follow_ups: tuple[str, ...] = ()
+    outputs: tuple[Output, ...] = ()
     expires_ms: int | None = None
 
     def add_attempt(self, attempt: Attempt) -> None:
@@ -102,16 +108,23 @@ class MemoryStore:
         self.holders: dict[str, dict[str, bytes]] = defaultdict(dict)  # route → slot → the raw that was admitted
         self.route_windows: dict[str, tuple[int, int]] = {}  # route → when its window ends, jobs started in it
         self.orders: dict[str, Order] = {}  # by the id of the job
+        self.unique: dict[str, str] = {}  # unique key → id of the job that took it last
+        self.made: dict[bytes, tuple[str, int]] = {}  # path of an output → id of the job, when it is forgotten
+        self.documents: dict[str, dict[str, Document]] = defaultdict(dict)  # kind → name → document
+        self.catalog_revisions: Counter[str] = Counter()  # by kind
+        self.schedule_states: dict[str, ScheduleState] = {}
         self.order = ClaimOrder(self.queue_names, config.worker.starvation_share)
         self.waiters: set[LocalWaiter] = set()
         self.subscriptions: set[MemorySubscription] = set()
 
     def begin(self) -> int:
-        """Begins a call: removes the expired records, and returns the time of the call."""
+        """Begins a call: removes what has expired, and returns the time of the call."""
         now_ms = self.clock()
         expired = [id for id, r in self.records.items() if r.expires_ms is not None and r.expires_ms <= now_ms]
         for id in expired:
             del self.records[id]
+        for path in [path for path, (_, expires_ms) in self.made.items() if expires_ms <= now_ms]:
+            del self.made[path]
         return now_ms
 
     def count(self, now_ms: int, name: str, by: int = 1) -> None:
@@ -159,18 +172,20 @@ class MemoryStore:
         self.tokens[slot] += 1
         claim = self.claim_of(slot, raw, queue, token=self.tokens[slot])
         record = self.records.get(claim.id)
-        is_blocked = record is not None and any(self._is_running(id) for id in record.after)
-        return msgspec.structs.replace(claim, is_blocked=is_blocked)
+        return msgspec.structs.replace(claim, is_blocked=record is not None and self._is_blocked(record))
 
     def unfinished_before(self, id: str | None) -> list[str]:
         """The jobs that the record of this job names in `after` and that have not ended."""
         record = self.records.get(id or "")
         found = [(id, self.records.get(id)) for id in record.after] if record is not None else []
-        return [id for id, other in found if other is not None and other.state not in ENDED_STATES]
+        return [id for id, other in found if other is not None and other.state.is_unfinished]
 
-    def _is_running(self, id: str) -> bool:
-        record = self.records.get(id)
-        return record is not None and record.state is State.RUNNING
+    def _is_blocked(self, record: MemoryRecord) -> bool:
+        earlier = (self.records.get(id) for id in record.after)
+        awaited = self.records.get(record.waits_for)
+        return any(other is not None and other.state is State.RUNNING for other in earlier) or (
+            awaited is not None and awaited.state.is_unfinished
+        )
 
     def learn(self, version: Version, job_id: str) -> None:
         known = self.ledger.get(version.path, LedgerEntry())
@@ -207,13 +222,20 @@ class MemoryStore:
         self.scheduled[record.raw] = due_ms
 
     def end(self, record: MemoryRecord, state: State, now_ms: int) -> None:
-        """Lists the job as completed or cancelled, counts it, and lets its record expire."""
+        """Lists the job as completed or cancelled, counts it, and lets its record expire. The caller trims the list
+        when the follow-ups of the job are enqueued."""
         record.state, record.ended_ms = state, now_ms
         if not record.queued:  # a copy that still waits needs the record
             record.expires_ms = now_ms + int(self.config.worker.history_ttl * 1000)
-        ended = self.completed if state is State.COMPLETED else self.cancelled
-        ended.appendleft(record.raw)
+        self._ended(state).appendleft(record.raw)
         self.count(now_ms, state.value)
+
+    def _ended(self, state: State) -> deque[bytes]:
+        return self.completed if state is State.COMPLETED else self.cancelled
+
+    def trim_ended(self, state: State) -> None:
+        """Removes the oldest jobs beyond completed_max from a list of ended jobs, with their records."""
+        ended = self._ended(state)
         while len(ended) > self.config.worker.completed_max:
             unlisted = decode_or_none(ended.pop())
             stale = self.records.get(unlisted.id) if unlisted else None

@@ -1,4 +1,4 @@
-"""The broker on Redis: one store, and the hot path, inspector, repairer and producers over it.
+"""The broker on Redis: one store, and the groups of the protocol over it.
 
 Owns the store's life, from the first connection to close(). After a kill -9 the server closes the connections; leases
 run out and the reaper of another worker gives the jobs back.
@@ -8,17 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fileq.brokers.redis.catalog import RedisCatalog
 from fileq.brokers.redis.file_orders import RedisFileOrders
 from fileq.brokers.redis.inspector import RedisInspector
 from fileq.brokers.redis.producers import RedisProducers
 from fileq.brokers.redis.queues import RedisQueues
 from fileq.brokers.redis.repairer import RedisRepairer
+from fileq.brokers.redis.schedules import RedisSchedules
 from fileq.brokers.redis.store import RedisStore
 from fileq.config import Config
 from fileq.core.finding import Finding
 
 
-class RedisBroker(RedisQueues, RedisInspector, RedisRepairer, RedisProducers, RedisFileOrders):
+class RedisBroker(
+    RedisQueues,
+    RedisInspector,
+    RedisRepairer,
+    RedisProducers,
+    RedisFileOrders,
+    RedisCatalog,
+    RedisSchedules,
+):
     """All broker protocols on Redis 7.0 and later, or Valkey 7.2 and later. Thread-safe."""
 
     kind = "redis"

@@ -14,11 +14,13 @@ import msgspec
 
 from fileq.brokers import wire_events
 from fileq.brokers.ledger_marks import join_marks, split_marks
+from fileq.brokers.redis.entry_encoding import extra_args, extra_keys
 from fileq.brokers.redis.keys import Keys
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.types import Attempt, LedgerEntry, Record
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
+from fileq.core.follow_up import Output
 from fileq.core.job import State, decode
 from fileq.core.settlement import Settlement, Verb
 
@@ -26,7 +28,10 @@ MISSING, SEEN_ON = "missing", "on"
 MARKS = f"{SEEN_ON} ="  # before the line of the device: older releases take the last line that starts with `on`
 COMPLETED = "completed"  # the outcome
 
+ENDED = "%ended "  # before the id of a job that must have ended; as in lua/prelude/ledger.lua
+
 _attempt_decoder = msgspec.json.Decoder(Attempt)
+_outputs_decoder = msgspec.json.Decoder(tuple[Output, ...])
 _encoder = msgspec.json.Encoder()
 
 
@@ -34,7 +39,10 @@ def settlement_keys(s: Settlement, keys: Keys) -> tuple[str, ...]:
     claim = s.claim
     processing, heartbeat = keys.of_slot(claim.slot)
     record = keys.records + (claim.job.id if claim.job is not None else _undecodable_id(s))
-    return (processing, heartbeat, record, keys.orders) if s.order else (processing, heartbeat, record)
+    order = (keys.orders,) if s.order else ()
+    if s.follow_ups or s.outputs:
+        return (processing, heartbeat, record, *order, *extra_keys(s.follow_ups, keys, s.outputs))
+    return (processing, heartbeat, record, *order)
 
 
 def _undecodable_id(s: Settlement) -> str:
@@ -53,12 +61,18 @@ def settlement_args(s: Settlement, keys: Keys, *, is_claiming: bool = False) -> 
         flags += _long_flags(s)
     if s.order:
         flags += "o"
+    if s.follow_ups or s.outputs:
+        flags += "f"
     duration: Argument = b"" if s.duration_ms is None else s.duration_ms
     short = (claim.slot, claim.token, claim.raw, keys.queue_numbers[claim.queue], flags, s.result, duration)
-    if is_plain and not s.order:
+    if is_plain and not s.order and "f" not in flags:
         return short
     more = () if is_plain else _long_args(s)
-    return (*short, *more, s.order) if s.order else (*short, *more)
+    if s.order:
+        more = (*more, s.order)
+    if "f" in flags:
+        more = (*more, *extra_args(s.follow_ups, keys, s.outputs))
+    return (*short, *more)
 
 
 def _is_plain(s: Settlement) -> bool:
@@ -136,6 +150,7 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
         return fields.get(name, b"").decode(errors="replace")
 
     count = number(b"attempts")
+    after, waits_for = _unpack_after(word(b"after"))
     attempts = (fields.get(b"attempt:%d" % n) for n in range(1, count + 1))
     return Record(
         id=id,
@@ -156,13 +171,24 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
         deferred=word(b"deferred"),
         deferred_count=number(b"deferred_count"),
         moved_to=fields.get(b"moved_to", b""),
-        after=tuple(_with_line_breaks(line) for line in word(b"after").split("\n") if line),
+        after=after,
+        waits_for=waits_for,
+        unique_key=word(b"unique_key"),
+        follow_ups=tuple(from_one_line(line) for line in word(b"follow_ups").split("\n") if line),
+        outputs=_outputs_decoder.decode(fields[b"outputs"]) if b"outputs" in fields else (),
     )
+
+
+def _unpack_after(text: str) -> tuple[tuple[str, ...], str]:
+    """The ids of earlier jobs of the same file, and the id of the job that must have ended."""
+    lines = [line for line in text.split("\n") if line]
+    awaited = [from_one_line(line.removeprefix(ENDED)) for line in lines if line.startswith(ENDED)]
+    return tuple(from_one_line(line) for line in lines if not line.startswith(ENDED)), "".join(awaited)
 
 
 def pack_ledger(entry: LedgerEntry) -> bytes:
     versions, marks = split_marks(entry.versions)
-    lines = [f"{signature} {_one_line(job_id)}" for signature, job_id in versions]
+    lines = [f"{signature} {in_one_line(job_id)}" for signature, job_id in versions]
     if marks:
         lines.append(f"{MARKS}{','.join(marks)}")
     if entry.missing_since_ms:
@@ -172,12 +198,12 @@ def pack_ledger(entry: LedgerEntry) -> bytes:
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _one_line(id: str) -> str:
+def in_one_line(id: str) -> str:
     """The id without line breaks, which another program's id may contain; lua/prelude/ledger.lua does the same."""
     return id.replace("%", "%25").replace("\n", "%0A")
 
 
-def _with_line_breaks(id: str) -> str:
+def from_one_line(id: str) -> str:
     """The id from its form in one line."""
     return id.replace("%0A", "\n").replace("%25", "%")
 
@@ -196,5 +222,5 @@ def unpack_ledger(value: bytes) -> LedgerEntry:
         elif first == SEEN_ON:
             device = rest
         else:
-            versions.append((first, _with_line_breaks(rest)))
+            versions.append((first, from_one_line(rest)))
     return LedgerEntry(join_marks(versions, marks) if marks else tuple(versions), missing_since_ms, device)

@@ -6,21 +6,34 @@ script, so a kill -9 leaves it done or not done.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from fileq.brokers import wire_events
-from fileq.brokers.redis.encoding import id_in
-from fileq.brokers.redis.list_search import PROOF_FIELDS, SearchedJob, SearchScript, proof_of, run_searching
+from fileq.brokers.redis.list_search import SearchedJob, SearchScript, run_searching
 from fileq.brokers.redis.list_walk import list_pages
 from fileq.brokers.redis.producers import as_producers
 from fileq.brokers.redis.store import RedisStore
-from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, WorkerInfo, WorkerView
+from fileq.brokers.redis.withdrawals import cancel_by_id, clear
+from fileq.brokers.types import (
+    CancelResult,
+    Census,
+    Overview,
+    Record,
+    Revival,
+    Revived,
+    WorkerInfo,
+    WorkerView,
+    check_clear,
+    check_follow_ups,
+)
 from fileq.core.errors import BrokerError
+from fileq.core.follow_up import FollowUp
+from fileq.core.job import decode_or_none
 
 HOUR_MS = 3_600_000
+_PAGE = 500
 _info_decoder = msgspec.json.Decoder(WorkerInfo)
 
 
@@ -105,39 +118,43 @@ class RedisInspector:
     def workers(self) -> list[WorkerView]:
         return list(_as_views(self._store.run("workers", (), self._store.keys.split_patterns())))
 
-    def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
-        store = self._store
-        script = SearchScript("cancel_by_id", removes=frozenset([b"cancelled"]), takes_proofs=True)
+    def cancel(
+        self, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
+    ) -> list[CancelResult]:
+        wanted = follow_ups or {}
+        check_follow_ups(wanted.values(), self._store.queues)
+        return cancel_by_id(self._store, ids, wanted)
 
-        def describe(numbers: Sequence[int]) -> list[SearchedJob]:
-            some = [ids[i] for i in numbers]
-            found = store.calls_in_batches([("HMGET", store.keys.record(id), *PROOF_FIELDS) for id in some])
-            return [self._cancellable(id, values) for id, values in zip(some, found, strict=True)]
+    def clear(
+        self, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
+    ) -> int:
+        wanted = follow_ups or {}
+        check_clear(queue, raws, self._store.queues)
+        check_follow_ups(wanted.values(), self._store.queues)
+        return clear(self._store, queue, raws, wanted)
 
-        return [CancelResult(word.decode()) for word in run_searching(store, script, len(ids), describe)]
+    def makers(self, paths: Sequence[bytes]) -> list[str | None]:
+        keys = [self._store.keys.made(path) for path in paths]
+        pages = (keys[start : start + _PAGE] for start in range(0, len(keys), _PAGE))
+        found = self._store.calls([("MGET", *page) for page in pages])
+        return [id.decode() if id is not None else None for page in found for id in page]
 
-    def _cancellable(self, id: str, values: Sequence[bytes | None]) -> SearchedJob:
-        state, raw, queue = values[0], values[1] or b"", (values[2] or b"").decode(errors="replace")
+    def revive(self, revivals: Sequence[Revival]) -> list[Revived]:
         keys = self._store.keys
-        key = keys.list_of(queue) if state == b"pending" and queue in keys.queue_numbers else None
-        event = wire_events.cancelled(id, queue, raw)
-        return SearchedJob((keys.record(id),), (event,), key or "", raw, proof_of(values))
-
-    def revive(self, revivals: Sequence[Revival]) -> list[bool]:
-        keys, numbers = self._store.keys, self._store.keys.queue_numbers
         jobs = []
         for r in revivals:
-            no_job = "u" if id_in(r.next_raw) is None else ""
-            args = (r.raw, r.next_raw, numbers[r.queue], no_job)
-            jobs.append(SearchedJob((keys.record(r.id), keys.orders), (r.id, *args), keys.dead, r.raw))
-        return [bool(n) for n in self._search_dead("revive", jobs)]
+            job = decode_or_none(r.next_raw)
+            facts = ("u", "") if job is None else ("", job.unique_key or "")
+            args = (r.id, r.raw, r.next_raw, keys.queue_numbers[r.queue], *facts)
+            jobs.append(SearchedJob((keys.record(r.id), keys.orders, keys.unique), args, keys.dead, r.raw))
+        return [_as_revived(answer) for answer in self._search_dead("revive", jobs)]
 
     def discard(self, dead: Sequence[tuple[str, bytes]]) -> int:
         keys = self._store.keys
         jobs = [SearchedJob((keys.record(id),), (raw,), keys.dead, raw) for id, raw in dead]
         return sum(self._search_dead("discard", jobs))
 
-    def _search_dead(self, name: str, jobs: Sequence[SearchedJob]) -> list[int]:
+    def _search_dead(self, name: str, jobs: Sequence[SearchedJob]) -> list[Any]:
         script = SearchScript(name, removes=frozenset([1]))
         return run_searching(self._store, script, len(jobs), lambda numbers: [jobs[i] for i in numbers])
 
@@ -154,6 +171,13 @@ class RedisInspector:
         store = self._store
         wanted = _last_hours(store.now_ms(), hours)
         return _as_hours(wanted, store.calls([("HGETALL", store.keys.hour(hour)) for hour in wanted]))
+
+
+def _as_revived(answer: Any) -> Revived:
+    """1, 0, or `held` and the id of the job that has the unique key."""
+    if isinstance(answer, bytes):
+        return Revived(False, answer.removeprefix(b"held ").decode())
+    return Revived(bool(answer))
 
 
 def _as_views(rows: Sequence[Sequence[Any]]) -> tuple[WorkerView, ...]:

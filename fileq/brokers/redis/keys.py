@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from functools import lru_cache
 
 from fileq.config import Config
@@ -29,11 +30,17 @@ class Keys:
         self.breaker_resets = f"{prefix}:breaker_resets"
         self.producers = f"{prefix}:producers"
         self.orders = f"{prefix}:orders"
+        self.unique = f"{prefix}:unique"
+        self.schedules = f"{prefix}:schedules"
+        self.schedule_states = f"{prefix}:schedule_states"
+        self.catalog_revisions = f"{prefix}:catalog"
         self.rate_limit = config.producer.rate_limit_key
         self.events = f"{prefix}:events"
         self.records = f"{prefix}:job:"
         self._holders = f"{prefix}:holders:"
         self._route_windows = f"{prefix}:route_rate:"
+        self._made = f"{prefix}:made:"
+        self._documents = f"{prefix}:catalog:"
         self._processing = worker.processing_list_pattern
         self._heartbeat = worker.heartbeat_key_pattern
         # Cached: a worker has few slots, and every call names them again.
@@ -42,6 +49,12 @@ class Keys:
             *(self.workers, self.settled, self.stats, self.scheduled, self.completed, self.dead, self.cancelled),
             *(self.ledger, self.paused, self.rate_limit),
             *self.queues,
+        )
+
+        # Of one name each, and given to the scripts that use them.
+        self.single = (
+            *(self.breaker_resets, self.producers, self.orders, self.unique, self.schedules, self.schedule_states),
+            self.catalog_revisions,
         )
 
     def _of_slot(self, slot: str) -> tuple[str, str]:
@@ -60,6 +73,14 @@ class Keys:
     def of_route(self, route: str) -> tuple[str, str]:
         """The holders and the window counter of a limited route."""
         return self._holders + route, self._route_windows + route
+
+    def made(self, path: bytes) -> str:
+        """The id of the job that made this file."""
+        return self._made + hashlib.sha1(path, usedforsecurity=False).hexdigest()
+
+    def documents(self, kind: str) -> str:
+        """The documents of one kind."""
+        return self._documents + kind
 
     def hour(self, hour: int) -> str:
         """The counters of one hour since the epoch."""
@@ -80,8 +101,8 @@ class Keys:
         """On Redis Cluster all keys must share one hash slot, because every script touches several of them."""
         from redis.crc import key_slot
 
-        of_names = (*self.of_slot("x"), *self.of_route("x"))
-        keys = (*self.fixed, self.breaker_resets, self.producers, self.orders, self.records, *of_names)
+        of_names = (*self.of_slot("x"), *self.of_route("x"), self.made(b"x"), self.documents("x"))
+        keys = (*self.fixed, *self.single, self.records, *of_names)
         hash_slots = {key: key_slot(key.encode()) for key in keys}
         # A pattern needs a hash tag of its own: without one, the worker ID would select the hash slot.
         wrong = sorted(key for key in keys if hash_slots[key] != hash_slots[self.workers] or "{" not in key)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from fileq.brokers.producer_types import ProducerInfo, ProducerView
 from fileq.brokers.redis.store import RedisStore
-from fileq.brokers.types import ProducerInfo, ProducerView
 
 _info_decoder = msgspec.json.Decoder(ProducerInfo)
 

@@ -23,12 +23,14 @@ from fileq.brokers.redis.encoding import (
     settlement_keys,
     unpack_ledger,
 )
+from fileq.brokers.redis.entry_encoding import entry_args
 from fileq.brokers.redis.in_flight import Replies
 from fileq.brokers.redis.scripts import Argument, Part
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
+    SWEEP_PAGE,
     Enqueued,
     EnqueueResult,
     Entry,
@@ -39,15 +41,13 @@ from fileq.brokers.types import (
     Suspect,
     TurnReply,
     WorkerInfo,
-    check_queues,
-    check_sizes,
+    check_entries,
+    check_follow_ups,
 )
 from fileq.core.claim import Buried, Claim
-from fileq.core.job import Version, encode
 from fileq.core.settlement import Settlement, SettleResult, Verb
 
 BATCH = 1000  # entries of one script call; more would block the server too long
-_NO_VERSION = Version(b"", "")
 _SETTLE_RESULTS = {result.value.encode(): result for result in SettleResult}
 _encoder = msgspec.json.Encoder()
 
@@ -64,6 +64,11 @@ def _lease_ms(info: bytes) -> int:
     return _lease_decoder.decode(info).lease_ms
 
 
+def _time(score: bytes) -> int | None:
+    """The time in a score; None for an empty text."""
+    return round(float(score)) if score else None
+
+
 class RedisQueues:
     """protocol.Broker on Redis."""
 
@@ -72,44 +77,42 @@ class RedisQueues:
     # enqueue
 
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
-        check_queues((entry.queue for entry in entries), self._store.queues)
-        check_sizes(entries)
+        check_entries(entries, self._store.queues)
         results: list[EnqueueResult] = []
+        existing: list[str] = []
         permits = wait_ms = 0
         for start in range(0, len(entries), BATCH):
             part = self._enqueue_batch(entries[start : start + BATCH], limit)
             results.extend(part.results)
+            existing.extend(part.existing)
             permits += part.permits
             wait_ms = part.wait_ms or wait_ms
-        return Enqueued(tuple(results), permits, wait_ms)
+        return Enqueued(tuple(results), permits, wait_ms, tuple(existing))
 
     def _enqueue_batch(self, entries: Sequence[Entry], limit: int) -> Enqueued:
         store = self._store
         keys = [store.keys.record(entry.job.id) for entry in entries]
-        args = chain.from_iterable(self._entry_args(entry) for entry in entries)
-        return store.send([store.scripts.command("enqueue", keys, (limit, *args))], self._as_enqueued).take()
+        if any(entry.job.unique_key is not None for entry in entries):
+            keys.append(store.keys.unique)
+        args = chain.from_iterable(entry_args(entry, store.keys) for entry in entries)
 
-    def _as_enqueued(self, replies: Replies) -> Enqueued:
-        permits, wait_ms, words = self._store.link.checked(replies[0])
+        def decode(replies: Replies) -> Enqueued:
+            return self._as_enqueued(replies, [entry.job.id for entry in entries])
+
+        return store.send([store.scripts.command("enqueue", keys, (limit, *args))], decode).take()
+
+    def _as_enqueued(self, replies: Replies, ids: Sequence[str]) -> Enqueued:
+        permits, wait_ms, words, holders = self._store.link.checked(replies[0])
         results = [EnqueueResult(word.decode()) for word in words]
+        existing = [id if r is EnqueueResult.DUPLICATE else "" for id, r in zip(ids, results, strict=True)]
+        for number, holder in holders:
+            existing[number - 1] = holder.decode()
         if replies.is_repeated:
             # The first sending may have enqueued the job, so DUPLICATE after a repeat means ENQUEUED.
-            results = [EnqueueResult.ENQUEUED if r is EnqueueResult.DUPLICATE else r for r in results]
-        return Enqueued(tuple(results), permits, wait_ms)
-
-    def _entry_args(self, entry: Entry) -> tuple[Argument, ...]:
-        version = entry.version or _NO_VERSION
-        return (
-            entry.job.id,
-            encode(entry.job),
-            self._store.keys.queue_numbers[entry.queue],
-            version.path,
-            version.signature,
-            version.device,
-            "a" if entry.always else "",
-            entry.delay_ms,
-            entry.at_ms,
-        )
+            for i, id in enumerate(ids):
+                if existing[i] == id:
+                    results[i], existing[i] = EnqueueResult.ENQUEUED, ""
+        return Enqueued(tuple(results), permits, wait_ms, tuple(existing))
 
     # settle and claim
 
@@ -120,6 +123,8 @@ class RedisQueues:
         """One script made of the verbs, so one write and one read."""
         if not settlements and not slots:
             return ReadyReply(TurnReply())
+        carrying = [s for s in settlements if s.follow_ups or s.outputs]
+        check_follow_ups((s.follow_ups for s in carrying), self._store.queues)
         store, order, wanted = self._store, self._store.order, len(slots)
         by_verb: dict[Verb, list[int]] = {}
         for i, s in enumerate(settlements):
@@ -139,7 +144,7 @@ class RedisQueues:
         def undo() -> None:
             order.claims -= wanted
 
-        return store.send([store.scripts.settle_and_claim(parts)], decode, undo)
+        return store.send([store.scripts.settle_and_claim(parts, has_extras=bool(carrying))], decode, undo)
 
     def _settle_part(self, verb: Verb, settlements: Sequence[Settlement], claiming: frozenset[str]) -> Part:
         keys: list[str] = []
@@ -217,8 +222,9 @@ class RedisQueues:
         return Renewal(slot, status, self._as_claim((slot.encode(), *row[1:])) if is_unexpected else None)
 
     def promote(self, limit: int = 500) -> Promoted:
-        count, next_due_ms, now_ms = self._store.run("promote", (), (limit,))
-        return Promoted(count, round(float(next_due_ms)) if next_due_ms else None, int(now_ms))
+        replies = self._store.run("promote", (self._store.keys.schedules,), (limit,))
+        count, next_due_ms, now_ms, next_fire_ms = replies
+        return Promoted(count, _time(next_due_ms), int(now_ms), _time(next_fire_ms))
 
     def realign(self, offset: int = 0, limit: int = 500) -> int | None:
         next_offset: int = self._store.run("realign", (), (offset, limit, STEP_TOLERANCE_MS))
@@ -228,6 +234,13 @@ class RedisQueues:
         records = [self._store.keys.record(id) for id in ids]
         pages = (records[start : start + BATCH] for start in range(0, len(records), BATCH))
         return [bool(n) for page in pages for n in self._store.run("due_now", page)]
+
+    def sweep_unique(self, cursor: str = "") -> str | None:
+        store, key = self._store, self._store.keys.unique
+        next_cursor, flat = store.call("HSCAN", key, cursor or "0", "COUNT", SWEEP_PAGE)
+        for start in range(0, len(flat), 2 * SWEEP_PAGE):  # a page of a small hash is the whole hash
+            store.run("sweep_unique", (key,), flat[start : start + 2 * SWEEP_PAGE])
+        return next_cursor.decode() if int(next_cursor) else None
 
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store, keys = self._store, self._store.keys
@@ -258,6 +271,7 @@ class RedisQueues:
 
     def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
         layout = self._store.keys
+        check_follow_ups((s.follow_ups for s in settlements), self._store.queues)
         keys = chain.from_iterable(settlement_keys(s, layout) for s in settlements)
         args = chain.from_iterable(settlement_args(s, layout) for s in settlements)
         verbs = (s.verb.value for s in settlements)

@@ -85,7 +85,8 @@ class RedisRepairer:
         number = self._store.keys.queue_numbers.get(job.place, 0)
         times = (record.created_ms, record.started_ms, record.ended_ms)
         error = record.error.encode(errors="backslashreplace")
-        return (record.raw, kind, number, record.state.value, record.queue, record.slot, *times, error)
+        names = (record.state.value, record.queue, record.slot)
+        return (record.raw, kind, number, *names, *times, error, record.unique_key)
 
     def balance(self, drift: int, becomes: int = 0) -> bool:
         store = self._store

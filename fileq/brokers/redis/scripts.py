@@ -20,13 +20,17 @@ from fileq.config import Config
 Argument: TypeAlias = bytes | str | int
 Command: TypeAlias = tuple[Argument, ...]
 
-PRELUDE = ("arguments", "checks", "counters", "events", "search", "jobs", "ledger", "settlements")  # in order of use
+PRELUDE = (  # in order of use
+    *("arguments", "checks", "counters", "events", "search", "jobs", "withdrawals", "ledger", "entries", "follow_ups"),
+    "settlements",
+)
 SETTLE_AND_CLAIM = "settle_and_claim"
 COMPLETE_AND_CLAIM = "complete_and_claim"  # the same for the usual call: smaller, so that it runs faster
-PARTS = {
-    COMPLETE_AND_CLAIM: ("complete", "claim"),
-    SETTLE_AND_CLAIM: ("complete", "retry", "bury", "release", "cancel", "defer", "claim"),
-}
+SETTLE_AND_FOLLOW = "settle_and_follow"  # the same for settlements with follow-ups or outputs
+_ALL_PARTS = ("complete", "retry", "bury", "release", "cancel", "defer", "claim")
+PARTS = {COMPLETE_AND_CLAIM: ("complete", "claim"), SETTLE_AND_CLAIM: _ALL_PARTS, SETTLE_AND_FOLLOW: _ALL_PARTS}
+# The functions of lua/prelude/follow_ups.lua, where lua/prelude/settlements.lua calls them.
+_HOOKS = b"read_hook, require_hook, keep_hook = read_follow_ups, require_follow_ups, keep_follow_ups\n"
 _USUAL_PARTS = frozenset(PARTS[COMPLETE_AND_CLAIM])
 _COMMENTS = re.compile(rb"^ *--.*\n", re.MULTILINE)
 _DEFINED = re.compile(rb"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
@@ -52,7 +56,8 @@ def script(name: str) -> Script:
     shebang, _, body = _file(SETTLE_AND_CLAIM if name in PARTS else name).partition(b"\n")
     functions = (b"PARTS.%s = function()\n%send\n" % (part.encode(), _file(part)) for part in PARTS.get(name, ()))
     if name in PARTS:
-        body = b"local PARTS = {}\n" + b"".join(functions) + body
+        hooks = _HOOKS if name == SETTLE_AND_FOLLOW else b""
+        body = hooks + b"local PARTS = {}\n" + b"".join(functions) + body
     text = b"".join((shebang, b"\n", *_needed_by(body), body))
     sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()
     return _by_sha.setdefault(sha, Script(sha, text))
@@ -121,7 +126,8 @@ class Scripts:
         all_keys = (*self._keys.fixed, *keys)
         return ("EVALSHA", script(name).sha, len(all_keys), *all_keys, now_ms, *self._fixed_args, *args)
 
-    def settle_and_claim(self, parts: Sequence[Part]) -> Command:
+    def settle_and_claim(self, parts: Sequence[Part], *, has_extras: bool = False) -> Command:
+        """`has_extras`: a settlement has follow-ups or outputs."""
         keys: list[str] = []
         head: list[Argument] = [len(parts)]
         args: list[Argument] = []
@@ -130,4 +136,5 @@ class Scripts:
             args += part.args
             head += (part.verb, part.size, len(part.keys), len(part.args))
         is_usual = _USUAL_PARTS.issuperset(part.verb for part in parts)
-        return self.command(COMPLETE_AND_CLAIM if is_usual else SETTLE_AND_CLAIM, keys, head + args)
+        name = SETTLE_AND_FOLLOW if has_extras else COMPLETE_AND_CLAIM if is_usual else SETTLE_AND_CLAIM
+        return self.command(name, keys, head + args)

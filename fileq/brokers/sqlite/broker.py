@@ -1,4 +1,4 @@
-"""The SQLite broker, put together: one store, and queues, inspector, repairer and producers over it.
+"""The SQLite broker, put together: one store, and the groups of the protocol over it.
 
 Every call that changes something is one transaction; database.py says what a kill -9 leaves of one.
 """
@@ -8,18 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fileq.brokers.clocks import monotonic_clock_ms, wall_clock_ms
+from fileq.brokers.sqlite.catalog import SqliteCatalog
 from fileq.brokers.sqlite.database_schema import VERSION
 from fileq.brokers.sqlite.file_orders import SqliteFileOrders
 from fileq.brokers.sqlite.inspector import SqliteInspector
 from fileq.brokers.sqlite.producers import SqliteProducers
 from fileq.brokers.sqlite.queues import SqliteQueues
 from fileq.brokers.sqlite.repairer import SqliteRepairer
+from fileq.brokers.sqlite.schedules import SqliteSchedules
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.config import Config
 from fileq.core.finding import Finding, sound
 
 
-class SqliteBroker(SqliteQueues, SqliteInspector, SqliteRepairer, SqliteProducers, SqliteFileOrders):
+class SqliteBroker(
+    SqliteQueues,
+    SqliteInspector,
+    SqliteRepairer,
+    SqliteProducers,
+    SqliteFileOrders,
+    SqliteCatalog,
+    SqliteSchedules,
+):
     kind = "sqlite"
 
     def __init__(

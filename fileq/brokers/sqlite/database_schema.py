@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from fileq.brokers.sqlite.file_access import NEW_MODE
 from fileq.core.errors import BrokerError, BrokerUnavailable
 
-VERSION = 5
+VERSION = 6
 APPLICATION_ID = 0x66696C71  # "filq"
 OLDEST_SQLITE = (3, 35, 0)  # RETURNING
 
@@ -78,12 +78,35 @@ def _add_since(connection: sqlite3.Connection) -> None:
     connection.execute("ALTER TABLE records ADD COLUMN since_ms INTEGER NOT NULL DEFAULT 0")
 
 
+def _add_jobs_that_make_jobs(connection: sqlite3.Connection) -> None:
+    """From 5 to 6: unique keys, the files that jobs made, the catalog and the schedules."""
+    connection.execute("ALTER TABLE records ADD COLUMN extra BLOB NOT NULL DEFAULT x''")
+    connection.execute("CREATE TABLE unique_keys (key TEXT PRIMARY KEY, id TEXT NOT NULL) WITHOUT ROWID")
+    connection.execute(
+        "CREATE TABLE made (path BLOB PRIMARY KEY, id TEXT NOT NULL, expires_ms INTEGER NOT NULL) WITHOUT ROWID"
+    )
+    connection.execute("CREATE INDEX made_expiring ON made (expires_ms)")
+    connection.execute(
+        "CREATE TABLE documents (kind TEXT NOT NULL, name TEXT NOT NULL, revision INTEGER NOT NULL, "
+        "body BLOB NOT NULL, PRIMARY KEY (kind, name))"
+    )
+    connection.execute(
+        "CREATE TABLE catalog_revisions (kind TEXT PRIMARY KEY, revision INTEGER NOT NULL) WITHOUT ROWID"
+    )
+    connection.execute(
+        "CREATE TABLE schedules (name TEXT PRIMARY KEY, revision TEXT NOT NULL, next_ms INTEGER NOT NULL, "
+        "last_ms INTEGER NOT NULL, last_job_id TEXT NOT NULL, is_paused INTEGER NOT NULL, runs INTEGER NOT NULL, "
+        "missed INTEGER NOT NULL) WITHOUT ROWID"
+    )
+
+
 # From each older schema to the next. A migration must not end the transaction it runs in.
 MIGRATIONS: Mapping[int, Migration] = {
     1: _add_holes,
     2: _add_deferrals,
     3: _add_after_producers_limits_and_orders,
     4: _add_since,
+    5: _add_jobs_that_make_jobs,
 }
 
 

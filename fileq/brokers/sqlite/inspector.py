@@ -6,19 +6,33 @@ Reads use the reading connection and never wait for a writer. Every change is on
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from fileq.brokers import wire_events
 from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.sqlite.census import take_census
+from fileq.brokers.sqlite.entries import key_holder, take_key
+from fileq.brokers.sqlite.outputs import makers
 from fileq.brokers.sqlite.producers import read_producers
-from fileq.brokers.sqlite.rows import RecordRow, all_slots, find_records
+from fileq.brokers.sqlite.rows import all_slots, find_records
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, oldest_hour_kept
-from fileq.brokers.types import CancelResult, Census, Overview, Record, Revival, WorkerInfo, WorkerView
+from fileq.brokers.sqlite.withdrawals import cancel, clear
+from fileq.brokers.types import (
+    CancelResult,
+    Census,
+    Overview,
+    Record,
+    Revival,
+    Revived,
+    WorkerInfo,
+    WorkerView,
+    check_clear,
+    check_follow_ups,
+)
 from fileq.core.errors import BrokerError
+from fileq.core.follow_up import FollowUp
 from fileq.core.job import State, decode_or_none
 
 _NEWEST_FIRST = ("dead_letter", "completed", "cancelled")  # the places that `peek` reads from their newest job
@@ -112,13 +126,30 @@ class SqliteInspector:
             for slot_row in slots
         )
 
-    def cancel(self, ids: Sequence[str]) -> list[CancelResult]:
+    def cancel(
+        self, ids: Sequence[str], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
+    ) -> list[CancelResult]:
+        wanted = follow_ups or {}
+        check_follow_ups(wanted.values(), self._store.queue_names)
         with self._store.unit_of_work() as work:
             records = [record for id in ids if (record := work.record(id)) is not None]
             work.queued.locate({(r.queue, r.raw) for r in records if r.state == State.PENDING})
-            return [_cancel(work, work.record(id)) for id in ids]
+            return [cancel(work, work.record(id), wanted.get(id, ())) for id in ids]
 
-    def revive(self, revivals: Sequence[Revival]) -> list[bool]:
+    def clear(
+        self, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]] | None = None
+    ) -> int:
+        wanted = follow_ups or {}
+        check_clear(queue, raws, self._store.queue_names)
+        check_follow_ups(wanted.values(), self._store.queue_names)
+        with self._store.unit_of_work() as work:
+            return clear(work, queue, raws, wanted)
+
+    def makers(self, paths: Sequence[bytes]) -> list[str | None]:
+        with self._store.snapshot() as (db, now_ms):
+            return makers(db, paths, now_ms)
+
+    def revive(self, revivals: Sequence[Revival]) -> list[Revived]:
         with self._store.unit_of_work() as work:
             return [_revive(work, revival) for revival in revivals]
 
@@ -161,35 +192,24 @@ class SqliteInspector:
         return found
 
 
-def _cancel(work: UnitOfWork, record: RecordRow | None) -> CancelResult:
-    if record is None:
-        return CancelResult.UNKNOWN
-    if record.state == State.RUNNING:
-        work.change_record(record).is_cancel_requested = True
-        return CancelResult.REQUESTED
-    if record.state == State.PENDING and work.queued.remove_newest(record.queue, record.raw):
-        record.queued -= 1
-    elif record.state not in (State.SCHEDULED, State.RETRYING) or not work.unschedule(record.raw):
-        return CancelResult.ENDED
-    record.error, record.deferred = "cancelled", ""
-    work.change_record(record)
-    work.end(record, State.CANCELLED)
-    work.publish(wire_events.cancelled(record.id, record.queue, record.raw) if work.has_subscribers else b"")
-    return CancelResult.CANCELLED
-
-
-def _revive(work: UnitOfWork, revival: Revival) -> bool:
-    if not work.remove_dead(revival.raw):
-        return False
+def _revive(work: UnitOfWork, revival: Revival) -> Revived:
+    if not work.is_dead(revival.raw):
+        return Revived(False)
+    job = decode_or_none(revival.next_raw)
+    holder = key_holder(work, job.unique_key) if job is not None else ""
+    if holder and holder != revival.id:
+        return Revived(False, holder)
+    work.remove_dead(revival.raw)
     record = work.record(revival.id)
     queue = record.queue if record is not None else revival.queue
-    if decode_or_none(revival.next_raw) is None:
+    if job is None:
         work.push_undecodable(queue, revival.next_raw, front=False)
         work.delete_record(revival.id)
     else:
         record = work.record_for(revival.id, queue, revival.next_raw)
         record.raw, record.error, record.ended_ms = revival.next_raw, "", 0
         record.is_cancel_requested = False
+        take_key(work, record, job.unique_key)
         work.push(record, front=False)
     work.db.execute("DELETE FROM orders WHERE id = ?", (revival.id,))
-    return True
+    return Revived(True)

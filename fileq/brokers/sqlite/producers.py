@@ -9,8 +9,8 @@ import sqlite3
 
 import msgspec
 
+from fileq.brokers.producer_types import ProducerInfo, ProducerView
 from fileq.brokers.sqlite.store import SqliteStore
-from fileq.brokers.types import ProducerInfo, ProducerView
 
 
 class SqliteProducers:

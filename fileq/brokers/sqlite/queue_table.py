@@ -8,7 +8,7 @@ next job of the batch may need their effect. Never begins or ends a transaction,
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from fileq.core.job import Job, decode_or_none
@@ -92,8 +92,12 @@ class QueueTable:
 
     def fronts(self, queue: str, limit: int) -> list[QueuedRow]:
         """The next jobs of a queue, front first. They stay until `remove` is called."""
+        return [QueuedRow(at, raw, decode_or_none(raw)) for at, raw in self.raws(queue, limit)]
+
+    def raws(self, queue: str, limit: int) -> list[tuple[int, bytes]]:
+        """Position and bytes of the first jobs of a queue, front first."""
         sql = "SELECT position, raw FROM queued WHERE queue = ? ORDER BY position LIMIT ?"
-        return [QueuedRow(at, raw, decode_or_none(raw)) for at, raw in self._db.execute(sql, (queue, limit))]
+        return self._db.execute(sql, (queue, limit)).fetchall()
 
     def remove(self, positions: list[tuple[str, int]]) -> None:
         """Removes jobs at the front of their queues, by (queue, position)."""
@@ -112,10 +116,17 @@ class QueueTable:
         position = self._located.pop(key) if key in self._located else find_newest(self._db, [key]).get(key)
         if position is None:
             return False
-        self.remove([(queue, position)])
-        self._db.execute("INSERT OR REPLACE INTO holes VALUES (?, ?)", (queue, position))
+        self.remove_anywhere(queue, [position])
+        return True
+
+    def remove_anywhere(self, queue: str, positions: Sequence[int]) -> None:
+        """Removes the jobs at these positions of a queue, and lists the holes they leave."""
+        if not positions:
+            return
+        at = [(queue, position) for position in positions]
+        self.remove(at)
+        self._db.executemany("INSERT OR REPLACE INTO holes VALUES (?, ?)", at)
         # A hole outside the new ends is no hole: the next jobs will be pushed there.
         before, after = self._find_ends(queue)
         sql = "DELETE FROM holes WHERE queue = ? AND (position <= ? OR position >= ?)"
         self._db.execute(sql, (queue, before, after))
-        return True

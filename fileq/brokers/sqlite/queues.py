@@ -18,7 +18,9 @@ from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.sqlite.admissions import admit
 from fileq.brokers.sqlite.census import paused_queues
+from fileq.brokers.sqlite.entries import add, existing_job, is_holder
 from fileq.brokers.sqlite.ledger_verbs import SqliteLedger
+from fileq.brokers.sqlite.outputs import forget_outputs
 from fileq.brokers.sqlite.queue_table import QueuedRow
 from fileq.brokers.sqlite.rate_window import RateWindow
 from fileq.brokers.sqlite.rows import (
@@ -27,11 +29,13 @@ from fileq.brokers.sqlite.rows import (
     claim_of,
     find_records,
 )
+from fileq.brokers.sqlite.schedules import next_fire_ms
 from fileq.brokers.sqlite.settlements import reap, settle
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.subscription import SqliteSubscription
-from fileq.brokers.sqlite.unit_of_work import UnitOfWork, is_blocked, unfinished_before
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork, is_blocked
 from fileq.brokers.types import (
+    SWEEP_PAGE,
     Enqueued,
     EnqueueResult,
     Entry,
@@ -41,11 +45,11 @@ from fileq.brokers.types import (
     Suspect,
     TurnReply,
     WorkerInfo,
-    check_queues,
-    check_sizes,
+    check_entries,
+    check_follow_ups,
 )
 from fileq.core.claim import Claim
-from fileq.core.job import State, decode_or_none, encode
+from fileq.core.job import State, decode_or_none
 from fileq.core.settlement import Settlement, SettleResult
 
 GONE_SLOTS_KEPT = 1000  # deregistered slots whose last token is kept
@@ -59,14 +63,14 @@ class SqliteQueues(SqliteLedger):
     def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
         if not entries:
             return Enqueued(())
-        check_queues((entry.queue for entry in entries), self._store.queue_names)
-        check_sizes(entries)
+        check_entries(entries, self._store.queue_names)
         with self._store.unit_of_work() as work:
             window = RateWindow(work, limit)
             work.read_records(entry.job.id for entry in entries)
-            results = tuple(_enqueue(work, entry, window) for entry in entries)
+            results, existing = zip(*(_enqueue(work, entry, window) for entry in entries), strict=True)
             window.write()
-            return Enqueued(results, window.permits, window.wait_ms if EnqueueResult.THROTTLED in results else 0)
+            wait_ms = window.wait_ms if EnqueueResult.THROTTLED in results else 0
+            return Enqueued(results, window.permits, wait_ms, existing)
 
     # settle and claim
 
@@ -74,6 +78,7 @@ class SqliteQueues(SqliteLedger):
         return ReadyReply(self.settle_and_claim(settlements, slots))
 
     def settle_and_claim(self, settlements: Sequence[Settlement], slots: Sequence[str]) -> TurnReply:
+        check_follow_ups((s.follow_ups for s in settlements), self._store.queue_names)
         with self._store.unit_of_work() as work:
             work.read_slots([*(s.claim.slot for s in settlements), *slots])
             work.read_records(s.claim.id for s in settlements)
@@ -140,7 +145,7 @@ class SqliteQueues(SqliteLedger):
             for _, raw in due:
                 self._promote(work, raw)
             next_due_ms = work.db.execute("SELECT min(due_ms) FROM scheduled").fetchone()[0]
-            return Promoted(len(due), next_due_ms, work.now_ms)
+            return Promoted(len(due), next_due_ms, work.now_ms, next_fire_ms(work.db))
 
     def _promote(self, work: UnitOfWork, raw: bytes) -> None:
         job, last_queue = decode_or_none(raw), self._store.queue_names[-1]
@@ -175,6 +180,16 @@ class SqliteQueues(SqliteLedger):
         self._promote(work, record.raw)
         return True
 
+    def sweep_unique(self, cursor: str = "") -> str | None:
+        with self._store.unit_of_work() as work:
+            sql = "SELECT key, id FROM unique_keys WHERE key > ? ORDER BY key LIMIT ?"
+            page = work.db.execute(sql, (cursor, SWEEP_PAGE)).fetchall()
+            work.read_records(id for _, id in page)
+            stale = [(key,) for key, id in page if not is_holder(work.record(id), key)]
+            work.db.executemany("DELETE FROM unique_keys WHERE key = ?", stale)
+            forget_outputs(work)
+            return page[-1][0] if len(page) == SWEEP_PAGE else None
+
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
         store = self._store
         with store.snapshot() as (db, now_ms):
@@ -192,6 +207,7 @@ class SqliteQueues(SqliteLedger):
         return (claim_of(slot_row.slot, slot_row.raw, lambda id: find_records(db, [id], now_ms)[id], queue=queue),)
 
     def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:
+        check_follow_ups((s.follow_ups for s in settlements), self._store.queue_names)
         with self._store.unit_of_work() as work:
             slot_row = work.slot(slot)
             if slot_row is None or work.is_alive(slot_row):
@@ -239,30 +255,19 @@ class SqliteQueues(SqliteLedger):
         return subscription
 
 
-def _enqueue(work: UnitOfWork, entry: Entry, window: RateWindow) -> EnqueueResult:
-    job, version = entry.job, entry.version
-    if work.record(job.id) is not None:
-        return EnqueueResult.DUPLICATE
+def _enqueue(work: UnitOfWork, entry: Entry, window: RateWindow) -> tuple[EnqueueResult, str]:
+    """The result, and the job that is there already if it is DUPLICATE."""
+    version = entry.version
+    if existing := existing_job(work, entry.job):
+        return EnqueueResult.DUPLICATE, existing
     if version is not None and not entry.always:
         known = work.ledger.entry(version.path)
         if known is not None and known.knows(version.signature):
-            return EnqueueResult.KNOWN
+            return EnqueueResult.KNOWN, ""
         if not window.take():
-            return EnqueueResult.THROTTLED
-    record = work.record_for(job.id, entry.queue, encode(job))
-    due_ms = max(entry.at_ms, work.now_ms + entry.delay_ms)
-    if due_ms > work.now_ms:
-        work.schedule(record, State.SCHEDULED, due_ms, work.now_ms if due_ms > entry.at_ms else 0)
-    else:
-        work.push(record, front=False)
-    if version is not None:
-        if (earlier := work.ledger.entry(version.path)) is not None:
-            same = earlier.job_of(version.signature)
-            record.jobs_before = earlier.jobs_before(job.id, unfinished_before(work, same))
-        work.ledger.learn(version, job.id)
-    work.count("produced")
-    work.publish(wire_events.created(job) if work.has_subscribers else b"")
-    return EnqueueResult.ENQUEUED
+            return EnqueueResult.THROTTLED, ""
+    add(work, entry)
+    return EnqueueResult.ENQUEUED, ""
 
 
 def _realign(work: UnitOfWork, raw: bytes) -> bool:

@@ -14,7 +14,7 @@ from msgspec.json import encode
 from fileq.brokers.sqlite.census import take_census
 from fileq.brokers.sqlite.database_schema import rebuild_holes
 from fileq.brokers.sqlite.queue_table import find_newest
-from fileq.brokers.sqlite.rows import RecordRow, find_records
+from fileq.brokers.sqlite.rows import RareFacts, RecordRow, find_records
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.brokers.types import Record, UnrecordedJob
@@ -109,6 +109,8 @@ class SqliteRepairer:
         record.error, record.result = wanted.error, wanted.result
         record.created_ms, record.started_ms, record.ended_ms = wanted.created_ms, wanted.started_ms, wanted.ended_ms
         record.attempts, record.attempt_count = encode(wanted.attempts), wanted.attempt_count
+        facts = {name: getattr(wanted, name) for name in RareFacts.__struct_fields__}
+        record.change_facts(**facts)
         record.queued = int(job.place in self._store.queue_names)
         if job.place == "scheduled":
             found = work.db.execute("SELECT due_ms FROM scheduled WHERE raw = ?", (wanted.raw,)).fetchone()

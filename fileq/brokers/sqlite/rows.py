@@ -16,6 +16,7 @@ from fileq.brokers.sqlite.ledger_rows import decode_ledger_entry
 from fileq.brokers.types import ATTEMPTS_KEPT, Attempt, LedgerEntry, Record
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
+from fileq.core.follow_up import Output
 from fileq.core.job import State, decode
 
 _KEYS_PER_STATEMENT = 64  # each number of keys is a statement of its own that SQLite prepares once
@@ -23,6 +24,19 @@ _KEYS_PER_STATEMENT = 64  # each number of keys is a statement of its own that S
 _encoder = msgspec.json.Encoder()
 _attempts_decoder = msgspec.json.Decoder(list[Attempt])
 _ids_decoder = msgspec.json.Decoder(tuple[str, ...])
+
+
+class RareFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What few jobs have, as one JSON column: a job without it costs an empty value. New fields need a default."""
+
+    waits_for: str = ""
+    unique_key: str = ""
+    follow_ups: tuple[str, ...] = ()
+    outputs: tuple[Output, ...] = ()
+
+
+_NO_FACTS = RareFacts()
+_facts_decoder = msgspec.json.Decoder(RareFacts)
 
 
 class RecordRow(msgspec.Struct):
@@ -52,12 +66,22 @@ class RecordRow(msgspec.Struct):
     moved_to: bytes = b""
     after: bytes = b""  # JSON, empty if it names no job
     since_ms: int = 0
+    extra: bytes = b""  # RareFacts as JSON, empty if there are none
 
     def add_attempt(self, attempt: Attempt) -> None:
         self.attempt_count += 1
         self.attempts = _encoder.encode([*_attempts_decoder.decode(self.attempts), attempt][-ATTEMPTS_KEPT:])
 
+    @property
+    def facts(self) -> RareFacts:
+        return _facts_decoder.decode(self.extra) if self.extra else _NO_FACTS
+
+    def change_facts(self, **changes: Any) -> None:
+        facts = msgspec.structs.replace(self.facts, **changes)
+        self.extra = b"" if facts == _NO_FACTS else _encoder.encode(facts)
+
     def view(self) -> Record:
+        facts = self.facts
         return Record(
             id=self.id,
             state=State(self.state),
@@ -79,6 +103,10 @@ class RecordRow(msgspec.Struct):
             deferred_count=self.deferred_count,
             moved_to=self.moved_to,
             after=self.jobs_before,
+            waits_for=facts.waits_for,
+            unique_key=facts.unique_key,
+            follow_ups=facts.follow_ups,
+            outputs=facts.outputs,
         )
 
     @property
@@ -158,6 +186,12 @@ def find_ledger_entries(db: sqlite3.Connection, paths: Sequence[bytes]) -> dict[
     """The entries of these paths; a path without an entry is left out."""
     rows = _find_all(db, "SELECT path, entry FROM ledger", "path", paths)
     return {path: decode_ledger_entry(entry) for path, entry in rows}
+
+
+def find_makers(db: sqlite3.Connection, paths: Sequence[bytes], now_ms: int) -> dict[bytes, str]:
+    """The id of the job that made each of these files; a file that no job made is left out."""
+    rows = _find_all(db, "SELECT path, id, expires_ms FROM made", "path", paths)
+    return {path: id for path, id, expires_ms in rows if expires_ms > now_ms}
 
 
 def _find_all(

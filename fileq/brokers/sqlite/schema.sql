@@ -1,4 +1,4 @@
--- Schema 5. Applied as a whole, in one transaction, to an empty file. No semicolons in comments: they end a statement.
+-- Schema 6. Applied as a whole, in one transaction, to an empty file. No semicolons in comments: they end a statement.
 -- Every place holds the raw bytes of its jobs. Everything more that is known of a job is in its record.
 -- Changing a comment inside a statement changes the text that SQLite stores in the file.
 
@@ -25,6 +25,7 @@ CREATE TABLE records (
     moved_to            BLOB NOT NULL DEFAULT x'',
     after               BLOB NOT NULL DEFAULT x'',
     since_ms            INTEGER NOT NULL DEFAULT 0,
+    extra               BLOB NOT NULL DEFAULT x'',  -- JSON of what few jobs have, see RareFacts
     expires_ms          INTEGER             -- wall clock, as every *_ms but slots.alive_until_ms and ends_ms
 );
 CREATE INDEX records_expiring ON records (expires_ms) WHERE expires_ms IS NOT NULL;
@@ -144,6 +145,45 @@ CREATE TABLE orders (
     slot  TEXT NOT NULL,
     at_ms INTEGER NOT NULL,
     body  BLOB NOT NULL
+) WITHOUT ROWID;
+
+-- The job that took each unique key last. It has the key while its record says that it is unfinished.
+CREATE TABLE unique_keys (
+    key TEXT PRIMARY KEY,
+    id  TEXT NOT NULL
+) WITHOUT ROWID;
+
+-- The job that made each file last.
+CREATE TABLE made (
+    path       BLOB PRIMARY KEY,
+    id         TEXT NOT NULL,
+    expires_ms INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX made_expiring ON made (expires_ms);
+
+-- The catalog, and the last revision that each kind has used.
+CREATE TABLE documents (
+    kind     TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    revision INTEGER NOT NULL,
+    body     BLOB NOT NULL,
+    PRIMARY KEY (kind, name)
+);
+CREATE TABLE catalog_revisions (
+    kind     TEXT PRIMARY KEY,
+    revision INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- The columns are those of ScheduleState.
+CREATE TABLE schedules (
+    name        TEXT PRIMARY KEY,
+    revision    TEXT NOT NULL,
+    next_ms     INTEGER NOT NULL,
+    last_ms     INTEGER NOT NULL,
+    last_job_id TEXT NOT NULL,
+    is_paused   INTEGER NOT NULL,
+    runs        INTEGER NOT NULL,
+    missed      INTEGER NOT NULL
 ) WITHOUT ROWID;
 
 -- Written only while a subscriber exists. Only the newest are kept.

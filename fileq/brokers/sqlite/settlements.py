@@ -6,6 +6,8 @@ Never decides: the settlement says where the job goes. A slot that no longer hol
 from __future__ import annotations
 
 from fileq.brokers import wire_events
+from fileq.brokers.sqlite.entries import add_follow_ups
+from fileq.brokers.sqlite.outputs import keep_outputs
 from fileq.brokers.sqlite.rows import RecordRow, SlotRow
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.brokers.types import Attempt
@@ -37,6 +39,7 @@ def reap(work: UnitOfWork, slot_row: SlotRow, s: Settlement) -> SettleResult:
 
 
 def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
+    record = None
     if s.claim.record_id is None and s.verb is Verb.RELEASE:
         work.push_undecodable(s.claim.queue, s.next_raw, front=True)
     else:
@@ -53,11 +56,15 @@ def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
     work.change_slot(slot_row).raw = None
     _count(work, s)
     work.publish(wire_events.settled(s) if work.has_subscribers else b"")
+    add_follow_ups(work, record, s.follow_ups)
+    if s.verb in (Verb.COMPLETE, Verb.CANCEL):
+        work.trim_ended(State.COMPLETED if s.verb is Verb.COMPLETE else State.CANCELLED)
 
 
 def _move(work: UnitOfWork, s: Settlement, record: RecordRow) -> None:
     if s.verb is Verb.COMPLETE:
         record.result = s.result
+        keep_outputs(work, record, s.outputs)
         work.end(record, State.COMPLETED)
         work.count("superseded", int(s.superseded))
         if s.leaves is not None:

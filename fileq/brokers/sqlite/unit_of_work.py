@@ -156,13 +156,19 @@ class UnitOfWork:
         self.db.execute("INSERT INTO dead (raw, crc) VALUES (?, ?)", (record.raw, crc32(record.raw)))
         self.count("dead")
 
+    def is_dead(self, raw: bytes) -> bool:
+        """Whether the dead-letter list has a job with these bytes."""
+        sql = "SELECT 1 FROM dead WHERE crc = ? AND raw = ? LIMIT 1"
+        return self.db.execute(sql, (crc32(raw), raw)).fetchone() is not None
+
     def remove_dead(self, raw: bytes) -> bool:
         """Removes the oldest dead job with these bytes; False if there is none."""
         sql = "DELETE FROM dead WHERE position = (SELECT min(position) FROM dead WHERE crc = ? AND raw = ?)"
         return self.db.execute(sql, (crc32(raw), raw)).rowcount > 0
 
     def end(self, record: RecordRow, state: State) -> None:
-        """Lists the job as completed or cancelled, counts it, and lets its record expire."""
+        """Lists the job as completed or cancelled, counts it, and lets its record expire. The caller trims the list
+        when the follow-ups of the job are enqueued."""
         record.state, record.ended_ms = state, self.now_ms
         if not record.queued:  # a copy that still waits needs the record
             record.expires_ms = self.now_ms + int(self.config.worker.history_ttl * 1000)
@@ -170,6 +176,9 @@ class UnitOfWork:
             self._ended[state] = EndedList(self.db, state)
         self._ended[state].append(record.raw)
         self.count(state.value)
+
+    def trim_ended(self, state: State) -> None:
+        """Removes the oldest jobs beyond completed_max from the list to which end() has added, with their records."""
         for raw in self._ended[state].trim(self.config.worker.completed_max):
             if (unlisted := decode_or_none(raw)) is not None:
                 self._delete_unlisted(unlisted.id, state)
@@ -221,9 +230,13 @@ class UnitOfWork:
 
 
 def is_blocked(work: UnitOfWork, record: RecordRow | None) -> bool:
-    """Whether a job that the record names in `after` is running."""
-    if record is None or not record.after:
+    """Whether a job that the record names in `after` is running, or the one that it waits for is unfinished."""
+    if record is None or not (record.after or record.extra):
         return False
+    waits_for = record.facts.waits_for
+    awaited = work.record(waits_for) if waits_for else None
+    if awaited is not None and State(awaited.state).is_unfinished:
+        return True
     work.read_records(record.jobs_before)
     earlier = map(work.record, record.jobs_before)
     return any(other.state == State.RUNNING for other in earlier if other is not None)

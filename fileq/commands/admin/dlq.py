@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Record, Revival
+from fileq.brokers.types import Record, Revival, Revived
 from fileq.commands.admin.job_filter import ENDED, Conditions, JobFilter, StoredJob
 from fileq.commands.admin.job_selection import matching, select, with_records
 from fileq.commands.admin.job_summary import JobSummary, id_in
@@ -73,8 +73,8 @@ def retry(broker: FullBroker, ids: Sequence[str], *, queue: str, is_dry_run: boo
     """Puts these jobs back with the same id and all failure counts reset. `queue` is used where the record has none."""
     found, others = _by_ids(broker, ids)
     jobs = [dead for id in dict.fromkeys(ids) if (dead := found.get(id)) is not None and dead.job is not None]
-    moved = [True] * len(jobs) if is_dry_run else broker.revive([revival(dead, queue) for dead in jobs])
-    is_moved = {dead.id: answer for dead, answer in zip(jobs, moved, strict=True)}
+    moved = [Revived(True)] * len(jobs) if is_dry_run else broker.revive([revival(dead, queue) for dead in jobs])
+    answers = {dead.id: answer for dead, answer in zip(jobs, moved, strict=True)}
     results = []
     for id in dict.fromkeys(ids):
         dead = found.get(id)
@@ -82,8 +82,10 @@ def retry(broker: FullBroker, ids: Sequence[str], *, queue: str, is_dry_run: boo
             results.append(_not_dead(id, others.get(id), _to_run))
         elif dead.job is None:
             results.append(DeadJobResult(id, "refused", reason=_NOT_A_JOB))
-        elif is_moved[id]:
+        elif answers[id].is_revived:
             results.append(DeadJobResult(id, RETRY[is_dry_run], dead.job.filepath))
+        elif answers[id].held_by:
+            results.append(DeadJobResult(id, "refused", dead.job.filepath, _why_stayed(answers[id])))
         else:
             results.append(DeadJobResult(id, "unknown", reason=_GONE))
     return DlqReport(sum(r.result in RETRY for r in results), is_dry_run, tuple(results))
@@ -94,8 +96,8 @@ def retry_all(
 ) -> DlqReport:
     """Puts back every job that meets the conditions. The report counts all and names the first `shown`."""
 
-    def revive(jobs: Sequence[StoredJob]) -> list[bool]:
-        return broker.revive([revival(dead, queue) for dead in jobs])
+    def revive(jobs: Sequence[StoredJob]) -> list[str]:
+        return [_why_stayed(answer) for answer in broker.revive([revival(dead, queue) for dead in jobs])]
 
     return _all(_Pass(broker, wanted, revive, RETRY, is_dry_run, takes_bytes=False), shown)
 
@@ -118,20 +120,21 @@ def delete(broker: FullBroker, ids: Sequence[str], *, is_dry_run: bool = False) 
 def delete_all(broker: FullBroker, wanted: JobFilter, *, is_dry_run: bool = False, shown: int = 1000) -> DlqReport:
     """Deletes every job that meets the conditions. The report counts all and names the first `shown`."""
 
-    def discard(jobs: Sequence[StoredJob]) -> list[bool]:
+    def discard(jobs: Sequence[StoredJob]) -> list[str]:
         # The broker says how many it deleted. Fewer: another command deleted some of them at the same time.
         count = broker.discard([(dead.id, dead.raw) for dead in jobs])
-        return [i < count for i in range(len(jobs))]
+        return ["" if i < count else _GONE for i in range(len(jobs))]
 
     return _all(_Pass(broker, wanted, discard, DELETE, is_dry_run, takes_bytes=True), shown)
 
 
 class _Pass(Struct, frozen=True):
-    """What to do with every dead job that meets the conditions: `act` returns for each job whether it was done."""
+    """What to do with every dead job that meets the conditions: `act` returns for each job why it was not done, or an
+    empty text."""
 
     broker: FullBroker
     wanted: JobFilter
-    act: Callable[[Sequence[StoredJob]], list[bool]]
+    act: Callable[[Sequence[StoredJob]], list[str]]
     words: tuple[str, str]  # the result, and the result of a dry run
     is_dry_run: bool
     takes_bytes: bool  # also bytes that are not a job
@@ -151,8 +154,9 @@ def _all(task: _Pass, shown: int) -> DlqReport:
             jobs = [dead for dead in batch if dead.job is not None or task.takes_bytes][: left - count]
             refused = [dead for dead in batch if dead.job is None and not task.takes_bytes]
             results += [DeadJobResult(dead.id, "refused", reason=_NOT_A_JOB) for dead in refused]
-            is_done = [True] * len(jobs) if task.is_dry_run else task.act(jobs)
-            done = [dead for dead, is_one in zip(jobs, is_done, strict=True) if is_one]
+            acted = list(zip(jobs, [""] * len(jobs) if task.is_dry_run else task.act(jobs), strict=True))
+            results += [DeadJobResult(dead.id, "refused", reason=why) for dead, why in acted if why not in ("", _GONE)]
+            done = [dead for dead, why in acted if not why]
             count += len(done)
             named = done[: max(0, shown - len(results))]
             results += [DeadJobResult(dead.id, task.words[task.is_dry_run], _path_of(dead)) for dead in named]
@@ -210,6 +214,15 @@ def revival(dead: StoredJob, queue: str) -> Revival:
     if dead.record is not None and dead.record.moved_to:
         fresh = fresh.at(dead.record.moved_to)
     return Revival(dead.raw, dead.id, encode(fresh), queue)
+
+
+def _why_stayed(answer: Revived) -> str:
+    """Why a job was not put back; empty if it was."""
+    if answer.is_revived:
+        return ""
+    if answer.held_by:
+        return f"job {printable(answer.held_by)} has the same unique key and is not finished"
+    return _GONE
 
 
 def _path_of(dead: StoredJob) -> str:

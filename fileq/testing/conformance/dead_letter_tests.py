@@ -1,7 +1,7 @@
 """revive and discard: an operator puts dead jobs back or deletes them, each one once."""
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Revival
+from fileq.brokers.types import Revival, Revived
 from fileq.core.job import State, decode, encode, raw_id
 from fileq.core.settlement import complete, release
 from fileq.testing.conformance.builders import (
@@ -46,7 +46,7 @@ def test_a_revived_job_starts_from_the_beginning(harness: Harness) -> None:
     harness.broker.promote()
     settle(harness, burial(claim_one(harness)))
     [raw] = raws_in(harness, "dead_letter")
-    assert harness.broker.revive([revival(raw)]) == [True]
+    assert harness.broker.revive([revival(raw)]) == [Revived(True)]
     assert places_of(harness, "a") == ["low"]
     assert raws_in(harness, "low") == [encode(a_job("a"))]
     record = record_of(harness, "a")
@@ -91,13 +91,13 @@ def test_the_same_call_twice_revives_once(harness: Harness) -> None:
     revivals = [revival(dead(harness, "a"))]
     harness.broker.revive(revivals)
     before = snapshot(harness, "a")
-    assert harness.broker.revive(revivals) == [False]
+    assert harness.broker.revive(revivals) == [Revived(False)]
     assert snapshot(harness, "a") == before
 
 
 def test_a_job_twice_in_one_call_is_revived_once(harness: Harness) -> None:
     raw = dead(harness, "a")
-    assert harness.broker.revive([revival(raw), revival(raw)]) == [True, False]
+    assert harness.broker.revive([revival(raw), revival(raw)]) == [Revived(True), Revived(False)]
     assert places_of(harness, "a") == ["low"]
     assert drift(harness) == 0
 
@@ -107,7 +107,7 @@ def test_a_thousand_are_revived_in_their_order(harness: Harness) -> None:
     claims = claims_of(harness, *names(1000, "slot"))
     harness.broker.settle_and_claim([burial(claim) for claim in claims], [])
     revivals = [revival(raw) for raw in raws_in(harness, "dead_letter")]
-    assert harness.broker.revive(revivals) == [True] * 1000
+    assert harness.broker.revive(revivals) == [Revived(True)] * 1000
     assert ids_in(harness, "low") == names(1000)
     assert raws_in(harness, "dead_letter") == []
     assert drift(harness) == 0
@@ -121,9 +121,9 @@ def test_identical_dead_jobs_are_revived_one_at_a_time(harness: Harness) -> None
         settle(harness, burial(claim))
     first, second = raws_in(harness, "dead_letter")
     assert first == second
-    assert harness.broker.revive([revival(first)]) == [True]
+    assert harness.broker.revive([revival(first)]) == [Revived(True)]
     assert sorted(places_of(harness, "a")) == ["dead_letter", "low"]
-    assert harness.broker.revive([revival(second)]) == [True]
+    assert harness.broker.revive([revival(second)]) == [Revived(True)]
     assert places_of(harness, "a") == ["low", "low"]
     assert drift(harness) == 0
     for claim in claims_of(harness, "w1", "w2"):
@@ -146,7 +146,7 @@ def test_two_operators_at_the_same_time_revive_each_job_once(harness: Harness) -
     other = harness.another()
 
     def revive_all(broker: FullBroker) -> int:
-        return sum(sum(broker.revive([revival(raw)])) for raw in raws)
+        return sum(broker.revive([revival(raw)])[0].is_revived for raw in raws)
 
     assert sum(run_concurrently(lambda: revive_all(harness.broker), lambda: revive_all(other))) == 30
     assert ids_in(harness, "low") == names(30)
@@ -223,7 +223,7 @@ def test_jobs_are_revived_while_others_are_buried_and_discarded(harness: Harness
     wanted = [revival(raws[id]) for id in names(40)[::2]]
     pairs = [(id, raws[id]) for id in names(40)[::4]]
     revived, discarded, _ = run_concurrently(
-        lambda: [harness.broker.revive([one])[0] for one in wanted],
+        lambda: [harness.broker.revive([one])[0].is_revived for one in wanted],
         lambda: one.discard(pairs),
         lambda: other.enqueue([an_entry(f"new-{i}", queue="high") for i in range(40)]),
     )
@@ -264,7 +264,7 @@ def test_bytes_that_are_not_a_job_can_be_revived(harness: Harness) -> None:
     raw = b"\xff not a job"
     harness.push_raw("high", raw)
     settle(harness, burial(claim_one(harness)))
-    assert harness.broker.revive([Revival(raw, raw_id(raw), raw, "low")]) == [True]
+    assert harness.broker.revive([Revival(raw, raw_id(raw), raw, "low")]) == [Revived(True)]
     assert raws_in(harness, "high") == [raw]
     assert raws_in(harness, "dead_letter") == []
     assert not has_record(harness, raw_id(raw))

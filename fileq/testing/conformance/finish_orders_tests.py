@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from fileq.brokers.types import Revival
+from fileq.brokers.types import Revival, Revived
 from fileq.core.claim import Claim
 from fileq.core.job import State, encode
 from fileq.core.settlement import Settlement, SettleResult, complete
@@ -160,7 +160,7 @@ def test_a_finished_order_is_gone_and_a_repeat_of_its_settlement_does_not_bring_
 
 def test_a_later_settlement_replaces_the_order_and_a_revival_removes_it(harness: Harness) -> None:
     raw = ordered(harness, "a", burial).next_raw
-    assert harness.broker.revive([Revival(raw, "a", encode(a_job("a")), "low")]) == [True]
+    assert harness.broker.revive([Revival(raw, "a", encode(a_job("a")), "low")]) == [Revived(True)]
     harness.advance(2)
     assert left(harness) == []
     [claim] = harness.broker.settle_and_claim([], ["w1"]).claims

@@ -28,7 +28,7 @@ def test_without_a_limit_nothing_is_counted(harness: Harness) -> None:
 
 def test_each_new_version_takes_a_permit(harness: Harness) -> None:
     answer = harness.broker.enqueue(new_files(3), limit=5)
-    assert answer == Enqueued((EnqueueResult.ENQUEUED,) * 3, permits=3, wait_ms=0)
+    assert answer == Enqueued((EnqueueResult.ENQUEUED,) * 3, permits=3, wait_ms=0, existing=("", "", ""))
 
 
 def test_what_is_over_the_limit_is_throttled_and_leaves_no_trace(harness: Harness) -> None:
@@ -53,7 +53,8 @@ def test_known_versions_and_duplicates_take_no_permit(harness: Harness) -> None:
     harness.broker.enqueue([new_file("a"), an_entry("b")])
     entries = [an_entry("other", version=Version(b"/data/a", "v1")), new_file("b"), new_file("c")]
     answer = harness.broker.enqueue(entries, limit=1)
-    assert answer == Enqueued((EnqueueResult.KNOWN, EnqueueResult.DUPLICATE, EnqueueResult.ENQUEUED), permits=1)
+    results = (EnqueueResult.KNOWN, EnqueueResult.DUPLICATE, EnqueueResult.ENQUEUED)
+    assert answer == Enqueued(results, permits=1, existing=("", "b", ""))
 
 
 def test_known_versions_are_known_even_when_no_permit_is_left(harness: Harness) -> None:
@@ -116,7 +117,8 @@ def test_wait_ms_is_the_rest_of_the_window(harness: Harness) -> None:
 def test_a_repeated_call_takes_no_second_permit(harness: Harness) -> None:
     entries = new_files(2)
     harness.broker.enqueue(entries, limit=3)
-    assert harness.broker.enqueue(entries, limit=3) == Enqueued((EnqueueResult.DUPLICATE,) * 2)
+    ids = tuple(entry.job.id for entry in entries)
+    assert harness.broker.enqueue(entries, limit=3) == Enqueued((EnqueueResult.DUPLICATE,) * 2, existing=ids)
     assert harness.broker.enqueue([new_file("c")], limit=3).permits == 1
 
 

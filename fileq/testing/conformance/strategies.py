@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.types import Entry, Revival
 from fileq.core.claim import Claim
+from fileq.core.follow_up import FollowUp, Output
 from fileq.core.job import Version, decode, encode
 from fileq.core.settlement import (
     Settlement,
@@ -26,9 +27,13 @@ from fileq.testing.conformance.builders import UNDECODABLE, a_job, burial, defer
 QUEUES = ("high", "low")
 SLOTS = ("s1", "s2", "s3", "s4")
 OUR_IDS = ("ours-1", "ours-2", "ours-3", "ours-4", "ours-5")  # never used by another program, so never in two places
+MADE_IDS = ("made-1", 'made %0A "2"\n')  # of follow-ups and of schedules
 SHARED_IDS = ("shared-1", 'shared "2" \\ ü')
 FOREIGN_IDS = ("foreign-1",)
-ALL_IDS = (*OUR_IDS, *SHARED_IDS, *FOREIGN_IDS)
+ALL_IDS = (*OUR_IDS, *MADE_IDS, *SHARED_IDS, *FOREIGN_IDS)
+KEYS = ("k1", 'k "2" \\ ü')
+SCHEDULES = ("nightly", "hourly")
+OUTPUTS = (Output(b"/out/a", 1, "v1"), Output(b"/out/\xff", 2, ""))
 PATHS = (b"/data/a", b"/data/\xff b")
 SIGNATURES = ("v1", "v2", "v3", "v3-i1", "v3-i2", "v3-i2-cab", "v3-i3-cab", "v3-ccd")
 DEVICES = ("", "8:1", "8:2")
@@ -44,6 +49,13 @@ SPELLINGS: tuple[Callable[[str], bytes], ...] = (
     lambda id: encode(a_job(id)),
     lambda id: foreign(id) + b"\n",
 )
+
+
+def made_job(number: int, key: str | None = None, delay_ms: int = 0) -> FollowUp:
+    """A follow-up or the job of a schedule. The second of them is about a version."""
+    job = a_job(MADE_IDS[number], parent_id="any", unique_key=key)
+    return FollowUp(job, "low", delay_ms, version=Version(PATHS[0], "v1") if number else None)
+
 
 # The ways to settle a claim. Those that keep the job come first, because hypothesis draws them more often.
 ENDS: tuple[Callable[[Claim], Settlement], ...] = (
@@ -63,6 +75,11 @@ ENDS: tuple[Callable[[Claim], Settlement], ...] = (
     skip_vanished,
     lambda claim: bury_vanished(claim, claim.raw, error="file vanished", kind="FileVanished"),
     cancel,
+    lambda claim: replace(complete(claim), follow_ups=(made_job(0), made_job(1, KEYS[0])), outputs=OUTPUTS),
+    lambda claim: replace(complete(claim), follow_ups=(made_job(1, KEYS[1], 1000),), outputs=OUTPUTS[:1]),
+    lambda claim: replace(failed(claim), follow_ups=(made_job(0, KEYS[0]), made_job(0))),
+    lambda claim: replace(release(claim), follow_ups=(made_job(1),)),
+    lambda claim: replace(burial(claim), follow_ups=(made_job(0, KEYS[1]),)),
     lambda claim: bury(claim, claim.raw, error="killed", died=True),
     lambda claim: retry(claim, claim.raw, delay_ms=500, error="killed", died=True),
 )
@@ -71,6 +88,7 @@ DEATHS: tuple[Death, ...] = (
     lambda claim: retry(claim, claim.raw, delay_ms=1000, error="worker died", died=True),
     lambda claim: bury(claim, claim.raw, error="worker died", died=True),
     lambda claim: replace(bury(claim, claim.raw, error="worker died", died=True), order=b"of a reaper"),
+    lambda claim: replace(bury(claim, claim.raw, error="died", died=True), follow_ups=(made_job(0), made_job(1))),
 )
 
 queues = st.sampled_from(QUEUES)
@@ -80,12 +98,18 @@ ends = st.integers(0, len(ENDS) - 1)
 all_ends = st.lists(ends, min_size=len(SLOTS), max_size=len(SLOTS))
 versions = st.builds(Version, st.sampled_from(PATHS), st.sampled_from(SIGNATURES), st.sampled_from(DEVICES))
 an_entry = st.builds(
-    lambda id, queue, version, always, delay_ms: Entry(a_job(id), queue, version, always, delay_ms),
+    lambda id, queue, version, always, delay_ms, key: Entry(
+        a_job(id, unique_key=key), queue, version, always, delay_ms
+    ),
     st.sampled_from((*OUR_IDS, *SHARED_IDS)),
     queues,
     st.none() | versions | versions,
     st.sampled_from([False, False, True]),
     st.sampled_from([0, 0, 0, 1, 1000, 40_000]),
+    st.sampled_from([None, None, *KEYS]),
+)
+follow_ups = st.lists(
+    st.builds(made_job, st.integers(0, 1), st.sampled_from([None, *KEYS]), st.sampled_from([0, 0, 1000])), max_size=2
 )
 pushed_job = st.builds(
     lambda queue, id, spell: (queue, spell(id)),

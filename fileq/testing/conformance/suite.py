@@ -16,9 +16,12 @@ from fileq.testing.conformance import (
     admit_tests,
     bury_tests,
     cancel_tests,
+    catalog_tests,
     census_tests,
     claim_tests,
+    clear_tests,
     complete_tests,
+    crash_follow_up_tests,
     crash_tests,
     dead_letter_tests,
     defer_tests,
@@ -27,9 +30,12 @@ from fileq.testing.conformance import (
     enqueue_tests,
     events_tests,
     finish_orders_tests,
+    fire_tests,
+    follow_up_tests,
     foreign_tests,
     ledger_identity_tests,
     ledger_tests,
+    outputs_tests,
     overview_tests,
     pause_tests,
     producers_tests,
@@ -43,9 +49,11 @@ from fileq.testing.conformance import (
     renew_tests,
     repair_tests,
     retry_tests,
+    schedules_tests,
     settle_tests,
     state_machine_tests,
     undecodable_tests,
+    unique_key_tests,
     waiting_tests,
 )
 from fileq.testing.conformance.harness import Harness, MakeHarness, OpenHarness, harness_maker
@@ -66,19 +74,25 @@ class BrokerConformance:
     TestAdmit = _tests_of(admit_tests)
     TestBury = _tests_of(bury_tests)
     TestCancel = _tests_of(cancel_tests)
+    TestCatalog = _tests_of(catalog_tests)
     TestCensus = _tests_of(census_tests)
     TestClaim = _tests_of(claim_tests)
+    TestClear = _tests_of(clear_tests)
     TestComplete = _tests_of(complete_tests)
     TestCrash = _tests_of(crash_tests)
+    TestCrashFollowUp = _tests_of(crash_follow_up_tests)
     TestDeadLetter = _tests_of(dead_letter_tests)
     TestDefer = _tests_of(defer_tests)
     TestDueNow = _tests_of(due_now_tests)
     TestEarlierJob = _tests_of(earlier_job_tests)
     TestEnqueue = _tests_of(enqueue_tests)
     TestEvents = _tests_of(events_tests)
+    TestFire = _tests_of(fire_tests)
+    TestFollowUp = _tests_of(follow_up_tests)
     TestForeign = _tests_of(foreign_tests)
     TestLedger = _tests_of(ledger_tests)
     TestLedgerIdentity = _tests_of(ledger_identity_tests)
+    TestOutputs = _tests_of(outputs_tests)
     TestOverview = _tests_of(overview_tests)
     TestPause = _tests_of(pause_tests)
     TestProducers = _tests_of(producers_tests)
@@ -93,9 +107,11 @@ class BrokerConformance:
     TestRenew = _tests_of(renew_tests)
     TestRepair = _tests_of(repair_tests)
     TestRetry = _tests_of(retry_tests)
+    TestSchedules = _tests_of(schedules_tests)
     TestSettle = _tests_of(settle_tests)
     TestStateMachine = _tests_of(state_machine_tests)
     TestUndecodable = _tests_of(undecodable_tests)
+    TestUniqueKey = _tests_of(unique_key_tests)
     TestWaiting = _tests_of(waiting_tests)
 
     @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fileq.brokers.types import Revival
+from fileq.brokers.types import Revival, Revived
 from fileq.core.job import MAX_DECODED_BYTES, State, encode, raw_id
 from fileq.core.settlement import SettleResult, complete, release
 from fileq.testing.conformance.builders import (
@@ -157,7 +157,7 @@ def test_another_programs_scheduled_bytes_are_adopted_once_when_they_are_claimed
 def test_it_can_be_revived_unchanged(harness: Harness, raw: bytes) -> None:
     harness.push_raw("low", raw)
     settle(harness, burial(claim_one(harness)))
-    assert harness.broker.revive([Revival(raw, raw_id(raw), raw, "low")]) == [True]
+    assert harness.broker.revive([Revival(raw, raw_id(raw), raw, "low")]) == [Revived(True)]
     assert (raws_in(harness, "low"), raws_in(harness, "dead_letter")) == ([raw], [])
     settle(harness, burial(claim_one(harness)))
     assert raws_in(harness, "dead_letter") == [raw]

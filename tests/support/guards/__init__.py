@@ -6,6 +6,7 @@ from tests.support.guards.batch_guards import BATCH_GUARDS
 from tests.support.guards.child_guards import CHILD_GUARDS
 from tests.support.guards.earlier_job_guards import EARLIER_JOB_GUARDS
 from tests.support.guards.executor_guards import EXECUTOR_GUARDS
+from tests.support.guards.follow_up_guards import FOLLOW_UP_GUARDS
 from tests.support.guards.fsck_guards import FSCK_GUARDS
 from tests.support.guards.guard import Guard
 from tests.support.guards.identity_guards import IDENTITY_GUARDS
@@ -19,6 +20,7 @@ from tests.support.guards.producer_guards import PRODUCER_GUARDS
 from tests.support.guards.redis_event_guards import REDIS_EVENT_GUARDS
 from tests.support.guards.redis_guards import REDIS_GUARDS
 from tests.support.guards.redis_repair_guards import REDIS_REPAIR_GUARDS
+from tests.support.guards.schedule_guards import SCHEDULE_GUARDS
 from tests.support.guards.security_guards import SECURITY_GUARDS
 from tests.support.guards.sqlite_guards import SQLITE_GUARDS
 from tests.support.guards.worker_guards import WORKER_GUARDS
@@ -31,6 +33,8 @@ GUARDS: tuple[Guard, ...] = (
     *MEMORY_GUARDS,
     *ADMIT_GUARDS,
     *EARLIER_JOB_GUARDS,
+    *FOLLOW_UP_GUARDS,
+    *SCHEDULE_GUARDS,
     *WORKER_GUARDS,
     *PREFETCH_GUARDS,
     *LIMIT_GUARDS,

@@ -58,7 +58,7 @@ ORDER_GUARDS = (
     PUT_BACK.on(
         "redis",
         f"{BROKERS}/redis/lua/revive.lua",
-        "    redis.call('HDEL', KEYS[own_keys + 2 * i], ARGV[a + 1])\n",
+        "    redis.call('HDEL', orders, id)\n",
         "",
     ),
     PUT_BACK.on(

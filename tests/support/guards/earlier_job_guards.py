@@ -41,39 +41,51 @@ NOT_ITSELF = Promise(
 )
 
 EARLIER_JOB_GUARDS = (
-    NAMED.on("redis", f"{LUA}enqueue.lua", "    if after then redis.call('HSET', record, 'after', after) end\n", ""),
+    NAMED.on(
+        "redis", f"{LUA}prelude/entries.lua", "  if after then redis.call('HSET', record, 'after', after) end\n", ""
+    ),
     NAMED.on(
         "sqlite",
-        f"{SQLITE}queues.py",
+        f"{SQLITE}entries.py",
         "            record.jobs_before = earlier.jobs_before(job.id, unfinished_before(work, same))\n",
         "            pass\n",
     ),
     NAMED.on(
         "memory",
-        f"{MEMORY}queues.py",
-        "                record.after = known.jobs_before(entry.job.id, store.unfinished_before(same))\n",
-        "                pass\n",
+        f"{MEMORY}entries.py",
+        "            record.after = known.jobs_before(job.id, store.unfinished_before(same))\n",
+        "            pass\n",
     ),
     BLOCKED.on("redis", CLAIM, "NOW, was and was[3] and is_blocked(was[3]) or 0 }", "NOW, 0 }"),
     BLOCKED.on("sqlite", f"{SQLITE}queues.py", "work.now_ms, is_blocked=is_blocked(work, record))", "work.now_ms)"),
-    BLOCKED.on("memory", f"{MEMORY}store.py", "replace(claim, is_blocked=is_blocked)", "replace(claim)"),
+    BLOCKED.on(
+        "memory",
+        f"{MEMORY}store.py",
+        "is_blocked=record is not None and self._is_blocked(record))",
+        "is_blocked=False)",
+    ),
     BLOCKED_AGAIN.on("redis", CLAIM, "was[2] or '0', is_blocked(was[3]) }", "was[2] or '0', 0 }"),
     BLOCKED_AGAIN.on("redis", f"{LUA}renew.lua", "was[2] or '0', is_blocked(was[3]) }", "was[2] or '0', 0 }"),
     BLOCKED_AGAIN.on(
         "sqlite", f"{SQLITE}queues.py", "is_blocked=is_blocked(work, work.record(claim.id)))", "is_blocked=False)"
     ),
-    ONLY_RUNNING.on("redis", LEDGER, "field_of(line, 'state') == 'running' then", "field_of(line, 'state') then"),
+    ONLY_RUNNING.on("redis", LEDGER, "    if state == 'running' or is_awaited", "    if state or is_awaited"),
     ONLY_RUNNING.on(
         "sqlite", f"{SQLITE}unit_of_work.py", "any(other.state == State.RUNNING for other in", "any(True for other in"
     ),
-    ONLY_RUNNING.on("memory", f"{MEMORY}store.py", "is not None and record.state is State.RUNNING\n", "is not None\n"),
+    ONLY_RUNNING.on(
+        "memory",
+        f"{MEMORY}store.py",
+        "any(other is not None and other.state is State.RUNNING for",
+        "any(other is not None for",
+    ),
     NOT_ITSELF.on("redis", LEDGER, "= {}, { [in_one_line(id)] = true }\n", "= {}, {}\n"),
     NOT_ITSELF.on(
         "sqlite", TYPES, " for _, job_id in self.versions if job_id != id),", " for _, job_id in self.versions),"
     ),
     ALSO_BEFORE.on("redis", LEDGER, "same and field_of(same, 'after') or ''", "''"),
-    ALSO_BEFORE.on("sqlite", f"{SQLITE}queues.py", "unfinished_before(work, same))\n", "())\n"),
-    ALSO_BEFORE.on("memory", f"{MEMORY}queues.py", "store.unfinished_before(same))\n", "())\n"),
+    ALSO_BEFORE.on("sqlite", f"{SQLITE}entries.py", "unfinished_before(work, same))\n", "())\n"),
+    ALSO_BEFORE.on("memory", f"{MEMORY}entries.py", "store.unfinished_before(same))\n", "())\n"),
     Guard(
         "A job waits while an earlier job of its file is running",
         BOTH,

@@ -3,8 +3,8 @@
 from tests.support.guards import promises
 from tests.support.guards.guard import Guard, Promise
 
-SETTLEMENTS, QUEUES, STORE, REPAIRER = (
-    f"fileq/brokers/memory/{name}.py" for name in ("settlements", "queues", "store", "repairer")
+SETTLEMENTS, QUEUES, ENTRIES, STORE, REPAIRER = (
+    f"fileq/brokers/memory/{name}.py" for name in ("settlements", "queues", "entries", "store", "repairer")
 )
 
 
@@ -56,16 +56,14 @@ MEMORY_GUARDS = (
     ),
     guard(promises.ONLY_SILENT_SUSPECTS, QUEUES, "                if not store.is_alive(slot, now_ms)\n", ""),
     guard(promises.STILL_HOLDS, QUEUES, "            if not store.processing[slot]:\n", "            if True:\n"),
-    guard(promises.ID_ONCE, QUEUES, "        if entry.job.id in self._store.records:\n", "        if False:\n"),
+    guard(promises.ID_ONCE, ENTRIES, "return job.id if job.id in store.records else key_holder(", "return key_holder("),
     guard(
         promises.VERSION_ONCE,
         QUEUES,
         "if known is not None and known.knows(entry.version.signature) else None",
         "if False else None",
     ),
-    guard(
-        promises.VERSION_LEARNED, QUEUES, "            store.learn(entry.version, entry.job.id)\n", "            pass\n"
-    ),
+    guard(promises.VERSION_LEARNED, ENTRIES, "        store.learn(entry.version, job.id)\n", "        pass\n"),
     guard(promises.LIMIT, QUEUES, "        if taken >= limit:\n", "        if taken > limit:\n"),
     guard(promises.LEDGER_UNCHANGED, QUEUES, "        if entries.get(path) != was:\n", "        if False:\n"),
     guard(promises.REALIGNED, QUEUES, "due_after_step(record.due_ms, record.since_ms, now_ms)", "None"),

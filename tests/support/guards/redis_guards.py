@@ -8,6 +8,7 @@ SETTLEMENTS, CLAIM, REAP, RENEW, ENQUEUE, PROMOTE, DUE_NOW, JOBS = (
     f"{LUA}{name}.lua"
     for name in ("prelude/settlements", "claim", "reap", "renew", "enqueue", "promote", "due_now", "prelude/jobs")
 )
+ENTRIES = f"{LUA}prelude/entries.lua"
 EXPIRY = "tests/integration/test_redis_expiry.py::"
 LONG = "tests/integration/test_too_long_jobs.py::test_"
 
@@ -148,18 +149,18 @@ LEASES = (
 )
 
 ENQUEUEING = (
-    guard(promises.ID_ONCE, ENQUEUE, "  if redis.call('EXISTS', record) == 1 then\n", "  if false then\n"),
+    guard(promises.ID_ONCE, ENQUEUE, "is_recorded = redis.call('EXISTS', record) == 1\n", "is_recorded = false\n"),
     guard(
         promises.VERSION_ONCE,
         ENQUEUE,
-        "is_version and is_known(versions, signature)",
+        "is_version and is_known(versions, ARGV[a + 5])",
         "false",
     ),
     guard(
         promises.VERSION_LEARNED,
-        ENQUEUE,
-        "    if path ~= '' then remember_version(",
-        "    if false then remember_version(",
+        ENTRIES,
+        "  if path ~= '' then remember_version(",
+        "  if false then remember_version(",
     ),
     guard(promises.LIMIT, ENQUEUE, "used + taken >= limit", "used + taken > limit"),
     Guard(

@@ -4,8 +4,8 @@ from tests.support.guards import promises
 from tests.support.guards.guard import Guard, Promise
 
 FOLDER = "fileq/brokers/sqlite/"
-SETTLEMENTS, QUEUES, WORK, ROWS, REPAIRER = (
-    f"{FOLDER}{name}.py" for name in ("settlements", "queues", "unit_of_work", "rows", "repairer")
+SETTLEMENTS, QUEUES, ENTRIES, WORK, ROWS, REPAIRER = (
+    f"{FOLDER}{name}.py" for name in ("settlements", "queues", "entries", "unit_of_work", "rows", "repairer")
 )
 TRANSACTIONS = "tests/integration/test_sqlite_transactions.py::"
 
@@ -102,14 +102,19 @@ SQLITE_GUARDS = (
         "            if slot_row.raw is None:\n                work.change_slot(slot_row).forget",
         "            if True:\n                work.change_slot(slot_row).forget",
     ),
-    guard(promises.ID_ONCE, QUEUES, "    if work.record(job.id) is not None:\n", "    if False:\n"),
+    guard(
+        promises.ID_ONCE,
+        ENTRIES,
+        "return job.id if work.record(job.id) is not None else key_holder(",
+        "return key_holder(",
+    ),
     guard(
         promises.VERSION_ONCE,
         QUEUES,
         "        if known is not None and known.knows(version.signature):\n",
         "        if False:\n",
     ),
-    guard(promises.VERSION_LEARNED, QUEUES, "        work.ledger.learn(version, job.id)\n", "        pass\n"),
+    guard(promises.VERSION_LEARNED, ENTRIES, "        work.ledger.learn(version, job.id)\n", "        pass\n"),
     guard(
         promises.LIMIT,
         f"{FOLDER}rate_window.py",

@@ -2,18 +2,25 @@
 -- Cancel jobs by id: a waiting job moves from its queue or the scheduled set to the cancelled list; a running job is
 -- marked, and its worker learns of it at its next renewal.
 --
--- own KEYS   the record of each job
--- own ARGV   the windows (prelude/search.lua); of each job: its event, the proof of its absence ('' = none)
+-- own KEYS   of each job: its record, then those of follow_ups.lua
+-- own ARGV   the windows (prelude/search.lua); of each job: those of follow_ups.lua, then the proof of its absence ('' =
+--            none)
 -- returns    cancelled, requested, ended, unknown or far for each; next_offsets()
-require_ended_list(CANCELLED)
+require_withdrawals()
 require_access(SCHEDULED, 'zset', 'ZREM')
 require_queues('LINDEX', 'LSET', 'LREM')
 open_windows(true)
-local total = (#ARGV - own_args) / 2
-local answers, raws = {}, {}
-for i = 1, total do require_type(KEYS[own_keys + i], 'hash') end
-require_record_permissions()
-require_counters()
+local jobs, answers = {}, {}
+while own_args < #ARGV do
+  own_keys = own_keys + 1
+  local job = { record = KEYS[own_keys] }
+  job.extras = next_extras()
+  own_args = own_args + 1
+  job.proof = ARGV[own_args]
+  require_type(job.record, 'hash')
+  require_extras(job.extras)
+  jobs[#jobs + 1] = job
+end
 
 -- Whether the job was there; FAR if that is not known. It leaves its queue at the end of the script.
 local function remove(state, raw, number, was, proof)
@@ -29,30 +36,24 @@ local function remove(state, raw, number, was, proof)
   return false
 end
 
-local function cancel(i)
-  local record = KEYS[own_keys + i]
-  local was = redis.call('HMGET', record, unpack(PROOF_FIELDS))
-  local state, raw, number, queued = was[1], was[2], queue_number[was[3] or ''], tonumber(was[6]) or 0
+local function cancel(job)
+  local was = redis.call('HMGET', job.record, unpack(PROOF_FIELDS))
+  local state, raw, queue, queued = was[1], was[2], was[3] or '', tonumber(was[6]) or 0
   if not state then return 'unknown' end
   if state == 'running' then
-    redis.call('HSET', record, 'cancel', '1')
+    redis.call('HSET', job.record, 'cancel', '1')
     return 'requested'
   end
-  local is_removed = remove(state, raw, number, was, ARGV[own_args + 2 * i])
+  local is_removed = remove(state, raw, queue_number[queue], was, job.proof)
   if is_removed == FAR then return 'far' end
   if not is_removed then return 'ended' end
-  if state == 'pending' then queued = queued - 1 end
-  redis.call('HSET', record, 'state', 'cancelled', 'error', 'cancelled', 'ended', NOW, 'queued', queued)
-  redis.call('HDEL', record, 'deferred')
-  if queued == 0 then redis.call('PEXPIRE', record, HISTORY_TTL) end
-  raws[#raws + 1] = raw
-  count('cancelled')
-  add_event(ARGV[own_args + 2 * i - 1])
+  withdraw(job.record, queue, raw, state == 'pending' and queued - 1 or queued)
+  add_follow_ups(job.record, job.extras)
   return 'cancelled'
 end
 
-for i = 1, total do answers[i] = cancel(i) end
-push_ended(CANCELLED, 'cancelled', raws)
+for i, job in ipairs(jobs) do answers[i] = cancel(job) end
+list_withdrawn()
 remove_taken()
 write_counters()
 publish_events()

@@ -4,10 +4,10 @@
 -- own KEYS   of each job: its record, the place that holds it
 -- own ARGV   the windows (prelude/search.lua); 'look' or 'repair'; of each job: raw, the kind of its place ('list'
 --            = a queue or the dead-letter list, 'processing' or 'scheduled'), number of its queue ('0' = it is in another
---            place), then the record's state, queue, worker, created, started, ended, error
+--            place), then the record's state, queue, worker, created, started, ended, error, unique key
 -- returns    for each: 1 if the job is there without a record (and after a repair it has one), else 0, or far;
 --            next_offsets()
-local STRIDE = 10
+local STRIDE = 11
 open_windows()
 local is_repair = ARGV[own_args + 1] == 'repair'
 local total = (#ARGV - own_args - 1) / STRIDE
@@ -36,6 +36,7 @@ if is_repair then
     redis.call('HSET', record, 'json', ARGV[a + 1], 'queued', ARGV[a + 3] ~= '0' and 1 or 0, 'state', ARGV[a + 4],
       'queue', ARGV[a + 5], 'worker', ARGV[a + 6], 'created', ARGV[a + 7], 'started', ARGV[a + 8], 'ended', ARGV[a + 9],
       'error', ARGV[a + 10], 'due', found.due)
+    if ARGV[a + 11] ~= '' then redis.call('HSET', record, 'unique_key', ARGV[a + 11]) end
   end
 end
 return { answers, next_offsets() }

@@ -1,38 +1,36 @@
 #!lua
 -- Enqueue jobs: record, ledger, permit and queue of each in one step. A server whose memory is full refuses the call.
 --
--- own KEYS   the record of each job
--- own ARGV   1 permits of one window (0 = none needed); of each job: id, raw, queue number, path, signature and device
---            ('' = the job is not about a version of a file), 'a' = enqueue even if the ledger knows the version,
---            delay in ms, due time in ms
+-- own KEYS   the record of each job; then the unique keys, if a job has one
+-- own ARGV   1 permits of one window (0 = none needed); of each job the arguments of prelude/entries.lua
 -- returns    permits taken; ms until the window ends (0 = nothing was throttled); for each job: enqueued, known,
---            duplicate or throttled
-local STRIDE, WINDOW = 9, 1000
+--            duplicate or throttled; number and id for each job whose unique key another one has, which is a duplicate
+local WINDOW = 1000
 local limit = tonumber(ARGV[own_args + 1])
-local total = (#ARGV - own_args - 1) / STRIDE
-local taken, throttled, results = 0, false, {}
+local total = (#ARGV - own_args - 1) / ENTRY_ARGS
+local unique = KEYS[own_keys + total + 1]
+local taken, throttled, results, existing = 0, false, {}, {}
 if total <= FEW_EVENTS then subscribed = true end
 
 require_counters()
-require_access(LEDGER, 'hash', 'HGET', 'HSET')
-require_access(SCHEDULED, 'zset', 'ZSCORE', 'ZADD')
+require_entries(unique)
 if limit > 0 then require_access(RATE_LIMIT, 'string', 'GET', 'SET', 'INCRBY', 'PTTL', 'PEXPIRE') end
-require_queues('LPUSH')
-require_permission(RECORDS .. 'any', 'EXISTS', 'HSET')
 for i = 1, total do require_type(KEYS[own_keys + i], 'hash') end
 local used = limit > 0 and tonumber(redis.call('GET', RATE_LIMIT) or '0') or 0
 -- No window lasts longer than this: the server's clock has stepped back, so the window has ended.
 if used > 0 and redis.call('PTTL', RATE_LIMIT) > WINDOW then used = 0 end
 
 for i = 1, total do
-  local a = own_args + 1 + (i - 1) * STRIDE
-  local id, raw, number, path, signature = ARGV[a + 1], ARGV[a + 2], tonumber(ARGV[a + 3]), ARGV[a + 4], ARGV[a + 5]
+  local a, record = own_args + 1 + (i - 1) * ENTRY_ARGS, KEYS[own_keys + i]
+  local path, key = ARGV[a + 4], ARGV[a + 10]
   local is_version = path ~= '' and ARGV[a + 7] ~= 'a'
-  local record = KEYS[own_keys + i]
   local versions = path ~= '' and redis.call('HGET', LEDGER, path)
-  if redis.call('EXISTS', record) == 1 then
+  local is_recorded = redis.call('EXISTS', record) == 1
+  local holder = key ~= '' and not is_recorded and key_holder(unique, key)
+  if is_recorded or holder then
     results[i] = 'duplicate'
-  elseif is_version and is_known(versions, signature) then
+    if holder then existing[#existing + 1] = { i, holder } end
+  elseif is_version and is_known(versions, ARGV[a + 5]) then
     results[i] = 'known'
   elseif is_version and limit > 0 and used + taken >= limit then
     results[i] = 'throttled'
@@ -40,22 +38,7 @@ for i = 1, total do
   else
     results[i] = 'enqueued'
     if is_version and limit > 0 then taken = taken + 1 end
-    local after = versions and jobs_before(versions, id, signature)
-    if after then redis.call('HSET', record, 'after', after) end
-    if path ~= '' then remember_version(path, versions, signature, ARGV[a + 6], id) end
-    local due = math.max(tonumber(ARGV[a + 9]), now + tonumber(ARGV[a + 8]))
-    if due > now then
-      while redis.call('ZSCORE', SCHEDULED, raw) do raw = raw .. ' ' end
-      redis.call('HSET', record, 'state', 'scheduled', 'json', raw, 'queue', queue_name[number], 'created', NOW,
-        'due', int_text(due), 'since', due > tonumber(ARGV[a + 9]) and NOW or '0')
-      redis.call('ZADD', SCHEDULED, int_text(due), raw)
-    else
-      redis.call('HSET', record, 'state', 'pending', 'json', raw, 'queue', queue_name[number], 'created', NOW,
-        'queued', '1')
-      redis.call('LPUSH', queue_key[number], raw)
-    end
-    count('produced')
-    add_job_event('job:created', raw, nil, '', '0')
+    add_job(record, a, versions, unique)
   end
 end
 
@@ -77,4 +60,4 @@ if throttled then
 end
 write_counters()
 publish_events()
-return { taken, wait, results }
+return { taken, wait, results, existing }

@@ -1,13 +1,15 @@
 #!lua flags=allow-oom
 -- Promote due jobs: move each from the scheduled set to its queue, earliest first.
 --
+-- own KEYS   1 schedules
 -- own ARGV   1 how many at most
--- returns    how many; the due time of the next job ('' = none waits); now
+-- returns    how many; the due time of the next job ('' = none waits); now; the next slot of a schedule ('' = none)
 require_access(SCHEDULED, 'zset', 'ZREM')
 require_queues('LPUSH')
 require_record_permissions()
 local due = read('ZRANGEBYSCORE', SCHEDULED, '-inf', NOW, 'LIMIT', 0, tonumber(ARGV[own_args + 1]))
 local next_due = read('ZRANGE', SCHEDULED, #due, #due, 'WITHSCORES')
+local next_fire = read('ZRANGE', KEYS[own_keys + 1], 0, 0, 'WITHSCORES')
 local ids, records = {}, {}
 for i, raw in ipairs(due) do
   local id = read_id(raw)
@@ -24,4 +26,4 @@ for i, raw in ipairs(due) do
   end
   redis.call('ZREM', SCHEDULED, raw)
 end
-return { #due, next_due[2] or '', NOW }
+return { #due, next_due[2] or '', NOW, next_fire[2] or '' }

@@ -8,8 +8,8 @@
 --        their names; then the script's own, from ARGV[own_args + 1]
 --
 -- Scripts make two kinds of keys themselves, because only the server knows them: the record of a job that the script
--- has just read (its id is in the raw, or in `after` of such a record), and the counters of the hour. Both share the
--- prefix.
+-- has just read (its id is in the raw, in `after` of such a record, in the unique keys or in the state of a schedule), and
+-- the counters of the hour. Both share the prefix.
 --
 -- Lua does not roll back. So every script checks types and permissions first, writes destinations, removes the source
 -- last, and publishes last of all.

@@ -65,6 +65,15 @@ local function add_job_event(name, raw, queue, slot, duration)
     .. ',"error":"","retry_count":' .. retries .. ',"filepath":' .. path .. ',"at":' .. NOW .. '}'
 end
 
+-- The event of a waiting job that was cancelled.
+local function add_cancelled_event(id, queue, raw)
+  if not has_subscribers() then return end
+  local _, _, _, _, path = event_fields(raw)
+  events[#events + 1] = '{"event":"job:cancelled","job_id":' .. json_text(id) .. ',"type":null,"priority":'
+    .. json_text(queue) .. ',"worker_id":"","duration_ms":0,"error":"cancelled","retry_count":0,"filepath":' .. path
+    .. ',"at":' .. NOW .. '}'
+end
+
 -- By pcall: a user without permission for the channel can still do everything else.
 local function publish_events()
   for _, event in ipairs(events) do redis.pcall('PUBLISH', CHANNEL, event) end

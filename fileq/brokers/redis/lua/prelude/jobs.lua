@@ -2,6 +2,8 @@
 --
 -- KEYS, ARGV: see arguments.lua
 
+local UNFINISHED = { pending = true, scheduled = true, running = true, retrying = true } -- the states
+
 local MAX_DECODED_BYTES = 17825792 -- as in core/job.py; parsing more would block the server
 
 -- The id of a job, or nil. It is the first field of every job that fileq wrote. The JSON of another program is parsed.

@@ -6,7 +6,6 @@
 -- KEYS, ARGV: see arguments.lua
 
 local LEDGER_DEPTH, EARLIER_JOBS_MAX = 8, 16
-local HAS_ENDED = { completed = true, dead = true, cancelled = true }
 
 -- The short form and the mark ('' = none) of a signature.
 local function split_signature(signature)
@@ -49,11 +48,14 @@ local function in_one_line(id)
   return (string.gsub(id, '[%%\n]', { ['%'] = '%25', ['\n'] = '%0A' }))
 end
 
+local function from_one_line(line)
+  return (string.gsub(string.gsub(line, '%%0A', '\n'), '%%25', '%%'))
+end
+
 -- A field of the record of this job, whose id is in one line. By pcall: another program may keep another type under this
 -- key, and that must not stop a call.
 local function field_of(line, name)
-  local id = string.gsub(string.gsub(line, '%%0A', '\n'), '%%25', '%%')
-  return redis.pcall('HMGET', RECORDS .. id, name)[1]
+  return redis.pcall('HMGET', RECORDS .. from_one_line(line), name)[1]
 end
 
 -- The ids of the jobs in this value but this one, newest first, one a line; nil if there is none. A record keeps them
@@ -68,16 +70,20 @@ local function jobs_before(versions, id, signature)
   end
   local same = job_of(versions, signature)
   for other in string.gmatch(same and field_of(same, 'after') or '', '[^\n]+') do
-    local state = field_of(other, 'state')
-    if state and not HAS_ENDED[state] then add(other) end
+    if UNFINISHED[field_of(other, 'state')] then add(other) end
   end
   return #ids > 0 and table.concat(ids, '\n') or nil
 end
 
--- 1 if a job that a record names in `after` is running, else 0.
+-- Before an id in `after`: not only while that job runs, but until it has ended. No id in one line begins like this.
+local ENDED = '%ended '
+
+-- 1 if a job that a record names in `after` is running, or one that must have ended is unfinished; else 0.
 local function is_blocked(after)
   for line in string.gmatch(after or '', '[^\n]+') do
-    if field_of(line, 'state') == 'running' then return 1 end
+    local is_awaited = string.sub(line, 1, #ENDED) == ENDED
+    local state = field_of(is_awaited and string.sub(line, #ENDED + 1) or line, 'state')
+    if state == 'running' or is_awaited and UNFINISHED[state] then return 1 end
   end
   return 0
 end

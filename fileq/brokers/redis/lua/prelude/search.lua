@@ -88,7 +88,7 @@ local function take(list, raw, offset)
 end
 
 -- Remove what was taken, in one walk from the nearer end: each element is first replaced by a text that no other element
--- equals. Nothing may be pushed to these lists between open_windows() and this.
+-- equals. Nothing may be pushed to the tails of these lists between open_windows() and this.
 local function remove_taken()
   for _, window in ipairs(windows) do
     local list, taken, mark = window.list, window.taken, nil

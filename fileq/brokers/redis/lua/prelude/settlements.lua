@@ -1,20 +1,26 @@
 -- Settlements: what the verbs that end a claim share.
 --
--- own KEYS   of each settlement: processing list, heartbeat, record; with flag o also: orders
+-- own KEYS   of each settlement: processing list, heartbeat, record; with flag o also: orders; with flag f also:
+--            those of follow_ups.lua
 -- own ARGV   of each settlement:
 --            1 slot, 2 token, 3 raw, 4 queue number, 5 flags, 6 result, 7 duration in ms ('' = none). With flag x also:
 --            8 id, 9 the attempt's JSON from `,"worker"` on, 10 event ('' = none), 11 next_raw, 12 error (of a
 --            deferral: its reason), 13 kind of error, 14 delay in ms, 15 id of the record that the claim made by mistake
 --            ('' = none), 16 path, 17 signature and 18 device of the version that the handler leaves behind ('' = none).
---            With flag o also, as the last one: the order
+--            With flag o also: the order. With flag f also: those of follow_ups.lua
 -- flags      d = the worker died, r = refused before the handler ran, s = superseded, u = the bytes have no id,
 --            n = the same call claims for this slot, and that claim renews the heartbeat, x = arguments 8 to 18 follow;
---            without it this is the completion of an attempt without an error, o = an order follows
+--            without it this is the completion of an attempt without an error, o = an order follows, f = follow-ups
+--            and outputs follow
 local SETTLEMENT_KEYS, SHORT_ARGS, LONG_ARGS = 3, 7, 11
 local ATTEMPTS_KEPT = 20
 
 -- One settlement of each slot that settles and claims in this call, in their order.
 local claiming, is_claiming = {}, {}
+
+-- Functions that a script sets if its settlements may carry follow-ups or outputs (follow_ups.lua). Other scripts do not
+-- even define them.
+local read_hook, require_hook, keep_hook
 
 -- The next settlement; own_keys and own_args move on.
 local function next_settlement()
@@ -41,6 +47,7 @@ local function next_settlement()
     own_keys, own_args = own_keys + 1, own_args + 1
     job.orders, job.order = KEYS[own_keys], ARGV[own_args]
   end
+  if read_hook then read_hook(job, flags) end
   return job
 end
 
@@ -189,6 +196,7 @@ end
 local function move_to_front(job)
   if job.has_no_id then
     push_without_record(job.next_raw, job.queue, 'RPUSH')
+    job.has_no_record = true
   else
     end_attempt(job, 'pending')
     push(job.record, job.next_raw, job.queue, 'RPUSH')
@@ -252,6 +260,7 @@ local function require_end_of_claims(held_jobs)
     if not job.is_claiming then heartbeats[#heartbeats + 1] = job.heartbeat end
   end
   require_orders(held_jobs)
+  if require_hook then require_hook(held_jobs) end
   require_strings(heartbeats)
 end
 
@@ -294,6 +303,7 @@ local function settle(move, finish)
       local duration = job.duration ~= '' and job.duration or '0'
       add_job_event('job:completed', job.raw, queue_name[job.queue], job.slot, duration)
     end
+    if keep_hook then keep_hook(job) end
   end
   if finish then finish() end
   end_claims(held_jobs)

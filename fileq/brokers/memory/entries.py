@@ -1,0 +1,60 @@
+"""How the memory broker takes in one job: record, ledger, unique key, queue and counters. The caller holds the lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fileq.brokers import wire_events
+from fileq.brokers.memory.store import MemoryRecord, MemoryStore
+from fileq.brokers.types import FOLLOW_UPS_KEPT, Entry, entry_of
+from fileq.core.follow_up import FollowUp
+from fileq.core.job import Job, State, encode
+
+
+def existing_job(store: MemoryStore, job: Job) -> str:
+    """The id of the job because of which this one is a duplicate; empty if it is none."""
+    return job.id if job.id in store.records else key_holder(store, job.unique_key or "")
+
+
+def key_holder(store: MemoryStore, key: str) -> str:
+    """The id of the unfinished job that has this unique key; empty if there is none."""
+    id = store.unique.get(key, "")
+    record = store.records.get(id)
+    return id if record is not None and record.unique_key == key and record.state.is_unfinished else ""
+
+
+def take_key(store: MemoryStore, record: MemoryRecord, key: str) -> None:
+    if key:
+        record.unique_key = key
+        store.unique[key] = record.id
+
+
+def add(store: MemoryStore, entry: Entry, now_ms: int, *, waits_for: str = "") -> None:
+    """Enqueues a job that is no duplicate."""
+    job = entry.job
+    record = store.record_for(job.id, entry.queue, encode(job), now_ms)
+    record.waits_for = waits_for
+    take_key(store, record, job.unique_key or "")
+    due_ms = max(entry.at_ms, now_ms + entry.delay_ms)
+    if due_ms > now_ms:
+        store.schedule(record, State.SCHEDULED, due_ms, now_ms if due_ms > entry.at_ms else 0)
+    else:
+        store.push(record, front=False)
+    if entry.version is not None:
+        if (known := store.ledger.get(entry.version.path)) is not None:
+            same = known.job_of(entry.version.signature)
+            record.after = known.jobs_before(job.id, store.unfinished_before(same))
+        store.learn(entry.version, job.id)
+    store.count(now_ms, "produced")
+    store.publish(now_ms, wire_events.created(job))
+
+
+def add_follow_ups(
+    store: MemoryStore, parent: MemoryRecord | None, follow_ups: Iterable[FollowUp], now_ms: int
+) -> None:
+    """Enqueues the follow-ups that are no duplicates, and keeps their ids in the record of the job they follow."""
+    for follow_up in follow_ups:
+        if not existing_job(store, follow_up.job):
+            add(store, entry_of(follow_up), now_ms)
+            if parent is not None:
+                parent.follow_ups = (*parent.follow_ups, follow_up.job.id)[-FOLLOW_UPS_KEPT:]

@@ -1,0 +1,41 @@
+"""How the memory broker cancels jobs that wait. The caller holds the lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fileq.brokers import wire_events
+from fileq.brokers.memory.entries import add_follow_ups
+from fileq.brokers.memory.store import MemoryRecord, MemoryStore
+from fileq.brokers.types import CancelResult
+from fileq.core.follow_up import FollowUp
+from fileq.core.job import State
+
+
+def cancel(
+    store: MemoryStore, record: MemoryRecord | None, follow_ups: Iterable[FollowUp], now_ms: int
+) -> CancelResult:
+    """Cancels a job that waits, or requests it of one that runs."""
+    if record is None:
+        return CancelResult.UNKNOWN
+    if record.state is State.RUNNING:
+        record.is_cancel_requested = True
+        return CancelResult.REQUESTED
+    if record.state is State.PENDING and record.raw in store.queues[record.queue]:
+        store.queues[record.queue].remove(record.raw)
+        record.queued -= 1
+    elif record.state in (State.SCHEDULED, State.RETRYING) and record.raw in store.scheduled:
+        del store.scheduled[record.raw]
+    else:
+        return CancelResult.ENDED
+    end_withdrawn(store, record, follow_ups, now_ms)
+    store.trim_ended(State.CANCELLED)
+    return CancelResult.CANCELLED
+
+
+def end_withdrawn(store: MemoryStore, record: MemoryRecord, follow_ups: Iterable[FollowUp], now_ms: int) -> None:
+    """Ends a job that has left its place as cancelled. The caller trims the list of cancelled jobs."""
+    record.error, record.deferred = "cancelled", ""
+    store.end(record, State.CANCELLED, now_ms)
+    store.publish(now_ms, wire_events.cancelled(record.id, record.queue, record.raw))
+    add_follow_ups(store, record, follow_ups, now_ms)

@@ -1,0 +1,45 @@
+"""How jobs that come in travel to the scripts: entries, follow-ups and outputs, in the order of lua/prelude/entries.lua
+and lua/prelude/follow_ups.lua."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from fileq.brokers.redis.keys import Keys
+from fileq.brokers.redis.scripts import Argument
+from fileq.brokers.types import Entry, entry_of
+from fileq.core.follow_up import FollowUp, Output
+from fileq.core.job import Version, encode
+
+_NO_VERSION = Version(b"", "")
+_encoder = msgspec.json.Encoder()
+
+
+def entry_args(entry: Entry, keys: Keys) -> tuple[Argument, ...]:
+    job, version = entry.job, entry.version or _NO_VERSION
+    return (
+        job.id,
+        encode(job),
+        keys.queue_numbers[entry.queue],
+        version.path,
+        version.signature,
+        version.device,
+        "a" if entry.always else "",
+        entry.delay_ms,
+        entry.at_ms,
+        job.unique_key or "",
+    )
+
+
+def extra_keys(follow_ups: Sequence[FollowUp], keys: Keys, outputs: Sequence[Output] = ()) -> tuple[str, ...]:
+    records = (keys.record(follow_up.job.id) for follow_up in follow_ups)
+    return keys.unique, *records, *(keys.made(output.path) for output in outputs)
+
+
+def extra_args(follow_ups: Sequence[FollowUp], keys: Keys, outputs: Sequence[Output] = ()) -> tuple[Argument, ...]:
+    args: list[Argument] = [len(follow_ups)]
+    for follow_up in follow_ups:
+        args += entry_args(entry_of(follow_up), keys)
+    return *args, len(outputs), _encoder.encode(outputs) if outputs else b""

@@ -1,0 +1,57 @@
+-- Jobs that come in: what enqueue, follow-ups and schedules share.
+--
+-- own KEYS   of each job: its record
+-- own ARGV   of each job: 1 id, 2 raw, 3 queue number, 4 path, 5 signature and 6 device ('' = the job is not about a
+--            version of a file), 7 'a' = enqueue even if the ledger knows the version, 8 delay in ms, 9 due time in ms,
+--            10 unique key ('' = none)
+--
+-- KEYS, ARGV: see arguments.lua
+
+local ENTRY_ARGS = 10
+
+-- The id of the unfinished job that has this unique key, or nil. By pcall: another program may keep another type under
+-- the key of the record.
+local function key_holder(unique, key)
+  local id = redis.call('HGET', unique, key)
+  local was = id and redis.pcall('HMGET', RECORDS .. id, 'state', 'unique_key')
+  return was and was[2] == key and UNFINISHED[was[1]] and id or nil
+end
+
+-- `unique` is the hash of the unique keys; nil if no job of the call has one.
+local function require_entries(unique)
+  require_access(LEDGER, 'hash', 'HGET', 'HSET')
+  require_access(SCHEDULED, 'zset', 'ZSCORE', 'ZADD')
+  require_queues('LPUSH')
+  require_permission(RECORDS .. 'any', 'EXISTS', 'HSET')
+  if unique then
+    require_permission(RECORDS .. 'any', 'HMGET')
+    require_access(unique, 'hash', 'HGET', 'HSET')
+  end
+end
+
+-- Enqueue the job whose arguments follow ARGV[a]; it is no duplicate. `versions` is the ledger's value of its path.
+-- `awaited` is the id of a job that must have ended before this one runs, or nil.
+local function add_job(record, a, versions, unique, awaited)
+  local id, raw, number, path, key = ARGV[a + 1], ARGV[a + 2], tonumber(ARGV[a + 3]), ARGV[a + 4], ARGV[a + 10]
+  local after = versions and jobs_before(versions, id, ARGV[a + 5])
+  if awaited then after = ENDED .. in_one_line(awaited) .. (after and '\n' .. after or '') end
+  if after then redis.call('HSET', record, 'after', after) end
+  if path ~= '' then remember_version(path, versions, ARGV[a + 5], ARGV[a + 6], id) end
+  if key ~= '' then
+    redis.call('HSET', record, 'unique_key', key)
+    redis.call('HSET', unique, key, id)
+  end
+  local due = math.max(tonumber(ARGV[a + 9]), now + tonumber(ARGV[a + 8]))
+  if due > now then
+    while redis.call('ZSCORE', SCHEDULED, raw) do raw = raw .. ' ' end
+    redis.call('HSET', record, 'state', 'scheduled', 'json', raw, 'queue', queue_name[number], 'created', NOW,
+      'due', int_text(due), 'since', due > tonumber(ARGV[a + 9]) and NOW or '0')
+    redis.call('ZADD', SCHEDULED, int_text(due), raw)
+  else
+    redis.call('HSET', record, 'state', 'pending', 'json', raw, 'queue', queue_name[number], 'created', NOW,
+      'queued', '1')
+    redis.call('LPUSH', queue_key[number], raw)
+  end
+  count('produced')
+  add_job_event('job:created', raw, nil, '', '0')
+end

@@ -1,0 +1,124 @@
+"""Schedules on Redis: schedules.Schedules over a RedisStore.
+
+A hash has the state of each schedule, and a sorted set the next slot of those that are not paused. What an operator
+changes is read, changed here, and replaced if it is still what was read; a repeat finds it done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from fileq.brokers.catalog import check_name
+from fileq.brokers.redis.encoding import from_one_line, in_one_line
+from fileq.brokers.redis.entry_encoding import entry_args, extra_args, extra_keys
+from fileq.brokers.redis.scripts import Argument
+from fileq.brokers.redis.store import RedisStore
+from fileq.brokers.redis.withdrawals import cancel_by_id
+from fileq.brokers.schedules import Fire, FireResult, ScheduleState, check_fire
+from fileq.brokers.types import entry_of
+from fileq.core.errors import BrokerUnavailable
+
+_TRIES = 100  # each time another process changes the same schedule
+
+
+class RedisSchedules:
+    """schedules.Schedules on Redis."""
+
+    _store: RedisStore
+
+    def schedules(self) -> dict[str, ScheduleState]:
+        flat = self._store.call("HGETALL", self._store.keys.schedule_states)
+        found = {name.decode(): _unpack(state) for name, state in zip(flat[::2], flat[1::2], strict=True)}
+        return dict(sorted(found.items()))
+
+    def define_schedule(self, name: str, revision: str, next_ms: int) -> ScheduleState:
+        check_name("schedule", name)
+
+        def define(was: ScheduleState | None) -> ScheduleState:
+            if was is not None and was.revision == revision:
+                return was
+            return replace(was or ScheduleState("", 0), revision=revision, next_ms=next_ms)
+
+        _, state = self._change(name, define)
+        assert state is not None
+        return state
+
+    def remove_schedule(self, name: str) -> bool:
+        was, _ = self._change(name, lambda _: None)
+        return was is not None
+
+    def pause_schedule(self, name: str) -> bool:
+        was, _ = self._change(name, lambda was: was and replace(was, is_paused=True))
+        return was is not None
+
+    def resume_schedule(self, name: str, next_ms: int) -> bool:
+        def resume(was: ScheduleState | None) -> ScheduleState | None:
+            return replace(was, is_paused=False, next_ms=next_ms) if was is not None and was.is_paused else was
+
+        was, _ = self._change(name, resume)
+        return was is not None and was.is_paused
+
+    def _change(
+        self, name: str, change: Callable[[ScheduleState | None], ScheduleState | None]
+    ) -> tuple[ScheduleState | None, ScheduleState | None]:
+        """The state before and after the change. It is tried again if another process changes the state meanwhile."""
+        store, keys = self._store, self._store.keys
+        tried: tuple[ScheduleState | None, ScheduleState | None] | None = None
+        for _ in range(_TRIES):
+            text = store.call("HGET", keys.schedule_states, name) or b""
+            was = _unpack(text) if text else None
+            if tried is not None and was == tried[1]:
+                return tried  # the reply to the first sending was lost
+            tried = was, (becomes := change(was))
+            if becomes == was:
+                return tried
+            next_ms: Argument = "" if becomes is None or becomes.is_paused else becomes.next_ms
+            args = (name, text, _pack(becomes) if becomes is not None else b"", next_ms)
+            if store.run("update_schedule", (keys.schedules, keys.schedule_states), args):
+                return tried
+        raise BrokerUnavailable(f"schedule {name} is changed all the time by other processes")
+
+    def fire(self, fire: Fire) -> FireResult:
+        store, keys = self._store, self._store.keys
+        check_fire(fire, store.queues)
+        own_keys = [keys.schedules, keys.schedule_states, keys.unique]
+        args: list[Argument] = [fire.name, in_one_line(fire.revision), fire.slot_ms, fire.next_ms]
+        args += (fire.missed, fire.overlap.value, int(fire.entry is not None))
+        if fire.entry is not None:
+            own_keys.append(keys.record(fire.entry.job.id))
+            args += entry_args(entry_of(fire.entry), keys)
+        own_keys += extra_keys(fire.cancel_follow_ups, keys)
+        args += extra_args(fire.cancel_follow_ups, keys)
+        word, far = store.run("fire", own_keys, args)
+        if far:
+            id = far.decode()
+            cancel_by_id(store, [id], {id: fire.cancel_follow_ups})
+        return FireResult(word.decode())
+
+
+def _pack(state: ScheduleState) -> bytes:
+    lines = (
+        in_one_line(state.revision),
+        state.next_ms,
+        state.last_ms,
+        in_one_line(state.last_job_id),
+        int(state.is_paused),
+        state.runs,
+        state.missed,
+    )
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def _unpack(text: bytes) -> ScheduleState:
+    revision, next_ms, last_ms, last_job_id, is_paused, runs, missed, _ = text.decode().split("\n")
+    return ScheduleState(
+        from_one_line(revision),
+        int(next_ms),
+        int(last_ms),
+        from_one_line(last_job_id),
+        is_paused == "1",
+        int(runs),
+        int(missed),
+    )

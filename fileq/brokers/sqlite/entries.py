@@ -1,0 +1,70 @@
+"""How the SQLite broker takes in one job, in the caller's transaction: record, ledger, unique key, queue, counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fileq.brokers import wire_events
+from fileq.brokers.sqlite.rows import RecordRow
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork, unfinished_before
+from fileq.brokers.types import FOLLOW_UPS_KEPT, Entry, entry_of
+from fileq.core.follow_up import FollowUp
+from fileq.core.job import Job, State, encode
+
+
+def existing_job(work: UnitOfWork, job: Job) -> str:
+    """The id of the job because of which this one is a duplicate; empty if it is none."""
+    return job.id if work.record(job.id) is not None else key_holder(work, job.unique_key)
+
+
+def key_holder(work: UnitOfWork, key: str | None) -> str:
+    """The id of the unfinished job that has this unique key; empty if there is none."""
+    if key is None:
+        return ""
+    found = work.db.execute("SELECT id FROM unique_keys WHERE key = ?", (key,)).fetchone()
+    return found[0] if found is not None and is_holder(work.record(found[0]), key) else ""
+
+
+def is_holder(record: RecordRow | None, key: str) -> bool:
+    return record is not None and record.facts.unique_key == key and State(record.state).is_unfinished
+
+
+def take_key(work: UnitOfWork, record: RecordRow, key: str | None) -> None:
+    if key is not None:
+        record.change_facts(unique_key=key)
+        work.db.execute("INSERT OR REPLACE INTO unique_keys VALUES (?, ?)", (key, record.id))
+
+
+def add(work: UnitOfWork, entry: Entry, *, waits_for: str = "") -> None:
+    """Enqueues a job that is no duplicate."""
+    job, version = entry.job, entry.version
+    record = work.record_for(job.id, entry.queue, encode(job))
+    if waits_for:
+        record.change_facts(waits_for=waits_for)
+    take_key(work, record, job.unique_key)
+    due_ms = max(entry.at_ms, work.now_ms + entry.delay_ms)
+    if due_ms > work.now_ms:
+        work.schedule(record, State.SCHEDULED, due_ms, work.now_ms if due_ms > entry.at_ms else 0)
+    else:
+        work.push(record, front=False)
+    if version is not None:
+        if (earlier := work.ledger.entry(version.path)) is not None:
+            same = earlier.job_of(version.signature)
+            record.jobs_before = earlier.jobs_before(job.id, unfinished_before(work, same))
+        work.ledger.learn(version, job.id)
+    work.count("produced")
+    work.publish(wire_events.created(job) if work.has_subscribers else b"")
+
+
+def add_follow_ups(work: UnitOfWork, parent: RecordRow | None, follow_ups: Sequence[FollowUp]) -> None:
+    """Enqueues the follow-ups that are no duplicates, and keeps their ids in the record of the job they follow."""
+    if not follow_ups:
+        return
+    work.read_records(follow_up.job.id for follow_up in follow_ups)
+    added = []
+    for follow_up in follow_ups:
+        if not existing_job(work, follow_up.job):
+            add(work, entry_of(follow_up))
+            added.append(follow_up.job.id)
+    if parent is not None and added:
+        parent.change_facts(follow_ups=(*parent.facts.follow_ups, *added)[-FOLLOW_UPS_KEPT:])

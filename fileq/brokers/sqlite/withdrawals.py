@@ -1,0 +1,70 @@
+"""How the SQLite broker cancels jobs that wait, in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+
+from fileq.brokers import wire_events
+from fileq.brokers.sqlite.entries import add_follow_ups
+from fileq.brokers.sqlite.rows import RecordRow
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork
+from fileq.brokers.types import CLEAR_REACH, CancelResult
+from fileq.core.follow_up import FollowUp
+from fileq.core.job import Job, State, decode_or_none
+
+
+def cancel(work: UnitOfWork, record: RecordRow | None, follow_ups: Sequence[FollowUp]) -> CancelResult:
+    """Cancels a job that waits, or requests it of one that runs."""
+    if record is None:
+        return CancelResult.UNKNOWN
+    if record.state == State.RUNNING:
+        work.change_record(record).is_cancel_requested = True
+        return CancelResult.REQUESTED
+    if record.state == State.PENDING and work.queued.remove_newest(record.queue, record.raw):
+        record.queued -= 1
+    elif record.state not in (State.SCHEDULED, State.RETRYING) or not work.unschedule(record.raw):
+        return CancelResult.ENDED
+    _end_withdrawn(work, work.change_record(record), follow_ups)
+    work.trim_ended(State.CANCELLED)
+    return CancelResult.CANCELLED
+
+
+def clear(work: UnitOfWork, queue: str, raws: Sequence[bytes], follow_ups: Mapping[str, Sequence[FollowUp]]) -> int:
+    """Cancels those of these jobs that are near the front of the queue."""
+    positions: dict[bytes, deque[int]] = defaultdict(deque)
+    for position, raw in work.queued.raws(queue, CLEAR_REACH):
+        positions[raw].append(position)
+    jobs = [(raw, job) for raw in raws if raw in positions and (job := decode_or_none(raw)) is not None]
+    work.read_records(job.id for _, job in jobs)
+    cleared: list[int] = []
+    for raw, job in jobs:
+        if positions[raw] and (record := _withdrawn(work, queue, raw, job)) is not None:
+            cleared.append(positions[raw].popleft())
+            _end_withdrawn(work, record, follow_ups.get(job.id, ()))
+    work.queued.remove_anywhere(queue, cleared)
+    if cleared:
+        work.trim_ended(State.CANCELLED)
+    return len(cleared)
+
+
+def _withdrawn(work: UnitOfWork, queue: str, raw: bytes, job: Job) -> RecordRow | None:
+    """The record of a job that leaves its queue; None for a copy of a job that is somewhere else."""
+    found = work.record(job.id)
+    if found is not None and State(found.state).is_unfinished and found.state != State.PENDING:
+        return None
+    record = work.record_for(job.id, queue, raw)
+    record.raw, record.queue = raw, queue
+    if record.queued:
+        record.queued -= 1
+    else:
+        work.count("adopted")
+    return record
+
+
+def _end_withdrawn(work: UnitOfWork, record: RecordRow, follow_ups: Sequence[FollowUp]) -> None:
+    """Ends a job that has left its place as cancelled. The caller trims the list of cancelled jobs."""
+    record.error, record.deferred = "cancelled", ""
+    work.end(record, State.CANCELLED)
+    work.publish(wire_events.cancelled(record.id, record.queue, record.raw) if work.has_subscribers else b"")
+    add_follow_ups(work, record, follow_ups)

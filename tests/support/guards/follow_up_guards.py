@@ -1,0 +1,164 @@
+"""The guards of follow-ups, outputs, unique keys and clear: jobs and keys that change together with another job."""
+
+from tests.support.guards.guard import Guard, Promise
+from tests.support.guards.redis_guards import LUA
+
+REDIS, SQLITE, MEMORY = "fileq/brokers/redis/", "fileq/brokers/sqlite/", "fileq/brokers/memory/"
+FOLLOW_UPS, ENTRIES, CLEAR = f"{LUA}prelude/follow_ups.lua", f"{LUA}prelude/entries.lua", f"{LUA}clear.lua"
+
+FOLLOWED = Promise(
+    "Follow-ups are enqueued in the step that settles their job",
+    "a worker that is killed between the two loses them",
+    "TestFollowUp::test_they_are_enqueued_with_every_verb",
+)
+REAPED = Promise(
+    "A reaper enqueues the follow-ups of the jobs that it settles",
+    "`on_dead` does not run for a job whose workers died",
+    "TestFollowUp::test_a_reaper_brings_them",
+)
+CANCELLED = Promise(
+    "The follow-ups of a waiting job that is cancelled are enqueued in the same step",
+    "no webhook is told of the cancellation",
+    "TestFollowUp::test_a_waiting_job_that_is_cancelled_brings_them",
+)
+ONCE = Promise(
+    "A follow-up whose id has a record is left out",
+    "a job that runs again doubles its follow-ups",
+    "TestFollowUp::test_one_whose_id_has_a_record_is_left_out",
+)
+CHECKED = Promise(
+    "A wrong follow-up is refused before anything changes",
+    "half of a batch is settled, and a follow-up waits in a queue that no worker reads",
+    "TestFollowUp::test_a_wrong_one_is_refused_before_anything_changes",
+)
+NAMED = Promise(
+    "The record of a job names its follow-ups",
+    "operators do not find the jobs that a job made",
+    "TestFollowUp::test_the_record_of_the_job_keeps_their_ids",
+)
+MAKER = Promise(
+    "The job that made a file is found by the path",
+    "operators do not find out where a file came from",
+    "TestOutputs::test_the_maker_of_a_path_is_found",
+)
+UNIQUE = Promise(
+    "Of all unfinished jobs, one has a unique key",
+    "the same work is done twice",
+    "TestUniqueKey::test_a_second_job_with_the_key_is_a_duplicate_that_names_the_first",
+)
+FREE_AGAIN = Promise(
+    "A job that has ended has no unique key",
+    "the key is taken for ever",
+    "TestUniqueKey::test_an_ended_job_has_no_key_and_any_other_keeps_it",
+)
+STAYS_DEAD = Promise(
+    "A dead job whose unique key another job has stays dead",
+    "`dlq retry` runs the same work twice",
+    "TestUniqueKey::test_a_dead_job_whose_key_is_taken_stays_dead_and_the_holder_is_named",
+)
+TAKEN_AGAIN = Promise(
+    "A job that is put back takes its unique key again",
+    "the same work is done twice after `dlq retry`",
+    "TestUniqueKey::test_a_revived_job_takes_its_key_again",
+)
+SWEPT = Promise(
+    "A sweep keeps the unique keys of unfinished jobs",
+    "the same work is done twice",
+    "TestUniqueKey::test_a_sweep_keeps_the_keys_of_unfinished_jobs",
+)
+CLEARED = Promise(
+    "A job that is cleared leaves its queue in the same step",
+    "a cancelled job runs",
+    "TestClear::test_waiting_jobs_become_cancelled",
+)
+ELSEWHERE = Promise(
+    "A copy of a job that runs or is scheduled is not cleared",
+    "a running job is shown as cancelled, and its record expires",
+    "TestClear::test_a_copy_of_a_job_that_runs_or_is_scheduled_stays",
+)
+ADOPTED = Promise(
+    "A job of another program that is cleared is counted",
+    "`fsck` reports a drift after `clear`",
+    "TestClear::test_a_job_that_another_program_pushed_is_cancelled_too",
+)
+
+FOLLOW_UP_GUARDS: tuple[Guard, ...] = (
+    FOLLOWED.on("redis", f"{LUA}prelude/settlements.lua", "    if keep_hook then keep_hook(job) end\n", ""),
+    FOLLOWED.on("sqlite", f"{SQLITE}settlements.py", "    add_follow_ups(work, record, s.follow_ups)\n", ""),
+    FOLLOWED.on("memory", f"{MEMORY}settlements.py", "    add_follow_ups(store, record, s.follow_ups, now_ms)\n", ""),
+    REAPED.on("redis", f"{LUA}reap.lua", "  keep_follow_ups(job)\n", ""),
+    CANCELLED.on("redis", f"{LUA}cancel_by_id.lua", "  add_follow_ups(job.record, job.extras)\n", ""),
+    CANCELLED.on("sqlite", f"{SQLITE}withdrawals.py", "    add_follow_ups(work, record, follow_ups)\n", ""),
+    CANCELLED.on("memory", f"{MEMORY}withdrawals.py", "    add_follow_ups(store, record, follow_ups, now_ms)\n", ""),
+    ONCE.on("redis", FOLLOW_UPS, "  if redis.call('EXISTS', record) == 1 then return ARGV[a + 1] end\n", ""),
+    ONCE.on(
+        "sqlite", f"{SQLITE}entries.py", "        if not existing_job(work, follow_up.job):\n", "        if True:\n"
+    ),
+    ONCE.on(
+        "memory", f"{MEMORY}entries.py", "        if not existing_job(store, follow_up.job):\n", "        if True:\n"
+    ),
+    CHECKED.on(
+        "redis",
+        f"{REDIS}queues.py",
+        "        check_follow_ups((s.follow_ups for s in carrying), self._store.queues)\n",
+        "",
+    ),
+    CHECKED.on(
+        "redis",
+        f"{REDIS}inspector.py",
+        "        check_follow_ups(wanted.values(), self._store.queues)\n        return cancel_by_id(",
+        "        return cancel_by_id(",
+    ),
+    NAMED.on("redis", FOLLOW_UPS, "  redis.call('HSET', parent, 'follow_ups',", "  redis.call('HSET', parent, 'x',"),
+    NAMED.on("sqlite", f"{SQLITE}entries.py", "    if parent is not None and added:\n", "    if False:\n"),
+    NAMED.on("memory", f"{MEMORY}entries.py", "            if parent is not None:\n", "            if False:\n"),
+    MAKER.on("redis", FOLLOW_UPS, "redis.call('SET', KEYS[extras.made + i], id, 'PX', HISTORY_TTL)", "id = id"),
+    MAKER.on("sqlite", f"{SQLITE}outputs.py", "    if outputs:\n", "    if False:\n"),
+    MAKER.on("memory", f"{MEMORY}settlements.py", "        for output in s.outputs:\n", "        for output in ():\n"),
+    UNIQUE.on("redis", f"{LUA}enqueue.lua", "key ~= '' and not is_recorded and key_holder(unique, key)", "false"),
+    UNIQUE.on(
+        "sqlite", f"{SQLITE}entries.py", "is not None else key_holder(work, job.unique_key)", 'is not None else ""'
+    ),
+    UNIQUE.on("memory", f"{MEMORY}entries.py", 'else key_holder(store, job.unique_key or "")', 'else ""'),
+    FREE_AGAIN.on("redis", ENTRIES, " and UNFINISHED[was[1]] and id or nil", " and id or nil"),
+    FREE_AGAIN.on("sqlite", f"{SQLITE}entries.py", " and State(record.state).is_unfinished\n", "\n"),
+    FREE_AGAIN.on("memory", f"{MEMORY}entries.py", " and record.state.is_unfinished else", " else"),
+    STAYS_DEAD.on(
+        "redis", f"{LUA}revive.lua", "  if holder and holder ~= id then answers[i] = 'held ' .. holder end\n", ""
+    ),
+    STAYS_DEAD.on("sqlite", f"{SQLITE}inspector.py", "    if holder and holder != revival.id:\n", "    if False:\n"),
+    STAYS_DEAD.on(
+        "memory",
+        f"{MEMORY}inspector.py",
+        "            if (holder := key_holder(store, key)) and holder != revival.id:\n",
+        "            if (holder := key_holder(store, key)) and False:\n",
+    ),
+    TAKEN_AGAIN.on("redis", f"{LUA}revive.lua", "        redis.call('HSET', unique, key, id)\n", ""),
+    TAKEN_AGAIN.on("redis", f"{LUA}revive.lua", "        redis.call('HSET', record, 'unique_key', key)\n", ""),
+    TAKEN_AGAIN.on("sqlite", f"{SQLITE}inspector.py", "        take_key(work, record, job.unique_key)\n", ""),
+    TAKEN_AGAIN.on("memory", f"{MEMORY}inspector.py", "            take_key(store, record, key)\n", ""),
+    SWEPT.on("redis", f"{LUA}sweep_unique.lua", " and not key_holder(unique, ARGV[a])", ""),
+    SWEPT.on("sqlite", f"{SQLITE}queues.py", " in page if not is_holder(work.record(id), key)]", " in page]"),
+    SWEPT.on(
+        "memory", f"{MEMORY}queues.py", "                if not key_holder(store, key):\n", "                if True:\n"
+    ),
+    CLEARED.on("redis", CLEAR, "  redis.call('LREM', list, -#taken, mark)\n", ""),
+    CLEARED.on("sqlite", f"{SQLITE}withdrawals.py", "    work.queued.remove_anywhere(queue, cleared)\n", ""),
+    CLEARED.on("memory", f"{MEMORY}inspector.py", "        _remove_oldest(store.queues[queue], raw)\n", ""),
+    ELSEWHERE.on("redis", CLEAR, "#offsets > 0 and not is_elsewhere then", "#offsets > 0 then"),
+    ELSEWHERE.on(
+        "sqlite",
+        f"{SQLITE}withdrawals.py",
+        "    if found is not None and State(found.state).is_unfinished and found.state != State.PENDING:\n",
+        "    if False:\n",
+    ),
+    ELSEWHERE.on(
+        "memory",
+        f"{MEMORY}inspector.py",
+        "        if record is not None and record.state.is_unfinished and record.state is not State.PENDING:\n",
+        "        if False:\n",
+    ),
+    ADOPTED.on("redis", CLEAR, "    if queued == 0 then count('adopted') end\n", ""),
+    ADOPTED.on("sqlite", f"{SQLITE}withdrawals.py", '        work.count("adopted")\n', "        pass\n"),
+    ADOPTED.on("memory", f"{MEMORY}inspector.py", '            store.count(now_ms, "adopted")\n', "            pass\n"),
+)

@@ -1,0 +1,175 @@
+"""The guards of schedules and of the catalog: each slot fires once, and no change is lost."""
+
+from tests.support.guards.guard import Guard, Promise
+from tests.support.guards.redis_guards import LUA
+
+REDIS, SQLITE, MEMORY = "fileq/brokers/redis/", "fileq/brokers/sqlite/", "fileq/brokers/memory/"
+FIRE, SCHEDULES, CATALOG = f"{LUA}fire.lua", "schedules.py", "catalog.py"
+STALE_PYTHON = "(state.revision, state.next_ms) != (fire.revision, fire.slot_ms)"
+ON_REDIS = "tests/integration/test_redis_schedules.py::test_"
+
+ONCE = Promise(
+    "Each slot of a schedule fires once, whatever the number of schedulers",
+    "every scheduler enqueues a job for the same time",
+    "TestFire::test_a_repeat_is_stale",
+)
+NOT_DUE = Promise(
+    "A schedule that was paused, removed or changed does not fire",
+    "a schedule runs after its pause has begun, or by its old definition",
+    "TestFire::test_what_is_not_due_is_stale_and_changes_nothing",
+)
+SAME_JOB = Promise(
+    "A slot whose job has a record enqueues no second one",
+    "a changed definition fires the last slot again",
+    "TestFire::test_a_job_that_has_a_record_is_not_enqueued_again",
+)
+SKIPPED = Promise(
+    "With `overlap: skip` there is no new job while the last one is unfinished",
+    "runs of a slow job pile up",
+    "TestFire::test_skip_counts_the_slot_as_missed",
+)
+WAITS = Promise(
+    "With `overlap: queue` a job waits until the last one has ended",
+    "two runs of a schedule work side by side",
+    "TestFire::test_queue_blocks_the_new_job_until_the_last_one_has_ended",
+)
+WITHDRAWN = Promise(
+    "With `overlap: cancel` the last job is cancelled in the step that enqueues the new one",
+    "both run",
+    "TestFire::test_cancel_withdraws_a_last_job_that_waits",
+)
+RESUMED_ONCE = Promise(
+    "A repeated resume does not move the next slot of a schedule",
+    "a slot that fired since fires again",
+    "TestSchedules::test_a_repeated_resume_does_not_move_the_next_slot",
+)
+SAME_REVISION = Promise(
+    "A definition that is known does not move the next slot",
+    "every worker that starts delays the schedule",
+    "TestSchedules::test_the_same_revision_changes_nothing",
+)
+EXPECTED = Promise(
+    "A document that was changed since it was read is not replaced",
+    "of two operators, one loses the change",
+    "TestCatalog::test_a_document_that_was_changed_since_it_was_read_is_not_replaced",
+)
+REPEATED = Promise(
+    "A document that is written again has the same revision",
+    "after a lost reply the repeat is a conflict",
+    "TestCatalog::test_a_repeat_returns_the_same_revision",
+)
+REMOVAL_SEEN = Promise(
+    "A removal changes the revision of its kind",
+    "workers keep a webhook that was removed",
+    "TestCatalog::test_a_removed_document_is_gone_and_a_repeat_has_no_effect",
+)
+
+SCHEDULE_GUARDS: tuple[Guard, ...] = (
+    ONCE.on("redis", FIRE, " or next_ms ~= slot or", " or"),
+    ONCE.on("sqlite", SQLITE + SCHEDULES, STALE_PYTHON, "state.revision != fire.revision"),
+    ONCE.on("memory", MEMORY + SCHEDULES, STALE_PYTHON, "state.revision != fire.revision"),
+    NOT_DUE.on("redis", FIRE, " or is_paused ~= '0' then", " then"),
+    NOT_DUE.on("redis", FIRE, "if found ~= revision or", "if not found or"),
+    NOT_DUE.on("sqlite", SQLITE + SCHEDULES, "if state is None or state.is_paused or", "if state is None or"),
+    NOT_DUE.on("memory", MEMORY + SCHEDULES, "if state is None or state.is_paused or", "if state is None or"),
+    NOT_DUE.on("memory", MEMORY + SCHEDULES, STALE_PYTHON, "state.next_ms != fire.slot_ms"),
+    SAME_JOB.on("redis", FIRE, "  if redis.call('EXISTS', record) == 1 then return 'duplicate' end\n", ""),
+    SAME_JOB.on(
+        "sqlite", SQLITE + SCHEDULES, "    if work.record(fire.entry.job.id) is not None:\n", "    if False:\n"
+    ),
+    SAME_JOB.on(
+        "memory", MEMORY + SCHEDULES, "        if fire.entry.job.id in store.records:\n", "        if False:\n"
+    ),
+    SKIPPED.on("redis", FIRE, "  if is_unfinished and overlap == 'skip' then return 'skipped' end\n", ""),
+    SKIPPED.on("sqlite", SQLITE + SCHEDULES, "unfinished_id and fire.overlap is Overlap.SKIP:", "False:"),
+    SKIPPED.on("memory", MEMORY + SCHEDULES, "unfinished_id and fire.overlap is Overlap.SKIP:", "False:"),
+    WAITS.on("redis", f"{LUA}prelude/ledger.lua", " or is_awaited and UNFINISHED[state] then", " then"),
+    WAITS.on("redis", FIRE, "waits and from_one_line(last_id) or nil", "nil"),
+    WAITS.on(
+        "sqlite",
+        f"{SQLITE}unit_of_work.py",
+        "    if awaited is not None and State(awaited.state).is_unfinished:\n",
+        "    if False:\n",
+    ),
+    WAITS.on("memory", f"{MEMORY}store.py", "awaited is not None and awaited.state.is_unfinished", "False"),
+    WITHDRAWN.on("redis", FIRE, "  if is_unfinished and overlap == 'cancel' then cancel_last() end\n", ""),
+    WITHDRAWN.on("sqlite", SQLITE + SCHEDULES, "unfinished_id and fire.overlap is Overlap.CANCEL:", "False:"),
+    WITHDRAWN.on("memory", MEMORY + SCHEDULES, "unfinished_id and fire.overlap is Overlap.CANCEL:", "False:"),
+    RESUMED_ONCE.on(
+        "redis",
+        REDIS + SCHEDULES,
+        "next_ms=next_ms) if was is not None and was.is_paused else was",
+        "next_ms=next_ms) if was is not None else was",
+    ),
+    RESUMED_ONCE.on("sqlite", SQLITE + SCHEDULES, " WHERE name = ? AND is_paused", " WHERE name = ?"),
+    RESUMED_ONCE.on("memory", MEMORY + SCHEDULES, "if state is None or not state.is_paused:", "if state is None:"),
+    SAME_REVISION.on(
+        "redis",
+        REDIS + SCHEDULES,
+        "            if was is not None and was.revision == revision:\n",
+        "            if False:\n",
+    ),
+    SAME_REVISION.on(
+        "sqlite",
+        SQLITE + SCHEDULES,
+        "            if was is not None and was.revision == revision:\n",
+        "            if False:\n",
+    ),
+    SAME_REVISION.on(
+        "memory", MEMORY + SCHEDULES, "            if state.revision != revision or name", "            if True or name"
+    ),
+    EXPECTED.on(
+        "redis",
+        f"{LUA}put_document.lua",
+        "if expected ~= '' and expected ~= revision then return { 0, tonumber(revision) } end\n",
+        "",
+    ),
+    EXPECTED.on(
+        "redis",
+        f"{LUA}remove_document.lua",
+        "if expected ~= '' and expected ~= revision then return { 0, tonumber(revision) } end\n",
+        "",
+    ),
+    EXPECTED.on("sqlite", SQLITE + CATALOG, "    if expected is not None and expected != found:\n", "    if False:\n"),
+    EXPECTED.on("memory", MEMORY + CATALOG, "    if expected is not None and expected != found:\n", "    if False:\n"),
+    REPEATED.on(
+        "redis", f"{LUA}put_document.lua", "if was and old == body then return { 1, tonumber(revision) } end\n", ""
+    ),
+    REPEATED.on(
+        "sqlite", SQLITE + CATALOG, "            if was is not None and was.body == body:\n", "            if False:\n"
+    ),
+    REPEATED.on(
+        "memory", MEMORY + CATALOG, "            if was is not None and was.body == body:\n", "            if False:\n"
+    ),
+    REMOVAL_SEEN.on("redis", f"{LUA}remove_document.lua", "redis.call('HINCRBY', revisions, kind, 1)\n", ""),
+    REMOVAL_SEEN.on(
+        "sqlite", SQLITE + CATALOG, "            _next_revision(work, kind)\n            work", "            work"
+    ),
+    REMOVAL_SEEN.on(
+        "memory", MEMORY + CATALOG, "            self._next_revision(kind)\n            del", "            del"
+    ),
+    Guard(
+        "A schedule that was fired since it was read is not overwritten",
+        "a pause makes a slot fire twice",
+        f"{LUA}update_schedule.lua",
+        "if (redis.call('HGET', states, name) or '') ~= was then return 0 end\n",
+        "",
+        ON_REDIS + "a_pause_does_not_undo_a_slot_that_fires_meanwhile",
+    ),
+    Guard(
+        "A job that is cancelled far from the front of its queue is cancelled too",
+        "with `overlap: cancel` both jobs run when the queue is long",
+        REDIS + SCHEDULES,
+        "            cancel_by_id(store, [id], {id: fire.cancel_follow_ups})\n",
+        "            pass\n",
+        ON_REDIS + "a_last_job_far_from_the_front_of_its_queue_is_cancelled",
+    ),
+    Guard(
+        "A job that a killed scheduler could not cancel is asked to stop when it runs",
+        "with `overlap: cancel` both jobs run to their end",
+        FIRE,
+        "    redis.call('HSET', last_record, 'cancel', '1')\n",
+        "",
+        ON_REDIS + "a_scheduler_killed_before_it_cancels_a_job_far_from_the_front_leaves_the_request",
+    ),
+)
