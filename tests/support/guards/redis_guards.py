@@ -148,7 +148,7 @@ LEASES = (
 )
 
 ENQUEUEING = (
-    guard(promises.ID_ONCE, ENQUEUE, "  if redis.call('EXISTS', record) == 1 then\n", "  if false then\n"),
+    guard(promises.ID_ONCE, ENQUEUE, "  if is_recorded[record] then\n", "  if false then\n"),
     guard(
         promises.VERSION_ONCE,
         ENQUEUE,

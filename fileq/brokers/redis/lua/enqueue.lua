@@ -14,12 +14,23 @@ local taken, throttled, results = 0, false, {}
 if total <= FEW_EVENTS then subscribed = true end
 
 require_counters()
-require_access(LEDGER, 'hash', 'HGET', 'HSET')
-require_access(SCHEDULED, 'zset', 'ZSCORE', 'ZADD')
+require_permission(LEDGER, 'HGET', 'HSET')
+require_permission(SCHEDULED, 'ZSCORE', 'ZADD')
 if limit > 0 then require_access(RATE_LIMIT, 'string', 'GET', 'SET', 'INCRBY', 'PTTL', 'PEXPIRE') end
-require_queues('LPUSH')
+for i = 1, QUEUES do require_permission(queue_key[i], 'LPUSH') end
 require_permission(RECORDS .. 'any', 'EXISTS', 'HSET')
-for i = 1, total do require_type(KEYS[own_keys + i], 'hash') end
+
+-- The types of all keys that this call may write. A record is written only where none exists.
+local kind_of, is_recorded = {}, {}
+for i = 1, total do
+  local a, record = own_args + 1 + (i - 1) * STRIDE, KEYS[own_keys + i]
+  is_recorded[record] = redis.call('EXISTS', record) == 1
+  if is_recorded[record] then require_type(record, 'hash') end
+  if ARGV[a + 4] ~= '' then kind_of[LEDGER] = 'hash' end
+  if ARGV[a + 8] ~= '0' or ARGV[a + 9] ~= '0' then kind_of[SCHEDULED] = 'zset' end
+  kind_of[queue_key[tonumber(ARGV[a + 3])]] = 'list'
+end
+for key, kind in pairs(kind_of) do require_type(key, kind) end
 local used = limit > 0 and tonumber(redis.call('GET', RATE_LIMIT) or '0') or 0
 -- No window lasts longer than this: the server's clock has stepped back, so the window has ended.
 if used > 0 and redis.call('PTTL', RATE_LIMIT) > WINDOW then used = 0 end
@@ -30,7 +41,7 @@ for i = 1, total do
   local is_version = path ~= '' and ARGV[a + 7] ~= 'a'
   local record = KEYS[own_keys + i]
   local versions = path ~= '' and redis.call('HGET', LEDGER, path)
-  if redis.call('EXISTS', record) == 1 then
+  if is_recorded[record] then
     results[i] = 'duplicate'
   elseif is_version and is_known(versions, signature) then
     results[i] = 'known'
@@ -38,7 +49,7 @@ for i = 1, total do
     results[i] = 'throttled'
     throttled = true
   else
-    results[i] = 'enqueued'
+    results[i], is_recorded[record] = 'enqueued', true
     if is_version and limit > 0 then taken = taken + 1 end
     local after = versions and jobs_before(versions, id)
     if after then redis.call('HSET', record, 'after', after) end
