@@ -149,7 +149,7 @@ LEASES = (
 )
 
 ENQUEUEING = (
-    guard(promises.ID_ONCE, ENQUEUE, "is_recorded = redis.call('EXISTS', record) == 1\n", "is_recorded = false\n"),
+    guard(promises.ID_ONCE, ENQUEUE, "  if is_recorded[record] or holder then\n", "  if holder then\n"),
     guard(
         promises.VERSION_ONCE,
         ENQUEUE,

@@ -13,9 +13,21 @@ local taken, throttled, results, existing = 0, false, {}, {}
 if total <= FEW_EVENTS then subscribed = true end
 
 require_counters()
-require_entries(unique)
+require_entry_permissions(unique)
 if limit > 0 then require_access(RATE_LIMIT, 'string', 'GET', 'SET', 'INCRBY', 'PTTL', 'PEXPIRE') end
-for i = 1, total do require_type(KEYS[own_keys + i], 'hash') end
+
+-- The types of all keys that this call may write. A record is written only where none exists.
+local kind_of, is_recorded = {}, {}
+if unique then kind_of[unique] = 'hash' end
+for i = 1, total do
+  local a, record = own_args + 1 + (i - 1) * ENTRY_ARGS, KEYS[own_keys + i]
+  is_recorded[record] = redis.call('EXISTS', record) == 1
+  if is_recorded[record] then require_type(record, 'hash') end
+  if ARGV[a + 4] ~= '' then kind_of[LEDGER] = 'hash' end
+  if ARGV[a + 8] ~= '0' or ARGV[a + 9] ~= '0' then kind_of[SCHEDULED] = 'zset' end
+  kind_of[queue_key[tonumber(ARGV[a + 3])]] = 'list'
+end
+for key, kind in pairs(kind_of) do require_type(key, kind) end
 local used = limit > 0 and tonumber(redis.call('GET', RATE_LIMIT) or '0') or 0
 -- No window lasts longer than this: the server's clock has stepped back, so the window has ended.
 if used > 0 and redis.call('PTTL', RATE_LIMIT) > WINDOW then used = 0 end
@@ -25,9 +37,8 @@ for i = 1, total do
   local path, key = ARGV[a + 4], ARGV[a + 10]
   local is_version = path ~= '' and ARGV[a + 7] ~= 'a'
   local versions = path ~= '' and redis.call('HGET', LEDGER, path)
-  local is_recorded = redis.call('EXISTS', record) == 1
-  local holder = key ~= '' and not is_recorded and key_holder(unique, key)
-  if is_recorded or holder then
+  local holder = key ~= '' and not is_recorded[record] and key_holder(unique, key)
+  if is_recorded[record] or holder then
     results[i] = 'duplicate'
     if holder then existing[#existing + 1] = { i, holder } end
   elseif is_version and is_known(versions, ARGV[a + 5]) then
@@ -36,7 +47,7 @@ for i = 1, total do
     results[i] = 'throttled'
     throttled = true
   else
-    results[i] = 'enqueued'
+    results[i], is_recorded[record] = 'enqueued', true
     if is_version and limit > 0 then taken = taken + 1 end
     add_job(record, a, versions, unique)
   end

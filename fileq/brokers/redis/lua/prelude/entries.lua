@@ -18,15 +18,24 @@ local function key_holder(unique, key)
 end
 
 -- `unique` is the hash of the unique keys; nil if no job of the call has one.
-local function require_entries(unique)
-  require_access(LEDGER, 'hash', 'HGET', 'HSET')
-  require_access(SCHEDULED, 'zset', 'ZSCORE', 'ZADD')
-  require_queues('LPUSH')
+local function require_entry_permissions(unique)
+  require_permission(LEDGER, 'HGET', 'HSET')
+  require_permission(SCHEDULED, 'ZSCORE', 'ZADD')
+  for i = 1, QUEUES do require_permission(queue_key[i], 'LPUSH') end
   require_permission(RECORDS .. 'any', 'EXISTS', 'HSET')
   if unique then
     require_permission(RECORDS .. 'any', 'HMGET')
-    require_access(unique, 'hash', 'HGET', 'HSET')
+    require_permission(unique, 'HGET', 'HSET')
   end
+end
+
+-- The types of everything that any job may be written to, and the permissions.
+local function require_entries(unique)
+  require_entry_permissions(unique)
+  require_type(LEDGER, 'hash')
+  require_type(SCHEDULED, 'zset')
+  for i = 1, QUEUES do require_type(queue_key[i], 'list') end
+  if unique then require_type(unique, 'hash') end
 end
 
 -- Enqueue the job whose arguments follow ARGV[a]; it is no duplicate. `versions` is the ledger's value of its path.

@@ -28,21 +28,23 @@ local function add_event(event)
   if event ~= '' and has_subscribers() then events[#events + 1] = string.sub(event, 1, -3) .. NOW .. '}' end
 end
 
-local ESCAPES = {
-  ['"'] = '\\"', ['\\'] = '\\\\', ['\b'] = '\\b', ['\f'] = '\\f', ['\n'] = '\\n', ['\r'] = '\\r', ['\t'] = '\\t',
-}
+-- What is rarely needed is made here and not once for each call of the script.
 local function json_text(text)
+  if not string.find(text, '[%z\1-\31"\\]') then return '"' .. text .. '"' end
+  local short = { ['\b'] = 'b', ['\f'] = 'f', ['\n'] = 'n', ['\r'] = 'r', ['\t'] = 't', ['"'] = '"', ['\\'] = '\\' }
   local escaped = string.gsub(text, '[%z\1-\31"\\]', function(character)
-    return ESCAPES[character] or string.format('\\u%04x', string.byte(character))
+    return '\\' .. (short[character] or string.format('u%04x', string.byte(character)))
   end)
   return '"' .. escaped .. '"'
 end
 
 -- The fields of a job that fileq wrote, in one match from the first byte. Any other job is parsed.
-local FIRST_FIELDS = '^{"id":("[^"\\%c]+"),"filepath":("[^"\\]*"),"filesize":%d+,"priority":("[^"\\]*"),"retries":(%d+),'
-  .. '"creation_time":"[^"\\]*","trace_id":"%x*","span_id":"%x*"()'
 local function event_fields(raw)
-  local id, path, priority, retries, rest = string.match(raw, FIRST_FIELDS)
+  local id, path, priority, retries, rest = string.match(
+    raw,
+    '^{"id":("[^"\\%c]+"),"filepath":("[^"\\]*"),"filesize":%d+,"priority":("[^"\\]*"),"retries":(%d+),'
+      .. '"creation_time":"[^"\\]*","trace_id":"%x*","span_id":"%x*"()'
+  )
   local kind = id and string.match(raw, '^,"type":("[^"\\]*")', rest)
   if id and (kind or not string.find(raw, '"type":', rest, true)) then
     return id, kind or 'null', priority, retries, path
