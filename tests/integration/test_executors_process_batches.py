@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections import Counter
@@ -18,6 +19,7 @@ from tests.support.executor_driver import key_of, result_of
 from tests.support.process_batches import NAMES, ONCE, SIZE, at, be_patient, outcomes, started, submit
 from tests.support.process_executor import Start, process_executors
 from tests.support.thread_executor import NotingPolicy
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -105,12 +107,18 @@ def test_a_cancellation_reaches_its_task_behind_tasks_that_were_taken_back(
 
 def test_what_was_taken_back_does_not_cancel_the_task_that_runs(start: Start, tmp_path: Path) -> None:
     driver = started(start)
-    submit(driver, tmp_path, *[f"wait_for {tmp_path}/go"] * SIZE)
-    driver.until(lambda: run_counts(tmp_path) == ONCE)
-    for pid in driver.pids("fileq-child"):
-        os.kill(pid, signal.SIGRTMIN + 7)
-    (tmp_path / "go").touch()
-    assert outcomes(driver) == [Done(b"not cancelled")] * SIZE
+    rounds = itertools.count()
+
+    def was_tried() -> bool:
+        """False when the child was so slow that it has the last task only, and nothing behind it."""
+        path = tmp_path / str(next(rounds))
+        path.mkdir()
+        child = int(result_of(driver.run("pid", path=os.fsencode(tmp_path))))
+        submit(driver, path, *["wake_itself"] * SIZE)
+        assert outcomes(driver) == [Done(b"not cancelled")] * SIZE
+        return ("a", child) in runs(path)
+
+    wait_until(was_tried)
 
 
 def test_an_abandoned_task_of_a_batch_is_killed_and_the_others_go_on(start: Start, tmp_path: Path) -> None:
@@ -134,6 +142,7 @@ def test_quitting_right_after_a_batch_ends_each_of_its_tasks_once(start: Start, 
     assert run_counts(tmp_path) == ONCE
 
 
+@pytest.mark.usefixtures("_patient")
 def test_a_child_is_never_given_more_tasks_than_max_jobs(start: Start, tmp_path: Path) -> None:
     driver = started(start, max_jobs=3)
     for _ in range(6):

@@ -19,6 +19,7 @@ from pathlib import Path
 from fileq.core.outcome import Done
 from fileq.handlers.outcomes import failed
 from fileq.handlers.task import Ran, Task
+from fileq.worker.executors.process.messages import WAKE_SIGNAL
 from fileq.worker.executors.process.task_tokens import TokenReader
 from fileq.worker.executors.protocol import Run
 from tests.support import executor_tasks
@@ -39,6 +40,8 @@ def run(task: Task, cancelled: threading.Event) -> Ran:
     note_run(task)
     word, *arguments = task.raw.split()
     try:
+        if word == b"wake_itself":
+            return wake_itself(cancelled)
         if word.decode() in WORDS:
             return WORDS[word.decode()](*arguments) or Done()
         return executor_tasks.run(task, cancelled)
@@ -87,6 +90,12 @@ def _kill_once(path: str) -> None:
     except FileExistsError:
         return
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wake_itself(cancelled: threading.Event) -> Ran:
+    """Has the child look for a cancellation of this task."""
+    os.kill(os.getpid(), WAKE_SIGNAL)
+    return Done(b"cancelled" if cancelled.wait(0.3) else b"not cancelled")
 
 
 def speak(text: bytes) -> None:
