@@ -83,6 +83,7 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     moved_from: str | None = None  # the first path of a file that worker.after has moved, escaped where it is not UTF-8
     parent_id: str | None = None  # of the job that this one follows
     unique_key: str | None = None  # only one unfinished job has it
+    tags: Raw | UnsetType = UNSET  # of any form: other programs may have a field of this name
     unknown: dict[str, Raw] | UnsetType = msgspec.field(default=UNSET, name=_UNKNOWN)
 
     @property
@@ -103,6 +104,16 @@ class Job(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     def payload_value(self) -> Any:
         """The payload as Python values; None if there is no payload."""
         return None if self.payload is UNSET else msgspec.json.decode(self.payload)
+
+    @property
+    def tag_values(self) -> dict[str, str]:
+        """The tags; none if the field has another form than fileq gives it."""
+        if self.tags is UNSET:
+            return {}
+        try:
+            return _tags_decoder.decode(self.tags)
+        except (msgspec.DecodeError, ValueError):
+            return {}
 
     def at(self, path: bytes) -> Job:
         """A copy of this job about the same file, which was moved to another path."""
@@ -138,6 +149,7 @@ _FIRST_ID = re.compile(rb'\{"id":"([^"\\\x00-\x1f\x7f]+)","filepath":')
 
 _decoder = msgspec.json.Decoder(Job)
 _fields_decoder = msgspec.json.Decoder(dict[str, Raw])
+_tags_decoder = msgspec.json.Decoder(dict[str, str])
 _encoder = msgspec.json.Encoder()
 
 
@@ -294,6 +306,11 @@ def rfc3339(time: datetime) -> str:
 
 def rfc3339_ms(now_ms: int) -> str:
     return rfc3339(datetime.fromtimestamp(now_ms / 1000, UTC))
+
+
+def stamp(ms: int) -> str | None:
+    """A time for --json: RFC 3339, or null for 0."""
+    return rfc3339_ms(ms) if ms else None
 
 
 def parse_time(text: str) -> datetime | None:

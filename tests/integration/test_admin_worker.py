@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fileq.client.job_filter import JobFilter
 from fileq.commands.admin import control, dlq
 from fileq.commands.admin.fsck import Report, fsck
-from fileq.commands.admin.job_filter import JobFilter
 from fileq.commands.admin.stats import gather
 from fileq.config import Config, config_from
 from fileq.core.job import State

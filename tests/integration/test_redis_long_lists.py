@@ -8,8 +8,8 @@ import pytest
 from fileq.brokers.redis import list_search
 from fileq.brokers.redis.encoding import id_in
 from fileq.brokers.types import CancelResult, Record, Revival, Revived, UnrecordedJob
+from fileq.client.job_filter import JobFilter
 from fileq.commands.admin.dlq import retry_all
-from fileq.commands.admin.job_filter import JobFilter
 from fileq.core.job import State, encode, raw_id
 from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import a_job, an_entry, enqueue, names, record_of, register

@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from fileq.cli.definitions import all_commands
+from fileq.client.job_summary import AttemptSummary, JobHistory, JobSummary
+from fileq.client.queries import FileTrace, VersionTrace
 from fileq.commands.admin import json_schema as schema
 from fileq.commands.admin.control import (
     BreakerReset,
@@ -17,9 +19,7 @@ from fileq.commands.admin.control import (
 )
 from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
 from fileq.commands.admin.fsck.report import Balance, DuplicateJob, Problem, Repair, Report
-from fileq.commands.admin.job_summary import AttemptSummary, JobHistory, JobSummary
 from fileq.commands.admin.producer_process import LastScan, ProducerProcess
-from fileq.commands.admin.queries import FileTrace, VersionTrace
 from fileq.commands.admin.reprocess import ReprocessedFile, ReprocessReport
 from fileq.commands.admin.stats import (
     BreakerSummary,

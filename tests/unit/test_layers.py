@@ -22,6 +22,7 @@ LAYERS = (
     "worker",
     "observe",
     "runtime",
+    "client",
     "commands",
     "cli",
     "testing",

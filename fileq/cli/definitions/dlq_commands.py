@@ -48,8 +48,8 @@ def _retry_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _retry(invocation: Invocation) -> int:
+    from fileq.client.job_ids import resolve_ids
     from fileq.commands.admin.dlq import PLACE, retry, retry_all
-    from fileq.commands.admin.job_ids import resolve_ids
 
     options = invocation.options
     queues = invocation.loaded().config.worker.priorities
@@ -92,9 +92,9 @@ def _delete_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _delete(invocation: Invocation) -> int:
+    from fileq.client.job_ids import resolve_ids
     from fileq.commands.admin.dlq import PLACE, delete, delete_all
     from fileq.commands.admin.formatting import plural
-    from fileq.commands.admin.job_ids import resolve_ids
 
     options = invocation.options
     wanted = filter_of(options, invocation.loaded().config.worker.priorities)

@@ -13,7 +13,8 @@ from fileq.core.errors import ConfigError, FileqError
 
 if TYPE_CHECKING:
     from fileq.brokers.protocol import FullBroker
-    from fileq.commands.enqueue import EnqueuedJob, JobOptions
+    from fileq.client.job_options import JobOptions
+    from fileq.commands.enqueue import EnqueuedJob
     from fileq.commands.wait_for_jobs import EndedJob, JobWaiting
 
 
@@ -73,7 +74,7 @@ def _run(invocation: Invocation) -> int:
 
 def _moved_to(invocation: Invocation, path: bytes) -> bytes:
     """Where a worker moved this file. b"" also if the broker can't be asked: the file is missing all the same."""
-    from fileq.commands.enqueue import moved_to
+    from fileq.client.new_entries import moved_to
 
     try:
         return moved_to(invocation.broker(), path)
@@ -82,7 +83,7 @@ def _moved_to(invocation: Invocation, path: bytes) -> bytes:
 
 
 def _job_options(options: argparse.Namespace, *, is_traced: bool) -> JobOptions:
-    from fileq.commands.enqueue import JobOptions
+    from fileq.client.job_options import JobOptions
 
     return JobOptions(
         priority=options.priority or "",

@@ -28,7 +28,7 @@ def _peek_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _peek(invocation: Invocation) -> int:
-    from fileq.commands.admin.queries import peek, place_named
+    from fileq.client.queries import peek, place_named
 
     queues = invocation.loaded().config.worker.priorities
     name = invocation.options.queue
@@ -50,7 +50,7 @@ def _list_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(invocation: Invocation) -> int:
-    from fileq.commands.admin.queries import list_jobs
+    from fileq.client.queries import list_jobs
 
     queues = invocation.loaded().config.worker.priorities
     wanted = filter_of(invocation.options, queues)
@@ -74,8 +74,8 @@ def _show_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _show(invocation: Invocation) -> int:
-    from fileq.commands.admin.job_ids import resolve_ids
-    from fileq.commands.admin.queries import show
+    from fileq.client.job_ids import resolve_ids
+    from fileq.client.queries import show
 
     broker = invocation.broker()
     [id] = resolve_ids(broker, [invocation.options.id])
@@ -96,7 +96,7 @@ def _trace_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _trace(invocation: Invocation) -> int:
-    from fileq.commands.admin.queries import trace
+    from fileq.client.queries import trace
 
     traced = trace(invocation.broker(), os.path.abspath(os.fsencode(invocation.options.path)))
     if invocation.options.json:
@@ -119,9 +119,9 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _cancel(invocation: Invocation) -> int:
+    from fileq.client.job_ids import resolve_ids
     from fileq.commands.admin.control import cancel, cancel_all
     from fileq.commands.admin.formatting import plural
-    from fileq.commands.admin.job_ids import resolve_ids
 
     options, worker = invocation.options, invocation.loaded().config.worker
     wanted = filter_of(options, worker.priorities)

@@ -8,14 +8,13 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, Record
-from fileq.commands.admin.formatting import stamp
-from fileq.commands.admin.job_filter import JobFilter
-from fileq.commands.admin.job_selection import select
+from fileq.client.job_filter import JobFilter
+from fileq.client.job_selection import select
 from fileq.commands.admin.route_check import check_route, is_configured
 from fileq.commands.admin.stats import WorkerProcess, processes
 from fileq.config import Config
 from fileq.core.errors import ConfigError
-from fileq.core.job import State, decode_or_none
+from fileq.core.job import State, decode_or_none, stamp
 from fileq.core.units import two_units
 
 WOULD_CANCEL = "would_cancel"

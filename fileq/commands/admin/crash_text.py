@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fileq.commands.admin.job_summary import JobHistory
+from fileq.client.job_summary import JobHistory
 from fileq.core.error_kinds import CRASH, kind_of
 
 # A part of the error → what it means. The first that is found is shown.

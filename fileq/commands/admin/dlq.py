@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Record, Revival, Revived
-from fileq.commands.admin.job_filter import ENDED, Conditions, JobFilter, StoredJob
-from fileq.commands.admin.job_selection import matching, select, with_records
-from fileq.commands.admin.job_summary import JobSummary, id_in
-from fileq.core.job import State, decode_or_none, encode
+from fileq.brokers.types import Record, Revived
+from fileq.client.job_filter import ENDED, Conditions, JobFilter, StoredJob
+from fileq.client.job_selection import matching, select, with_records
+from fileq.client.job_summary import JobSummary, id_in
+from fileq.client.revivals import GONE, NOT_A_JOB, not_dead, revival, to_run, why_stayed
+from fileq.core.job import State, decode_or_none
 from fileq.core.text import printable
 
 PLACE = "dead_letter"
@@ -31,8 +32,6 @@ _STATES = ((State.DEAD,), "the dead-letter queue holds dead jobs only")
 RETRY = ("retried", "would_retry")
 DELETE = ("deleted", "would_delete")
 _NO_JOB = "no job has this id, or its record has expired; 'fileq dlq list' lists the dead jobs"
-_GONE = "it left the dead-letter queue a moment ago"
-_NOT_A_JOB = "these bytes are not a job, and a retry would bury them again; delete them"
 
 
 class DeadJobResult(Struct, frozen=True):
@@ -79,15 +78,15 @@ def retry(broker: FullBroker, ids: Sequence[str], *, queue: str, is_dry_run: boo
     for id in dict.fromkeys(ids):
         dead = found.get(id)
         if dead is None:
-            results.append(_not_dead(id, others.get(id), _to_run))
+            results.append(_not_dead(id, others.get(id), to_run))
         elif dead.job is None:
-            results.append(DeadJobResult(id, "refused", reason=_NOT_A_JOB))
+            results.append(DeadJobResult(id, "refused", reason=NOT_A_JOB))
         elif answers[id].is_revived:
             results.append(DeadJobResult(id, RETRY[is_dry_run], dead.job.filepath))
         elif answers[id].held_by:
-            results.append(DeadJobResult(id, "refused", dead.job.filepath, _why_stayed(answers[id])))
+            results.append(DeadJobResult(id, "refused", dead.job.filepath, why_stayed(answers[id])))
         else:
-            results.append(DeadJobResult(id, "unknown", reason=_GONE))
+            results.append(DeadJobResult(id, "unknown", reason=GONE))
     return DlqReport(sum(r.result in RETRY for r in results), is_dry_run, tuple(results))
 
 
@@ -97,7 +96,7 @@ def retry_all(
     """Puts back every job that meets the conditions. The report counts all and names the first `shown`."""
 
     def revive(jobs: Sequence[StoredJob]) -> list[str]:
-        return [_why_stayed(answer) for answer in broker.revive([revival(dead, queue) for dead in jobs])]
+        return [why_stayed(answer) for answer in broker.revive([revival(dead, queue) for dead in jobs])]
 
     return _all(_Pass(broker, wanted, revive, RETRY, is_dry_run, takes_bytes=False), shown)
 
@@ -111,7 +110,7 @@ def delete(broker: FullBroker, ids: Sequence[str], *, is_dry_run: bool = False) 
         if dead is not None and id in deleted:
             results.append(DeadJobResult(id, DELETE[is_dry_run], _path_of(dead)))
         elif dead is not None:
-            results.append(DeadJobResult(id, "unknown", reason=_GONE))
+            results.append(DeadJobResult(id, "unknown", reason=GONE))
         else:
             results.append(_not_dead(id, others.get(id), _to_end))
     return DlqReport(sum(r.result in DELETE for r in results), is_dry_run, tuple(results))
@@ -123,7 +122,7 @@ def delete_all(broker: FullBroker, wanted: JobFilter, *, is_dry_run: bool = Fals
     def discard(jobs: Sequence[StoredJob]) -> list[str]:
         # The broker says how many it deleted. Fewer: another command deleted some of them at the same time.
         count = broker.discard([(dead.id, dead.raw) for dead in jobs])
-        return ["" if i < count else _GONE for i in range(len(jobs))]
+        return ["" if i < count else GONE for i in range(len(jobs))]
 
     return _all(_Pass(broker, wanted, discard, DELETE, is_dry_run, takes_bytes=True), shown)
 
@@ -153,9 +152,9 @@ def _all(task: _Pass, shown: int) -> DlqReport:
             handled.update(dead.id for dead in batch)
             jobs = [dead for dead in batch if dead.job is not None or task.takes_bytes][: left - count]
             refused = [dead for dead in batch if dead.job is None and not task.takes_bytes]
-            results += [DeadJobResult(dead.id, "refused", reason=_NOT_A_JOB) for dead in refused]
+            results += [DeadJobResult(dead.id, "refused", reason=NOT_A_JOB) for dead in refused]
             acted = list(zip(jobs, [""] * len(jobs) if task.is_dry_run else task.act(jobs), strict=True))
-            results += [DeadJobResult(dead.id, "refused", reason=why) for dead, why in acted if why not in ("", _GONE)]
+            results += [DeadJobResult(dead.id, "refused", reason=why) for dead, why in acted if why not in ("", GONE)]
             done = [dead for dead, why in acted if not why]
             count += len(done)
             named = done[: max(0, shown - len(results))]
@@ -207,24 +206,6 @@ def purge(broker: FullBroker) -> int:
     return deleted
 
 
-def revival(dead: StoredJob, queue: str) -> Revival:
-    """The job as new. If its file was moved after it had died, the job is for the file where it is now."""
-    assert dead.job is not None
-    fresh = dead.job.but(retries=0, recoveries=0, error=None, failed_at=None, first_error=dead.error or None)
-    if dead.record is not None and dead.record.moved_to:
-        fresh = fresh.at(dead.record.moved_to)
-    return Revival(dead.raw, dead.id, encode(fresh), queue)
-
-
-def _why_stayed(answer: Revived) -> str:
-    """Why a job was not put back; empty if it was."""
-    if answer.is_revived:
-        return ""
-    if answer.held_by:
-        return f"job {printable(answer.held_by)} has the same unique key and is not finished"
-    return _GONE
-
-
 def _path_of(dead: StoredJob) -> str:
     return dead.job.filepath if dead.job is not None else ""
 
@@ -235,19 +216,7 @@ def _not_dead(id: str, record: Record | None, next_step: Callable[[Record], str]
         return DeadJobResult(id, "unknown", reason=_NO_JOB)
     job = decode_or_none(record.raw)
     path = job.filepath if job is not None else ""
-    return DeadJobResult(id, "refused", path, f"it is {record.state.value}, not dead; {next_step(record)}")
-
-
-def _to_run(record: Record) -> str:
-    """How to run a job that is not dead."""
-    if record.state in ENDED:
-        job = decode_or_none(record.raw)
-        if job is not None and not job.filepath:
-            return "'fileq enqueue' makes a new job"
-        return "'fileq reprocess --match GLOB' enqueues its file again"
-    if record.state is State.RUNNING:
-        return "it needs no retry"
-    return "a worker will run it" if record.state is State.PENDING else "a worker will run it when it is due"
+    return DeadJobResult(id, "refused", path, not_dead(record, next_step(record)))
 
 
 def _to_end(record: Record) -> str:

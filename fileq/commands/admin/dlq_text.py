@@ -3,10 +3,10 @@ its file was moved to and where it came from."""
 
 from __future__ import annotations
 
+from fileq.client.job_ids import short_ids
+from fileq.client.job_summary import JobSummary
 from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
 from fileq.commands.admin.formatting import ERROR_SHOWN, Screen, cut, number, plural
-from fileq.commands.admin.job_ids import short_ids
-from fileq.commands.admin.job_summary import JobSummary
 from fileq.commands.admin.queries_text import ago, error_lines, moved_to_of
 from fileq.commands.admin.stats_text import name_of
 from fileq.core.text import printable

@@ -16,7 +16,7 @@ from msgspec import Struct
 from fileq.brokers.notifications import Subscription
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import WireEvent
-from fileq.commands.admin.job_ids import short_ids
+from fileq.client.job_ids import short_ids
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobClaimed, JobDeferred
 from fileq.core.text import broker_name, printable

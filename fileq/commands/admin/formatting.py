@@ -130,8 +130,3 @@ def plural(count: int, word: str, words: str = "") -> str:
 def moment(ms: int) -> str:
     """A time for text output, to the second; "" for 0."""
     return rfc3339_ms(ms)[:19].replace("T", " ") + "Z" if ms else ""
-
-
-def stamp(ms: int) -> str | None:
-    """A time for --json: RFC 3339, or null for 0."""
-    return rfc3339_ms(ms) if ms else None

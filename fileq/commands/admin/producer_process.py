@@ -16,9 +16,9 @@ from fileq.commands.admin.formatting import (
     number,
     plural,
     seconds_between,
-    stamp,
     table,
 )
+from fileq.core.job import stamp
 from fileq.core.text import printable
 
 _SHOWN = 2  # producers on a screen of limited height

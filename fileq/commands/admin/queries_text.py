@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
+from fileq.client.job_ids import short_ids
+from fileq.client.job_summary import AttemptSummary, JobHistory, JobSummary
+from fileq.client.queries import FileTrace, VersionTrace
 from fileq.commands.admin.control import Cancellation, JobCancellation, describe
 from fileq.commands.admin.crash_text import crash_hint, deaths_text
 from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, number, plural, table
-from fileq.commands.admin.job_ids import short_ids
-from fileq.commands.admin.job_summary import AttemptSummary, JobHistory, JobSummary
-from fileq.commands.admin.queries import FileTrace, VersionTrace
 from fileq.commands.admin.stats_text import name_of
 from fileq.core.job import parse_time
 from fileq.core.outcome import WORKER_DIED

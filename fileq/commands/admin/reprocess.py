@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry, Record
+from fileq.client.job_filter import ENDED, Conditions, JobFilter, StoredJob
+from fileq.client.job_summary import file_place
+from fileq.client.queries import read_signature
 from fileq.commands.admin.formatting import number, plural
-from fileq.commands.admin.job_filter import ENDED, Conditions, JobFilter, StoredJob
-from fileq.commands.admin.job_summary import file_place
-from fileq.commands.admin.queries import read_signature
 from fileq.config import Config
 from fileq.core.job import Version, decode_or_none, file_job
 from fileq.core.signature import split_signature

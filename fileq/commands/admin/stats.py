@@ -10,12 +10,11 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import OpenBreaker, Overview, WorkerView
-from fileq.commands.admin.formatting import stamp
-from fileq.commands.admin.job_summary import waiting_since_ms
+from fileq.client.job_summary import waiting_since_ms
 from fileq.commands.admin.producer_process import ProducerProcess, summarise
 from fileq.commands.admin.recent_rate import ended_per_second
 from fileq.core.error_kinds import DEATH_KINDS
-from fileq.core.job import decode_or_none
+from fileq.core.job import decode_or_none, stamp
 
 HOUR_MS = 3_600_000
 _RATES = ("produced", "completed", "failed", "dead")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fileq.client.job_ids import short_ids
 from fileq.commands.admin.formatting import (
     ENDLESS,
     Cell,
@@ -14,7 +15,6 @@ from fileq.commands.admin.formatting import (
     seconds_between,
     table,
 )
-from fileq.commands.admin.job_ids import short_ids
 from fileq.commands.admin.producer_process import producer_lines
 from fileq.commands.admin.stats import LAST_MINUTE, BreakerSummary, SlotSummary, Stats, Throughput, WorkerProcess
 from fileq.core.error_kinds import DEATH_KINDS

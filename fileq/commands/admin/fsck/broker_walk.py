@@ -13,8 +13,8 @@ import msgspec
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record, Suspect, UnrecordedJob
+from fileq.client.job_summary import waiting_since_ms
 from fileq.commands.admin.fsck.report import NAMED, DuplicateJob
-from fileq.commands.admin.job_summary import waiting_since_ms
 from fileq.core.job import Job, State, decode_or_none, raw_id
 
 CANDIDATES = 10_000  # of one kind that are kept; fsck --repair finds further ones in its next round

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census
-from fileq.commands.admin.queries import read_signature
+from fileq.client.queries import read_signature
 from fileq.config import Config
 
 _PAGE = 500

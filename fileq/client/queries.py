@@ -10,11 +10,11 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
-from fileq.commands.admin.job_filter import JobFilter
-from fileq.commands.admin.job_ids import looks_like_id, why_unknown
-from fileq.commands.admin.job_selection import PLACES, select, with_records
-from fileq.commands.admin.job_summary import JobHistory, JobSummary, history
-from fileq.commands.admin.obstacles import obstacles_of
+from fileq.client.job_filter import JobFilter
+from fileq.client.job_ids import looks_like_id, why_unknown
+from fileq.client.job_selection import PLACES, select, with_records
+from fileq.client.job_summary import JobHistory, JobSummary, history
+from fileq.client.obstacles import obstacles_of
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.job import State, decode_or_none
 from fileq.core.signature import split_signature
@@ -41,8 +41,11 @@ def peek(broker: FullBroker, place: str, limit: int) -> tuple[JobSummary, ...]:
 
 def list_jobs(broker: FullBroker, queues: Sequence[str], wanted: JobFilter) -> tuple[JobSummary, ...]:
     """Jobs of a state (all states: running first); waiting jobs in order, ended ones newest first."""
-    states = (wanted.state,) if wanted.state is not None else _LISTED
-    return tuple(stored.summary() for stored in select(broker, queues, wanted, states))
+    return tuple(stored.summary() for stored in select(broker, queues, wanted, listed_states(wanted)))
+
+
+def listed_states(wanted: JobFilter) -> tuple[State, ...]:
+    return (wanted.state,) if wanted.state is not None else _LISTED
 
 
 def show(broker: FullBroker, id: str) -> JobHistory:

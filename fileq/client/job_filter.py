@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from fileq.brokers.types import Record
-from fileq.commands.admin.job_summary import JobSummary, created_ms, summarize
+from fileq.client.job_summary import JobSummary, created_ms, summarize
 from fileq.core.error_kinds import kind_of
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, State

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from fileq.brokers.protocol import FullBroker
-from fileq.commands.admin.job_filter import Conditions, JobFilter, StoredJob
-from fileq.commands.admin.job_summary import id_in
+from fileq.client.job_filter import Conditions, JobFilter, StoredJob
+from fileq.client.job_summary import id_in
 from fileq.core.job import State, decode_or_none
 
 # The places that are not queues, and the state of the jobs in them.

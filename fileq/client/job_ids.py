@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from fileq.brokers.protocol import FullBroker
-from fileq.commands.admin.job_summary import id_in
+from fileq.client.job_summary import id_in
 from fileq.core.errors import ConfigError
 from fileq.core.text import printable
 

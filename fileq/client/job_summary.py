@@ -8,9 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from fileq.brokers.types import Attempt, Record
-from fileq.commands.admin.formatting import stamp
 from fileq.core.errors import Undecodable
-from fileq.core.job import Job, State, decode, decode_or_none, parse_time, raw_id
+from fileq.core.job import Job, State, decode, decode_or_none, parse_time, raw_id, stamp
 
 
 class JobSummary(Struct, frozen=True):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record, WorkerView
-from fileq.commands.admin.formatting import plural
 from fileq.core.job import State
 from fileq.core.text import printable
 
@@ -38,5 +37,6 @@ def _obstacles(record: Record, is_paused: bool, living: Sequence[WorkerView]) ->
         else:
             slots = sum(not view.info.is_extra for view in claiming)
             if sum(bool(view.raw) for view in claiming) >= slots:
-                found.append(f"all slots are busy ({plural(slots, 'job')} running)")
+                jobs = "1 job" if slots == 1 else f"{slots:,} jobs"
+                found.append(f"all slots are busy ({jobs} running)")
     return found

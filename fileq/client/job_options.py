@@ -1,0 +1,170 @@
+"""The options of a new job: as a caller gives them, and as they are applied to the job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias, TypedDict
+
+from msgspec import Struct
+
+from fileq.core.errors import ConfigError, JobError
+from fileq.core.job import COUNT_MAX, Job, check_unique_key, checked_id, rfc3339_ms
+from fileq.core.tags import encoded_tags
+from fileq.core.units import parse_duration
+
+Duration: TypeAlias = float | str | timedelta  # seconds, "5m" or a timedelta
+_LONGEST_S = 36_500 * 86_400.0
+
+
+class JobOptions(Struct, frozen=True):
+    """The options of new jobs, checked. Empty and None mean that the configuration decides."""
+
+    priority: str = ""  # "": chosen by the task or by the extension of the file
+    delay_ms: int = 0
+    at_ms: int = 0
+    max_retries: int | None = None
+    timeout_s: float | None = None
+    id: str = ""
+    unique_key: str | None = None
+    deadline_ms: int = 0  # 0: none
+    deadline_after_ms: int = 0  # as `deadline_ms`, counted from when the job is made
+    tags: Mapping[str, str] = {}
+    is_traced: bool = False  # begins a trace, unless it has one:
+    trace_id: str = ""
+    span_id: str = ""
+
+    def applied(self, job: Job, now_ms: int, batch_id: str | None = None) -> Job:
+        due_ms = self.at_ms or (now_ms + self.delay_ms if self.delay_ms else 0)
+        deadline_ms = self.deadline_ms or (now_ms + self.deadline_after_ms if self.deadline_after_ms else 0)
+        trace_id, span_id = self.trace_id, self.span_id
+        if self.is_traced and not trace_id:
+            from fileq.core.trace import new_ids  # slow to import: secrets, hashlib
+
+            trace_id, span_id = new_ids()
+        return job.but(
+            trace_id=trace_id,
+            span_id=span_id,
+            max_retries=self.max_retries,
+            timeout=self.timeout_s,
+            process_at=rfc3339_ms(due_ms) if due_ms else None,
+            deadline=rfc3339_ms(deadline_ms) if deadline_ms else None,
+            batch_id=batch_id,
+            unique_key=self.unique_key,
+            tags=encoded_tags(self.tags),
+        )
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """What every method that enqueues takes as keywords.
+
+    `delay` and `at` say when the job is due; not both. `deadline`: the job is not started after it, a time or a
+    duration from now. `timeout` is the limit of one attempt. `id`: chosen by the caller; if a job has it already,
+    nothing is enqueued. `unique_key`: while an unfinished job has it, nothing is enqueued."""
+
+    priority: str
+    delay: Duration
+    at: datetime | None
+    id: str
+    unique_key: str
+    max_retries: int | None
+    timeout: Duration | None
+    deadline: datetime | Duration | None
+    tags: Mapping[str, str] | None
+
+
+def options_of(given: EnqueueOptions) -> JobOptions:
+    """The options, checked. ConfigError names each that is wrong; TypeError for one that does not exist."""
+    if unknown := sorted(given.keys() - EnqueueOptions.__annotations__.keys()):
+        known = ", ".join(sorted(EnqueueOptions.__annotations__))
+        raise TypeError(f"unexpected option {unknown[0]!r}; there are {known}")
+    problems: list[str] = []
+    read = _Reading(given, problems)
+    delay_ms, at_ms = read.duration_ms("delay"), read.time_ms("at")
+    if delay_ms and at_ms:
+        problems.append("delay and at are both set; give one of them")
+    options = JobOptions(
+        priority=given.get("priority", ""),
+        delay_ms=delay_ms,
+        at_ms=at_ms,
+        max_retries=read.count("max_retries"),
+        timeout_s=read.timeout_s(),
+        id=given.get("id", ""),
+        unique_key=given.get("unique_key") or None,
+        deadline_ms=read.time_ms("deadline") if isinstance(given.get("deadline"), datetime) else 0,
+        deadline_after_ms=0 if isinstance(given.get("deadline"), datetime) else read.duration_ms("deadline"),
+        tags=given.get("tags") or {},
+    )
+    read.checked(options)
+    if problems:
+        raise ConfigError(problems)
+    return options
+
+
+class _Reading:
+    """Reads options one by one, and collects what is wrong with them."""
+
+    def __init__(self, given: EnqueueOptions, problems: list[str]) -> None:
+        self._given: Mapping[str, Any] = {**given}
+        self._problems = problems
+
+    def duration_ms(self, name: str) -> int:
+        try:
+            return round(seconds(self._given.get(name) or 0) * 1000)
+        except ValueError as error:
+            self._problems.append(f"{name} is {self._given[name]!r}; it must be {error}")
+            return 0
+
+    def timeout_s(self) -> float | None:
+        given = self._given.get("timeout")
+        if given is None:
+            return None
+        before = len(self._problems)
+        timeout_ms = self.duration_ms("timeout")
+        if not timeout_ms and len(self._problems) == before:
+            self._problems.append(f"timeout is {given!r}; it must be longer than 0")
+        return timeout_ms / 1000
+
+    def time_ms(self, name: str) -> int:
+        moment = self._given.get(name)
+        if moment is None:
+            return 0
+        if not isinstance(moment, datetime) or moment.tzinfo is None:
+            self._problems.append(
+                f"{name} is {moment!r}; it must be a datetime with its zone, such as datetime.now(UTC)"
+            )
+            return 0
+        return round(moment.timestamp() * 1000)
+
+    def count(self, name: str) -> int | None:
+        value: Any = self._given.get(name)
+        if value is not None and not (type(value) is int and 0 <= value <= COUNT_MAX):
+            self._problems.append(f"{name} is {value!r}; it must be a whole number of at least 0")
+            return None
+        return value
+
+    def checked(self, options: JobOptions) -> None:
+        for check in (
+            lambda: options.id and checked_id(options.id),
+            lambda: check_unique_key(_NO_JOB.but(unique_key=options.unique_key)),
+            lambda: encoded_tags(options.tags),
+        ):
+            try:
+                check()
+            except JobError as error:
+                self._problems.append(str(error))
+
+
+_NO_JOB = Job("new", "", 0, "", 0, "", "", "")
+
+
+def seconds(duration: Duration) -> float:
+    """The message of the ValueError says what is expected."""
+    if isinstance(duration, str):
+        return parse_duration(duration)
+    if isinstance(duration, bool) or not isinstance(duration, int | float | timedelta):
+        raise ValueError("a number of seconds, a duration such as '5m' or a timedelta")
+    value = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
+    if not 0 <= value <= _LONGEST_S:
+        raise ValueError("between 0 and 36500d")
+    return value

@@ -1,0 +1,139 @@
+"""Makes the entries of new jobs, for commands and clients. Checks files; enqueues nothing.
+
+The job of a file is the one a producer would make, including its version in the ledger, so a running producer does not
+enqueue that version again. Unlike a producer it enqueues versions that the ledger knows already.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable
+from datetime import datetime
+
+from msgspec import UNSET, Raw
+
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Entry
+from fileq.client.job_options import JobOptions
+from fileq.client.job_summary import file_place
+from fileq.config import Config
+from fileq.core.errors import ConfigError
+from fileq.core.job import Version, file_job, typed_job
+from fileq.core.outcome import Failed
+from fileq.core.signature import signature_text
+from fileq.files.mounts import keeps_inodes, mount_of, mounts
+from fileq.producer.finder.database_files import DatabaseFiles
+from fileq.producer.finder.found_file import found_at
+from fileq.producer.identity import CONTENT, INODE, STAT
+from fileq.producer.priority import priority_chooser
+
+_ADVICE = {
+    "FileVanished": "there is no such file",
+    "NotAFile": "it is not a regular file",
+}
+
+
+def typed_entry(
+    config: Config, type: str, payload: bytes | None, options: JobOptions, now: datetime, batch_id: str | None = None
+) -> Entry:
+    """The entry of a job without a file; `payload` is JSON. Raises JobError for a wrong id."""
+    queue = options.priority or config.producer.default_priority
+    job = typed_job(type, None, priority=queue, now=now, id=options.id)
+    job = job.but(payload=UNSET if payload is None else Raw(payload))
+    job = options.applied(job, round(now.timestamp() * 1000), batch_id)
+    return Entry(job, queue, always=True, delay_ms=options.delay_ms, at_ms=options.at_ms)
+
+
+def moved_to(broker: FullBroker, path: bytes) -> bytes:
+    """Where a worker moved the newest version of this file, or b""."""
+    [entry] = broker.lookup([path])
+    ids = [id for _, id in entry.versions[:1]] if entry is not None else []
+    for record in broker.records(ids):
+        if record is not None:
+            place = file_place(record)
+            return place if place != path else b""
+    return b""
+
+
+def _how_to_run_again(path: bytes) -> str:
+    from fileq.files.globs import exact_glob  # imports wcmatch
+
+    return f"to process it again: fileq reprocess --match {shlex.quote(exact_glob(os.fsdecode(path)))}"
+
+
+class FileEntries:
+    """Makes entries for files, under the path that the producer would use. ConfigError for one that can't be enqueued.
+
+    `moved_to` is called for files that do not exist, and returns where a worker moved the file, or b""."""
+
+    def __init__(self, config: Config, moved_to: Callable[[bytes], bytes] = lambda path: b"") -> None:
+        self._moved_to = moved_to
+        self._paths = config.paths
+        self._priority_of = priority_chooser(config)
+        self._database = DatabaseFiles(config)
+        self._scan_dir = os.path.abspath(os.fsencode(config.producer.scan_dir))
+        # On this machine a root may have the worker's path or the producer's.
+        self._roots = tuple(dict.fromkeys((*self._paths.roots, *map(self._paths.there, self._paths.roots))))
+        self._mounts = mounts()
+        self._identity = config.producer.identity
+
+    def entry(self, name: str, options: JobOptions, now: datetime, batch_id: str | None = None) -> Entry:
+        where = os.path.abspath(os.fsencode(name))
+        self._check(name, where)
+        try:
+            found = found_at(where, os.stat(where))
+        except OSError as error:
+            raise ConfigError(f"{name!r} can't be enqueued: {error.strerror}") from error
+        path = self._as_produced(where)
+        mount = mount_of(os.path.realpath(os.path.dirname(where)), self._mounts) if path == where else None
+        inode = found.inode if mount is not None and keeps_inodes(mount.kind) and self._identity != STAT else 0
+        queue = options.priority or self._priority_of(path)
+        job = file_job(
+            path,
+            size=found.size,
+            priority=queue,
+            now=now,
+            signature=found.signature,
+            inode=inode if self._identity == INODE else 0,
+            id=options.id,
+        )
+        device = mount.device if mount is not None else "?" if path == where else ""
+        # As the producer does: else it would read the file again, and take it for new after a touch.
+        content = ""
+        if self._identity == CONTENT:
+            from fileq.producer.content_check import content_of  # as check_file below
+
+            content = content_of(found, follows_links=True)
+        version = Version(path, signature_text(found.signature, inode, content), device)
+        job = options.applied(job, round(now.timestamp() * 1000), batch_id)
+        return Entry(job, queue, version, always=True, delay_ms=options.delay_ms, at_ms=options.at_ms)
+
+    def _check(self, name: str, where: bytes) -> None:
+        if not name:
+            raise ConfigError("a path is empty; name a file")
+        if os.path.isdir(where):
+            raise ConfigError(f"{name!r} can't be enqueued: it is a directory; name the files in it")
+        from fileq.handlers.file_check import check_file  # slow to import, and jobs of a type have no file
+
+        refused = check_file(where, self._roots)
+        if isinstance(refused, Failed):
+            if refused.kind == "OutsideRoots" and any(where.startswith(dir + b"/") for dir in self._paths.folders):
+                raise ConfigError(f"{refused.error}; worker.after moves files there; {_how_to_run_again(where)}")
+            if refused.kind == "OutsideRoots":
+                raise ConfigError(f"{refused.error}; move the file there or add its directory to worker.allowed_roots")
+            if refused.kind == "FileVanished" and (place := self._moved_to(path := self._as_produced(where))):
+                moved = f"a worker moved it to {os.fsdecode(place)!r}"
+                raise ConfigError(f"{name!r} can't be enqueued: {moved}; {_how_to_run_again(path)}")
+            raise ConfigError(f"{name!r} can't be enqueued: {_ADVICE.get(refused.kind, refused.error)}")
+        if self._database.owns(os.path.dirname(where), os.path.basename(where)):
+            raise ConfigError(f"{name!r} can't be enqueued: it belongs to fileq's own database")
+
+    def _as_produced(self, where: bytes) -> bytes:
+        """The path that a producer would use: the ledger identifies files by path, symbolic links unresolved."""
+        if where.startswith(self._scan_dir.rstrip(b"/") + b"/"):
+            return where
+        real_dir, real = os.path.realpath(self._scan_dir), os.path.realpath(where)
+        if real.startswith(real_dir.rstrip(b"/") + b"/"):
+            return os.path.join(self._scan_dir, real[len(real_dir.rstrip(b"/")) + 1 :])
+        return self._paths.there(where)
