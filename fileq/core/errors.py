@@ -8,6 +8,9 @@ FileqError
 │   └── BrokerRemoved      the broker's data was deleted or replaced; only a restart helps
 └── JobError               about one job
     ├── Undecodable        bytes in a queue that are not a job
+    ├── JobFailedError     a caller waited for a job, and the job is dead; users know it as fileq.JobFailed
+    ├── JobCancelledError  a caller waited for a job, and the job was cancelled; fileq.JobCancelled
+    ├── ResultExpired      a caller waited for a job whose record is gone
     ├── Retry              a handler fails this attempt and chooses the delay before the next
     └── Permanent          a handler skips the remaining attempts
 """
@@ -51,6 +54,26 @@ class JobError(FileqError):
 
 class Undecodable(JobError):
     """These bytes are not a job; the message says why."""
+
+
+class JobFailedError(JobError):
+    """The job is dead: `error` is its last error, `attempts` how often it ran."""
+
+    def __init__(self, error: str, attempts: int) -> None:
+        super().__init__(error, attempts)
+        self.error = error
+        self.attempts = attempts
+
+    def __str__(self) -> str:
+        return f"{self.error} (after {self.attempts} attempt{'' if self.attempts == 1 else 's'})"
+
+
+class JobCancelledError(JobError):
+    """The job was cancelled, so it has no result."""
+
+
+class ResultExpired(JobError):
+    """The record of the job is gone, and its result with it."""
 
 
 class Retry(JobError):

@@ -7,15 +7,25 @@ import threading
 import time
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import IO, Any, ClassVar, Protocol
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol
 
-from msgspec import Struct
+import msgspec
+from msgspec import UNSET, Struct
 from msgspec.structs import force_setattr
 
 from fileq.core.job import Job
 from fileq.core.trace import traceparent
 from fileq.handlers.job_file import JobFile
 from fileq.handlers.log import Log
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # comes with every type checker; at run time it may be missing
+
+    P = TypeVar("P", default=Any)
+else:
+    from typing import TypeVar
+
+    P = TypeVar("P")
 
 
 class CancelFlag(Protocol):
@@ -57,15 +67,16 @@ class LazyEvent:
 _creating = threading.Lock()
 
 
-class JobView(Struct, frozen=True, dict=True):
+class JobView(Struct, Generic[P], frozen=True, dict=True):
     """A job for its handler. `path` is the file on this machine, usable with open() for any file name, "" without a
-    file; with `safe_open` it is /proc/self/fd/N. `payload` is decoded. The other fields are those of the job's JSON."""
+    file; with `safe_open` it is /proc/self/fd/N. `payload` is decoded; for the handler of a task that takes
+    JobView[P], into a P. The other fields are those of the job's JSON."""
 
     # In the instance's dictionary, because it is no part of the job: copies and JSON do not have it.
     _file: ClassVar[JobFile | None] = None
 
     path: str
-    payload: Any
+    payload: P
     id: str
     filepath: str
     filesize: int
@@ -87,6 +98,9 @@ class JobView(Struct, frozen=True, dict=True):
     failed_at: str | None
     first_error: str | None
     moved_from: str | None
+    parent_id: str | None
+    unique_key: str | None
+    tags: dict[str, str]
 
     def open(
         self,
@@ -107,14 +121,19 @@ class JobView(Struct, frozen=True, dict=True):
 
 
 _MAX_TIMEOUT_S = 36_500 * 86_400.0  # as in the configuration; a datetime can still represent the deadline
-_shared_fields = attrgetter(*JobView.__struct_fields__[2:])  # all but path and payload
+_shared_fields = attrgetter(*JobView.__struct_fields__[2:-1])  # all but path, payload and tags
 
 
-def view_of(job: Job, path: bytes, file: JobFile | None = None) -> JobView:
+def view_of(
+    job: Job, path: bytes, file: JobFile | None = None, decoder: msgspec.json.Decoder[Any] | None = None
+) -> JobView[Any]:
     """The job for its handler; raises msgspec.DecodeError or ValueError if its payload can't be decoded.
 
-    `file` is what job.open() opens."""
-    view = JobView(os.fsdecode(path), job.payload_value, *_shared_fields(job))
+    `file` is what job.open() opens. `decoder` is for payloads of a type; a job without a payload has None."""
+    raw = b"null" if job.payload is UNSET else job.payload
+    payload = job.payload_value if decoder is None else decoder.decode(raw)
+    values = (os.fsdecode(path), payload, *_shared_fields(job), job.tag_values)
+    view: JobView[Any] = JobView(*values)
     if file is not None:
         force_setattr(view, "_file", file)
     return view
@@ -125,7 +144,7 @@ class Context:
 
     def __init__(
         self,
-        job: JobView,
+        job: JobView[Any],
         *,
         cancelled: CancelFlag,
         attempt: int,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -74,10 +74,16 @@ def _number_outside_json(value: Any) -> float | None:
     return None
 
 
-def failed(error: BaseException, give_up_on: Sequence[int | str] = ()) -> Failed:
-    """The attempt as a failure; permanent if the error is Permanent or matches `give_up_on`."""
+def failed(
+    error: BaseException,
+    give_up_on: Sequence[int | str] = (),
+    retry_if: Callable[[BaseException], object] | None = None,
+) -> Failed:
+    """The attempt as a failure; permanent if the error is Permanent, matches `give_up_on`, or `retry_if` returns False.
+
+    `retry_if` is not called for the errors that fileq defines, such as Retry and a timeout."""
     try:
-        return _failed(error, give_up_on)
+        return _failed(error, give_up_on, retry_if)
     except BaseException:  # the exception's class is the user's code, and any method of it may raise
         return Failed(_bounded(type(error).__name__, _LONGEST_KIND), "Error")
 
@@ -87,9 +93,13 @@ def one_line(text: str) -> str:
     return " | ".join(line for line in map(str.strip, text.splitlines()) if line)
 
 
-def _failed(whole: BaseException, give_up_on: Sequence[int | str]) -> Failed:
+def _failed(
+    whole: BaseException, give_up_on: Sequence[int | str], retry_if: Callable[[BaseException], object] | None
+) -> Failed:
     error = _unwrapped(whole)
     is_permanent = isinstance(error, Permanent) or _gives_up(error, give_up_on)
+    if not is_permanent and retry_if is not None and not isinstance(error, JobError):
+        is_permanent = not retry_if(error)
     return Failed(
         _bounded(_described(error) + _location(error), LONGEST_ERROR),
         _kind(error),

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.json import Decoder
 
 from fileq.config import (
     BackoffSettings,
@@ -28,8 +29,9 @@ from fileq.handlers import registry
 from fileq.handlers.command_handler import command_problems, command_warnings
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.loaded_modules import handler_modules, keep_text
-from fileq.handlers.registry import Registration
+from fileq.handlers.registry import Registration, RetryIf
 from fileq.handlers.targets import Importer, InvalidTarget, is_async, unfitness
+from fileq.handlers.task_definition import TaskDefinition
 
 COMMAND_TYPE = "command"
 _DECORATED = "decorated:function"  # stands for a function that has no importable name
@@ -62,6 +64,8 @@ class BoundRoute(Struct, frozen=True):
     max_running: int | None = None
     max_running_total: int | None = None
     rate: Rate | None = None
+    payload_decoder: Decoder[Any] | None = None  # of a task
+    retry_if: RetryIf | None = None
 
     @property
     def is_command(self) -> bool:
@@ -220,7 +224,9 @@ class _Loading:
             self.problems.append(f"{where} needs a glob or a type, one of them")
             return None
         route = self._read(registration)
-        return self._bound(where, registration.target, route, function) if route is not None else None
+        if route is None:
+            return None
+        return self._bound(where, registration.target, route, function, registration.retry_if)
 
     def shell(self) -> BoundRoute:
         return self._bound("worker.allow_commands", "shell", RouteSettings(type=COMMAND_TYPE, command=()), None)
@@ -235,15 +241,23 @@ class _Loading:
             self.problems += error.problems
             return None
 
-    def _bound(self, where: str, name: str, route: RouteSettings, function: Callable[..., Any] | None) -> BoundRoute:
+    def _bound(
+        self,
+        where: str,
+        name: str,
+        route: RouteSettings,
+        function: Callable[..., Any] | None,
+        retry_if: RetryIf | None = None,
+    ) -> BoundRoute:
         options = inherit_from_worker(route, self._config.worker)
+        decoder = self._payload_decoder(function) if isinstance(function, TaskDefinition) else None
         return BoundRoute(
             where=where,
             route_name=self._name_for(where, route),
             name=name,
             match=route.match,
             type=route.type,
-            function=function,
+            function=function.function if isinstance(function, TaskDefinition) else function,
             command=route.command or (),
             isolation=options.isolation,
             timeout=options.timeout,
@@ -258,7 +272,16 @@ class _Loading:
             max_running=route.max_running,
             max_running_total=route.max_running_total,
             rate=route.rate,
+            payload_decoder=decoder,
+            retry_if=retry_if,
         )
+
+    def _payload_decoder(self, task: TaskDefinition[Any, Any]) -> Decoder[Any] | None:
+        try:
+            return task.payload_decoder if task.payload_type is not Any else None
+        except ConfigError as error:
+            self.problems += error.problems
+            return None
 
     def _name_for(self, where: str, route: RouteSettings) -> str:
         """The name of the route: its own, else its type, else its glob. A number tells equal types and globs apart."""

@@ -22,7 +22,9 @@ from fileq.handlers.context import CancelFlag, Context, view_of
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.file_check import open_file
 from fileq.handlers.job_file import NO_FILE, JobFile
+from fileq.handlers.log import Log
 from fileq.handlers.outcomes import done, failed
+from fileq.handlers.registry import RetryIf
 from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.task import Ran, Task
 
@@ -55,10 +57,26 @@ def run_task(
     except BaseException as error:
         if on_error is not None:
             on_error(error)
-        return failed(error, route.give_up_on)
+        return failed(error, route.give_up_on, _asked(route.retry_if, job))
     finally:
         if file is not None:
             file.close()
+
+
+def _asked(retry_if: RetryIf | None, job: Job) -> RetryIf | None:
+    """`retry_if` of the route, if it has one: what it raises itself is logged and counts as True."""
+    if retry_if is None:
+        return None
+
+    def ask(error: BaseException) -> object:
+        try:
+            return retry_if(error)
+        except Exception:
+            log = Log({"job_id": job.id, "type": job.type, "filepath": job.filepath or None})
+            log.exception("handler.retry_if_failed", consequence="the job is retried")
+            return True
+
+    return ask
 
 
 def invoke(
@@ -73,7 +91,9 @@ def invoke(
     """What the handler returns or raises. `span` is the trace id and the span id of this attempt, if it is traced."""
     given = file.given(is_safe=route.safe_open) if file is not None else NO_FILE
     try:
-        view = view_of(job, given.path, file)
+        view = view_of(job, given.path, file, route.payload_decoder)
+    except msgspec.ValidationError as error:
+        raise Permanent(f"the payload is not what the task takes: {error}") from error
     except (msgspec.DecodeError, ValueError) as error:
         raise Permanent(f"the payload is not JSON: {error}") from error
     context = Context(view, cancelled=cancelled, attempt=task.attempt, timeout_s=task.timeout_s, span=span)

@@ -18,6 +18,7 @@ from typing import Any
 
 from fileq.core.errors import ConfigError
 from fileq.handlers.outcomes import one_line
+from fileq.handlers.task_definition import TaskDefinition
 
 _MAX_SHOWN = 300  # characters of an error message
 
@@ -72,6 +73,7 @@ class Importer:
 
 def unfitness(found: Any) -> str:
     """Why this object can't be a handler, as the rest of a sentence; "" if it can."""
+    found = found.function if isinstance(found, TaskDefinition) else found
     if inspect.isclass(found):
         return "is a class; a handler is a function"
     if not callable(found):
@@ -95,8 +97,8 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 def _is(found: Any, predicate: Callable[[Any], bool]) -> bool:
     """Whether it holds for this function, or for the `__call__` of this object."""
-    while isinstance(found, functools.partial):
-        found = found.func
+    while isinstance(found, functools.partial | TaskDefinition):
+        found = found.func if isinstance(found, functools.partial) else found.function
     return predicate(found) or predicate(getattr(found, "__call__", None))  # noqa: B004
 
 

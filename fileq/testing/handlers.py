@@ -22,6 +22,7 @@ from fileq.handlers.job_file import NO_FILE, JobFile
 from fileq.handlers.outcomes import done
 from fileq.handlers.run import call
 from fileq.handlers.targets import is_async, unfitness
+from fileq.handlers.task_definition import TaskDefinition
 from fileq.testing.time_limit import call_within
 
 COROUTINE_GRACE_S = 0.5  # the event loop enforces the timeout; this is for a coroutine that never awaits
@@ -43,9 +44,9 @@ def run(
 ) -> Any:
     """Returns what the handler returns and raises what it raises.
 
-    With a `path` the job is about that file; without one it has a `type` and a `payload`. Coroutines are awaited, also
-    when the caller runs in an event loop. A result that a worker would drop causes a warning. With `safe_open`,
-    `job.path` is what a route with that option gives.
+    With a `path` the job is about that file; without one it has a `type` and a `payload`. The payload of a task is
+    decoded into its type. Coroutines are awaited, also when the caller runs in an event loop. A result that a worker
+    would drop causes a warning. With `safe_open`, `job.path` is what a route with that option gives.
 
     The handler runs in the calling thread, so monkeypatches, fixtures, debuggers and coverage work as usual. After
     `timeout` seconds it is stopped, plain functions too, and TimedOut is raised; docs/handlers.md says what can't be
@@ -56,7 +57,8 @@ def run(
     job = _job(where, type, payload, priority, id).but(retries=attempt - 1)
     file = JobFile(where, os.open(where, os.O_PATH | os.O_CLOEXEC)) if where else None
     given = file.given(is_safe=safe_open) if file is not None else NO_FILE
-    view = view_of(decode(encode(job)), given.path, file)
+    decoder = function.payload_decoder if isinstance(function, TaskDefinition) else None
+    view = view_of(decode(encode(job)), given.path, file, decoder)
     context = Context(view, cancelled=cancelled or threading.Event(), attempt=attempt, timeout_s=timeout)
     loop = EventLoop()
     awaits = is_async(function)
