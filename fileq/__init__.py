@@ -3,25 +3,55 @@
     @fileq.handler("**/*.pdf")
     def extract(job: fileq.JobView, context: fileq.Context) -> dict: ...
 
-Importing this package must stay instant: no import here; what handlers need is loaded when they name it.
+    @fileq.task("thumbnail")
+    def thumbnail(job: fileq.JobView[Thumb], context: fileq.Context) -> str: ...
+
+    thumbnail.enqueue(Thumb("/in/a.png")).wait()
+
+Importing this package must stay instant: no import here; what programs need is loaded when they name it.
 """
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from fileq.client.async_client import AsyncClient as AsyncClient
+    from fileq.client.async_client import AsyncHandle as AsyncHandle
+    from fileq.client.client import Client as Client
+    from fileq.client.handle import Handle as Handle
+    from fileq.client.handle import Status as Status
+    from fileq.client.task_call import TaskCall as Call
+    from fileq.client.tasks import Task as Task
+    from fileq.client.tasks import task as task
+    from fileq.core.errors import JobCancelledError as JobCancelled
+    from fileq.core.errors import JobFailedError as JobFailed
     from fileq.core.errors import Permanent as Permanent
+    from fileq.core.errors import ResultExpired as ResultExpired
     from fileq.core.errors import Retry as Retry
     from fileq.handlers.context import Context as Context
     from fileq.handlers.context import JobView as JobView
     from fileq.handlers.registry import handler as handler
 
+    __all__ = ["Call", "JobCancelled", "JobFailed"]
+
 __version__ = "0.1.0"
 
+# The module of each name; with a colon, its name there. Within the package another class has the shorter name.
 _HOMES = {
+    "AsyncClient": "fileq.client.async_client",
+    "AsyncHandle": "fileq.client.async_client",
+    "Call": "fileq.client.task_call:TaskCall",
+    "Client": "fileq.client.client",
     "Context": "fileq.handlers.context",
+    "Handle": "fileq.client.handle",
+    "JobCancelled": "fileq.core.errors:JobCancelledError",
+    "JobFailed": "fileq.core.errors:JobFailedError",
     "JobView": "fileq.handlers.context",
     "Permanent": "fileq.core.errors",
+    "ResultExpired": "fileq.core.errors",
     "Retry": "fileq.core.errors",
+    "Status": "fileq.client.handle",
+    "Task": "fileq.client.tasks:TaskFunction",
     "handler": "fileq.handlers.registry",
+    "task": "fileq.client.tasks",
 }
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would take it for a promise of any name
@@ -31,7 +61,8 @@ if not TYPE_CHECKING:  # hidden from type checkers, which would take it for a pr
             raise AttributeError(f"module 'fileq' has no attribute {name!r}")
         import importlib
 
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        module, _, attribute = _HOMES[name].partition(":")
+        return getattr(importlib.import_module(module), attribute or name)
 
     def __dir__():
         return sorted({*globals(), *_HOMES})

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypedDict
 from msgspec import Struct
 
 from fileq.core.errors import ConfigError, JobError
-from fileq.core.job import COUNT_MAX, Job, check_unique_key, checked_id, rfc3339_ms
+from fileq.core.job import COUNT_MAX, UNIQUE_KEY_LENGTH, Job, checked_id, rfc3339_ms
 from fileq.core.tags import encoded_tags
 from fileq.core.units import parse_duration
 
@@ -144,18 +144,17 @@ class _Reading:
         return value
 
     def checked(self, options: JobOptions) -> None:
+        key = options.unique_key
+        if key is not None and not (len(key) <= UNIQUE_KEY_LENGTH and key.isprintable()):
+            self._problems.append(f"unique_key is {key!r:.220}; use up to {UNIQUE_KEY_LENGTH} printable characters")
         for check in (
             lambda: options.id and checked_id(options.id),
-            lambda: check_unique_key(_NO_JOB.but(unique_key=options.unique_key)),
             lambda: encoded_tags(options.tags),
         ):
             try:
                 check()
             except JobError as error:
                 self._problems.append(str(error))
-
-
-_NO_JOB = Job("new", "", 0, "", 0, "", "", "")
 
 
 def seconds(duration: Duration) -> float:

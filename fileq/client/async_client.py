@@ -1,0 +1,175 @@
+"""AsyncClient: the methods of Client, awaited. Each call runs in a thread; there is no logic of its own here.
+
+Calls that may take long, wait() and events(), have a thread each: in asyncio's own pool, which is small, a few of them
+would hold up every other call of the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
+
+from msgspec import UNSET, UnsetType
+
+from fileq.brokers.types import CancelResult, EnqueueResult, WireEvent
+from fileq.client.client import Client, JobFilters
+from fileq.client.event_stream import EventStream
+from fileq.client.handle import Handle, Status
+from fileq.client.job_options import EnqueueOptions
+from fileq.client.listed_job import ListedJob
+from fileq.client.queries import FileTrace
+from fileq.client.task_call import TaskCall
+from fileq.config import Config
+from fileq.handlers.task_definition import TaskDefinition
+
+P = TypeVar("P")
+R = TypeVar("R")
+T = TypeVar("T")
+PAGE = 100  # jobs that one step of jobs() reads
+
+
+class AsyncHandle(Generic[R]):
+    """One job of an AsyncClient: the methods of Handle, awaited."""
+
+    def __init__(self, handle: Handle[R]) -> None:
+        self._handle = handle
+
+    def __repr__(self) -> str:
+        return repr(self._handle)
+
+    @property
+    def id(self) -> str:
+        return self._handle.id
+
+    @property
+    def fate(self) -> EnqueueResult | None:
+        return self._handle.fate
+
+    async def status(self) -> Status:
+        return await asyncio.to_thread(self._handle.status)
+
+    async def wait(self, timeout: float | None = None) -> R:
+        """As Handle.wait(). When it is cancelled, the job goes on."""
+        found = await _in_own_thread(lambda is_stopped: self._handle.wait_unless(is_stopped, timeout))
+        assert found is not None
+        return found[0]
+
+    async def cancel(self) -> CancelResult:
+        return await asyncio.to_thread(self._handle.cancel)
+
+    async def retry(self) -> None:
+        await asyncio.to_thread(self._handle.retry)
+
+
+class AsyncClient:
+    """The parameters are those of Client."""
+
+    def __init__(self, where: str | Config | None = None, *, key: str = "", app_dir: str = ".") -> None:
+        self._client = Client(where, key=key, app_dir=app_dir)
+
+    @classmethod
+    def of(cls, client: Client) -> AsyncClient:
+        """A client that shares the connections of another."""
+        made = cls.__new__(cls)
+        made._client = client
+        return made
+
+    @overload
+    async def enqueue(
+        self, task: TaskDefinition[P, R], payload: P | UnsetType = UNSET, **options: Unpack[EnqueueOptions]
+    ) -> AsyncHandle[R]: ...
+
+    @overload
+    async def enqueue(self, task: str, payload: Any = UNSET, **options: Unpack[EnqueueOptions]) -> AsyncHandle[Any]: ...
+
+    async def enqueue(
+        self, task: TaskDefinition[Any, Any] | str, payload: Any = UNSET, **options: Unpack[EnqueueOptions]
+    ) -> AsyncHandle[Any]:
+        return AsyncHandle(await asyncio.to_thread(self._client.enqueue, task, payload, **options))  # type: ignore[arg-type]
+
+    async def enqueue_file(
+        self, path: str | os.PathLike[str] | os.PathLike[bytes] | bytes, **options: Unpack[EnqueueOptions]
+    ) -> AsyncHandle[Any]:
+        return AsyncHandle(await asyncio.to_thread(self._client.enqueue_file, path, **options))
+
+    async def enqueue_many(self, calls: Iterable[TaskCall[Any, Any] | Path]) -> list[AsyncHandle[Any]]:
+        return [AsyncHandle(one) for one in await asyncio.to_thread(self._client.enqueue_many, list(calls))]
+
+    def job(self, id: str) -> AsyncHandle[Any]:
+        return AsyncHandle(self._client.job(id))
+
+    async def jobs(self, **filters: Unpack[JobFilters]) -> AsyncIterator[ListedJob]:
+        found = await asyncio.to_thread(self._client.jobs, **filters)
+        while page := await asyncio.to_thread(lambda: [job for _, job in zip(range(PAGE), found, strict=False)]):
+            for job in page:
+                yield job
+
+    async def file(self, path: str | os.PathLike[str] | os.PathLike[bytes] | bytes) -> FileTrace:
+        return await asyncio.to_thread(self._client.file, path)
+
+    async def size(self, queue: str) -> int:
+        return await asyncio.to_thread(self._client.size, queue)
+
+    async def clear(self, queue: str) -> int:
+        return await asyncio.to_thread(self._client.clear, queue)
+
+    async def events(self, *patterns: str) -> AsyncIterator[WireEvent]:
+        """`async for event in await client.events("job:dead")`; begins when it is awaited."""
+        return _following(await asyncio.to_thread(self._client.events, *patterns))
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._client.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def _following(stream: EventStream) -> AsyncIterator[WireEvent]:
+    try:
+        while True:
+            event = await _in_own_thread(lambda is_stopped: stream.next_within(None, is_stopped))
+            if event is None:
+                return
+            yield event
+    finally:
+        stream.close()
+
+
+async def _in_own_thread(work: Callable[[Callable[[], bool]], T]) -> T:
+    """What the work returns or raises. It is called with a function that tells it to stop, once this is cancelled."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[T] = loop.create_future()
+    is_stopped = threading.Event()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if ended.done():
+            return
+        if error is not None:
+            ended.set_exception(error)
+        else:
+            ended.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work(is_stopped.is_set)
+        except BaseException as raised:
+            error = raised
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="fileq wait", daemon=True).start()
+    try:
+        return await ended
+    finally:
+        is_stopped.set()

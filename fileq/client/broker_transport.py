@@ -1,0 +1,177 @@
+"""A client's transport on a broker: the same calls that workers and commands make, from any process.
+
+What a kill -9 leaves: each job is enqueued completely or not at all; of several batches the first ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.notifications import Subscription
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import CLEAR_MAX, CLEAR_REACH, CancelResult, EnqueueResult, Entry, Record
+from fileq.client.job_filter import JobFilter, StoredJob
+from fileq.client.job_ids import why_unknown
+from fileq.client.job_selection import select
+from fileq.client.queries import FileTrace, listed_states, trace
+from fileq.client.revivals import NOT_A_JOB, not_dead, revival, to_run, why_stayed
+from fileq.client.transport import BATCH, Accepted, JobRequest
+from fileq.config import Config
+from fileq.core.errors import ConfigError, FileqError, JobError
+from fileq.core.job import State, decode_or_none
+
+if TYPE_CHECKING:
+    from fileq.client.new_entries import FileEntries
+
+
+class BrokerTransport:
+    """Implements Transport. Owns the broker."""
+
+    def __init__(self, broker: FullBroker, config: Config, *, clock: Callable[[], int] = wall_clock_ms) -> None:
+        self._broker = broker
+        self._config = config
+        self._paths = config.paths
+        self._clock = clock
+
+    def enqueue(self, requests: Sequence[JobRequest]) -> list[Accepted]:
+        entries = self._entries(requests)
+        accepted: list[Accepted] = []
+        for start in range(0, len(entries), BATCH):
+            batch = entries[start : start + BATCH]
+            reply = self._broker.enqueue(batch)
+            existing = reply.existing or ("",) * len(batch)
+            for entry, fate, other, request in zip(
+                batch, reply.results, existing, requests[start : start + BATCH], strict=True
+            ):
+                # The call is repeated after a lost reply. An id that this call made can only be its own job.
+                is_own = other == entry.job.id and not request.options.id
+                accepted.append(Accepted(other or entry.job.id, EnqueueResult.ENQUEUED if is_own else fate))
+        return accepted
+
+    def records(self, ids: Sequence[str]) -> list[Record | None]:
+        return self._broker.records(ids)
+
+    def subscribe(self) -> Subscription:
+        return self._broker.subscribe()
+
+    def select(self, wanted: JobFilter) -> Iterator[StoredJob]:
+        if wanted.queue is not None:
+            self._check_queue(wanted.queue)
+        return select(self._broker, self._config.worker.priorities, wanted, listed_states(wanted))
+
+    def local_path(self, path: bytes) -> bytes:
+        return self._paths.here(path)
+
+    def trace(self, path: bytes) -> FileTrace:
+        return trace(self._broker, path)
+
+    def size(self, queue: str) -> int:
+        self._check_queue(queue)
+        return self._broker.census().pending[queue]
+
+    def clear(self, queue: str) -> int:
+        """Stops after as many jobs as waited at the beginning: later ones stay."""
+        left, cleared = self.size(queue), 0
+        passed_over: set[bytes] = set()  # bytes that are no job, and jobs that were claimed meanwhile
+        while left > 0:
+            front = [raw for raw in self._broker.peek(queue, CLEAR_REACH) if raw not in passed_over]
+            batch = front[: min(CLEAR_MAX, left)]
+            if not batch:
+                break
+            count = self._broker.clear(queue, batch)
+            cleared += count
+            left -= len(batch)
+            if count < len(batch):
+                passed_over.update(batch)
+        return cleared
+
+    def cancel(self, id: str) -> CancelResult:
+        [result] = self._broker.cancel([id])
+        return result
+
+    def retry(self, id: str) -> None:
+        [record] = self._broker.records([id])
+        if record is None:
+            raise JobError(why_unknown(id))
+        if record.state is not State.DEAD:
+            raise JobError(f"job {id} can't be retried: {not_dead(record, to_run(record))}")
+        job = decode_or_none(record.raw)
+        if job is None:
+            raise JobError(f"job {id} can't be retried: {NOT_A_JOB}")
+        dead = StoredJob(record.raw, id, job, record, State.DEAD)
+        [answer] = self._broker.revive([revival(dead, record.queue or self._config.producer.default_priority)])
+        if answer.is_revived:
+            return
+        [now] = self._broker.records([id])
+        if not answer.held_by and now is not None and now.state is not State.DEAD:
+            return  # the reply was lost and the call repeated, or another caller put it back
+        raise JobError(f"job {id} can't be retried: {why_stayed(answer)}")
+
+    def close(self) -> None:
+        self._broker.close()
+
+    def _entries(self, requests: Sequence[JobRequest]) -> list[Entry]:
+        """One entry for each request. ConfigError names everything that is wrong with all of them."""
+        entries: list[Entry] = []
+        problems: list[str] = []
+        files: FileEntries | None = None
+        now = datetime.fromtimestamp(self._clock() / 1000, UTC)
+        for request in requests:
+            try:
+                self._check_priority(request)
+                if request.path:
+                    files = files or self._files()
+                    entries.append(files.entry(request.path, request.options, now))
+                else:
+                    entries.append(self._typed(request, now))
+            except ConfigError as error:
+                problems += error.problems
+            except JobError as error:
+                problems.append(str(error))
+        if problems:
+            raise ConfigError(problems)
+        return entries
+
+    def _typed(self, request: JobRequest, now: datetime) -> Entry:
+        from fileq.client.new_entries import typed_entry  # imports the producer's parts
+
+        return typed_entry(self._config, request.type, request.payload, request.options, now)
+
+    def _files(self) -> FileEntries:
+        from fileq.client.new_entries import FileEntries, moved_to
+
+        def moved(path: bytes) -> bytes:
+            try:
+                return moved_to(self._broker, path)
+            except FileqError:
+                return b""
+
+        return FileEntries(self._config, moved)
+
+    def _check_priority(self, request: JobRequest) -> None:
+        priorities, given = self._config.worker.priorities, request.options.priority
+        if given and given not in priorities:
+            raise ConfigError(f"priority is {given!r}; it must be one of {', '.join(priorities)}")
+
+    def _check_queue(self, queue: str) -> None:
+        queues = self._config.worker.priorities
+        if queue not in queues:
+            raise ConfigError(f"no queue is named {queue!r}; the queues are {', '.join(queues)}")
+
+
+def open_transport(config: Config) -> BrokerTransport:
+    """Raises BrokerUnavailable if the broker can't be reached."""
+    from fileq.brokers import open_broker
+
+    if config.broker_kind == "memory":
+        raise ConfigError(
+            "broker is 'memory', which exists only inside the process that runs it; set sqlite or redis, "
+            "or use fileq.testing.queue() in tests"
+        )
+    # A client makes a call now and then: it needs no connections in advance.
+    return BrokerTransport(open_broker(replace(config, redis=replace(config.redis, min_idle_conns=0))), config)

@@ -1,0 +1,114 @@
+"""@fileq.task: gives a function a name, by which any process can enqueue a job for it. Must import little: every module
+with tasks imports this one, in workers too.
+
+    @fileq.task("thumbnail", timeout="30s")
+    def thumbnail(job: fileq.JobView[Thumb], context: fileq.Context) -> str: ...
+
+    handle = thumbnail.enqueue(Thumb("/in/a.png"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar, Unpack, overload
+
+from msgspec import UNSET, UnsetType
+
+from fileq.core.errors import ConfigError
+from fileq.handlers.context import Context, JobView
+from fileq.handlers.registry import REGISTRY, Registration, RetryIf
+from fileq.handlers.task_definition import LONGEST_NAME, TaskDefinition
+
+if TYPE_CHECKING:
+    from fileq.client.handle import Handle
+    from fileq.client.job_options import EnqueueOptions
+    from fileq.client.task_call import TaskCall
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+class TaskFunction(TaskDefinition[P, R]):
+    """A decorated function. Calling it calls the function, here and now; enqueue() makes a job for a worker."""
+
+    def enqueue(self, payload: P | UnsetType = UNSET, **options: Unpack[EnqueueOptions]) -> Handle[R]:
+        """Enqueues a job by the default client, whose configuration is that of the program `fileq`."""
+        from fileq.client.default_client import default_client
+
+        return default_client().enqueue(self, payload, **options)
+
+    def call(self, payload: P | UnsetType = UNSET, **options: Unpack[EnqueueOptions]) -> TaskCall[P, R]:
+        """A job that is not enqueued yet, for Client.enqueue_many()."""
+        from fileq.client.task_call import TaskCall
+
+        return TaskCall(self, payload, **options)
+
+
+Task: TypeAlias = TaskFunction[P, R]  # the name by which users know it
+
+
+class TaskDecorator(Protocol):
+    """Makes a task of a function, plain or async."""
+
+    @overload
+    def __call__(self, function: Callable[[JobView[P], Context], Awaitable[R]]) -> TaskFunction[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[[JobView[P], Context], R]) -> TaskFunction[P, R]: ...
+
+
+def task(
+    name: str | None = None,
+    *,
+    timeout: float | str | None = None,
+    max_retries: int | None = None,
+    priority: str = "",
+    backoff: Mapping[str, Any] | Sequence[float | str] | None = None,
+    give_up_on: Sequence[str | type[BaseException]] = (),
+    retry_if: RetryIf | None = None,
+    isolation: Literal["process", "thread"] | None = None,
+    circuit_breaker: Mapping[str, Any] | None = None,
+    max_running: int | None = None,
+    max_running_total: int | None = None,
+    rate: str | None = None,
+) -> TaskDecorator:
+    """Makes a task of the decorated function, which takes (job: JobView[P], context) and returns a JSON value.
+
+    The name is explicit or `module.function`; it is the type of the jobs. Two tasks of one name are a ConfigError.
+    `priority` is the queue of its jobs if the caller names none. `retry_if` is called with the exception of a failed
+    attempt; if it returns False, the job is not retried. The other options are those of @fileq.handler."""
+    if callable(name):
+        raise ConfigError("@fileq.task needs parentheses: @fileq.task()")
+    given = {
+        "timeout": timeout,
+        "max_retries": max_retries,
+        "backoff": backoff,
+        "give_up_on": list(give_up_on) or None,
+        "isolation": isolation,
+        "circuit_breaker": circuit_breaker,
+        "max_running": max_running,
+        "max_running_total": max_running_total,
+        "rate": rate,
+    }
+    options = {name: value for name, value in given.items() if value is not None}
+
+    def decorate(function: Callable[[JobView[Any], Context], Any]) -> TaskFunction[Any, Any]:
+        made: TaskFunction[Any, Any] = TaskFunction(function, _name_for(function, name), priority)
+        REGISTRY.add(Registration(made, None, made.name, options, retry_if))
+        return made
+
+    return decorate
+
+
+def _name_for(function: Callable[..., Any], name: str | None) -> str:
+    if not callable(function) or not hasattr(function, "__qualname__"):
+        raise ConfigError(f"@fileq.task is on {function!r:.100}; it decorates functions")
+    if name is None and function.__module__ == "__main__":
+        raise ConfigError(
+            f"the task {function.__qualname__} is in the main program, which workers know under another name; "
+            f'name it: @fileq.task("{function.__name__}")'
+        )
+    found = name if name is not None else f"{function.__module__}.{function.__qualname__}".replace("<locals>.", "")
+    if not 0 < len(found) <= LONGEST_NAME or not found.isprintable():
+        raise ConfigError(f"a task is named {found!r:.120}; use 1 to {LONGEST_NAME} printable characters")
+    return found
