@@ -8,12 +8,12 @@ What a kill -9 leaves: the claims in the broker's processing lists. A reaper giv
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
 from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import LedgerEntry
 from fileq.core.claim import Claim
 from fileq.core.events import Emit, EmitAll, claimed, fenced, result_dropped
@@ -57,6 +57,7 @@ class Attempts:
         emit: Emit,
         emit_all: EmitAll,
         monotonic: Callable[[], float],
+        wall_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._slots = slots
         self._routes = routes
@@ -70,6 +71,7 @@ class Attempts:
         self._emit = emit
         self._emit_all = emit_all
         self._monotonic = monotonic
+        self._wall_ms = wall_ms
         self._changed: list[Slot] = []  # their files have changed; the ledger is still to be read
         self._vanished: list[Slot] = []  # their files have vanished; the records of earlier jobs are still to be read
         self._queue = RunQueue(executor, slots.count, monotonic)
@@ -211,7 +213,8 @@ class Attempts:
 
     def _run(self, slot: Slot, claim: Claim, *, changed_to: str | None = None) -> Task | None:
         """The task to submit; None if the claim is refused or deferred."""
-        task = prepare(claim, self._routes, self._paths, runs_changed=changed_to is not None)
+        now_ms = self._wall_ms()
+        task = prepare(claim, self._routes, self._paths, now_ms=now_ms, runs_changed=changed_to is not None)
         is_new = changed_to is None
         if is_new and isinstance(task, Task) and (obstacle := self._obstacle(claim, task)) is not None:
             self._defer(slot, claim, *obstacle)
@@ -317,7 +320,7 @@ class Attempts:
     ) -> None:
         duration_ms = round((self._monotonic() - running.started_s) * 1000)
         processed = leaves.signature if leaves is not None else running.signature
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._wall_ms()
         settlement = decide(running.claim, ran, policy, now_ms=now_ms, duration_ms=duration_ms, leaves=leaves)
         slot.settle(settlement, processed, running.route)
         self._breakers.record(running.route, running.claim.key, sample_of(ran), settlement.error)
@@ -326,7 +329,7 @@ class Attempts:
         route = slot.state.route if isinstance(slot.state, Running) else None
         if route is not None:  # its file has changed; it may be a probe
             self._breakers.record(route, claim.key, None)
-        settlement = decide(claim, outcome, self._policies.worker, now_ms=time.time_ns() // 1_000_000)
+        settlement = decide(claim, outcome, self._policies.worker, now_ms=self._wall_ms())
         slot.settle(settlement, _signature(claim), route)
 
     def _decide_changed(
@@ -336,7 +339,7 @@ class Attempts:
         assert isinstance(slot.state, Running)
         route = slot.state.route
         its_job = entry.job_of(changed.signature) if entry is not None else None
-        policy, now_ms = self._policies.worker, time.time_ns() // 1_000_000
+        policy, now_ms = self._policies.worker, self._wall_ms()
         decision = decide(claim, changed, policy, now_ms=now_ms, its_job=its_job, may_run=may_run)
         if isinstance(decision, RunChanged):
             return self._run(slot, claim, changed_to=decision.signature)

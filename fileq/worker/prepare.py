@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from fileq.core.claim import Claim
 from fileq.core.job import parse_time
 from fileq.core.outcome import Refused
@@ -12,22 +10,22 @@ from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
 
 
-def prepare(claim: Claim, routes: Routes, paths: Paths, *, runs_changed: bool = False) -> Task | Refused:
+def prepare(claim: Claim, routes: Routes, paths: Paths, *, now_ms: int, runs_changed: bool = False) -> Task | Refused:
     """The task; Refused if the bytes are not a job, no route takes it, or its deadline has passed. Never raises."""
     try:
-        return _task_of(claim, routes, paths, runs_changed)
+        return _task_of(claim, routes, paths, now_ms, runs_changed)
     except Exception as error:
         # Any program can push a job. One that fileq was not made for must not end the worker, which has others to run.
         return Refused(f"can't be prepared: {error!r}", "CannotPrepare")
 
 
-def _task_of(claim: Claim, routes: Routes, paths: Paths, runs_changed: bool) -> Task | Refused:
+def _task_of(claim: Claim, routes: Routes, paths: Paths, now_ms: int, runs_changed: bool) -> Task | Refused:
     job = claim.job
     if job is None:
         return Refused(claim.defect, "Undecodable")
     if job.deadline is not None:
         deadline = parse_time(job.deadline)
-        if deadline is not None and deadline <= datetime.now(UTC):
+        if deadline is not None and deadline.timestamp() * 1000 <= now_ms:
             return Refused("deadline passed", "DeadlinePassed")
     path = paths.here(job.path) if job.filepath else b""
     number = routes.find(job, paths.relative(path) if path else "")

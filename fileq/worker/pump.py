@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import TurnReply
 from fileq.config import Config
@@ -56,6 +57,7 @@ class Pump:
         emit: Emit = ignore,
         emit_all: EmitAll | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        wall_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         worker = config.worker
         self._broker = broker
@@ -70,7 +72,7 @@ class Pump:
         # The jobs of limited routes take part in no count before they run, so none is claimed in advance.
         self._prefetch = prefetch = Prefetch(worker.count, is_allowed=not limits.is_any, monotonic=monotonic)
         parts = self._slots, executor, routes, paths, breakers, deferrals, limits, roots, policies_of(worker, routes)
-        self._attempts = Attempts(*parts, prefetch, emit=emit, emit_all=emit_all, monotonic=monotonic)
+        self._attempts = Attempts(*parts, prefetch, emit=emit, emit_all=emit_all, monotonic=monotonic, wall_ms=wall_ms)
         self._heartbeats = Heartbeats(
             broker,
             self._slots,

@@ -98,9 +98,12 @@ def test_importing_fileq_imports_nothing_else_until_a_name_is_used() -> None:
     code = (
         "import sys; before = set(sys.modules); import fileq\n"
         "print(sorted(set(sys.modules) - before))\n"
-        "assert {'handler', 'Retry', 'Permanent', 'Context', 'JobView'} <= set(dir(fileq))\n"
+        "assert {'handler', 'Retry', 'Permanent', 'Context', 'JobView', 'Client', 'task'} <= set(dir(fileq))\n"
         "print(sorted(name for name in set(sys.modules) - before if name.startswith('fileq')))\n"
         "fileq.handler('*')(lambda job, context: None)\n"
+        "fileq.task('t')(lambda job, context: None)\n"
+        "heavy = {'redis', 'sqlite3', 'yaml', 'wcmatch', 'fileq.brokers', 'fileq.config', 'fileq.client.client'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
         "print(fileq.Retry.__name__, fileq.Permanent.__name__, 'fileq.handlers.registry' in sys.modules)\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)

@@ -1,0 +1,259 @@
+"""For tests of programs that enqueue: a whole queue in the test's own process, with a clock that only the test moves.
+
+    with fileq.testing.queue(imports=["app"]) as q:
+        app.sign_up("ada@example.org")
+        q.drain()
+        assert q.completed("welcome")[0].payload.to == "ada@example.org"
+
+The broker keeps everything in memory; pump, retry policy, routes and producer are those of the program. Handlers run in
+the calling thread. Nothing sleeps: where the program would wait, the clock jumps.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack, overload
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from fileq.brokers.memory import MemoryBroker
+from fileq.brokers.notifications import Subscription
+from fileq.client.broker_transport import BrokerTransport
+from fileq.client.client import Client
+from fileq.client.default_client import replaced_by
+from fileq.client.handle import Handle
+from fileq.client.job_options import Duration, EnqueueOptions, seconds
+from fileq.client.listed_job import ListedJob
+from fileq.config import BackoffSettings, Config, config_from
+from fileq.core.errors import ConfigError
+from fileq.handlers.routes import Routes
+from fileq.handlers.task_definition import TaskDefinition
+from fileq.producer.producer import Producer
+from fileq.testing.inline_executor import InlineExecutor
+from fileq.worker.breakers import breakers_of
+from fileq.worker.deferrals import Deferrals
+from fileq.worker.pump import Pump
+from fileq.worker.roots import RootsWatch
+from fileq.worker.scheduler import Scheduler
+
+P = TypeVar("P")
+R = TypeVar("R")
+MOST_ATTEMPTS = 10_000  # of one drain
+
+
+class TrialClock:
+    """Begins at the present and stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self._now_ns = time.time_ns()
+
+    def wall_ns(self) -> int:
+        return self._now_ns
+
+    def wall_ms(self) -> int:
+        return self._now_ns // 1_000_000
+
+    def monotonic(self) -> float:
+        return self._now_ns / 1e9
+
+    def move_to_ms(self, ms: int) -> None:
+        self._now_ns = max(self._now_ns, ms * 1_000_000)
+
+
+class TrialSubscription:
+    """Events for a caller that waits: it runs the queue itself, step by step, because no worker does it meanwhile."""
+
+    def __init__(self, queue: TrialQueue, events: Subscription) -> None:
+        self._queue = queue
+        self._events = events
+
+    def get(self, timeout_s: float) -> bytes | None:
+        event = self._events.get(0)
+        if event is not None:
+            return event
+        if self._queue.step():
+            return None
+        event = self._events.get(0)
+        if event is None:
+            raise RuntimeError("no job is left to run, so this wait would never end; is the queue paused?")
+        return event
+
+    def close(self) -> None:
+        self._events.close()
+
+
+class TrialTransport(BrokerTransport):
+    """A transport without a worker behind it: see TrialSubscription."""
+
+    def __init__(self, queue: TrialQueue, broker: MemoryBroker, config: Config, clock: TrialClock) -> None:
+        super().__init__(broker, config, clock=clock.wall_ms)
+        self._queue = queue
+
+    def subscribe(self) -> Subscription:
+        return TrialSubscription(self._queue, super().subscribe())
+
+
+class TrialQueue:
+    """`client` enqueues here, and so do tasks within the `with`. `directory` is the scan_dir."""
+
+    def __init__(self, imports: Sequence[str], config: Config | Mapping[str, Any] | None, app_dir: str) -> None:
+        self._resources = ExitStack()
+        self.directory = Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="fileq-")))
+        self._config = config = _config(imports, config, self.directory)
+        self._clock = clock = TrialClock()
+        self._broker = MemoryBroker(config, clock=clock.wall_ms)
+        routes = Routes.load(config, app_dir=app_dir)
+        self._executor = InlineExecutor(routes)
+        self._resources.callback(self._executor.close)
+        deferrals = Deferrals(monotonic=clock.monotonic)
+        breakers = breakers_of(routes, on_end=deferrals.end, clock=clock.monotonic)
+        paths, roots = config.paths, RootsWatch(config.paths.roots)
+        parts = self._broker, self._executor, routes, paths, breakers, deferrals, roots
+        self._pump = Pump(config, *parts, monotonic=clock.monotonic, wall_ms=clock.wall_ms)
+        self._pump.start()
+        self._resources.callback(self._pump.finish)
+        self._scheduler = Scheduler(self._broker, monotonic=clock.monotonic)
+        self._lock = threading.Lock()
+        self._runner: int | None = None  # the thread that runs a job
+        self.client = Client.over(TrialTransport(self, self._broker, config, clock))
+
+    @overload
+    def enqueue(
+        self, task: TaskDefinition[P, R], payload: P | UnsetType = UNSET, **options: Unpack[EnqueueOptions]
+    ) -> Handle[R]: ...
+
+    @overload
+    def enqueue(self, task: str, payload: Any = UNSET, **options: Unpack[EnqueueOptions]) -> Handle[Any]: ...
+
+    def enqueue(self, task: Any, payload: Any = UNSET, **options: Unpack[EnqueueOptions]) -> Handle[Any]:
+        """As Client.enqueue()."""
+        return self.client.enqueue(task, payload, **options)
+
+    def drop(self, path: str | os.PathLike[str], data: bytes | str = b"") -> Handle[Any]:
+        """Writes a file below `directory` and lets a producer find it. ConfigError if the producer does not take it."""
+        file = self.directory / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        new = file.with_name(f".{file.name}.tmp")
+        new.write_bytes(data.encode() if isinstance(data, str) else data)
+        new.replace(file)  # a new inode, so it is a new version even if its content is the same
+        before = self._newest(file)
+        self._produce()
+        id = self._newest(file)
+        if id is None or id == before:
+            raise ConfigError(f"the producer does not take {os.fspath(path)!r}; see include_globs and exclude_globs")
+        return self.client.job(id)
+
+    def drain(self) -> int:
+        """Runs every job until none is left: also retries and jobs for later, to whose times the clock jumps. Returns
+        the number of attempts. RuntimeError if there is no end to it."""
+        return self._run(None)
+
+    def advance(self, duration: Duration) -> int:
+        """Lets this much time pass, and runs what becomes due in it, each at its time."""
+        return self._run(self._clock.wall_ms() + round(seconds(duration) * 1000))
+
+    def completed(self, type: str | None = None) -> list[ListedJob]:
+        """The completed jobs, of this type or task, in the order in which they ended."""
+        found = self.client.jobs(state="completed", type=type) if type else self.client.jobs(state="completed")
+        return list(found)[::-1]
+
+    @property
+    def dead(self) -> list[ListedJob]:
+        """The dead jobs, in the order in which they died."""
+        return list(self.client.jobs(state="dead"))[::-1]
+
+    def close(self) -> None:
+        self._resources.close()
+
+    def __enter__(self) -> Self:
+        self._resources.enter_context(replaced_by(self.client))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, until_ms: int | None) -> int:
+        before = self._executor.count
+        while self.step(until_ms):
+            if self._executor.count - before > MOST_ATTEMPTS:
+                raise RuntimeError(f"more than {MOST_ATTEMPTS} attempts; does a job enqueue itself for ever?")
+        return self._executor.count - before
+
+    def step(self, until_ms: int | None = None) -> bool:
+        """Runs at most one job, or lets the clock jump to the next. Returns whether there may be more to do."""
+        if self._runner == threading.get_ident():
+            raise RuntimeError("a handler can't run the queue that runs it, nor wait for another job of it")
+        with self._lock:
+            self._runner = threading.get_ident()
+            try:
+                return self._step(until_ms)
+            finally:
+                self._runner = None
+
+    def _step(self, until_ms: int | None) -> bool:
+        self._scheduler.turn()
+        if self._pump.turn() or self._pump.is_turn_due or not self._pump.is_idle:
+            return True
+        promoted = self._broker.promote()
+        if promoted.count:
+            return True
+        # A drain does not wait for schedules: they never end.
+        times = (promoted.next_due_ms, promoted.next_fire_ms if until_ms is not None else None)
+        due = [ms for ms in times if ms is not None and (until_ms is None or ms <= until_ms)]
+        if due:
+            self._clock.move_to_ms(min(due))
+        elif until_ms is not None:
+            self._clock.move_to_ms(until_ms)
+        return bool(due)
+
+    def _produce(self) -> None:
+        clock = self._clock
+        producer = Producer(
+            self._config, self._broker, self._broker, is_once=True, monotonic=clock.monotonic, wall_ns=clock.wall_ns
+        )
+        try:
+            while not producer.is_idle:
+                pause_s = producer.turn()
+                if not producer.is_idle:
+                    clock.move_to_ms(clock.wall_ms() + round(pause_s * 1000))
+        finally:
+            producer.close()
+
+    def _newest(self, file: Path) -> str | None:
+        [entry] = self._broker.lookup([os.fsencode(file)])
+        return entry.versions[0][1] if entry is not None and entry.versions else None
+
+
+def queue(
+    imports: Sequence[str] = (), config: Config | Mapping[str, Any] | None = None, *, app_dir: str = "."
+) -> TrialQueue:
+    """A queue for one test. `imports` are modules with tasks and handlers, `config` further settings: a mapping such as
+    {"worker": {"max_retries": 1}}, or a Config. Circuit breakers are off, and delays have no random part."""
+    return TrialQueue(imports, config, app_dir)
+
+
+def _config(imports: Sequence[str], given: Config | Mapping[str, Any] | None, directory: Path) -> Config:
+    config = given if isinstance(given, Config) else config_from(given or {})
+    backoff = config.worker.backoff
+    if isinstance(backoff, BackoffSettings):
+        backoff = replace(backoff, jitter=0.0)
+    return replace(
+        config,
+        broker="memory",
+        imports=(*config.imports, *imports),
+        worker=replace(config.worker, count=1, backoff=backoff),
+        producer=replace(
+            config.producer, scan_dir=str(directory), settle=0.0, settle_unclosed=0.0, rate_limit_per_sec=0
+        ),
+        circuit_breaker=replace(config.circuit_breaker, enabled=False),
+    )

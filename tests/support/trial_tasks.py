@@ -1,0 +1,46 @@
+"""Tasks for the tests of clients."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+import fileq
+
+
+class Number(Struct):
+    n: int
+
+
+@fileq.task("double")
+def double(job: fileq.JobView[Number], context: fileq.Context) -> Number:
+    return Number(job.payload.n * 2)
+
+
+@fileq.task("fail")
+def fail(job: fileq.JobView[str], context: fileq.Context) -> None:
+    raise OSError(job.payload)
+
+
+@fileq.task("total")
+async def total(job: fileq.JobView[list[int]], context: fileq.Context) -> int:
+    return sum(job.payload)
+
+
+@fileq.task("hang")
+def hang(job: fileq.JobView[None], context: fileq.Context) -> None:
+    context.cancelled.wait(60)
+
+
+@fileq.task("again")
+def again(job: fileq.JobView[None], context: fileq.Context) -> None:
+    again.enqueue()
+
+
+@fileq.task("wait_for_other")
+def wait_for_other(job: fileq.JobView[None], context: fileq.Context) -> Number:
+    return double.enqueue(Number(1)).wait()
+
+
+@fileq.handler("**/*.txt")
+def size(job: fileq.JobView, context: fileq.Context) -> int:
+    return job.filesize

@@ -1,0 +1,63 @@
+"""The options of a new job: what callers may write, and what they are told otherwise."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from fileq.client.job_options import EnqueueOptions, options_of
+from fileq.core.errors import ConfigError
+from fileq.core.job import decode, encode, typed_job
+
+NOW = datetime(2026, 11, 16, tzinfo=UTC)
+
+
+def problems(**given: Any) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        options_of(EnqueueOptions(**given))  # type: ignore[typeddict-item]
+    return list(caught.value.problems)
+
+
+@pytest.mark.parametrize("delay", ["5m", 300, 300.0, timedelta(minutes=5)])
+def test_a_duration_is_a_text_a_number_of_seconds_or_a_timedelta(delay: Any) -> None:
+    options = options_of({"delay": delay, "timeout": delay, "deadline": delay})
+    assert (options.delay_ms, options.timeout_s, options.deadline_after_ms) == (300_000, 300.0, 300_000)
+    job = options.applied(typed_job("t", None, priority="low", now=NOW), round(NOW.timestamp() * 1000))
+    assert (job.process_at, job.deadline) == ("2026-11-16T00:05:00.000Z",) * 2
+
+
+def test_a_time_needs_its_zone() -> None:
+    assert options_of({"at": NOW, "deadline": NOW}).at_ms == round(NOW.timestamp() * 1000)
+    assert "must be a datetime with its zone" in problems(at=datetime(2026, 1, 1))[0]
+    assert "must be a datetime with its zone" in problems(deadline=datetime(2026, 1, 1))[0]
+
+
+def test_every_wrong_option_is_named() -> None:
+    found = problems(
+        delay="soon", timeout=0, max_retries=-1, id="a b", unique_key="x\n", tags={"a": "b" * 201}, deadline=-1
+    )
+    named = ["delay", "max_retries", "timeout", "deadline", "unique_key", "id", "the"]
+    assert [line.split()[0] for line in found] == named
+    assert "delay and at are both set" in problems(delay=1, at=NOW)[0]
+
+
+def test_an_option_that_does_not_exist_is_a_type_error_with_the_known_ones() -> None:
+    with pytest.raises(TypeError, match=r"unexpected option 'dealy'; there are at, deadline, delay"):
+        options_of({"dealy": 1})  # type: ignore[typeddict-unknown-key]
+
+
+def test_tags_are_bounded() -> None:
+    assert "a job can have 20" in problems(tags={str(i): "" for i in range(21)})[0]
+    assert "the tag 'a\\n' can't be used" in problems(tags={"a\n": ""})[0]
+    assert "the tag a is 3" in problems(tags={"a": 3})[0]
+
+
+def test_tags_are_a_field_of_the_job_and_another_form_of_it_is_kept() -> None:
+    job = options_of({"tags": {"tenant": "acme"}}).applied(typed_job("t", None, priority="low", now=NOW), 0)
+    assert b'"tags":{"tenant":"acme"}' in encode(job)
+    assert decode(encode(job)).tag_values == {"tenant": "acme"}
+    foreign = encode(job).replace(b'{"tenant":"acme"}', b'["a",1]')
+    assert decode(foreign).tag_values == {}
+    assert encode(decode(foreign)) == foreign

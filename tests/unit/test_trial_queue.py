@@ -1,0 +1,124 @@
+"""fileq.testing.queue: everything runs, nothing sleeps, and only the test moves the clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import fileq
+import fileq.testing
+from fileq.core.errors import ConfigError
+from fileq.testing import TrialQueue
+from tests.support import trial_tasks as app
+
+
+@pytest.fixture
+def q() -> Iterator[TrialQueue]:
+    with fileq.testing.queue(imports=["tests.support.trial_tasks"], config={"worker": {"max_retries": 2}}) as q:
+        yield q
+
+
+def test_a_task_is_run_by_drain_and_its_result_has_its_type(q: TrialQueue) -> None:
+    handle = app.double.enqueue(app.Number(21), tags={"tenant": "acme"})
+    assert handle.fate == "enqueued"
+    assert handle.status().state == "pending"
+    assert q.drain() == 1
+    [job] = q.completed("double")
+    assert (job.payload, job.result, job.tags) == (app.Number(21), {"n": 42}, {"tenant": "acme"})
+    assert handle.wait() == app.Number(42)
+
+
+def test_a_caller_that_waits_runs_the_queue_up_to_its_job(q: TrialQueue) -> None:
+    later = app.double.enqueue(app.Number(1), delay="1h")
+    assert app.double.enqueue(app.Number(2)).wait() == app.Number(4)
+    assert later.status().state == "scheduled"
+    assert later.wait(timeout=1) == app.Number(2)
+
+
+def test_retries_and_delays_take_no_time(q: TrialQueue) -> None:
+    handle = app.fail.enqueue("always", delay="30d")
+    assert q.drain() == 3
+    with pytest.raises(fileq.JobFailed) as caught:
+        handle.wait()
+    assert (caught.value.attempts, caught.value.error.split(" (")[0]) == (3, "OSError: always")
+    assert [job.type for job in q.dead] == ["fail"]
+
+
+def test_advance_runs_what_becomes_due_in_that_time_and_no_more(q: TrialQueue) -> None:
+    app.double.enqueue(app.Number(1), delay="50m")
+    app.double.enqueue(app.Number(2), delay="70m")
+    assert q.advance("1h") == 1
+    assert q.advance("9m") == 0
+    assert q.advance("1m") == 1
+
+
+def test_a_deadline_is_a_time_of_this_clock(q: TrialQueue) -> None:
+    q.advance("1d")
+    kept = app.double.enqueue(app.Number(1), deadline="5m")
+    missed = app.double.enqueue(app.Number(2), delay="10m", deadline="5m")
+    q.drain()
+    assert kept.status().state == "completed"
+    assert missed.status().error == "deadline passed"
+
+
+def test_a_dropped_file_is_found_by_the_producer_and_handled(q: TrialQueue) -> None:
+    handle = q.drop("sub/a.txt", "hello")
+    q.drain()
+    assert handle.wait() == 5
+    assert [Path(job.path).name for job in q.completed()] == ["a.txt"]
+    assert q.drop("sub/a.txt", "hello").id != handle.id, "the same content again is a new version"
+    with pytest.raises(ConfigError, match="the producer does not take"):
+        q.drop("b.tmp")
+
+
+def test_a_handler_that_hangs_is_stopped_at_its_timeout(q: TrialQueue) -> None:
+    app.hang.enqueue(timeout=0.05, max_retries=0)
+    q.drain()
+    assert q.dead[0].error == "timed out after 50ms"
+
+
+def test_coroutines_run_and_an_async_client_waits(q: TrialQueue) -> None:
+    async def use() -> int:
+        client = fileq.AsyncClient.of(q.client)
+        handle = await client.enqueue(app.total, [1, 2, 3])
+        assert [job.id async for job in client.jobs(state="pending")] == [handle.id]
+        return await handle.wait()
+
+    assert asyncio.run(use()) == 6
+
+
+def test_a_wait_that_could_never_end_is_an_error(q: TrialQueue) -> None:
+    handle = app.double.enqueue(app.Number(1))
+    assert handle.cancel() == "cancelled"
+    with pytest.raises(fileq.JobCancelled):
+        handle.wait()
+    with pytest.raises(fileq.ResultExpired):
+        q.client.job("unknown").wait()
+    with pytest.raises(RuntimeError, match="would never end"):
+        next(q.client.events("job:dead"))
+
+
+def test_a_job_that_enqueues_itself_for_ever_ends_the_drain(q: TrialQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fileq.testing.trial_queue.MOST_ATTEMPTS", 20)
+    app.again.enqueue()
+    with pytest.raises(RuntimeError, match="does a job enqueue itself"):
+        q.drain()
+
+
+def test_a_handler_that_waits_for_another_job_is_told_that_it_cannot(q: TrialQueue) -> None:
+    app.wait_for_other.enqueue(max_retries=0)
+    q.drain()
+    assert "a handler can't run the queue that runs it" in str(q.dead[0].error)
+
+
+def test_outside_of_the_block_tasks_do_not_use_the_queue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FILEQ_BROKER", "memory")
+    with fileq.testing.queue() as q:
+        app.double.enqueue(app.Number(1))
+        assert q.client.size("low") == 1
+    with pytest.raises(ConfigError, match="broker is 'memory'"):
+        app.double.enqueue(app.Number(1))
