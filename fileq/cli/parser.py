@@ -23,7 +23,12 @@ ROLES = ("producer", "worker", "all", "admin")
 ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("admin", "status"): ("admin", "stats"),
     ("admin", "dlq", "clear"): ("admin", "purge-dlq"),
+    ("admin", "purge-dead"): ("admin", "purge-dlq"),
+    ("admin", "retry-dead"): ("admin", "dlq", "retry"),
+    ("worker", "start"): ("worker",),
 }
+# The same for options, where the command has the second and not the first.
+_OPTION_ALIASES = {"--force": "--yes", "--concurrency": "--count", "--status": "--state"}
 # Commands of other programs, and what fileq has instead.
 _INSTEAD = {
     "retry": "'fileq dlq retry ID' runs a dead job again; ",
@@ -90,6 +95,8 @@ def find_words(arguments: Sequence[str], known: Sequence[Command]) -> CommandWor
         del tokens[0]
     if words == ("admin", "status") and tokens:
         words = ("admin", "show")  # status ID
+    if words == ("admin", "retry-dead") and not tokens and not options:
+        tokens = ["--all"]
     return CommandWords(ALIASES.get(words, words), options, tokens)
 
 
@@ -165,9 +172,8 @@ class Parser(argparse.ArgumentParser):
 
     def read(self, rest: Sequence[str]) -> argparse.Namespace:
         accepted = self._option_string_actions
-        if "--yes" in accepted and "--force" not in accepted:
-            end = len(_before_dashes(rest))
-            rest = [*("--yes" if token == "--force" else token for token in rest[:end]), *rest[end:]]
+        end = len(_before_dashes(rest))
+        rest = [*map(self._without_alias, rest[:end]), *rest[end:]]
         known, extra = self.parse_known_args(self._options_first(rest))
         if extra := [token for token in extra if token != "--"]:
             flag = extra[0].partition("=")[0]
@@ -175,6 +181,11 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unknown option {flag!r}; {nearest(flag, accepted)}".rstrip("; "))
             self.error(f"unexpected argument {extra[0]!r}")
         return known
+
+    def _without_alias(self, token: str) -> str:
+        flag, sign, value = token.partition("=")
+        meant, accepted = _OPTION_ALIASES.get(flag, flag), self._option_string_actions
+        return f"{meant}{sign}{value}" if meant in accepted and flag not in accepted else token
 
     def _options_first(self, rest: Sequence[str]) -> list[str]:
         """Reorders: options with their values, then `--` and the arguments.

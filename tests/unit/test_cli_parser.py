@@ -183,3 +183,23 @@ def test_a_duration_is_that_long_before_now() -> None:
 )
 def test_control_characters_are_escaped(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("line", "words", "option", "value"),
+    [
+        ("worker start --count 3", "worker", "count", 3),
+        ("worker --concurrency 3", "worker", "count", 3),
+        ("all --concurrency=3", "all", "count", 3),
+        ("list --status dead", "admin list", "state", "dead"),
+        ("purge-dead --force", "admin purge-dlq", "yes", True),
+        ("retry-dead", "admin dlq retry", "all", True),
+        ("admin retry-dead 4f2a", "admin dlq retry", "ids", ["4f2a"]),
+        ("retry-dead --all --dry-run", "admin dlq retry", "dry_run", True),
+    ],
+)
+def test_words_and_options_of_other_programs_are_understood(line: str, words: str, option: str, value: object) -> None:
+    found = parse(line.split())
+    assert found.command is not None
+    assert " ".join(found.command.words) == words
+    assert getattr(found.options, option) == value

@@ -12,6 +12,7 @@ MODULES = (
     "role_commands",
     "try_command",
     "enqueue_command",
+    "tasks_command",
     "config_commands",
     "doctor_command",
     "completion_command",
