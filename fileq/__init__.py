@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from fileq.client.task_call import TaskCall as Call
     from fileq.client.tasks import Task as Task
     from fileq.client.tasks import task as task
+    from fileq.core.errors import BrokerUnavailable as BrokerUnavailable
+    from fileq.core.errors import ConfigError as ConfigError
+    from fileq.core.errors import FileqError as FileqError
     from fileq.core.errors import JobCancelledError as JobCancelled
     from fileq.core.errors import JobFailedError as JobFailed
     from fileq.core.errors import Permanent as Permanent
@@ -38,9 +41,12 @@ __version__ = "0.1.0"
 _HOMES = {
     "AsyncClient": "fileq.client.async_client",
     "AsyncHandle": "fileq.client.async_client",
+    "BrokerUnavailable": "fileq.core.errors",
     "Call": "fileq.client.task_call:TaskCall",
     "Client": "fileq.client.client",
+    "ConfigError": "fileq.core.errors",
     "Context": "fileq.handlers.context",
+    "FileqError": "fileq.core.errors",
     "Handle": "fileq.client.handle",
     "JobCancelled": "fileq.core.errors:JobCancelledError",
     "JobFailed": "fileq.core.errors:JobFailedError",

@@ -20,15 +20,17 @@ import pytest
 from fileq.config import load
 from fileq.files.globs import Globs
 from tests.support.program import REPOSITORY, environment
+from tests.support.servers.server import free_port
 
 EXAMPLES = REPOSITORY / "examples"
-NAMES = ("container", "documents", "images", "webhook")
+NAMES = ("container", "documents", "images", "web-application", "webhook")
 # What the commands of the README must print to stdout.
 PRINTED = {
     "images": ['"width": 640', "completed 1", '{"format": "png", "width": 640, "height": 480, "bytes": 24}'],
     "documents": ['"stdout": "A title\\n"', "completed 1"],
     "webhook": ["completed 1"],
     "container": ['"documents": 2', "completed 1"],
+    "web-application": ["count-words  tasks:count_words", '"result": {"to": 2, "be": 2, "or": 1}'],
 }
 HOOK = "https://example.com/hook"
 
@@ -37,10 +39,11 @@ HOOK = "https://example.com/hook"
 def examples(tmp_path: Path) -> Path:
     """A copy in which the programs of this environment are first on PATH."""
     shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__", "inbox", "*.db*"))
-    fileq = tmp_path / "bin" / "fileq"
-    fileq.parent.mkdir()
-    fileq.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fileq "$@"\n')
-    fileq.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    for name, module in (("fileq", "-m fileq"), ("python", "")):
+        program = tmp_path / "bin" / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        program.chmod(0o755)
     return tmp_path / "examples"
 
 
@@ -99,7 +102,7 @@ def test_it_runs_as_the_readme_says(name: str, examples: Path, hook: tuple[str, 
     [block] = [block for block in blocks if block.startswith(f"cd {name} ")]
     path = f"{examples.parent / 'bin'}:{os.environ['PATH']}"
     ended = subprocess.run(
-        ["sh", "-e", "-c", block.replace(HOOK, url)],
+        ["sh", "-e", "-c", block.replace(HOOK, url).replace("8000", str(free_port()))],
         cwd=examples,
         env=environment(PATH=path, no_proxy="127.0.0.1", FILEQ_PRODUCER_SETTLE_UNCLOSED="200ms"),
         capture_output=True,

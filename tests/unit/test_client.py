@@ -15,7 +15,6 @@ import fileq
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.notifications import Subscription
 from fileq.brokers.types import Record, WorkerInfo
-from fileq.client.address import config_at
 from fileq.client.broker_transport import BrokerTransport
 from fileq.client.client import Client
 from fileq.client.job_endings import JobEndings
@@ -285,48 +284,6 @@ def test_events_are_those_since_the_call_that_match(client: Client, broker: Memo
     assert list(events) == []
     with pytest.raises(ConfigError, match="no event matches 'jobs:done'; there are job:cancelled"):
         client.events("jobs:done")
-
-
-# addresses
-
-
-def test_an_address_changes_the_broker_and_keeps_the_other_settings(tmp_path: Path, monkeypatch: Any) -> None:
-    (tmp_path / "config.yaml").write_text("worker: {priorities: [a, b]}\nsqlite: {path: ./own.db}\n")
-    (tmp_path / "other.yaml").write_text("worker: {priorities: [c]}\n")
-    monkeypatch.chdir(tmp_path)
-    assert config_at(None).sqlite.path == "./own.db"
-    redis = config_at("redis://h:7000/2")
-    assert (redis.broker_kind, redis.redis.url, redis.worker.priorities) == ("redis", "redis://h:7000/2", ("a", "b"))
-    sqlite = config_at("sqlite:/tmp/x.db")
-    assert (sqlite.broker_kind, sqlite.sqlite.path, sqlite.worker.priorities) == ("sqlite", "/tmp/x.db", ("a", "b"))
-    assert config_at("other.yaml").worker.priorities == ("c",)
-    assert config_at(CONFIG) is CONFIG
-
-
-def test_relative_paths_begin_in_the_directory_of_the_application(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("worker: {allowed_roots: [in], after: {completed: 'move:done'}}\n")
-    config = config_at(None, app_dir=str(tmp_path))
-    assert config.sqlite.path == str(tmp_path / "./fileq.db")
-    assert config.producer.scan_dir == str(tmp_path / "./data")
-    assert config.worker.allowed_roots == (str(tmp_path / "in"),)
-    assert config.worker.after.completed == f"move:{tmp_path / 'done'}"
-
-
-@pytest.mark.parametrize("where", ["https://queue:8080", "http://queue"])
-def test_a_server_is_refused_with_what_works(where: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"is the address of a server; this version of fileq has none\. give redis://"
-    ):
-        Client(where, key="secret")
-
-
-def test_other_wrong_addresses_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.chdir(tmp_path)
-    for where in ("queue", "sqlite:", "amqp://x"):
-        with pytest.raises(ConfigError, match=r"is no address of a queue; give redis://"):
-            Client(where)
-    with pytest.raises(ConfigError, match="key is for the address of a server"):
-        Client(key="secret")
 
 
 class _Clock:

@@ -1,0 +1,53 @@
+"""Client(where): which configuration it works with, and the addresses that are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fileq.client.address import config_at
+from fileq.client.client import Client
+from fileq.config import Config
+from fileq.core.errors import ConfigError
+
+
+def test_an_address_changes_the_broker_and_keeps_the_other_settings(tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "config.yaml").write_text("worker: {priorities: [a, b]}\nsqlite: {path: ./own.db}\n")
+    (tmp_path / "other.yaml").write_text("worker: {priorities: [c]}\n")
+    monkeypatch.chdir(tmp_path)
+    assert config_at(None).sqlite.path == "./own.db"
+    redis = config_at("redis://h:7000/2")
+    assert (redis.broker_kind, redis.redis.url, redis.worker.priorities) == ("redis", "redis://h:7000/2", ("a", "b"))
+    sqlite = config_at("sqlite:/tmp/x.db")
+    assert (sqlite.broker_kind, sqlite.sqlite.path, sqlite.worker.priorities) == ("sqlite", "/tmp/x.db", ("a", "b"))
+    assert config_at("other.yaml").worker.priorities == ("c",)
+    given = Config()
+    assert config_at(given) is given
+
+
+def test_relative_paths_begin_in_the_directory_of_the_application(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("worker: {allowed_roots: [in], after: {completed: 'move:done'}}\n")
+    config = config_at(None, app_dir=str(tmp_path))
+    assert config.sqlite.path == str(tmp_path / "./fileq.db")
+    assert config.producer.scan_dir == str(tmp_path / "./data")
+    assert config.worker.allowed_roots == (str(tmp_path / "in"),)
+    assert config.worker.after.completed == f"move:{tmp_path / 'done'}"
+
+
+@pytest.mark.parametrize("where", ["https://queue:8080", "http://queue"])
+def test_a_server_is_refused_with_what_works(where: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"is the address of a server; this version of fileq has none\. give redis://"
+    ):
+        Client(where, key="secret")
+
+
+def test_other_wrong_addresses_are_refused(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    for where in ("queue", "sqlite:", "amqp://x"):
+        with pytest.raises(ConfigError, match=r"is no address of a queue; give redis://"):
+            Client(where)
+    with pytest.raises(ConfigError, match="key is for the address of a server"):
+        Client(key="secret")
