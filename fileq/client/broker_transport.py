@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.notifications import Subscription
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import CLEAR_MAX, CLEAR_REACH, CancelResult, EnqueueResult, Entry, Record
+from fileq.brokers.types import CLEAR_MAX, CLEAR_REACH, CancelResult, Entry, Record
 from fileq.client.job_filter import JobFilter, StoredJob
 from fileq.client.job_ids import why_unknown
 from fileq.client.job_selection import select
@@ -45,12 +45,8 @@ class BrokerTransport:
             batch = entries[start : start + BATCH]
             reply = self._broker.enqueue(batch)
             existing = reply.existing or ("",) * len(batch)
-            for entry, fate, other, request in zip(
-                batch, reply.results, existing, requests[start : start + BATCH], strict=True
-            ):
-                # The call is repeated after a lost reply. An id that this call made can only be its own job.
-                is_own = other == entry.job.id and not request.options.id
-                accepted.append(Accepted(other or entry.job.id, EnqueueResult.ENQUEUED if is_own else fate))
+            for entry, fate, other in zip(batch, reply.results, existing, strict=True):
+                accepted.append(Accepted(other or entry.job.id, fate))
         return accepted
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:
