@@ -49,6 +49,16 @@ def test_a_full_server_refuses_new_jobs_and_drains_the_others(store):
     assert ids_in(store, "low") == ["new"]
 
 
+def test_a_full_server_accepts_the_scripts_that_it_does_not_have(store):
+    """As a worker that starts then needs them."""
+    enqueue(store, "a")
+    register(store, "w1")
+    with full(store):
+        store.client.script_flush()
+        [claim] = store.broker.settle_and_claim([], ["w1"]).claims
+        assert store.broker.settle_and_claim([complete(claim)], []).settled == (SettleResult.DONE,)
+
+
 REFUSED_WHEN_FULL = {
     *("enqueue", "enqueue with unique keys", "revive", "revive with a unique key", "pause", "restore", "create_record"),
     *("fire", "fire and skip", "fire and queue", "fire and withdraw", "fire and ask to stop", "define_schedule"),
