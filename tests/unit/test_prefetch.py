@@ -45,7 +45,11 @@ def test_no_more_than_a_round_trip_is_worth_are_held_at_once() -> None:
 def test_slots_that_take_longer_for_a_job_claim_nothing_in_advance() -> None:
     assert Worker(16).work(0.9 * 16 / TURNOVER_S) == 0
     assert Worker(16).work(1.1 * 16 / TURNOVER_S) > 0
-    assert Worker(1).work(0.9 / TURNOVER_S) == 0
+
+
+def test_a_worker_with_one_slot_claims_nothing_in_advance_so_that_its_jobs_keep_their_order() -> None:
+    assert Worker(1).work(1_000_000) == 0
+    assert Worker(2).work(1_000_000) > 0
 
 
 def test_after_a_pause_the_rate_begins_at_nothing() -> None:

@@ -65,6 +65,14 @@ PREFETCH_GUARDS = (
         POLICY + "slots_that_take_longer_for_a_job_claim_nothing_in_advance",
     ),
     Guard(
+        "A worker with one slot claims nothing in advance",
+        "its jobs do not run strictly in the order of their queue",
+        PREFETCH,
+        "if is_allowed and count > 1 else 0\n",
+        "if is_allowed else 0\n",
+        POLICY + "a_worker_with_one_slot_claims_nothing_in_advance_so_that_its_jobs_keep_their_order",
+    ),
+    Guard(
         "Nothing is claimed in advance with limited routes",
         "jobs that only wait count as running, or do not count at all",
         PUMP,
