@@ -28,7 +28,7 @@ class Prefetch:
 
     def __init__(self, count: int, *, is_allowed: bool, monotonic: Callable[[], float]) -> None:
         self._count = count
-        # A worker with one slot runs its jobs strictly in the order of their queue. Two calls in flight could swap them.
+        # A worker with one slot runs its jobs in the order of their queue; two calls in flight could swap them.
         self.extra_max = max(0, HELD_MAX - count) if is_allowed and count > 1 else 0
         self._monotonic = monotonic
         self._rate = 0.0
