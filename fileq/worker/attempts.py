@@ -25,7 +25,7 @@ from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
 from fileq.worker.breakers import Breakers, sample_of
-from fileq.worker.deferrals import EARLIER_JOB_RUNS, Deferrals
+from fileq.worker.deferrals import EARLIER_JOB_RUNS, LAST_RUN_GOES_ON, Deferrals
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.limits import Candidate, Limits, Refusal
 from fileq.worker.policies import Policies
@@ -288,7 +288,7 @@ class Attempts:
     def _obstacle(self, claim: Claim, task: Task) -> tuple[str, float] | None:
         """Why the job cannot run yet, and for how many seconds at least; None if it can."""
         if claim.is_blocked:
-            return EARLIER_JOB_RUNS, 0.0
+            return EARLIER_JOB_RUNS if task.path else LAST_RUN_GOES_ON, 0.0
         # The breaker last: a job that cannot run must not become the probe of a breaker.
         if self._roots.problems and task.path and (problem := self._roots.obstacle(task.path)):
             return problem, 0.0

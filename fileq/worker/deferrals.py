@@ -28,8 +28,10 @@ APART_S = 0.01
 PAGE = 500
 IDLE_S = 1.0
 CHECKED = 100  # jobs of a limit whose records are read to see whether they still wait
-# This reason never ends for all its jobs together: each waits for a job of its own, and asks again every second.
+# These reasons never end for all their jobs together: each waits for a job of its own, and asks again every second.
 EARLIER_JOB_RUNS = "an earlier job of this file is running"
+LAST_RUN_GOES_ON = "the last job of its schedule has not ended"
+_WAITING_FOR_A_JOB = (EARLIER_JOB_RUNS, LAST_RUN_GOES_ON)
 
 
 class _Reason:
@@ -90,7 +92,7 @@ class Deferrals:
             else:
                 state.due_s[id] = now_s + settlement.delay_ms / 1000
             self._forget_due(state, now_s)
-            if settlement.reason == EARLIER_JOB_RUNS:
+            if settlement.reason in _WAITING_FOR_A_JOB:
                 return not was_waiting
             is_first, state.is_reported = not state.is_reported, True
             return is_first

@@ -5,6 +5,8 @@ wait for an hour longer. So the scheduler compares it with the monotonic clock o
 start, because the step may have been while no scheduler ran, it realigns all scheduled jobs: one page a turn, so that
 promotions go on meanwhile.
 
+Once an hour it sweeps the unique keys that no unfinished job has any more, which only frees memory.
+
 What a kill -9 leaves: each due job promoted or not, each page realigned or not; any other scheduler promotes the rest,
 and the next one that starts realigns the rest.
 """
@@ -20,6 +22,7 @@ from fileq.brokers.protocol import Broker
 # Another process may schedule a job that is due at once, and sends no notice of it. So this is the longest pause.
 LONGEST_PAUSE_S = 0.04
 BATCH = 500
+SWEEP_EVERY_S = 3600.0
 
 
 class Scheduler:
@@ -29,6 +32,8 @@ class Scheduler:
         self._broker = broker
         self._monotonic = monotonic
         self._unaligned: int | None = 0  # the offset of the next page to realign
+        self._sweep_at_s = monotonic()
+        self._swept = ""  # the cursor of the sweep that is under way
         self._last: tuple[int, float] | None = None  # the broker's time in the last turn, and our time after that call
 
     def turn(self) -> float:
@@ -40,11 +45,20 @@ class Scheduler:
         self._last = promoted.now_ms, self._monotonic()
         if self._unaligned is not None:
             self._unaligned = self._broker.realign(self._unaligned, BATCH)
+        if called_s >= self._sweep_at_s:
+            self._sweep(called_s)
         if promoted.count == BATCH:
             return 0.0
         if promoted.next_due_ms is None:
             return LONGEST_PAUSE_S
         return min(LONGEST_PAUSE_S, max(0.001, (promoted.next_due_ms - promoted.now_ms) / 1000))
+
+    def _sweep(self, now_s: float) -> None:
+        """Sweeps one page of the unique keys; the next one in the next turn, and all of them again in an hour."""
+        cursor = self._broker.sweep_unique(self._swept)
+        self._swept = cursor or ""
+        if cursor is None:
+            self._sweep_at_s = now_s + SWEEP_EVERY_S
 
     def _has_stepped_back(self, now_ms: int, called_s: float) -> bool:
         """Whether less time has passed on the broker's clock than here since the last turn, by more than a second."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 from collections import Counter
@@ -253,6 +254,19 @@ def test_a_retry_that_is_killed_and_repeated_loses_and_doubles_nothing(shell: Co
 
 
 # delete and purge
+
+
+@pytest.mark.parametrize("words", [("a",), ("--all",)])
+def test_a_job_whose_unique_key_another_job_has_is_not_retried(shell: CommandLine, words: tuple[str, ...]) -> None:
+    shell.broker.enqueue([Entry(a_job("a", unique_key="k"), "low")])
+    settle(shell, burial(claim_one(shell)))
+    shell.broker.enqueue([Entry(a_job("b", unique_key="k"), "low")])
+    ended = run("dlq", "retry", *words, "--json", cwd=shell.directory, settings=shell.settings)
+    report = json.loads(ended.stdout)
+    [result] = report["results"]
+    assert (report["count"], result["id"], result["result"]) == (0, "a", "refused")
+    assert result["reason"] == "job b has the same unique key and is not finished"
+    assert places_of(shell, "a") == ["dead_letter"]
 
 
 def test_dead_jobs_and_dead_bytes_are_deleted_by_id(shell: CommandLine) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+from fileq.brokers.schedules import Fire, FireResult, Overlap
+from fileq.core.follow_up import FollowUp
+from fileq.core.job import typed_job
 from fileq.core.outcome import Done, Failed
 from tests.support.pump_setup import PumpSetup
 
@@ -109,6 +114,27 @@ def test_a_job_waits_while_an_earlier_job_of_its_file_runs() -> None:
     turn(setup)
     assert [task.raw for task in setup.executor.submitted] == [setup.raw("first"), setup.raw("second")]
     assert setup.state("third") == "retrying"
+
+
+def test_a_job_of_a_schedule_waits_until_the_last_one_has_ended() -> None:
+    setup = PumpSetup(count=3, handlers=[{"type": "report", "use": "fileq.handlers:checksum"}])
+    setup.broker.define_schedule("nightly", "r1", 1000)
+    for slot in (1000, 2000):
+        job = typed_job("report", None, priority="low", now=datetime.now(UTC), id=f"sched.{slot}")
+        entry = FollowUp(job, "low")
+        fire = Fire("nightly", "r1", slot, slot + 1000, entry, overlap=Overlap.QUEUE)
+        assert setup.broker.fire(fire) is FireResult.FIRED
+    turn(setup)
+    assert [task.raw for task in setup.executor.submitted] == [setup.raw("sched.1000")]
+    [record] = setup.broker.records(["sched.2000"])
+    assert record is not None
+    assert record.deferred == "the last job of its schedule has not ended"
+    setup.executor.end(Done())
+    setup.clocks.advance(1.1)
+    setup.broker.promote()
+    turn(setup)
+    assert setup.state("sched.2000") == "running"
+    assert setup.events.count("job.deferred") == 1
 
 
 def test_each_job_that_waits_for_an_earlier_one_is_logged_once() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from fileq.brokers.types import Promoted
 from fileq.core.errors import BrokerUnavailable
-from fileq.worker.scheduler import BATCH, LONGEST_PAUSE_S, Scheduler
+from fileq.worker.scheduler import BATCH, LONGEST_PAUSE_S, SWEEP_EVERY_S, Scheduler
 
 NOW_MS = 1_000_000
 
@@ -19,6 +19,7 @@ class PromotingBroker:
         self.pages = pages
         self.limits: list[int] = []
         self.realigned: list[int] = []  # the offsets
+        self.swept: list[str] = []  # the cursors
 
     def promote(self, limit: int) -> Promoted:
         self.limits.append(limit)
@@ -27,6 +28,10 @@ class PromotingBroker:
     def realign(self, offset: int, limit: int) -> int | None:
         self.realigned.append(offset)
         return offset + limit if offset + limit < self.pages * limit else None
+
+    def sweep_unique(self, cursor: str) -> str | None:
+        self.swept.append(cursor)
+        return str(len(self.swept)) if len(self.swept) % self.pages else None
 
 
 @pytest.mark.parametrize(
@@ -125,3 +130,16 @@ def test_a_slow_reply_is_not_taken_for_a_step() -> None:
     times.passed_s += 0.04
     scheduler.turn()
     assert slow.realigned == [0]
+
+
+def test_unique_keys_are_swept_page_by_page_and_again_after_an_hour() -> None:
+    times = Times(pages=3)
+    for _ in range(5):
+        times.scheduler.turn()
+    assert times.broker.swept == ["", "1", "2"]
+    times.passed_s += SWEEP_EVERY_S - 1
+    times.scheduler.turn()
+    assert len(times.broker.swept) == 3
+    times.passed_s += 1
+    times.scheduler.turn()
+    assert times.broker.swept == ["", "1", "2", ""]

@@ -5,7 +5,7 @@ A repair that is repeated, or that finds no damage, changes nothing.
 
 from typing import Any
 
-from fileq.brokers.types import Record, UnrecordedJob
+from fileq.brokers.types import Entry, Record, UnrecordedJob
 from fileq.core.job import State, encode
 from fileq.core.settlement import complete
 from fileq.testing.conformance.builders import (
@@ -241,3 +241,14 @@ def test_balance_counts_the_processing_lists_of_unregistered_slots(harness: Harn
     [suspect] = harness.broker.suspects(sweep=True)
     harness.broker.reap("w1", [recovered(claim) for claim in suspect.claims])
     assert drift(harness) == 0
+
+
+def test_a_created_record_has_the_unique_key_of_its_job(harness: Harness) -> None:
+    job = a_job("a", unique_key="k")
+    harness.broker.enqueue([Entry(job, "low")])
+    harness.remove_record("a")
+    assert harness.broker.create_record([unrecorded_job("low", "a", encode(job), State.PENDING, unique_key="k")]) == [
+        True
+    ]
+    assert record_of(harness, "a").unique_key == "k"
+    assert harness.broker.enqueue([Entry(a_job("b", unique_key="k"), "low")]).existing == ("a",)

@@ -209,7 +209,10 @@ def buried(harness: Harness, id: str = "a", key: str = KEY) -> bytes:
 
 
 def test_a_revived_job_takes_its_key_again(harness: Harness) -> None:
+    """Also if another job had it meanwhile."""
     raw = buried(harness)
+    enqueue_keyed(harness, "between")
+    settle(harness, complete(claim_one(harness)))
     assert harness.broker.revive([revival(raw)]) == [Revived(True)]
     assert enqueue_keyed(harness, "b").existing == ("a",)
 

@@ -61,6 +61,11 @@ TAKEN_AGAIN = Promise(
     "the same work is done twice after `dlq retry`",
     "TestUniqueKey::test_a_revived_job_takes_its_key_again",
 )
+TAKEN_WITHOUT_RECORD = Promise(
+    "A job without a record that is put back takes its unique key again",
+    "the same work is done twice after `dlq retry`",
+    "TestUniqueKey::test_a_revived_job_without_a_record_takes_its_key",
+)
 SWEPT = Promise(
     "A sweep keeps the unique keys of unfinished jobs",
     "the same work is done twice",
@@ -134,7 +139,7 @@ FOLLOW_UP_GUARDS: tuple[Guard, ...] = (
         "            if (holder := key_holder(store, key)) and False:\n",
     ),
     TAKEN_AGAIN.on("redis", f"{LUA}revive.lua", "        redis.call('HSET', unique, key, id)\n", ""),
-    TAKEN_AGAIN.on("redis", f"{LUA}revive.lua", "        redis.call('HSET', record, 'unique_key', key)\n", ""),
+    TAKEN_WITHOUT_RECORD.on("redis", f"{LUA}revive.lua", "        redis.call('HSET', record, 'unique_key', key)\n", ""),
     TAKEN_AGAIN.on("sqlite", f"{SQLITE}inspector.py", "        take_key(work, record, job.unique_key)\n", ""),
     TAKEN_AGAIN.on("memory", f"{MEMORY}inspector.py", "            take_key(store, record, key)\n", ""),
     SWEPT.on("redis", f"{LUA}sweep_unique.lua", " and not key_holder(unique, ARGV[a])", ""),

@@ -223,4 +223,5 @@ def record_for(place: str, raw: bytes, job: Job | None, queues: Sequence[str], s
     }.get(place, State.PENDING)
     queue = place if place in queues else job.priority if job.priority in queues else queues[-1]
     created_ms = waiting_since_ms(raw) or 0
-    return Record(job.id, state, raw, queue, slot, created_ms, error=job.error or "")
+    unique_key = job.unique_key or ""
+    return Record(job.id, state, raw, queue, slot, created_ms, error=job.error or "", unique_key=unique_key)
