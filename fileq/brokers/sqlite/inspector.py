@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from zlib import crc32
 
 import msgspec
 
@@ -192,8 +193,14 @@ class SqliteInspector:
         return found
 
 
+def _is_dead(work: UnitOfWork, raw: bytes) -> bool:
+    """Whether the dead-letter list has a job with these bytes."""
+    sql = "SELECT 1 FROM dead WHERE crc = ? AND raw = ? LIMIT 1"
+    return work.db.execute(sql, (crc32(raw), raw)).fetchone() is not None
+
+
 def _revive(work: UnitOfWork, revival: Revival) -> Revived:
-    if not work.is_dead(revival.raw):
+    if not _is_dead(work, revival.raw):
         return Revived(False)
     job = decode_or_none(revival.next_raw)
     holder = key_holder(work, job.unique_key) if job is not None else ""

@@ -156,11 +156,6 @@ class UnitOfWork:
         self.db.execute("INSERT INTO dead (raw, crc) VALUES (?, ?)", (record.raw, crc32(record.raw)))
         self.count("dead")
 
-    def is_dead(self, raw: bytes) -> bool:
-        """Whether the dead-letter list has a job with these bytes."""
-        sql = "SELECT 1 FROM dead WHERE crc = ? AND raw = ? LIMIT 1"
-        return self.db.execute(sql, (crc32(raw), raw)).fetchone() is not None
-
     def remove_dead(self, raw: bytes) -> bool:
         """Removes the oldest dead job with these bytes; False if there is none."""
         sql = "DELETE FROM dead WHERE position = (SELECT min(position) FROM dead WHERE crc = ? AND raw = ?)"

@@ -120,7 +120,9 @@ FOLLOW_UP_GUARDS: tuple[Guard, ...] = (
     MAKER.on("redis", FOLLOW_UPS, "redis.call('SET', KEYS[extras.made + i], id, 'PX', HISTORY_TTL)", "id = id"),
     MAKER.on("sqlite", f"{SQLITE}outputs.py", "    if outputs:\n", "    if False:\n"),
     MAKER.on("memory", f"{MEMORY}settlements.py", "        for output in s.outputs:\n", "        for output in ():\n"),
-    UNIQUE.on("redis", f"{LUA}enqueue.lua", "key ~= '' and not is_recorded and key_holder(unique, key)", "false"),
+    UNIQUE.on(
+        "redis", f"{LUA}enqueue.lua", "key ~= '' and not is_recorded[record] and key_holder(unique, key)", "false"
+    ),
     UNIQUE.on(
         "sqlite", f"{SQLITE}entries.py", "is not None else key_holder(work, job.unique_key)", 'is not None else ""'
     ),
