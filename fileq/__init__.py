@@ -29,8 +29,13 @@ if TYPE_CHECKING:
     from fileq.core.errors import Permanent as Permanent
     from fileq.core.errors import ResultExpired as ResultExpired
     from fileq.core.errors import Retry as Retry
+    from fileq.core.job import Job as Job
     from fileq.handlers.context import Context as Context
     from fileq.handlers.context import JobView as JobView
+    from fileq.handlers.extensions import before_enqueue as before_enqueue
+    from fileq.handlers.extensions import hook as hook
+    from fileq.handlers.extensions import middleware as middleware
+    from fileq.handlers.hooks import EventView as EventView
     from fileq.handlers.registry import handler as handler
 
     __all__ = ["Call", "JobCancelled", "JobFailed"]
@@ -46,8 +51,10 @@ _HOMES = {
     "Client": "fileq.client.client",
     "ConfigError": "fileq.core.errors",
     "Context": "fileq.handlers.context",
+    "EventView": "fileq.handlers.hooks",
     "FileqError": "fileq.core.errors",
     "Handle": "fileq.client.handle",
+    "Job": "fileq.core.job",
     "JobCancelled": "fileq.core.errors:JobCancelledError",
     "JobFailed": "fileq.core.errors:JobFailedError",
     "JobView": "fileq.handlers.context",
@@ -56,7 +63,10 @@ _HOMES = {
     "Retry": "fileq.core.errors",
     "Status": "fileq.client.handle",
     "Task": "fileq.client.tasks:TaskFunction",
+    "before_enqueue": "fileq.handlers.extensions",
     "handler": "fileq.handlers.registry",
+    "hook": "fileq.handlers.extensions",
+    "middleware": "fileq.handlers.extensions",
     "task": "fileq.client.tasks",
 }
 

@@ -1,4 +1,5 @@
 """`make soak`: random faults for SOAK_MINUTES, on Redis, through a faulty network, and on SQLite, all at the same time.
+Besides, 200 workers whose jobs make jobs are killed as these jobs end.
 
 SOAK=network runs only those whose name contains the word. Prints the figures of each as a line of docs/guarantees.md.
 Ends with 1 if something was lost or ended twice.
@@ -17,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.fault_proxy import FaultProxy
+from tests.support.follow_up_kills import killed_at_random
 from tests.support.parallel_scenarios import setup_with_own_server
 from tests.support.random_faults import Figures, RandomFaults, run_with_faults
 from tests.support.servers import available_servers
@@ -45,10 +47,24 @@ def on_sqlite(directory: Path, kind: str, seed: int, seconds: float) -> Figures:
         return run_with_faults(RandomFaults(setup, seed), seconds)
 
 
+def follow_ups(directory: Path, kind: str, seed: int, seconds: float) -> Figures:
+    """Workers killed between the end of a handler and the settlement: 100 on Redis and 100 on SQLite."""
+    with (
+        open_worker_setup(directory, {"sqlite.path": str(directory / "fileq.db")}, kind=kind) as setup,
+        setup_with_own_server(setup) as (_, own),
+    ):
+        ended = [killed_at_random(one, KILLS, seed) for one in (setup, own)]
+    kills, completed = (sum(one[name] for one in ended) for name in ("kills", "completed"))
+    jobs = KILLS * len(ended)
+    return Figures(jobs, jobs, jobs - completed, 0, 2 * jobs - completed, {"worker_killed": kills})
+
+
+KILLS = 100
 SCENARIOS: dict[str, Callable[[Path, str, int, float], Figures]] = {
     "Redis, processes and server killed": on_redis,
     "Redis, faulty network": through_a_faulty_network,
     "SQLite, processes killed": on_sqlite,
+    "Follow-ups, workers killed": follow_ups,
 }
 
 

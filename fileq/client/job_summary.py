@@ -51,6 +51,14 @@ class AttemptSummary(Struct, frozen=True):
     output: str = ""
 
 
+class OutputSummary(Struct, frozen=True):
+    """A file that a job made, as it was when the job ended."""
+
+    path: str
+    size: int
+    signature: str
+
+
 class JobHistory(Struct, frozen=True):
     """Everything known about one job."""
 
@@ -64,6 +72,9 @@ class JobHistory(Struct, frozen=True):
     attempts_forgotten: int
     payload: Any = None
     waits_for: tuple[str, ...] = ()
+    parent_id: str | None = None
+    follow_ups: tuple[str, ...] = ()
+    outputs: tuple[OutputSummary, ...] = ()
 
 
 def id_in(raw: bytes) -> str:
@@ -147,7 +158,14 @@ def history(record: Record, waits_for: tuple[str, ...] = ()) -> JobHistory:
         attempts_forgotten=record.attempt_count - len(record.attempts),
         payload=_payload(job),
         waits_for=waits_for,
+        parent_id=job.parent_id if job is not None else None,
+        follow_ups=record.follow_ups,
+        outputs=tuple(OutputSummary(_shown(one.path), one.size, one.signature) for one in record.outputs),
     )
+
+
+def _shown(path: bytes) -> str:
+    return path.decode(errors="backslashreplace")
 
 
 def attempts_of(record: Record) -> tuple[AttemptSummary, ...]:

@@ -68,10 +68,19 @@ class VersionTrace(Struct, frozen=True):
     job: JobHistory | None
 
 
+class Maker(Struct, frozen=True):
+    """The job that made a file. The file and the type are empty if its record has expired."""
+
+    job_id: str
+    filepath: str = ""
+    type: str | None = None
+
+
 class FileTrace(Struct, frozen=True):
     filepath: str
     missing_since_ms: int
     versions: tuple[VersionTrace, ...]
+    made_by: Maker | None = None
 
 
 def trace(broker: FullBroker, path: bytes) -> FileTrace:
@@ -90,13 +99,23 @@ def trace(broker: FullBroker, path: bytes) -> FileTrace:
         signature = job.version if job is not None else None
         traced.append(_version(signature or "", record.id, record, waits_for, is_newest=False, is_in_ledger=False))
     shown = path.decode(errors="backslashreplace")
-    if not traced:
+    made_by = _maker(broker, path)
+    if not traced and made_by is None:
         name = os.path.basename(shown)
         advice = "give its path on the producer, below producer.scan_dir, and check include_globs and exclude_globs"
         if looks_like_id(name):
             advice = f"for a job: 'fileq show {name}'; for a file: {advice}"
         raise BrokerError(f"nothing is known about {shown!r}; {advice}")
-    return FileTrace(shown, entry.missing_since_ms if entry is not None else 0, tuple(traced))
+    return FileTrace(shown, entry.missing_since_ms if entry is not None else 0, tuple(traced), made_by)
+
+
+def _maker(broker: FullBroker, path: bytes) -> Maker | None:
+    [id] = broker.makers([path])
+    if not id:
+        return None
+    [record] = broker.records([id])
+    job = decode_or_none(record.raw) if record is not None else None
+    return Maker(id, job.filepath, job.type) if job is not None else Maker(id)
 
 
 def _ids(versions: Sequence[tuple[str, str]]) -> list[str]:

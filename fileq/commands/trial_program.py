@@ -66,14 +66,13 @@ def _run_in_thread(task: Task, routes: Routes, cancelled: CancelFlag) -> Ran:
 
 
 def _print_traceback(error: BaseException) -> None:
-    """Prints the traceback without fileq's own frames above the handler."""
+    """Prints the traceback without fileq's own frames above the handler and between its middleware."""
     if isinstance(error, CommandFailed | TimedOut):
         if isinstance(error, CommandFailed) and error.hint:
             print(error.hint, file=sys.stderr)
         return  # a traceback would show only fileq's own code
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_FILEQ):
-        trace = trace.tb_next
+    whole = traceback.TracebackException.from_exception(error)
+    frames = [frame for frame in whole.stack if not frame.filename.startswith(_FILEQ)]
+    whole.stack = traceback.StackSummary.from_list(frames)
     sys.stdout.flush()
-    text = "".join(traceback.format_exception(type(error), error, trace))
-    print(printable_lines(text), end="", file=sys.stderr)
+    print(printable_lines("".join(whole.format())), end="", file=sys.stderr)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 
@@ -20,6 +20,7 @@ from fileq.commands.trial_program import trial_program
 from fileq.config import Config, Loaded
 from fileq.core.claim import ClaimKey
 from fileq.core.errors import ConfigError
+from fileq.core.follow_up import Made
 from fileq.core.job import encode, file_job
 from fileq.core.outcome import Died, Done, Failed
 from fileq.core.units import format_duration, short_duration
@@ -33,6 +34,7 @@ from fileq.worker.executors.protocol import TaskOutcome
 
 INTERRUPT_GRACE_S = 1.0  # from Ctrl-C to the stop by force
 LONGEST_WAIT_S = 60.0
+LONGEST_LINE = 500  # characters
 
 
 class Trial(Struct, frozen=True):
@@ -42,6 +44,7 @@ class Trial(Struct, frozen=True):
     result: bytes = b""  # JSON
     warning: str = ""
     failure: str = ""
+    made: tuple[str, ...] = ()  # what a worker would enqueue and record, a line each
 
 
 def try_path(loaded: Loaded, path: str, app_dir: str, announce: Callable[[str], None]) -> Trial:
@@ -61,8 +64,19 @@ def try_path(loaded: Loaded, path: str, app_dir: str, announce: Callable[[str], 
         outcome = _outcome(executor)
         took = short_duration(max(0.001, time.perf_counter() - started_s))
     if isinstance(outcome, Done):
-        return Trial(took, outcome.result, outcome.warning)
+        return Trial(took, outcome.result, outcome.warning, made=tuple(_made(outcome, route)))
     return Trial(took, failure=_failure(outcome, route, config))
+
+
+def _made(outcome: Done, route: BoundRoute) -> Iterator[str]:
+    made = outcome.made if outcome.made is not None else Made()
+    for request in made.follow_ups:
+        payload = f" with {request.payload.decode()}" if request.payload else ""
+        yield f"would enqueue {os.fsdecode(request.path) or f'a job of type {request.type}{payload}'}"[:LONGEST_LINE]
+    for output in made.outputs:
+        yield f"made {os.fsdecode(output.path)} ({output.size} bytes)"
+    if route.on_completed is not None:
+        yield f"would enqueue a job of type {route.on_completed} (on_completed)"
 
 
 def _task(routes: Routes, paths: Paths, path: str, announce: Callable[[str], None]) -> Task:

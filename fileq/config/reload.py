@@ -17,6 +17,7 @@ RELOADABLE = (
     "handlers",
     "handlers_are_given",
     "imports",
+    "middleware",
     "circuit_breaker",
     *(
         f"worker.{name}"

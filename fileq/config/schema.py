@@ -39,6 +39,7 @@ from fileq.config.value_types import (
     Function,
     Glob,
     Isolation,
+    JobType,
     Module,
     Priority,
     Seconds,
@@ -174,6 +175,9 @@ class ProducerSettings(Section, frozen=True):
     ] = "inode"
     follow_symlinks: Annotated[bool, "follow symbolic links that stay within scan_dir"] = False
     max_pending: Annotated[CountOrZero, "pause while this many jobs are waiting; 0 = never"] = 0
+    imports: Annotated[
+        tuple[Module, ...], "Python modules that a producer imports (those with @fileq.before_enqueue)"
+    ] = ()
 
 
 class RouteSettings(Section, frozen=True):
@@ -204,6 +208,8 @@ class RouteSettings(Section, frozen=True):
     rate: Annotated[Rate | None, RateKind(), "most jobs of the route that all workers start: 10/s, 100/m, 1000/h"] = (
         None
     )
+    on_completed: Annotated[JobType | None, "type of a job to enqueue when a job of the route is completed"] = None
+    on_dead: Annotated[JobType | None, "type of a job to enqueue when a job of the route is dead"] = None
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         for one, other in (("match", "type"), ("use", "command")):
@@ -214,6 +220,12 @@ class RouteSettings(Section, frozen=True):
                 yield "", f"has both {one} and {other}; keep one of them"
         if self.command is not None and not (self.command and self.command[0]):
             yield "command", "is empty; give the program and its arguments"
+        for name in ("on_completed", "on_dead"):
+            if self.type is not None and getattr(self, name) == self.type:
+                yield (
+                    name,
+                    f"is {self.type!r}, the type of the route itself; its jobs would follow each other endlessly",
+                )
 
 
 class Config(Section, frozen=True):
@@ -231,6 +243,9 @@ class Config(Section, frozen=True):
         tuple[RouteSettings, ...], "routes; the first match wins; they come before decorated handlers"
     ] = (RouteSettings(match="**/*", use="fileq.handlers:checksum"),)
     handlers_are_given: Annotated[bool, NotAKey] = False  # whether a source set `handlers`; load() fills it in
+    middleware: Annotated[
+        tuple[Function, ...], "functions around every handler, outermost first; [] = those with @fileq.middleware"
+    ] = ()
     circuit_breaker: Annotated[CircuitBreakerSettings, "one for each route; defers its jobs while many fail"] = (
         CircuitBreakerSettings()
     )

@@ -18,6 +18,7 @@ Module: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_]\w*(\.\w+)*", "a module s
 Function: TypeAlias = Annotated[str, TextKind(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", "package.module:function")]
 After: TypeAlias = Annotated[str, TextKind(r"(?s)keep|delete|move:.+", "keep, delete or move:DIR")]
 MOVE = "move:"
+JobType: TypeAlias = Annotated[str, TextKind(r"\S(.{0,98}\S)?", "the type of a job, up to 100 characters")]
 Isolation: TypeAlias = Literal["process", "thread"]
 Priority: TypeAlias = Annotated[
     str,

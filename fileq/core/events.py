@@ -80,13 +80,14 @@ class JobClaimed(JobEvent, frozen=True):
 
     name = "job.claimed"
     level = "debug"
-    hidden = ("job",)
+    hidden = ("job", "is_run")
     published_as: ClassVar[str] = "job:started"
 
     queue: str
     worker_id: str
     waited_ms: int | None
     job: Job | None
+    is_run: bool = True  # False if it is given back at once, because the worker stops
 
 
 class AttemptEnded(JobEvent, frozen=True):
@@ -259,17 +260,17 @@ def _event_type_of(settlement: Settlement) -> type[AttemptEnded]:
     return _BY_VERB[settlement.verb]
 
 
-def claimed(claim: Claim) -> JobClaimed:
-    return JobClaimed(*_ids(claim), claim.queue, claim.slot, waited_ms(claim), claim.job)
+def claimed(claim: Claim, *, is_run: bool = True) -> JobClaimed:
+    return JobClaimed(*ids_of(claim), claim.queue, claim.slot, waited_ms(claim), claim.job, is_run)
 
 
 def settled(settlement: Settlement) -> AttemptEnded | JobDeferred:
     """The event of a settlement that the broker has accepted, by the slot that held the claim."""
     s, claim = settlement, settlement.claim
     if s.verb is Verb.DEFER:
-        return JobDeferred(*_ids(claim), claim.queue, claim.slot, s.reason, s.delay_ms)
+        return JobDeferred(*ids_of(claim), claim.queue, claim.slot, s.reason, s.delay_ms)
     kind = _event_type_of(s)
-    common = (*_ids(claim), claim.queue, claim.slot, s.duration_ms, s.error or None)
+    common = (*ids_of(claim), claim.queue, claim.slot, s.duration_ms, s.error or None)
     if kind is JobCompleted:
         return JobCompleted(*common, s.superseded or None, s.vanished or None)
     if kind is JobFailed:
@@ -290,18 +291,18 @@ def buried_unread(buried: Buried) -> tuple[JobClaimed, JobDead]:
 def reaped(settlement: Settlement) -> JobDead | JobRecovered:
     """The event of a settlement that a reaper made for a slot without a heartbeat."""
     claim = settlement.claim
-    common = (*_ids(claim), claim.queue, None, None, settlement.error or None)
+    common = (*ids_of(claim), claim.queue, None, None, settlement.error or None)
     if settlement.verb is Verb.BURY:
         return JobDead(*common, lost_by=claim.slot)
     return JobRecovered(*common, verb=settlement.verb.value, lost_by=claim.slot)
 
 
 def fenced(claim: Claim) -> JobFenced:
-    return JobFenced(*_ids(claim), claim.slot)
+    return JobFenced(*ids_of(claim), claim.slot)
 
 
 def result_dropped(claim: Claim, reason: str) -> ResultDropped:
-    return ResultDropped(*_ids(claim), reason)
+    return ResultDropped(*ids_of(claim), reason)
 
 
 def produced(job: Job, queue: str) -> JobProduced:
@@ -331,11 +332,12 @@ def waited_ms(claim: Claim) -> int | None:
 _Ids: TypeAlias = tuple[str, str | None, str | None, str, str]
 
 
-def _ids(claim: Claim) -> _Ids:
+def ids_of(claim: Claim) -> _Ids:
+    """The fields of JobEvent."""
     return _ids_of_job(claim.job) if claim.job is not None else (claim.id, None, None, "", "")
 
 
 def _ids_of_job(job: Job) -> _Ids:
-    """The fields of JobEvent. Bounded: another program can push a job with a type of a megabyte."""
+    """Bounded: another program can push a job with a type of a megabyte."""
     type = job.type[:TYPE_MAX] if job.type is not None else None
     return job.id, job.filepath[:PATH_MAX] or None, type, job.trace_id, job.span_id

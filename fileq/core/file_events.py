@@ -20,6 +20,8 @@ class SkipReason(enum.StrEnum):
     VANISHED = "vanished"
     CHANGING = "changing"
     UNMARKED = "unmarked"
+    VETOED = "vetoed"
+    VETO_FAILED = "veto_failed"
 
 
 class FileSkipped(Event, frozen=True):

@@ -9,12 +9,16 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
+from fileq.core.follow_up import Made
 
-class Done(Struct, frozen=True, tag=True):
-    """The handler returned. `warning` says why its result could not be kept; "" if it could."""
+
+class Done(Struct, frozen=True, tag=True, omit_defaults=True):
+    """The handler returned. `warning` says why its result could not be kept; "" if it could. `made` is what it leaves
+    behind besides its result; None if that is nothing, as for most jobs."""
 
     result: bytes = b""
     warning: str = ""
+    made: Made | None = None
 
 
 class Failed(Struct, frozen=True, tag=True):

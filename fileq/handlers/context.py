@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Unpack
 
 import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import force_setattr
 
+from fileq.core.follow_up import Made
 from fileq.core.job import Job
 from fileq.core.trace import traceparent
 from fileq.handlers.job_file import JobFile
 from fileq.handlers.log import Log
+from fileq.handlers.making import EnqueueOptions, Making, NamedTask, Path
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # comes with every type checker; at run time it may be missing
@@ -150,6 +153,8 @@ class Context:
         attempt: int,
         timeout_s: float,
         span: tuple[str, str] | None = None,
+        roots: Sequence[bytes] = (),
+        queues: Sequence[str] = (),
     ) -> None:
         # Bounded: other programs write jobs too, with any number as their timeout.
         self.timeout_s = min(max(0.0, timeout_s), _MAX_TIMEOUT_S)
@@ -159,6 +164,10 @@ class Context:
         self._ends_s = time.monotonic() + self.timeout_s
         self._job = job
         self._span = span or (job.trace_id, job.span_id)
+        self._roots = roots
+        self._queues = queues
+        self._made: Making | None = None
+        self._state: dict[str, Any] | None = None
 
     @property
     def deadline(self) -> datetime:
@@ -185,3 +194,35 @@ class Context:
     def traceparent(self) -> str:
         """This attempt's trace as the W3C header `traceparent`, for calls to other services; "" without a trace."""
         return traceparent(*self._span)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What middleware leaves for the handler of this attempt. Empty at the start of each attempt."""
+        if self._state is None:
+            self._state = {}
+        return self._state
+
+    def enqueue(self, task: NamedTask | str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> str:
+        """Enqueues a job of this type in the step that completes this one: it exists exactly if this job is completed.
+
+        `task` is a task, or the type of a route. Without `priority` the job goes into the queue of this one. Returns
+        the id, which is the same in each attempt. Raises JobError, also for the 101st follow-up and above 256 KiB."""
+        return self._making().add_job(task, payload, options)
+
+    def enqueue_file(self, path: Path, **options: Unpack[EnqueueOptions]) -> str:
+        """Like enqueue(), for a job about this file. The ledger learns its version, so that no producer enqueues the
+        file again."""
+        return self._making().add_file(path, options)
+
+    def output(self, path: Path) -> None:
+        """Records a file that this job made; `fileq show` and `fileq trace` name it. At most 1,000."""
+        self._making().add_output(path)
+
+    def end(self) -> Made | None:
+        """For fileq itself: ends the attempt. Returns what it leaves behind besides its result; None if nothing."""
+        return self._made.finish() if self._made is not None else None
+
+    def _making(self) -> Making:
+        if self._made is None:
+            self._made = Making(self._job.id, self._roots, self._queues)
+        return self._made

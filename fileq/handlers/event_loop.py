@@ -11,16 +11,22 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import contextvars
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, TypeAlias
 
 from fileq.handlers.context import Context
 from fileq.handlers.outcomes import TimedOut
 
 _POLL_EVERY_S = 0.05  # the longest time until a cancellation reaches a coroutine
 _CLOSE_TIMEOUT_S = 1.0  # for the tasks that are still on the loop when it closes, or when the job that left them ends
+
+# What a coroutine wants to have called in the thread that waits for it; None when it has ended.
+_Requests: TypeAlias = "SimpleQueue[Callable[[], None] | None]"
+_requests: contextvars.ContextVar[_Requests] = contextvars.ContextVar("requests")
 
 _own_threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _own_threads_lock = threading.Lock()
@@ -48,6 +54,7 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_closing = False
+        self._depth = 0  # of runs within runs: a handler below middleware that waits for it
 
     def run(self, start: Callable[[], Awaitable[Any]], context: Context) -> Any:
         """What the coroutine returns or raises.
@@ -56,14 +63,20 @@ class EventLoop:
         result is TimedOut."""
         loop = self._started()
         tasks: list[asyncio.Task[Any]] = []
-        future = asyncio.run_coroutine_threadsafe(self._run_alone(start, context, tasks), loop)
+        requests: _Requests = SimpleQueue()
+        future = asyncio.run_coroutine_threadsafe(self._run_alone(start, context, tasks, requests), loop)
+        future.add_done_callback(lambda _: requests.put(None))
         while True:
             try:
-                value, error = future.result(_POLL_EVERY_S)
-                break
-            except concurrent.futures.TimeoutError:
+                request = requests.get(timeout=_POLL_EVERY_S)
+            except Empty:
                 if tasks and context.cancelled.is_set():
                     loop.call_soon_threadsafe(tasks.pop().cancel)
+                continue
+            if request is None:
+                break
+            request()
+        value, error = future.result()
         if error is not None:
             raise error
         return value
@@ -104,10 +117,17 @@ class EventLoop:
         loop.close()
 
     async def _run_alone(
-        self, start: Callable[[], Awaitable[Any]], context: Context, tasks: list[asyncio.Task[Any]]
+        self,
+        start: Callable[[], Awaitable[Any]],
+        context: Context,
+        tasks: list[asyncio.Task[Any]],
+        requests: _Requests,
     ) -> tuple[Any, BaseException | None]:
+        _requests.set(requests)
+        self._depth += 1
         ended = await _limited(start, context, tasks)
-        if self.ends_left_tasks:
+        self._depth -= 1
+        if self.ends_left_tasks and not self._depth:
             left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
             for task in left:
                 task.cancel()
@@ -119,6 +139,34 @@ class EventLoop:
                 with _own_threads_lock:
                     _own_threads.discard(threading.current_thread())
         return ended
+
+
+async def in_calling_thread(function: Callable[[], Any]) -> Any:
+    """What a plain function returns or raises, called in the thread that waits for this coroutine in run()."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+    variables = contextvars.copy_context()
+
+    def request() -> None:
+        if ended.cancelled():
+            return
+        outcome: tuple[Any, BaseException | None]
+        try:
+            outcome = variables.run(function), None
+        except BaseException as error:
+            outcome = None, error
+        loop.call_soon_threadsafe(_set_result, ended, outcome)
+
+    _requests.get().put(request)
+    value, error = await ended
+    if error is not None:
+        raise error
+    return value
+
+
+def _set_result(future: asyncio.Future[Any], value: Any) -> None:
+    if not future.done():  # else its coroutine has run out of time
+        future.set_result(value)
 
 
 async def _limited(

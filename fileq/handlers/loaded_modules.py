@@ -14,7 +14,7 @@ from fileq.config import Config
 def handler_modules(config: Config, app_dir: str) -> dict[str, ModuleType]:
     """The imported modules below the application's directory or in a package that the configuration names."""
     directory = os.path.abspath(app_dir or os.curdir)
-    named = [*config.imports, *(route.use for route in config.handlers if route.use is not None)]
+    named = [*config.imports, *config.middleware, *(route.use for route in config.handlers if route.use is not None)]
     packages = {name.partition(":")[0].partition(".")[0] for name in named}
     return {
         name: module

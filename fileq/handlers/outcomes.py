@@ -22,7 +22,7 @@ LONGEST_RESULT = 64 * 1024  # bytes of JSON
 LONGEST_ERROR = 4_000  # characters
 LONGEST_DELAY_S = 36_500 * 86_400.0
 _LONGEST_KIND = 100
-_OWN = os.path.dirname(__file__) + os.sep
+_OWN = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 class TimedOut(JobError):
@@ -49,7 +49,7 @@ def done(value: Any) -> Done:
         return Done()
     try:
         result = msgspec.json.encode(value)
-        if b"null" in result and (number := _number_outside_json(msgspec.to_builtins(value))) is not None:
+        if b"null" in result and (number := number_outside_json(msgspec.to_builtins(value))) is not None:
             return Done(
                 warning=f"the result is not JSON and was dropped: it contains {number}, which JSON does not have"
             )
@@ -60,7 +60,7 @@ def done(value: Any) -> Done:
     return Done(result)
 
 
-def _number_outside_json(value: Any) -> float | None:
+def number_outside_json(value: Any) -> float | None:
     """A NaN or an infinity within the value; msgspec writes them as null."""
     waiting = [value]
     while waiting:

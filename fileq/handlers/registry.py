@@ -8,12 +8,15 @@ object yet that could be passed to them. Nothing else may be kept here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from msgspec import Struct
 
 from fileq.core.errors import ConfigError
 from fileq.handlers.task_definition import TaskDefinition
+
+if TYPE_CHECKING:
+    from fileq.handlers.making import NamedTask
 
 F = TypeVar("F", bound=Callable[..., Any])
 RetryIf = Callable[[BaseException], object]
@@ -99,6 +102,8 @@ def handler(
     max_running: int | None = None,
     max_running_total: int | None = None,
     rate: str | None = None,
+    on_completed: NamedTask | str | None = None,
+    on_dead: NamedTask | str | None = None,
 ) -> Callable[[F], F]:
     """Routes files that match a glob, or jobs of a type, to the decorated function. The function itself is unchanged.
 
@@ -120,6 +125,8 @@ def handler(
         "max_running": max_running,
         "max_running_total": max_running_total,
         "rate": rate,
+        "on_completed": on_completed,
+        "on_dead": on_dead,
     }
     options = {name: value for name, value in given.items() if value is not None}
 

@@ -28,8 +28,12 @@ from fileq.files.globs import Globs
 from fileq.handlers import registry
 from fileq.handlers.command_handler import command_problems, command_warnings
 from fileq.handlers.event_loop import EventLoop
+from fileq.handlers.extension_loading import load_middleware, producer_warnings
+from fileq.handlers.hooks import BoundHook, load_hooks
 from fileq.handlers.loaded_modules import handler_modules, keep_text
+from fileq.handlers.middleware import BoundMiddleware
 from fileq.handlers.registry import Registration, RetryIf
+from fileq.handlers.route_chains import chain_problems, chain_warnings
 from fileq.handlers.targets import Importer, InvalidTarget, is_async, unfitness
 from fileq.handlers.task_definition import TaskDefinition
 
@@ -66,6 +70,8 @@ class BoundRoute(Struct, frozen=True):
     rate: Rate | None = None
     payload_decoder: Decoder[Any] | None = None  # of a task
     retry_if: RetryIf | None = None
+    on_completed: str | None = None
+    on_dead: str | None = None
 
     @property
     def is_command(self) -> bool:
@@ -86,9 +92,15 @@ class Routes:
         warnings: Sequence[str] = (),
         allows_commands: bool,
         is_traced: bool = False,
+        queues: Sequence[str] = (),
+        middleware: Sequence[BoundMiddleware] = (),
+        hooks: Sequence[BoundHook] = (),
     ) -> None:
         self._routes = tuple(routes)
         self.is_traced = is_traced
+        self.queues = tuple(queues)
+        self.middleware = tuple(middleware)
+        self.hooks = tuple(hooks)
         self._files = [(i, Globs([route.match])) for i, route in enumerate(routes) if route.match is not None]
         self._types: dict[str, int] = {}
         for i, route in enumerate(routes):
@@ -109,15 +121,20 @@ class Routes:
         routes = [*configured, *decorated] if config.handlers_are_given else [*decorated, *configured]
         if config.worker.allow_commands:
             routes.append(loading.shell())
-        if loading.problems:
-            raise ConfigError(loading.problems)
-        keep_text(handler_modules(config, app_dir).values())
         found = [route for route in routes if route is not None]
+        middleware = load_middleware(config, loading.importer, loading.problems, loading.warnings)
+        hooks = load_hooks(loading.problems)
+        if problems := loading.problems or chain_problems(found):
+            raise ConfigError(problems)
+        keep_text(handler_modules(config, app_dir).values())
         return cls(
             found,
-            warnings=loading.warnings,
+            warnings=[*loading.warnings, *chain_warnings(found), *producer_warnings(config)],
             allows_commands=config.worker.allow_commands,
             is_traced=config.observability.tracing.enabled,
+            queues=config.worker.priorities,
+            middleware=middleware,
+            hooks=hooks,
         )
 
     def __getitem__(self, number: int) -> BoundRoute:
@@ -174,7 +191,7 @@ class _Loading:
 
     def __init__(self, config: Config, app_dir: str) -> None:
         self._config = config
-        self._importer = Importer(app_dir)
+        self.importer = Importer(app_dir)
         self._names = {route.name for route in config.handlers if route.name is not None}
         self._taken: set[str] = set()
         self._hidden_variables = secret_variables(config.worker.pass_environment)
@@ -185,7 +202,7 @@ class _Loading:
     def import_modules(self) -> None:
         for i, name in enumerate(self._config.imports):
             try:
-                self._importer.module(name)
+                self.importer.module(name)
             except InvalidTarget as error:
                 self._add_invalid(f"imports[{i}]", str(error))
 
@@ -210,7 +227,7 @@ class _Loading:
             return None if problems else self._bound(where, route.command[0], route, None)
         try:
             assert route.use is not None
-            return self._bound(where, route.use, route, self._importer.function(route.use))
+            return self._bound(where, route.use, route, self.importer.function(route.use))
         except InvalidTarget as error:
             self._add_invalid(place, str(error))
             return None
@@ -274,6 +291,8 @@ class _Loading:
             rate=route.rate,
             payload_decoder=decoder,
             retry_if=retry_if,
+            on_completed=route.on_completed,
+            on_dead=route.on_dead,
         )
 
     def _payload_decoder(self, task: TaskDefinition[Any, Any]) -> Decoder[Any] | None:
@@ -307,6 +326,8 @@ def _spelled(name: str, value: Any) -> Any:
         return [_duration(item) for item in value]
     if name == "circuit_breaker" and isinstance(value, Mapping):
         return {key: _duration(item) if key in ("window", "cooldown_period") else item for key, item in value.items()}
+    if name in ("on_completed", "on_dead") and not isinstance(value, str):
+        return getattr(value, "name", value)
     if name == "give_up_on":
         return [_class_name(item) if isinstance(item, type) else item for item in value]
     return value

@@ -8,21 +8,23 @@ commands can be stopped from here, so their timeouts are enforced here too.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from fileq.core.errors import Permanent, Undecodable
 from fileq.core.job import Job, decode
+from fileq.core.outcome import Done
 from fileq.core.trace import attempt_span_id, parent_of
 from fileq.handlers.command_handler import run_command, run_shell
-from fileq.handlers.context import CancelFlag, Context, view_of
+from fileq.handlers.context import CancelFlag, Context, JobView, view_of
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.file_check import open_file
-from fileq.handlers.job_file import NO_FILE, JobFile
+from fileq.handlers.job_file import NO_FILE, GivenFile, JobFile
 from fileq.handlers.log import Log
+from fileq.handlers.middleware import Layer, awaited, call_through
 from fileq.handlers.outcomes import done, failed
 from fileq.handlers.registry import RetryIf
 from fileq.handlers.routes import BoundRoute, Routes
@@ -53,7 +55,7 @@ def run_task(
         file = found
     try:
         span = (parent_of(job)[0], attempt_span_id(job, task.key.slot)) if routes.is_traced else None
-        return done(invoke(route, job, task, file, cancelled, loop or routes.loop, span))
+        return invoke(routes, route, job, task, file, cancelled, loop or routes.loop, span)
     except BaseException as error:
         if on_error is not None:
             on_error(error)
@@ -80,6 +82,7 @@ def _asked(retry_if: RetryIf | None, job: Job) -> RetryIf | None:
 
 
 def invoke(
+    routes: Routes,
     route: BoundRoute,
     job: Job,
     task: Task,
@@ -87,8 +90,9 @@ def invoke(
     cancelled: CancelFlag,
     loop: EventLoop,
     span: tuple[str, str] | None = None,
-) -> Any:
-    """What the handler returns or raises. `span` is the trace id and the span id of this attempt, if it is traced."""
+) -> Done:
+    """What the handler returns and leaves behind; raises what it raises. `span` is the trace id and the span id of this
+    attempt, if it is traced."""
     given = file.given(is_safe=route.safe_open) if file is not None else NO_FILE
     try:
         view = view_of(job, given.path, file, route.payload_decoder)
@@ -96,7 +100,29 @@ def invoke(
         raise Permanent(f"the payload is not what the task takes: {error}") from error
     except (msgspec.DecodeError, ValueError) as error:
         raise Permanent(f"the payload is not JSON: {error}") from error
-    context = Context(view, cancelled=cancelled, attempt=task.attempt, timeout_s=task.timeout_s, span=span)
+    context = Context(
+        view,
+        cancelled=cancelled,
+        attempt=task.attempt,
+        timeout_s=task.timeout_s,
+        span=span,
+        roots=task.roots,
+        queues=routes.queues,
+    )
+    if routes.middleware:
+        function = route.function
+        handler = Layer(lambda: _called(route, job, given, view, context, loop), False)
+        if function is not None and route.is_async:
+            handler = Layer(lambda: function(view, context), True)
+        value = call_through(routes.middleware, handler, view, context, loop)
+    else:
+        value = _called(route, job, given, view, context, loop)
+    outcome = done(value)
+    made = context.end()
+    return outcome if made is None else replace(outcome, made=made)
+
+
+def _called(route: BoundRoute, job: Job, given: GivenFile, view: JobView, context: Context, loop: EventLoop) -> Any:
     if route.function is None:
         run = run_shell if not route.command else lambda *rest: run_command(route.command, *rest)
         return run(job, given, context, route.hidden_variables)
@@ -107,5 +133,4 @@ def call(function: Any, view: Any, context: Context, loop: EventLoop, *, is_asyn
     """What the function returns; a coroutine, also one that a plain function returns, is awaited on the loop."""
     if is_async:
         return loop.run(lambda: function(view, context), context)
-    value = function(view, context)
-    return loop.run(lambda: value, context) if value is not None and inspect.isawaitable(value) else value
+    return awaited(function(view, context), context, loop)

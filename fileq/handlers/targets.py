@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
@@ -20,6 +20,7 @@ from fileq.core.errors import ConfigError
 from fileq.handlers.outcomes import one_line
 from fileq.handlers.task_definition import TaskDefinition
 
+HANDLER, JOB_AND_CONTEXT = "a handler", ("job", "context")
 _MAX_SHOWN = 300  # characters of an error message
 
 
@@ -45,8 +46,10 @@ class Importer:
                 self._failures[name] = self._explain(name, error)
         raise InvalidTarget(self._failures[name])
 
-    def function(self, target: str) -> Callable[..., Any]:
-        """The callable that `package.module:function` names, checked to accept (job, context)."""
+    def function(
+        self, target: str, kind: str = HANDLER, parameters: Sequence[str] = JOB_AND_CONTEXT
+    ) -> Callable[..., Any]:
+        """The callable that `package.module:function` names, checked to accept these parameters."""
         module_name, _, path = target.partition(":")
         found: Any = self.module(module_name)
         for part in path.split("."):
@@ -56,7 +59,7 @@ class Importer:
                 near = get_close_matches(part, [name for name in dir(found) if not name.startswith("__")], n=1)
                 advice = f"did you mean {near[0]!r}?" if near else "is it spelled like this there?"
                 raise InvalidTarget(f"uses {target}, but {module_name} has no {part!r}; {advice}") from None
-        if fault := unfitness(found):
+        if fault := unfitness(found, kind, parameters):
             raise InvalidTarget(f"uses {target}, which {fault}")
         function: Callable[..., Any] = found
         return function
@@ -71,23 +74,23 @@ class Importer:
         return f"names the module {name}, which can't be imported: {message}{location}"
 
 
-def unfitness(found: Any) -> str:
-    """Why this object can't be a handler, as the rest of a sentence; "" if it can."""
+def unfitness(found: Any, kind: str = HANDLER, parameters: Sequence[str] = JOB_AND_CONTEXT) -> str:
+    """Why this object can't be a handler, or another kind of function, as the rest of a sentence; "" if it can."""
     found = found.function if isinstance(found, TaskDefinition) else found
     if inspect.isclass(found):
-        return "is a class; a handler is a function"
+        return f"is a class; {kind} is a function"
     if not callable(found):
-        return f"is {_article(type(found).__name__)}; a handler is a function"
+        return f"is {_article(type(found).__name__)}; {kind} is a function"
     if _is(found, inspect.isgeneratorfunction) or _is(found, inspect.isasyncgenfunction):
-        return "is a generator, so calling it would do nothing; a handler must not yield"
+        return f"is a generator, so calling it would do nothing; {kind} must not yield"
     try:
         signature = inspect.signature(found)
     except (ValueError, TypeError):
         return ""  # written in C, without a signature
     try:
-        signature.bind(None, None)
+        signature.bind(*parameters)
     except TypeError:
-        return f"takes {signature}; a handler is called with (job, context)"
+        return f"takes {signature}; {kind} is called with ({', '.join(parameters)})"
     return ""
 
 

@@ -28,6 +28,7 @@ from fileq.core.events import (
     JobProduced,
     JobRecovered,
 )
+from fileq.core.extension_events import HookEventsDropped, HookFailed, JobFollowed
 from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.process_events import BreakerOpened
 from fileq.observe.depths import OTHER_PLACES, UNKNOWN, Depths
@@ -63,6 +64,13 @@ METRICS = (
     MetricInfo("jobs_vanished_total", "counter", "Jobs that did not run because their file no longer existed."),
     MetricInfo("reaper_recovered_total", "counter", "Jobs given back after the process that ran them died."),
     MetricInfo("circuit_breaker_trips_total", "counter", "Times a breaker of this process opened."),
+    MetricInfo(
+        "follow_ups_total",
+        "counter",
+        "Follow-ups that jobs of this process enqueued when they ended.",
+    ),
+    MetricInfo("hook_failures_total", "counter", "Calls of hooks that raised; counted at most a minute later."),
+    MetricInfo("hook_events_dropped_total", "counter", "Events that reached no hook because hooks were too slow."),
     MetricInfo("producer_files_skipped_total", "counter", "Files found and not enqueued, by reason.", "reason"),
     MetricInfo("job_processing_duration_seconds", "histogram", "Duration of one attempt.", bounds=JOB_BOUNDS_S),
     MetricInfo(
@@ -110,6 +118,9 @@ class Metrics(Collector):
             JobDead: self._dead,
             JobFenced: lambda event: self._add("jobs_fenced_total"),
             JobRecovered: lambda event: self._add("reaper_recovered_total"),
+            JobFollowed: lambda event: self._add("follow_ups_total", event.follow_ups),
+            HookFailed: lambda event: self._add("hook_failures_total", event.failures),
+            HookEventsDropped: lambda event: self._add("hook_events_dropped_total", event.count),
             BreakerOpened: lambda event: self._add("circuit_breaker_trips_total"),
             ScanFinished: self._scanned,
             SkippedFilesCounted: self._files_skipped,
@@ -135,8 +146,8 @@ class Metrics(Collector):
 
     # events; called with the lock held
 
-    def _add(self, name: str) -> None:
-        self._counts[name] += 1
+    def _add(self, name: str, count: int = 1) -> None:
+        self._counts[name] += count
 
     def _claimed(self, event: JobClaimed) -> None:
         self._counts["jobs_consumed_total"] += 1

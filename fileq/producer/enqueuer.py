@@ -20,6 +20,7 @@ from fileq.config import Config
 from fileq.core.errors import BrokerError
 from fileq.core.job import file_job
 from fileq.core.trace import new_ids
+from fileq.producer.before_enqueue import EnqueueCheck
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.finder.rules import ScanRules
 from fileq.producer.identity import FileIdentity
@@ -57,12 +58,14 @@ class Enqueuer:
         inspector: Inspector,
         rules: ScanRules,
         identity: FileIdentity,
+        check: EnqueueCheck,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker = broker
         self._inspector = inspector
         self._rules = rules
         self._identity = identity
+        self._check = check
         self._monotonic = monotonic
         self._throttle = Throttle()
         self._max_pending = config.producer.max_pending
@@ -94,7 +97,11 @@ class Enqueuer:
         for file in files:
             unsent = self._unsent.get(file.path)
             if unsent is None or not file.is_unchanged_since(unsent.file):
-                self._unsent[file.path] = _Unsent(self._entry(file), file, now_s)
+                entry = self._check.entry(self._entry(file), file)
+                if entry is not None:
+                    self._unsent[file.path] = _Unsent(entry, file, now_s)
+                else:
+                    self._unsent.pop(file.path, None)
 
     def turn(self, now_s: float) -> SentBatch:
         """Sends as much as may be sent now. Does not raise BrokerError, so that `changed` is never lost."""

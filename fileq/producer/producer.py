@@ -19,6 +19,7 @@ from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.events import Emit, ignore, produced
 from fileq.files.mounts import ScanDirMounts
+from fileq.producer.before_enqueue import BeforeEnqueue, EnqueueCheck
 from fileq.producer.clock_guard import ClockGuard
 from fileq.producer.content_check import ContentCheck
 from fileq.producer.counts import ProducerCounts
@@ -43,7 +44,8 @@ def check_scan_dir(config: Config) -> None:
 
 
 class Producer:
-    """The producer of one scan_dir on one broker. `is_once`: one scan, no events, no repetition.
+    """The producer of one scan_dir on one broker. `is_once`: one scan, no events, no repetition. `before_enqueue` may
+    change or veto each job.
 
     `wake` is set when there are new events: the next turn should not wait any longer."""
 
@@ -55,6 +57,7 @@ class Producer:
         *,
         emit: Emit = ignore,
         is_once: bool = False,
+        before_enqueue: BeforeEnqueue | None = None,
         forget_after_ms: int = DAY_MS,
         monotonic: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
@@ -71,7 +74,8 @@ class Producer:
         self._lookup = LedgerLookup(broker, rules.root, identity, self.counts, monotonic())
         self._content = ContentCheck(broker, identity, rules, self.counts, monotonic)
         self._stability = Stability(config, rules, mounts, self._clock, self.counts)
-        self._enqueuer = Enqueuer(config, broker, inspector, rules, identity, monotonic)
+        check = EnqueueCheck(before_enqueue, config.worker.priorities, self.counts, emit, monotonic)
+        self._enqueuer = Enqueuer(config, broker, inspector, rules, identity, check, monotonic)
         self._sweep = LedgerSweep(broker, rules, mounts, self._clock, forget_after_ms)
         self.wake = self._finder.wake
 

@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 from fileq.brokers.protocol import Inspector
 from fileq.config import Config
 from fileq.core.events import Emit, EmitAll, Event, one_by_one
+from fileq.handlers.hooks import BoundHook
 from fileq.observe.depths import DepthGauge
 from fileq.observe.logs import Logs, set_up_logs
 from fileq.observe.metrics import Metrics
+from fileq.runtime.hook_runner import HookRunner
 from fileq.runtime.worker_build import WorkerParts
 
 
@@ -30,6 +32,7 @@ class Observers:
         self._tracing = None
         self.emit_all = _to_logs_and_metrics(self.logs, self.metrics)
         self.emit = _singly(self.emit_all)
+        self._hooks: HookRunner | None = None
         if settings.tracing.enabled:
             from fileq.observe.tracing import open_tracing
 
@@ -46,7 +49,24 @@ class Observers:
         self.metrics.slots = lambda: slots if worker.service.is_turning() else 0
         self.metrics.breakers = worker.breakers.numbers
 
+    def with_hooks(self, emit: Emit, hooks: Sequence[BoundHook]) -> tuple[Emit, EmitAll]:
+        """`emit` and `emit_all` with these hooks behind them. Hooks are called in a thread of their own."""
+        if not hooks:
+            return emit, self.emit_all
+        if self._hooks is None:
+            self._hooks = HookRunner(self.emit)
+        listener, emit_all = self._hooks.listener(hooks), self.emit_all
+
+        def heard_all(events: Sequence[Event]) -> None:
+            emit_all(events)
+            for event in events:
+                listener(event)
+
+        return to_all(emit, listener), heard_all
+
     def close(self) -> None:
+        if self._hooks is not None:
+            self._hooks.close()
         if self._tracing is not None:
             self._tracing.close(is_hurried=self.is_hurried)
 

@@ -23,7 +23,9 @@ from fileq.core.job import decode_or_none
 from fileq.core.process_events import RoleStopping
 from fileq.core.text import printable
 from fileq.core.units import short_duration
+from fileq.handlers.before_enqueue import load_before_enqueue
 from fileq.handlers.routes import Routes
+from fileq.producer.before_enqueue import BeforeEnqueue
 from fileq.producer.producer import Producer, check_scan_dir
 from fileq.runtime.fatal_error import FatalError
 from fileq.runtime.observers import Observers, to_all
@@ -51,11 +53,13 @@ def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
         check_scan_dir(config)
     with closing(Observers(config)) as observers, live_line("starting") as (show, is_shown):
         routes = load_routes(loaded, app_dir, observers.emit)
+        before = load_before_enqueue(config, app_dir=app_dir) if is_producing else None
+        emit, _ = observers.with_hooks(observers.emit, routes.hooks)
         broker = start_broker(loaded, observers.emit)
         try:
             if is_shown:
                 observers.logs.demotes = is_counted
-            run = _Run(loaded, broker, routes, app_dir, observers.emit, show, is_producing=is_producing)
+            run = _Run(loaded, broker, routes, app_dir, emit, show, before, is_producing=is_producing)
             run.go()
             observers.is_hurried = run.is_hurried
             report = list(run.report())
@@ -92,6 +96,7 @@ class _Run:
         app_dir: str,
         emit: Emit,
         show: Show,
+        before_enqueue: BeforeEnqueue | None,
         *,
         is_producing: bool,
     ) -> None:
@@ -104,7 +109,9 @@ class _Run:
         self._fatal = FatalError()
         on_failure = self._fatal.report
         self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit, on_failure=on_failure)
-        producer = Producer(loaded.config, broker, broker, emit=emit, is_once=True) if is_producing else None
+        producer = None
+        if is_producing:
+            producer = Producer(loaded.config, broker, broker, emit=emit, is_once=True, before_enqueue=before_enqueue)
         self._producer = producer
         self._services: list[Service] = [*self._worker.services]
         if producer is not None:

@@ -22,6 +22,7 @@ from fileq.core.process_events import (
     RoleStopping,
     VariableIgnored,
 )
+from fileq.handlers.before_enqueue import load_before_enqueue
 from fileq.handlers.reload import reload_routes
 from fileq.handlers.route_warnings import warnings_of
 from fileq.handlers.routes import Routes
@@ -42,23 +43,26 @@ from fileq.runtime.worker_build import WorkerParts, build_worker
 HURRY_S = 5.0  # for giving back the jobs in progress
 
 
-def run_producer(loaded: Loaded, read: Callable[[], Loaded]) -> int:
+def run_producer(loaded: Loaded, read: Callable[[], Loaded], app_dir: str) -> int:
     """Scans, watches and enqueues until a signal arrives. `read` reads the configuration again."""
     config = loaded.config
     check_scan_dir(config)
+    before = load_before_enqueue(config, app_dir=app_dir)
     with closing(Observers(config)) as observers:
         emit = observers.emit
         with closing(start_broker(loaded, emit)) as broker:
             observers.watch_broker(broker)
-            service = ProducerService(config, Producer(config, broker, broker, emit=emit), broker, emit=emit)
+            producer = Producer(config, broker, broker, emit=emit, before_enqueue=before)
+            service = ProducerService(config, producer, broker, emit=emit)
             run_until_signal([service], Reloader(loaded, read, None, emit), observers, broker, FatalError())
     return 0
 
 
-def run_producer_once(loaded: Loaded) -> int:
+def run_producer_once(loaded: Loaded, app_dir: str) -> int:
     """One scan and a summary, without HTTP endpoints."""
     config = loaded.config
     check_scan_dir(config)
+    before = load_before_enqueue(config, app_dir=app_dir)
     with closing(Observers(config)) as observers:
         with (
             closing(start_broker(loaded, observers.emit)) as broker,
@@ -66,7 +70,7 @@ def run_producer_once(loaded: Loaded) -> int:
         ):
             if is_shown:  # the progress line shows what the info lines would repeat
                 observers.logs.demotes = is_info
-            producer = Producer(config, broker, broker, emit=observers.emit, is_once=True)
+            producer = Producer(config, broker, broker, emit=observers.emit, is_once=True, before_enqueue=before)
             with reported(config, producer, broker, emit=observers.emit):
                 summary = produce_once(producer, tick)
             producer.close()
@@ -85,6 +89,7 @@ def run_worker(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, *, is_p
     with closing(Observers(config)) as observers:
         emit = observers.emit
         routes = load_routes(loaded, app_dir, emit)
+        before = load_before_enqueue(config, app_dir=app_dir) if is_producing else None
         fatal = FatalError()
         with closing(start_broker(loaded, emit)) as broker:
             observers.watch_broker(broker)
@@ -93,13 +98,14 @@ def run_worker(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, *, is_p
                 if routes is None:
                     routes = reload_routes(loaded.config, app_dir=app_dir)
                     report_routes(routes, loaded, emit)
+                heard, heard_all = observers.with_hooks(emit, routes.hooks)
                 worker = build_worker(
                     loaded,
                     broker,
                     routes,
                     app_dir=app_dir,
-                    emit=emit,
-                    emit_all=observers.emit_all,
+                    emit=heard,
+                    emit_all=heard_all,
                     on_failure=fatal.report,
                 )
                 observers.watch_worker(worker, loaded.config.worker.count)
@@ -108,7 +114,7 @@ def run_worker(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, *, is_p
             worker = build(loaded, routes)
             services = list(worker.services)
             if is_producing:
-                producer = Producer(config, broker, broker, emit=emit)
+                producer = Producer(config, broker, broker, emit=emit, before_enqueue=before)
                 services.append(ProducerService(config, producer, broker, emit=without_outages(emit)))
             live = LiveWorker(worker, services, build)
             run_until_signal(services, Reloader(loaded, read, live, emit), observers, broker, fatal, routes)

@@ -20,6 +20,7 @@ from fileq.worker.breakers import Breakers, breakers_of
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.deferred_release import DeferredRelease
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
+from fileq.worker.follow_ups import FollowUps
 from fileq.worker.order_recovery import OrderRecovery
 from fileq.worker.post_actions import rules_of
 from fileq.worker.pump import Pump
@@ -74,7 +75,7 @@ def build_worker(
         longest_pause_s=pause_s,
         stuck_s=_stuck_s(config),
     )
-    reaper = Reaper(config, broker, emit=emit)
+    reaper = Reaper(config, broker, add_follow_ups=FollowUps(routes, paths).added, emit=emit)
     scheduler = Scheduler(broker)
     release = DeferredRelease(broker, deferrals)
     loops: list[Service] = [

@@ -9,16 +9,19 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, decode, encode, file_job, typed_job
 from fileq.files.version import signature_of
+from fileq.handlers import extensions
 from fileq.handlers.context import Context, view_of
 from fileq.handlers.event_loop import EventLoop
+from fileq.handlers.extension_loading import MIDDLEWARE
 from fileq.handlers.job_file import NO_FILE, JobFile
+from fileq.handlers.middleware import BoundMiddleware, Layer, call_through
 from fileq.handlers.outcomes import done
 from fileq.handlers.run import call
 from fileq.handlers.targets import is_async, unfitness
@@ -41,12 +44,15 @@ def run(
     id: str = "",
     safe_open: bool = False,
     cancelled: threading.Event | None = None,
+    middleware: Sequence[Callable[..., Any]] | None = None,
 ) -> Any:
     """Returns what the handler returns and raises what it raises.
 
     With a `path` the job is about that file; without one it has a `type` and a `payload`. The payload of a task is
     decoded into its type. Coroutines are awaited, also when the caller runs in an event loop. A result that a worker
-    would drop causes a warning. With `safe_open`, `job.path` is what a route with that option gives.
+    would drop causes a warning. With `safe_open`, `job.path` is what a route with that option gives. The functions with
+    @fileq.middleware that are imported run around the handler, in the order of their import; `middleware` names others
+    instead. Follow-ups and outputs are checked as in a worker, and forgotten.
 
     The handler runs in the calling thread, so monkeypatches, fixtures, debuggers and coverage work as usual. After
     `timeout` seconds it is stopped, plain functions too, and TimedOut is raised; docs/handlers.md says what can't be
@@ -63,8 +69,12 @@ def run(
     loop = EventLoop()
     awaits = is_async(function)
     try:
-        grace_s = COROUTINE_GRACE_S if awaits else 0.0
-        result = call_within(lambda: call(function, view, context, loop, is_async=awaits), timeout, grace_s=grace_s)
+        handler = Layer(lambda: function(view, context), True)
+        if not awaits:
+            handler = Layer(lambda: call(function, view, context, loop, is_async=False), False)
+        around = _middleware(middleware)
+        grace_s = COROUTINE_GRACE_S if awaits or any(one.is_async for one in around) else 0.0
+        result = call_within(lambda: call_through(around, handler, view, context, loop), timeout, grace_s=grace_s)
     finally:
         loop.close(LOOP_CLOSE_TIMEOUT_S)
         if file is not None:
@@ -72,6 +82,15 @@ def run(
     if warning := done(result).warning:
         warnings.warn(warning, stacklevel=2)
     return result
+
+
+def _middleware(given: Sequence[Callable[..., Any]] | None) -> list[BoundMiddleware]:
+    if given is None:
+        given = [one.function for one in extensions.EXTENSIONS.middleware.values()]
+    for function in given:
+        if fault := unfitness(function, *MIDDLEWARE):
+            raise ConfigError(f"{extensions.target_of(function)} {fault}")
+    return [BoundMiddleware(extensions.target_of(function), function, is_async(function)) for function in given]
 
 
 def _job(path: bytes, type: str | None, payload: Any, priority: str, id: str) -> Job:

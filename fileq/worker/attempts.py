@@ -27,6 +27,7 @@ from fileq.handlers.task import Ran, Task
 from fileq.worker.breakers import Breakers, sample_of
 from fileq.worker.deferrals import EARLIER_JOB_RUNS, LAST_RUN_GOES_ON, Deferrals
 from fileq.worker.executors.protocol import Executor
+from fileq.worker.follow_ups import FollowUps
 from fileq.worker.limits import Candidate, Limits, Refusal
 from fileq.worker.policies import Policies
 from fileq.worker.post_actions import version_left
@@ -68,6 +69,7 @@ class Attempts:
         self._roots = roots
         self._policies = policies
         self._prefetch = prefetch
+        self._follow_ups = FollowUps(routes, paths)
         self._emit = emit
         self._emit_all = emit_all
         self._monotonic = monotonic
@@ -136,14 +138,14 @@ class Attempts:
 
     def _release(self, claims: Sequence[tuple[Slot, Claim]]) -> None:
         for slot, claim in reversed(claims):  # each is put at the front of its queue, so the first one goes last
-            self._emit(claimed(claim))
+            self._emit(claimed(claim, is_run=False))
             self._end_without_run(slot, claim, Released())
 
     def cancel_waiting(self, slot: Slot) -> None:
         """Ends a job that was cancelled before it began."""
         assert isinstance(slot.state, Waiting)
         self._queue.remove(slot)
-        self._emit(claimed(slot.state.claim))
+        self._emit(claimed(slot.state.claim, is_run=False))
         self._end_without_run(slot, slot.state.claim, Cancelled())
 
     def _run_all(self, claims: Iterable[tuple[Slot, Claim]]) -> None:
@@ -322,6 +324,9 @@ class Attempts:
         processed = leaves.signature if leaves is not None else running.signature
         now_ms = self._wall_ms()
         settlement = decide(running.claim, ran, policy, now_ms=now_ms, duration_ms=duration_ms, leaves=leaves)
+        made = ran.made if type(ran) is Done else None
+        if made is not None or self._follow_ups.is_any:
+            settlement = self._follow_ups.added(settlement, running.route, made)
         slot.settle(settlement, processed, running.route)
         self._breakers.record(running.route, running.claim.key, sample_of(ran), settlement.error)
 
@@ -330,6 +335,8 @@ class Attempts:
         if route is not None:  # its file has changed; it may be a probe
             self._breakers.record(route, claim.key, None)
         settlement = decide(claim, outcome, self._policies.worker, now_ms=self._wall_ms())
+        if self._follow_ups.is_any:
+            settlement = self._follow_ups.added(settlement, route)
         slot.settle(settlement, _signature(claim), route)
 
     def _decide_changed(

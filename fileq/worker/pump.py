@@ -18,6 +18,7 @@ from fileq.brokers.types import TurnReply
 from fileq.config import Config
 from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, EmitAll, Event, buried_unread, fenced, ignore, one_by_one, settled
+from fileq.core.extension_events import followed
 from fileq.core.settlement import SettleResult, Verb
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
@@ -274,6 +275,8 @@ class Pump:
                     events.append(settled(settlement))
             else:
                 events.append(settled(settlement))
+                if settlement.follow_ups or settlement.outputs:
+                    events.append(followed(settlement))
                 accepted.append(settling)
         if events:
             self._emit_all(events)

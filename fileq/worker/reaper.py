@@ -4,7 +4,8 @@
 2. A check finds a slot without a heartbeat. This is no proof: the worker may be reconnecting.
 3. A second check, at least one renewal later, finds it without a heartbeat again: the slot counts as dead.
 4. The broker moves its jobs where the retry policy sends them, only if the slot has no heartbeat at that moment. With
-   a job that is buried goes the order to move or delete its file (`worker.after`); order_recovery.py does it.
+   a job that is buried goes the order to move or delete its file (`worker.after`); order_recovery.py does it. In the
+   same step the job that its route names in `on_dead` is enqueued.
 5. If its worker is alive after all, the fence rejects its settlements.
 
 After a lost connection checks count only once the connection has lasted for a whole heartbeat. While the broker was
@@ -18,12 +19,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from fileq.brokers.protocol import Broker
 from fileq.brokers.types import Suspect
 from fileq.config import Config
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import Emit, ignore, reaped
+from fileq.core.extension_events import followed
 from fileq.core.outcome import WORKER_DIED, Died
 from fileq.core.retry import Policy, decide
 from fileq.core.settlement import Settlement, SettleResult, Verb
@@ -32,6 +35,12 @@ from fileq.worker.policies import worker_policy
 from fileq.worker.post_actions import rules_of, with_order
 
 SWEEP_EVERY_S = 180.0
+
+AddFollowUps: TypeAlias = Callable[[Settlement], Settlement]
+
+
+def _as_it_is(settlement: Settlement) -> Settlement:
+    return settlement
 
 
 class Reaper:
@@ -44,10 +53,12 @@ class Reaper:
         config: Config,
         broker: Broker,
         *,
+        add_follow_ups: AddFollowUps = _as_it_is,
         emit: Emit = ignore,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         worker = config.worker
+        self._add_follow_ups = add_follow_ups
         self._broker = broker
         self._emit = emit
         self._monotonic = monotonic
@@ -94,23 +105,31 @@ class Reaper:
                 self._reap(suspect, now_s - silent[suspect.slot] + self._ttl_s)
 
     def _reap(self, suspect: Suspect, silent_s: float) -> None:
-        moved = reap(self._broker, suspect, self._policy, self._rules, f" for {two_units(silent_s)} or more")
+        for_how_long = f" for {two_units(silent_s)} or more"
+        moved = reap(self._broker, suspect, self._policy, self._rules, for_how_long, self._add_follow_ups)
         self._silent_since_s.pop(suspect.slot, None)
         for settlement in moved:
             self._emit(reaped(settlement))
+            if settlement.follow_ups:
+                self._emit(followed(settlement))
 
 
 def reap(
-    broker: Broker, suspect: Suspect, policy: Policy, rules: Mapping[Verb, str], for_how_long: str = ""
+    broker: Broker,
+    suspect: Suspect,
+    policy: Policy,
+    rules: Mapping[Verb, str],
+    for_how_long: str = "",
+    add_follow_ups: AddFollowUps = _as_it_is,
 ) -> list[Settlement]:
     """Settles the claims of a slot that died. Returns the settlements that took effect: another reaper may have been
-    faster. `rules` say what happens to the files of buried jobs. `for_how_long` says for how long the slot had no
-    heartbeat, if that is known."""
+    faster. `rules` say what happens to the files of buried jobs, `add_follow_ups` which jobs follow them.
+    `for_how_long` says for how long the slot had no heartbeat, if that is known."""
     now_ms, died = time.time_ns() // 1_000_000, Died(f"{WORKER_DIED}{for_how_long})")
     settlements = []
     for claim in suspect.claims:
         settlement = decide(claim, died, policy, now_ms=now_ms, spread_s=policy.backoff.max)
         version = claim.job.signature if claim.job is not None else None
-        settlements.append(with_order(settlement, version, rules))
+        settlements.append(add_follow_ups(with_order(settlement, version, rules)))
     results = broker.reap(suspect.slot, settlements)
     return [one for one, result in zip(settlements, results, strict=True) if result is SettleResult.DONE]

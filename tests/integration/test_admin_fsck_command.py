@@ -163,3 +163,21 @@ def test_the_real_program_finds_and_repairs_damage(shell: CommandLine) -> None:
 
 def test_a_wrong_option_is_one_line(shell: CommandLine) -> None:
     assert "unknown option '--rpair'" in shell.fail("fsck", "--rpair", code=2)
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_a_job_that_fsck_buries_has_its_on_dead(shell: CommandLine) -> None:
+    running(shell, "a", "w1")
+    drop_slot(shell, "w1")
+    shell.settings |= {"worker.heartbeat_ttl": "3s", "worker.max_recoveries": 0}
+    route = '{{match: "**/*", use: "{}", on_dead: told}}'
+    shell.settings |= {"handlers": f"[{route.format('nowhere:handler')}]", "worker.allowed_roots": "[/data]"}
+    assert ids_in(shell, "dead_letter") == []
+    shell.run("fsck", "--repair", code=2)
+    assert ids_in(shell, "dead_letter") == [], "without the routes it changes nothing"
+    shell.settings["handlers"] = f"[{route.format('fileq.handlers:checksum')}]"
+    assert [repair["action"] for repair in shell.json("fsck", "--repair")["repairs"]] == ["reaped"]
+    assert ids_in(shell, "dead_letter") == ["a"]
+    [told] = map(decode, raws_in(shell, "low"))
+    assert (told.type, told.parent_id, told.payload_value["id"]) == ("told", "a", "a")
+    assert shell.json("fsck")["is_clean"]

@@ -36,8 +36,8 @@ def in_app(app: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_block_of_code_names_its_file() -> None:
     assert len(BLOCKS) == GUIDE.count("```") // 2
-    assert {*MODULES} == {"app.py", "deliver.py", "fetch.py", "test_app.py"}
-    assert len(CONFIGS) == 4
+    assert {*MODULES} == {"app.py", "around.py", "deliver.py", "fetch.py", "split.py", "test_app.py"}
+    assert len(CONFIGS) == 5
 
 
 def test_the_tests_of_the_guide_pass(app: Path) -> None:
@@ -52,6 +52,7 @@ def test_the_tests_of_the_guide_pass(app: Path) -> None:
         (1, "letter.txt", "", '"bytes": 0'),
         (2, "a.url", "", '"fetched"\n'),
         (3, "a.csv", "b\na\n", '"exit": 0'),
+        (4, "a.list", "a\nb\n", "2\n"),
         (3, "it's.log", "ERROR\nfine\n", r'"stdout": "1\n"'),
     ],
 )

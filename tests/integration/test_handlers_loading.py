@@ -12,7 +12,9 @@ import pytest
 
 from fileq.config import config_from
 from fileq.core.errors import ConfigError
-from fileq.handlers import registry
+from fileq.handlers import extensions, registry
+from fileq.handlers.before_enqueue import load_before_enqueue
+from fileq.handlers.reload import reload_routes
 from fileq.handlers.routes import Routes
 
 
@@ -23,6 +25,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(registry, "REGISTRY", registry.Registry())
+    monkeypatch.setattr(extensions, "EXTENSIONS", extensions.Extensions())
     yield tmp_path
     for name in set(sys.modules) - before:
         del sys.modules[name]
@@ -149,3 +152,28 @@ def test_an_application_module_goes_before_an_installed_one(app: Path) -> None:
     function = load(app, using("wcmatch_like:handle"))[0].function
     assert function is not None
     assert function(None, None) == "ours"
+
+
+def extending(name: str) -> str:
+    return (
+        "import fileq\n\n"
+        f"@fileq.middleware\ndef {name}_middleware(job, context, call): return call()\n\n"
+        f"@fileq.hook('job.dead')\ndef {name}_hook(event): pass\n\n"
+        f"@fileq.before_enqueue\ndef {name}_check(job): return job\n"
+    )
+
+
+def test_a_reload_replaces_middleware_and_hooks_and_an_error_leaves_them_as_they_were(app: Path) -> None:
+    config = config_from({"imports": ["extras"]})
+    (app / "extras.py").write_text(extending("old"))
+    Routes.load(config, app_dir=str(app))
+    assert load_before_enqueue(config, app_dir=str(app)) is not None
+    (app / "extras.py").write_text("syntax error")
+    with pytest.raises(ConfigError):
+        reload_routes(config, app_dir=str(app))
+    assert [one.target for one in Routes.load(config, app_dir=str(app)).middleware] == ["extras:old_middleware"]
+    (app / "extras.py").write_text(extending("new"))
+    routes = reload_routes(config, app_dir=str(app))
+    assert [one.target for one in (*routes.middleware, *routes.hooks)] == ["extras:new_middleware", "extras:new_hook"]
+    kept = [*extensions.EXTENSIONS.before_enqueue]
+    assert kept == ["extras:old_check", "extras:new_check"], "a running producer keeps what it was started with"

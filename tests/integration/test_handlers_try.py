@@ -13,7 +13,7 @@ import structlog
 from fileq.cli.definitions.try_command import try_and_print
 from fileq.config import load
 from fileq.core.errors import ConfigError
-from fileq.handlers import registry
+from fileq.handlers import extensions, registry
 
 MODULE = """
 import asyncio
@@ -42,6 +42,16 @@ def busy(job, context):
 def unkept(job, context):
     return object()
 
+def making(job, context):
+    context.enqueue("index", {"n": 1})
+    context.enqueue_file(job.path)
+    context.output(job.path)
+
+@fileq.middleware
+def around(job, context, call):
+    result = call()
+    return [result] if job.path.endswith(".around") else result
+
 @fileq.handler("**/*.deco")
 def decorated(job, context):
     return "decorated"
@@ -52,6 +62,8 @@ observability: {log_format: json}
 imports: [tried]
 handlers:
   - {match: "**/*.ok", use: "tried:fine"}
+  - {match: "**/*.around", use: "tried:fine"}
+  - {match: "**/*.making", use: "tried:making", on_completed: command}
   - {match: "**/*.bad", use: "tried:failing"}
   - {match: "**/*.later", use: "tried:failing_later"}
   - {match: "**/*.permanent", use: "tried:hopeless", timeout: 7s}
@@ -67,6 +79,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     monkeypatch.setattr(registry, "REGISTRY", registry.Registry())
+    monkeypatch.setattr(extensions, "EXTENSIONS", extensions.Extensions())
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tried.py").write_text(MODULE)
     (tmp_path / "config.yaml").write_text(CONFIG)
@@ -95,6 +108,22 @@ def test_the_result_is_on_stdout_and_the_route_and_the_logs_on_stderr(
     assert last.startswith("done in ")
 
 
+def test_what_a_worker_would_enqueue_and_record_is_shown(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tried("inbox/a.making") == 0
+    path = app / "inbox" / "a.making"
+    assert capfd.readouterr().err.splitlines()[1:-1] == [
+        'would enqueue a job of type index with {"n":1}',
+        f"would enqueue {path}",
+        f"made {path} (3 bytes)",
+        "would enqueue a job of type command (on_completed)",
+    ]
+
+
+def test_middleware_runs_around_the_handler(app: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tried("inbox/a.around") == 0
+    assert json.loads(capfd.readouterr().out) == [{"name": "a.around", "attempt": 1}]
+
+
 @pytest.mark.parametrize("name", ["inbox/a.bad", "inbox/a.later"])
 def test_an_error_is_shown_with_the_traceback_of_the_handler(
     name: str, app: Path, capfd: pytest.CaptureFixture[str]
@@ -104,7 +133,7 @@ def test_an_error_is_shown_with_the_traceback_of_the_handler(
     assert out == ""
     assert "Traceback (most recent call last)" in err
     lines = [line for line in err.splitlines() if line.startswith("  File ")]
-    assert len(lines) == 2
+    assert len(lines) == 3, "the middleware, the handler and what it calls"
     assert all(str(app / "tried.py") in line for line in lines), "no lines of fileq"
     last = err.splitlines()[-1]
     assert last.startswith("failed after ")

@@ -140,7 +140,7 @@ class PumpSetup:
         self.config = _config(count, root, after, handlers, breaker)
         self.broker = self.broker_class(self.config, clock=lambda: self.clocks.wall_ns() // 1_000_000)
         self.executor = FakeExecutor(count)
-        routes = Routes.load(self.config, app_dir="")
+        self.routes = routes = Routes.load(self.config, app_dir="")
         self.deferrals = Deferrals(monotonic=self.clocks.monotonic)
         self.breakers = breakers_of(routes, on_end=self.deferrals.end, clock=self.clocks.monotonic, emit=self.events)
         self.missing: set[bytes] = set()

@@ -20,6 +20,7 @@ from fileq.core.events import (
     JobReleased,
     claimed,
 )
+from fileq.core.extension_events import HookEventsDropped, HookFailed, JobFollowed
 from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.job import encode, typed_job
 from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, RoleStopped
@@ -40,6 +41,9 @@ COUNTERS = {
     "jobs_vanished_total",
     "reaper_recovered_total",
     "circuit_breaker_trips_total",
+    "follow_ups_total",
+    "hook_failures_total",
+    "hook_events_dropped_total",
 }
 HISTOGRAMS = {"job_processing_duration_seconds", "job_pickup_latency_seconds", "producer_scan_duration_seconds"}
 PLACES = {"high", "low", "scheduled", "dead_letter", "processing"}
@@ -127,6 +131,9 @@ def test_a_job_waits_from_its_time_or_from_its_enqueueing_whichever_is_later(pro
         (end_event(JobReleased, duration_ms=250), {}),
         (end_event(JobCancelled, duration_ms=250), {}),
         (BreakerOpened("closed"), {"circuit_breaker_trips_total": 1}),
+        (JobFollowed("a", None, "t", "", "", "low", 3, 2), {"follow_ups_total": 3}),
+        (HookFailed("app:tell", "job.dead", "ValueError", 4), {"hook_failures_total": 4}),
+        (HookEventsDropped(5, "app:tell"), {"hook_events_dropped_total": 5}),
         (BreakerHalfOpened("open"), {}),
         (BreakerClosed("half-open"), {}),
         (ScanFinished(0.25, True), {"producer_scan_duration_seconds_count": 1}),

@@ -8,15 +8,18 @@ from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Enqueued, Entry
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
-from fileq.core.job import decode
+from fileq.core.file_events import SkipReason
+from fileq.core.job import Job, decode
 from fileq.files import mounts
 from fileq.files.mounts import ScanDirMounts
 from fileq.producer import enqueuer as module
+from fileq.producer.before_enqueue import REPORT_EVERY_S, BeforeEnqueue, EnqueueCheck
+from fileq.producer.counts import ProducerCounts
 from fileq.producer.enqueuer import STALE_S, Enqueuer, SentBatch
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.identity import FileIdentity
 from fileq.testing.conformance.harness import FakeClock
-from tests.support.clocks import ManualClocks
+from tests.support.clocks import ManualClocks, RecordedEvents
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +35,10 @@ def file(name: str | bytes, size: int = 3) -> FoundFile:
 class Sender:
     """An enqueuer on the memory broker. The test controls the clocks, the files and the outages."""
 
-    def __init__(self, **sections: dict[str, object]) -> None:
+    def __init__(self, before: BeforeEnqueue | None = None, **sections: dict[str, object]) -> None:
         self.hands = ManualClocks()
+        self.counts = ProducerCounts()
+        self.events = RecordedEvents()
         self.clock = FakeClock()
         config = config_from({"broker": "memory", **sections})
         self.broker = MemoryBroker(config, clock=self.clock)
@@ -49,6 +54,7 @@ class Sender:
             self.broker,
             self,  # type: ignore[arg-type]
             FileIdentity(config.producer.identity, ScanDirMounts(b"/d")),
+            EnqueueCheck(before, config.worker.priorities, self.counts, self.events, self.hands.monotonic),
             self.hands.monotonic,
         )
 
@@ -299,3 +305,46 @@ def test_changed_files_are_returned_even_if_the_call_fails():
     batch = sender.turn()
     assert batch.error is not None
     assert batch.changed == [file("a", size=9)]
+
+
+def test_a_job_that_before_enqueue_changes_is_enqueued_as_changed() -> None:
+    sender = Sender(lambda job: job.but(priority="high", max_retries=7))
+    sender.add(file("a.txt"))
+    sender.turn()
+    [entry] = sender.enqueued
+    assert (entry.queue, entry.job.max_retries, entry.version is not None) == ("high", 7, True)
+
+
+def test_a_vetoed_file_is_not_enqueued_and_counts_as_skipped() -> None:
+    sender = Sender(lambda job: None if job.filepath.endswith(".txt") else job)
+    sender.add(file("a.txt"), file("b.csv"))
+    sender.turn()
+    assert [entry.job.filepath for entry in sender.enqueued] == ["/d/b.csv"]
+    assert sender.counts.skipped == {SkipReason.VETOED: 1}
+    assert len(sender.stage) == 0
+
+
+def test_a_version_that_is_vetoed_replaces_one_that_was_not_sent() -> None:
+    sender = Sender(lambda job: job if job.filesize == 3 else None)
+    sender.is_away = True
+    sender.add(file("a.txt"))
+    sender.turn()
+    sender.add(file("a.txt", 4))
+    assert len(sender.stage) == 0
+
+
+@pytest.mark.parametrize("priority", ["raises", "urgent"])
+def test_a_before_enqueue_that_fails_skips_the_file_and_is_reported_once_a_minute(priority: str) -> None:
+    def before(job: Job) -> Job:
+        if priority == "raises":
+            raise ValueError("x")
+        return job.but(priority=priority)
+
+    sender = Sender(before)
+    for _ in range(2):
+        sender.add(file("a.txt"), file("b.txt"))
+        sender.turn()
+        sender.hands.advance(REPORT_EVERY_S)
+    assert sender.enqueued == []
+    assert sender.counts.skipped == {SkipReason.VETO_FAILED: 4}
+    assert sender.events.count("producer.before_enqueue_failed") == 2

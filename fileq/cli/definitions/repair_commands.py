@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fileq.cli.arguments import add_json
+from fileq.cli.arguments import add_app_dir, add_json
 from fileq.cli.command import Command, Invocation
 from fileq.cli.filters import ENDED, add_dry_run, add_filters, check_filtered, filter_of
 from fileq.cli.reload_note import print_reload_note
@@ -43,6 +43,7 @@ def _reprocess(invocation: Invocation) -> int:
 
 def _fsck_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repair", action="store_true", help="repair what can be repaired, and report it")
+    add_app_dir(parser)
     add_json(parser)
 
 
@@ -50,7 +51,10 @@ def _fsck(invocation: Invocation) -> int:
     from fileq.commands.admin.fsck import fsck
 
     config = invocation.loaded().config
-    report = fsck(invocation.broker(), config, is_repairing=invocation.options.repair, here=config.paths.here)
+    options = invocation.options
+    report = fsck(
+        invocation.broker(), config, is_repairing=options.repair, here=config.paths.here, app_dir=options.app_dir
+    )
     if invocation.options.json:
         invocation.print_json(report)
     else:

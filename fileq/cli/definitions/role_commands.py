@@ -37,7 +37,8 @@ def _run(invocation: Invocation, role: str) -> int:
     if role == "producer":
         from fileq.runtime.roles import run_producer, run_producer_once
 
-        return run_producer_once(loaded) if options.once else run_producer(loaded, read)
+        app_dir = options.app_dir
+        return run_producer_once(loaded, app_dir) if options.once else run_producer(loaded, read, app_dir)
     if options.once:
         from fileq.runtime.once import run_once
 

@@ -37,6 +37,8 @@ def try_and_print(loaded: Loaded, path: str, app_dir: str = "") -> int:
         print(printable_json(msgspec.json.format(trial.result, indent=2).decode()))
     if trial.warning:
         _remark(trial.warning)
+    for line in trial.made:
+        _remark(line)
     _remark(f"done in {trial.took}")
     return 0
 

@@ -111,6 +111,9 @@ HISTORY_FIELDS = (
     ),
     ("attempts_forgotten", "number: how many of the first attempts are no longer recorded"),
     ("waits_for[]", "string: what keeps a waiting job from running, such as a paused queue; empty if nothing does"),
+    ("parent_id", "string or null: the job that enqueued this one when it ended"),
+    ("follow_ups[]", "string: ids of the jobs that this one enqueued when it ended"),
+    ("outputs[]", "path, size, signature: the files that the job made"),
 )
 TRACE_FIELDS = (
     ("filepath", "string: the absolute path, escaped where it is not UTF-8"),
@@ -118,6 +121,7 @@ TRACE_FIELDS = (
     ("versions[]", "newest first: signature, job_id, is_newest, is_in_ledger, size, modified_ns, job"),
     ("versions[].signature", "size-mtime in ns; also -i and the inode, -c and the hash, if the producer recorded them"),
     ("versions[].job", "as in `fileq admin show --json`; null if the record has expired"),
+    ("made_by", "null, or the last job that made the file: job_id, filepath (empty for a job without a file), type"),
 )
 CANCEL_FIELDS = (
     (

@@ -11,6 +11,7 @@ from fileq.client.queries import FileTrace, VersionTrace
 from fileq.commands.admin.control import Cancellation, JobCancellation, describe
 from fileq.commands.admin.crash_text import crash_hint, deaths_text
 from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, age, moment, number, plural, table
+from fileq.commands.admin.made_text import made_facts, made_from
 from fileq.commands.admin.stats_text import name_of
 from fileq.core.job import parse_time
 from fileq.core.outcome import WORKER_DIED
@@ -92,6 +93,7 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
         ("ended", _when(job.ended, at_ms) if job.state in ("completed", "dead", "cancelled") else ""),
         ("payload", _json(history.payload)),
         ("result", _json(history.result)),
+        *made_facts(history),
     ]
     rows = [(Cell(name, "dim"), value) for name, value in facts if value not in ("", Cell(""))]
     # Nothing is cut here, so that values can be copied.
@@ -191,6 +193,8 @@ def render_trace(trace: FileTrace, screen: Screen, at_ms: int) -> list[str]:
     lines = [screen.paint(printable(trace.filepath), "bold")]
     if trace.missing_since_ms:
         lines.append(screen.paint(f"missing since {moment(trace.missing_since_ms)}", "yellow"))
+    if trace.made_by is not None:
+        lines.append(made_from(trace.made_by))
     for version in trace.versions:
         lines += ["", *_version_lines(version, _title_of(version, trace), screen, at_ms)]
         if version.job is not None and version.job.job.filepath != trace.filepath:
@@ -233,7 +237,7 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int
     lines += [f"  waits: {obstacle}" for obstacle in version.job.waits_for]
     if moved_to := moved_to_of(job):
         lines.append(f"  moved to {moved_to}")
-    return lines
+    return [*lines, *(f"  {name} {value}" for name, value in made_facts(version.job, repeats_name=True))]
 
 
 def _only_in_show(history: JobHistory) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fileq.config import Loaded
 from fileq.core.errors import ConfigError
 from fileq.core.finding import Finding, sound, unknown, wrong
+from fileq.handlers.before_enqueue import load_before_enqueue
 from fileq.handlers.route_warnings import warnings_of
 from fileq.handlers.routes import Routes
 
@@ -20,6 +21,7 @@ def check_handlers(loaded: Loaded, app_dir: str) -> Iterator[Finding]:
         # stdout is for findings: what a module prints while it is imported goes to stderr.
         with contextlib.redirect_stdout(sys.stderr):
             routes = Routes.load(loaded.config, app_dir=app_dir)
+            load_before_enqueue(loaded.config, app_dir=app_dir)
     except ConfigError as error:
         for problem in error.problems:
             yield wrong("handlers", problem, _ADVICE if "module" in problem else "")

@@ -6,6 +6,7 @@ from tests.support.guards.batch_guards import BATCH_GUARDS
 from tests.support.guards.child_guards import CHILD_GUARDS
 from tests.support.guards.earlier_job_guards import EARLIER_JOB_GUARDS
 from tests.support.guards.executor_guards import EXECUTOR_GUARDS
+from tests.support.guards.extension_guards import EXTENSION_GUARDS
 from tests.support.guards.follow_up_guards import FOLLOW_UP_GUARDS
 from tests.support.guards.fsck_guards import FSCK_GUARDS
 from tests.support.guards.guard import Guard
@@ -43,6 +44,7 @@ GUARDS: tuple[Guard, ...] = (
     *BATCH_GUARDS,
     *CHILD_GUARDS,
     *AFTER_GUARDS,
+    *EXTENSION_GUARDS,
     *OUTPUT_GUARDS,
     *PRODUCER_GUARDS,
     *IDENTITY_GUARDS,

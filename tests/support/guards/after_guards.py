@@ -75,7 +75,7 @@ ORDER_GUARDS = (
         "A reaper gives the broker an order with the burial",
         "the file of a job that killed its workers stays where it was",
         "fileq/worker/reaper.py",
-        "        settlements.append(with_order(settlement, version, rules))\n",
+        "        settlements.append(add_follow_ups(with_order(settlement, version, rules)))\n",
         "        settlements.append(settlement)\n",
         "tests/unit/test_reaper.py::test_the_order_for_the_file_goes_with_a_burial",
     ),

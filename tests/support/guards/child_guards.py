@@ -47,7 +47,7 @@ STATE_GUARDS = (
         "Tasks that a job of a child left on the event loop are cancelled",
         "they run beside the next job",
         "fileq/handlers/event_loop.py",
-        "        if self.ends_left_tasks:\n",
+        "        if self.ends_left_tasks and not self._depth:\n",
         "        if False:\n",
         "tests/integration/test_handlers_async.py::"
         "test_a_task_that_a_job_of_a_child_left_is_cancelled_before_the_next_job",

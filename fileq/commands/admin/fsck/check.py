@@ -12,6 +12,7 @@ from fileq.commands.admin.fsck import broker_walk
 from fileq.commands.admin.fsck.balance import Measurement, agreed_excess, measure, measurement_from
 from fileq.commands.admin.fsck.broker_walk import SEARCHES, BrokerWalk
 from fileq.commands.admin.fsck.lost_files import LostFile, find_lost_files
+from fileq.commands.admin.fsck.on_dead import OnDead
 from fileq.commands.admin.fsck.repairs import Repairs
 from fileq.commands.admin.fsck.report import NAMED, Problem, Repair, Report, balance_of
 from fileq.config import Config
@@ -78,12 +79,14 @@ def fsck(
     is_repairing: bool = False,
     sleep: Sleep = time.sleep,
     here: Callable[[bytes], bytes] = lambda path: path,
+    app_dir: str = ".",
 ) -> Report:
-    """Reports the state, or the state after the repair. `here` maps a producer's path to a path on this machine."""
+    """Reports the state, or the state after the repair. `here` maps a producer's path to a path on this machine. The
+    handlers in `app_dir` say which jobs follow those that are buried."""
     found = check_twice(broker, config, sleep)
     if not is_repairing:
         return _report(found)
-    repairs = Repairs(broker, config, here)
+    repairs = Repairs(broker, config, here, OnDead(config, app_dir))
     rounds_in_vain = 0
     while True:
         done_before = len(repairs.done)

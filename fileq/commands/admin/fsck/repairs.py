@@ -19,7 +19,7 @@ from fileq.core.text import printable
 from fileq.producer.priority import priority_chooser
 from fileq.worker.policies import worker_policy
 from fileq.worker.post_actions import rules_of
-from fileq.worker.reaper import reap
+from fileq.worker.reaper import AddFollowUps, reap
 
 _BALANCE_ATTEMPTS = 5
 
@@ -27,10 +27,13 @@ _BALANCE_ATTEMPTS = 5
 class Repairs:
     """`done` lists the repairs, in their order."""
 
-    def __init__(self, broker: FullBroker, config: Config, here: Callable[[bytes], bytes]) -> None:
+    def __init__(
+        self, broker: FullBroker, config: Config, here: Callable[[bytes], bytes], add_follow_ups: AddFollowUps
+    ) -> None:
         self._broker = broker
         self._config = config
         self._here = here
+        self._add_follow_ups = add_follow_ups
         self._policy = worker_policy(config.worker)
         self._rules = rules_of(config.worker.after)
         self.done: list[Repair] = []
@@ -55,7 +58,7 @@ class Repairs:
 
     def _reap(self, suspect: Suspect) -> None:
         next_states = {"release": "back in its queue", "retry": "to be retried", "bury": "dead"}
-        for verdict in reap(self._broker, suspect, self._policy, self._rules):
+        for verdict in reap(self._broker, suspect, self._policy, self._rules, "", self._add_follow_ups):
             self._did("reaped", verdict.claim.id, f"its slot {suspect.slot} died; {next_states[verdict.verb.value]}")
         if not suspect.claims:
             self._did("forgotten", suspect.slot, "the slot died without a job")

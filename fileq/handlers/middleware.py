@@ -1,0 +1,82 @@
+"""Calls a handler through its middleware: functions around it, each of which calls the next one.
+
+    def workdir(job, context, call): ... return call()
+    async def span(job, context, call): ... return await call()
+
+Plain and async functions can be mixed. Plain functions, the handler included, run in the thread of the attempt, also
+below async middleware: in a child process that is its main thread, and only that one can be stopped by force. Async
+functions run on the event loop. What any of them raises is what the handler raised.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from fileq.handlers.context import Context, JobView
+from fileq.handlers.event_loop import EventLoop, in_calling_thread
+
+
+class BoundMiddleware(Struct, frozen=True):
+    target: str
+    function: Callable[..., Any]
+    is_async: bool
+
+
+class Layer(Struct, frozen=True):
+    """A handler, or middleware with everything below it. `call` returns an awaitable if it `is_async`."""
+
+    call: Callable[[], Any]
+    is_async: bool
+
+
+def call_through(
+    middleware: Sequence[BoundMiddleware], handler: Layer, job: JobView, context: Context, loop: EventLoop
+) -> Any:
+    """What the outermost middleware returns; for the first of `middleware` that is."""
+    layer = handler
+    for one in reversed(middleware):
+        layer = _around(layer, one, job, context, loop)
+    return _value(layer, context, loop)
+
+
+def _around(inner: Layer, one: BoundMiddleware, job: JobView, context: Context, loop: EventLoop) -> Layer:
+    check = _once(one.target)
+
+    def call() -> Any:
+        check()
+        return _value(inner, context, loop)
+
+    async def call_async() -> Any:
+        check()
+        return await inner.call() if inner.is_async else await in_calling_thread(inner.call)
+
+    if one.is_async:
+        return Layer(lambda: one.function(job, context, call_async), True)
+    return Layer(lambda: awaited(one.function(job, context, call), context, loop), False)
+
+
+def _value(layer: Layer, context: Context, loop: EventLoop) -> Any:
+    return loop.run(layer.call, context) if layer.is_async else layer.call()
+
+
+def _once(target: str) -> Callable[[], None]:
+    """A second attempt is the business of `max_retries`: it has a record, a backoff and a limit."""
+    calls = iter((True,))
+
+    def check() -> None:
+        if not next(calls, False):
+            raise RuntimeError(f"{target} has called call() twice; a handler runs once in each attempt")
+
+    return check
+
+
+def awaited(value: Any, context: Context, loop: EventLoop) -> Any:
+    """The value; for an awaitable, which a plain function may return too, what it gives."""
+    if value is None or not inspect.isawaitable(value):
+        return value
+    awaitable: Awaitable[Any] = value
+    return loop.run(lambda: awaitable, context)

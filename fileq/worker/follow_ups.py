@@ -1,0 +1,123 @@
+"""Puts follow-ups and outputs on the settlements of a worker: what handlers requested, `on_completed` and `on_dead`.
+
+Only computes. The broker enqueues them in the step that applies the settlement, so they exist exactly if that took
+effect: a failed, cancelled, lost or superseded attempt leaves none.
+
+What a kill -9 leaves: before that step nothing, after it all of them. A job that is run again gives the same ids.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from msgspec import UNSET, Raw
+from msgspec.structs import replace
+
+from fileq.core.claim import Claim
+from fileq.core.follow_up import FollowUp, FollowUpRequest, Made, follow_up_id
+from fileq.core.job import Job, Version, file_job, rfc3339_ms, typed_job
+from fileq.core.settlement import Settlement, Verb
+from fileq.core.trace import attempt_span_id, parent_of
+from fileq.files.paths import Paths
+from fileq.handlers.routes import Routes
+
+
+class FollowUps:
+    """`is_any` says whether a route has `on_completed` or `on_dead`. Without them, and without requests of a handler,
+    there is nothing to do for a settlement."""
+
+    def __init__(self, routes: Routes, paths: Paths, now_ms: Callable[[], int] | None = None) -> None:
+        self._routes = routes
+        self._paths = paths
+        self._now_ms = now_ms or _now_ms
+        self.is_any = any(route.on_completed or route.on_dead for route in routes)
+
+    def added(self, settlement: Settlement, route: int | None = None, made: Made | None = None) -> Settlement:
+        """The settlement with what follows from it. `route` is looked up if the caller does not know it; a job that no
+        route takes has no `on_dead`."""
+        job = settlement.claim.job
+        if job is None:
+            return settlement
+        if settlement.verb is Verb.BURY and self.is_any:
+            return self._added_to_buried(settlement, job, route)
+        if settlement.verb is not Verb.COMPLETE or settlement.superseded or settlement.vanished:
+            return settlement
+        follow_ups: list[FollowUp] = []
+        if made is not None:
+            follow_ups += [self._requested(settlement.claim, job, request) for request in made.follow_ups]
+            outputs = tuple(replace(output, path=self._paths.there(output.path)) for output in made.outputs)
+            settlement = replace(settlement, outputs=outputs)
+        type = self._routes[route].on_completed if route is not None else None
+        if type is not None:
+            follow_ups.append(self._told(settlement, job, type, "on_completed"))
+        return replace(settlement, follow_ups=tuple(follow_ups)) if follow_ups else settlement
+
+    def _added_to_buried(self, settlement: Settlement, job: Job, route: int | None) -> Settlement:
+        if route is None:
+            route = self._route_of(job)
+        type = self._routes[route].on_dead if route is not None else None
+        if type is None:
+            return settlement
+        # A job can die again after it was put back. The start of the attempt tells one death from another.
+        follow_up = self._told(settlement, job, type, "on_dead", settlement.claim.claimed_ms)
+        return replace(settlement, follow_ups=(follow_up,))
+
+    def _route_of(self, job: Job) -> int | None:
+        path = self._paths.here(job.path) if job.filepath else b""
+        try:
+            return self._routes.find(job, self._paths.relative(path) if path else "")
+        except Exception:  # any program can push a job; prepare() has refused one that fileq was not made for
+            return None
+
+    def _told(self, settlement: Settlement, job: Job, type: str, *place: object) -> FollowUp:
+        """The job that is told how this one ended."""
+        queue = settlement.claim.queue
+        now = _as_time(self._now_ms())
+        told = typed_job(type, _ending(settlement, job), priority=queue, now=now, id=follow_up_id(job.id, *place))
+        return FollowUp(self._following(told, settlement.claim, job), queue)
+
+    def _requested(self, claim: Claim, parent: Job, request: FollowUpRequest) -> FollowUp:
+        queue, now_ms, version = request.priority or claim.queue, self._now_ms(), None
+        now = _as_time(now_ms)
+        if request.path:
+            path = self._paths.there(request.path)
+            signature = request.signature
+            job = file_job(path, size=request.size, priority=queue, now=now, signature=signature, id=request.id)
+            version = Version(path, signature)
+        else:
+            job = typed_job(request.type, None, priority=queue, now=now, id=request.id)
+            job = job.but(payload=Raw(request.payload) if request.payload else UNSET)
+        due_ms = max(request.at_ms, now_ms + request.delay_ms) if request.at_ms or request.delay_ms else 0
+        job = job.but(
+            unique_key=request.unique_key,
+            max_retries=request.max_retries,
+            timeout=request.timeout_s,
+            deadline=request.deadline,
+            process_at=rfc3339_ms(due_ms) if due_ms else None,
+        )
+        return FollowUp(self._following(job, claim, parent), queue, request.delay_ms, request.at_ms, version)
+
+    def _following(self, job: Job, claim: Claim, parent: Job) -> Job:
+        """In the trace of its parent: below the span of the attempt that it follows, if there is one."""
+        trace_id, span_id = parent.trace_id, parent.span_id
+        if self._routes.is_traced:
+            trace_id, span_id = parent_of(parent)[0], attempt_span_id(parent, claim.slot)
+        return job.but(parent_id=parent.id, trace_id=trace_id, span_id=span_id)
+
+
+def _ending(settlement: Settlement, job: Job) -> dict[str, Any]:
+    """The payload of on_completed and on_dead."""
+    path = {"path": job.filepath or None} | ({"path_b64": job.filepath_b64} if job.filepath_b64 is not None else {})
+    result = Raw(settlement.result) if settlement.result else None
+    return {"id": job.id, "type": job.type, **path, "error": settlement.error or None, "result": result}
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _as_time(now_ms: int) -> datetime:
+    return datetime.fromtimestamp(now_ms / 1000, UTC)

@@ -1,0 +1,192 @@
+"""Follow-ups, outputs, middleware and hooks with the installed program, in both isolations, on each kind of broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+import pytest
+
+from fileq.core.follow_up import follow_up_id
+from fileq.core.job import State
+from tests.support.program import Program, run
+from tests.support.waiting import wait_until
+from tests.support.worker_setup import WorkerSetup, is_running
+
+# A module beside the handlers of all worker tests.
+PIPELINE = """
+import os
+import fileq
+from worker_handlers import HERE, log
+
+@fileq.middleware
+def around(job, context, call):
+    log("around", job.id)
+    return call()
+
+@fileq.hook("job.started", "job.completed", "job.dead")
+def tell(event):
+    log(event.name, event.job_id)
+    raise ValueError("this changes nothing")
+
+@fileq.hook("job.completed")
+def hang(event):
+    if event.type == "hangs_hooks":
+        log("hook hangs".replace(" ", "_"), event.job_id)
+        import time
+        time.sleep(3600)
+
+@fileq.handler(type="split", on_completed="told")
+def split(job, context):
+    path = os.path.join(HERE, "in", job.id + ".part")
+    with open(path, "w") as file:
+        file.write("part")
+    context.output(path)
+    context.enqueue_file(path)
+    return context.enqueue("note", {"from": job.id}, priority="high")
+
+@fileq.handler(type="split_in_thread", on_completed="told", isolation="thread")
+def split_in_thread(job, context):
+    return split(job, context)
+
+@fileq.handler(type="fails_late", max_retries=0, on_dead="told")
+def fails_late(job, context):
+    context.enqueue("note")
+    raise ValueError("too late")
+
+@fileq.handler(type="lost", on_dead="told")
+def lost(job, context):
+    context.enqueue("note")
+    log("start", job.id)
+    while True:
+        context.cancelled.wait(60)
+
+@fileq.handler(type="told")
+def told(job, context):
+    log("told", job.id)
+
+@fileq.handler(type="hangs_hooks")
+def hangs_hooks(job, context):
+    pass
+
+@fileq.handler("**/*.part")
+def on_part(job, context):
+    log("part", job.id)
+"""
+SETTINGS = {"imports": "[worker_handlers, pipeline]", "handlers": "[{type: list, command: [ls]}]"}
+
+
+@pytest.fixture
+def pipeline(each_setup: WorkerSetup) -> WorkerSetup:
+    (each_setup.directory / "pipeline.py").write_text(PIPELINE)
+    return each_setup
+
+
+def worker_of(setup: WorkerSetup, **settings: object) -> Program:
+    return setup.worker(count=2, **SETTINGS, **settings)
+
+
+def follow_ups_of(id: str) -> list[str]:
+    return [follow_up_id(id, 1), follow_up_id(id, 2), follow_up_id(id, "on_completed")]
+
+
+def show(setup: WorkerSetup, *words: str) -> str:
+    ended = run(*words, cwd=setup.directory, settings={**setup.settings, "producer.scan_dir": setup.inbox})
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+def test_what_jobs_leave_behind_and_what_runs_around_them(pipeline: WorkerSetup) -> None:
+    setup = pipeline
+    parents = [*setup.enqueue("split", "a"), *setup.enqueue("split_in_thread", "b")]
+    setup.enqueue("list", "c")
+    setup.enqueue("fails_late", "d")
+    children = [id for parent in parents for id in follow_ups_of(parent)]
+    worker = worker_of(setup)
+    setup.wait_for(State.COMPLETED, [*parents, "c", *children])
+    setup.wait_for(State.DEAD, ["d"])
+    dead = setup.record("d")
+    setup.wait_for(State.COMPLETED, list(dead.follow_ups))
+    for id in parents:
+        record, part = setup.record(id), setup.inbox / f"{id}.part"
+        assert record.follow_ups == tuple(follow_ups_of(id))
+        assert json.loads(record.result) == follow_ups_of(id)[1], "the handler knew the id"
+        assert [output.path for output in record.outputs] == [os.fsencode(part)]
+        assert setup.job(follow_ups_of(id)[0]).path == os.fsencode(part)
+        assert setup.record(follow_ups_of(id)[1]).queue == "high"
+        assert setup.job(follow_ups_of(id)[2]).payload_value["result"] == follow_ups_of(id)[1]
+    assert len(dead.follow_ups) == 1, "what a failed attempt wanted to enqueue does not exist"
+    assert setup.job(dead.follow_ups[0]).payload_value["error"].startswith("ValueError: too late")
+    everything = {*parents, "c", "d", *children, *dead.follow_ups}
+    assert set(setup.logged("around")) == everything, "middleware sees every attempt"
+    wait_until(lambda: set(setup.logged("job.completed")) == everything - {"d"})
+    assert set(setup.logged("job.started")) == everything
+    assert setup.logged("job.dead") == ["d"]
+    assert [line["hook"] for line in worker.events("hook.failed")] == ["pipeline:tell"], "one line a minute"
+    assert worker.metric("follow_ups_total") == 7
+    assert worker.stop() == 0
+    assert setup.census().drift == 0
+    check_texts(setup)
+
+
+def check_texts(setup: WorkerSetup) -> None:
+    """What `fileq show` and `fileq trace` say about it."""
+    part = setup.inbox / "a.part"
+    first, second, _ = follow_ups_of("a")
+    shown = show(setup, "show", "a")
+    assert re.search(rf"^made +{re.escape(str(part))} \(4 bytes\)\n +job {first}\n +job {second}$", shown, re.MULTILINE)
+    assert re.search(r"^made from +job a$", show(setup, "show", first), re.MULTILINE)
+    data = json.loads(show(setup, "show", "a", "--json"))
+    assert (data["parent_id"], data["follow_ups"]) == (None, follow_ups_of("a"))
+    assert (data["outputs"][0]["path"], data["outputs"][0]["size"]) == (str(part), 4)
+    assert json.loads(show(setup, "show", first, "--json"))["parent_id"] == "a"
+    assert "made from split by job a" in show(setup, "trace", str(part))
+    assert json.loads(show(setup, "trace", str(part), "--json"))["made_by"]["job_id"] == "a"
+
+
+def test_a_job_that_a_reaper_buries_has_its_on_dead(pipeline: WorkerSetup) -> None:
+    setup = pipeline
+    setup.enqueue("lost", "a")
+    worker = worker_of(setup, max_recoveries=0)
+    setup.wait_logged("start", 1)
+    worker.kill()
+    worker_of(setup, max_recoveries=0)
+    setup.wait_for(State.DEAD, ["a"])
+    [told] = setup.record("a").follow_ups
+    setup.wait_for(State.COMPLETED, [told])
+    assert setup.job(told).payload_value["error"].startswith("its worker died")
+
+
+def test_a_hook_that_hangs_stops_neither_jobs_nor_the_worker(pipeline: WorkerSetup) -> None:
+    setup = pipeline
+    setup.enqueue("hangs_hooks", "a")
+    worker = worker_of(setup)
+    setup.wait_logged("hook_hangs", 1)
+    setup.enqueue("note", "b")
+    setup.wait_for(State.COMPLETED, ["a", "b"])
+    assert worker.stop() == 0
+    assert not is_running(worker.process.pid)
+    assert [line["hook"] for line in worker.events("hook.events_dropped")] == ["pipeline:hang"]
+
+
+def test_before_enqueue_changes_and_vetoes_the_jobs_of_a_producer(each_setup: WorkerSetup) -> None:
+    setup = each_setup
+    (setup.directory / "gate_keeper.py").write_text(
+        "import fileq\n\n"
+        "@fileq.before_enqueue\n"
+        "def check(job):\n"
+        "    return None if job.filepath.endswith('.draft') else job.but(priority='high', max_retries=0)\n"
+    )
+    (setup.inbox / "a.txt").write_text("a")
+    (setup.inbox / "a.draft").write_text("a")
+    settings = setup.all_settings(producer__imports="[gate_keeper]")
+    arguments = ("producer", str(setup.inbox), "--once", "--app-dir", str(setup.directory))
+    ended = run(*arguments, cwd=setup.directory, settings=settings)
+    assert ended.returncode == 0, ended.stderr
+    assert "skipped 1 (vetoed)" in ended.stdout
+    [raw] = setup.broker.peek("high", 10)
+    assert (b"a.txt" in raw, b'"max_retries":0' in raw) == (True, True)
+    assert setup.broker.peek("low", 10) == []
+    (setup.directory / "gate_keeper.py").write_text("syntax error")
+    assert run(*arguments, cwd=setup.directory, settings=settings).returncode == 2

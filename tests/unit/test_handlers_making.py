@@ -1,0 +1,197 @@
+"""What a handler may leave behind: follow-ups and outputs, each checked when the handler asks for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Struct
+
+from fileq.core.errors import JobError
+from fileq.core.follow_up import FOLLOW_UPS_MAX, FOLLOW_UPS_MAX_BYTES, OUTPUTS_MAX, FollowUpRequest, Made, follow_up_id
+from fileq.core.job import typed_job
+from fileq.handlers.context import Context, view_of
+
+NOW = datetime(2026, 11, 16, 3, 25, tzinfo=UTC)
+
+
+class Thumb(Struct):
+    path: str
+
+
+class SomeTask:
+    """As code passes a task around."""
+
+    name = "thumbnail"
+    priority = "high"
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    view = view_of(typed_job("t", None, priority="low", now=NOW, id="j1"), b"")
+    roots = (str(tmp_path).encode(),)
+    return Context(view, cancelled=threading.Event(), attempt=1, timeout_s=60.0, roots=roots, queues=("high", "low"))
+
+
+def requests(context: Context) -> tuple[FollowUpRequest, ...]:
+    made = context.end()
+    assert made is not None
+    return made.follow_ups
+
+
+def test_a_handler_that_makes_nothing_leaves_nothing(context: Context) -> None:
+    assert context.end() is None
+
+
+def test_a_follow_up_has_its_type_and_its_payload_as_json(context: Context) -> None:
+    id = context.enqueue("thumbnail", Thumb("/a.png"))
+    assert requests(context) == (FollowUpRequest(id, type="thumbnail", payload=b'{"path":"/a.png"}'),)
+
+
+def test_a_task_gives_its_name_and_its_priority(context: Context) -> None:
+    context.enqueue(SomeTask())
+    context.enqueue(SomeTask(), priority="low")
+    assert [(one.type, one.priority) for one in requests(context)] == [("thumbnail", "high"), ("thumbnail", "low")]
+
+
+def test_ids_follow_from_the_parent_and_the_position_so_that_a_repeated_run_gives_the_same(context: Context) -> None:
+    ids = [context.enqueue("a"), context.enqueue("b")]
+    assert ids == [follow_up_id("j1", 1), follow_up_id("j1", 2)]
+    assert len({*ids, follow_up_id("j2", 1), follow_up_id("j1", 1, 2), follow_up_id("j1", "on_dead", 1)}) == 5
+
+
+def test_the_ids_of_a_long_chain_do_not_grow() -> None:
+    id = "first"
+    for _ in range(100):
+        id = follow_up_id(id, 1)
+    assert len(id) == 36
+
+
+def test_the_options_of_a_follow_up_are_kept(context: Context) -> None:
+    deadline = NOW + timedelta(hours=1)
+    options: dict[str, Any] = {"delay": "5m", "at": NOW, "max_retries": 0, "timeout": 1.5, "deadline": deadline}
+    context.enqueue("a", id="mine", unique_key="k", priority="high", **options)
+    [request] = requests(context)
+    assert request == FollowUpRequest(
+        "mine",
+        type="a",
+        priority="high",
+        delay_ms=300_000,
+        at_ms=round(NOW.timestamp() * 1000),
+        unique_key="k",
+        max_retries=0,
+        timeout_s=1.5,
+        deadline="2026-11-16T04:25:00.000Z",
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda c: c.enqueue(""), "'' is no type"),
+        (lambda c: c.enqueue(3), "3 is no type"),
+        (lambda c: c.enqueue("a", object()), "the payload is not JSON"),
+        (lambda c: c.enqueue("a", float("nan")), "the payload contains nan"),
+        (lambda c: c.enqueue("a", priority="urgent"), "priority is 'urgent'; it must be one of high, low"),
+        (lambda c: c.enqueue("a", delay="5"), "delay is '5'; it must be a duration with its unit"),
+        (lambda c: c.enqueue("a", delay=-1), "delay is -1; it must be a number of seconds from 0 on"),
+        (lambda c: c.enqueue("a", at=datetime(2026, 1, 1)), "without a time zone"),
+        (lambda c: c.enqueue("a", at="tomorrow"), "at is 'tomorrow'; it must be a datetime"),
+        (lambda c: c.enqueue("a", id="a b"), "id 'a b' can't be used"),
+        (lambda c: c.enqueue("a", unique_key="x" * 201), "use up to 200 printable characters"),
+        (lambda c: c.enqueue("a", max_retries=-1), "max_retries is -1"),
+        (lambda c: c.enqueue_file("/nowhere/a"), "leads outside the allowed roots"),
+        (lambda c: c.enqueue_file(""), "'' is no path"),
+        (lambda c: c.output("/nowhere/a"), "can't be an output: No such file or directory"),
+        (lambda c: c.output("/"), "can't be an output: it is not a regular file"),
+    ],
+)
+def test_a_mistake_is_an_error_in_the_handler(context: Context, call: Callable[[Any], object], says: str) -> None:
+    with pytest.raises(JobError) as raised:
+        call(context)
+    assert says in str(raised.value)
+    assert context.end() is None
+
+
+def test_an_unknown_option_is_an_error_in_the_handler(context: Context) -> None:
+    options: dict[str, Any] = {"prioriy": "high"}
+    with pytest.raises(TypeError, match="prioriy"):
+        context.enqueue("a", **options)
+
+
+def test_the_follow_ups_of_a_job_are_limited_in_number(context: Context) -> None:
+    for _ in range(FOLLOW_UPS_MAX):
+        context.enqueue("a")
+    with pytest.raises(JobError, match="a job can enqueue 100 follow-ups"):
+        context.enqueue("a")
+    assert len(requests(context)) == FOLLOW_UPS_MAX
+
+
+def test_the_follow_ups_of_a_job_are_limited_in_size_together(context: Context) -> None:
+    context.enqueue("a", "x" * (FOLLOW_UPS_MAX_BYTES // 2))
+    with pytest.raises(JobError, match="262144 are allowed together"):
+        context.enqueue("a", "x" * (FOLLOW_UPS_MAX_BYTES // 2))
+    context.enqueue("a", "x" * 1000)
+    assert len(requests(context)) == 2
+
+
+def test_a_file_is_enqueued_as_it_is_when_the_handler_ends(context: Context, tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("a")
+    context.enqueue_file(file)
+    file.write_text("abc")
+    [request] = requests(context)
+    assert (request.path, request.size, request.type) == (str(file).encode(), 3, "")
+    assert request.signature == f"3-{file.stat().st_mtime_ns}"
+
+
+def test_a_file_that_does_not_exist_is_not_enqueued(context: Context, tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="can't be enqueued: file vanished"):
+        context.enqueue_file(tmp_path / "a.csv")
+
+
+def test_an_output_is_recorded_once_as_it_is_when_the_handler_ends(context: Context, tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("a")
+    context.output(file)
+    context.output(str(file))
+    file.write_text("abc")
+    made = context.end()
+    assert made is not None
+    assert [(one.path, one.size) for one in made.outputs] == [(str(file).encode(), 3)]
+
+
+def test_an_output_that_is_gone_at_the_end_is_recorded_as_it_was(context: Context, tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("a")
+    context.output(file)
+    file.unlink()
+    made = context.end()
+    assert made is not None
+    assert [one.size for one in made.outputs] == [1]
+
+
+def test_the_outputs_of_a_job_are_limited(context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").touch()
+    (tmp_path / "b").touch()
+    monkeypatch.setattr("fileq.handlers.making.OUTPUTS_MAX", 1)
+    context.output(tmp_path / "a")
+    context.output(tmp_path / "a")
+    with pytest.raises(JobError, match="a job can have 1 outputs"):
+        context.output(tmp_path / "b")
+    assert OUTPUTS_MAX == 1000
+
+
+def test_after_the_attempt_nothing_can_be_added(context: Context, tmp_path: Path) -> None:
+    """A thread that a handler left behind would otherwise believe that it did something."""
+    context.enqueue("a")
+    assert isinstance(context.end(), Made)
+    with pytest.raises(JobError, match="the attempt has ended"):
+        context.enqueue("a")
+    (tmp_path / "a").touch()
+    with pytest.raises(JobError, match="the attempt has ended"):
+        context.output(tmp_path / "a")

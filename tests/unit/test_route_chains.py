@@ -1,0 +1,53 @@
+"""on_completed and on_dead in the configuration: never in a circle, and a type without a route is a warning."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fileq.config import config_from
+from fileq.core.errors import ConfigError
+from fileq.handlers.routes import Routes
+
+CHECKSUM = "fileq.handlers:checksum"
+
+
+def load(*routes: dict[str, Any]) -> Routes:
+    handlers = [{"use": CHECKSUM, **route} for route in routes]
+    return Routes.load(config_from({"handlers": handlers}), app_dir="")
+
+
+@pytest.mark.parametrize("option", ["on_completed", "on_dead"])
+def test_a_route_that_names_its_own_type_is_refused(option: str) -> None:
+    with pytest.raises(ConfigError, match=f"handlers.0..{option} is 'a', the type of the route itself"):
+        load({"type": "a", option: "a"})
+
+
+def test_routes_that_lead_in_a_circle_are_refused() -> None:
+    with pytest.raises(ConfigError) as raised:
+        load({"type": "a", "on_completed": "b"}, {"type": "b", "on_dead": "c"}, {"type": "c", "on_completed": "a"})
+    assert "handlers[0]: on_completed leads in a circle, so jobs would never end: a → b → c → a" in str(raised.value)
+
+
+def test_a_chain_with_an_end_is_accepted() -> None:
+    routes = load(
+        {"match": "**/*", "on_completed": "a", "on_dead": "c"},
+        {"type": "a", "on_completed": "b", "on_dead": "c"},
+        {"type": "b", "on_dead": "c"},
+        {"type": "c"},
+    )
+    assert routes.warnings == ()
+    assert (routes[0].on_completed, routes[0].on_dead, routes[3].on_dead) == ("a", "c", None)
+
+
+def test_a_type_that_no_route_takes_is_a_warning() -> None:
+    assert load({"type": "a", "on_dead": "mourn"}).warnings == (
+        "handlers[0] has on_dead: mourn, but no route takes jobs of that type: they would be dead",
+    )
+
+
+@pytest.mark.parametrize("value", ["", " ", "x" * 101])
+def test_a_type_must_be_a_short_text(value: str) -> None:
+    with pytest.raises(ConfigError, match="on_dead"):
+        config_from({"handlers": [{"type": "a", "use": CHECKSUM, "on_dead": value}]})
