@@ -38,6 +38,11 @@ class Claim(Struct, frozen=True):
     def id(self) -> str:
         return self.job.id if self.job is not None else raw_id(self.raw)
 
+    @property
+    def version(self) -> str | None:
+        """The signature of the file that the job is about."""
+        return self.job.version if self.job is not None else None
+
 
 class Buried(Struct, frozen=True):
     """Bytes that a broker buried instead of giving them to the slot: they are too long to be decoded."""

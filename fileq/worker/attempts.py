@@ -84,11 +84,8 @@ class Attempts:
         """Runs, defers, refuses or releases each claim; one without room waits. A claim for a slot that is not
         free is left out: its outcome is known, and only the settlement has to be sent again."""
         slots = self._slots.by_id
-        new = [
-            (slot, claim)
-            for claim in claims
-            if (slot := slots.get(claim.slot)) is not None and type(slot.state) is Free
-        ]
+        found = ((slots.get(claim.slot), claim) for claim in claims)
+        new = [(slot, claim) for slot, claim in found if slot is not None and type(slot.state) is Free]
         if not may_run:
             self._release(new)
             return
@@ -229,7 +226,7 @@ class Attempts:
         if isinstance(task, Refused):
             self._end_without_run(slot, claim, task)
             return None
-        slot.run(Running(claim, task.route, self._monotonic(), changed_to or _signature(claim)))
+        slot.run(Running(claim, task.route, self._monotonic(), changed_to or claim.version))
         return task
 
     def _emit_claimed(self) -> None:
@@ -265,7 +262,7 @@ class Attempts:
             answer = next(answers) if limits is not None and limits.is_shared else None
             if answer is None or answer.result is AdmitResult.ADMITTED:
                 self._claimed.append(claim)
-                slot.run(Running(claim, task.route, self._monotonic(), _signature(claim)))
+                slot.run(Running(claim, task.route, self._monotonic(), claim.version))
                 self._limits.admitted(task.route, claim.id)
                 tasks.append(task)
             elif answer.result is AdmitResult.LOST:
@@ -300,7 +297,7 @@ class Attempts:
 
     def _defer(self, slot: Slot, claim: Claim, reason: str, wait_s: float) -> None:
         delay_ms = self._deferrals.delay_ms(reason, wait_s)
-        slot.settle(defer(claim, reason=reason, delay_ms=delay_ms), _signature(claim))
+        slot.settle(defer(claim, reason=reason, delay_ms=delay_ms), claim.version)
 
     def _end(self, slot: Slot, running: Running, task: Task, ran: Ran | Cancelled | Released) -> None:
         claim, policy = running.claim, self._policies.routes[running.route]
@@ -308,7 +305,7 @@ class Attempts:
             running.undecided = ran
             self._changed.append(slot)
             return
-        if isinstance(ran, Failed) and ran.is_vanished and not policy.skips_vanished and _signature(claim) is not None:
+        if isinstance(ran, Failed) and ran.is_vanished and not policy.skips_vanished and claim.version is not None:
             running.undecided = ran
             self._vanished.append(slot)
             return
@@ -335,9 +332,7 @@ class Attempts:
         if route is not None:  # its file has changed; it may be a probe
             self._breakers.record(route, claim.key, None)
         settlement = decide(claim, outcome, self._policies.worker, now_ms=self._wall_ms())
-        if self._follow_ups.is_any:
-            settlement = self._follow_ups.added(settlement, route)
-        slot.settle(settlement, _signature(claim), route)
+        slot.settle(self._follow_ups.added(settlement, route), claim.version, route)
 
     def _decide_changed(
         self, slot: Slot, claim: Claim, changed: Changed, entry: LedgerEntry | None, may_run: bool
@@ -350,10 +345,6 @@ class Attempts:
         decision = decide(claim, changed, policy, now_ms=now_ms, its_job=its_job, may_run=may_run)
         if isinstance(decision, RunChanged):
             return self._run(slot, claim, changed_to=decision.signature)
-        slot.settle(decision, _signature(claim), route)
+        slot.settle(decision, claim.version, route)
         self._breakers.record(route, claim.key, None)
         return None
-
-
-def _signature(claim: Claim) -> str | None:
-    return claim.job.version if claim.job is not None else None
