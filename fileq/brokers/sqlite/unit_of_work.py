@@ -191,10 +191,10 @@ class UnitOfWork:
         """Writes everything gathered to the tables. The caller commits."""
         astuple = msgspec.structs.astuple
         records = [(id, self._records[id]) for id in self._changed_records]
-        self._execute_each("DELETE FROM records WHERE id = ?", [(id,) for id, record in records if record is None])
-        self._execute_each(SAVE_RECORD, [astuple(record) for _, record in records if record is not None])
+        _execute_each(self.db, "DELETE FROM records WHERE id = ?", [(id,) for id, record in records if record is None])
+        _execute_each(self.db, SAVE_RECORD, [astuple(record) for _, record in records if record is not None])
         slots = [self._slots[slot] for slot in self._changed_slots]
-        self._execute_each(SAVE_SLOT, [astuple(slot_row) for slot_row in slots if slot_row is not None])
+        _execute_each(self.db, SAVE_SLOT, [astuple(slot_row) for slot_row in slots if slot_row is not None])
         self.ledger.write()
         for ended in self._ended.values():
             ended.write()
@@ -203,11 +203,13 @@ class UnitOfWork:
 
     def _write_counts(self) -> None:
         hour = self.now_ms // HOUR_MS
-        self._execute_each(
+        _execute_each(
+            self.db,
             "INSERT INTO stats VALUES (?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
             list(self._counts.items()),
         )
-        self._execute_each(
+        _execute_each(
+            self.db,
             "INSERT INTO hourly VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET value = value + excluded.value",
             [(hour, name, by) for name, by in self._counts.items()],
         )
@@ -216,12 +218,13 @@ class UnitOfWork:
 
     def _write_events(self) -> None:
         if self._events:
-            self._execute_each("INSERT INTO events (body) VALUES (?)", [(body,) for body in self._events])
+            _execute_each(self.db, "INSERT INTO events (body) VALUES (?)", [(body,) for body in self._events])
             self.db.execute("DELETE FROM events WHERE number <= (SELECT max(number) FROM events) - ?", (EVENTS_KEPT,))
 
-    def _execute_each(self, sql: str, values: Sequence[tuple[object, ...]]) -> None:
-        if values:
-            self.db.executemany(sql, values)
+
+def _execute_each(db: sqlite3.Connection, sql: str, values: Sequence[tuple[object, ...]]) -> None:
+    if values:
+        db.executemany(sql, values)
 
 
 def is_blocked(work: UnitOfWork, record: RecordRow | None) -> bool:
