@@ -207,14 +207,13 @@ class TrialQueue:
         promoted = self._broker.promote()
         if promoted.count:
             return True
-        # A drain does not wait for schedules: they never end.
-        times = (promoted.next_due_ms, promoted.next_fire_ms if until_ms is not None else None)
-        due = [ms for ms in times if ms is not None and (until_ms is None or ms <= until_ms)]
-        if due:
-            self._clock.move_to_ms(min(due))
-        elif until_ms is not None:
+        due_ms = promoted.next_due_ms
+        if due_ms is not None and (until_ms is None or due_ms <= until_ms):
+            self._clock.move_to_ms(due_ms)
+            return True
+        if until_ms is not None:
             self._clock.move_to_ms(until_ms)
-        return bool(due)
+        return False
 
     def _produce(self) -> None:
         clock = self._clock
