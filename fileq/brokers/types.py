@@ -242,8 +242,8 @@ class LedgerEntry(Struct, frozen=True):
 
         The entry has one job of a version. `unfinished` are those before it which that job names and which have not
         ended."""
-        ids = dict.fromkeys((*(job_id for _, job_id in self.versions if job_id != id), *unfinished))
-        return tuple(ids)[:EARLIER_JOBS_MAX]
+        ids = dict.fromkeys((*(job_id for _, job_id in self.versions), *unfinished))
+        return tuple(other for other in ids if other != id)[:EARLIER_JOBS_MAX]
 
     def with_version(self, version: Version, job_id: str) -> LedgerEntry:
         """This entry with the version as its newest, and no longer missing."""

@@ -104,6 +104,15 @@ def test_a_job_never_names_itself(harness: Harness) -> None:
     assert record_of(harness, "a").after == ()
 
 
+def test_a_job_never_names_itself_because_a_later_job_names_it(harness: Harness) -> None:
+    enqueue_version(harness, "a", "v1")
+    settle(harness, complete(claim_one(harness)))
+    enqueue_version(harness, "b", "v1", always=True)
+    harness.remove_record("a")
+    enqueue_version(harness, "a", "v1", always=True)
+    assert [record_of(harness, id).after for id in ("b", "a")] == [("a",), ("b",)]
+
+
 def test_jobs_of_other_files_and_jobs_without_a_version_name_none(harness: Harness) -> None:
     enqueue_version(harness, "a")
     enqueue(harness, "b", version=Version(PATH + b"x", "v1"))

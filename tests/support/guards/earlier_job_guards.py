@@ -80,9 +80,7 @@ EARLIER_JOB_GUARDS = (
         "any(other is not None for",
     ),
     NOT_ITSELF.on("redis", LEDGER, "= {}, { [in_one_line(id)] = true }\n", "= {}, {}\n"),
-    NOT_ITSELF.on(
-        "sqlite", TYPES, " for _, job_id in self.versions if job_id != id),", " for _, job_id in self.versions),"
-    ),
+    NOT_ITSELF.on("sqlite", TYPES, "tuple(other for other in ids if other != id)[", "tuple(ids)["),
     ALSO_BEFORE.on("redis", LEDGER, "same and field_of(same, 'after') or ''", "''"),
     ALSO_BEFORE.on("sqlite", f"{SQLITE}entries.py", "unfinished_before(work, same))\n", "())\n"),
     ALSO_BEFORE.on("memory", f"{MEMORY}entries.py", "store.unfinished_before(same))\n", "())\n"),
