@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 
+from fileq.handlers.extensions import EXTENSIONS
+from fileq.handlers.registry import REGISTRY
 from tests.support.servers import Certificates, Cluster, Sentinel, Server, available_servers, make_certificates
 
 pytest_plugins = ["tests.support.parallel_run"]
@@ -47,6 +49,24 @@ def pytest_runtest_setup() -> None:
     for number, action in SIGNAL_ACTIONS.items():
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, action)
+
+
+@pytest.fixture(autouse=True)
+def _own_registrations(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test sees the decorated functions of its own module and of those it imports from. What other tests register in
+    this process would become routes, hooks and middleware of this one."""
+    values = vars(request.module).values()
+    own = {request.module.__name__, *(getattr(value, "__module__", "") for value in values)}
+    own |= {getattr(value, "__name__", "") for value in values}
+    tables = [REGISTRY._entries, EXTENSIONS.middleware, EXTENSIONS.hooks, EXTENSIONS.before_enqueue]
+    before: list[dict[Any, Any]] = [dict(table) for table in tables]
+    for table in tables:
+        for name in [name for name, entry in table.items() if entry.function.__module__ not in own]:
+            del table[name]
+    yield
+    for table, entries in zip(tables, before, strict=True):
+        table.clear()
+        table.update(entries)
 
 
 def redis_binary() -> str:

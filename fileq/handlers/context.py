@@ -19,7 +19,7 @@ from fileq.core.job import Job
 from fileq.core.trace import traceparent
 from fileq.handlers.job_file import JobFile
 from fileq.handlers.log import Log
-from fileq.handlers.making import EnqueueOptions, Making, NamedTask, Path
+from fileq.handlers.making import FollowUpOptions, Making, NamedTask, Path
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # comes with every type checker; at run time it may be missing
@@ -202,14 +202,14 @@ class Context:
             self._state = {}
         return self._state
 
-    def enqueue(self, task: NamedTask | str, payload: Any = None, **options: Unpack[EnqueueOptions]) -> str:
+    def enqueue(self, task: NamedTask | str, payload: Any = None, **options: Unpack[FollowUpOptions]) -> str:
         """Enqueues a job of this type in the step that completes this one: it exists exactly if this job is completed.
 
         `task` is a task, or the type of a route. Without `priority` the job goes into the queue of this one. Returns
         the id, which is the same in each attempt. Raises JobError, also for the 101st follow-up and above 256 KiB."""
         return self._making().add_job(task, payload, options)
 
-    def enqueue_file(self, path: Path, **options: Unpack[EnqueueOptions]) -> str:
+    def enqueue_file(self, path: Path, **options: Unpack[FollowUpOptions]) -> str:
         """Like enqueue(), for a job about this file. The ledger learns its version, so that no producer enqueues the
         file again."""
         return self._making().add_file(path, options)

@@ -49,7 +49,7 @@ Duration: TypeAlias = float | str  # seconds, or a text such as "5m"
 Moment: TypeAlias = datetime | str  # aware, or a text such as "2026-11-16T12:00:00Z"
 
 
-class EnqueueOptions(TypedDict, total=False):
+class FollowUpOptions(TypedDict, total=False):
     """The options of a follow-up. `delay` counts from the end of the job, `timeout` and `max_retries` are those of the
     new job instead of its route's, and after its `deadline` it is not started any more."""
 
@@ -76,13 +76,13 @@ class Making:
         self._size = 0
         self._is_closed = False
 
-    def add_job(self, task: NamedTask | str, payload: Any, options: EnqueueOptions) -> str:
+    def add_job(self, task: NamedTask | str, payload: Any, options: FollowUpOptions) -> str:
         """Returns the id of the job. A task may have a priority of its own."""
         if not options.get("priority"):
             options["priority"] = getattr(task, "priority", "") or ""
         return self._add(options, type=_type_of(task), payload=_encoded(payload))
 
-    def add_file(self, path: Path, options: EnqueueOptions) -> str:
+    def add_file(self, path: Path, options: FollowUpOptions) -> str:
         where = _absolute(path)
         if self._roots and (refused := check_file(where, self._roots)) is not None:
             raise JobError(f"{os.fsdecode(where)!r} can't be enqueued: {refused.error}")
@@ -104,7 +104,7 @@ class Making:
             return None
         return Made(tuple(map(_as_it_is, self._requests)), tuple(map(_as_it_is, self._outputs.values())))
 
-    def _add(self, options: EnqueueOptions, **subject: Any) -> str:
+    def _add(self, options: FollowUpOptions, **subject: Any) -> str:
         self._check_open()
         if len(self._requests) >= FOLLOW_UPS_MAX:
             raise JobError(f"a job can enqueue {FOLLOW_UPS_MAX} follow-ups; let one of them enqueue the others")

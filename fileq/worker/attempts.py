@@ -37,6 +37,7 @@ from fileq.worker.roots import RootsWatch
 from fileq.worker.run_queue import RunQueue
 from fileq.worker.slot import Free, Running, Slot, Waiting
 from fileq.worker.slots import Slots
+from fileq.worker.undecided import Undecided
 
 
 class Attempts:
@@ -74,8 +75,7 @@ class Attempts:
         self._emit_all = emit_all
         self._monotonic = monotonic
         self._wall_ms = wall_ms
-        self._changed: list[Slot] = []  # their files have changed; the ledger is still to be read
-        self._vanished: list[Slot] = []  # their files have vanished; the records of earlier jobs are still to be read
+        self.undecided = Undecided()
         self._queue = RunQueue(executor, slots.count, monotonic)
         self._claimed: list[Claim] = []  # the events of these claims are still to be emitted
         self.candidates: list[Candidate] = []  # of limited routes; the pump must ask whether they may run
@@ -118,7 +118,7 @@ class Attempts:
     @property
     def _room(self) -> int:
         """For new tasks. Those of changed files may come back."""
-        return max(0, self._queue.room - len(self._changed))
+        return max(0, self._queue.room - len(self.undecided.changed))
 
     def _begin_waiting(self, may_run: bool) -> bool:
         """Runs as many waiting claims as there is room for; releases them if the worker stops, or if one has waited too
@@ -152,27 +152,10 @@ class Attempts:
 
     # files that have changed or vanished
 
-    def changed_paths(self) -> list[bytes]:
-        """The files that have changed since they were enqueued; decide_changed needs their ledger entries."""
-        jobs = [slot.state.claim.job for slot in self._changed if isinstance(slot.state, Running)]
-        return [job.path if job is not None else b"" for job in jobs]
-
-    @property
-    def has_changed(self) -> bool:
-        return bool(self._changed)
-
-    @property
-    def has_vanished(self) -> bool:
-        return bool(self._vanished)
-
-    def vanished_claims(self) -> list[Claim]:
-        """The jobs whose files have vanished; decide_vanished needs to know which of them were processed."""
-        return [slot.state.claim for slot in self._vanished if isinstance(slot.state, Running)]
-
     def decide_vanished(self, were_processed: Sequence[bool]) -> None:
         """Completes as skipped the jobs whose files were processed, and decides on the others as on any vanished
         file."""
-        vanished, self._vanished = self._vanished, []
+        vanished, self.undecided.vanished = self.undecided.vanished, []
         for slot, was_processed in zip(vanished, were_processed, strict=True):
             assert isinstance(slot.state, Running)
             assert isinstance(slot.state.undecided, Failed)
@@ -183,7 +166,7 @@ class Attempts:
 
     def decide_changed(self, entries: Sequence[LedgerEntry | None], *, may_run: bool) -> None:
         """Decides on the changed files, given what the ledger knows of each."""
-        changed, self._changed = self._changed, []
+        changed, self.undecided.changed = self.undecided.changed, []
         tasks = []
         for slot, entry in zip(changed, entries, strict=True):
             assert isinstance(slot.state, Running)
@@ -203,7 +186,7 @@ class Attempts:
         if slot.state.undecided is None:
             self._queue.abandon(claim.key)
         else:
-            (self._changed if isinstance(slot.state.undecided, Changed) else self._vanished).remove(slot)
+            self.undecided.remove(slot, slot.state.undecided)
         slot.lose()
         self._breakers.record(route, claim.key, None)
         if self._limits.is_any:
@@ -303,11 +286,11 @@ class Attempts:
         claim, policy = running.claim, self._policies.routes[running.route]
         if isinstance(ran, Changed):
             running.undecided = ran
-            self._changed.append(slot)
+            self.undecided.changed.append(slot)
             return
         if isinstance(ran, Failed) and ran.is_vanished and not policy.skips_vanished and claim.version is not None:
             running.undecided = ran
-            self._vanished.append(slot)
+            self.undecided.vanished.append(slot)
             return
         if isinstance(ran, Done) and ran.warning:
             self._emit(result_dropped(claim, ran.warning))

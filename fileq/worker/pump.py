@@ -98,7 +98,7 @@ class Pump:
     @property
     def is_turn_due(self) -> bool:
         """The next turn has something to send, to take or to decide, so it must not wait."""
-        return bool(self._calls or self._slots.settling or self._is_any_undecided)
+        return bool(self._calls or self._slots.settling or self._attempts.undecided)
 
     @property
     def is_idle(self) -> bool:
@@ -165,23 +165,20 @@ class Pump:
         if self._limits.reached:
             self._limits.forget_unreached(self._monotonic())
         return (
-            self._is_any_undecided
+            bool(self._attempts.undecided)
             or self._are_extra_slots_due
             or heartbeats.is_renewal_due
             or heartbeats.is_registration_due
         )
 
-    @property
-    def _is_any_undecided(self) -> bool:
-        return self._attempts.has_changed or self._attempts.has_vanished
-
     def _make_extra_calls(self) -> None:
         """The calls that are needed now and then, each a round trip of its own."""
-        if self._attempts.has_changed:
-            entries = self._broker.lookup(self._attempts.changed_paths())
+        undecided = self._attempts.undecided
+        if undecided.changed:
+            entries = self._broker.lookup(undecided.changed_paths())
             self._attempts.decide_changed(entries, may_run=not self.is_quiet)
-        if self._attempts.has_vanished:
-            claims, takes_completed = self._attempts.vanished_claims(), self._post_actions.takes_completed
+        if undecided.vanished:
+            claims, takes_completed = undecided.vanished_claims(), self._post_actions.takes_completed
             processed = were_processed(claims, self._broker, takes_completed=takes_completed)
             self._attempts.decide_vanished(processed)
         if self._heartbeats.is_renewal_due:

@@ -193,7 +193,7 @@ def test_an_outage_during_a_wait_is_waited_out_and_reported_once(client: Client,
     source = _Source(broker, outages=3)
     endings = JobEndings(source, report=said.append, monotonic=clock, sleep=clock.sleep)
     assert [ending.id for ending in endings.of([handle.id])] == [handle.id]
-    assert said == ["away; trying again every 1 s", "connected again"] * 3
+    assert said == ["away; trying again every 1s", "connected again"] * 3
     source = _Source(broker, outages=10**9)
     with pytest.raises(TimeoutError):
         list(JobEndings(source, monotonic=clock, sleep=clock.sleep).of([handle.id], timeout_s=30))

@@ -49,8 +49,8 @@ EXTENSION_GUARDS = (
         "A job that is refused has its `on_dead`",
         NOT_ENQUEUED,
         ATTEMPTS,
-        "            settlement = self._follow_ups.added(settlement, route)\n",
-        "            pass\n",
+        "        slot.settle(self._follow_ups.added(settlement, route), claim.version, route)\n",
+        "        slot.settle(settlement, claim.version, route)\n",
         FOLLOWED + "a_job_that_is_refused_for_its_deadline_is_mourned",
     ),
     Guard(

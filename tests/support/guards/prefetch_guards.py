@@ -20,7 +20,7 @@ PREFETCH_GUARDS = (
         "A changed file keeps its place among the running jobs",
         "its task comes back and is one too many",
         ATTEMPTS,
-        "        return max(0, self._queue.room - len(self._changed))\n",
+        "        return max(0, self._queue.room - len(self.undecided.changed))\n",
         "        return self._queue.room\n",
         AHEAD + "a_changed_file_keeps_its_place_among_those_that_run",
     ),

@@ -103,8 +103,8 @@ PUMP_GUARDS = (
         "A claim for a slot that is not free does not run",
         "a job that runs is started a second time",
         ATTEMPTS,
-        " and type(slot.state) is Free\n",
-        "\n",
+        " and type(slot.state) is Free]\n",
+        "]\n",
         FENCED + "a_claim_for_a_slot_that_is_not_free_does_not_run",
     ),
     Guard(
