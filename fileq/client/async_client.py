@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from msgspec import UNSET, UnsetType
 
-from fileq.brokers.types import CancelResult, EnqueueResult, WireEvent
+from fileq.brokers.types import CancelResult, WireEvent
 from fileq.client.client import Client, JobFilters
 from fileq.client.event_stream import EventStream
 from fileq.client.handle import Handle, Status
@@ -47,7 +47,7 @@ class AsyncHandle(Generic[R]):
         return self._handle.id
 
     @property
-    def fate(self) -> EnqueueResult | None:
+    def fate(self) -> str | None:
         return self._handle.fate
 
     async def status(self) -> Status:

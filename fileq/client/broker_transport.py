@@ -5,6 +5,7 @@ What a kill -9 leaves: each job is enqueued completely or not at all; of several
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -20,7 +21,7 @@ from fileq.client.job_ids import why_unknown
 from fileq.client.job_selection import select
 from fileq.client.queries import FileTrace, listed_states, trace
 from fileq.client.revivals import NOT_A_JOB, not_dead, revival, to_run, why_stayed
-from fileq.client.transport import BATCH, Accepted, JobRequest
+from fileq.client.transport import BATCH, VETOED, Accepted, JobRequest
 from fileq.config import Config
 from fileq.core.errors import ConfigError, FileqError, JobError
 from fileq.core.job import State, decode_or_none
@@ -43,10 +44,15 @@ class BrokerTransport:
         accepted: list[Accepted] = []
         for start in range(0, len(entries), BATCH):
             batch = entries[start : start + BATCH]
-            reply = self._broker.enqueue(batch)
-            existing = reply.existing or ("",) * len(batch)
-            for entry, fate, other in zip(batch, reply.results, existing, strict=True):
-                accepted.append(Accepted(other or entry.job.id, fate))
+            reply = self._broker.enqueue([entry for entry in batch if isinstance(entry, Entry)])
+            existing = reply.existing or ("",) * len(reply.results)
+            answers = zip(reply.results, existing, strict=True)
+            for entry in batch:
+                if isinstance(entry, Accepted):
+                    accepted.append(entry)
+                else:
+                    fate, other = next(answers)
+                    accepted.append(Accepted(other or entry.job.id, fate))
         return accepted
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:
@@ -111,9 +117,10 @@ class BrokerTransport:
     def close(self) -> None:
         self._broker.close()
 
-    def _entries(self, requests: Sequence[JobRequest]) -> list[Entry]:
-        """One entry for each request. ConfigError names everything that is wrong with all of them."""
-        entries: list[Entry] = []
+    def _entries(self, requests: Sequence[JobRequest]) -> list[Entry | Accepted]:
+        """One entry for each request, or its fate if it was vetoed. ConfigError names everything that is wrong with all
+        of them."""
+        entries: list[Entry | Accepted] = []
         problems: list[str] = []
         files: FileEntries | None = None
         now = datetime.fromtimestamp(self._clock() / 1000, UTC)
@@ -122,9 +129,9 @@ class BrokerTransport:
                 self._check_priority(request)
                 if request.path:
                     files = files or self._files()
-                    entries.append(files.entry(request.path, request.options, now))
+                    entries.append(self._shown(files.entry(request.path, request.options, now)))
                 else:
-                    entries.append(self._typed(request, now))
+                    entries.append(self._shown(self._typed(request, now)))
             except ConfigError as error:
                 problems += error.problems
             except JobError as error:
@@ -132,6 +139,20 @@ class BrokerTransport:
         if problems:
             raise ConfigError(problems)
         return entries
+
+    def _shown(self, entry: Entry) -> Entry | Accepted:
+        """The entry after the functions with @fileq.before_enqueue of this process have seen its job."""
+        if "fileq.handlers.extensions" not in sys.modules:
+            return entry  # nothing was decorated
+        from fileq.handlers.before_enqueue import apply_before_enqueue
+
+        job = apply_before_enqueue(entry.job)
+        if job is None:
+            return Accepted(entry.job.id, VETOED)
+        if job.priority not in self._config.worker.priorities:
+            names = ", ".join(self._config.worker.priorities)
+            raise ConfigError(f"priority is {job.priority!r} after before_enqueue; it must be one of {names}")
+        return replace(entry, job=job, queue=job.priority)
 
     def _typed(self, request: JobRequest, now: datetime) -> Entry:
         from fileq.client.new_entries import typed_entry  # imports the producer's parts

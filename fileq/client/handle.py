@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from fileq.brokers.types import CancelResult, EnqueueResult, Record
+from fileq.brokers.types import CancelResult, Record
 from fileq.client.job_endings import JobEnding, JobEndings
 from fileq.client.transport import Transport
 from fileq.core.errors import JobCancelledError, JobError, JobFailedError, ResultExpired
@@ -46,15 +46,15 @@ class Status(Struct, frozen=True):
 
 
 class Handle(Generic[R]):
-    """One job. `fate` is "enqueued", or "duplicate" if the id is that of a job which was there before; None if the
-    handle did not enqueue it."""
+    """One job. `fate` is "enqueued", or "duplicate" if the id is that of a job which was there before, or "vetoed" if a
+    function with @fileq.before_enqueue returned None, and there is no job; None if the handle did not enqueue it."""
 
     def __init__(
         self,
         id: str,
         transport: Callable[[], Transport],
         task: TaskDefinition[Any, R] | None = None,
-        fate: EnqueueResult | None = None,
+        fate: str | None = None,
     ) -> None:
         self.id = id
         self.fate = fate

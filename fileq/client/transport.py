@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from fileq.brokers.notifications import Subscription
-from fileq.brokers.types import CancelResult, EnqueueResult, Record
+from fileq.brokers.types import CancelResult, Record
 from fileq.client.job_filter import JobFilter, StoredJob
 from fileq.client.job_options import JobOptions
 from fileq.client.queries import FileTrace
@@ -29,11 +29,15 @@ class JobRequest(Struct, frozen=True):
     path: str = ""
 
 
+VETOED = "vetoed"  # the fate of a job that a function with @fileq.before_enqueue did not let through
+
+
 class Accepted(Struct, frozen=True):
-    """What became of a request: `id` is the job's, which is an existing one if it is a duplicate."""
+    """What became of a request: `id` is the job's, which is an existing one if it is a duplicate. `fate` is a word of
+    EnqueueResult, or VETOED."""
 
     id: str
-    fate: EnqueueResult
+    fate: str
 
 
 class Transport(Protocol):
