@@ -5,8 +5,6 @@ A follow-up exists if and only if its settlement took effect: the broker applies
 
 from __future__ import annotations
 
-import hashlib
-
 from msgspec import Struct
 
 from fileq.core.job import Job, Version
@@ -70,6 +68,8 @@ def follow_up_id(parent_id: str, *place: object) -> str:
 
     It does not contain the parent's id: a prefix of that must stay enough to name the parent, and the ids of a long
     chain of jobs must not grow."""
+    import hashlib  # needed here only, and commands should start fast
+
     text = "\0".join((parent_id, *map(str, place))).encode(errors="surrogatepass")
     digest = hashlib.blake2b(text, digest_size=16, person=b"fileq follow-up").hexdigest()
     return "-".join((digest[:8], digest[8:12], digest[12:16], digest[16:20], digest[20:]))
