@@ -42,7 +42,7 @@ def bill(job: fileq.JobView, context: fileq.Context) -> dict[str, float]:
 
 @fileq.handler(type="list_failed")
 def list_failed(job: fileq.JobView, context: fileq.Context) -> None:
-    """`on_dead` of the first stage: here a log line, elsewhere a message to whoever sent the list."""
+    """`on_dead` of the first stage: here a log line; it could be a message to the sender of the list."""
     context.log.warning("list.failed", path=job.payload["path"], error=job.payload["error"])
 
 

@@ -18,7 +18,7 @@ REAPED = Promise(
 )
 CANCELLED = Promise(
     "The follow-ups of a waiting job that is cancelled are enqueued in the same step",
-    "no webhook is told of the cancellation",
+    "a cancellation has no webhook delivery",
     "TestFollowUp::test_a_waiting_job_that_is_cancelled_brings_them",
 )
 ONCE = Promise(
