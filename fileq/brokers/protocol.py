@@ -206,6 +206,11 @@ class Broker(FileOrders, Protocol):
         """The ledger's entry of each path, or None. Only reads."""
         ...
 
+    def knows(self, versions: Sequence[tuple[bytes, str]]) -> list[bool]:
+        """Whether each signature is that of the newest version of its path, and the file is not marked as missing. A
+        hash that only the ledger has is not compared. Only reads, and decodes no entry."""
+        ...
+
     def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
         """Every entry whose path starts with `under`. Only reads, page by page.
 

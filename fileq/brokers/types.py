@@ -233,6 +233,12 @@ class LedgerEntry(Struct, frozen=True):
     def knows(self, signature: str) -> bool:
         return self.job_of(signature) is not None
 
+    def is_newest(self, signature: str) -> bool:
+        """Whether this is the newest version, and its file is not marked as missing. A hash that only the entry has is
+        not compared."""
+        newest = self.versions[0][0] if self.versions else ""
+        return not self.missing_since_ms and (newest == signature or newest.startswith(f"{signature}-c"))
+
     def job_of(self, signature: str) -> str | None:
         """The id of the newest job of this version; None if the version is unknown."""
         return next((id for known, id in self.versions if is_same_version(known, signature)), None)

@@ -50,7 +50,7 @@ class FileFilter:
     """The files of include_globs without those of exclude_globs, and the directories that need not be entered."""
 
     def __init__(self, include: Iterable[str], exclude: Iterable[str]) -> None:
-        exclude = tuple(exclude)
+        self.patterns = include, exclude = tuple(include), tuple(exclude)
         self._include = Globs(include)
         self._exclude = Globs(exclude)
         below = ("/**", "/**/*")

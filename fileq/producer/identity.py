@@ -8,7 +8,7 @@ content  another content: a file whose size, time or inode is another is read, s
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -57,6 +57,12 @@ class FileIdentity:
     def version(self, file: FoundFile) -> Version:
         device = self._mounts.device(os.path.dirname(file.path))
         return Version(file.path, signature_text(file.signature, self.inode(file), file.content), device)
+
+    def recorded(self, files: Iterable[FoundFile]) -> list[tuple[bytes, str]]:
+        """The path of each file, and the signature that the ledger has of it if the file is known and unchanged."""
+        if self._setting == STAT:
+            return [(file.path, file.signature) for file in files]
+        return [(file.path, f"{file.size}-{file.mtime_ns}-i{file.inode}") for file in files]
 
     def entry_if_known(self, file: FoundFile, entry: LedgerEntry) -> LedgerEntry | None:
         """The entry as it should be, if it knows this version of the file by its size, time and inode; else None.

@@ -52,6 +52,18 @@ class LedgerLookup:
 
     def _look_up(self) -> list[FoundFile]:
         files = self._unanswered
+        # Most files are known and unchanged. Only the entries of the others are read and decoded.
+        known = self._broker.knows(self._identity.recorded(files))
+        new = self._look_into([file for file, is_known in zip(files, known, strict=True) if not is_known])
+        self._unanswered = []
+        self._counts.found += len(files)
+        self._counts.known += len(files) - len(new)
+        return new
+
+    def _look_into(self, files: list[FoundFile]) -> list[FoundFile]:
+        """The files whose version is new. Corrects the entries of the others."""
+        if not files:
+            return []
         new: list[FoundFile] = []
         changes: list[Change] = []
         for file, entry in zip(files, self._broker.lookup([file.path for file in files]), strict=True):
@@ -68,7 +80,4 @@ class LedgerLookup:
                 changes.append((file.path, entry, after))
         if changes:
             self._broker.update_ledger(changes)
-        self._unanswered = []
-        self._counts.found += len(files)
-        self._counts.known += len(files) - len(new)
         return new

@@ -3,13 +3,20 @@
 An entry is removed when its file was missing for a whole day, on the device where it was last seen, and no scan had an
 error in between. A volume that is not mounted shows another device, so none of its files are forgotten. A kill -9
 leaves the marks of missing files in the ledger; the next sweep continues from them.
+
+A document on the broker has the time of the last sweep, so that producers of the same files, and runs with `--once` one
+after another, do not repeat it within the hour.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import cached_property
+from hashlib import sha256
+from typing import Protocol
 
+from fileq.brokers.catalog import Catalog
 from fileq.brokers.protocol import Broker
 from fileq.brokers.types import LedgerEntry
 from fileq.files.mounts import ScanDirMounts
@@ -17,16 +24,21 @@ from fileq.producer.clock_guard import ClockGuard
 from fileq.producer.finder.rules import ScanRules
 
 DAY_MS = 24 * 3600 * 1000
-SWEEP_INTERVAL_S = 3600.0
+SWEEP_INTERVAL_MS = 3600 * 1000
+SWEEPS = "sweeps"  # the kind of the documents
 PAGE = 500
 Change = tuple[bytes, LedgerEntry, LedgerEntry | None]
+
+
+class SweptBroker(Broker, Catalog, Protocol):
+    """The ledger, and the documents with the times of sweeps."""
 
 
 class LedgerSweep:
     """Runs at most one pass over the ledger at a time, one page per turn."""
 
     def __init__(
-        self, broker: Broker, rules: ScanRules, mounts: ScanDirMounts, clock: ClockGuard, forget_after_ms: int
+        self, broker: SweptBroker, rules: ScanRules, mounts: ScanDirMounts, clock: ClockGuard, forget_after_ms: int
     ) -> None:
         self._broker = broker
         self._rules = rules
@@ -34,31 +46,31 @@ class LedgerSweep:
         self._clock = clock
         self._forget_after_ms = forget_after_ms
         self._pass: Iterator[int] | None = None
-        self._next_sweep_s = float("-inf")
+        self._is_planned = False
+        self._next_sweep_ms = 0
         # Whether the ledger may hold marks, now and after the pass that is running. At start that is unknown.
         self._may_have_marks = self._leaves_marks = True
 
     @property
     def is_running(self) -> bool:
-        return self._pass is not None
+        return self._is_planned or self._pass is not None
 
-    def plan(self, now_s: float, *, is_complete: bool) -> None:
+    def plan(self, *, is_complete: bool) -> None:
         """A whole scan ended. After a complete one missing files are marked or forgotten, at most once an hour.
 
         After one with errors all marks are cleared, so that the day of the missing files starts anew."""
         if not is_complete:
+            self._is_planned = False
             if self._may_have_marks:
                 self._leaves_marks = False
                 self._pass = clear_missing_marks(self._broker, self._rules.root)
-        elif now_s >= self._next_sweep_s:
-            self._next_sweep_s = now_s + SWEEP_INTERVAL_S
-            self._may_have_marks = self._leaves_marks = True
-            now_ms = self._clock.steady_ms()
-            covers = self._rules.covers
-            self._pass = sweep(self._broker, self._rules.root, self._mounts, covers, now_ms, self._forget_after_ms)
+        elif self._clock.steady_ms() >= self._next_sweep_ms:
+            self._is_planned = True
 
     def turn(self) -> int:
         """Handles one page and returns how many files it forgot. A BrokerError ends the pass; the next one restarts."""
+        if self._is_planned:
+            self._begin()
         if self._pass is None:
             return 0
         running, self._pass = self._pass, None
@@ -68,6 +80,27 @@ class LedgerSweep:
             return 0
         self._pass = running
         return forgotten
+
+    def _begin(self) -> None:
+        """Starts a sweep, unless there was one within the hour, of whichever producer of the same files."""
+        now_ms = self._clock.steady_ms()
+        last = self._broker.documents(SWEEPS).get(self._name)
+        last_ms = int(last.body) if last is not None else 0
+        if last_ms > now_ms:
+            last_ms = 0  # by a clock that was ahead
+        self._next_sweep_ms = last_ms + SWEEP_INTERVAL_MS
+        if self._next_sweep_ms <= now_ms:
+            self._broker.put_document(SWEEPS, self._name, b"%d" % now_ms)
+            self._next_sweep_ms = now_ms + SWEEP_INTERVAL_MS
+            self._may_have_marks = self._leaves_marks = True
+            covers = self._rules.covers
+            self._pass = sweep(self._broker, self._rules.root, self._mounts, covers, now_ms, self._forget_after_ms)
+        self._is_planned = False
+
+    @cached_property
+    def _name(self) -> str:
+        """Of the document. Producers share it if they take the same files of the same directory."""
+        return sha256(repr((self._rules.root, self._rules.filter.patterns)).encode()).hexdigest()[:32]
 
 
 def sweep(

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable
 
-from fileq.brokers.protocol import Broker, Inspector
+from fileq.brokers.protocol import Inspector
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.events import Emit, ignore, produced
@@ -28,7 +28,7 @@ from fileq.producer.finder.finder import EndedScan, Finder
 from fileq.producer.finder.rules import ScanRules
 from fileq.producer.identity import FileIdentity
 from fileq.producer.ledger_lookup import LedgerLookup
-from fileq.producer.ledger_sweep import DAY_MS, LedgerSweep
+from fileq.producer.ledger_sweep import DAY_MS, LedgerSweep, SweptBroker
 from fileq.producer.rate_limit import Hold
 from fileq.producer.stability import Stability
 
@@ -52,7 +52,7 @@ class Producer:
     def __init__(
         self,
         config: Config,
-        broker: Broker,
+        broker: SweptBroker,
         inspector: Inspector,
         *,
         emit: Emit = ignore,
@@ -96,7 +96,7 @@ class Producer:
         self._clock.check()
         found = self._finder.turn(now_s, may_scan=self._may_scan)
         if found.ended_scan is not None:
-            self._sweep.plan(now_s, is_complete=found.ended_scan.is_complete)
+            self._sweep.plan(is_complete=found.ended_scan.is_complete)
 
         # The lookup may raise. Stability takes the files of events before it, because they are found only once.
         self._rescan_unless(self._stability.add(found.closed, now_s, is_closed=True))

@@ -141,6 +141,7 @@ QUERIES = {
     "peek": lambda broker: [broker.peek(place, 3) for place in ("high", "low", "scheduled", "dead_letter")],
     "pages": lambda broker: [list(broker.pages(place)) for place in ("high", "completed", "cancelled", "scheduled")],
     "lookup": lambda broker: broker.lookup([b"/data/a"]),
+    "knows": lambda broker: broker.knows([(b"/data/a", "1-1-i1")]),
     "ledger": lambda broker: list(broker.ledger(b"/data")),
     "hourly": lambda broker: broker.hourly(1),
     "documents": lambda broker: broker.documents("webhooks"),

@@ -7,7 +7,7 @@ import pytest
 
 from fileq.core.errors import BrokerUnavailable
 from fileq.producer.finder import scan
-from fileq.producer.ledger_sweep import DAY_MS
+from fileq.producer.ledger_sweep import DAY_MS, SWEEPS
 from tests.support.producer_scenario import HOUR, RESCAN, UNCLOSED, Scenario
 
 
@@ -34,6 +34,45 @@ def test_a_file_is_forgotten_after_a_day_of_scans_without_it(scenario):
     assert scenario.entry("a") is None
     assert scenario.entry("b") is not None
     assert scenario.producer.counts.forgotten == 1
+
+
+def test_producers_of_the_same_files_sweep_once_an_hour_together(scenario):
+    scenario.add("a", "b")
+    scenario.run(UNCLOSED + 1)
+    (scenario.root / "a").unlink()
+    for _ in range(3):
+        scenario.producer = scenario.start(is_once=True)
+        scenario.broker.calls.clear()
+        scenario.run(HOUR / 4)
+        assert scenario.producer.is_idle
+        assert "ledger" not in scenario.broker.calls
+    scenario.producer = scenario.start(is_once=True)
+    scenario.run(HOUR / 4)
+    assert scenario.is_marked_missing("a")
+
+
+def test_a_sweep_by_a_clock_that_was_ahead_is_repeated(scenario):
+    scenario.add("a")
+    scenario.run(UNCLOSED + 1)
+    (scenario.root / "a").unlink()
+    [name] = scenario.broker.real.documents(SWEEPS)
+    scenario.broker.real.put_document(SWEEPS, name, b"%d" % (10 * scenario.clock.wall // 1_000_000))
+    scenario.producer = scenario.start()
+    scenario.run()
+    assert scenario.is_marked_missing("a")
+
+
+def test_a_sweep_waits_for_a_broker_that_is_away(scenario):
+    scenario.add("a")
+    scenario.run(UNCLOSED + 1)
+    (scenario.root / "a").unlink()
+    scenario.broker.is_away = lambda verb: verb == "documents"
+    scenario.clock.advance(HOUR)
+    with pytest.raises(BrokerUnavailable):
+        scenario.run()
+    scenario.broker.is_away = lambda verb: False
+    scenario.run()
+    assert scenario.is_marked_missing("a")
 
 
 def test_a_scan_with_an_error_starts_the_day_anew(scenario, monkeypatch):

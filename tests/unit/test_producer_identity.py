@@ -89,7 +89,7 @@ def test_a_version_of_an_older_release_is_known_and_gets_its_inode(scenario):
     assert (scenario.entry("a"), [job.id for job in scenario.jobs()]) == (recorded, ["old"])
     scenario.broker.calls.clear()
     scenario.run(RESCAN)
-    assert set(scenario.broker.calls) <= {"lookup", "ledger"}, "it is written once"
+    assert set(scenario.broker.calls) <= {"knows", "lookup", "ledger"}, "it is written once"
     replace_unnoticed(scenario.root / "a", b"y")
     scenario.run(RESCAN)
     assert len(scenario.jobs()) == 2

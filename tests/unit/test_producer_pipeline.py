@@ -1,5 +1,7 @@
 """The way of a file through the pipeline: found, stable, enqueued; with markers, and with full stages."""
 
+import os
+
 import pytest
 
 from fileq.files import mounts
@@ -74,10 +76,26 @@ def test_known_files_are_looked_up_in_batches(scenario):
     scenario.run(UNCLOSED + 1)
     scenario.broker.calls.clear()
     scenario.run(RESCAN)
-    assert scenario.broker.calls.count("lookup") <= 2
-    assert "enqueue" not in scenario.broker.calls
+    assert scenario.broker.calls.count("knows") <= 2
+    assert not {"enqueue", "lookup"} & set(scenario.broker.calls)
     assert scenario.producer.counts.known == 100
     assert scenario.producer.counts.enqueued == scenario.events.count("job.produced") == 100
+
+
+def test_an_older_version_that_comes_back_is_known(scenario):
+    scenario.add("a")
+    old = os.stat(scenario.path("a"))
+    scenario.run(UNCLOSED + 1)
+    scenario.add("a", size=2)
+    scenario.run(RESCAN)
+    scenario.run(UNCLOSED + 1)
+    assert [job.filesize for job in scenario.jobs()] == [1, 2]
+    scenario.broker.calls.clear()
+    os.truncate(scenario.path("a"), 1)
+    os.utime(scenario.path("a"), ns=(old.st_mtime_ns, old.st_mtime_ns))
+    scenario.run(RESCAN)
+    scenario.run(UNCLOSED + 1)
+    assert "enqueue" not in scenario.broker.calls
 
 
 def test_a_file_that_changes_while_it_waits_to_be_sent_is_enqueued_when_it_is_stable_again(tmp_path):

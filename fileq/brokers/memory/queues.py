@@ -286,6 +286,13 @@ class MemoryQueues:
         with self._store.lock:
             return [self._store.ledger.get(path) for path in paths]
 
+    def knows(self, versions: Sequence[tuple[bytes, str]]) -> list[bool]:
+        entries = self.lookup([path for path, _ in versions])
+        return [
+            entry is not None and entry.is_newest(signature)
+            for entry, (_, signature) in zip(entries, versions, strict=True)
+        ]
+
     def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
         with self._store.lock:
             return iter([(path, entry) for path, entry in self._store.ledger.items() if path.startswith(under)])

@@ -26,6 +26,7 @@ from fileq.core.settlement import Settlement, Verb
 
 MISSING, SEEN_ON = "missing", "on"
 MARKS = f"{SEEN_ON} ="  # before the line of the device: older releases take the last line that starts with `on`
+_MARKS_LINE, _MISSING_LINE = f"\n{MARKS}i".encode(), f"\n{MISSING} ".encode()
 COMPLETED = "completed"  # the outcome
 
 ENDED = "%ended "  # before the id of a job that must have ended; as in lua/prelude/ledger.lua
@@ -206,6 +207,18 @@ def in_one_line(id: str) -> str:
 def from_one_line(id: str) -> str:
     """The id from its form in one line."""
     return id.replace("%0A", "\n").replace("%25", "%")
+
+
+def is_newest(value: bytes, signature: bytes) -> bool:
+    """LedgerEntry.is_newest() of a packed entry. The usual form of a signature is compared without unpacking."""
+    short, _, inode = signature.partition(b"-i")
+    if not inode.isdigit():
+        return unpack_ledger(value).is_newest(signature.decode())
+    if not value.startswith(short + b" ") or _MISSING_LINE in value:
+        return False
+    # The first mark is that of the newest version. After its inode comes its hash, another mark or the next line.
+    at = value.find(_MARKS_LINE + inode)
+    return at > 0 and value[at + len(_MARKS_LINE) + len(inode)] in b"-,\n"
 
 
 def unpack_ledger(value: bytes) -> LedgerEntry:

@@ -18,6 +18,7 @@ from fileq.brokers.clocks import FULL_WAIT_MS, STEP_TOLERANCE_MS
 from fileq.brokers.redis.encoding import (
     as_claim,
     id_in,
+    is_newest,
     pack_ledger,
     settlement_args,
     settlement_keys,
@@ -301,6 +302,15 @@ class RedisQueues:
             return []
         values = self._store.call("HMGET", self._store.keys.ledger, *paths)
         return [unpack_ledger(value) if value is not None else None for value in values]
+
+    def knows(self, versions: Sequence[tuple[bytes, str]]) -> list[bool]:
+        if not versions:
+            return []
+        values = self._store.call("HMGET", self._store.keys.ledger, *[path for path, _ in versions])
+        return [
+            value is not None and is_newest(value, signature.encode())
+            for value, (_, signature) in zip(values, versions, strict=True)
+        ]
 
     def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
         key = self._store.keys.ledger

@@ -21,6 +21,13 @@ class SqliteLedger:
             found = find_ledger_entries(db, paths)
         return [found.get(path) for path in paths]
 
+    def knows(self, versions: Sequence[tuple[bytes, str]]) -> list[bool]:
+        entries = self.lookup([path for path, _ in versions])
+        return [
+            entry is not None and entry.is_newest(signature)
+            for entry, (_, signature) in zip(entries, versions, strict=True)
+        ]
+
     def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
         first, comparison = under, ">="
         while True:

@@ -12,7 +12,7 @@ import stat
 
 from fileq.config import Config
 from fileq.core.file_events import SkipReason
-from fileq.files.exclusive_move import is_private
+from fileq.files.exclusive_move import PREFIX, is_private
 from fileq.files.globs import FileFilter
 from fileq.producer.counts import ProducerCounts
 from fileq.producer.finder.database_files import DatabaseFiles
@@ -36,6 +36,7 @@ class ScanRules:
         self._skip = (counts or ProducerCounts()).skip
         self._marker = os.fsencode(producer.ready_suffix)
         self._database = DatabaseFiles(config)
+        self._special_starts = PREFIX, self._database.name
         self._moved = MoveFolders(config, self.root)
         self._real_root = os.path.realpath(self.root)
 
@@ -125,6 +126,8 @@ class ScanRules:
         if not self.filter.takes(prefix, text_of(name)):
             self._skip(SkipReason.EXCLUDED, os.path.join(directory, name))
             return False
+        if not self._marker and not name.startswith(self._special_starts):
+            return True  # nearly every file, so the rest costs nothing
         if (self._marker and name.endswith(self._marker)) or is_private(name):
             return False
         return not name.startswith(self._database.name) or not self._database.owns(directory, name)

@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.finder.rules import ScanRules
 
-STEP_ENTRIES = 500
+STEP_ENTRIES = 1_000
 _Identity: TypeAlias = tuple[int, int]  # device and inode of a directory
 _Ancestors: TypeAlias = "tuple[_Identity, _Ancestors] | None"
 

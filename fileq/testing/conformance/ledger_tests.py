@@ -145,6 +145,37 @@ def test_lookup_returns_an_entry_for_each_path(harness: Harness) -> None:
 
 def test_lookup_of_nothing_finds_nothing(harness: Harness) -> None:
     assert harness.broker.lookup([]) == []
+    assert harness.broker.knows([]) == []
+
+
+def test_only_the_newest_version_of_a_file_that_is_there_is_known_at_first_sight(harness: Harness) -> None:
+    stored = "1-2-i34-c5f"
+    enqueue_version(harness, "a", "1-1-i34")
+    enqueue_version(harness, "b", stored)
+    enqueue_version(harness, "plain", "7-7", b"/data/plain")
+    asked = {
+        stored: True,
+        "1-2-i34": True,  # the hash is not compared
+        "1-1-i34": False,  # an older version
+        "1-2-i3": False,
+        "1-2-i345": False,
+        "1-2": False,
+        "1-2-i34-c5": False,
+        "1-2-i99": False,
+        "11-2-i34": False,
+        "1-i34": False,
+        "": False,
+    }
+    assert harness.broker.knows([(PATH, signature) for signature in asked]) == list(asked.values())
+    assert harness.broker.knows([(b"/data/plain", "7-7"), (b"/data/plain", "7"), (b"/data/none", "7-7")]) == [
+        True,
+        False,
+        False,
+    ]
+    [entry] = harness.broker.lookup([PATH])
+    assert entry is not None
+    harness.broker.update_ledger([(PATH, entry, LedgerEntry(entry.versions, missing_since_ms=9, device="8:1"))])
+    assert harness.broker.knows([(PATH, stored), (PATH, "1-2-i34")]) == [False, False]
 
 
 def test_a_thousand_versions_in_one_call(harness: Harness) -> None:

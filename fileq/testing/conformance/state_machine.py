@@ -237,6 +237,7 @@ class BrokerMachine(JobMakingRules):
     def update_ledger(self, path: bytes, change: str) -> None:
         [was] = self.same(lambda broker: broker.lookup([path]))
         was = was or LedgerEntry()
+        self.same(lambda broker: broker.knows([(path, signature) for signature, _ in was.versions]))
         if change == "stale":
             was = was.with_version(Version(path, "elsewhere"), "unknown")
         becomes = None if change == "forget" else LedgerEntry(was.versions, self.clock.ms, "8:1")

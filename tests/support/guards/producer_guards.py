@@ -10,6 +10,30 @@ SETTLING, SWEEPING, FORGETTING, OUTAGES, PIPELINE, ENQUEUEING, CLOCKS = (
     for name in ("stability", "ledger_sweep", "forgetting", "outages", "pipeline", "enqueuer", "clock_guard")
 )
 
+AT_FIRST_SIGHT = "TestLedger::test_only_the_newest_version_of_a_file_that_is_there_is_known_at_first_sight"
+NEWEST = Promise(
+    "Only the version of the ledger is known at first sight", "a changed file is not enqueued", AT_FIRST_SIGHT
+)
+THERE = Promise("A file with a mark is looked at", "it is forgotten although it exists", AT_FIRST_SIGHT)
+TYPES, ENCODING = "fileq/brokers/types.py", "fileq/brokers/redis/encoding.py"
+
+KNOWN_GUARDS = (
+    NEWEST.on("memory", TYPES, "newest == signature or ", "newest.startswith(signature) or "),
+    THERE.on("sqlite", TYPES, "not self.missing_since_ms and (newest", "(newest"),
+    NEWEST.on("redis", ENCODING, ' in b"-,\\n"', " != 0"),
+    NEWEST.on("redis", ENCODING, 'value.startswith(short + b" ")', "value.startswith(short)"),
+    NEWEST.on("redis", ENCODING, "return at > 0 and value[", "return value["),
+    THERE.on("redis", ENCODING, " or _MISSING_LINE in value", ""),
+    Guard(
+        "A clock that was ahead stops no sweep",
+        "missing files are never forgotten",
+        SWEEP,
+        "        if last_ms > now_ms:\n",
+        "        if False:\n",
+        FORGETTING + "a_sweep_by_a_clock_that_was_ahead_is_repeated",
+    ),
+)
+
 STABILITY_GUARDS = (
     Guard(
         "A file that changed meanwhile waits again",
@@ -132,7 +156,7 @@ LEDGER_GUARDS = (
         LOOKUP,
         "            if known is None:\n",
         "            if True:\n",
-        PIPELINE + "known_files_are_looked_up_in_batches",
+        PIPELINE + "an_older_version_that_comes_back_is_known",
     ),
 )
 
@@ -221,4 +245,4 @@ REGISTRY_GUARDS = (
     ),
 )
 
-PRODUCER_GUARDS = (*STABILITY_GUARDS, *LEDGER_GUARDS, *ENQUEUER_GUARDS, *REGISTRY_GUARDS)
+PRODUCER_GUARDS = (*KNOWN_GUARDS, *STABILITY_GUARDS, *LEDGER_GUARDS, *ENQUEUER_GUARDS, *REGISTRY_GUARDS)
