@@ -13,30 +13,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from fileq.core.hidden_import import hidden
 
-@contextmanager
-def _redis_hidden() -> Iterator[None]:
-    """Lets pybreaker be imported without redis, which it imports for a storage that fileq does not use (140 ms).
-
-    None in sys.modules makes an import fail, and pybreaker then goes without redis. A redis that is imported already
-    costs nothing and stays. The copy of pybreaker made here is private to this module: a handler that imports pybreaker
-    gets its own, with redis. Not for use with other threads running: their import of redis would fail too."""
-    if "redis" in sys.modules or "pybreaker" in sys.modules:
-        yield
-        return
-    sys.modules["redis"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules["redis"]
-        sys.modules.pop("pybreaker", None)
-
-
-with _redis_hidden():
+# pybreaker imports redis for a storage that fileq does not use: 140 ms.
+_has_own_copy = not {"redis", "pybreaker"} & sys.modules.keys()
+with hidden("redis"):
     from pybreaker import (
         STATE_CLOSED,
         STATE_HALF_OPEN,
@@ -46,6 +30,8 @@ with _redis_hidden():
         CircuitBreakerState,
         CircuitMemoryStorage,
     )
+if _has_own_copy:
+    del sys.modules["pybreaker"]  # a handler that imports pybreaker gets one with redis
 
 OnChange = Callable[[str, str], None]  # from, to
 STATE_NUMBERS = {STATE_CLOSED: 0, STATE_HALF_OPEN: 1, STATE_OPEN: 2}  # as the metric shows them

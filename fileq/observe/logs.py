@@ -24,10 +24,13 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import msgspec
-import structlog
 
 from fileq.core.events import Event
+from fileq.core.hidden_import import hidden
 from fileq.observe.console import ConsoleLine
+
+with hidden("rich"):  # for a form of tracebacks that fileq does not use: 70 ms and 6 MB in each process
+    import structlog
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 _RANKS = {**LEVELS, "warning": logging.WARNING, "none": logging.NOTSET}
