@@ -20,6 +20,10 @@ def busy(job, context):
     while True:
         pass
 
+async def blocking(job, context):
+    print("begun", flush=True)
+    time.sleep(60)
+
 def hungry(job, context):
     kept = bytearray(200 << 20)
     for i in range(0, len(kept), 4096):
@@ -52,6 +56,7 @@ observability: {log_format: json}
 handlers:
   - {match: "*.busy", use: "tried:busy", timeout: 1s}
   - {match: "*.lazy", use: "tried:busy", timeout: 1s, isolation: thread}
+  - {match: "*.blocking", use: "tried:blocking", timeout: 1s}
   - {match: "*.mem", use: "tried:hungry"}
   - {match: "*.exit", use: "tried:leaving"}
   - {match: "*.exit-thread", use: "tried:leaving", isolation: thread}
@@ -75,13 +80,21 @@ def tried(app: Path, name: str) -> subprocess.CompletedProcess[str]:
     return run("try", name, cwd=app, timeout_s=30.0)
 
 
-@pytest.mark.parametrize("name", ["inbox/a.busy", "inbox/a.lazy"])
-def test_a_busy_loop_is_ended_at_its_timeout(name: str, app: Path) -> None:
-    ended = tried(app, name)
+@pytest.mark.parametrize(
+    ("name", "place"), [("a.busy", "in busy"), ("a.lazy", "in busy"), ("a.blocking", "in blocking")]
+)
+def test_a_busy_handler_is_ended_at_its_timeout_and_shown_with_the_place_where_it_was(
+    name: str, place: str, app: Path
+) -> None:
+    ended = tried(app, f"inbox/{name}")
     assert ended.returncode == 1
     assert ended.stdout == ""
-    assert "begun" in ended.stderr.splitlines()
-    assert ended.stderr.splitlines()[-1].endswith("would be retried: timed out after 1s")
+    *head, last = ended.stderr.splitlines()
+    assert "begun" in head
+    stack = head[head.index("When the time was up (most recent call last):") + 1 :]
+    assert [line for line in stack if line.endswith(place)] == stack[:1]
+    assert "/fileq/" not in "".join(stack)
+    assert last.endswith("would be retried: timed out after 1s")
 
 
 def test_a_handler_that_takes_too_much_memory_is_ended(app: Path) -> None:
