@@ -89,7 +89,7 @@ def _task(routes: Routes, paths: Paths, path: str, announce: Callable[[str], Non
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{path!r} can't be read: {reason}{_moved(paths, where)}") from error
-    roots, relative = paths.roots, paths.relative(where)
+    roots, relative = paths.allowed, paths.relative(where)
     is_outside = not any(where.startswith(root.rstrip(b"/") + b"/") for root in roots)
     if is_outside:
         roots, relative = (os.path.dirname(os.path.realpath(where)),), os.fsdecode(os.path.basename(where))

@@ -83,7 +83,7 @@ def test_a_job_that_a_limit_holds_back_is_not_shown_as_started(each_setup: Worke
     names = [line.split()[1] for line in lines]
     assert names[-2:] == ["job:started", "job:completed"]
     assert names.count("job:started") == 1, "only the start of its handler"
-    assert "error=the limit of gated is reached (max_running: 1)" in lines[1]
+    assert "reason=the limit of gated is reached (max_running: 1)" in lines[1]
     raw = [event["event"] for event in published(program) if event["job_id"] == "second"]
     assert raw.count("job:started") == raw.count("job:deferred") + 1, "programs get what the broker publishes"
 

@@ -138,6 +138,15 @@ def test_a_file_outside_of_scan_dir_is_tried_with_a_note(app: Path) -> None:
     assert note == f"note: the file is outside of {app / 'inbox'}; it is tried as if it were directly below"
 
 
+def test_a_file_that_a_worker_has_moved_has_the_route_that_it_had_before(app: Path) -> None:
+    moves = 'worker: {after: {dead: "move:failed"}}\nhandlers: [{match: "sub/*.ok", use: "tried:where"}]\n'
+    (app / "config.yaml").write_text(f"producer: {{scan_dir: ./inbox}}\n{moves}")
+    (app / "failed" / "sub").mkdir(parents=True)
+    ended = tried(app, "failed/sub/a.ok")
+    assert ended.returncode == 0, ended.stderr
+    assert "note:" not in ended.stderr
+
+
 def test_ctrl_c_ends_the_handler_and_the_processes_that_it_started(app: Path) -> None:
     (app / "inbox" / "a.parent").touch()
     trial = subprocess.Popen(

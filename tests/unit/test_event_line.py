@@ -31,11 +31,18 @@ def test_a_line_fits_the_terminal(width: int, path: str, error: str, type: str |
     assert columns(line(width, path=path, type=type, error=error)) <= width
 
 
-def test_details_go_first_then_directories_then_the_middle_of_the_error() -> None:
+def test_the_queue_goes_first_then_directories_then_the_middle_of_the_error() -> None:
     head, facts = "00:00:01Z job:failed   ", "duration=12ms failures=1 id=2f6c1d0e"
     assert line(140, error="") == f"{head} {PATH} queue=low {facts}"
-    assert line(125, error="") == f"{head} …/2026/november/customers/4711/invoices/scan-0001.pdf queue=low {facts}"
+    assert line(125, error="") == f"{head} {PATH} {facts}"
+    assert line(100, error="") == f"{head} …/customers/4711/invoices/scan-0001.pdf {facts}"
     assert line(80, error="") == f"{head} …/scan-0001.pdf {facts}"
     assert line(80, error="short") == f"{head} …/scan-0001.pdf failures=1 id=2f6c1d0e error=short"
-    error = "error=ValueError: word w…invoices.py:12 in read)"
+    error = "error=ValueError: word word word….py:12 in read)"
     assert line(100) == f"{head} …/scan-0001.pdf id=2f6c1d0e {error}"
+
+
+def test_a_deferred_job_has_a_reason_and_no_error() -> None:
+    event = WireEvent("job:deferred", "a", None, "low", "w1", 0, "the breaker is open", 0, "/a.pdf", 1000)
+    assert event_line(msgspec.json.encode(event)).endswith("id=a reason=the breaker is open")
+    assert event_line(msgspec.json.encode(event), 54).endswith("id=a reason=the b… open")

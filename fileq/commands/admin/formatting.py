@@ -53,10 +53,10 @@ def cut(text: str, width: int, *, from_left: bool = False) -> str:
 
 
 def cut_inside(text: str, width: int) -> str:
-    """The text shortened to `width` columns: its beginning and its end."""
+    """The text shortened to `width` columns: its beginning, and half as much of its end."""
     if columns(text) <= width:
         return text
-    end = max(0, (width - 1) // 2)
+    end = max(0, (width - 1) // 3)
     return cut(text, width - end) + cut(text, end + 1, from_left=True)[1:]
 
 
