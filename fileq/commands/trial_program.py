@@ -16,6 +16,7 @@ from msgspec import Struct
 from fileq.config import Config, secret_variables, without_secrets
 from fileq.core.text import printable_lines
 from fileq.handlers.context import CancelFlag
+from fileq.handlers.handler_place import place_of, waits_for
 from fileq.handlers.outcomes import CommandFailed, TimedOut, failed
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
@@ -35,7 +36,8 @@ class _Given(Struct, frozen=True):
 def trial_program(config: Config, *, app_dir: str) -> Program:
     """The program that loads the handlers of this configuration for one trial."""
     argument = msgspec.msgpack.encode(_Given(without_secrets(config), app_dir))
-    return Program(f"{__name__}:load_trial", argument, secret_variables(config.worker.pass_environment))
+    hidden = secret_variables(config.worker.pass_environment)
+    return Program(f"{__name__}:load_trial", argument, hidden, prints_directly=True)
 
 
 def load_trial(argument: bytes) -> Run:
@@ -61,7 +63,9 @@ def _run_in_thread(task: Task, routes: Routes, cancelled: CancelFlag) -> Ran:
 
     thread = threading.Thread(target=run, name="handler", daemon=True)
     thread.start()
+    waits_for(lambda: place_of(thread.ident))
     thread.join()
+    waits_for(None)
     return ran[0] if ran else failed(RuntimeError("the handler's thread ended without an outcome"))
 
 
@@ -70,7 +74,7 @@ def _print_traceback(error: BaseException) -> None:
     if isinstance(error, CommandFailed | TimedOut):
         if isinstance(error, CommandFailed) and error.hint:
             print(error.hint, file=sys.stderr)
-        return  # a traceback would show only fileq's own code
+        return  # a traceback would show only fileq's own code; `fileq try` prints where a handler timed out
     whole = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in whole.stack if not frame.filename.startswith(_FILEQ)]
     whole.stack = traceback.StackSummary.from_list(frames)

@@ -28,6 +28,7 @@ from fileq.files.paths import Paths
 from fileq.handlers.file_check import check_file
 from fileq.handlers.routes import BoundRoute, Routes
 from fileq.handlers.task import Task
+from fileq.handlers.tracebacks import is_stack
 from fileq.runtime.observers import log_to_stderr
 from fileq.worker.executors.process.executor import ProcessExecutor
 from fileq.worker.executors.protocol import TaskOutcome
@@ -44,6 +45,7 @@ class Trial(Struct, frozen=True):
     result: bytes = b""  # JSON
     warning: str = ""
     failure: str = ""
+    stack: str = ""  # where the handler was at its timeout
     made: tuple[str, ...] = ()  # what a worker would enqueue and record, a line each
 
 
@@ -58,14 +60,15 @@ def try_path(loaded: Loaded, path: str, app_dir: str, announce: Callable[[str], 
     # worker.max_memory limits child processes only; the threads of a worker share its memory.
     max_memory = config.worker.max_memory if route.isolation == "process" else None
     program = trial_program(config, app_dir=app_dir)
-    with closing(ProcessExecutor(1, program, max_memory=max_memory, emit=emit)) as executor:
+    with closing(ProcessExecutor(1, program, max_memory=max_memory, emit=emit, captures_output=True)) as executor:
         started_s = time.perf_counter()
         executor.submit([task])
         outcome = _outcome(executor)
         took = short_duration(max(0.001, time.perf_counter() - started_s))
     if isinstance(outcome, Done):
         return Trial(took, outcome.result, outcome.warning, made=tuple(_made(outcome, route)))
-    return Trial(took, failure=_failure(outcome, route, config))
+    stack = outcome.traceback if isinstance(outcome, Failed) and is_stack(outcome.traceback) else ""
+    return Trial(took, failure=_failure(outcome, route, config), stack=stack)
 
 
 def _made(outcome: Done, route: BoundRoute) -> Iterator[str]:
@@ -86,7 +89,7 @@ def _task(routes: Routes, paths: Paths, path: str, announce: Callable[[str], Non
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{path!r} can't be read: {reason}{_moved(paths, where)}") from error
-    roots, relative = paths.roots, paths.relative(where)
+    roots, relative = paths.allowed, paths.relative(where)
     is_outside = not any(where.startswith(root.rstrip(b"/") + b"/") for root in roots)
     if is_outside:
         roots, relative = (os.path.dirname(os.path.realpath(where)),), os.fsdecode(os.path.basename(where))

@@ -31,3 +31,13 @@ def printable_json(text: str) -> str:
     import json  # needed here only, and commands should start fast
 
     return "".join(c if c.isprintable() or c < " " else json.dumps(c)[1:-1].replace("\x7f", "\\u007f") for c in text)
+
+
+def end_of_path(path: str, longest: int) -> str:
+    """`…/2026/a.pdf`: the name of the file, and as many directories before it as fit into so many characters."""
+    if not path.startswith("/"):
+        return path
+    directories, _, end = path.rpartition("/")
+    while directories and len(end) + len(directory := directories.rpartition("/")[2]) + 3 <= longest:
+        end, directories = f"{directory}/{end}", directories.rpartition("/")[0]
+    return f"…/{end}" if directories else path

@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias
 
 from fileq.handlers.context import Context
+from fileq.handlers.handler_place import place_of_task, waits_for
 from fileq.handlers.outcomes import TimedOut
 
 _POLL_EVERY_S = 0.05  # the longest time until a cancellation reaches a coroutine
@@ -66,16 +67,27 @@ class EventLoop:
         requests: _Requests = SimpleQueue()
         future = asyncio.run_coroutine_threadsafe(self._run_alone(start, context, tasks, requests), loop)
         future.add_done_callback(lambda _: requests.put(None))
-        while True:
-            try:
-                request = requests.get(timeout=_POLL_EVERY_S)
-            except Empty:
-                if tasks and context.cancelled.is_set():
-                    loop.call_soon_threadsafe(tasks.pop().cancel)
-                continue
-            if request is None:
-                break
-            request()
+
+        def find() -> str:
+            thread = self._thread
+            return place_of_task(tasks[0], loop, thread.ident) if tasks and thread is not None else ""
+
+        waits_for(find)
+        try:
+            while True:
+                try:
+                    request = requests.get(timeout=_POLL_EVERY_S)
+                except Empty:
+                    if tasks and context.cancelled.is_set():
+                        loop.call_soon_threadsafe(tasks.pop().cancel)
+                    continue
+                if request is None:
+                    break
+                waits_for(None)
+                request()
+                waits_for(find)
+        finally:
+            waits_for(None)
         value, error = future.result()
         if error is not None:
             raise error

@@ -41,6 +41,16 @@ def stack_text_of(error: BaseException | None) -> str:
     return _as_stack(list(traceback.extract_tb(error.__traceback__)) if error is not None else [])
 
 
+def stack_text_of_frames(frames: list[traceback.FrameSummary]) -> str:
+    """The same for frames of any origin, the outermost first."""
+    return _as_stack(frames)
+
+
+def is_stack(text: str) -> bool:
+    """Whether the text says where a handler was, and not what it raised."""
+    return text.startswith(_TITLE)
+
+
 def _as_stack(whole: list[traceback.FrameSummary]) -> str:
     frames = _of_user(whole)
     return cut_middle(_TITLE + "".join(frames.format()).rstrip("\n"), LONGEST_TRACEBACK) if frames else ""

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from fileq.core.text import printable, printable_lines
+from fileq.core.text import end_of_path, printable, printable_lines
 from fileq.core.units import short_duration
 
 COLUMNS = 100  # where stderr is not a terminal
@@ -141,19 +141,9 @@ def _shortened(
             left.pop(detail, None)
     if (excess := _excess(left, width)) > 0:
         path = str(fields[name])
-        left[name] = _text(name, _end_of_path(path, len(path) - excess))
+        left[name] = _text(name, end_of_path(path, len(path) - excess))
     return left
 
 
 def _excess(shown: Mapping[str, str], width: int) -> int:
     return sum(len(_label(key)) + len(text) + 1 for key, text in shown.items() if key not in _ENDLESS) - width
-
-
-def _end_of_path(path: str, longest: int) -> str:
-    """`…/2026/a.pdf`: the name of the file, and as many directories before it as fit."""
-    if not path.startswith("/"):
-        return path
-    directories, _, end = path.rpartition("/")
-    while directories and len(end) + len(directory := directories.rpartition("/")[2]) + 3 <= longest:
-        end, directories = f"{directory}/{end}", directories.rpartition("/")[0]
-    return f"…/{end}" if directories else path

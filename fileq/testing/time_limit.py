@@ -19,6 +19,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from fileq.handlers.handler_place import place_of
 from fileq.handlers.outcomes import TimedOut
 
 REPEAT_S = 0.1
@@ -32,8 +33,8 @@ class TimeIsOver(BaseException):
 def call_within(function: Callable[[], Any], timeout_s: float, *, grace_s: float = 0.0) -> Any:
     """What the function returns or raises. Once it was stopped, always raises TimedOut, also if it caught the stop.
 
-    The stop comes `grace_s` after the timeout, for a function that enforces the timeout itself. The traceback of
-    TimedOut shows where the function was."""
+    The stop comes `grace_s` after the timeout, for a function that enforces the timeout itself. A note of TimedOut
+    says where the function was."""
     if threading.current_thread() is not threading.main_thread():
         return function()
     alarm = _Alarm()
@@ -48,11 +49,11 @@ def call_within(function: Callable[[], Any], timeout_s: float, *, grace_s: float
         if not alarm.has_rung:
             raise
         cause = None if isinstance(error, TimeIsOver) else error
-        raise TimedOut(timeout_s).with_traceback(error.__traceback__) from cause
+        raise alarm.timed_out(timeout_s).with_traceback(error.__traceback__) from cause
     finally:
         _end(watch, alarm)
     if alarm.has_rung:
-        raise TimedOut(timeout_s)
+        raise alarm.timed_out(timeout_s)
     return result
 
 
@@ -70,6 +71,7 @@ class _Alarm:
 
     def __init__(self) -> None:
         self.is_armed = self.has_rung = False
+        self._place = ""
         self._main_thread = threading.get_ident()
         self._before = signal.signal(SIGNAL, self._on_signal)
 
@@ -79,8 +81,16 @@ class _Alarm:
     def close(self) -> None:
         signal.signal(SIGNAL, self._before)
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+    def timed_out(self, timeout_s: float) -> TimedOut:
+        error = TimedOut(timeout_s)
+        if self._place:
+            error.add_note(self._place)
+        return error
+
+    def _on_signal(self, _number: int, frame: FrameType | None) -> None:
         if self.is_armed:
+            if not self.has_rung:
+                self._place = place_of(self._main_thread, frame)
             self.has_rung = True
             raise TimeIsOver
 

@@ -57,7 +57,7 @@ def test_a_reset_of_a_misspelt_route_is_an_error(shell: CommandLine) -> None:
     shell.broker.register({"a": worker_info(breaker="open", breakers=(is_open,))})
     assert "did you mean 'always'?" in shell.fail("breaker", "reset", "alway", code=2)
     lines = shell.run("breaker", "reset", "always").splitlines()
-    assert lines[-1] == "alpha 4242: always is open: ValueError: broken"
+    assert lines[-1] == "alpha 4242: always is open until then: ValueError: broken"
     shell.settings["handlers"] = "[{match: '**/*.pdf', use: fileq.handlers:checksum}]"
     assert "did you mean '**/*.pdf'?" in shell.fail("breaker", "reset", "*/*.pdf", code=2)
     assert "the routes are 'always', '**/*.pdf'" in shell.fail("breaker", "reset", "nosuchroute", code=2)

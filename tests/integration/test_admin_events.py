@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import uuid
+from contextlib import closing
 from typing import Any
 
 from fileq.core.job import State
 from tests.support.fault_proxy import FaultProxy
-from tests.support.program import Program
+from tests.support.program import Program, command
 from tests.support.servers import Server
+from tests.support.terminal import Terminal
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup
 
@@ -52,6 +54,21 @@ def test_events_of_other_processes_are_followed_until_ctrl_c(each_setup: WorkerS
     assert id not in readable.text(), "people get ids as short as in the other commands"
 
 
+def test_on_a_terminal_lines_fit_its_width(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
+    path = setup.inbox / "a-directory-with-a-long-name" / "another-directory-with-a-long-name" / "a.pdf"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"x")
+    words = command("events", settings=setup.settings)
+    with closing(Terminal(words, setup.directory, 80, is_stdout=True)) as terminal:
+        terminal.wait_shown("following the events")
+        setup.enqueue_file(path, "job-1")
+        terminal.wait_shown(r"job:created .*/a\.pdf .*id=job-1\r\n")
+    [line] = [line for line in terminal.shown().splitlines() if "job:created" in line]
+    assert len(line) <= 80
+    assert " …/" in line
+
+
 def test_a_job_that_a_limit_holds_back_is_not_shown_as_started(each_setup: WorkerSetup) -> None:
     setup = each_setup
     with following(setup) as readable, following(setup, "--json") as program:
@@ -66,7 +83,7 @@ def test_a_job_that_a_limit_holds_back_is_not_shown_as_started(each_setup: Worke
     names = [line.split()[1] for line in lines]
     assert names[-2:] == ["job:started", "job:completed"]
     assert names.count("job:started") == 1, "only the start of its handler"
-    assert "error=the limit of gated is reached (max_running: 1)" in lines[1]
+    assert "reason=the limit of gated is reached (max_running: 1)" in lines[1]
     raw = [event["event"] for event in published(program) if event["job_id"] == "second"]
     assert raw.count("job:started") == raw.count("job:deferred") + 1, "programs get what the broker publishes"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import select
 import signal
 import struct
@@ -102,8 +103,8 @@ def test_the_errors_by_kind_add_up_to_the_failed_attempts_and_the_refused_jobs(s
     this_hour = stats["this_hour"]
     assert (this_hour["failed"], this_hour["refused"], this_hour["dead"]) == (1, 1, 1)
     assert sum(error["this_hour"] for error in stats["errors"]) == this_hour["failed"] + this_hour["refused"]
-    rows = {line.split()[0]: line.split()[1] for line in shell.run("stats").splitlines() if line}
-    assert (rows["failed"], rows["refused"], rows["died"]) == ("1", "1", "1")
+    rows = re.findall(r"^(failed|refused|became dead|died) +(\d+)", shell.run("stats"), re.MULTILINE)
+    assert rows == [("failed", "1"), ("refused", "1"), ("became dead", "1")]
     assert "errors by kind, of failed attempts and of refused jobs" in shell.run("stats")
     narrow = render(gather(shell.broker), Screen(100, 24))
     assert any(line.startswith("errors this hour (last hour), of failed attempts and of refused") for line in narrow)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import threading
@@ -70,12 +71,32 @@ async def never_awaiting(job: fileq.JobView, context: fileq.Context) -> None:
         pass
 
 
-@pytest.mark.parametrize("handler", [busy, asleep, locked, starting, stubborn, swallowing, translating, never_awaiting])
-def test_a_handler_is_stopped_at_its_timeout(handler: Callable[..., Any]) -> None:
+async def waiting(job: fileq.JobView, context: fileq.Context) -> None:
+    await asyncio.sleep(3600)
+
+
+@pytest.mark.parametrize(
+    ("handler", "place"),
+    [
+        (busy, "in busy"),
+        (asleep, "in asleep"),
+        (locked, "in locked"),
+        (starting, "in starting"),
+        (stubborn, "in asleep"),
+        (swallowing, "in busy"),
+        (translating, "in busy"),
+        (waiting, "in waiting"),
+        (never_awaiting, "in never_awaiting"),
+    ],
+)
+def test_a_handler_is_stopped_at_its_timeout_and_the_error_shows_where_it_was(
+    handler: Callable[..., Any], place: str
+) -> None:
     started_s = time.monotonic()
-    with pytest.raises(TimedOut, match="timed out after 200ms"):
+    with pytest.raises(TimedOut, match="timed out after 200ms") as caught:
         fileq.testing.run(handler, timeout=0.2)
     assert 0.2 <= time.monotonic() - started_s < ENOUGH_S
+    assert f"{place}\n" in "".join(traceback.format_exception(caught.value))
 
 
 def test_outside_the_main_thread_a_handler_runs_to_its_end() -> None:
@@ -85,12 +106,6 @@ def test_outside_the_main_thread_a_handler_runs_to_its_end() -> None:
 
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(fileq.testing.run, handler, timeout=0.05).result(ENOUGH_S) == 7
-
-
-def test_the_traceback_shows_where_the_handler_was() -> None:
-    with pytest.raises(TimedOut) as caught:
-        fileq.testing.run(asleep, timeout=0.1)
-    assert "time.sleep(3600)" in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_handler_that_ends_in_time_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

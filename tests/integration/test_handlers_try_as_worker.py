@@ -20,6 +20,10 @@ def busy(job, context):
     while True:
         pass
 
+async def blocking(job, context):
+    print("begun", flush=True)
+    time.sleep(60)
+
 def hungry(job, context):
     kept = bytearray(200 << 20)
     for i in range(0, len(kept), 4096):
@@ -52,6 +56,7 @@ observability: {log_format: json}
 handlers:
   - {match: "*.busy", use: "tried:busy", timeout: 1s}
   - {match: "*.lazy", use: "tried:busy", timeout: 1s, isolation: thread}
+  - {match: "*.blocking", use: "tried:blocking", timeout: 1s}
   - {match: "*.mem", use: "tried:hungry"}
   - {match: "*.exit", use: "tried:leaving"}
   - {match: "*.exit-thread", use: "tried:leaving", isolation: thread}
@@ -75,13 +80,21 @@ def tried(app: Path, name: str) -> subprocess.CompletedProcess[str]:
     return run("try", name, cwd=app, timeout_s=30.0)
 
 
-@pytest.mark.parametrize("name", ["inbox/a.busy", "inbox/a.lazy"])
-def test_a_busy_loop_is_ended_at_its_timeout(name: str, app: Path) -> None:
-    ended = tried(app, name)
+@pytest.mark.parametrize(
+    ("name", "place"), [("a.busy", "in busy"), ("a.lazy", "in busy"), ("a.blocking", "in blocking")]
+)
+def test_a_busy_handler_is_ended_at_its_timeout_and_shown_with_the_place_where_it_was(
+    name: str, place: str, app: Path
+) -> None:
+    ended = tried(app, f"inbox/{name}")
     assert ended.returncode == 1
     assert ended.stdout == ""
-    assert "begun" in ended.stderr.splitlines()
-    assert ended.stderr.splitlines()[-1].endswith("would be retried: timed out after 1s")
+    *head, last = ended.stderr.splitlines()
+    assert "begun" in head
+    stack = head[head.index("When the time was up (most recent call last):") + 1 :]
+    assert [line for line in stack if line.endswith(place)] == stack[:1]
+    assert "/fileq/" not in "".join(stack)
+    assert last.endswith("would be retried: timed out after 1s")
 
 
 def test_a_handler_that_takes_too_much_memory_is_ended(app: Path) -> None:
@@ -123,6 +136,15 @@ def test_a_file_outside_of_scan_dir_is_tried_with_a_note(app: Path) -> None:
     assert str(app / "desk" / "sample.ok") in ended.stdout
     note = ended.stderr.splitlines()[0]
     assert note == f"note: the file is outside of {app / 'inbox'}; it is tried as if it were directly below"
+
+
+def test_a_file_that_a_worker_has_moved_has_the_route_that_it_had_before(app: Path) -> None:
+    moves = 'worker: {after: {dead: "move:failed"}}\nhandlers: [{match: "sub/*.ok", use: "tried:where"}]\n'
+    (app / "config.yaml").write_text(f"producer: {{scan_dir: ./inbox}}\n{moves}")
+    (app / "failed" / "sub").mkdir(parents=True)
+    ended = tried(app, "failed/sub/a.ok")
+    assert ended.returncode == 0, ended.stderr
+    assert "note:" not in ended.stderr
 
 
 def test_ctrl_c_ends_the_handler_and_the_processes_that_it_started(app: Path) -> None:

@@ -5,6 +5,7 @@ import re
 import subprocess
 import threading
 import time
+from contextlib import closing
 
 from fileq.core.units import parse_duration
 from tests.support.producer_setup import BrokerSetup
@@ -72,9 +73,13 @@ def test_a_file_that_is_still_being_written_is_waited_for(on_sqlite: BrokerSetup
     assert [job.filesize for job in broker_setup.jobs()] == [40]
 
 
-def show(broker_setup: BrokerSetup, **settings: object) -> tuple[str, str]:
+def on_terminal(broker_setup: BrokerSetup, **settings: object) -> Terminal:
     arguments = command("producer", str(broker_setup.inbox), "--once", settings=broker_setup.all_settings(**settings))
-    return Terminal(arguments, broker_setup.directory).finish()
+    return Terminal(arguments, broker_setup.directory)
+
+
+def show(broker_setup: BrokerSetup, **settings: object) -> tuple[str, str]:
+    return on_terminal(broker_setup, **settings).finish()
 
 
 def test_the_progress_line_names_the_rate_limit_that_slows_the_producer_down(broker_setup: BrokerSetup) -> None:
@@ -89,12 +94,16 @@ def test_the_progress_line_names_the_rate_limit_that_slows_the_producer_down(bro
 
 
 def test_a_setting_that_does_not_slow_the_producer_down_is_not_mentioned(on_sqlite: BrokerSetup) -> None:
-    # With a timestamp in the future the file has to wait, no matter how long the start takes.
     (on_sqlite.inbox / "a").touch()
-    os.utime(on_sqlite.inbox / "a", (time.time() + 60, time.time() + 60))
-    out, shown = show(on_sqlite, settle_unclosed="500ms", max_pending=1000)
+
+    def touch() -> None:  # the file has to wait, no matter how long the start and the first line take
+        os.utime(on_sqlite.inbox / "a", (time.time() + 60, time.time() + 60))
+
+    touch()
+    with closing(on_terminal(on_sqlite, settle_unclosed="500ms", max_pending=1000)) as terminal:
+        terminal.wait_shown("waiting until stable 1", meanwhile=touch)
+        out, shown = terminal.finish()
     assert out.startswith("found 1, enqueued 1,")
-    assert "waiting until stable 1" in shown
     assert "held back" not in shown
 
 

@@ -36,7 +36,8 @@ def test_a_dead_job_is_retried_with_its_moved_file(each_setup: WorkerSetup, shel
     path = moved_dead_file(setup, failed)
     assert shell.json("admin", "show", "bad")["job"]["moved_to"] == str(failed / "a/bad.txt")
     assert f"moved to {failed / 'a/bad.txt'}" in shell.run("admin", "trace", str(path))
-    shell.run("admin", "dlq", "retry", "bad")
+    for retry in (("--all", "--dry-run"), ("bad", "--dry-run"), ("bad",)):
+        assert f"bad  {failed / 'a/bad.txt'}\n" in shell.run("admin", "dlq", "retry", *retry)
     shown = shell.run("admin", "show", "bad")
     assert re.search(rf"^file +{failed}/a/bad\.txt\ncame from +{path}\n", shown, re.MULTILINE)
     assert "moved to" not in shown

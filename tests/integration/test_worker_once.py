@@ -146,14 +146,18 @@ def test_a_line_shows_the_progress_and_the_summary_names_the_dead_jobs(sqlite_se
     for n in range(20):
         (setup.inbox / f"{n:02}").write_bytes(b"x")
     (setup.inbox / "bad\nname.pdf").write_bytes(b"x")
-    for path in setup.inbox.iterdir():  # times in the future: no file is stable yet, however long the start takes
-        os.utime(path, (time.time() + 60, time.time() + 60))
+
+    def touch() -> None:  # no file is stable, however long the start and the first line take
+        for path in setup.inbox.iterdir():
+            os.utime(path, (time.time() + 60, time.time() + 60))
+
+    touch()
     bad = '[{match: "bad*", use: "worker_handlers:fails"}, '
     handlers = on_files("on_file_after_gate").replace("[", bad)
     with on_terminal(
         setup, columns=120, count=4, max_retries=0, handlers=handlers, producer__settle_unclosed="1500ms"
     ) as terminal:
-        terminal.wait_shown(r"running 0  failed 0  dead 0  0/s  left 21  waiting until stable 21")
+        terminal.wait_shown(r"running 0  failed 0  dead 0  0/s  left 21  waiting until stable 21", meanwhile=touch)
         terminal.wait_shown(r"done 0  running 4  failed 1  dead 1  0/s  left 20\b")
         setup.open_gate()
         out, shown = terminal.finish(3)

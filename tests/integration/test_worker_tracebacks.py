@@ -102,6 +102,13 @@ async def later(job, context):
     await ask_politely()
 
 
+async def ask_rudely(job, context):
+    time.sleep(5)
+
+
+fileq.handler(type="async_blocked_in_thread", max_retries=0, timeout=0.5, isolation="thread")(ask_rudely)
+
+
 @fileq.handler(type="in_c", max_retries=0, timeout=0.5)
 def in_c(job, context):
     hashlib.pbkdf2_hmac("sha256", b"", b"", 10**9)
@@ -109,7 +116,12 @@ def in_c(job, context):
 
 
 @pytest.mark.parametrize(
-    ("type", "place"), [("in_child", "in ask_the_server"), ("in_thread", "in ask_the_server"), ("async", "in ask_pol")]
+    ("type", "place"),
+    [
+        ("in_child", "in ask_the_server"),
+        ("in_thread", "in ask_the_server"),
+        ("async", "in ask_politely"),
+    ],
 )
 def test_a_job_that_timed_out_is_shown_with_the_place_where_its_handler_was(
     each_setup: WorkerSetup, type: str, place: str
@@ -129,6 +141,17 @@ def test_a_job_that_timed_out_is_shown_with_the_place_where_its_handler_was(
     shown = run("show", "job-1", cwd=setup.directory, settings=setup.settings).stdout
     assert place in shown
     assert ("await asyncio.sleep(60)" if type == "async" else "ask_the_server()") in shown
+
+
+def test_a_coroutine_that_blocks_its_event_loop_is_found(sqlite_setup: WorkerSetup) -> None:
+    setup = sqlite_setup
+    (setup.directory / "slow.py").write_text(SLOW)
+    setup.worker(count=1, handlers='[{type: unused, use: "slow:wait"}]')
+    setup.enqueue("async_blocked_in_thread", "job-1")
+    setup.wait_for(State.DEAD, ["job-1"])
+    [attempt] = setup.record("job-1").attempts
+    [line] = [line for line in attempt.traceback.splitlines() if " in " in line]
+    assert line.endswith("in ask_rudely")
 
 
 def test_a_handler_that_does_not_answer_is_killed_all_the_same(sqlite_setup: WorkerSetup) -> None:

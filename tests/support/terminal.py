@@ -11,22 +11,26 @@ import struct
 import subprocess
 import termios
 import threading
+from collections.abc import Callable
 
 from tests.support.program import environment
 from tests.support.waiting import wait_until
 
 
 class Terminal:
-    """Runs a command with a terminal as its stderr, and reads the terminal."""
+    """Runs a command with a terminal as its stderr, and with `is_stdout` as its stdout too, and reads the terminal."""
 
-    def __init__(self, arguments: list[str], cwd: os.PathLike[str], columns: int = 200) -> None:
+    def __init__(
+        self, arguments: list[str], cwd: os.PathLike[str], columns: int = 200, *, is_stdout: bool = False
+    ) -> None:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
         env = environment(TERM="xterm-256color")
         for name in ("COLUMNS", "LINES", "NO_COLOR"):
             env.pop(name, None)
+        out = theirs if is_stdout else subprocess.PIPE
         self.process = subprocess.Popen(
-            arguments, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, text=True
+            arguments, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=theirs, text=True
         )
         os.close(theirs)
         self._shown = b""
@@ -48,9 +52,17 @@ class Terminal:
         """Everything shown so far."""
         return self._shown.decode(errors="replace")
 
-    def wait_shown(self, pattern: str, timeout_s: float = 20.0) -> None:
+    def wait_shown(
+        self, pattern: str, timeout_s: float = 60.0, *, meanwhile: Callable[[], object] = lambda: None
+    ) -> None:
+        """Waits until this was shown. `meanwhile` is called again and again: it keeps the program from going on."""
+
+        def is_shown() -> bool:
+            meanwhile()
+            return re.search(pattern, self.shown()) is not None
+
         try:
-            wait_until(lambda: re.search(pattern, self.shown()), timeout_s)
+            wait_until(is_shown, timeout_s)
         except TimeoutError:
             raise AssertionError(f"{pattern!r} was not shown:\n{self.shown()[-3000:]}") from None
 

@@ -1,7 +1,15 @@
 """Text for a terminal: short, aligned, within its width, and without control characters."""
 
+import fcntl
+import io
+import os
+import pty
+import struct
+import termios
+
 import pytest
 
+from fileq.cli.screen import wrapped
 from fileq.commands.admin.formatting import Cell, Screen, age, columns, cut, plural, rate, table
 from fileq.core.text import printable
 
@@ -68,3 +76,16 @@ def test_a_control_character_above_ascii_is_escaped_too(character):
     shown = printable(f"a{character}2Jb")
     assert character not in shown
     assert shown.isascii()
+
+
+def test_a_note_on_a_terminal_ends_its_lines_between_words() -> None:
+    text = "note: handlers.py has changed since the worker vm 7122 loaded it"
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as terminal:
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+        assert wrapped(text, terminal).splitlines() == [
+            "note: handlers.py has changed since the",
+            "  worker vm 7122 loaded it",
+        ]
+    os.close(ours)
+    assert wrapped(text, io.StringIO()) == text

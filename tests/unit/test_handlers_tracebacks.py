@@ -5,8 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from datetime import UTC, datetime
 
 from fileq.core.errors import Permanent
+from fileq.core.job import typed_job
+from fileq.handlers.context import Context, view_of
+from fileq.handlers.event_loop import EventLoop
+from fileq.handlers.handler_place import place_of
 from fileq.handlers.outcomes import CommandFailed, TimedOut, failed
 from fileq.handlers.tracebacks import LONGEST_TRACEBACK, cut_middle
 
@@ -92,3 +100,52 @@ def test_a_long_traceback_loses_its_middle() -> None:
 def test_a_text_of_the_longest_size_is_not_cut() -> None:
     assert cut_middle("x" * 100, 100) == "x" * 100
     assert len(cut_middle("x" * 101, 100)) <= 100
+
+
+def places_of(inner: Callable[[threading.Event, threading.Event], Awaitable[None]]) -> tuple[str, str]:
+    """Where a coroutine is that a thread waits for, and where the thread is when it has ended."""
+    view = view_of(typed_job("t", None, priority="low", now=datetime.now(UTC)), b"", None)
+    context = Context(view, cancelled=threading.Event(), attempt=1, timeout_s=60.0)
+    begun, may_end, ended, may_leave = (threading.Event() for _ in range(4))
+
+    async def outer() -> None:
+        await inner(begun, may_end)
+
+    def run() -> None:
+        loop.run(outer, context)
+        ended.set()
+        may_leave.wait()
+
+    with closing(EventLoop()) as loop:
+        thread = threading.Thread(target=run)
+        thread.start()
+        assert begun.wait(20)
+        during = place_of(thread.ident)
+        may_end.set()
+        assert ended.wait(20)
+        after = place_of(thread.ident)
+        may_leave.set()
+        thread.join()
+    return during, after
+
+
+def test_the_place_of_a_coroutine_is_that_of_what_it_awaits() -> None:
+    async def awaiting(begun: threading.Event, may_end: threading.Event) -> None:
+        waiter = asyncio.get_running_loop().run_in_executor(None, may_end.wait)
+        asyncio.get_running_loop().call_soon(begun.set)
+        await waiter
+
+    during, after = places_of(awaiting)
+    assert re.findall(r" in (\w+)", during) == ["outer", "awaiting"]
+    assert during.endswith("await waiter")
+    assert "awaiting" not in after
+
+
+def test_the_place_of_a_coroutine_that_does_not_await_is_in_the_thread_of_its_loop() -> None:
+    async def blocking(begun: threading.Event, may_end: threading.Event) -> None:
+        begun.set()
+        may_end.wait()
+
+    during, after = places_of(blocking)
+    assert re.findall(r" in (\w+)\n", during)[:2] == ["outer", "blocking"]
+    assert "blocking" not in after

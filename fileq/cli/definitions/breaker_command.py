@@ -36,7 +36,7 @@ def _reset(invocation: Invocation) -> int:
             unchecked = f"the name '{printable(result.route)}' could not be checked"
             print(f"{unchecked}: workers report only routes whose breaker is open or half-open")
     print_lines(
-        f"{printable(one.host)} {one.pid}: {printable(one.route)} is {one.state}: {printable(one.error)}"
+        f"{printable(one.host)} {one.pid}: {printable(one.route)} is {one.state} until then: {printable(one.error)}"
         for one in result.open
     )
     print_reload_note(invocation)

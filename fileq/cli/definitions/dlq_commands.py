@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    add_filters(parser, limit=50, time="jobs that died", states=("dead",))
+    add_filters(parser, limit=50, time="jobs that became dead", states=("dead",))
     add_json(parser)
 
 
@@ -43,7 +43,7 @@ def _retry_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first")
     add_dry_run(parser)
-    add_filters(parser, time="jobs that died", states=("dead",))
+    add_filters(parser, time="jobs that became dead", states=("dead",))
     add_json(parser)
 
 
@@ -87,7 +87,7 @@ def _delete_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="all dead jobs that meet the filters, the oldest first")
     parser.add_argument("--yes", action="store_true", help="confirms --all; without it the command only counts")
     add_dry_run(parser)
-    add_filters(parser, time="jobs that died", states=("dead",))
+    add_filters(parser, time="jobs that became dead", states=("dead",))
     add_json(parser)
 
 

@@ -7,6 +7,7 @@ import sys
 
 from fileq.cli.arguments import add_json
 from fileq.cli.command import Command, Invocation
+from fileq.cli.screen import screen_of_stdout
 
 
 def _run(invocation: Invocation) -> int:
@@ -16,7 +17,9 @@ def _run(invocation: Invocation) -> int:
     is_json = invocation.options.json
 
     def show(event: bytes) -> None:
-        print(printable_json(event.decode()) if is_json else event_line(event), flush=True)
+        # The width is asked for each line: the window may have changed.
+        text = printable_json(event.decode()) if is_json else event_line(event, screen_of_stdout().width)
+        print(text, flush=True)
 
     def report(text: str) -> None:
         print(f"fileq: {text}", file=sys.stderr, flush=True)
@@ -33,8 +36,10 @@ COMMANDS = (
         description="""\
 Prints each transition of a job (created, started, completed, failed, dead, recovered, cancelled, deferred) as one line
 when it happens, in all processes that use the broker: time in UTC, event, file or type, queue, duration, the first
-characters of the id, and the error. With --json each line is the JSON object that the broker publishes, with the whole
-id; docs/events.md has the names that the same transitions have in the log.
+characters of the id, and the error or the reason. Lines fit the terminal: one that is too long loses the queue, then
+the first directories of the path, then the middle of the error. On a pipe nothing is cut. With --json each line is the
+JSON object that the broker publishes, with the whole id; docs/events.md has the names that the same transitions have in
+the log.
 
 A job that a limit or another obstacle holds back is claimed again from time to time: each time job:deferred with the
 reason is printed. Brokers publish job:started when a job is claimed, so --json has a job:started before each

@@ -173,7 +173,10 @@ the reason.""",
         examples=(
             ("fileq list --state failed", "jobs that wait for another attempt"),
             ("fileq list --type thumbnail --limit 5 --json", "five jobs of one type, as JSON"),
-            ("fileq list --state dead --error Timeout --since 2h", "what died of a timeout in the last two hours"),
+            (
+                "fileq list --state dead --error Timeout --since 2h",
+                "what became dead by a timeout in the last two hours",
+            ),
         ),
         arguments=_list_arguments,
         run=_list,

@@ -90,8 +90,8 @@ an error says how many and why, and the exit code is 1.""",
 Runs producer and worker in one process: all that a single machine needs.
 
 With --once, for cron and CI: scans once, then runs until no job is pending, running or retrying. Exit code 0, or 3 if a
-job died in this run. Waits up to a minute for files that are still being written. Leaves and reports jobs that are
-scheduled for later or are in paused queues. Does not wait for a missing root or for the cooldown of an open circuit
+job became dead in this run. Waits up to a minute for files that are still being written. Leaves and reports jobs that
+are scheduled for later or are in paused queues. Does not wait for a missing root or for the cooldown of an open circuit
 breaker: its jobs stay in the queue for the next run, an error says how many and why, and the exit code is 1.""",
         examples=(
             ("fileq all ./inbox", "process files dropped into ./inbox; needs no server, only an SQLite file"),

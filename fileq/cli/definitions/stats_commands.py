@@ -141,9 +141,10 @@ broker does not depend on the length of the queues.
 `processing` counts the jobs that slots hold. A job that cannot run yet, because of a limit for example, is among them
 from its claim until its worker has deferred it: some milliseconds, and again each time it is due.
 
-`failed` counts attempts that failed. `refused` counts jobs that died without an attempt: bytes that are not a job, no
-handler for it, a file that has vanished. The errors by kind are those of both, and attempts whose process died, which
-are not counted as failed: Crash (the process of the handler) and WorkerDied (the whole worker).
+`failed` counts attempts that failed. `became dead` counts jobs that entered the dead-letter queue, `refused` those of
+them that had no attempt: bytes that are not a job, no handler for it, a file that has vanished. The errors by kind are
+those of failed attempts, of refused jobs, and of attempts whose process died, which are not counted as failed: Crash
+(the process of the handler) and WorkerDied (the whole worker).
 
 A producer is shown with its directory, its last full scan and its state: scanning, watching, held (by the rate limit or
 by max_pending, and since when), lost (its directory cannot be read) or stuck (no progress for a minute). It

@@ -27,9 +27,11 @@ def try_and_print(loaded: Loaded, path: str, app_dir: str = "") -> int:
     import msgspec
 
     from fileq.commands.try_handler import try_path
-    from fileq.core.text import printable_json
+    from fileq.core.text import printable_json, printable_lines
 
     trial = try_path(loaded, path, app_dir, announce=_remark)
+    if trial.stack:
+        print(printable_lines(trial.stack), file=sys.stderr)
     if trial.failure:
         _remark(f"failed after {trial.took}, {trial.failure}")
         return 1

@@ -37,7 +37,7 @@ _NO_JOB = "no job has this id, or its record has expired; 'fileq dlq list' lists
 class DeadJobResult(Struct, frozen=True):
     """What was done with one job: `retried`, `deleted`, `refused` (the reason says why) or `unknown` (no such job).
 
-    A dry run has `would_retry` and `would_delete` instead of the first two."""
+    A dry run has `would_retry` and `would_delete` instead of the first two. `filepath` is where its file is now."""
 
     id: str
     result: str
@@ -82,9 +82,9 @@ def retry(broker: FullBroker, ids: Sequence[str], *, queue: str, is_dry_run: boo
         elif dead.job is None:
             results.append(DeadJobResult(id, "refused", reason=NOT_A_JOB))
         elif answers[id].is_revived:
-            results.append(DeadJobResult(id, RETRY[is_dry_run], dead.job.filepath))
+            results.append(DeadJobResult(id, RETRY[is_dry_run], _path_of(dead)))
         elif answers[id].held_by:
-            results.append(DeadJobResult(id, "refused", dead.job.filepath, why_stayed(answers[id])))
+            results.append(DeadJobResult(id, "refused", _path_of(dead), why_stayed(answers[id])))
         else:
             results.append(DeadJobResult(id, "unknown", reason=GONE))
     return DlqReport(sum(r.result in RETRY for r in results), is_dry_run, tuple(results))
@@ -207,6 +207,9 @@ def purge(broker: FullBroker) -> int:
 
 
 def _path_of(dead: StoredJob) -> str:
+    """Where its file is: a file that was moved after the job had ended is retried there."""
+    if dead.record is not None and dead.record.moved_to:
+        return dead.record.moved_to.decode(errors="backslashreplace")
     return dead.job.filepath if dead.job is not None else ""
 
 

@@ -17,14 +17,17 @@ from fileq.brokers.notifications import Subscription
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import WireEvent
 from fileq.client.job_ids import short_ids
+from fileq.commands.admin.formatting import ENDLESS, columns, cut_inside
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobClaimed, JobDeferred
-from fileq.core.text import broker_name, printable
+from fileq.core.text import broker_name, end_of_path, printable
 from fileq.core.units import short_duration, two_units
 
 GET_TIMEOUT_S = 1.0
 RETRY_S = 1.0
 HOLD_S = 0.5  # from a claim until the job is deferred it takes some milliseconds
+_DETAILS = ("duration", "failures")  # left out, in this order, if the name of the file and the error need the room
+_ERROR_WIDTH = 40  # details and directories make room for so much of the error
 _decode = msgspec.json.Decoder(WireEvent).decode
 
 
@@ -125,8 +128,11 @@ def _subscribe_again(broker: FullBroker, sleep: Callable[[float], None]) -> Subs
             continue
 
 
-def event_line(event: bytes) -> str:
-    """`18:51:50Z job:completed /data/a.pdf queue=low duration=3ms id=…`; an error comes last."""
+def event_line(event: bytes, width: int = ENDLESS) -> str:
+    """`18:51:50Z job:completed /data/a.pdf queue=low duration=3ms id=…`; the error or the reason comes last.
+
+    A line of more than `width` columns loses the queue, then the first directories of the path, then the middle of the
+    error: `fileq show` has them."""
     e = _decode(event)
     moment = time.strftime("%H:%M:%SZ", time.gmtime(e.at / 1000))
     fields = {
@@ -134,7 +140,30 @@ def event_line(event: bytes) -> str:
         "duration": short_duration(e.duration_ms / 1000) if e.duration_ms else "",
         "failures": str(e.retry_count) if e.retry_count else "",
         "id": short_ids([e.job_id])[e.job_id],
-        "error": e.error,
+        "reason" if e.event == JobDeferred.published_as else "error": e.error,
     }
-    shown = " ".join(f"{name}={value}" for name, value in fields.items() if value)
-    return printable(f"{moment} {e.event:<13} {' '.join(filter(None, (e.filepath, e.type, shown)))}")
+    shown = {name: printable(f"{name}={value}") for name, value in fields.items() if value}
+    head = f"{moment} {printable(e.event):<13}"
+    name = " ".join(filter(None, (e.filepath, e.type)))
+    line = _joined(head, printable(name), shown)
+    return line if columns(line) <= width else _fitted(head, name, shown, width)
+
+
+def _fitted(head: str, name: str, shown: dict[str, str], width: int) -> str:
+    why = next((name for name in ("error", "reason") if name in shown), "")
+    error = shown.pop(why, "")
+    shortest, error_width = columns(printable(end_of_path(name, 0))), min(columns(error), _ERROR_WIDTH)
+    shown.pop("queue", None)
+    for detail in _DETAILS:
+        if width - columns(_joined(head, " ", shown)) - 1 < shortest + error_width:
+            shown.pop(detail, None)
+    free = width - columns(_joined(head, "", shown)) - bool(name) - bool(error)
+    room = max(min(shortest, free // 2), free - error_width)
+    name = cut_inside(printable(end_of_path(name, room)), room)
+    if error:
+        shown[why] = cut_inside(error, free - columns(name))
+    return _joined(head, name, shown)
+
+
+def _joined(head: str, name: str, shown: dict[str, str]) -> str:
+    return " ".join(filter(None, (head, name, *shown.values())))

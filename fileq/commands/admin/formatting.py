@@ -52,6 +52,14 @@ def cut(text: str, width: int, *, from_left: bool = False) -> str:
     return "…" + "".join(reversed(kept)) if from_left else "".join(kept) + "…"
 
 
+def cut_inside(text: str, width: int) -> str:
+    """The text shortened to `width` columns: its beginning, and half as much of its end."""
+    if columns(text) <= width:
+        return text
+    end = max(0, (width - 1) // 3)
+    return cut(text, width - end) + cut(text, end + 1, from_left=True)[1:]
+
+
 def table(
     rows: Sequence[Sequence[str | Cell]],
     screen: Screen,

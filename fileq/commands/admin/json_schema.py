@@ -19,7 +19,7 @@ STATS_FIELDS = (
     ("this_hour, last_hour", "seconds, produced, completed, failed (attempts), dead, refused (no attempt)"),
     ("now", "the same over the last refreshes, with --watch; else null"),
     ("eta_s", "number or null: seconds until the backlog is done at the current rate; null if that is unknown"),
-    ("eta_per_second", "number or null: that rate: jobs that were completed or died, per second"),
+    ("eta_per_second", "number or null: that rate: jobs that were completed or became dead, per second"),
     ("eta_basis", "string or null: of which time: last_minute, or last_hours if no job ended in the last minute"),
     (
         "workers[]",
@@ -155,7 +155,7 @@ DLQ_REPORT_FIELDS = (
     (
         "results[]",
         "id, result (retried, deleted, refused, unknown if there is no such job; would_retry or would_delete with "
-        "--dry-run), filepath, reason; at most 1000 with --all",
+        "--dry-run), filepath (where its file is now), reason; at most 1000 with --all",
     ),
 )
 PURGE_FIELDS = (

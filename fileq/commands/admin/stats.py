@@ -81,8 +81,8 @@ class WorkerProcess(Struct, frozen=True):
 class Throughput(Struct, frozen=True):
     """How many jobs were produced, completed, … within `seconds`.
 
-    `failed` counts attempts. `refused` counts jobs that died without one: not a job, no handler, a vanished file. The
-    errors by kind are those of both, and of deaths (DEATH_KINDS)."""
+    `failed` counts attempts. `refused` counts jobs that became dead without one: not a job, no handler, a vanished
+    file. The errors by kind are those of both, and of deaths (DEATH_KINDS)."""
 
     seconds: float
     produced: int

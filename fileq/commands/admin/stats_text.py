@@ -83,7 +83,8 @@ def _rates(stats: Stats, screen: Screen) -> list[str]:
     if stats.now is not None:
         columns.insert(0, ("now", stats.now))
     rows: list[list[str | Cell]] = [["rate", *(title for title, _ in columns)]]
-    shown = {"produced": "enqueued", "completed": "completed", "failed": "failed", "refused": "refused", "dead": "died"}
+    shown = {"produced": "enqueued", "completed": "completed", "failed": "failed", "refused": "refused"}
+    shown["dead"] = "became dead"  # "died" is said of processes
     if not any(throughput.refused for _, throughput in columns):
         del shown["refused"]
     for name, title in shown.items():

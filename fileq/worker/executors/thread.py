@@ -15,7 +15,6 @@ decides which batches are waited for: with other tasks running, contention makes
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import deque
@@ -28,10 +27,10 @@ from fileq.core.events import Emit, ignore
 from fileq.core.job import decode_or_none
 from fileq.core.process_events import ThreadAbandoned
 from fileq.handlers.context import LazyEvent
+from fileq.handlers.handler_place import place_of
 from fileq.handlers.outcomes import failed
 from fileq.handlers.output import task_sink
 from fileq.handlers.task import Ran, Task
-from fileq.handlers.tracebacks import stack_text
 from fileq.worker.executors import thread_output
 from fileq.worker.executors.finish_signal import FinishSignal
 from fileq.worker.executors.protocol import Run, TaskOutcome
@@ -201,7 +200,7 @@ class ThreadExecutor:
 
     def _end_overdue(self, now_s: float) -> None:
         for running in [running for running in self._running.values() if running.deadline_s <= now_s]:
-            stack = stack_text(sys._current_frames().get(running.thread_id))  # before the handler is told to stop
+            stack = place_of(running.thread_id)  # before the handler is told to stop
             running.cancelled.set()
             if self._leave_behind(running, "it did not stop in time"):
                 self._finish(running, running.with_output(timed_out(running.task.timeout_s, stack)))

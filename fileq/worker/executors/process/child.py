@@ -262,14 +262,16 @@ def flush_output() -> bool:
 def main() -> NoReturn:
     """A child in a fresh interpreter, for handlers that can't be forked because importing them started threads."""
     stream, tokens, program_fd, server_pid = map(int, sys.argv[1:5])
-    output = OutputPipe(int(sys.argv[5]), bytes.fromhex(sys.argv[6])) if len(sys.argv) > 5 else None
+    program, output = read_program(program_fd), None
+    if len(sys.argv) > 5:
+        output = OutputPipe(int(sys.argv[5]), bytes.fromhex(sys.argv[6]), captures=not program.prints_directly)
     for fd in (stream, tokens, program_fd, *map(int, sys.argv[5:6])):
         os.set_inheritable(fd, False)
     sys.argv[1:] = []
     become_child(server_pid)
     set_line_buffering()
     try:
-        run = read_program(program_fd).load()
+        run = program.load()
         Child(stream, tokens, run, children_of(os.getpid()), output=output).serve()
     except ConfigError as error:
         print(error, file=sys.stderr)

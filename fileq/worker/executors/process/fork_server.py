@@ -114,12 +114,15 @@ class ForkServer:
         self._guard_pid = guard_pid
         self._children: dict[int, int] = {}  # pid → the worker's number for the child
         self._spared: frozenset[int] = frozenset()  # processes that importing the handlers started
+        self._captures_output = True
         self._wake, self._wake_end = os.pipe()
         for fd in (self._wake, self._wake_end):
             os.set_blocking(fd, False)
 
     def serve(self) -> NoReturn:
-        run = self._load(read_program(self._program_fd))
+        program = read_program(self._program_fd)
+        self._captures_output = not program.prints_directly
+        run = self._load(program)
         # Again, and after the import: the handlers' modules may have set signal handlers of their own.
         neutralize_signals()
         signal.signal(signal.SIGCHLD, do_nothing)
@@ -208,7 +211,8 @@ class ForkServer:
             for fd in (self._guard, self._wake, self._wake_end, self._program_fd):
                 os.close(fd)
             stream, tokens, *output = fds
-            Child(stream, tokens, run, output=OutputPipe(output[0], secret) if output else None).serve()
+            pipe = OutputPipe(output[0], secret, captures=self._captures_output) if output else None
+            Child(stream, tokens, run, output=pipe).serve()
         except BaseException:
             traceback.print_exc()
         finally:

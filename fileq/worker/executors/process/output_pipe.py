@@ -26,15 +26,19 @@ _NOTHING = bytes(4)
 
 
 class OutputPipe:
-    """`fd` is the end to write to. Logs of fileq itself still go to the stderr that the process had before."""
+    """`fd` is the end to write to. Logs of fileq itself still go to the stderr that the process had before. Without
+    `captures` so does what handlers print, and only report_stack() writes into the pipe."""
 
-    def __init__(self, fd: int, secret: bytes) -> None:
+    def __init__(self, fd: int, secret: bytes, *, captures: bool = True) -> None:
         self._fd = fd
         self._secret = secret
         self._status = os.fstat(fd)
+        self._captures = captures
 
     def install(self) -> None:
         """Make the pipe stdout and stderr of this process, and of the programs that it starts."""
+        if not self._captures:
+            return
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()

@@ -19,11 +19,13 @@ from fileq.worker.executors.protocol import Run
 class Program(Struct, frozen=True):
     """`loader`, a "package.module:function", is called with `argument` and returns the function that runs tasks.
 
-    `hidden_variables` of the environment are removed before the first process below the worker starts."""
+    `hidden_variables` of the environment are removed before the first process below the worker starts. With
+    `prints_directly` the output pipe has no output: only where a handler is when its time is up."""
 
     loader: str
     argument: bytes = b""
     hidden_variables: tuple[str, ...] = ()
+    prints_directly: bool = False
 
     def load(self) -> Run:
         """Import and call the loader. Raises only ConfigError, with one line for each problem."""

@@ -1,6 +1,6 @@
 """Where a handler is when its time is up: the worker asks by a signal, and the child answers in its output pipe.
 
-The signal handler runs in the main thread, which runs the handler of the job, and gets the frame that it interrupted.
+The signal handler runs in the main thread, which runs the handler of the job or waits for it (handler_place.py).
 A call in C that does not return to the interpreter delays it; then there is no answer. The pump does not wait for it:
 it kills the child a moment later, and reads what is in the pipe by then. Without `worker.capture_output` there is no
 pipe, and nothing is asked.
@@ -8,10 +8,11 @@ pipe, and nothing is asked.
 
 from __future__ import annotations
 
+import threading
 from types import FrameType
 
+from fileq.handlers.handler_place import place_of
 from fileq.handlers.task import Task
-from fileq.handlers.tracebacks import stack_text
 from fileq.worker.executors.process.child_handle import ChildHandle
 from fileq.worker.executors.process.output_pipe import OutputPipe
 from fileq.worker.executors.stop_request import StopRequest
@@ -28,7 +29,7 @@ class StackReporter:
 
     def __call__(self, _number: int, frame: FrameType | None) -> None:
         # Empty between two tasks: then the signal came too late.
-        if self._output is not None and (text := stack_text(frame)):
+        if self._output is not None and (text := place_of(threading.get_ident(), frame)):
             self._output.report_stack(text)
 
 
