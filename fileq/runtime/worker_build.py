@@ -59,7 +59,7 @@ def build_worker(
     deferrals = Deferrals()
     breakers = breakers_of(routes, on_end=deferrals.end, on_reset=deferrals.request_search, emit=emit)
     paths = config.paths
-    roots = RootsWatch(paths.roots, emit=emit, on_end=deferrals.end)
+    roots = RootsWatch(paths.roots, paths.folders, emit=emit, on_end=deferrals.end)
     program = handlers_program(config, app_dir=app_dir)
     executor = ExecutorsByIsolation(worker, routes, program, emit=emit)
     pump = Pump(config, broker, executor, routes, paths, breakers, deferrals, roots, emit=emit, emit_all=emit_all)

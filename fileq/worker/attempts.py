@@ -272,7 +272,7 @@ class Attempts:
         if claim.is_blocked:
             return EARLIER_JOB_RUNS if task.path else LAST_RUN_GOES_ON, 0.0
         # The breaker last: a job that cannot run must not become the probe of a breaker.
-        if self._roots.problems and task.path and (problem := self._roots.obstacle(task.path)):
+        if self._roots.is_any_missing and task.path and (problem := self._roots.obstacle(task.path)):
             return problem, 0.0
         if self._breakers.is_closed or self._breakers.admits(task.route, claim.key):
             return None

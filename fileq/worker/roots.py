@@ -1,6 +1,9 @@
 """Checks whether the root directories of file jobs are there. The file jobs of a missing root are deferred; jobs of
 other roots and jobs without a file run.
 
+A folder that files are moved to after their job is a root too: a retried job finds its file there. It may be missing
+for a good reason, because no file was moved yet. So it counts as missing only when a job needs it.
+
 Each root is checked in a thread of its own: a check of a dead network mount may block for minutes. turn() compares the
 results and reports what has changed; a loop of its own calls it.
 
@@ -22,33 +25,45 @@ SILENT_AFTER_S = 10.0
 
 
 class _Root:
-    """The last check of one root."""
+    """The last check of one root. `is_needed`: its absence is a problem."""
 
-    def __init__(self, path: bytes, is_there: Callable[[bytes], bool]) -> None:
+    def __init__(self, path: bytes, is_there: Callable[[bytes], bool], *, is_folder: bool) -> None:
         self.path = path
+        self.is_needed = not is_folder
+        self._is_folder = is_folder
         self._is_there = is_there
         self.check()
 
     def check(self) -> None:
         self.is_missing = not self._is_there(self.path)
         self.checked_s = time.monotonic()
+        if self._is_folder and not self.is_missing:
+            self.is_needed = False  # until a job misses it again
 
     def problem(self) -> str:
-        """Why its files cannot be reached; "" if they can."""
+        """Why its files cannot be reached; "" if they can, or if no job needs them."""
         name = os.fsdecode(self.path)
+        if not self.is_needed:
+            return ""
         if time.monotonic() - self.checked_s > SILENT_AFTER_S:
             return f"the root {name} does not answer"
-        return f"the root {name} is missing (not mounted?)" if self.is_missing else ""
+        if not self.is_missing:
+            return ""
+        if self._is_folder:
+            return f"the folder {name}, where files were moved to, is missing (not mounted?)"
+        return f"the root {name} is missing (not mounted?)"
 
 
 class RootsWatch:
-    """`on_end` gets the reason for which jobs were deferred when a root is back."""
+    """`folders` are those that files are moved to. `on_end` gets the reason for which jobs were deferred when a root is
+    back."""
 
     name = "roots"
 
     def __init__(
         self,
         roots: Sequence[bytes],
+        folders: Sequence[bytes] = (),
         *,
         emit: Emit = ignore,
         on_end: Callable[[str], None] = lambda reason: None,
@@ -57,8 +72,11 @@ class RootsWatch:
         self._emit = emit
         self._on_end = on_end
         # The innermost root of a path comes first.
-        self._roots = [_Root(path, is_there) for path in sorted(roots, key=len, reverse=True)]
-        self._is_reporting = False  # the first turn reports what was missing at the start
+        kinds = {**dict.fromkeys(folders, True), **dict.fromkeys(roots, False)}
+        by_length = sorted(kinds.items(), key=lambda kind: len(kind[0]), reverse=True)
+        self._roots = [_Root(path, is_there, is_folder=is_folder) for path, is_folder in by_length]
+        self._folders = [root for root in self._roots if not root.is_needed]
+        self._reported: Mapping[bytes, str] = {}
         self._stop = threading.Event()
         self.problems: Mapping[bytes, str] = self._find_problems()  # root → why its files cannot be reached
         self.change_count = 0
@@ -77,18 +95,25 @@ class RootsWatch:
 
     def turn(self) -> float:
         """Compares the last checks with those before. Returns the seconds until the next turn."""
-        before = self.problems if self._is_reporting else {}
-        self._is_reporting = True
-        self.problems = after = self._find_problems()
+        before = self._reported
+        self.problems = self._reported = after = self._find_problems()
         for root in (*before, *(root for root in after if root not in before)):
             if before.get(root) != after.get(root):
                 self._changed(root, before.get(root), after.get(root))
         return CHECK_EVERY_S
 
+    @property
+    def is_any_missing(self) -> bool:
+        """Whether a file may have an obstacle(): cheap, for every job."""
+        return bool(self.problems) or any(root.is_missing for root in self._folders)
+
     def obstacle(self, path: bytes) -> str | None:
         """Why the file at this path cannot be reached now: its root is missing. None if nothing is known against it."""
         for root in self._roots:
             if path.startswith(root.path.rstrip(b"/") + b"/"):
+                if root.is_missing and not root.is_needed:
+                    root.is_needed = True
+                    self.problems = self._find_problems()
                 return self.problems.get(root.path)
         return None
 

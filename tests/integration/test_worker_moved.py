@@ -51,6 +51,19 @@ def test_a_dead_job_is_retried_with_its_moved_file(each_setup: WorkerSetup, shel
     assert f"moved to {done / 'a/bad.txt'}" in shell.run("admin", "trace", str(path))
 
 
+def test_a_retried_job_waits_for_the_folder_of_its_moved_file(each_setup: WorkerSetup, shell: CommandLine) -> None:
+    setup, failed = each_setup, each_setup.directory / "failed"
+    moved_dead_file(setup, failed)
+    failed.rename(setup.directory / "unmounted")
+    shell.run("dlq", "retry", "bad")
+    worker = setup.worker(count=1, handlers=WORKING, worker__after__dead=f"move:{failed}")
+    wait_until(lambda: setup.record("bad").deferred.startswith(f"the folder {failed}"), 10)
+    wait_until(lambda: worker.events("root.lost"))
+    (setup.directory / "unmounted").rename(failed)
+    setup.wait_for(State.COMPLETED, ["bad"])
+    assert setup.record("bad").attempt_count == 2, "the failure before it was put back, and this run"
+
+
 def test_a_retry_keeps_the_first_error_when_the_moved_file_was_deleted(
     each_setup: WorkerSetup, shell: CommandLine
 ) -> None:

@@ -13,7 +13,7 @@ MISSING = "the root /data is missing (not mounted?)"
 
 
 class Setup:
-    """Two roots, one in the other."""
+    """Roots, one in the other, and folders for moved files, one of which is a root."""
 
     def __init__(self, *missing: bytes) -> None:
         self.missing = set(missing)
@@ -21,6 +21,7 @@ class Setup:
         self.ended: list[str] = []
         self.roots = RootsWatch(
             (b"/data", b"/data/volume", b"/other"),
+            (b"/data/failed", b"/other"),
             emit=self.events,
             on_end=self.ended.append,
             is_there=lambda root: root not in self.missing,
@@ -55,6 +56,27 @@ def test_nothing_is_reported_while_all_roots_are_there() -> None:
     setup = Setup()
     setup.roots.turn()
     assert (setup.events.events, setup.roots.problem(), setup.roots.change_count) == ([], "", 0)
+
+
+def test_a_missing_folder_of_moved_files_is_a_problem_once_a_job_needs_it() -> None:
+    setup = Setup(b"/data/failed")
+    reason = "the folder /data/failed, where files were moved to, is missing (not mounted?)"
+    setup.roots.turn()
+    assert (setup.roots.problem(), setup.roots.is_any_missing, setup.events.events) == ("", True, [])
+    assert setup.roots.obstacle(b"/data/a") is None
+    assert setup.roots.obstacle(b"/data/failed/a") == reason == setup.roots.problem()
+    for _ in range(2):
+        setup.roots.turn()
+    assert setup.events.count("root.lost") == 1
+    setup.missing.clear()
+    setup.roots.check()
+    setup.roots.turn()
+    assert (setup.roots.obstacle(b"/data/failed/a"), setup.roots.is_any_missing) == (None, False)
+    assert (setup.events.count("root.restored"), setup.ended) == (1, [reason])
+    setup.missing.add(b"/data/failed")
+    setup.roots.check()
+    setup.roots.turn()
+    assert setup.roots.problem() == "", "removed again, and no job needs it yet"
 
 
 def lost() -> PumpSetup:

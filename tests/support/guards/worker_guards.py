@@ -111,8 +111,8 @@ PUMP_GUARDS = (
         "A job of a missing root does not become the probe of a breaker",
         "the breaker waits for a probe that does not run",
         ATTEMPTS,
-        "        if self._roots.problems and task.path",
-        "        self._breakers.admits(task.route, claim.key)\n        if self._roots.problems and task.path",
+        "        if self._roots.is_any_missing and task.path",
+        "        self._breakers.admits(task.route, claim.key)\n        if self._roots.is_any_missing and task.path",
         "tests/unit/test_roots.py::test_a_job_of_a_missing_root_does_not_become_the_probe_of_a_breaker",
     ),
     Guard(
