@@ -7,6 +7,8 @@ It must never measure the programs that tests start: that would make them a quar
 from __future__ import annotations
 
 import gc
+import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,6 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+    # Tests change modules faster than the time in a bytecode file tells: neither this process nor the programs that
+    # tests start may write bytecode of them. The bytecode of fileq is there already, from the Makefile.
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 def is_measured(nodeid: str) -> bool:

@@ -1,5 +1,8 @@
 """How the tests are spread over several processes."""
 
+import os
+import sys
+
 import pytest
 
 from tests.support.parallel_run import IMAGE_FILES, group_of, is_measured
@@ -40,3 +43,9 @@ def test_the_files_that_need_the_image_are_one_group() -> None:
 )
 def test_the_coverage_is_measured_on_one_of_two_servers(test: str, expected: bool) -> None:
     assert is_measured(test) is expected
+
+
+def test_tests_and_the_programs_they_start_write_no_bytecode() -> None:
+    """They change a module twice within the second that its bytecode file tells apart, and would run the old one."""
+    assert sys.dont_write_bytecode
+    assert os.environ["PYTHONDONTWRITEBYTECODE"] == "1"
