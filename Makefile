@@ -1,7 +1,7 @@
 # Everything happens in .venv under this checkout; nothing here needs root.
 
 .DELETE_ON_ERROR:
-.PHONY: help run test check docs mutants soak bench venv clean
+.PHONY: help run test check compile docs mutants soak bench venv clean
 
 BIN := .venv/bin
 # What the program needs, and beside it what its tests need.
@@ -25,18 +25,29 @@ run: $(STAMP)  ## set up, then process the files dropped into ./data
 TEST_PROCESSES ?= 4
 TEST_PYTHON = $(BIN)/python -X dev -W error
 # Development mode without its debug hooks in the memory allocator, which make every test slower.
-test: export PYTHONMALLOC = default
+test compile: export PYTHONMALLOC = default
+# The bytecode is written also where the environment forbids it. Otherwise every test process would compile all tests
+# again, and each of the thousands of programs that tests start would compile fileq.
+test compile: export PYTHONDONTWRITEBYTECODE =
+COMPILE = $(BIN)/python -m compileall -q fileq tests/support
 PYTEST = $(TEST_PYTHON) -m pytest --dist loadscope --no-loadscope-reorder --tx '$(TEST_PROCESSES)*popen//python=$(TEST_PYTHON)'
 
 test: $(TOOLS)  ## all tests with coverage, warnings as errors
 ifeq ($(strip $(PYTEST_ARGS)),)
 	@rm -f .coverage .coverage.*
+	@$(COMPILE)
 	$(PYTEST) --measure-coverage
 	@$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 else
+	@$(COMPILE)
 	$(PYTEST) $(PYTEST_ARGS)
 endif
+
+# For CI, beside `make check`, which uses one core. The test processes of `make test` then find all tests compiled.
+compile: $(TOOLS)
+	@$(COMPILE)
+	@$(TEST_PYTHON) -m pytest -n 0 --collect-only --quiet --quiet >/dev/null
 
 check: $(TOOLS)  ## lint, formatting and types
 	$(BIN)/ruff check .

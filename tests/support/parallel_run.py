@@ -6,6 +6,10 @@ It must never measure the programs that tests start: that would make them a quar
 
 from __future__ import annotations
 
+import gc
+import os
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +21,9 @@ MEASUREMENT = pytest.StashKey[Coverage]()
 LONG_FIRST = ("tests/chaos/", "tests/integration/")
 # These files use the fixture `image`. In one process it is built once.
 IMAGE_FILES = tuple(f"tests/integration/test_deploy_{name}.py" for name in ("example", "image", "pods"))
+# Measuring makes a test a third slower. These run the same lines as other tests do: on Redis those of the test on
+# Valkey, in the state machine those of the tests of each verb.
+NOT_MEASURED = ("[redis]", "[redis-", "::TestStateMachine::")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,9 +33,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Starts the measurement, before any test module imports fileq."""
     runs_tests = hasattr(config, "workerinput") or not config.getoption("tx", None)
+    if runs_tests:
+        gc.disable()  # until all tests are collected: they are no garbage, and searching them takes seconds
     if config.getoption("--measure-coverage") and runs_tests:
         config.stash[MEASUREMENT] = Coverage()
         config.stash[MEASUREMENT].start()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+    # Tests change modules faster than the time in a bytecode file tells: neither this process nor the programs that
+    # tests start may write bytecode of them. The bytecode of fileq is there already, from the Makefile.
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+
+
+def is_measured(nodeid: str) -> bool:
+    return not any(mark in nodeid for mark in NOT_MEASURED)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Pauses the measurement during a test that adds nothing to it."""
+    measurement = item.config.stash.get(MEASUREMENT, None)
+    if measurement is None or is_measured(item.nodeid):
+        return (yield)
+    measurement.stop()
+    try:
+        return (yield)
+    finally:
+        measurement.start()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fileq.config import example_yaml
 from fileq.config.edit import set_in_text
-from fileq.config.read import Origin
+from fileq.config.read import Node, Origin
 from fileq.config.schema import every_key, is_setting
 from fileq.config.show import to_yaml
 from fileq.config.sources import parse_yaml
@@ -86,13 +86,18 @@ def test_a_file_that_is_not_a_mapping_is_left_alone() -> None:
         set_in_text("- a\n", "worker.count", "8")
 
 
+@pytest.fixture(scope="module")
+def example() -> Node:
+    return parse_yaml(example_yaml(), lambda line: Origin("file", str(line)))
+
+
 @pytest.mark.parametrize("path", [path for path, key in every_key().items() if is_setting(key)])
-def test_every_key_of_the_example_file_can_be_set_to_its_own_value(path: str) -> None:
-    node = parse_yaml(example_yaml(), lambda line: Origin("file", str(line))).at(path)
+def test_every_key_of_the_example_file_can_be_set_to_its_own_value(path: str, example: Node) -> None:
+    node = example.at(path)
     assert node is not None
     text = node.value if isinstance(node.value, str) else "~" if node.value is None else to_yaml(node.to_plain())
     changed = parse_yaml(set_in_text(example_yaml(), path, text), lambda _: Origin("file"))
-    assert changed.to_plain() == parse_yaml(example_yaml(), lambda _: Origin("file")).to_plain()
+    assert changed.to_plain() == example.to_plain()
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))

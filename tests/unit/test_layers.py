@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import itertools
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 PACKAGE = Path(__file__).parents[2] / "fileq"
 
@@ -54,9 +53,13 @@ def modules() -> Iterator[tuple[str, Path]]:
         yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
-def imports_of(path: Path) -> Iterator[str]:
+@cache
+def imports_of(path: Path) -> list[str]:
     """But for those that only type checkers see: they bind nothing when the program runs."""
-    tree = ast.parse(path.read_text())
+    return list(_imports_of(ast.parse(path.read_text())))
+
+
+def _imports_of(tree: ast.Module) -> Iterator[str]:
     unseen = {
         id(inner)
         for node in ast.walk(tree)
@@ -79,31 +82,38 @@ def package_of(module: str) -> str:
     return module.split(".")[1] if "." in module else ""
 
 
-@pytest.mark.parametrize(("module", "path"), list(modules()))
-def test_every_module_imports_only_from_packages_below_its_own(module: str, path: Path) -> None:
-    own = package_of(module)
-    if own in ("", "__main__"):
-        return
-    assert own in LAYERS, f"fileq.{own} has no place in LAYERS"
+def wrong_imports(own: str, path: Path) -> list[str]:
+    """The packages that this module of the package `own` imports from and must not."""
     others = {package_of(name) for name in imports_of(path) if name.startswith("fileq.")} & set(LAYERS) - {own}
     beside = {b for a, b in SIDE_BY_SIDE if a == own} | {a for a, b in SIDE_BY_SIDE if b == own}
-    wrong = {
+    return sorted(
         other
         for other in others
         if LAYERS.index(other) > LAYERS.index(own) or other in beside or own not in IMPORTED_BY.get(other, LAYERS)
+    )
+
+
+# One test for each rule and not for each module: most of the time of a short test is pytest's own.
+def test_every_module_imports_only_from_packages_below_its_own() -> None:
+    packages = {module: package_of(module) for module, _ in modules()}
+    assert set(packages.values()) - {"", "__main__", *LAYERS} == set(), "a package has no place in LAYERS"
+    wrong = {
+        module: wrong_imports(packages[module], path)
+        for module, path in modules()
+        if packages[module] not in ("", "__main__")
     }
-    assert not wrong, f"{module} imports from {sorted(wrong)}"
+    assert {module: names for module, names in wrong.items() if names} == {}
 
 
 def test_only_the_package_and_its_entry_point_stand_outside_a_package() -> None:
     assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py"}
 
 
-@pytest.mark.parametrize(("module", "path"), list(modules()))
-def test_each_library_has_one_owner(module: str, path: Path) -> None:
-    for name in imports_of(path):
-        owner = OWNERS.get(name.partition(".")[0])
-        assert owner is None or module.startswith(owner), f"{module} imports {name}, which belongs to {owner}"
+def test_each_library_has_one_owner() -> None:
+    for module, path in modules():
+        for name in imports_of(path):
+            owner = OWNERS.get(name.partition(".")[0])
+            assert owner is None or module.startswith(owner), f"{module} imports {name}, which belongs to {owner}"
 
 
 def test_one_lua_file_a_verb_and_each_opens_with_its_map() -> None:

@@ -1,8 +1,11 @@
 """How the tests are spread over several processes."""
 
+import os
+import sys
+
 import pytest
 
-from tests.support.parallel_run import IMAGE_FILES, group_of
+from tests.support.parallel_run import IMAGE_FILES, group_of, is_measured
 from tests.support.program import REPOSITORY
 
 
@@ -26,3 +29,23 @@ def test_the_files_that_need_the_image_are_one_group() -> None:
     files = sorted((REPOSITORY / "tests/integration").glob("test_*.py"))
     found = [str(path.relative_to(REPOSITORY)) for path in files if "image: Image" in path.read_text()]
     assert found == list(IMAGE_FILES)
+
+
+@pytest.mark.parametrize(
+    ("test", "expected"),
+    [
+        ("tests/conformance/b.py::TestB::test_c[valkey-x]", True),
+        ("tests/conformance/b.py::TestB::test_c[redis-x]", False),
+        ("tests/integration/test_a.py::test_b[redis]", False),
+        ("tests/integration/test_redis_full.py::test_b", True),
+        ("tests/conformance/b.py::TestB::TestStateMachine::test_c[sqlite]", False),
+    ],
+)
+def test_the_coverage_is_measured_on_one_of_two_servers(test: str, expected: bool) -> None:
+    assert is_measured(test) is expected
+
+
+def test_tests_and_the_programs_they_start_write_no_bytecode() -> None:
+    """They change a module twice within the second that its bytecode file tells apart, and would run the old one."""
+    assert sys.dont_write_bytecode
+    assert os.environ["PYTHONDONTWRITEBYTECODE"] == "1"
