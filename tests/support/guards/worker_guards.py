@@ -345,6 +345,22 @@ REAPER_GUARDS = (
         "(promoted.next_due_ms - promoted.now_ms) / 1000",
         SCHEDULING + "the_pause_ends_when_the_next_job_is_due_and_is_never_long",
     ),
+    Guard(
+        "The scheduler sleeps longer only while the broker reports earlier jobs",
+        "a job that another process schedules is up to a second late",
+        SCHEDULER,
+        "if promoted.is_watched and not",
+        "if not",
+        SCHEDULING + "the_pause_ends_when_the_next_job_is_due_and_is_never_long",
+    ),
+    Guard(
+        "A report that comes during a turn of the scheduler is kept",
+        "a job that another process schedules is up to a second late",
+        SCHEDULER,
+        "        self.wake.clear()\n        promoted = self._broker.promote(BATCH)\n",
+        "        promoted = self._broker.promote(BATCH)\n        self.wake.clear()\n",
+        SCHEDULING + "a_report_before_the_turn_is_answered_by_it_and_one_during_it_is_kept",
+    ),
 )
 
 WORKER_GUARDS = (*PUMP_GUARDS, *SLOT_GUARDS, *REAPER_GUARDS)
