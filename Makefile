@@ -69,7 +69,7 @@ mutants: $(TOOLS)  ## break each guard of docs/guarantees.md once: its test must
 soak: $(TOOLS)  ## random faults for minutes: in the end nothing is lost and nothing ended twice
 	$(BIN)/python -m tests.soak
 
-# An hour; not in CI. BENCH='drain "fileq thread" huey' chooses measures and systems, BENCH=--quick tries all of them
+# Half an hour; not in CI. BENCH='drain "fileq thread" huey' chooses measures and systems, BENCH=--quick tries all of them
 # in small sizes, BENCH=--list lists them, BENCH=--continue resumes an interrupted run. docs/benchmarks.md explains it.
 BENCH ?=
 bench: $(TOOLS)  ## fileq beside other queues on a private server: a table with ratios

@@ -6,6 +6,7 @@ import argparse
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def _measure(
             for system in filter(measure.applies, systems):
                 if results.runs(system.name, measure.name) > number:
                     continue
+                started_s = time.monotonic()
                 try:
                     figures = measure.run(system, bench)
                 except RunFailed as error:
@@ -67,7 +69,13 @@ def _measure(
                 else:
                     results.add(system.name, measure.name, figures)
                     line = "  ".join(f"{key} {value:,.2f}" for key, value in figures.items())
-                print(f"{number + 1}/{rounds} {measure.name:8} {system.name:24} {line}", file=sys.stderr, flush=True)
+                seconds = time.monotonic() - started_s
+                results.add_time(measure.name, seconds)
+                print(
+                    f"{number + 1}/{rounds} {measure.name:8} {system.name:24} {seconds:3.0f} s  {line}",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 results.write(file)
 
 

@@ -59,6 +59,11 @@ class Results:
         self.data["failures"].append({"system": system, "measure": measure, "error": error})
         self._count_run(system, measure)
 
+    def add_time(self, measure: str, seconds: float) -> None:
+        """What this measure took, for all systems and rounds together."""
+        times = self.data.setdefault("seconds", {})
+        times[measure] = times.get(measure, 0.0) + seconds
+
     def runs(self, system: str, measure: str) -> int:
         """How often the measure has run on the system, failed runs included."""
         return int(self.data["runs"].get(f"{measure} {system}", 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.measures.measure import Bench, Column, Figures, Measure, is_compared
+from benchmarks.measures.measure import Bench, Column, Figures, Measure, is_compared_as
 from benchmarks.runs import run_of
 from benchmarks.systems.system import System
 
@@ -30,6 +30,6 @@ FILES = Measure(
     "files",
     "Files end to end",
     (Column("files_s", "seconds", 1, ""), Column("files_rate", "files/s")),
-    lambda system: is_compared(system) and (system.is_fileq or system.name == "celery"),
+    is_compared_as("celery"),
     _run,
 )

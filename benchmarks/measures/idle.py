@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.measures.measure import Bench, Column, Figures, Measure
+from benchmarks.measures.measure import Bench, Column, Figures, Measure, is_compared
 from benchmarks.proc import tree_pss_mb
 from benchmarks.runs import run_of
 from benchmarks.systems.system import System
@@ -33,6 +33,6 @@ IDLE = Measure(
     "idle",
     "Idle",
     (Column("idle_cpu", "idle CPU %", 2, "less"), Column("idle_pss", "idle PSS MB", 0, "less")),
-    lambda system: system.store == "redis",
+    is_compared,
     _run,
 )

@@ -21,6 +21,6 @@ PICKUP = Measure(
     "pickup",
     "Pickup",
     tuple(Column(f"pickup_p{share}", f"pickup ms, p{share}", 2, "less") for share in (50, 95, 99)),
-    lambda _: True,
+    lambda system: system.is_default,
     _run,
 )

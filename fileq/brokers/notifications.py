@@ -1,8 +1,9 @@
-"""What a broker returns to callers that wait: a waiter for jobs, a subscription to events."""
+"""What a broker returns to callers that wait: a waiter for jobs, a subscription to events, reports of due times."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 
 class Waiter(Protocol):
@@ -36,3 +37,14 @@ class Subscription(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class DueReports(Protocol):
+    """What a broker may do in addition: report that a job or a schedule is due earlier than promote() has said."""
+
+    def report_due_changes(self, changed: Callable[[], None]) -> None:
+        """From now on calls `changed`, in any thread, when the times of a reply with `is_watched` have changed.
+
+        Such a reply is followed by one call at most. `changed` must return at once."""
+        ...

@@ -3,11 +3,15 @@
 Each connection has a thread and serves one request. Connections that have taken longer than the limit are closed. A new
 connection always gets in: if there are too many, the oldest one that has not sent its request yet is closed for it. A
 probe sends its request at once, so clients that send nothing do not keep it out.
+
+The server sleeps until a client connects, a time limit ends or shutdown() is called: without clients it uses no CPU.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import select
 import socket
 import socketserver
 import threading
@@ -41,12 +45,44 @@ class BoundedServer(ThreadingHTTPServer):
         self._timeout_s = timeout_s
         self._open: dict[Any, _Connection] = {}  # oldest first
         self._changed = threading.Condition()
-        super().__init__(address, handler)
+        self._is_stopping = False
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            super().__init__(address, handler)
+        except BaseException:
+            os.close(self._wake_fd)
+            raise
 
     def server_bind(self) -> None:
         # Not HTTPServer.server_bind(), which resolves our own host name and may wait for the DNS.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = "fileq", self.server_address[1]
+
+    def serve_forever(self, poll_interval: float = 0.0) -> None:
+        """Until shutdown(). Does not poll: the base class would wake up every `poll_interval` seconds."""
+        poll = select.poll()
+        poll.register(self.fileno(), select.POLLIN)
+        poll.register(self._wake_fd, select.POLLIN)
+        while not self._is_stopping:
+            ready = poll.poll(self._next_limit_ms())
+            if not self._is_stopping and any(fd == self.fileno() for fd, _ in ready):
+                self._handle_request_noblock()  # type: ignore[attr-defined]  # its stub leaves it out
+            self.service_actions()
+
+    def shutdown(self) -> None:
+        """Ends serve_forever(), or keeps it from beginning. The caller waits for the thread before server_close()."""
+        self._is_stopping = True
+        os.eventfd_write(self._wake_fd, 1)
+
+    def server_close(self) -> None:
+        super().server_close()
+        os.close(self._wake_fd)
+
+    def _next_limit_ms(self) -> float | None:
+        """Until the next connection has taken too long; None if there is none."""
+        with self._changed:
+            ends_s = next((c.ends_s for c in self._open.values() if not c.is_cut), None)
+        return None if ends_s is None else max(0.0, ends_s - time.monotonic()) * 1000
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._changed:
@@ -69,7 +105,7 @@ class BoundedServer(ThreadingHTTPServer):
             self._changed.notify()
 
     def service_actions(self) -> None:
-        """Called by serve_forever() several times a second."""
+        """Closes the connections that have taken too long."""
         now_s = time.monotonic()
         with self._changed:
             for request, connection in self._open.items():

@@ -45,13 +45,13 @@ class Endpoints:
         handler = _handler(services, metrics, broker_problem)
         self._server = BoundedServer((bind, port), handler, request_timeout_s)
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="http", daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="http", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         self._server.shutdown()
-        self._server.server_close()
         self._thread.join()
+        self._server.server_close()
 
 
 def open_endpoints(

@@ -80,7 +80,7 @@ def build_worker(
     release = DeferredRelease(broker, deferrals)
     loops: list[Service] = [
         Loop("roots", roots.turn, emit=without_outages(emit), longest_pause_s=pause_s),
-        Loop("scheduler", scheduler.turn, emit=without_outages(emit), longest_pause_s=pause_s),
+        Loop("scheduler", scheduler.turn, emit=without_outages(emit), longest_pause_s=pause_s, wake=scheduler.wake),
         Loop("reaper", reaper.turn, emit=without_outages(emit), longest_pause_s=pause_s),
         Loop("deferred", release.turn, emit=without_outages(emit), longest_pause_s=pause_s, wake=deferrals.wake),
     ]

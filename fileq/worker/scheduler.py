@@ -13,14 +13,17 @@ and the next one that starts realigns the rest.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
 from fileq.brokers.clocks import STEP_TOLERANCE_MS
+from fileq.brokers.notifications import DueReports
 from fileq.brokers.protocol import Broker
 
-# Another process may schedule a job that is due at once, and sends no notice of it. So this is the longest pause.
+# Another process may schedule a job that is due at once. So this is the longest pause, unless the broker reports it.
 LONGEST_PAUSE_S = 0.04
+LONGEST_WATCHED_PAUSE_S = 1.0  # a broker's clock may step, and a connection may be lost without a sign
 BATCH = 500
 SWEEP_EVERY_S = 3600.0
 
@@ -35,10 +38,14 @@ class Scheduler:
         self._sweep_at_s = monotonic()
         self._swept = ""  # the cursor of the sweep that is under way
         self._last: tuple[int, float] | None = None  # the broker's time in the last turn, and our time after that call
+        self.wake = threading.Event()  # cuts the pause short
+        if isinstance(broker, DueReports):
+            broker.report_due_changes(self.wake.set)
 
     def turn(self) -> float:
         """Promotes the jobs that are due. Returns the seconds until the next turn."""
         called_s = self._monotonic()
+        self.wake.clear()
         promoted = self._broker.promote(BATCH)
         if self._has_stepped_back(promoted.now_ms, called_s):
             self._unaligned = 0
@@ -49,9 +56,15 @@ class Scheduler:
             self._sweep(called_s)
         if promoted.count == BATCH:
             return 0.0
+        longest_s = LONGEST_WATCHED_PAUSE_S if promoted.is_watched and not self._has_pages else LONGEST_PAUSE_S
         if promoted.next_due_ms is None:
-            return LONGEST_PAUSE_S
-        return min(LONGEST_PAUSE_S, max(0.001, (promoted.next_due_ms - promoted.now_ms) / 1000))
+            return longest_s
+        return min(longest_s, max(0.001, (promoted.next_due_ms - promoted.now_ms) / 1000))
+
+    @property
+    def _has_pages(self) -> bool:
+        """More pages are to be realigned or swept, one a turn."""
+        return self._unaligned is not None or bool(self._swept)
 
     def _sweep(self, now_s: float) -> None:
         """Sweeps one page of the unique keys; the next one in the next turn, and all of them again in an hour."""

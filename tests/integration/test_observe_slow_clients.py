@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from fileq.observe import bounded_server
 from fileq.observe.bounded_server import MAX_CONNECTIONS
 from fileq.observe.http import Endpoints
 from tests.support.producer_setup import BrokerSetup
@@ -97,3 +103,27 @@ def test_an_answer_on_its_way_is_not_cut_for_clients_that_send_nothing() -> None
             received += block
         assert received.endswith(body[-100:])
         assert len(received) > len(body)
+
+
+def test_without_a_client_the_server_sleeps_and_close_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits_ms: list[float | None] = []
+
+    class Poll:
+        def __init__(self) -> None:
+            self._poll = select.poll()
+
+        def register(self, *arguments: int) -> None:
+            self._poll.register(*arguments)
+
+        def poll(self, limit_ms: float | None) -> Any:
+            limits_ms.append(limit_ms)
+            return self._poll.poll(limit_ms)
+
+    monkeypatch.setattr(bounded_server, "select", SimpleNamespace(poll=Poll, POLLIN=select.POLLIN))
+    endpoints = Endpoints("127.0.0.1", 0, [], lambda: b"")
+    wait_until(lambda: limits_ms == [None], what="it waits without a time limit")
+    with closing(slow_client(endpoints.port, b"G")):
+        wait_until(lambda: len(limits_ms) == 2, what="it waits for the deadline of the client")
+        assert 0 < (limits_ms[1] or 0) <= 1000 * bounded_server.REQUEST_TIMEOUT_S
+    endpoints.close()
+    assert len(limits_ms) == 2, "nothing but close() has woken it"

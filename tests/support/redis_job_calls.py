@@ -141,8 +141,9 @@ def _done_already(answer: list[Any]) -> list[str]:
     return ["done already"] * len(answer)
 
 
-def _stale(answer: Any) -> Any:
-    return FireResult.STALE
+def _fired_or_stale(answer: Any) -> Any:
+    """The state of the schedule names the job that was enqueued; of a slot without one the reply is lost."""
+    return answer if answer is FireResult.FIRED else FireResult.STALE
 
 
 JOB_CALLS = (
@@ -155,11 +156,11 @@ JOB_CALLS = (
     BrokerCall("clear", _clear, lambda answer: 0),
     BrokerCall("revive with a unique key", _revive, lambda answer: [Revived(False)]),
     BrokerCall("sweep_unique", _sweep),
-    BrokerCall("fire", _firing(Overlap.ALLOW), _stale),
-    BrokerCall("fire and skip", _firing(Overlap.SKIP), _stale),
-    BrokerCall("fire and queue", _firing(Overlap.QUEUE), _stale),
-    BrokerCall("fire and withdraw", _firing(Overlap.CANCEL), _stale),
-    BrokerCall("fire and ask to stop", _firing(Overlap.CANCEL, is_running=True), _stale),
+    BrokerCall("fire", _firing(Overlap.ALLOW), _fired_or_stale),
+    BrokerCall("fire and skip", _firing(Overlap.SKIP), _fired_or_stale),
+    BrokerCall("fire and queue", _firing(Overlap.QUEUE), _fired_or_stale),
+    BrokerCall("fire and withdraw", _firing(Overlap.CANCEL), _fired_or_stale),
+    BrokerCall("fire and ask to stop", _firing(Overlap.CANCEL, is_running=True), _fired_or_stale),
     BrokerCall("define_schedule", _define),
     BrokerCall("pause_schedule", _paused),
     BrokerCall("resume_schedule", _resumed),

@@ -8,7 +8,7 @@ import pytest
 
 from fileq.brokers.types import Promoted
 from fileq.core.errors import BrokerUnavailable
-from fileq.worker.scheduler import BATCH, LONGEST_PAUSE_S, SWEEP_EVERY_S, Scheduler
+from fileq.worker.scheduler import BATCH, LONGEST_PAUSE_S, LONGEST_WATCHED_PAUSE_S, SWEEP_EVERY_S, Scheduler
 
 NOW_MS = 1_000_000
 
@@ -54,6 +54,31 @@ def test_the_pause_ends_when_the_next_job_is_due_and_is_never_long(
     broker: Any = PromotingBroker(Promoted(count, next_due_ms, NOW_MS))
     assert Scheduler(broker).turn() == pytest.approx(pause_s)
     assert broker.limits == [BATCH]
+
+
+def watched_broker(next_due_ms: int | None = None, pages: int = 1) -> Any:
+    return PromotingBroker(Promoted(0, next_due_ms, NOW_MS, None, is_watched=True), pages)
+
+
+def test_it_sleeps_longer_while_the_broker_reports_changes() -> None:
+    assert Scheduler(watched_broker()).turn() == LONGEST_WATCHED_PAUSE_S
+    assert Scheduler(watched_broker(NOW_MS + 300)).turn() == pytest.approx(0.3)
+
+
+def test_pages_to_realign_or_sweep_follow_each_other_without_that_pause() -> None:
+    scheduler = Scheduler(watched_broker(pages=3))
+    assert [scheduler.turn() for _ in range(3)] == [LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_WATCHED_PAUSE_S]
+
+
+def test_a_report_before_the_turn_is_answered_by_it_and_one_during_it_is_kept() -> None:
+    broker = watched_broker()
+    scheduler = Scheduler(broker)
+    scheduler.wake.set()
+    scheduler.turn()
+    assert not scheduler.wake.is_set()
+    broker.promote = lambda _: scheduler.wake.set() or broker.promoted
+    scheduler.turn()
+    assert scheduler.wake.is_set()
 
 
 class Times:

@@ -7,7 +7,7 @@ settlement says it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 
 from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.brokers.clocks import FULL_WAIT_MS, STEP_TOLERANCE_MS
+from fileq.brokers.redis.due_watch import as_time
 from fileq.brokers.redis.encoding import (
     as_claim,
     id_in,
@@ -63,11 +64,6 @@ _lease_decoder = msgspec.json.Decoder(_Lease)
 def _lease_ms(info: bytes) -> int:
     """How long a heartbeat of this worker lasts; 0 if it does not say."""
     return _lease_decoder.decode(info).lease_ms
-
-
-def _time(score: bytes) -> int | None:
-    """The time in a score; None for an empty text."""
-    return round(float(score)) if score else None
 
 
 class RedisQueues:
@@ -223,9 +219,14 @@ class RedisQueues:
         return Renewal(slot, status, self._as_claim((slot.encode(), *row[1:])) if is_unexpected else None)
 
     def promote(self, limit: int = 500) -> Promoted:
-        replies = self._store.run("promote", (self._store.keys.schedules,), (limit,))
-        count, next_due_ms, now_ms, next_fire_ms = replies
-        return Promoted(count, _time(next_due_ms), int(now_ms), _time(next_fire_ms))
+        times, is_watched = self._store.due_watch.times()
+        if times is not None and not times.is_due:
+            return Promoted(0, *times, is_watched)
+        count, next_due, now_ms, next_fire = self._store.run("promote", (self._store.keys.schedules,), (limit,))
+        return Promoted(count, as_time(next_due), int(now_ms), as_time(next_fire))
+
+    def report_due_changes(self, changed: Callable[[], None]) -> None:
+        self._store.due_watch.report_changes(changed)
 
     def realign(self, offset: int = 0, limit: int = 500) -> int | None:
         next_offset: int = self._store.run("realign", (), (offset, limit, STEP_TOLERANCE_MS))

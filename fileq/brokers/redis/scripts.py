@@ -126,6 +126,11 @@ class Scripts:
         all_keys = (*self._keys.fixed, *keys)
         return ("EVALSHA", script(name).sha, len(all_keys), *all_keys, now_ms, *self._fixed_args, *args)
 
+    def next_due(self) -> Command:
+        """Runs the one script that does not share the keys and arguments of the others."""
+        now_ms = self._clock() if self._clock is not None else b""
+        return ("EVALSHA", script("next_due").sha, 2, self._keys.scheduled, self._keys.schedules, now_ms)
+
     def settle_and_claim(self, parts: Sequence[Part], *, has_extras: bool = False) -> Command:
         """`has_extras`: a settlement has follow-ups or outputs."""
         keys: list[str] = []

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from fileq.brokers.order import ClaimOrder
+from fileq.brokers.redis.due_watch import DueWatch
 from fileq.brokers.redis.encoding import as_record
 from fileq.brokers.redis.in_flight import InFlightCall, Replies
 from fileq.brokers.redis.keys import Keys
@@ -39,6 +40,7 @@ class RedisStore:
         self.tokens: Counter[str] = Counter()  # claims of each slot so far; a token tells two claims of a slot apart
         self.last_offsets: dict[str, int] = {}  # of each list, counted from its tail: where a search begins
         self.page_sizes: dict[str, int] = {}  # of each list: how many of its elements make a page
+        self.due_watch = DueWatch(self.link, self.scripts.next_due)
         self._clock = clock
 
     def connect(self, answered: Callable[[], None]) -> None:
@@ -50,6 +52,7 @@ class RedisStore:
         self.link.warm(self.config.redis.min_idle_conns)
 
     def close(self) -> None:
+        self.due_watch.close()
         self.link.close()
 
     def send(

@@ -138,14 +138,17 @@ class SqliteQueues(SqliteLedger):
         return Renewal(slot, LeaseStatus.UNEXPECTED, self._held(work, slot_row, slot_row.raw))
 
     def promote(self, limit: int = 500) -> Promoted:
+        with self._store.snapshot() as (db, now_ms):  # almost always nothing is due, and a read needs no lock
+            next_due_ms = _next_due_ms(db)
+            if next_due_ms is None or next_due_ms > now_ms:
+                return Promoted(0, next_due_ms, now_ms, next_fire_ms(db))
         with self._store.unit_of_work() as work:
             sql = "SELECT due_ms, raw FROM scheduled WHERE due_ms <= ? ORDER BY due_ms, raw LIMIT ?"
             due = work.db.execute(sql, (work.now_ms, limit)).fetchall()
             work.db.executemany("DELETE FROM scheduled WHERE due_ms = ? AND raw = ?", due)
             for _, raw in due:
                 self._promote(work, raw)
-            next_due_ms = work.db.execute("SELECT min(due_ms) FROM scheduled").fetchone()[0]
-            return Promoted(len(due), next_due_ms, work.now_ms, next_fire_ms(work.db))
+            return Promoted(len(due), _next_due_ms(work.db), work.now_ms, next_fire_ms(work.db))
 
     def _promote(self, work: UnitOfWork, raw: bytes) -> None:
         job, last_queue = decode_or_none(raw), self._store.queue_names[-1]
@@ -268,6 +271,11 @@ def _enqueue(work: UnitOfWork, entry: Entry, window: RateWindow) -> tuple[Enqueu
             return EnqueueResult.THROTTLED, ""
     add(work, entry)
     return EnqueueResult.ENQUEUED, ""
+
+
+def _next_due_ms(db: sqlite3.Connection) -> int | None:
+    found: int | None = db.execute("SELECT min(due_ms) FROM scheduled").fetchone()[0]
+    return found
 
 
 def _realign(work: UnitOfWork, raw: bytes) -> bool:

@@ -22,6 +22,7 @@ from tests.support.guards.redis_event_guards import REDIS_EVENT_GUARDS
 from tests.support.guards.redis_guards import REDIS_GUARDS
 from tests.support.guards.redis_repair_guards import REDIS_REPAIR_GUARDS
 from tests.support.guards.schedule_guards import SCHEDULE_GUARDS
+from tests.support.guards.scheduler_guards import SCHEDULER_GUARDS
 from tests.support.guards.security_guards import SECURITY_GUARDS
 from tests.support.guards.sqlite_guards import SQLITE_GUARDS
 from tests.support.guards.worker_guards import WORKER_GUARDS
@@ -37,6 +38,7 @@ GUARDS: tuple[Guard, ...] = (
     *FOLLOW_UP_GUARDS,
     *SCHEDULE_GUARDS,
     *WORKER_GUARDS,
+    *SCHEDULER_GUARDS,
     *PREFETCH_GUARDS,
     *LIMIT_GUARDS,
     *POLICY_GUARDS,

@@ -244,7 +244,7 @@ PROMOTED_LEAVES = Promise(
 NOT_BEFORE_TIME = Promise(
     "No job is promoted before its time",
     "backoffs and delays have no effect",
-    "TestPromote::test_a_millisecond_before_its_time_a_job_waits",
+    "TestPromote::test_the_earliest_goes_first",
 )
 REALIGNED = Promise(
     "After a step of the clock back a job waits for its own delay",

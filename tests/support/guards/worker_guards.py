@@ -1,14 +1,14 @@
-"""The guards of the worker's loop: pump, slots, heartbeats, reaper, scheduler."""
+"""The guards of the worker's loop: pump, slots, heartbeats, reaper."""
 
 from tests.support.guards.guard import Guard
 
-PUMP, ATTEMPTS, HEARTBEATS, REAPER, SCHEDULER, SLOTS, BREAKERS = (
-    f"fileq/worker/{name}.py" for name in ("pump", "attempts", "heartbeats", "reaper", "scheduler", "slots", "breakers")
+PUMP, ATTEMPTS, HEARTBEATS, REAPER, SLOTS, BREAKERS = (
+    f"fileq/worker/{name}.py" for name in ("pump", "attempts", "heartbeats", "reaper", "slots", "breakers")
 )
 TURNS, CALLS, FENCED, RENEWALS, DEFERRED = (
     f"tests/unit/test_pump_{name}.py::test_" for name in ("turns", "calls", "fenced", "heartbeats", "deferrals")
 )
-REAPING, SCHEDULING, SLOT = (f"tests/unit/test_{name}.py::test_" for name in ("reaper", "scheduler", "slot"))
+REAPING, SLOT = (f"tests/unit/test_{name}.py::test_" for name in ("reaper", "slot"))
 
 PUMP_GUARDS = (
     Guard(
@@ -320,30 +320,6 @@ REAPER_GUARDS = (
         " if result is SettleResult.DONE]",
         "]",
         REAPING + "a_reaper_that_comes_too_late_reports_nothing",
-    ),
-    Guard(
-        "The scheduler does not pause while more jobs may be due",
-        "a long list of due jobs takes a second for each batch",
-        SCHEDULER,
-        "        if promoted.count == BATCH:\n            return 0.0\n",
-        "",
-        SCHEDULING + "the_pause_ends_when_the_next_job_is_due_and_is_never_long",
-    ),
-    Guard(
-        "The scheduler pauses until the next job is due",
-        "short backoffs take a second",
-        SCHEDULER,
-        "max(0.001, (promoted.next_due_ms - promoted.now_ms) / 1000)",
-        "1.0",
-        SCHEDULING + "the_pause_ends_when_the_next_job_is_due_and_is_never_long",
-    ),
-    Guard(
-        "The scheduler never turns without a pause",
-        "it keeps the broker busy",
-        SCHEDULER,
-        "max(0.001, (promoted.next_due_ms - promoted.now_ms) / 1000)",
-        "(promoted.next_due_ms - promoted.now_ms) / 1000",
-        SCHEDULING + "the_pause_ends_when_the_next_job_is_due_and_is_never_long",
     ),
 )
 

@@ -1,0 +1,186 @@
+"""When the next job or schedule is due, known to a scheduler without asking the server each time.
+
+Another process may add a job that is due at once. To ask often enough would cost an idle machine more than all else: it
+is not the command but the wake-ups of two processes. So the server reports changes. On a connection with CLIENT
+TRACKING it sends one message when a key changes that was read there. A thread waits for it and calls `changed`.
+
+Only a caller that asks again and again gets such a connection. All the same the server is asked now and then, because
+its clock may step and a connection may be lost without a sign. If it refuses the connection (the user needs
+`+client|tracking`), the caller learns that nothing is reported, and has to ask often. Changes nothing on the server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hiredis import ProtocolError, PushNotification
+
+from fileq.brokers.redis.connection import RedisConnection, ReplyError, packed
+from fileq.brokers.redis.faults import DRIVER_ERRORS
+from fileq.brokers.redis.in_flight import InFlightCall
+from fileq.brokers.redis.link import Link
+from fileq.brokers.redis.scripts import Command
+from fileq.core.errors import BrokerError
+
+OFTEN_S = 3.0  # a caller that asks again within this time gets a connection that watches
+RETRY_S = 1.0  # after a connection could not be opened
+CALM_S = 0.03  # after an answer the next change is not reported before this time: jobs may be added all the time
+_TRACKING: tuple[Command, ...] = (("HELLO", 3), ("CLIENT", "TRACKING", "ON"))
+
+
+class DueTimes(NamedTuple):
+    """In ms on the server's clock; None if nothing waits."""
+
+    next_due_ms: int | None
+    now_ms: int
+    next_fire_ms: int | None
+
+    @property
+    def is_due(self) -> bool:
+        return self.next_due_ms is not None and self.next_due_ms <= self.now_ms
+
+
+class DueWatch:
+    """Thread-safe. `command` asks for the times: lua/next_due.lua. What a script reads is read by its connection."""
+
+    def __init__(self, link: Link, command: Callable[[], Command]) -> None:
+        self._link = link
+        self._command = command
+        self._lock = threading.Lock()
+        self._changed: Callable[[], None] | None = None
+        self._connection: RedisConnection | None = None
+        self._reporter: _Reporter | None = None
+        self._is_refused = False
+        self._tried_s = self._asked_s = (
+            -2 * OFTEN_S
+        )  # when a connection was opened last, when the server was asked last
+
+    def report_changes(self, changed: Callable[[], None]) -> None:
+        """From now on `changed` is called, in another thread, after a change that times() has not seen."""
+        self._changed = changed
+
+    def times(self) -> tuple[DueTimes | None, bool]:
+        """The times as they are now, and whether the next change is reported. None if the server refuses to say, or
+        if the caller is no scheduler: it calls because something is due."""
+        if self._changed is None:
+            return None, False
+        with self._lock:
+            now_s = time.monotonic()
+            is_asked_often, self._asked_s = now_s - self._asked_s < OFTEN_S, now_s
+            if is_asked_often and self._is_watching(self._changed, now_s):
+                with contextlib.suppress(OSError, ProtocolError):
+                    return self._ask_watching(), True
+                self._drop()
+            return _as_times(InFlightCall(self._link, [self._command()], list).take()[0]), False
+
+    def _is_watching(self, changed: Callable[[], None], now_s: float) -> bool:
+        """Whether there is a connection that watches; opens one if the last attempt was a while ago."""
+        if self._connection is not None and self._connection.pid != os.getpid():
+            self._drop()
+        if self._connection is None and not self._is_refused and now_s - self._tried_s >= RETRY_S:
+            self._tried_s = now_s
+            with contextlib.suppress(*DRIVER_ERRORS, BrokerError):  # an outage is reported by the call that follows
+                self._connection = self._link.dedicated()
+                self._connection.send(packed(_TRACKING))
+                replies = [self._connection.read() for _ in _TRACKING]
+                self._is_refused = any(isinstance(reply, ReplyError) for reply in replies)
+                if not self._is_refused:
+                    self._reporter = _Reporter(self._connection.fileno(), changed)
+                    return True
+            self._drop()
+        return self._connection is not None
+
+    def _ask_watching(self) -> DueTimes | None:
+        assert self._connection is not None
+        assert self._reporter is not None
+        self._reporter.disarm()  # the replies are no report
+        self._connection.send(packed([self._command()]))
+        while isinstance(reply := self._connection.read(), PushNotification):
+            pass  # of a change before this call
+        self._reporter.arm(is_changed=self._has_message())
+        return _as_times(reply)
+
+    def _has_message(self) -> bool:
+        """Whether a change has been reported after the replies. It may have been read with them."""
+        assert self._connection is not None
+        try:
+            self._connection.read(0.0)
+        except TimeoutError:
+            return False
+        return True
+
+    def _drop(self) -> None:
+        reporter, self._reporter = self._reporter, None
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if reporter is not None and connection.pid == os.getpid():  # in a fork it is the thread of the parent
+            reporter.close()
+        connection.close()
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+
+class _Reporter:
+    """A thread that calls `changed` once after each arm(), when something arrives at a descriptor. It reads nothing."""
+
+    def __init__(self, fd: int, changed: Callable[[], None]) -> None:
+        self._fd = fd
+        self._changed = changed
+        self._armed_s = time.monotonic()
+        self._is_closed = False
+        self._epoll = select.epoll()
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
+        self._epoll.register(fd, 0)
+        # A daemon: it must not keep the process from ending.
+        threading.Thread(target=self._run, name="due-watch", daemon=True).start()
+
+    def arm(self, *, is_changed: bool) -> None:
+        self._armed_s = time.monotonic()
+        if is_changed:
+            os.eventfd_write(self._wake_fd, 1)
+        else:
+            self._epoll.modify(self._fd, select.EPOLLIN | select.EPOLLONESHOT)
+
+    def disarm(self) -> None:
+        self._epoll.modify(self._fd, 0)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._epoll.unregister(self._fd)
+        os.eventfd_write(self._wake_fd, 1)
+
+    def _run(self) -> None:
+        while True:
+            self._epoll.poll()
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake_fd)
+            if not self._is_closed and (calm_s := self._armed_s + CALM_S - time.monotonic()) > 0:
+                time.sleep(calm_s)
+            self._changed()
+            if self._is_closed:
+                break
+        self._epoll.close()
+        os.close(self._wake_fd)
+
+
+def _as_times(reply: object) -> DueTimes | None:
+    """The times in a reply of lua/next_due.lua; None if it is an error."""
+    if not isinstance(reply, list):
+        return None
+    due, now, fire = reply
+    return DueTimes(as_time(due), int(now), as_time(fire))
+
+
+def as_time(score: bytes) -> int | None:
+    """The time in a score; None for an empty text."""
+    return round(float(score)) if score else None

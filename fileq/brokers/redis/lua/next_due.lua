@@ -1,0 +1,15 @@
+#!lua flags=allow-oom
+-- Read when the next job and the next schedule are due. A scheduler asks this many times a second, and promotes only if
+-- something is due. So this script gets nothing of the prelude, not even its keys and arguments.
+--
+-- KEYS       1 scheduled, 2 schedules
+-- ARGV       1 now in ms ('' = the server's time)
+-- returns    the due time of the next job ('' = none waits); now; the next slot of a schedule ('' = none)
+local time = ARGV[1]
+if time == '' then
+  local parts = redis.call('TIME')
+  time = string.format('%d', parts[1] * 1000 + math.floor(parts[2] / 1000))
+end
+local due = redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')
+local fire = redis.call('ZRANGE', KEYS[2], '0', '0', 'WITHSCORES')
+return { due[2] or '', time, fire[2] or '' }
