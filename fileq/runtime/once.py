@@ -108,7 +108,9 @@ class _Run:
         self._emit = emit = to_all(emit, self._count)
         self._fatal = FatalError()
         on_failure = self._fatal.report
-        self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit, on_failure=on_failure)
+        self._worker = build_worker(
+            loaded, broker, routes, app_dir=app_dir, emit=emit, on_failure=on_failure, fires_schedules=False
+        )
         producer = None
         if is_producing:
             producer = Producer(loaded.config, broker, broker, emit=emit, is_once=True, before_enqueue=before_enqueue)

@@ -26,6 +26,7 @@ from fileq.worker.post_actions import rules_of
 from fileq.worker.pump import Pump
 from fileq.worker.reaper import Reaper
 from fileq.worker.roots import RootsWatch
+from fileq.worker.schedule_firing import ScheduleFiring
 from fileq.worker.scheduler import Scheduler
 
 STUCK_MARGIN_S = 5.0
@@ -50,6 +51,7 @@ def build_worker(
     emit: Emit,
     emit_all: EmitAll | None = None,
     on_failure: Callable[[FileqError], None],
+    fires_schedules: bool = True,
 ) -> WorkerParts:
     """`emit_all` gets the events of a turn; without it they go to `emit` one by one. `on_failure` is called if the loop
     of the worker ends by an unexpected error."""
@@ -76,7 +78,7 @@ def build_worker(
         stuck_s=_stuck_s(config),
     )
     reaper = Reaper(config, broker, add_follow_ups=FollowUps(routes, paths).added, emit=emit)
-    scheduler = Scheduler(broker)
+    scheduler = Scheduler(broker, firing=ScheduleFiring(config, broker, emit=emit) if fires_schedules else None)
     release = DeferredRelease(broker, deferrals)
     loops: list[Service] = [
         Loop("roots", roots.turn, emit=without_outages(emit), longest_pause_s=pause_s),

@@ -5,6 +5,8 @@ wait for an hour longer. So the scheduler compares it with the monotonic clock o
 start, because the step may have been while no scheduler ran, it realigns all scheduled jobs: one page a turn, so that
 promotions go on meanwhile.
 
+The same call says when a schedule is due; schedule_firing.py fires it.
+
 Once an hour it sweeps the unique keys that no unfinished job has any more, which only frees memory.
 
 What a kill -9 leaves: each due job promoted or not, each page realigned or not; any other scheduler promotes the rest,
@@ -18,6 +20,7 @@ from collections.abc import Callable
 
 from fileq.brokers.clocks import STEP_TOLERANCE_MS
 from fileq.brokers.protocol import Broker
+from fileq.worker.schedule_firing import ScheduleFiring
 
 # Another process may schedule a job that is due at once, and sends no notice of it. So this is the longest pause.
 LONGEST_PAUSE_S = 0.04
@@ -28,8 +31,15 @@ SWEEP_EVERY_S = 3600.0
 class Scheduler:
     name = "scheduler"
 
-    def __init__(self, broker: Broker, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        firing: ScheduleFiring | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._broker = broker
+        self._firing = firing
         self._monotonic = monotonic
         self._unaligned: int | None = 0  # the offset of the next page to realign
         self._sweep_at_s = monotonic()
@@ -49,9 +59,11 @@ class Scheduler:
             self._sweep(called_s)
         if promoted.count == BATCH:
             return 0.0
-        if promoted.next_due_ms is None:
+        fires_ms = self._firing.turn(promoted) if self._firing is not None else None
+        due_ms = [due_ms for due_ms in (promoted.next_due_ms, fires_ms) if due_ms is not None]
+        if not due_ms:
             return LONGEST_PAUSE_S
-        return min(LONGEST_PAUSE_S, max(0.001, (promoted.next_due_ms - promoted.now_ms) / 1000))
+        return min(LONGEST_PAUSE_S, max(0.001, (min(due_ms) - promoted.now_ms) / 1000))
 
     def _sweep(self, now_s: float) -> None:
         """Sweeps one page of the unique keys; the next one in the next turn, and all of them again in an hour."""
