@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -30,6 +31,8 @@ from fileq.worker.schedule_firing import ScheduleFiring
 from fileq.worker.scheduler import Scheduler
 
 STUCK_MARGIN_S = 5.0
+# The handlers of fileq's own jobs, by type. They need a broker, so they run in the worker process.
+BuiltInJobs: TypeAlias = Callable[[FullBroker, Config, Emit], Mapping[str, Callable[..., Any]]]
 
 
 class WorkerParts(Struct, frozen=True):
@@ -51,12 +54,16 @@ def build_worker(
     emit: Emit,
     emit_all: EmitAll | None = None,
     on_failure: Callable[[FileqError], None],
+    built_in: BuiltInJobs | None = None,
     fires_schedules: bool = True,
 ) -> WorkerParts:
     """`emit_all` gets the events of a turn; without it they go to `emit` one by one. `on_failure` is called if the loop
     of the worker ends by an unexpected error."""
     config = loaded.config
     worker = config.worker
+    named = routes
+    if built_in is not None:
+        routes = routes.with_built_in(built_in(broker, config, emit), config)
     pause_s = longest_pause_s(worker.heartbeat_ttl)
     deferrals = Deferrals()
     breakers = breakers_of(routes, on_end=deferrals.end, on_reset=deferrals.request_search, emit=emit)
@@ -90,7 +97,7 @@ def build_worker(
         recovery = OrderRecovery(config, broker, paths, roots, emit=emit)
         loops.append(Loop(recovery.name, recovery.turn, emit=without_outages(emit), longest_pause_s=pause_s))
     roots.start()
-    return WorkerParts(service, [service, *loops], breakers, roots, routes)
+    return WorkerParts(service, [service, *loops], breakers, roots, named)
 
 
 def _stuck_s(config: Config) -> float:
