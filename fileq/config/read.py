@@ -162,7 +162,7 @@ class Reader:
         if isinstance(shape, ListOf):
             return self._items(shape, node, path, default)
         if isinstance(shape, MapOf):
-            return self._entries(shape, node, path, default)
+            return self.entries(shape, node, path, default)
         if isinstance(shape, FreeMapping):
             if not isinstance(node.value, dict):
                 self._reject(node, path, "a mapping such as {a: b}", node.value)
@@ -189,7 +189,8 @@ class Reader:
             return default
         return tuple(self._value(shape.item, item, f"{path}[{index}]", None) for index, item in enumerate(node.value))
 
-    def _entries(self, shape: MapOf, node: Node, path: str, default: Any) -> Any:
+    def entries(self, shape: MapOf, node: Node, path: str, default: Any) -> Any:
+        """The mapping that the node describes, added to `default`."""
         if not isinstance(node.value, dict):
             self._reject(node, path, "a mapping such as {a: b}", node.value)
             return default
