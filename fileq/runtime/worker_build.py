@@ -59,9 +59,8 @@ def build_worker(
 ) -> WorkerParts:
     """`emit_all` gets the events of a turn; without it they go to `emit` one by one. `on_failure` is called if the loop
     of the worker ends by an unexpected error."""
-    config = loaded.config
+    config, named = loaded.config, routes
     worker = config.worker
-    named = routes
     if built_in is not None:
         routes = routes.with_built_in(built_in(broker, config, emit), config)
     pause_s = longest_pause_s(worker.heartbeat_ttl)
@@ -87,15 +86,16 @@ def build_worker(
     reaper = Reaper(config, broker, add_follow_ups=FollowUps(routes, paths).added, emit=emit)
     scheduler = Scheduler(broker, firing=ScheduleFiring(config, broker, emit=emit) if fires_schedules else None)
     release = DeferredRelease(broker, deferrals)
+    quiet = without_outages(emit)
     loops: list[Service] = [
-        Loop("roots", roots.turn, emit=without_outages(emit), longest_pause_s=pause_s),
-        Loop("scheduler", scheduler.turn, emit=without_outages(emit), longest_pause_s=pause_s),
-        Loop("reaper", reaper.turn, emit=without_outages(emit), longest_pause_s=pause_s),
-        Loop("deferred", release.turn, emit=without_outages(emit), longest_pause_s=pause_s, wake=deferrals.wake),
+        Loop("roots", roots.turn, emit=quiet, longest_pause_s=pause_s),
+        Loop("scheduler", scheduler.turn, emit=quiet, longest_pause_s=pause_s),
+        Loop("reaper", reaper.turn, emit=quiet, longest_pause_s=pause_s),
+        Loop("deferred", release.turn, emit=quiet, longest_pause_s=pause_s, wake=deferrals.wake),
     ]
     if rules_of(worker.after):
         recovery = OrderRecovery(config, broker, paths, roots, emit=emit)
-        loops.append(Loop(recovery.name, recovery.turn, emit=without_outages(emit), longest_pause_s=pause_s))
+        loops.append(Loop(recovery.name, recovery.turn, emit=quiet, longest_pause_s=pause_s))
     roots.start()
     return WorkerParts(service, [service, *loops], breakers, roots, named)
 

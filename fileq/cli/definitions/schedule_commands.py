@@ -195,7 +195,7 @@ def _run_now(invocation: Invocation) -> int:
 COMMANDS = (
     Command(
         words=("schedule", "list"),
-        summary="list schedules with their next times and how the last job ended",
+        summary="list schedules with their next times",
         description="""\
 Lists every schedule, of the configuration and of programs: its status, its expression and zone, its next time in that
 zone, the state of its last job, and how many times had a job or were missed. A schedule is late if its time has passed
@@ -216,7 +216,7 @@ by more than a minute and no worker has fired it.""",
     ),
     Command(
         words=("schedule", "next"),
-        summary="show the next times of a schedule, in its zone and in UTC",
+        summary="show the next times of a schedule",
         description="Shows when a schedule is due next. A pause is ignored.",
         examples=(("fileq schedule next nightly-report -n 10", "the next ten times"),),
         arguments=_next_arguments,
@@ -225,7 +225,7 @@ by more than a minute and no worker has fired it.""",
     ),
     Command(
         words=("schedule", "add"),
-        summary="define a schedule, or change one that was defined here",
+        summary="define a schedule, or change one",
         description="""\
 Defines a schedule on the broker; running workers fire it from its next time on. The same command again changes nothing;
 with other options it replaces the definition and keeps what is known of the last times. A schedule that the
@@ -233,7 +233,7 @@ configuration has can't be changed here.
 
 Give --type with or without --payload, or --scan, or --reprocess.""",
         examples=(
-            ("fileq schedule add nightly '30 2 * * 1-5' --type report --timezone Europe/Berlin", "on working days"),
+            ("fileq schedule add report '30 2 * * 1-5' --type report --timezone Asia/Tokyo", "on working days"),
             ("fileq schedule add inbox '@every 15m' --scan /srv/inbox", "enqueue the new files of a directory"),
         ),
         arguments=_add_arguments,
@@ -255,7 +255,7 @@ configuration is removed there.""",
     ),
     Command(
         words=("schedule", "pause"),
-        summary="stop firing a schedule until it is resumed",
+        summary="stop firing a schedule",
         description="The schedule fires no more, also across restarts, until `fileq schedule resume`.",
         examples=(("fileq schedule pause nightly", "for now"),),
         arguments=_name,
