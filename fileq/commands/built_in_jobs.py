@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +26,9 @@ from fileq.handlers.before_enqueue import load_before_enqueue
 from fileq.handlers.context import Context, JobView
 from fileq.producer.producer import Producer
 from fileq.runtime.produce_once import produce_once
-from fileq.runtime.worker_build import BuiltInJobs
+
+if TYPE_CHECKING:
+    from fileq.runtime.worker_build import BuiltInJobs
 
 
 class ScanPayload(Struct, frozen=True):
