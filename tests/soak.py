@@ -1,5 +1,6 @@
 """`make soak`: random faults for SOAK_MINUTES, on Redis, through a faulty network, and on SQLite, all at the same time.
-Besides, 200 workers whose jobs make jobs are killed as these jobs end.
+Besides, 200 workers whose jobs make jobs are killed as these jobs end, and ten workers fire a schedule every second for
+a minute while they are killed.
 
 SOAK=network runs only those whose name contains the word. Prints the figures of each as a line of docs/guarantees.md.
 Ends with 1 if something was lost or ended twice.
@@ -21,6 +22,7 @@ from tests.support.fault_proxy import FaultProxy
 from tests.support.follow_up_kills import killed_at_random
 from tests.support.parallel_scenarios import setup_with_own_server
 from tests.support.random_faults import Figures, RandomFaults, run_with_faults
+from tests.support.schedule_kills import ScheduleFigures, fire_each_second
 from tests.support.servers import available_servers
 from tests.support.worker_setup import open_worker_setup
 
@@ -59,12 +61,34 @@ def follow_ups(directory: Path, kind: str, seed: int, seconds: float) -> Figures
     return Figures(jobs, jobs, jobs - completed, 0, 2 * jobs - completed, {"worker_killed": kills})
 
 
+def schedules_on_redis(directory: Path, kind: str, seed: int, seconds: float) -> Figures:
+    with (
+        open_worker_setup(directory, {"sqlite.path": str(directory / "unused.db")}, kind=kind) as setup,
+        setup_with_own_server(setup) as (server, own),
+    ):
+        return _schedule_figures(fire_each_second(own, WORKERS, 60, seed, server))
+
+
+def schedules_on_sqlite(directory: Path, kind: str, seed: int, seconds: float) -> Figures:
+    with open_worker_setup(directory, {"sqlite.path": str(directory / "fileq.db")}, kind=kind) as setup:
+        return _schedule_figures(fire_each_second(setup, WORKERS, 60, seed))
+
+
+def _schedule_figures(found: ScheduleFigures) -> Figures:
+    """The seconds stand for files; those without a job are counted as missed."""
+    faults = {"worker_killed": found.kills, "server_killed": found.restarts, "second_missed": found.missed}
+    return Figures(found.slots, found.fired, 0, 0, found.fired, {name: n for name, n in faults.items() if n})
+
+
 KILLS = 100
+WORKERS = 10
 SCENARIOS: dict[str, Callable[[Path, str, int, float], Figures]] = {
     "Redis, processes and server killed": on_redis,
     "Redis, faulty network": through_a_faulty_network,
     "SQLite, processes killed": on_sqlite,
     "Follow-ups, workers killed": follow_ups,
+    "Schedules on Redis, workers and server killed": schedules_on_redis,
+    "Schedules on SQLite, workers killed": schedules_on_sqlite,
 }
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fileq.brokers.types import check_entries
 from fileq.core.follow_up import FollowUp
@@ -44,7 +45,8 @@ class Fire(Struct, frozen=True):
     """One slot of one schedule. `revision` and `slot_ms` are what the caller read; `next_ms` comes after it.
 
     `entry` is the job of this slot, or None if the slot itself is missed. `missed` are all slots that are missed with
-    this step. `cancel_follow_ups` are enqueued if CANCEL cancels a job that waits."""
+    this step. `last_ms` is the last slot that this step ends, if that is not `slot_ms` itself. `cancel_follow_ups` are
+    enqueued if CANCEL cancels a job that waits."""
 
     name: str
     revision: str
@@ -54,6 +56,12 @@ class Fire(Struct, frozen=True):
     missed: int = 0
     overlap: Overlap = Overlap.ALLOW
     cancel_follow_ups: tuple[FollowUp, ...] = ()
+    last_ms: int = 0
+
+
+def defined(state: ScheduleState, revision: str, next_ms: int) -> ScheduleState:
+    """The state after define_schedule() with another revision."""
+    return replace(state, revision=revision, next_ms=next_ms if next_ms > state.last_ms else state.next_ms)
 
 
 def check_fire(fire: Fire, known: Sequence[str]) -> None:
@@ -81,7 +89,8 @@ class Schedules(Protocol):
     def define_schedule(self, name: str, revision: str, next_ms: int) -> ScheduleState:
         """Creates a schedule, or gives it another revision and another next slot. Returns its state then.
 
-        Changes nothing if it has this revision already. `next_ms` must come after `last_ms`, or a slot fires twice.
+        Changes nothing if it has this revision already. If `next_ms` does not come after `last_ms`, because a slot was
+        fired since the caller looked, the next slot stays as it is: no slot fires twice.
 
         Atomicity: the schedule. Repeat: changes nothing. Kill -9: defined or not."""
         ...

@@ -23,6 +23,7 @@ from fileq.client.handle import Handle, Status
 from fileq.client.job_options import EnqueueOptions
 from fileq.client.listed_job import ListedJob
 from fileq.client.queries import FileTrace
+from fileq.client.schedule_options import ScheduleKeywords
 from fileq.client.task_call import TaskCall
 from fileq.config import Config
 from fileq.handlers.task_definition import TaskDefinition
@@ -117,6 +118,18 @@ class AsyncClient:
 
     async def clear(self, queue: str) -> int:
         return await asyncio.to_thread(self._client.clear, queue)
+
+    async def schedule(
+        self,
+        name: str,
+        cron: str,
+        task: TaskDefinition[Any, Any] | str,
+        payload: Any = None,
+        *,
+        timezone: str = "UTC",
+        **options: Unpack[ScheduleKeywords],
+    ) -> None:
+        await asyncio.to_thread(self._client.schedule, name, cron, task, payload, timezone=timezone, **options)
 
     async def events(self, *patterns: str) -> AsyncIterator[WireEvent]:
         """`async for event in await client.events("job:dead")`; begins when it is awaited."""

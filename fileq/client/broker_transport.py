@@ -21,6 +21,7 @@ from fileq.client.job_ids import why_unknown
 from fileq.client.job_selection import select
 from fileq.client.queries import FileTrace, listed_states, trace
 from fileq.client.revivals import NOT_A_JOB, not_dead, revival, to_run, why_stayed
+from fileq.client.schedule_options import ScheduleOptions
 from fileq.client.transport import BATCH, VETOED, Accepted, JobRequest
 from fileq.config import Config
 from fileq.core.errors import ConfigError, FileqError, JobError
@@ -113,6 +114,11 @@ class BrokerTransport:
         if not answer.held_by and now is not None and now.state is not State.DEAD:
             return  # the reply was lost and the call repeated, or another caller put it back
         raise JobError(f"job {id} can't be retried: {why_stayed(answer)}")
+
+    def schedule(self, name: str, options: ScheduleOptions) -> None:
+        from fileq.client.schedule_changes import add_schedule  # imports cronsim
+
+        add_schedule(self._broker, self._config, name, options, where="schedule()")
 
     def close(self) -> None:
         self._broker.close()

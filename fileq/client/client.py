@@ -26,6 +26,7 @@ from fileq.client.job_filter import JobFilter
 from fileq.client.job_options import Duration, EnqueueOptions, JobOptions, options_of, seconds
 from fileq.client.listed_job import ListedJob, listed
 from fileq.client.queries import FileTrace
+from fileq.client.schedule_options import ScheduleKeywords, schedule_options
 from fileq.client.task_call import TaskCall
 from fileq.client.transport import JobRequest, Transport
 from fileq.config import Config
@@ -133,6 +134,27 @@ class Client:
     def clear(self, queue: str) -> int:
         """Cancels the jobs that wait in this queue now, and returns how many. Jobs that are enqueued later stay."""
         return self._transport().clear(queue)
+
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        task: TaskDefinition[Any, Any] | str,
+        payload: Any = None,
+        *,
+        timezone: str = "UTC",
+        **options: Unpack[ScheduleKeywords],
+    ) -> None:
+        """Defines a schedule, or changes the one with this name; workers fire it. `payload` is a mapping or a Struct;
+        each job gets it with `scheduled_for` and `missed` added. Can be repeated: the same call changes nothing."""
+        definition = _task_of(task)
+        type = task if isinstance(task, str) else task.name
+        given = schedule_options(cron, type, payload, timezone, options)
+        if definition is not None:
+            sample = {**given.payload, "scheduled_for": "2000-01-01T00:00:00.000Z", "missed": 0}
+            definition.checked_payload(_encoded(sample, type))
+            given = replace(given, priority=given.priority or definition.priority)
+        self._transport().schedule(name, given)
 
     def events(self, *patterns: str) -> EventStream:
         """What happens to jobs from now on; with patterns only the events that match one, such as "job:*" or

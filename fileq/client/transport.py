@@ -16,6 +16,7 @@ from fileq.brokers.types import CancelResult, Record
 from fileq.client.job_filter import JobFilter, StoredJob
 from fileq.client.job_options import JobOptions
 from fileq.client.queries import FileTrace
+from fileq.client.schedule_options import ScheduleOptions
 
 BATCH = 500  # jobs in one round trip
 
@@ -69,6 +70,10 @@ class Transport(Protocol):
 
     def retry(self, id: str) -> None:
         """Puts a dead job back into its queue. Raises JobError, saying why, if that is impossible."""
+        ...
+
+    def schedule(self, name: str, options: ScheduleOptions) -> None:
+        """Defines a schedule or replaces its definition. ConfigError for one that the configuration has."""
         ...
 
     def close(self) -> None: ...

@@ -8,6 +8,7 @@
 | schema.py   | every key: type, limits, default, help text                                          |
 | redis_schema.py | the keys below `redis`                                                           |
 | failure_settings.py | the keys about failed attempts: backoff and circuit breaker                   |
+| schedule_settings.py | the keys of one schedule                                                    |
 | kinds.py    | the kinds of values: read from text, written as text, masked                         |
 | section.py  | what a section is; the keys derived from its type hints                              |
 | sources.py  | the YAML file, the environment and --set as layers of one tree                       |
@@ -22,13 +23,14 @@
 """
 
 from fileq.config.failure_settings import BackoffSettings, CircuitBreakerSettings
-from fileq.config.load import Loaded, config_from, describe_broker_choice, load, route_from
+from fileq.config.load import Loaded, config_from, describe_broker_choice, load, route_from, schedule_from
 from fileq.config.observability import ObservabilitySettings, TracingSettings
 from fileq.config.password_file import PasswordFile
 from fileq.config.read import Origin
 from fileq.config.redis_schema import RedisSettings, TlsSettings
 from fileq.config.reload import changed_keys, with_reloadable
 from fileq.config.resolve import RouteOptions, inherit_from_worker
+from fileq.config.schedule_settings import ScheduleSettings
 from fileq.config.schema import (
     AfterSettings,
     Config,
@@ -56,6 +58,7 @@ __all__ = [
     "RedisSettings",
     "RouteOptions",
     "RouteSettings",
+    "ScheduleSettings",
     "SqliteSettings",
     "TlsSettings",
     "TracingSettings",
@@ -69,6 +72,7 @@ __all__ = [
     "markdown_table",
     "redacted",
     "route_from",
+    "schedule_from",
     "secret_variables",
     "to_listing",
     "with_reloadable",

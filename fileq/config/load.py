@@ -7,16 +7,19 @@ point here raises one ConfigError that holds all problems.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from fileq.config.kinds import one_of
 from fileq.config.read import DEFAULT, Node, Origin, Reader, from_python
 from fileq.config.resolve import Draft, backoff_problems, inherit_backoff_keys, inherit_breaker_keys, resolve
+from fileq.config.schedule_settings import ScheduleSettings
 from fileq.config.schema import Config, RouteSettings, every_key, is_setting
+from fileq.config.section import MapOf
 from fileq.config.sources import gather, parsed_file
 from fileq.core.errors import ConfigError
 
@@ -74,6 +77,23 @@ def route_from(values: Mapping[str, Any], where: str, config: Config) -> RouteSe
     if problems:
         raise ConfigError(problems)
     return route
+
+
+def schedule_from(name: str, values: Mapping[str, Any], where: str, priorities: Sequence[str]) -> ScheduleSettings:
+    """The schedule that these values would describe in a file. Every problem begins with `where`."""
+    reader, origin = Reader(), Origin("file", where)
+    given = {key: value for key, value in values.items() if value is not None}
+    node = from_python({name: given}, origin)
+    shape = every_key()["schedules"].shape
+    assert isinstance(shape, MapOf)
+    found: dict[str, ScheduleSettings] = reader.entries(shape, node, "schedules", {})
+    problems = list(reader.problems)
+    priority = values.get("priority")
+    if priority and priority not in priorities:
+        problems.append(origin.invalid(f"schedules.{name}.priority", repr(priority), f"one of {one_of(priorities)}"))
+    if problems:
+        raise ConfigError(problems)
+    return found[name]
 
 
 def _config_of(tree: Node, problems: list[str], cwd: Path) -> tuple[Config, Mapping[str, Origin]]:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from fileq.config.kinds import InvalidValue, TextKind, ValueKind
 from fileq.config.schema import every_key
-from fileq.config.section import ListOf, MapOf, Section, Shape, keys_of, list_shape
+from fileq.config.section import FreeMapping, ListOf, MapOf, Section, Shape, keys_of, list_shape
 
 _SHOWN_MAX = 80  # characters of a value that an error message shows
 
@@ -46,10 +46,11 @@ DEFAULT = Origin("default")
 
 
 class Node(Struct, frozen=True):
-    """A text, nothing, a list or a mapping. Numbers and booleans are still text."""
+    """A text, nothing, a list or a mapping. Numbers and booleans are still text; `is_plain` if it has no quotes."""
 
     value: str | list[Node] | dict[str, Node] | None
     origin: Origin
+    is_plain: bool = False
 
     def at(self, path: str) -> Node | None:
         """The node at a dotted path, or None."""
@@ -90,7 +91,22 @@ def from_python(value: Any, origin: Origin) -> Node:
         return Node({str(key): from_python(item, origin) for key, item in value.items()}, origin)
     if isinstance(value, list | tuple):
         return Node([from_python(item, origin) for item in value], origin)
-    return Node(None if value is None else str(value), origin)
+    return Node(None if value is None else str(value), origin, is_plain=isinstance(value, bool | int | float))
+
+
+def free_value(node: Node) -> Any:
+    """The node as JSON values: a text without quotes that JSON would read as a number, true or false is one."""
+    if isinstance(node.value, dict):
+        return {key: free_value(item) for key, item in node.value.items()}
+    if isinstance(node.value, list):
+        return [free_value(item) for item in node.value]
+    if node.value is None or not node.is_plain:
+        return node.value
+    try:
+        value = msgspec.json.decode(node.value.lower() if node.value in ("True", "False") else node.value)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return node.value
+    return value if isinstance(value, bool | int | float) else node.value
 
 
 class Reader:
@@ -146,7 +162,12 @@ class Reader:
         if isinstance(shape, ListOf):
             return self._items(shape, node, path, default)
         if isinstance(shape, MapOf):
-            return self._entries(shape, node, path, default)
+            return self.entries(shape, node, path, default)
+        if isinstance(shape, FreeMapping):
+            if not isinstance(node.value, dict):
+                self._reject(node, path, "a mapping such as {a: b}", node.value)
+                return default
+            return free_value(node)
         return self.section(shape, node, path, default)
 
     def _single(self, kind: ValueKind, node: Node, path: str, default: Any) -> Any:
@@ -168,13 +189,14 @@ class Reader:
             return default
         return tuple(self._value(shape.item, item, f"{path}[{index}]", None) for index, item in enumerate(node.value))
 
-    def _entries(self, shape: MapOf, node: Node, path: str, default: Any) -> Any:
+    def entries(self, shape: MapOf, node: Node, path: str, default: Any) -> Any:
+        """The mapping that the node describes, added to `default`."""
         if not isinstance(node.value, dict):
             self._reject(node, path, "a mapping such as {a: b}", node.value)
             return default
         entries = {
             self._single(shape.key, Node(name, item.origin), f"{path}.{name}", name): self._value(
-                shape.value, item, f"{path}.{name}", ""
+                shape.value, item, f"{path}.{name}", "" if isinstance(shape.value, ValueKind) else None
             )
             for name, item in node.value.items()
             if item.value is not None

@@ -18,6 +18,7 @@ RELOADABLE = (
     "handlers_are_given",
     "imports",
     "middleware",
+    "schedules",
     "circuit_breaker",
     *(
         f"worker.{name}"

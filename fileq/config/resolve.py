@@ -34,7 +34,7 @@ from fileq.core.units import format_duration
 # Keys below the prefix whose names have no setting.
 _FIXED_NAMES = (
     *("cancelled", "scheduled", "workers", "settled", "ledger", "stats", "paused", "events", "breaker_resets"),
-    "producers",
+    *("producers", "schedules", "schedule_states"),
 )
 
 
@@ -241,6 +241,14 @@ def _files_leave_scan_dir(draft: Draft) -> Iterator[str]:
             yield draft.invalid(path, "a directory other than producer.scan_dir, for example one below it")
 
 
+def _schedules_have_queues(draft: Draft) -> Iterator[str]:
+    priorities = draft.config.worker.priorities
+    for name, schedule in draft.config.schedules.items():
+        if schedule.priority is not None and schedule.priority not in priorities:
+            path = f"schedules.{name}.priority"
+            yield draft.origin(path).invalid(path, repr(schedule.priority), f"one of {one_of(priorities)}")
+
+
 # A check is skipped if one of its values is known to be invalid: one mistake, one line.
 _CHECKS: tuple[tuple[Callable[[Draft], Iterator[str]], tuple[str, ...]], ...] = (
     (_one_password, ("redis.password", "redis.password_file")),
@@ -250,6 +258,7 @@ _CHECKS: tuple[tuple[Callable[[Draft], Iterator[str]], tuple[str, ...]], ...] = 
     (_queues_have_priorities, ("worker.priorities", "worker.queues")),
     (_default_priority_exists, ("worker.priorities", "producer.default_priority")),
     (_route_names_differ, ("handlers",)),
+    (_schedules_have_queues, ("schedules", "worker.priorities")),
     (_files_leave_scan_dir, ("worker.after", "worker.path_map", "worker.allowed_roots", "producer.scan_dir")),
     (_names_differ, ("redis.prefix", "worker", "producer.rate_limit_key")),
 )

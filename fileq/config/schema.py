@@ -28,6 +28,7 @@ from fileq.config.kinds import (
 )
 from fileq.config.observability import ObservabilitySettings
 from fileq.config.redis_schema import DEFAULT_PREFIX, RedisSettings
+from fileq.config.schedule_settings import ScheduleNameKind, ScheduleSettings
 from fileq.config.section import AtLeastOne, Key, NotAKey, Section, walk
 from fileq.config.value_types import (
     MOVE,
@@ -246,6 +247,10 @@ class Config(Section, frozen=True):
     middleware: Annotated[
         tuple[Function, ...], "functions around every handler, outermost first; [] = those with @fileq.middleware"
     ] = ()
+    schedules: Annotated[
+        Mapping[Annotated[str, ScheduleNameKind()], ScheduleSettings],
+        "jobs at certain times, by name; the keys of each: " + ", ".join(ScheduleSettings.__struct_fields__),
+    ] = field(default_factory=dict)
     circuit_breaker: Annotated[CircuitBreakerSettings, "one for each route; defers its jobs while many fail"] = (
         CircuitBreakerSettings()
     )

@@ -35,7 +35,14 @@ class MapOf(Struct, frozen=True):
     """A mapping whose keys the user chooses."""
 
     key: ValueKind
-    value: ValueKind
+    value: ValueKind | type[Section]
+
+
+class FreeMapping(Struct, frozen=True):
+    """A mapping with any content, such as the payload of a job."""
+
+
+AnyMapping: TypeAlias = dict[str, Any]
 
 
 class Key(Struct, frozen=True):
@@ -75,7 +82,7 @@ class Section(Struct, frozen=True, kw_only=True):
         return [(name, _masked(keys.get(name), getattr(self, name))) for name in self.__struct_fields__]
 
 
-Shape: TypeAlias = ValueKind | ListOf | MapOf | type[Section]
+Shape: TypeAlias = ValueKind | ListOf | MapOf | FreeMapping | type[Section]
 
 
 @functools.cache
@@ -114,8 +121,10 @@ def shape_of(hint: Any) -> Shape:
     if get_origin(base) is Mapping:
         key, value = (shape_of(argument) for argument in arguments)
         assert isinstance(key, ValueKind)
-        assert isinstance(value, ValueKind)
+        assert isinstance(value, ValueKind) or (isinstance(value, type) and issubclass(value, Section))
         return MapOf(key, value)
+    if get_origin(base) is dict:
+        return FreeMapping()
     if get_origin(base) is Literal:
         return ChoiceKind(arguments)
     if isinstance(base, type) and issubclass(base, Section):
@@ -152,6 +161,8 @@ def to_plain(shape: Shape, value: Any) -> Any:
         return [to_plain(shape.item, item) for item in value]
     if isinstance(shape, MapOf):
         return {key: to_plain(shape.value, item) for key, item in value.items()}
+    if isinstance(shape, FreeMapping):
+        return value
     if (form := list_shape(shape)) and (items := getattr(value, shape.list_field)):
         return to_plain(form, items)
     defaults = shape() if shape.is_sparse else None

@@ -18,7 +18,7 @@ from fileq.config.kinds import ValueKind
 from fileq.config.misspelt_variables import describes_a_service, most_similar
 from fileq.config.read import DEFAULT, Node, Origin, nested, overlay, unknown_key
 from fileq.config.schema import WorkerSettings, every_key, is_setting
-from fileq.config.section import ListOf, MapOf, Shape, list_shape
+from fileq.config.section import ListOf, MapOf, Section, Shape, list_shape, walk
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -170,8 +170,19 @@ def locate(path: str) -> tuple[tuple[str, ...], Shape] | None:
     for name, key in every_key().items():
         entry = path.removeprefix(f"{name}.")
         if isinstance(key.shape, MapOf) and entry not in ("", path):
-            return (*name.split("."), entry), key.shape.value
+            if isinstance(key.shape.value, ValueKind):
+                return (*name.split("."), entry), key.shape.value
+            return _in_entry(name, entry, key.shape.value)
     return None
+
+
+def _in_entry(path: str, entry: str, section: type[Section]) -> tuple[tuple[str, ...], Shape]:
+    """As locate(), in a mapping of sections: the name of the section may have dots too."""
+    for inner, key in walk(section):
+        name = entry.removesuffix(f".{inner}")
+        if name not in ("", entry):
+            return (*path.split("."), name, *inner.split(".")), key.shape
+    return (*path.split("."), entry), section
 
 
 def _merged_layers(layers: Iterable[Node]) -> Node:
@@ -245,7 +256,8 @@ class _TreeBuilder:
         if isinstance(node, yaml.SequenceNode) and node.tag == _YAML_TAG + "seq":
             return Node([self.build(item, f"{path}[{index}]") for index, item in enumerate(node.value)], origin)
         if isinstance(node, yaml.ScalarNode) and node.tag in _SCALAR_TAGS:
-            return Node(None if node.tag == _YAML_TAG + "null" else node.value, origin)
+            is_plain = node.style is None
+            return Node(None if node.tag == _YAML_TAG + "null" else node.value, origin, is_plain)
         return self._reject(node, path, "has a YAML tag, which is not supported; quote a value that starts with !")
 
     def _mapping(self, node: yaml.MappingNode, path: str) -> dict[str, Node]:
@@ -264,7 +276,8 @@ class _TreeBuilder:
             if key in own:
                 self._reject(key_node, inner, f"is given twice, first on line {lines[key]}")
             lines.setdefault(key, line)
-            own[key] = Node(self.build(value_node, inner).value, self._origin_at(line))
+            value = self.build(value_node, inner)
+            own[key] = Node(value.value, self._origin_at(line), value.is_plain)
         return {**inherited, **own}
 
     def _merged(self, node: yaml.Node, path: str) -> dict[str, Node]:

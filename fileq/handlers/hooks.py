@@ -22,6 +22,7 @@ from fileq.core.events import (
     JobRecovered,
 )
 from fileq.core.process_events import BreakerClosed, BreakerOpened, BrokerLost, BrokerRestored
+from fileq.core.schedule_events import ScheduleBroken, ScheduleFired, ScheduleMissed
 from fileq.handlers import extensions
 from fileq.handlers.extensions import Extension
 from fileq.handlers.targets import is_async, unfitness
@@ -34,6 +35,7 @@ HOOK_EVENTS: Mapping[str, type[Event]] = {
         for kind in (
             *(JobCompleted, JobFailed, JobDead, JobCancelled, JobRecovered, JobDeferred, JobFenced),
             *(BreakerOpened, BreakerClosed, BrokerLost, BrokerRestored),
+            *(ScheduleFired, ScheduleMissed, ScheduleBroken),
         )
     },
 }

@@ -6,15 +6,13 @@ Parent and children load the same table from the same configuration, so that a n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any
 
-from msgspec import Struct
 from msgspec.json import Decoder
 
 from fileq.config import (
-    BackoffSettings,
-    CircuitBreakerSettings,
     Config,
     RouteSettings,
     inherit_from_worker,
@@ -23,9 +21,10 @@ from fileq.config import (
 )
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job
-from fileq.core.units import Rate, format_duration
+from fileq.core.units import format_duration
 from fileq.files.globs import Globs
 from fileq.handlers import registry
+from fileq.handlers.bound_route import BoundRoute, built_in_route
 from fileq.handlers.command_handler import command_problems, command_warnings
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.extension_loading import load_middleware, producer_warnings
@@ -40,46 +39,6 @@ from fileq.handlers.task_definition import TaskDefinition
 COMMAND_TYPE = "command"
 _DECORATED = "decorated:function"  # stands for a function that has no importable name
 _LONGEST_TYPE = 100  # of what an error shows
-
-
-class BoundRoute(Struct, frozen=True):
-    """A route with its handler imported and its options complete: those that it does not set are the worker's.
-
-    A route to a command has no function. A route with neither function nor command runs the commands that jobs contain.
-    """
-
-    where: str
-    route_name: str
-    name: str
-    match: str | None
-    type: str | None
-    function: Callable[..., Any] | None
-    command: tuple[str, ...]
-    isolation: Literal["process", "thread"]
-    timeout: float
-    max_retries: int
-    backoff: BackoffSettings
-    in_place: bool
-    safe_open: bool
-    give_up_on: tuple[int | str, ...]
-    circuit_breaker: CircuitBreakerSettings
-    is_async: bool
-    hidden_variables: tuple[str, ...]  # of the environment, which a command does not get
-    max_running: int | None = None
-    max_running_total: int | None = None
-    rate: Rate | None = None
-    payload_decoder: Decoder[Any] | None = None  # of a task
-    retry_if: RetryIf | None = None
-    on_completed: str | None = None
-    on_dead: str | None = None
-
-    @property
-    def is_command(self) -> bool:
-        return self.function is None
-
-    def __str__(self) -> str:
-        takes = f"type {self.type}" if self.type is not None else f"{self.match}"
-        return f"{self.where}: {takes} → {self.name}"
 
 
 class Routes:
@@ -136,6 +95,17 @@ class Routes:
             middleware=middleware,
             hooks=hooks,
         )
+
+    def with_built_in(self, functions: Mapping[str, Callable[..., Any]], config: Config) -> Routes:
+        """These routes and, after them, those of fileq's own types of jobs. Children have no such routes: the numbers
+        of the others are the same there."""
+        routes = copy(self)
+        added = [built_in_route(type, function, config) for type, function in functions.items()]
+        routes._routes = (*self._routes, *added)
+        routes._types = {
+            route.type: i for i, route in enumerate(routes._routes) if route.type is not None
+        } | self._types
+        return routes
 
     def __getitem__(self, number: int) -> BoundRoute:
         return self._routes[number]

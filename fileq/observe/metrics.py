@@ -31,6 +31,7 @@ from fileq.core.events import (
 from fileq.core.extension_events import HookEventsDropped, HookFailed, JobFollowed
 from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.process_events import BreakerOpened
+from fileq.core.schedule_events import ScheduleBroken, ScheduleFired, ScheduleMissed
 from fileq.observe.depths import OTHER_PLACES, UNKNOWN, Depths
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -71,6 +72,9 @@ METRICS = (
     ),
     MetricInfo("hook_failures_total", "counter", "Calls of hooks that raised; counted at most a minute later."),
     MetricInfo("hook_events_dropped_total", "counter", "Events that reached no hook because hooks were too slow."),
+    MetricInfo("schedules_fired_total", "counter", "Times of schedules for which this process enqueued the job."),
+    MetricInfo("schedules_missed_total", "counter", "Times of schedules that this process counted as missed."),
+    MetricInfo("schedules_broken_total", "counter", "Times a schedule began to be one that this process can't fire."),
     MetricInfo("producer_files_skipped_total", "counter", "Files found and not enqueued, by reason.", "reason"),
     MetricInfo("job_processing_duration_seconds", "histogram", "Duration of one attempt.", bounds=JOB_BOUNDS_S),
     MetricInfo(
@@ -121,6 +125,9 @@ class Metrics(Collector):
             JobFollowed: lambda event: self._add("follow_ups_total", event.follow_ups),
             HookFailed: lambda event: self._add("hook_failures_total", event.failures),
             HookEventsDropped: lambda event: self._add("hook_events_dropped_total", event.count),
+            ScheduleFired: lambda event: self._add("schedules_fired_total"),
+            ScheduleMissed: lambda event: self._add("schedules_missed_total", event.count),
+            ScheduleBroken: lambda event: self._add("schedules_broken_total"),
             BreakerOpened: lambda event: self._add("circuit_breaker_trips_total"),
             ScanFinished: self._scanned,
             SkippedFilesCounted: self._files_skipped,

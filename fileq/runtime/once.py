@@ -36,7 +36,7 @@ from fileq.runtime.roles import load_routes, start_broker, stop_in_time
 from fileq.runtime.service import Service
 from fileq.runtime.signals import StopSignals
 from fileq.runtime.terminal import Show, live_line
-from fileq.runtime.worker_build import build_worker
+from fileq.runtime.worker_build import BuiltInJobs, build_worker
 
 OK, LEFT_DEAD, INTERRUPTED = 0, 3, 130
 LOOK_EVERY_S = 0.1
@@ -44,7 +44,7 @@ RATE_OVER_S = 5.0
 DEAD_SHOWN = 10
 
 
-def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
+def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool, built_in: BuiltInJobs | None = None) -> int:
     """Exit code 0, or 3 if a job became dead in this run. Jobs for later and in paused queues stay and are reported.
 
     Raises FileqError, exit code 1, if jobs stay because their root is missing or their circuit breaker is open."""
@@ -59,7 +59,7 @@ def run_once(loaded: Loaded, app_dir: str, *, is_producing: bool) -> int:
         try:
             if is_shown:
                 observers.logs.demotes = is_counted
-            run = _Run(loaded, broker, routes, app_dir, emit, show, before, is_producing=is_producing)
+            run = _Run(loaded, broker, routes, app_dir, emit, show, before, built_in, is_producing=is_producing)
             run.go()
             observers.is_hurried = run.is_hurried
             report = list(run.report())
@@ -97,6 +97,7 @@ class _Run:
         emit: Emit,
         show: Show,
         before_enqueue: BeforeEnqueue | None,
+        built_in: BuiltInJobs | None,
         *,
         is_producing: bool,
     ) -> None:
@@ -107,8 +108,16 @@ class _Run:
         self._dead: list[tuple[str, str]] = []  # (id, error) of the first dead jobs
         self._emit = emit = to_all(emit, self._count)
         self._fatal = FatalError()
-        on_failure = self._fatal.report
-        self._worker = build_worker(loaded, broker, routes, app_dir=app_dir, emit=emit, on_failure=on_failure)
+        self._worker = build_worker(
+            loaded,
+            broker,
+            routes,
+            app_dir=app_dir,
+            emit=emit,
+            on_failure=self._fatal.report,
+            built_in=built_in,
+            fires_schedules=False,
+        )
         producer = None
         if is_producing:
             producer = Producer(loaded.config, broker, broker, emit=emit, is_once=True, before_enqueue=before_enqueue)

@@ -38,7 +38,7 @@ from fileq.runtime.producer_service import ProducerService, reported
 from fileq.runtime.reload import Reloader
 from fileq.runtime.service import Service
 from fileq.runtime.signals import StopSignals
-from fileq.runtime.worker_build import WorkerParts, build_worker
+from fileq.runtime.worker_build import BuiltInJobs, WorkerParts, build_worker
 
 HURRY_S = 5.0  # for giving back the jobs in progress
 
@@ -80,7 +80,14 @@ def run_producer_once(loaded: Loaded, app_dir: str) -> int:
     return 0
 
 
-def run_worker(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, *, is_producing: bool = False) -> int:
+def run_worker(
+    loaded: Loaded,
+    read: Callable[[], Loaded],
+    app_dir: str,
+    *,
+    is_producing: bool = False,
+    built_in: BuiltInJobs | None = None,
+) -> int:
     """Claims and runs jobs until a signal arrives. `is_producing` (role `all`) also scans and watches. `read` reads the
     configuration again."""
     config = loaded.config
@@ -107,6 +114,7 @@ def run_worker(loaded: Loaded, read: Callable[[], Loaded], app_dir: str, *, is_p
                     emit=heard,
                     emit_all=heard_all,
                     on_failure=fatal.report,
+                    built_in=built_in,
                 )
                 observers.watch_worker(worker, loaded.config.worker.count)
                 return worker

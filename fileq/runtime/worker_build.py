@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from msgspec import Struct
 
@@ -26,9 +27,12 @@ from fileq.worker.post_actions import rules_of
 from fileq.worker.pump import Pump
 from fileq.worker.reaper import Reaper
 from fileq.worker.roots import RootsWatch
+from fileq.worker.schedule_firing import ScheduleFiring
 from fileq.worker.scheduler import Scheduler
 
 STUCK_MARGIN_S = 5.0
+# The handlers of fileq's own jobs, by type. They need a broker, so they run in the worker process.
+BuiltInJobs: TypeAlias = Callable[[FullBroker, Config, Emit], Mapping[str, Callable[..., Any]]]
 
 
 class WorkerParts(Struct, frozen=True):
@@ -50,11 +54,15 @@ def build_worker(
     emit: Emit,
     emit_all: EmitAll | None = None,
     on_failure: Callable[[FileqError], None],
+    built_in: BuiltInJobs | None = None,
+    fires_schedules: bool = True,
 ) -> WorkerParts:
     """`emit_all` gets the events of a turn; without it they go to `emit` one by one. `on_failure` is called if the loop
     of the worker ends by an unexpected error."""
-    config = loaded.config
+    config, named = loaded.config, routes
     worker = config.worker
+    if built_in is not None:
+        routes = routes.with_built_in(built_in(broker, config, emit), config)
     pause_s = longest_pause_s(worker.heartbeat_ttl)
     deferrals = Deferrals()
     breakers = breakers_of(routes, on_end=deferrals.end, on_reset=deferrals.request_search, emit=emit)
@@ -76,19 +84,20 @@ def build_worker(
         stuck_s=_stuck_s(config),
     )
     reaper = Reaper(config, broker, add_follow_ups=FollowUps(routes, paths).added, emit=emit)
-    scheduler = Scheduler(broker)
+    scheduler = Scheduler(broker, firing=ScheduleFiring(config, broker, emit=emit) if fires_schedules else None)
     release = DeferredRelease(broker, deferrals)
+    quiet = without_outages(emit)
     loops: list[Service] = [
-        Loop("roots", roots.turn, emit=without_outages(emit), longest_pause_s=pause_s),
-        Loop("scheduler", scheduler.turn, emit=without_outages(emit), longest_pause_s=pause_s, wake=scheduler.wake),
-        Loop("reaper", reaper.turn, emit=without_outages(emit), longest_pause_s=pause_s),
-        Loop("deferred", release.turn, emit=without_outages(emit), longest_pause_s=pause_s, wake=deferrals.wake),
+        Loop("roots", roots.turn, emit=quiet, longest_pause_s=pause_s),
+        Loop("scheduler", scheduler.turn, emit=quiet, longest_pause_s=pause_s, wake=scheduler.wake),
+        Loop("reaper", reaper.turn, emit=quiet, longest_pause_s=pause_s),
+        Loop("deferred", release.turn, emit=quiet, longest_pause_s=pause_s, wake=deferrals.wake),
     ]
     if rules_of(worker.after):
         recovery = OrderRecovery(config, broker, paths, roots, emit=emit)
-        loops.append(Loop(recovery.name, recovery.turn, emit=without_outages(emit), longest_pause_s=pause_s))
+        loops.append(Loop(recovery.name, recovery.turn, emit=quiet, longest_pause_s=pause_s))
     roots.start()
-    return WorkerParts(service, [service, *loops], breakers, roots, routes)
+    return WorkerParts(service, [service, *loops], breakers, roots, named)
 
 
 def _stuck_s(config: Config) -> float:

@@ -32,8 +32,10 @@ from fileq.client.default_client import replaced_by
 from fileq.client.handle import Handle
 from fileq.client.job_options import Duration, EnqueueOptions, seconds
 from fileq.client.listed_job import ListedJob
+from fileq.commands.built_in_jobs import built_in_jobs
 from fileq.config import BackoffSettings, Config, config_from
 from fileq.core.errors import ConfigError
+from fileq.core.events import ignore
 from fileq.handlers.routes import Routes
 from fileq.handlers.task_definition import TaskDefinition
 from fileq.producer.producer import Producer
@@ -42,6 +44,7 @@ from fileq.worker.breakers import breakers_of
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.pump import Pump
 from fileq.worker.roots import RootsWatch
+from fileq.worker.schedule_firing import ScheduleFiring
 from fileq.worker.scheduler import Scheduler
 
 P = TypeVar("P")
@@ -110,7 +113,8 @@ class TrialQueue:
         self._config = config = _config(imports, config, self.directory)
         self._clock = clock = TrialClock()
         self._broker = MemoryBroker(config, clock=clock.wall_ms)
-        routes = Routes.load(config, app_dir=app_dir)
+        built_in = built_in_jobs(app_dir)(self._broker, config, ignore)
+        routes = Routes.load(config, app_dir=app_dir).with_built_in(built_in, config)
         self._executor = InlineExecutor(routes)
         self._resources.callback(self._executor.close)
         deferrals = Deferrals(monotonic=clock.monotonic)
@@ -120,7 +124,9 @@ class TrialQueue:
         self._pump = Pump(config, *parts, monotonic=clock.monotonic, wall_ms=clock.wall_ms)
         self._pump.start()
         self._resources.callback(self._pump.finish)
-        self._scheduler = Scheduler(self._broker, monotonic=clock.monotonic)
+        firing = ScheduleFiring(config, self._broker, monotonic=clock.monotonic)
+        self._scheduler = Scheduler(self._broker, firing=firing, monotonic=clock.monotonic)
+        self._scheduler.turn()  # defines the schedules of the configuration
         self._lock = threading.Lock()
         self._runner: int | None = None  # the thread that runs a job
         self.client = Client.over(TrialTransport(self, self._broker, config, clock))
@@ -157,13 +163,18 @@ class TrialQueue:
         return self._run(None)
 
     def advance(self, duration: Duration) -> int:
-        """Lets this much time pass, and runs what becomes due in it, each at its time."""
+        """Lets this much time pass, and runs what becomes due in it, each at its time. Schedules fire here only."""
         return self._run(self._clock.wall_ms() + round(seconds(duration) * 1000))
 
     def completed(self, type: str | None = None) -> list[ListedJob]:
         """The completed jobs, of this type or task, in the order in which they ended."""
         found = self.client.jobs(state="completed", type=type) if type else self.client.jobs(state="completed")
         return list(found)[::-1]
+
+    def fired(self, schedule: str) -> list[ListedJob]:
+        """The jobs that this schedule has made, in whatever state, in the order of their times."""
+        begin = f"sched.{schedule}."
+        return sorted((job for job in self.client.jobs() if job.id.startswith(begin)), key=lambda job: job.id)
 
     @property
     def dead(self) -> list[ListedJob]:
@@ -207,7 +218,9 @@ class TrialQueue:
         promoted = self._broker.promote()
         if promoted.count:
             return True
-        due_ms = promoted.next_due_ms
+        # Without an end to it no schedule fires: it would never be the last time.
+        times_ms = (promoted.next_due_ms, promoted.next_fire_ms if until_ms is not None else None)
+        due_ms = min((due_ms for due_ms in times_ms if due_ms is not None), default=None)
         if due_ms is not None and (until_ms is None or due_ms <= until_ms):
             self._clock.move_to_ms(due_ms)
             return True

@@ -5,6 +5,8 @@ wait for an hour longer. So the scheduler compares it with the monotonic clock o
 start, because the step may have been while no scheduler ran, it realigns all scheduled jobs: one page a turn, so that
 promotions go on meanwhile.
 
+The same call says when a schedule is due; schedule_firing.py fires it.
+
 Once an hour it sweeps the unique keys that no unfinished job has any more, which only frees memory.
 
 What a kill -9 leaves: each due job promoted or not, each page realigned or not; any other scheduler promotes the rest,
@@ -20,6 +22,7 @@ from collections.abc import Callable
 from fileq.brokers.clocks import STEP_TOLERANCE_MS
 from fileq.brokers.notifications import DueReports
 from fileq.brokers.protocol import Broker
+from fileq.worker.schedule_firing import ScheduleFiring
 
 # Another process may schedule a job that is due at once. So this is the longest pause, unless the broker reports it.
 LONGEST_PAUSE_S = 0.04
@@ -31,8 +34,15 @@ SWEEP_EVERY_S = 3600.0
 class Scheduler:
     name = "scheduler"
 
-    def __init__(self, broker: Broker, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        firing: ScheduleFiring | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._broker = broker
+        self._firing = firing
         self._monotonic = monotonic
         self._unaligned: int | None = 0  # the offset of the next page to realign
         self._sweep_at_s = monotonic()
@@ -54,12 +64,14 @@ class Scheduler:
             self._unaligned = self._broker.realign(self._unaligned, BATCH)
         if called_s >= self._sweep_at_s:
             self._sweep(called_s)
+        fires_ms = self._firing.turn(promoted) if self._firing is not None else None
         if promoted.count == BATCH:
             return 0.0
+        due_ms = [due_ms for due_ms in (promoted.next_due_ms, fires_ms) if due_ms is not None]
         longest_s = LONGEST_WATCHED_PAUSE_S if promoted.is_watched and not self._has_pages else LONGEST_PAUSE_S
-        if promoted.next_due_ms is None:
+        if not due_ms:
             return longest_s
-        return min(longest_s, max(0.001, (promoted.next_due_ms - promoted.now_ms) / 1000))
+        return min(longest_s, max(0.001, (min(due_ms) - promoted.now_ms) / 1000))
 
     @property
     def _has_pages(self) -> bool:

@@ -23,13 +23,18 @@ from tests.support.program import REPOSITORY, environment
 from tests.support.servers.server import free_port
 
 EXAMPLES = REPOSITORY / "examples"
-NAMES = ("container", "documents", "images", "pipeline", "web-application", "webhook")
+NAMES = ("container", "documents", "images", "nightly-report", "pipeline", "web-application", "webhook")
 # What the commands of the README must print to stdout.
 PRINTED = {
     "images": ['"width": 640', "completed 1", '{"format": "png", "width": 640, "height": 480, "bytes": 24}'],
     "documents": ['"stdout": "A title\\n"', "completed 1"],
     "pipeline": ["completed 3", '{"customer": "ann", "total": 8.0}', "made from bill by job"],
     "webhook": ["completed 1"],
+    "nightly-report": [
+        "is enqueued; the next time of nightly-report stays",
+        '{"files": 1, "bytes": 6, "missed": 0}',
+        "T02:30",
+    ],
     "container": ['"documents": 2', "completed 1"],
     "web-application": ["count-words  tasks:count_words", '"result": {"to": 2, "be": 2, "or": 1}'],
 }

@@ -24,6 +24,7 @@ from fileq.core.extension_events import HookEventsDropped, HookFailed, JobFollow
 from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.job import encode, typed_job
 from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, RoleStopped
+from fileq.core.schedule_events import ScheduleBroken, ScheduleFired, ScheduleMissed
 from fileq.observe.depths import Depths
 from fileq.observe.metrics import Metrics
 from tests.support.event_samples import claim_event, end_event, fence_event
@@ -44,6 +45,9 @@ COUNTERS = {
     "follow_ups_total",
     "hook_failures_total",
     "hook_events_dropped_total",
+    "schedules_fired_total",
+    "schedules_missed_total",
+    "schedules_broken_total",
 }
 HISTOGRAMS = {"job_processing_duration_seconds", "job_pickup_latency_seconds", "producer_scan_duration_seconds"}
 PLACES = {"high", "low", "scheduled", "dead_letter", "processing"}
@@ -133,6 +137,9 @@ def test_a_job_waits_from_its_time_or_from_its_enqueueing_whichever_is_later(pro
         (BreakerOpened("closed"), {"circuit_breaker_trips_total": 1}),
         (JobFollowed("a", None, "t", "", "", "low", 3, 2), {"follow_ups_total": 3}),
         (HookFailed("app:tell", "job.dead", "ValueError", 4), {"hook_failures_total": 4}),
+        (ScheduleFired("s", "sched.s.1", "2026-01-01T00:00:00.000Z", 3), {"schedules_fired_total": 1}),
+        (ScheduleMissed("s", 4, "2026-01-01T00:00:00.000Z", "why"), {"schedules_missed_total": 4}),
+        (ScheduleBroken("s", "no queue"), {"schedules_broken_total": 1}),
         (HookEventsDropped(5, "app:tell"), {"hook_events_dropped_total": 5}),
         (BreakerHalfOpened("open"), {}),
         (BreakerClosed("half-open"), {}),

@@ -8,7 +8,7 @@ from fileq.brokers.catalog import check_name
 from fileq.brokers.memory.entries import add, existing_job
 from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.withdrawals import cancel
-from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState, check_fire
+from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState, check_fire, defined
 from fileq.brokers.types import entry_of
 
 
@@ -24,7 +24,7 @@ class MemorySchedules:
         with self._store.lock:
             state = self._store.schedule_states.get(name) or ScheduleState("", 0)
             if state.revision != revision or name not in self._store.schedule_states:
-                state = self._store.schedule_states[name] = replace(state, revision=revision, next_ms=next_ms)
+                state = self._store.schedule_states[name] = defined(state, revision, next_ms)
             return state
 
     def remove_schedule(self, name: str) -> bool:
@@ -62,7 +62,7 @@ class MemorySchedules:
             store.schedule_states[fire.name] = replace(
                 state,
                 next_ms=fire.next_ms,
-                last_ms=fire.slot_ms,
+                last_ms=fire.last_ms or fire.slot_ms,
                 last_job_id=fire.entry.job.id if fire.entry is not None and has_job else state.last_job_id,
                 runs=state.runs + (result is FireResult.FIRED),
                 missed=state.missed + fire.missed + (result is FireResult.SKIPPED),

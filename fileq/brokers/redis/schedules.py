@@ -17,7 +17,7 @@ from fileq.brokers.redis.in_flight import Replies
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.withdrawals import cancel_by_id
-from fileq.brokers.schedules import Fire, FireResult, ScheduleState, check_fire
+from fileq.brokers.schedules import Fire, FireResult, ScheduleState, check_fire, defined
 from fileq.brokers.types import entry_of
 from fileq.core.errors import BrokerUnavailable
 
@@ -40,7 +40,7 @@ class RedisSchedules:
         def define(was: ScheduleState | None) -> ScheduleState:
             if was is not None and was.revision == revision:
                 return was
-            return replace(was or ScheduleState("", 0), revision=revision, next_ms=next_ms)
+            return defined(was or ScheduleState("", 0), revision, next_ms)
 
         _, state = self._change(name, define)
         assert state is not None
@@ -85,7 +85,8 @@ class RedisSchedules:
         store, keys = self._store, self._store.keys
         check_fire(fire, store.queues)
         own_keys = [keys.schedules, keys.schedule_states, keys.unique]
-        args: list[Argument] = [fire.name, in_one_line(fire.revision), fire.slot_ms, fire.next_ms]
+        last_ms = fire.last_ms or fire.slot_ms
+        args: list[Argument] = [fire.name, in_one_line(fire.revision), fire.slot_ms, fire.next_ms, last_ms]
         args += (fire.missed, fire.overlap.value, int(fire.entry is not None))
         if fire.entry is not None:
             own_keys.append(keys.record(fire.entry.job.id))

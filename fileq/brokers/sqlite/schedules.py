@@ -7,7 +7,7 @@ import sqlite3
 from msgspec.structs import astuple, replace
 
 from fileq.brokers.catalog import check_name
-from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState, check_fire
+from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState, check_fire, defined
 from fileq.brokers.sqlite.entries import add, existing_job
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
@@ -32,7 +32,7 @@ class SqliteSchedules:
             was = _find(work.db, name)
             if was is not None and was.revision == revision:
                 return was
-            return _save(work, name, replace(was or ScheduleState("", 0), revision=revision, next_ms=next_ms))
+            return _save(work, name, defined(was or ScheduleState("", 0), revision, next_ms))
 
     def remove_schedule(self, name: str) -> bool:
         with self._store.unit_of_work() as work:
@@ -60,7 +60,7 @@ class SqliteSchedules:
             changed = replace(
                 state,
                 next_ms=fire.next_ms,
-                last_ms=fire.slot_ms,
+                last_ms=fire.last_ms or fire.slot_ms,
                 last_job_id=fire.entry.job.id if fire.entry is not None and has_job else state.last_job_id,
                 runs=state.runs + (result is FireResult.FIRED),
                 missed=state.missed + fire.missed + (result is FireResult.SKIPPED),

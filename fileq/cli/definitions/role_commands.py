@@ -39,13 +39,16 @@ def _run(invocation: Invocation, role: str) -> int:
 
         app_dir = options.app_dir
         return run_producer_once(loaded, app_dir) if options.once else run_producer(loaded, read, app_dir)
+    from fileq.commands.built_in_jobs import built_in_jobs
+
+    built_in = built_in_jobs(options.app_dir)
     if options.once:
         from fileq.runtime.once import run_once
 
-        return run_once(loaded, options.app_dir, is_producing=role == "all")
+        return run_once(loaded, options.app_dir, is_producing=role == "all", built_in=built_in)
     from fileq.runtime.roles import run_worker
 
-    return run_worker(loaded, read, options.app_dir, is_producing=role == "all")
+    return run_worker(loaded, read, options.app_dir, is_producing=role == "all", built_in=built_in)
 
 
 COMMANDS = (

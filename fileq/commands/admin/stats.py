@@ -17,6 +17,7 @@ from fileq.core.error_kinds import DEATH_KINDS
 from fileq.core.job import decode_or_none, stamp
 
 HOUR_MS = 3_600_000
+LATE_MS = 60_000  # a worker fires a schedule within a second; after this time none does
 _RATES = ("produced", "completed", "failed", "dead")
 _ERROR = "error:"
 # Of which time the rate behind the ETA is.
@@ -102,6 +103,14 @@ class ErrorCount(Struct, frozen=True):
     last_hour: int
 
 
+class ScheduleCounts(Struct, frozen=True):
+    """How many schedules there are, how many of them are paused, and the names of those that no worker fires."""
+
+    count: int
+    paused: int
+    late: tuple[str, ...]
+
+
 class Stats(Struct, frozen=True):
     broker: str
     where: str
@@ -124,6 +133,7 @@ class Stats(Struct, frozen=True):
     workers: tuple[WorkerProcess, ...]
     producers: tuple[ProducerProcess, ...]
     errors: tuple[ErrorCount, ...]
+    schedules: ScheduleCounts
 
     @property
     def waiting(self) -> int:
@@ -200,7 +210,15 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
         workers=workers,
         producers=summarise(overview.producers),
         errors=_errors(overview),
+        schedules=_schedules(broker, census.now_ms),
     )
+
+
+def _schedules(broker: FullBroker, now_ms: int) -> ScheduleCounts:
+    states = broker.schedules()
+    fires = {name: state.next_ms for name, state in states.items() if not state.is_paused}
+    late = tuple(sorted(name for name, next_ms in fires.items() if next_ms < now_ms - LATE_MS))
+    return ScheduleCounts(len(states), len(states) - len(fires), late)
 
 
 def _queues(overview: Overview) -> tuple[QueueStats, ...]:

@@ -67,7 +67,17 @@ def _places(stats: Stats, screen: Screen) -> list[str]:
     )
     if stats.orders:
         rows.append(("orders", number(stats.orders), "", "files to be moved or deleted"))
+    if stats.schedules.count:
+        rows.append(("schedules", number(stats.schedules.count), "", _schedules(stats)))
     return table(rows, screen, right=(1, 2), from_left=False)
+
+
+def _schedules(stats: Stats) -> Cell:
+    late, paused = stats.schedules.late, stats.schedules.paused
+    if late:
+        more = f" and {number(len(late) - 3)} more" if len(late) > 3 else ""
+        return Cell(f"late: {', '.join(late[:3])}{more}; see: fileq schedule list", "red")
+    return Cell(f"{number(paused)} paused", "yellow") if paused else Cell("")
 
 
 def _alive(stats: Stats) -> Cell:

@@ -133,14 +133,22 @@ def test_a_slot_without_a_job_is_passed_and_its_misses_are_counted(harness: Harn
     assert (state(harness).last_job_id, state(harness).last_ms) == ("sched.2", 3000)
 
 
+def test_one_step_can_end_several_slots(harness: Harness) -> None:
+    define(harness)
+    several = Fire(NAME, "r1", 1000, 5000, entry("sched.4"), missed=3, last_ms=4000)
+    assert harness.broker.fire(several) is FireResult.FIRED
+    assert state(harness) == ScheduleState("r1", 5000, 4000, "sched.4", runs=1, missed=3)
+
+
 def test_a_job_that_has_a_record_is_not_enqueued_again(harness: Harness) -> None:
-    """A new revision may have a slot that an earlier revision fired."""
+    """A schedule that was removed and added again may have a slot that fired before."""
     define(harness)
     fire(harness, 1)
+    harness.broker.remove_schedule(NAME)
     harness.broker.define_schedule(NAME, "r2", 1000)
     again = Fire(NAME, "r2", 1000, 2000, entry("sched.1"), missed=1, overlap=Overlap.SKIP)
     assert harness.broker.fire(again) is FireResult.DUPLICATE
-    assert state(harness) == ScheduleState("r2", 2000, 1000, "sched.1", runs=1, missed=1)
+    assert state(harness) == ScheduleState("r2", 2000, 1000, "sched.1", runs=0, missed=1)
     assert (ids_in(harness, "low"), drift(harness)) == (["sched.1"], 0)
 
 

@@ -49,6 +49,13 @@ def test_another_revision_moves_the_next_slot_and_keeps_the_rest(harness: Harnes
     assert after == replace(before, revision="r2", next_ms=9000) == state_of(harness)
 
 
+def test_a_next_slot_that_has_been_fired_meanwhile_is_not_set_again(harness: Harness) -> None:
+    harness.broker.define_schedule("nightly", "r1", 5000)
+    harness.broker.fire(Fire("nightly", "r1", 5000, 6000))
+    assert harness.broker.define_schedule("nightly", "r2", 5000) == ScheduleState("r2", 6000, 5000)
+    assert harness.broker.define_schedule("nightly", "r3", 5001).next_ms == 5001
+
+
 def test_the_empty_revision_is_one(harness: Harness) -> None:
     assert harness.broker.define_schedule("nightly", "", 5000) == ScheduleState("", 5000)
     assert harness.broker.define_schedule("nightly", "", 6000) == ScheduleState("", 5000)

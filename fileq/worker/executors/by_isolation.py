@@ -1,6 +1,7 @@
 """The executor of a worker: passes each task to the process executor or the thread executor, as its route says.
 
-Never starts what no route needs: no fork server without process isolation, no threads without thread isolation.
+Never starts what no route needs: no fork server without process isolation, no threads without thread isolation. For
+jobs of fileq itself, which are rare, threads start with the first one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class ExecutorsByIsolation:
         self._executors: dict[str, Executor] = {}
         self._is_closed = False
         self._epoll = select.epoll()
-        needed = {route.isolation for route in routes}
+        self._settings = settings
+        self._emit = emit
+        needed = {route.isolation for route in routes if not route.is_built_in}
         try:
             if "process" in needed:
                 children = ProcessExecutor(
@@ -49,14 +52,7 @@ class ExecutorsByIsolation:
                 )
                 self._add("process", children)
             if "thread" in needed:
-                threads = ThreadExecutor(
-                    settings.count,
-                    self._run,
-                    close_run=routes.loop.close,
-                    emit=emit,
-                    captures_output=settings.capture_output,
-                )
-                self._add("thread", threads)
+                self._start_threads(captures_output=settings.capture_output)
         except BaseException:
             self.close()
             raise
@@ -66,9 +62,14 @@ class ExecutorsByIsolation:
 
     def submit(self, tasks: Sequence[Task]) -> None:
         # In the order of construction, processes first: a wait for threads, which share this interpreter, is longer.
+        left = len(tasks)
         for isolation, executor in self._executors.items():
             if wanted := [task for task in tasks if self._routes[task.route].isolation == isolation]:
                 executor.submit(wanted)
+                left -= len(wanted)
+        if left:
+            executor = self._start_threads(captures_output=False)
+            executor.submit([task for task in tasks if self._routes[task.route].isolation == "thread"])
 
     def collect(self) -> list[tuple[Task, TaskOutcome]]:
         return [ended for executor in self._executors.values() for ended in executor.collect()]
@@ -95,6 +96,17 @@ class ExecutorsByIsolation:
             for executor in self._executors.values():
                 executor.close()
             self._epoll.close()
+
+    def _start_threads(self, *, captures_output: bool) -> Executor:
+        threads = ThreadExecutor(
+            self._settings.count,
+            self._run,
+            close_run=self._routes.loop.close,
+            emit=self._emit,
+            captures_output=captures_output,
+        )
+        self._add("thread", threads)
+        return threads
 
     def _add(self, isolation: str, executor: Executor) -> None:
         self._executors[isolation] = executor

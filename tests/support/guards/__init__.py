@@ -7,6 +7,7 @@ from tests.support.guards.child_guards import CHILD_GUARDS
 from tests.support.guards.earlier_job_guards import EARLIER_JOB_GUARDS
 from tests.support.guards.executor_guards import EXECUTOR_GUARDS
 from tests.support.guards.extension_guards import EXTENSION_GUARDS
+from tests.support.guards.firing_guards import FIRING_GUARDS
 from tests.support.guards.follow_up_guards import FOLLOW_UP_GUARDS
 from tests.support.guards.fsck_guards import FSCK_GUARDS
 from tests.support.guards.guard import Guard
@@ -37,6 +38,7 @@ GUARDS: tuple[Guard, ...] = (
     *EARLIER_JOB_GUARDS,
     *FOLLOW_UP_GUARDS,
     *SCHEDULE_GUARDS,
+    *FIRING_GUARDS,
     *WORKER_GUARDS,
     *SCHEDULER_GUARDS,
     *PREFETCH_GUARDS,

@@ -4,17 +4,18 @@
 --
 -- own KEYS   1 schedules, 2 their states, 3 the unique keys, 4 the record of the job if there is one; then those of
 --            follow_ups.lua for the last job, if it is cancelled
--- own ARGV   1 name, 2 revision, 3 slot, 4 next slot, 5 how many slots are missed, 6 overlap, 7 whether there is a job (1
---            or 0), then its arguments (entries.lua); then those of follow_ups.lua
+-- own ARGV   1 name, 2 revision, 3 slot, 4 next slot, 5 the last slot that ends, 6 how many slots are missed, 7 overlap,
+--            8 whether there is a job (1 or 0), then its arguments (entries.lua); then those of follow_ups.lua
 -- returns    fired, skipped, passed, duplicate or stale; the id of a last job that waits too far from the front of its
 --            queue: its cancellation is requested, and the caller must cancel it ('' = none)
 local schedules, states, unique = KEYS[own_keys + 1], KEYS[own_keys + 2], KEYS[own_keys + 3]
 local name, revision, slot, next_slot = ARGV[own_args + 1], ARGV[own_args + 2], ARGV[own_args + 3], ARGV[own_args + 4]
-local missed, overlap, has_job = tonumber(ARGV[own_args + 5]), ARGV[own_args + 6], ARGV[own_args + 7] == '1'
+local last_slot, missed = ARGV[own_args + 5], tonumber(ARGV[own_args + 6])
+local overlap, has_job = ARGV[own_args + 7], ARGV[own_args + 8] == '1'
 local REACH = 1000 -- as CLEAR_REACH
 -- Revision, next slot, last slot, id of the last job, whether it is paused, runs, missed: a line each.
 local STATE = '^([^\n]*)\n(%-?%d+)\n%-?%d+\n([^\n]*)\n([01])\n(%d+)\n(%d+)\n$'
-local entry, record = own_args + 7, KEYS[own_keys + 4]
+local entry, record = own_args + 8, KEYS[own_keys + 4]
 require_access(schedules, 'zset', 'ZADD')
 require_access(states, 'hash', 'HGET', 'HSET')
 require_entries(unique)
@@ -80,7 +81,7 @@ local result = enqueue()
 if result == 'fired' or result == 'duplicate' then last_id = in_one_line(ARGV[entry + 1]) end
 if result == 'fired' then runs = int_text(runs + 1) end
 if result == 'skipped' then missed = missed + 1 end
-local state = { revision, next_slot, slot, last_id, '0', runs, int_text(missed_before + missed) }
+local state = { revision, next_slot, last_slot, last_id, '0', runs, int_text(missed_before + missed) }
 redis.call('HSET', states, name, table.concat(state, '\n') .. '\n')
 redis.call('ZADD', schedules, next_slot, name)
 write_counters()

@@ -1,0 +1,288 @@
+"""`fileq schedule list|show|add|remove|pause|resume|run|next`: jobs at certain times."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fileq.cli.arguments import add_json, utf8_text, whole_number
+from fileq.cli.command import Command, Invocation
+from fileq.cli.screen import print_lines, screen_of_stdout
+from fileq.core.errors import ConfigError
+
+_TIMES = 5
+_FIELDS = (
+    ("name", "string"),
+    ("status", "string: active, paused, late (no worker fires it), broken or incomplete"),
+    ("problem", "string: why it is late, broken or incomplete; else empty"),
+    ("source", "string: configuration or program"),
+    ("cron, words, timezone", "string: the expression, the same in words, and its zone"),
+    ("type, payload", "string and object: of its jobs"),
+    ("priority, missed, overlap", "string: as they were given; an empty priority is the default"),
+    ("within_s, max_retries, timeout_s", "number; the last two may be null: those of the route"),
+    ("next, last", "utc and local (strings, RFC 3339), or null: the next time, and the last that ended"),
+    ("last_job_id", "string: of the last job that was enqueued; empty if there is none"),
+    ("last_outcome", "string or null: the state of that job; null if it has no record any more"),
+    ("runs, missed_count", "number: times with a job, and times without one"),
+)
+
+
+def _name(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", type=utf8_text, metavar="NAME", help="name of the schedule")
+    add_json(parser)
+
+
+def _next_arguments(parser: argparse.ArgumentParser) -> None:
+    _name(parser)
+    parser.add_argument("-n", type=whole_number(1), default=_TIMES, metavar="N", help="how many (default %(default)s)")
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", type=utf8_text, metavar="NAME", help="letters, digits, '.', '_' and '-'")
+    parser.add_argument("cron", metavar="CRON", help="'30 2 * * 1-5', @daily or '@every 15m'")
+    parser.add_argument("--type", metavar="T", help="the type of the jobs")
+    parser.add_argument("--payload", metavar="JSON", help="an object; jobs get it with scheduled_for and missed added")
+    parser.add_argument("--scan", metavar="DIR", help="instead of --type: enqueue the new files of this directory")
+    parser.add_argument("--reprocess", metavar="GLOB", help="instead of --type: process matching known files again")
+    parser.add_argument("--since", metavar="D", help="with --reprocess: only files modified in this time before")
+    parser.add_argument("--timezone", default="UTC", metavar="ZONE", help="IANA name (default %(default)s)")
+    parser.add_argument("--priority", metavar="QUEUE", help="the queue of the jobs")
+    parser.add_argument("--missed", metavar="POLICY", help="skip, last or all:N (default last)")
+    parser.add_argument(
+        "--overlap", choices=("allow", "skip", "queue", "cancel"), help="while the last job runs (default skip)"
+    )
+    parser.add_argument("--within", metavar="D", help="a time that is later than this is missed (default 10m)")
+    parser.add_argument("--max-retries", type=whole_number(), metavar="N", help="of its jobs")
+    parser.add_argument("--timeout", metavar="D", help="of one attempt of its jobs")
+    parser.add_argument("--paused", action="store_true", help="define it, but do not fire it")
+    add_json(parser)
+
+
+def _list(invocation: Invocation) -> int:
+    from fileq.commands.admin.schedules import list_schedules
+
+    schedules = list_schedules(invocation.broker())
+    if invocation.options.json:
+        invocation.print_json({"schedules": schedules})
+        return 0
+    from fileq.commands.admin.schedules_text import render_list
+
+    print_lines(render_list(schedules, screen_of_stdout()))
+    return 0
+
+
+def _show(invocation: Invocation) -> int:
+    from fileq.commands.admin.schedules import next_times, show_schedule
+
+    broker, name = invocation.broker(), invocation.options.name
+    schedule = show_schedule(broker, name)
+    if invocation.options.json:
+        invocation.print_json(schedule)
+        return 0
+    from fileq.commands.admin.schedules_text import render_one
+
+    times = [] if schedule.status in ("broken", "paused") else next_times(broker, name, _TIMES)
+    print_lines(render_one(schedule, times, screen_of_stdout()))
+    return 0
+
+
+def _next(invocation: Invocation) -> int:
+    from fileq.commands.admin.schedules import next_times
+
+    times = next_times(invocation.broker(), invocation.options.name, invocation.options.n)
+    if invocation.options.json:
+        invocation.print_json({"times": times})
+        return 0
+    from fileq.commands.admin.schedules_text import render_times
+
+    print_lines(render_times(times, screen_of_stdout()))
+    return 0
+
+
+def _add(invocation: Invocation) -> int:
+    from fileq.client.schedule_changes import add_schedule
+    from fileq.client.schedule_options import ScheduleOptions
+
+    given = invocation.options
+    if given.since is not None and given.reprocess is None:
+        raise ConfigError("--since goes with --reprocess; give both")
+    reprocess = None if given.reprocess is None else {"match": given.reprocess, "since": given.since}
+    options = ScheduleOptions(
+        cron=given.cron,
+        type=given.type,
+        payload=_payload(given.payload),
+        timezone=given.timezone,
+        priority=given.priority or "",
+        missed=given.missed,
+        overlap=given.overlap,
+        within=given.within,
+        max_retries=given.max_retries,
+        timeout=given.timeout,
+        scan=given.scan,
+        reprocess=reprocess,
+        paused=given.paused or None,
+    )
+    add_schedule(
+        invocation.broker(create=True), invocation.loaded().config, given.name, options, where="fileq schedule add"
+    )
+    return _confirm(invocation, "is defined")
+
+
+def _payload(text: str | None) -> dict[str, Any]:
+    import msgspec
+
+    try:
+        payload = {} if text is None else msgspec.json.decode(text.encode())
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise ConfigError(f"--payload is not JSON: {error}") from None
+    if not isinstance(payload, dict):
+        raise ConfigError(f"--payload is {text!r:.80}; it must be a JSON object such as '{{\"days\": 7}}'")
+    return payload
+
+
+def _remove(invocation: Invocation) -> int:
+    from fileq.client.schedule_changes import remove_schedule
+
+    name = invocation.options.name
+    remove_schedule(invocation.broker(), invocation.loaded().config, name)
+    if invocation.options.json:
+        invocation.print_json({"name": name, "removed": True})
+    else:
+        print(f"{name} is removed; its jobs stay")
+    return 0
+
+
+def _pause(invocation: Invocation) -> int:
+    from fileq.client.schedule_changes import pause_schedule
+
+    has_changed = pause_schedule(invocation.broker(), invocation.options.name)
+    return _confirm(invocation, "is paused" if has_changed else "is already paused")
+
+
+def _resume(invocation: Invocation) -> int:
+    from fileq.client.schedule_changes import resume_schedule
+
+    has_changed = resume_schedule(invocation.broker(), invocation.options.name)
+    return _confirm(invocation, "is resumed" if has_changed else "was not paused")
+
+
+def _confirm(invocation: Invocation, what: str) -> int:
+    from fileq.commands.admin.schedules import show_schedule
+    from fileq.core.text import printable
+
+    schedule = show_schedule(invocation.broker(), invocation.options.name)
+    if invocation.options.json:
+        invocation.print_json(schedule)
+    else:
+        when = f"; {schedule.words} ({schedule.timezone})" if what == "is defined" else ""
+        next_time = f"; next {schedule.next.local}" if schedule.next else ""
+        print(printable(f"{schedule.name} {what}{when}{next_time}"))
+    return 0
+
+
+def _run_now(invocation: Invocation) -> int:
+    from fileq.client.schedule_changes import run_now
+
+    name = invocation.options.name
+    id = run_now(invocation.broker(), invocation.loaded().config, name)
+    if invocation.options.json:
+        invocation.print_json({"name": name, "id": id})
+    else:
+        print(f"{id} is enqueued; the next time of {name} stays as it is")
+    return 0
+
+
+COMMANDS = (
+    Command(
+        words=("schedule", "list"),
+        summary="list schedules with their next times",
+        description="""\
+Lists every schedule, of the configuration and of programs: its status, its expression and zone, its next time in that
+zone, the state of its last job, and how many times had a job or were missed. A schedule is late if its time has passed
+by more than a minute and no worker has fired it.""",
+        examples=(("fileq schedule list", "all schedules"), ("fileq schedule list --json", "for a program")),
+        arguments=add_json,
+        run=_list,
+        json_fields=(("schedules[]", "one object each, as `fileq schedule show --json` prints it"),),
+    ),
+    Command(
+        words=("schedule", "show"),
+        summary="show one schedule in full",
+        description="Shows the definition of a schedule, in plain words too, its state, and its next times.",
+        examples=(("fileq schedule show nightly-report", "one schedule"),),
+        arguments=_name,
+        run=_show,
+        json_fields=_FIELDS,
+    ),
+    Command(
+        words=("schedule", "next"),
+        summary="show the next times of a schedule",
+        description="Shows when a schedule is due next. A pause is ignored.",
+        examples=(("fileq schedule next nightly-report -n 10", "the next ten times"),),
+        arguments=_next_arguments,
+        run=_next,
+        json_fields=(("times[]", "utc and local: strings, RFC 3339"),),
+    ),
+    Command(
+        words=("schedule", "add"),
+        summary="define a schedule, or change one",
+        description="""\
+Defines a schedule on the broker; running workers fire it from its next time on. The same command again changes nothing;
+with other options it replaces the definition and keeps what is known of the last times. A schedule that the
+configuration has can't be changed here.
+
+Give --type with or without --payload, or --scan, or --reprocess.""",
+        examples=(
+            ("fileq schedule add report '30 2 * * 1-5' --type report --timezone Asia/Tokyo", "on working days"),
+            ("fileq schedule add inbox '@every 15m' --scan /srv/inbox", "enqueue the new files of a directory"),
+        ),
+        arguments=_add_arguments,
+        run=_add,
+        json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
+        only_confirms=True,
+    ),
+    Command(
+        words=("schedule", "remove"),
+        summary="remove a schedule",
+        description="""\
+Removes a schedule that was defined by `fileq schedule add` or by a program. Its jobs stay. One that a worker has in its
+configuration is removed there.""",
+        examples=(("fileq schedule remove nightly", "it fires no more"),),
+        arguments=_name,
+        run=_remove,
+        json_fields=(("name, removed", "string, true"),),
+        only_confirms=True,
+    ),
+    Command(
+        words=("schedule", "pause"),
+        summary="stop firing a schedule",
+        description="The schedule fires no more, also across restarts, until `fileq schedule resume`.",
+        examples=(("fileq schedule pause nightly", "for now"),),
+        arguments=_name,
+        run=_pause,
+        json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
+        only_confirms=True,
+    ),
+    Command(
+        words=("schedule", "resume"),
+        summary="fire a paused schedule again",
+        description="The schedule fires from its next time on. Times in the pause are neither made up nor counted.",
+        examples=(("fileq schedule resume nightly", "continue"),),
+        arguments=_name,
+        run=_resume,
+        json_fields=(("…", "the schedule, as `fileq schedule show --json` prints it"),),
+        only_confirms=True,
+    ),
+    Command(
+        words=("schedule", "run"),
+        summary="enqueue a job of a schedule now",
+        description="""\
+Enqueues one job of the schedule beside its times: the next time, the counters and the overlap rule are not affected. A
+paused schedule can be run too.""",
+        examples=(("fileq schedule run nightly", "try it"),),
+        arguments=_name,
+        run=_run_now,
+        json_fields=(("name, id", "strings: the schedule, and its new job"),),
+        only_confirms=True,
+    ),
+)

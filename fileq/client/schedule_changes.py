@@ -1,0 +1,100 @@
+"""Changes of schedules from outside of the configuration: add, remove, pause, resume, run now.
+
+Schedules of the configuration can be paused and run, not edited. The broker's clock decides what is next.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from fileq.brokers.catalog import check_name
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.schedule_definitions import (
+    KnownSchedule,
+    broker_now_ms,
+    define,
+    known_schedules,
+    remove,
+    repair,
+    resume,
+)
+from fileq.brokers.types import Entry
+from fileq.client.schedule_options import ScheduleOptions
+from fileq.config import Config, schedule_from
+from fileq.core.errors import BrokerError, ConfigError
+from fileq.core.schedule import ScheduleDocument, job_of, manual_id_of
+
+
+def add_schedule(broker: FullBroker, config: Config, name: str, options: ScheduleOptions, *, where: str) -> None:
+    """Defines a schedule or replaces its definition; the same definition again changes nothing."""
+    settings = schedule_from(name, options.values(), where, config.worker.priorities)
+    found = known_schedules(broker).get(name)
+    if found is not None and found.document is not None and found.document.is_configured:
+        raise ConfigError(f"schedule {name} is defined by the configuration; change it there, or choose another name")
+    definition = settings.definition
+    if options.type is not None:
+        definition = replace(definition, payload=options.payload)  # as it was given, not as a file would have it
+    # `paused` is for new schedules: pause and resume are for those that exist.
+    is_paused = settings.paused if found is None or found.document is None else found.document.is_paused
+    document = ScheduleDocument(definition=definition, is_paused=is_paused)
+    define(broker, name, document, broker_now_ms(broker))
+
+
+def remove_schedule(broker: FullBroker, config: Config, name: str) -> None:
+    found = the_schedule(broker, name)
+    if name in config.schedules:
+        raise ConfigError(f"schedule {name} is in the configuration; remove it there, then here or restart the workers")
+    if found.document is not None and found.document.is_configured and not found.document.unclaimed_ms:
+        raise ConfigError(
+            f"schedule {name} is in the configuration of a worker; remove it there and restart or reload that worker"
+        )
+    remove(broker, name)
+
+
+def pause_schedule(broker: FullBroker, name: str) -> bool:
+    """False if it was paused already."""
+    found = _complete(broker, the_schedule(broker, name))
+    broker.pause_schedule(name)
+    return not (found.state is not None and found.state.is_paused)
+
+
+def resume_schedule(broker: FullBroker, name: str) -> bool:
+    """False if it was not paused. What was due in the pause is not made up."""
+    found = _complete(broker, the_schedule(broker, name))
+    return resume(broker, found, broker_now_ms(broker))
+
+
+def run_now(broker: FullBroker, config: Config, name: str) -> str:
+    """Enqueues a job of the schedule beside its times; returns its id."""
+    document = the_schedule(broker, name).document
+    if document is None:
+        raise BrokerError(f"schedule {name} can't be run: its definition can't be read")
+    definition, now_ms = document.definition, broker_now_ms(broker)
+    queue = definition.priority or config.producer.default_priority
+    id = manual_id_of(name)
+    job = job_of(definition, id=id, slot_ms=now_ms, missed=0, queue=queue, now_ms=now_ms)
+    broker.enqueue([Entry(job, queue, always=True)])
+    return id
+
+
+def the_schedule(broker: FullBroker, name: str) -> KnownSchedule:
+    """Raises BrokerError, with the nearest name, if there is none."""
+    check_name("schedule", name)
+    known = known_schedules(broker)
+    if name in known:
+        return known[name]
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, known, n=1)
+    advice = f"did you mean {near[0]}?" if near else "`fileq schedule list` lists them"
+    raise BrokerError(f"there is no schedule {name}; {advice}")
+
+
+def _complete(broker: FullBroker, found: KnownSchedule) -> KnownSchedule:
+    """After a repair, if a process was killed while it defined the schedule."""
+    if found.document is None:
+        raise BrokerError(f"schedule {found.name} can't be changed: {found.problem or 'its definition is missing'}")
+    if not found.is_complete:
+        repair(broker, found, broker_now_ms(broker))
+        return the_schedule(broker, found.name)
+    return found

@@ -1,0 +1,137 @@
+"""What `fileq schedule list|show|next` show: each schedule with its definition, its state and its next times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from msgspec import Struct
+
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.schedule_definitions import KnownSchedule, broker_now_ms, known_schedules
+from fileq.client.schedule_changes import the_schedule
+from fileq.commands.admin.stats import LATE_MS
+from fileq.core.cron import NEVER_MS, zone_of
+from fileq.core.errors import BrokerError
+from fileq.core.job import stamp
+from fileq.core.schedule import ScheduleDefinition
+
+
+class ScheduledTime(Struct, frozen=True):
+    """One time, in UTC and in the zone of the schedule."""
+
+    utc: str
+    local: str
+
+
+class ScheduleView(Struct, frozen=True):
+    """`status` is active, paused, late (no worker fires it), broken or incomplete; `problem` says why.
+
+    `last_outcome` is the state of the last job, or null if it has no record any more."""
+
+    name: str
+    status: str
+    problem: str
+    source: str
+    cron: str
+    words: str
+    timezone: str
+    type: str
+    payload: dict[str, Any]
+    priority: str
+    missed: str
+    overlap: str
+    within_s: float
+    max_retries: int | None
+    timeout_s: float | None
+    next: ScheduledTime | None
+    last: ScheduledTime | None
+    last_job_id: str
+    last_outcome: str | None
+    runs: int
+    missed_count: int
+
+
+def list_schedules(broker: FullBroker) -> list[ScheduleView]:
+    return _views(broker, list(known_schedules(broker).values()))
+
+
+def show_schedule(broker: FullBroker, name: str) -> ScheduleView:
+    return _views(broker, [the_schedule(broker, name)])[0]
+
+
+def next_times(broker: FullBroker, name: str, count: int) -> list[ScheduledTime]:
+    """The next times, beginning with the one that is due next. A pause is ignored."""
+    found = the_schedule(broker, name)
+    if found.document is None:
+        raise BrokerError(f"schedule {name} has no times: {found.problem or 'its definition is missing'}")
+    definition, now_ms = found.document.definition, broker_now_ms(broker)
+    try:
+        first_ms = found.state.next_ms if found.state is not None else NEVER_MS
+        after_ms = first_ms - 1 if now_ms < first_ms < NEVER_MS else now_ms
+        return [_time(ms, definition) for ms in islice(definition.times.times_after(after_ms), count)]
+    except ValueError as error:
+        raise BrokerError(f"schedule {name} has no times: {error}") from error
+
+
+def _views(broker: FullBroker, known: Sequence[KnownSchedule]) -> list[ScheduleView]:
+    now_ms = broker_now_ms(broker)
+    records = broker.records([one.state.last_job_id if one.state is not None else "" for one in known])
+    outcomes = [record.state.value if record is not None else None for record in records]
+    return [_view(one, outcome, now_ms) for one, outcome in zip(known, outcomes, strict=True)]
+
+
+def _view(known: KnownSchedule, outcome: str | None, now_ms: int) -> ScheduleView:
+    nothing = ScheduleDefinition(cron="", type="")
+    definition = shown = known.document.definition if known.document is not None else nothing
+    words, problem = "", known.problem
+    try:
+        words = definition.times.explain() if known.document is not None else ""
+    except ValueError as error:
+        problem, shown = str(error), nothing  # its times are shown in UTC
+    state = known.state
+    status, problem = _status(known, problem, now_ms)
+    has_next = state is not None and not state.is_paused and state.next_ms < NEVER_MS
+    return ScheduleView(
+        name=known.name,
+        status=status,
+        problem=problem,
+        source=known.document.source if known.document is not None else "",
+        cron=definition.cron,
+        words=words,
+        timezone=definition.timezone,
+        type=definition.type,
+        payload=definition.payload,
+        priority=definition.priority,
+        missed=definition.missed,
+        overlap=definition.overlap,
+        within_s=definition.within_s,
+        max_retries=definition.max_retries,
+        timeout_s=definition.timeout_s,
+        next=_time(state.next_ms, shown) if state is not None and has_next else None,
+        last=_time(state.last_ms, shown) if state is not None and state.last_ms else None,
+        last_job_id=state.last_job_id if state is not None else "",
+        last_outcome=outcome,
+        runs=state.runs if state is not None else 0,
+        missed_count=state.missed if state is not None else 0,
+    )
+
+
+def _status(known: KnownSchedule, problem: str, now_ms: int) -> tuple[str, str]:
+    state = known.state
+    if problem:
+        return "broken", problem
+    if not known.is_complete or state is None:
+        return "incomplete", "a process was killed while it changed it; a worker completes it within a minute"
+    if state.is_paused:
+        return "paused", ""
+    if state.next_ms < now_ms - LATE_MS:
+        return "late", "its time has passed and no worker fires it; is one running? its log says what is wrong"
+    return "active", ""
+
+
+def _time(ms: int, definition: ScheduleDefinition) -> ScheduledTime:
+    local = datetime.fromtimestamp(ms / 1000, UTC).astimezone(zone_of(definition.timezone))
+    return ScheduledTime(stamp(ms) or "", local.isoformat(timespec="seconds"))

@@ -1,0 +1,178 @@
+"""What a schedule is, and what is to be done about it at a moment. Only computes; the broker acts.
+
+A slot is one time at which a schedule is due. `steps` decides about every slot up to now: it fires, or it is missed.
+It gets the time from its caller, who has it from the broker, so the clock of this machine does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fileq.core.cron import NEVER_MS, Cron, parsed
+from fileq.core.job import Job, rfc3339, typed_job
+
+REPROCESS_TYPE = "fileq.reprocess"
+SCAN_TYPE = "fileq.scan"
+ADDED_KEYS = ("scheduled_for", "missed")  # to the payload of each job
+SLOTS_AT_ONCE = 1_000  # how many slots one look counts; a look at a year of minutes would take half a minute
+STEPS_AT_ONCE = 100
+MOST_MADE_UP = 1_000
+FROM_CONFIGURATION = "configuration"
+FROM_PROGRAM = "program"
+
+
+class ScheduleDefinition(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """When jobs are made, and which. `within_s`: a slot that is later than this is missed. `missed`: how many of the
+    missed slots are made up, skip, last or all:N. `overlap`: what happens while the last job is unfinished."""
+
+    cron: str
+    type: str
+    timezone: str = "UTC"
+    payload: dict[str, Any] = {}
+    priority: str = ""  # "": the task's or the worker's default
+    missed: str = "last"
+    overlap: str = "skip"
+    within_s: float = 600.0
+    max_retries: int | None = None
+    timeout_s: float | None = None
+
+    @property
+    def times(self) -> Cron:
+        """Raises InvalidCron or InvalidZone."""
+        return parsed(self.cron, self.timezone)
+
+    @property
+    def made_up(self) -> int:
+        """How many missed slots fire after all: the last ones."""
+        if self.missed.startswith("all:"):
+            return int(self.missed.removeprefix("all:"))
+        return int(self.missed == "last")
+
+    @property
+    def revision(self) -> str:
+        """Equal for equal definitions only."""
+        import hashlib  # it loads OpenSSL, and commands should start fast
+
+        return hashlib.sha256(_encoder.encode(self)).hexdigest()[:16]
+
+
+class ScheduleDocument(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A schedule as the catalog keeps it. `is_paused` is what the configuration says, not the present state.
+
+    `unclaimed_ms`: since when a worker runs whose configuration does not have it any more; 0 = none does."""
+
+    definition: ScheduleDefinition
+    source: str = FROM_PROGRAM
+    is_paused: bool = False
+    unclaimed_ms: int = 0
+
+    @property
+    def is_configured(self) -> bool:
+        return self.source == FROM_CONFIGURATION
+
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decoder = msgspec.json.Decoder(ScheduleDocument)
+
+
+def encode_document(document: ScheduleDocument) -> bytes:
+    return _encoder.encode(document)
+
+
+def decode_document(body: bytes) -> ScheduleDocument:
+    """Raises ValueError for a document that another version or program wrote."""
+    try:
+        return _decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"its definition can't be read: {error}") from error
+
+
+class ScheduleStep(Struct, frozen=True):
+    """Ends the slots from `slot_ms` to `last_ms`: the last one fires if `is_fired`; `missed` of them do not."""
+
+    slot_ms: int
+    last_ms: int
+    next_ms: int
+    is_fired: bool
+    missed: int
+
+
+def steps(definition: ScheduleDefinition, next_ms: int, now_ms: int) -> list[ScheduleStep]:
+    """What to do about the slots that are due, in order; `next_ms` is the first of them. [] if none is due.
+
+    Not all at once: after a long outage a later look continues. Raises InvalidCron or InvalidZone."""
+    if next_ms > now_ms:
+        return []
+    made_up, cutoff_ms = definition.made_up, now_ms - round(definition.within_s * 1000)
+    slots = _slots(definition.times, next_ms, now_ms, SLOTS_AT_ONCE + made_up + 1)
+    late = sum(slot < cutoff_ms for slot in slots)
+    if late == len(slots):  # more of them may follow, so the first ones of these are not made up
+        return [ScheduleStep(next_ms, slots[SLOTS_AT_ONCE - 1], slots[SLOTS_AT_ONCE], False, SLOTS_AT_ONCE)]
+    missed = max(0, late - made_up)
+    fired = slots[missed:-1][:STEPS_AT_ONCE]
+    if not fired:
+        return [ScheduleStep(next_ms, slots[missed - 1], slots[missed], False, missed)]
+    first = ScheduleStep(next_ms, fired[0], slots[missed + 1], True, missed)
+    others = zip(fired[1:], slots[missed + 2 :], strict=False)
+    return [first, *(ScheduleStep(slot, slot, following, True, 0) for slot, following in others)]
+
+
+def _slots(times: Cron, next_ms: int, now_ms: int, most: int) -> list[int]:
+    """The slots from `next_ms` on, `most` of them or up to the first that is not due."""
+    slots = [next_ms]
+    for slot in times.times_after(next_ms):
+        slots.append(slot)
+        if slot > now_ms or len(slots) == most:
+            return slots
+    return [*slots, NEVER_MS]
+
+
+def next_slot(definition: ScheduleDefinition, *, now_ms: int, last_ms: int = 0, was_next_ms: int | None = None) -> int:
+    """The next slot of a definition that is new or has changed.
+
+    A slot of the former definition that is due already (`was_next_ms`) is judged by the new one: it is not forgotten.
+    """
+    after_ms = now_ms if was_next_ms is None else min(now_ms, was_next_ms - 1)
+    return definition.times.next_after(max(after_ms, last_ms))
+
+
+def is_same_times(one: ScheduleDefinition, other: ScheduleDefinition) -> bool:
+    return (one.cron, one.timezone) == (other.cron, other.timezone)
+
+
+def job_id_of(name: str, slot_ms: int) -> str:
+    return f"sched.{name}.{datetime.fromtimestamp(slot_ms / 1000, UTC):%Y%m%dT%H%M%SZ}"
+
+
+def manual_id_of(name: str) -> str:
+    import uuid
+
+    return f"sched.{name}.manual.{uuid.uuid4()}"
+
+
+def job_payload(definition: ScheduleDefinition, slot_ms: int, missed: int) -> Mapping[str, Any]:
+    """The payload of the job of a slot; `missed` are the slots before it that have no job."""
+    time = rfc3339(datetime.fromtimestamp(slot_ms / 1000, UTC))
+    return {**definition.payload, "scheduled_for": time, "missed": missed}
+
+
+def job_of(definition: ScheduleDefinition, *, id: str, slot_ms: int, missed: int, queue: str, now_ms: int) -> Job:
+    """The job of a slot, for this queue."""
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
+    payload = job_payload(definition, slot_ms, missed)
+    job = typed_job(definition.type, payload, priority=queue, now=now, id=id)
+    return job.but(max_retries=definition.max_retries, timeout=definition.timeout_s)
+
+
+def payload_problem(payload: object) -> str:
+    """Why this can't be the payload of a schedule; "" if it can."""
+    if not isinstance(payload, Mapping):
+        return "it must be a mapping: each job gets it with scheduled_for and missed added"
+    if taken := [key for key in ADDED_KEYS if key in payload]:
+        return f"it has the key {taken[0]!r}, which fileq sets itself; choose another name"
+    return ""

@@ -1,0 +1,80 @@
+"""One route with its handler imported and its options complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from fileq.config import BackoffSettings, CircuitBreakerSettings, Config
+from fileq.core.units import Rate
+from fileq.handlers.registry import RetryIf
+
+BUILT_IN_TIMEOUT_S = 3600.0  # a directory may be large
+
+
+class BoundRoute(Struct, frozen=True):
+    """A route with its handler imported and its options complete: those that it does not set are the worker's.
+
+    A route to a command has no function. A route with neither function nor command runs the commands that jobs contain.
+    """
+
+    where: str
+    route_name: str
+    name: str
+    match: str | None
+    type: str | None
+    function: Callable[..., Any] | None
+    command: tuple[str, ...]
+    isolation: Literal["process", "thread"]
+    timeout: float
+    max_retries: int
+    backoff: BackoffSettings
+    in_place: bool
+    safe_open: bool
+    give_up_on: tuple[int | str, ...]
+    circuit_breaker: CircuitBreakerSettings
+    is_async: bool
+    hidden_variables: tuple[str, ...]  # of the environment, which a command does not get
+    max_running: int | None = None
+    max_running_total: int | None = None
+    rate: Rate | None = None
+    payload_decoder: Decoder[Any] | None = None  # of a task
+    retry_if: RetryIf | None = None
+    on_completed: str | None = None
+    on_dead: str | None = None
+    is_built_in: bool = False  # a job of fileq itself, which runs in the worker process, without middleware
+
+    @property
+    def is_command(self) -> bool:
+        return self.function is None
+
+    def __str__(self) -> str:
+        takes = f"type {self.type}" if self.type is not None else f"{self.match}"
+        return f"{self.where}: {takes} → {self.name}"
+
+
+def built_in_route(type: str, function: Callable[..., Any], config: Config) -> BoundRoute:
+    """The route of a type of fileq's own jobs."""
+    return BoundRoute(
+        where="built in",
+        route_name=type,
+        name=type,
+        match=None,
+        type=type,
+        function=function,
+        command=(),
+        isolation="thread",
+        timeout=max(config.worker.timeout, BUILT_IN_TIMEOUT_S),
+        max_retries=config.worker.max_retries,
+        backoff=config.worker.backoff,
+        in_place=False,
+        safe_open=False,
+        give_up_on=(),
+        circuit_breaker=CircuitBreakerSettings(enabled=False),
+        is_async=False,
+        hidden_variables=(),
+        is_built_in=True,
+    )
