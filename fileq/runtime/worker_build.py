@@ -83,21 +83,35 @@ def build_worker(
         longest_pause_s=pause_s,
         stuck_s=_stuck_s(config),
     )
-    reaper = Reaper(config, broker, add_follow_ups=FollowUps(routes, paths).added, emit=emit)
     scheduler = Scheduler(broker, firing=ScheduleFiring(config, broker, emit=emit) if fires_schedules else None)
+    loops = _loops(config, broker, routes, roots, deferrals, scheduler, emit)
+    roots.start()
+    return WorkerParts(service, [service, *loops], breakers, roots, named)
+
+
+def _loops(
+    config: Config,
+    broker: FullBroker,
+    routes: Routes,
+    roots: RootsWatch,
+    deferrals: Deferrals,
+    scheduler: Scheduler,
+    emit: Emit,
+) -> list[Service]:
+    """What runs beside the pump, each in a thread of its own."""
+    paths, pause_s, quiet = config.paths, longest_pause_s(config.worker.heartbeat_ttl), without_outages(emit)
+    reaper = Reaper(config, broker, add_follow_ups=FollowUps(routes, paths).added, emit=emit)
     release = DeferredRelease(broker, deferrals)
-    quiet = without_outages(emit)
     loops: list[Service] = [
         Loop("roots", roots.turn, emit=quiet, longest_pause_s=pause_s),
         Loop("scheduler", scheduler.turn, emit=quiet, longest_pause_s=pause_s, wake=scheduler.wake),
         Loop("reaper", reaper.turn, emit=quiet, longest_pause_s=pause_s),
         Loop("deferred", release.turn, emit=quiet, longest_pause_s=pause_s, wake=deferrals.wake),
     ]
-    if rules_of(worker.after):
+    if rules_of(config.worker.after):
         recovery = OrderRecovery(config, broker, paths, roots, emit=emit)
         loops.append(Loop(recovery.name, recovery.turn, emit=quiet, longest_pause_s=pause_s))
-    roots.start()
-    return WorkerParts(service, [service, *loops], breakers, roots, named)
+    return loops
 
 
 def _stuck_s(config: Config) -> float:
