@@ -65,15 +65,15 @@ class EventLoop:
         loop = self._started()
         tasks: list[asyncio.Task[Any]] = []
         requests: _Requests = SimpleQueue()
-        future = asyncio.run_coroutine_threadsafe(self._run_alone(start, context, tasks, requests), loop)
-        future.add_done_callback(lambda _: requests.put(None))
 
         def find() -> str:
             thread = self._thread
             return place_of_task(tasks[0], loop, thread.ident) if tasks and thread is not None else ""
 
-        waits_for(find)
+        waits_for(find)  # before it begins, so that its place is known from then on
         try:
+            future = asyncio.run_coroutine_threadsafe(self._run_alone(start, context, tasks, requests), loop)
+            future.add_done_callback(lambda _: requests.put(None))
             while True:
                 try:
                     request = requests.get(timeout=_POLL_EVERY_S)
