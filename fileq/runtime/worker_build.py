@@ -68,8 +68,7 @@ def build_worker(
     breakers = breakers_of(routes, on_end=deferrals.end, on_reset=deferrals.request_search, emit=emit)
     paths = config.paths
     roots = RootsWatch(paths.roots, emit=emit, on_end=deferrals.end)
-    program = handlers_program(config, app_dir=app_dir)
-    executor = ExecutorsByIsolation(worker, routes, program, emit=emit)
+    executor = ExecutorsByIsolation(worker, routes, handlers_program(config, app_dir=app_dir), emit=emit)
     pump = Pump(config, broker, executor, routes, paths, breakers, deferrals, roots, emit=emit, emit_all=emit_all)
     service = WorkerService(
         pump,
@@ -87,12 +86,9 @@ def build_worker(
     scheduler = Scheduler(broker, firing=ScheduleFiring(config, broker, emit=emit) if fires_schedules else None)
     release = DeferredRelease(broker, deferrals)
     quiet = without_outages(emit)
-    loops: list[Service] = [
-        Loop("roots", roots.turn, emit=quiet, longest_pause_s=pause_s),
-        Loop("scheduler", scheduler.turn, emit=quiet, longest_pause_s=pause_s),
-        Loop("reaper", reaper.turn, emit=quiet, longest_pause_s=pause_s),
-        Loop("deferred", release.turn, emit=quiet, longest_pause_s=pause_s, wake=deferrals.wake),
-    ]
+    turns = {"roots": roots.turn, "scheduler": scheduler.turn, "reaper": reaper.turn}
+    loops: list[Service] = [Loop(name, turn, emit=quiet, longest_pause_s=pause_s) for name, turn in turns.items()]
+    loops.append(Loop("deferred", release.turn, emit=quiet, longest_pause_s=pause_s, wake=deferrals.wake))
     if rules_of(worker.after):
         recovery = OrderRecovery(config, broker, paths, roots, emit=emit)
         loops.append(Loop(recovery.name, recovery.turn, emit=quiet, longest_pause_s=pause_s))
