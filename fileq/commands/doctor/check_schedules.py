@@ -22,7 +22,7 @@ def check_schedules(config: Config) -> Iterator[Finding]:
         except ValueError as error:
             yield wrong("schedules", f"{name}: {error}", "fix it in the configuration")
     try:
-        import tzdata
+        import tzdata  # type: ignore[import-untyped]
     except ImportError:
         yield wrong("time zones", "the package tzdata is missing", _ADVICE)
         return
