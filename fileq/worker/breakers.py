@@ -41,6 +41,7 @@ def reason_of(route: str) -> str:
 
 class Breakers:
     """The breakers of all routes, by the number of the route. A route whose breaker is disabled has none.
+    The last routes, `built_in` of them, are fileq's own: they have none and do not count.
 
     `on_end` gets the reason for which jobs were deferred when their breaker closes. `on_reset` is called after an
     operator has reset a breaker, also one that is closed here: the process that deferred its jobs may have ended."""
@@ -49,6 +50,7 @@ class Breakers:
         self,
         routes: Iterable[tuple[str, CircuitBreakerSettings]],
         *,
+        built_in: int = 0,
         on_end: OnEnd = lambda reason: None,
         on_reset: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -59,7 +61,9 @@ class Breakers:
         self._emit = emit
         self._settings = tuple(routes)
         self.names = tuple(name for name, _ in self._settings)
-        self._breakers = tuple(self._breaker(i, clock) for i in range(len(self._settings)))
+        own = tuple(self._breaker(i, clock) for i in range(len(self._settings)))
+        self._of_names = own
+        self._breakers = (*own, *[None] * built_in)
         self._resets: dict[str, int] = {}
         self.is_closed = True  # all of them: the usual case costs one look
         self.change_count = 0  # grows with each change of a state
@@ -121,7 +125,7 @@ class Breakers:
     @property
     def is_limiting(self) -> bool:
         """Every route's breaker is open or half-open, so almost every claim would be in vain."""
-        return not self.is_closed and all(breaker is not None and not breaker.is_closed for breaker in self._breakers)
+        return not self.is_closed and all(breaker is not None and not breaker.is_closed for breaker in self._of_names)
 
     def permits(self, wanted: int) -> int:
         """How many jobs may be claimed now. While every breaker is open: none, then one at a time to find a probe."""
@@ -150,7 +154,7 @@ class Breakers:
 
     def numbers(self) -> list[tuple[str, int]]:
         """Each route with the number of its state."""
-        pairs = zip(self.names, self._breakers, strict=True)
+        pairs = zip(self.names, self._of_names, strict=True)
         return [(name, STATE_NUMBERS[breaker.state] if breaker is not None else 0) for name, breaker in pairs]
 
     def open_ones(self) -> tuple[OpenBreaker, ...]:
@@ -166,7 +170,7 @@ class Breakers:
                 failure_share=round(breaker.failure_share, 3),
                 next_probe_ms=now_ms + round(left_s * 1000) if (left_s := breaker.cooldown_left_s()) else 0,
             )
-            for name, breaker in zip(self.names, self._breakers, strict=True)
+            for name, breaker in zip(self.names, self._of_names, strict=True)
             if breaker is not None and not breaker.is_closed
         )
 
@@ -178,7 +182,7 @@ class Breakers:
         """Closes the breakers whose number of resets an operator has raised since the last call."""
         raised = {route for route, number in numbers.items() if number != self._resets.get(route, 0)}
         self._resets = dict(numbers)
-        for name, breaker in zip(self.names, self._breakers, strict=True):
+        for name, breaker in zip(self.names, self._of_names, strict=True):
             if breaker is not None and raised & {ALL_ROUTES, name}:
                 breaker.reset()
         if raised:
@@ -193,5 +197,6 @@ def breakers_of(
     clock: Callable[[], float] = time.monotonic,
     emit: Emit = ignore,
 ) -> Breakers:
-    settings = ((route.route_name, route.circuit_breaker) for route in routes)
-    return Breakers(settings, on_end=on_end, on_reset=on_reset, clock=clock, emit=emit)
+    settings = [(route.route_name, route.circuit_breaker) for route in routes if not route.is_built_in]
+    built_in = len(routes) - len(settings)
+    return Breakers(settings, built_in=built_in, on_end=on_end, on_reset=on_reset, clock=clock, emit=emit)

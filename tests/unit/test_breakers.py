@@ -130,3 +130,12 @@ def test_a_reset_of_all_routes_closes_every_breaker(setup: Setup) -> None:
     setup.fail(PDF, MAIL)
     setup.breakers.apply_resets({"": 1})
     assert (setup.breakers.state, len(setup.ended)) == ("closed", 2)
+
+
+def test_routes_of_fileq_itself_have_no_breaker_and_do_not_keep_claims_going() -> None:
+    breakers = Breakers([("a", CircuitBreakerSettings(min_samples=1))], built_in=1)
+    assert breakers.admits(1, "claim")
+    breakers.record(1, "claim", False)
+    assert (breakers.is_closed, breakers.numbers()) == (True, [("a", 0)])
+    breakers.record(0, "claim", False)
+    assert (breakers.is_limiting, breakers.permits(4), breakers.admits(1, "another")) == (True, 0, True)
