@@ -25,8 +25,9 @@ from fileq.core.job import encode, file_job
 from fileq.core.outcome import Died, Done, Failed
 from fileq.core.units import format_duration, short_duration
 from fileq.files.paths import Paths
+from fileq.handlers.bound_route import BoundRoute
 from fileq.handlers.file_check import check_file
-from fileq.handlers.routes import BoundRoute, Routes
+from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
 from fileq.runtime.observers import log_to_stderr
 from fileq.worker.executors.process.executor import ProcessExecutor

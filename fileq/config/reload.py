@@ -19,6 +19,7 @@ RELOADABLE = (
     "imports",
     "middleware",
     "circuit_breaker",
+    "webhooks",
     *(
         f"worker.{name}"
         for name in (

@@ -45,6 +45,7 @@ from fileq.config.value_types import (
     Seconds,
     SecondsOrZero,
 )
+from fileq.config.webhook_settings import WebhookSettings
 from fileq.core.units import Rate
 from fileq.files.paths import Paths
 
@@ -249,6 +250,7 @@ class Config(Section, frozen=True):
     circuit_breaker: Annotated[CircuitBreakerSettings, "one for each route; defers its jobs while many fail"] = (
         CircuitBreakerSettings()
     )
+    webhooks: Annotated[WebhookSettings, "tell other programs about jobs, see docs/webhooks.md"] = WebhookSettings()
     observability: Annotated[ObservabilitySettings, "metrics, logs, traces"] = ObservabilitySettings()
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fileq.handlers.routes import BoundRoute
+    from fileq.handlers.bound_route import BoundRoute
 
 _OPTIONS = ("on_completed", "on_dead")
 

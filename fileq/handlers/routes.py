@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
 from msgspec.json import Decoder
 
 from fileq.config import (
-    BackoffSettings,
-    CircuitBreakerSettings,
     Config,
     RouteSettings,
     inherit_from_worker,
@@ -23,9 +20,11 @@ from fileq.config import (
 )
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job
-from fileq.core.units import Rate, format_duration
+from fileq.core.units import format_duration
+from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE, OWN_TYPES
 from fileq.files.globs import Globs
 from fileq.handlers import registry
+from fileq.handlers.bound_route import BoundRoute, delivery_route
 from fileq.handlers.command_handler import command_problems, command_warnings
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.extension_loading import load_middleware, producer_warnings
@@ -37,49 +36,12 @@ from fileq.handlers.route_chains import chain_problems, chain_warnings
 from fileq.handlers.targets import Importer, InvalidTarget, is_async, unfitness
 from fileq.handlers.task_definition import TaskDefinition
 
+if TYPE_CHECKING:
+    from fileq.webhooks.subscriptions import Subscriptions
+
 COMMAND_TYPE = "command"
 _DECORATED = "decorated:function"  # stands for a function that has no importable name
 _LONGEST_TYPE = 100  # of what an error shows
-
-
-class BoundRoute(Struct, frozen=True):
-    """A route with its handler imported and its options complete: those that it does not set are the worker's.
-
-    A route to a command has no function. A route with neither function nor command runs the commands that jobs contain.
-    """
-
-    where: str
-    route_name: str
-    name: str
-    match: str | None
-    type: str | None
-    function: Callable[..., Any] | None
-    command: tuple[str, ...]
-    isolation: Literal["process", "thread"]
-    timeout: float
-    max_retries: int
-    backoff: BackoffSettings
-    in_place: bool
-    safe_open: bool
-    give_up_on: tuple[int | str, ...]
-    circuit_breaker: CircuitBreakerSettings
-    is_async: bool
-    hidden_variables: tuple[str, ...]  # of the environment, which a command does not get
-    max_running: int | None = None
-    max_running_total: int | None = None
-    rate: Rate | None = None
-    payload_decoder: Decoder[Any] | None = None  # of a task
-    retry_if: RetryIf | None = None
-    on_completed: str | None = None
-    on_dead: str | None = None
-
-    @property
-    def is_command(self) -> bool:
-        return self.function is None
-
-    def __str__(self) -> str:
-        takes = f"type {self.type}" if self.type is not None else f"{self.match}"
-        return f"{self.where}: {takes} → {self.name}"
 
 
 class Routes:
@@ -97,6 +59,7 @@ class Routes:
         hooks: Sequence[BoundHook] = (),
     ) -> None:
         self._routes = tuple(routes)
+        self._by_number = (*self._routes, delivery_route())  # DELIVERY_ROUTE is the last one
         self.is_traced = is_traced
         self.queues = tuple(queues)
         self.middleware = tuple(middleware)
@@ -109,6 +72,13 @@ class Routes:
         self._allows_commands = allows_commands
         self.warnings = tuple(warnings)
         self.loop = EventLoop()
+        self.subscriptions: Subscriptions | None = None  # of webhooks; only a worker has them
+
+    def enable_deliveries(self, subscriptions: Subscriptions) -> None:
+        """Has the worker run deliveries of webhooks, and add them to its settlements. Their route is none of the table:
+        it has no breaker and no limits, and no job reaches it but a delivery."""
+        self.subscriptions = subscriptions
+        self._types[DELIVERY_TYPE] = DELIVERY_ROUTE
 
     @classmethod
     def load(cls, config: Config, *, app_dir: str) -> Routes:
@@ -138,7 +108,7 @@ class Routes:
         )
 
     def __getitem__(self, number: int) -> BoundRoute:
-        return self._routes[number]
+        return self._by_number[number]
 
     @property
     def names(self) -> list[str]:
@@ -170,8 +140,9 @@ class Routes:
         if job.type == COMMAND_TYPE and not self._allows_commands:
             return "commands in jobs are disabled; worker.allow_commands: true enables them"
         type = job.type[:_LONGEST_TYPE]  # another program can push a job with a type of a megabyte
-        near = get_close_matches(type, self._types, n=1)
-        known = ", ".join(self._types) or "none"
+        types = [known for known in self._types if not known.startswith(OWN_TYPES)]
+        near = get_close_matches(type, types, n=1)
+        known = ", ".join(types) or "none"
         advice = f"did you mean {near[0]!r}?" if near else f"known types: {known}"
         return f"no handler for type {type!r}; {advice}"
 

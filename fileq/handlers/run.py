@@ -18,6 +18,7 @@ from fileq.core.errors import Permanent, Undecodable
 from fileq.core.job import Job, decode
 from fileq.core.outcome import Done
 from fileq.core.trace import attempt_span_id, parent_of
+from fileq.handlers.bound_route import BoundRoute
 from fileq.handlers.command_handler import run_command, run_shell
 from fileq.handlers.context import CancelFlag, Context, JobView, view_of
 from fileq.handlers.event_loop import EventLoop
@@ -27,7 +28,7 @@ from fileq.handlers.log import Log
 from fileq.handlers.middleware import Layer, awaited, call_through
 from fileq.handlers.outcomes import done, failed
 from fileq.handlers.registry import RetryIf
-from fileq.handlers.routes import BoundRoute, Routes
+from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
 
 

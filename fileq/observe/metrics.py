@@ -28,7 +28,14 @@ from fileq.core.events import (
     JobProduced,
     JobRecovered,
 )
-from fileq.core.extension_events import HookEventsDropped, HookFailed, JobFollowed
+from fileq.core.extension_events import (
+    HookEventsDropped,
+    HookFailed,
+    JobFollowed,
+    WebhookDelivered,
+    WebhookDisabled,
+    WebhookFailed,
+)
 from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.process_events import BreakerOpened
 from fileq.observe.depths import OTHER_PLACES, UNKNOWN, Depths
@@ -71,6 +78,9 @@ METRICS = (
     ),
     MetricInfo("hook_failures_total", "counter", "Calls of hooks that raised; counted at most a minute later."),
     MetricInfo("hook_events_dropped_total", "counter", "Events that reached no hook because hooks were too slow."),
+    MetricInfo("webhook_deliveries_total", "counter", "Deliveries of webhooks that receivers accepted."),
+    MetricInfo("webhook_failures_total", "counter", "Attempts of deliveries that failed."),
+    MetricInfo("webhooks_disabled_total", "counter", "Webhooks that this process disabled."),
     MetricInfo("producer_files_skipped_total", "counter", "Files found and not enqueued, by reason.", "reason"),
     MetricInfo("job_processing_duration_seconds", "histogram", "Duration of one attempt.", bounds=JOB_BOUNDS_S),
     MetricInfo(
@@ -121,6 +131,9 @@ class Metrics(Collector):
             JobFollowed: lambda event: self._add("follow_ups_total", event.follow_ups),
             HookFailed: lambda event: self._add("hook_failures_total", event.failures),
             HookEventsDropped: lambda event: self._add("hook_events_dropped_total", event.count),
+            WebhookDelivered: lambda event: self._add("webhook_deliveries_total"),
+            WebhookFailed: lambda event: self._add("webhook_failures_total"),
+            WebhookDisabled: lambda event: self._add("webhooks_disabled_total"),
             BreakerOpened: lambda event: self._add("circuit_breaker_trips_total"),
             ScanFinished: self._scanned,
             SkippedFilesCounted: self._files_skipped,

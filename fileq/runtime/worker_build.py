@@ -19,6 +19,7 @@ from fileq.runtime.worker_service import WorkerService
 from fileq.worker.breakers import Breakers, breakers_of
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.deferred_release import DeferredRelease
+from fileq.worker.deliveries import Deliveries
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
 from fileq.worker.follow_ups import FollowUps
 from fileq.worker.order_recovery import OrderRecovery
@@ -61,7 +62,8 @@ def build_worker(
     paths = config.paths
     roots = RootsWatch(paths.roots, emit=emit, on_end=deferrals.end)
     program = handlers_program(config, app_dir=app_dir)
-    executor = ExecutorsByIsolation(worker, routes, program, emit=emit)
+    deliveries = _deliveries(config, broker, routes, breakers, emit)
+    executor = ExecutorsByIsolation(worker, routes, program, deliver=deliveries.run, emit=emit)
     pump = Pump(config, broker, executor, routes, paths, breakers, deferrals, roots, emit=emit, emit_all=emit_all)
     service = WorkerService(
         pump,
@@ -77,11 +79,12 @@ def build_worker(
     )
     reaper = Reaper(config, broker, add_follow_ups=FollowUps(routes, paths).added, emit=emit)
     scheduler = Scheduler(broker)
-    release = DeferredRelease(broker, deferrals)
+    release, watch = DeferredRelease(broker, deferrals), deliveries.watch
     loops: list[Service] = [
         Loop("roots", roots.turn, emit=without_outages(emit), longest_pause_s=pause_s),
         Loop("scheduler", scheduler.turn, emit=without_outages(emit), longest_pause_s=pause_s),
         Loop("reaper", reaper.turn, emit=without_outages(emit), longest_pause_s=pause_s),
+        Loop(watch.name, watch.turn, emit=without_outages(emit), longest_pause_s=pause_s),
         Loop("deferred", release.turn, emit=without_outages(emit), longest_pause_s=pause_s, wake=deferrals.wake),
     ]
     if rules_of(worker.after):
@@ -89,6 +92,15 @@ def build_worker(
         loops.append(Loop(recovery.name, recovery.turn, emit=without_outages(emit), longest_pause_s=pause_s))
     roots.start()
     return WorkerParts(service, [service, *loops], breakers, roots, routes)
+
+
+def _deliveries(config: Config, broker: FullBroker, routes: Routes, breakers: Breakers, emit: Emit) -> Deliveries:
+    """The webhooks, in effect before the first claim."""
+    deliveries = Deliveries(config, broker, emit)
+    routes.enable_deliveries(deliveries.subscriptions)
+    breakers.has_deliveries = lambda: deliveries.subscriptions.is_any
+    deliveries.watch.start()
+    return deliveries
 
 
 def _stuck_s(config: Config) -> float:

@@ -18,7 +18,8 @@ from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.core.claim import Claim
 from fileq.core.settlement import Verb
 from fileq.core.units import Rate
-from fileq.handlers.routes import BoundRoute, Routes
+from fileq.handlers.bound_route import BoundRoute
+from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.slot import Settling, Slot
@@ -71,7 +72,7 @@ class Limits:
 
     def __init__(self, routes: Routes, deferrals: Deferrals) -> None:
         self._deferrals = deferrals
-        self._of = tuple(_limits_of(route) for route in routes)
+        self._of = (*(_limits_of(route) for route in routes), None)  # DELIVERY_ROUTE is the last one
         self.is_any = any(self._of)  # without limits a job costs one look at this
         self.reached: tuple[str, ...] = ()  # what the registry shows
         self.change_count = 0  # grows with each change of `reached`

@@ -17,6 +17,7 @@ LAYERS = (
     "files",
     "config",
     "brokers",
+    "webhooks",
     "handlers",
     "producer",
     "worker",

@@ -20,7 +20,14 @@ from fileq.core.events import (
     JobReleased,
     claimed,
 )
-from fileq.core.extension_events import HookEventsDropped, HookFailed, JobFollowed
+from fileq.core.extension_events import (
+    HookEventsDropped,
+    HookFailed,
+    JobFollowed,
+    WebhookDelivered,
+    WebhookDisabled,
+    WebhookFailed,
+)
 from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.job import encode, typed_job
 from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, RoleStopped
@@ -44,6 +51,9 @@ COUNTERS = {
     "follow_ups_total",
     "hook_failures_total",
     "hook_events_dropped_total",
+    "webhook_deliveries_total",
+    "webhook_failures_total",
+    "webhooks_disabled_total",
 }
 HISTOGRAMS = {"job_processing_duration_seconds", "job_pickup_latency_seconds", "producer_scan_duration_seconds"}
 PLACES = {"high", "low", "scheduled", "dead_letter", "processing"}
@@ -134,6 +144,9 @@ def test_a_job_waits_from_its_time_or_from_its_enqueueing_whichever_is_later(pro
         (JobFollowed("a", None, "t", "", "", "low", 3, 2), {"follow_ups_total": 3}),
         (HookFailed("app:tell", "job.dead", "ValueError", 4), {"hook_failures_total": 4}),
         (HookEventsDropped(5, "app:tell"), {"hook_events_dropped_total": 5}),
+        (WebhookDelivered("a", "d", "job.dead", 200, 9), {"webhook_deliveries_total": 1}),
+        (WebhookFailed("a", "d", "job.dead", None, "x", 9), {"webhook_failures_total": 1}),
+        (WebhookDisabled("a", "x"), {"webhooks_disabled_total": 1}),
         (BreakerHalfOpened("open"), {}),
         (BreakerClosed("half-open"), {}),
         (ScanFinished(0.25, True), {"producer_scan_duration_seconds_count": 1}),

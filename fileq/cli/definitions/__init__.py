@@ -22,6 +22,7 @@ MODULES = (
     "dlq_commands",
     "queue_commands",
     "breaker_command",
+    "webhook_commands",
     "repair_commands",
 )
 

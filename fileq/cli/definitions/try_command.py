@@ -52,7 +52,7 @@ def _remark(text: str) -> None:
 COMMANDS = (
     Command(
         words=("try",),
-        summary="run the handler of one file in the foreground, without a queue",
+        summary="run the handler of one file here, without a queue",
         description="""\
 Runs the handler that a worker would choose for this file, as a worker would: in a child process, with the same timeout
 and memory limit. There is no queue, no retry and no record. Prints the handler's result to stdout as JSON, and

@@ -1,7 +1,8 @@
 """`fileq doctor`: checks the environment of fileq and yields findings. Must create and change nothing.
 
-check_broker.py checks the broker, check_files.py directories and watches, check_handlers.py the routes, check_port.py
-the port of /metrics. A check must not raise: doctor runs on systems that are broken.
+check_broker.py checks the broker, check_files.py directories and watches, check_handlers.py the routes,
+check_webhooks.py the webhooks, check_port.py the port of /metrics. A check must not raise: doctor runs on systems that
+are broken.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from fileq.commands.doctor.check_broker import check_broker
 from fileq.commands.doctor.check_files import check_after, check_roots, check_scan_dir, check_watching
 from fileq.commands.doctor.check_handlers import check_handlers
 from fileq.commands.doctor.check_port import check_port
+from fileq.commands.doctor.check_webhooks import check_webhooks
 from fileq.config import Loaded
 from fileq.core.finding import Finding, sound, wrong
 
@@ -34,6 +36,7 @@ def check_environment(
             ("roots", lambda: check_roots(loaded.config)),
             ("after", lambda: check_after(loaded.config)),
             ("handlers", lambda: check_handlers(loaded, app_dir)),
+            ("webhooks", lambda: check_webhooks(loaded, open_broker)),
         ]
     checks.append(("metrics port", lambda: check_port(loaded)))
     for name, check in checks:

@@ -24,6 +24,7 @@ from tests.support.guards.redis_repair_guards import REDIS_REPAIR_GUARDS
 from tests.support.guards.schedule_guards import SCHEDULE_GUARDS
 from tests.support.guards.security_guards import SECURITY_GUARDS
 from tests.support.guards.sqlite_guards import SQLITE_GUARDS
+from tests.support.guards.webhook_guards import WEBHOOK_GUARDS
 from tests.support.guards.worker_guards import WORKER_GUARDS
 
 GUARDS: tuple[Guard, ...] = (
@@ -51,6 +52,7 @@ GUARDS: tuple[Guard, ...] = (
     *OBSERVE_GUARDS,
     *FSCK_GUARDS,
     *SECURITY_GUARDS,
+    *WEBHOOK_GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]

@@ -1,0 +1,78 @@
+"""A route as a worker uses it, and the route of deliveries of webhooks, which no configuration has to name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.json import Decoder
+
+from fileq.config import BackoffSettings, CircuitBreakerSettings
+from fileq.core.units import Rate
+from fileq.core.webhook import DELIVERY_TYPE, RETRY_DELAYS_S, TIMEOUT_S
+from fileq.handlers.registry import RetryIf
+
+_MARGIN_S = 10.0  # a delivery ends by itself after TIMEOUT_S; its executor waits a little longer
+
+
+class BoundRoute(Struct, frozen=True):
+    """A route with its handler imported and its options complete: those that it does not set are the worker's.
+
+    A route to a command has no function. A route with neither function nor command runs the commands that jobs contain.
+    """
+
+    where: str
+    route_name: str
+    name: str
+    match: str | None
+    type: str | None
+    function: Callable[..., Any] | None
+    command: tuple[str, ...]
+    isolation: Literal["process", "thread", "delivery"]
+    timeout: float
+    max_retries: int
+    backoff: BackoffSettings
+    in_place: bool
+    safe_open: bool
+    give_up_on: tuple[int | str, ...]
+    circuit_breaker: CircuitBreakerSettings
+    is_async: bool
+    hidden_variables: tuple[str, ...]  # of the environment, which a command does not get
+    max_running: int | None = None
+    max_running_total: int | None = None
+    rate: Rate | None = None
+    payload_decoder: Decoder[Any] | None = None  # of a task
+    retry_if: RetryIf | None = None
+    on_completed: str | None = None
+    on_dead: str | None = None
+
+    @property
+    def is_command(self) -> bool:
+        return self.function is None
+
+    def __str__(self) -> str:
+        takes = f"type {self.type}" if self.type is not None else f"{self.match}"
+        return f"{self.where}: {takes} → {self.name}"
+
+
+def delivery_route() -> BoundRoute:
+    return BoundRoute(
+        where="webhooks",
+        route_name=DELIVERY_TYPE,
+        name=DELIVERY_TYPE,
+        match=None,
+        type=DELIVERY_TYPE,
+        function=None,
+        command=(),
+        isolation="delivery",
+        timeout=TIMEOUT_S + _MARGIN_S,
+        max_retries=len(RETRY_DELAYS_S),
+        backoff=BackoffSettings.from_list(RETRY_DELAYS_S),
+        in_place=False,
+        safe_open=False,
+        give_up_on=(),
+        circuit_breaker=CircuitBreakerSettings(enabled=False),
+        is_async=False,
+        hidden_variables=(),
+    )
