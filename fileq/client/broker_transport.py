@@ -29,6 +29,7 @@ from fileq.core.job import State, decode_or_none
 
 if TYPE_CHECKING:
     from fileq.client.new_entries import FileEntries
+    from fileq.webhooks.subscriptions import Withdrawals
 
 
 class BrokerTransport:
@@ -86,7 +87,7 @@ class BrokerTransport:
             batch = front[: min(CLEAR_MAX, left)]
             if not batch:
                 break
-            count = self._broker.clear(queue, batch)
+            count = self._broker.clear(queue, batch, self._withdrawals().of_raws(queue, batch))
             cleared += count
             left -= len(batch)
             if count < len(batch):
@@ -94,7 +95,7 @@ class BrokerTransport:
         return cleared
 
     def cancel(self, id: str) -> CancelResult:
-        [result] = self._broker.cancel([id])
+        [result] = self._broker.cancel([id], self._withdrawals().of_ids([id]))
         return result
 
     def retry(self, id: str) -> None:
@@ -122,6 +123,12 @@ class BrokerTransport:
 
     def close(self) -> None:
         self._broker.close()
+
+    def _withdrawals(self) -> Withdrawals:
+        """What webhooks are told about jobs that are cancelled."""
+        from fileq.webhooks.subscriptions import Withdrawals  # needed here only
+
+        return Withdrawals(self._broker, self._config, self._clock)
 
     def _entries(self, requests: Sequence[JobRequest]) -> list[Entry | Accepted]:
         """One entry for each request, or its fate if it was vetoed. ConfigError names everything that is wrong with all

@@ -20,6 +20,7 @@ RELOADABLE = (
     "middleware",
     "schedules",
     "circuit_breaker",
+    "webhooks",
     *(
         f"worker.{name}"
         for name in (

@@ -46,6 +46,7 @@ from fileq.config.value_types import (
     Seconds,
     SecondsOrZero,
 )
+from fileq.config.webhook_settings import WebhookSettings
 from fileq.core.units import Rate
 from fileq.files.paths import Paths
 
@@ -254,6 +255,7 @@ class Config(Section, frozen=True):
     circuit_breaker: Annotated[CircuitBreakerSettings, "one for each route; defers its jobs while many fail"] = (
         CircuitBreakerSettings()
     )
+    webhooks: Annotated[WebhookSettings, "tell other programs about jobs, see docs/webhooks.md"] = WebhookSettings()
     observability: Annotated[ObservabilitySettings, "metrics, logs, traces"] = ObservabilitySettings()
 
     @property

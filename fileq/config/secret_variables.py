@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
-from fileq.config.kinds import ValueKind
+from msgspec.structs import replace
+
+from fileq.config.kinds import HIDDEN, ValueKind
 from fileq.config.resolve import replaced_at, value_at
 from fileq.config.schema import Config, every_key
 from fileq.config.sources import PREFIX, variable_names
+from fileq.core.webhook import SECRET_PREFIX
 
 
 def secret_variables(passed: Iterable[str], environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
@@ -21,8 +24,13 @@ def secret_variables(passed: Iterable[str], environ: Mapping[str, str] | None = 
     return tuple(
         name
         for name, path in names.items()
-        if path in kinds and kinds[path].mask(environ.get(name, "")) != environ.get(name, "") and name not in {*passed}
+        if name not in {*passed} and _holds_secret(kinds.get(path), environ.get(name, ""))
     )
+
+
+def _holds_secret(kind: ValueKind | None, value: str) -> bool:
+    """A variable that is read as a whole section, such as webhooks.endpoints, has no kind."""
+    return kind.mask(value) != value if kind is not None else SECRET_PREFIX in value
 
 
 def without_secrets(config: Config) -> Config:
@@ -31,7 +39,9 @@ def without_secrets(config: Config) -> Config:
         value = value_at(config, path)
         if isinstance(value, str) and (masked := kind.mask(value)) != value:
             config = replaced_at(config, path, masked)
-    return config
+    endpoints = tuple(replace(one, secret=HIDDEN if one.secret else "") for one in config.webhooks.endpoints)
+    masked_config: Config = replaced_at(config, "webhooks.endpoints", endpoints)
+    return masked_config
 
 
 def _kinds() -> Iterator[tuple[str, ValueKind]]:

@@ -98,7 +98,7 @@ def _example_lines(section: type[Section], values: Section, indent: str) -> Iter
         if isinstance(key.shape, type):
             yield f"{indent}{key.name}:", key.help
             yield from _example_lines(key.shape, value, f"{indent}  ")
-        elif isinstance(key.shape, ListOf) and isinstance(key.shape.item, type):
+        elif isinstance(key.shape, ListOf) and isinstance(key.shape.item, type) and value:
             yield f"{indent}{key.name}:", key.help
             options = ", ".join(keys_of(key.shape.item))
             yield from ((f"{indent}  - {to_yaml(item)}", f"keys: {options}") for item in to_plain(key.shape, value))

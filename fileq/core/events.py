@@ -253,6 +253,11 @@ def published_name(settlement: Settlement) -> str:
     return _event_type_of(settlement).published_as
 
 
+def event_name(settlement: Settlement) -> str:
+    """The name of the event of a settlement, as hooks and webhooks know it."""
+    return JobDeferred.name if settlement.verb is Verb.DEFER else _event_type_of(settlement).name
+
+
 def _event_type_of(settlement: Settlement) -> type[AttemptEnded]:
     """The event of an attempt. A dead worker's job is recovered, unless it has died too often and is buried."""
     if settlement.died and settlement.verb is not Verb.BURY:

@@ -1,4 +1,4 @@
-"""The events of what users add to jobs: follow-ups and hooks. Built as those in events.py."""
+"""The events of what users add to jobs: follow-ups, hooks and webhooks. Built as those in events.py."""
 
 from __future__ import annotations
 
@@ -51,6 +51,54 @@ class BeforeEnqueueFailed(Event, frozen=True):
 
     path: str
     error: str
+
+
+class WebhookDelivered(Event, frozen=True):
+    """A receiver accepted a delivery (`job_id`) with this `status`."""
+
+    name = "webhook.delivered"
+    level = "debug"
+
+    webhook: str
+    job_id: str
+    event_name: str
+    status: int
+    duration_ms: int
+
+
+class WebhookFailed(Event, frozen=True):
+    """An attempt of a delivery (`job_id`) failed; `status` is missing if there was no answer. `job.failed` or
+    `job.dead` of the delivery says what happens next."""
+
+    name = "webhook.failed"
+    level = "debug"
+
+    webhook: str
+    job_id: str
+    event_name: str
+    status: int | None
+    error: str
+    duration_ms: int
+
+
+class WebhookDisabled(Event, frozen=True):
+    """A webhook gets no more deliveries: its receiver answered 410, or failed for too long. `fileq webhook enable`
+    enables it again."""
+
+    name = "webhook.disabled"
+    level = "error"
+
+    webhook: str
+    reason: str
+
+
+class WebhooksInvalid(Event, frozen=True):
+    """Definitions of webhooks can't be used; the others are in effect. Logged once for each change of `problems`."""
+
+    name = "webhook.invalid"
+    level = "error"
+
+    problems: list[str]
 
 
 def followed(settlement: Settlement) -> JobFollowed:

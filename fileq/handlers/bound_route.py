@@ -1,4 +1,4 @@
-"""One route with its handler imported and its options complete."""
+"""A route as a worker uses it, and the routes of jobs of fileq itself, which no configuration has to name."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from msgspec.json import Decoder
 
 from fileq.config import BackoffSettings, CircuitBreakerSettings, Config
 from fileq.core.units import Rate
+from fileq.core.webhook import DELIVERY_TYPE, RETRY_DELAYS_S, TIMEOUT_S
 from fileq.handlers.registry import RetryIf
 
 BUILT_IN_TIMEOUT_S = 3600.0  # a directory may be large
+_MARGIN_S = 10.0  # a delivery ends by itself after TIMEOUT_S; its executor waits a little longer
 
 
 class BoundRoute(Struct, frozen=True):
@@ -28,7 +30,7 @@ class BoundRoute(Struct, frozen=True):
     type: str | None
     function: Callable[..., Any] | None
     command: tuple[str, ...]
-    isolation: Literal["process", "thread"]
+    isolation: Literal["process", "thread", "delivery"]
     timeout: float
     max_retries: int
     backoff: BackoffSettings
@@ -77,4 +79,26 @@ def built_in_route(type: str, function: Callable[..., Any], config: Config) -> B
         is_async=False,
         hidden_variables=(),
         is_built_in=True,
+    )
+
+
+def delivery_route() -> BoundRoute:
+    return BoundRoute(
+        where="webhooks",
+        route_name=DELIVERY_TYPE,
+        name=DELIVERY_TYPE,
+        match=None,
+        type=DELIVERY_TYPE,
+        function=None,
+        command=(),
+        isolation="delivery",
+        timeout=TIMEOUT_S + _MARGIN_S,
+        max_retries=len(RETRY_DELAYS_S),
+        backoff=BackoffSettings.from_list(RETRY_DELAYS_S),
+        in_place=False,
+        safe_open=False,
+        give_up_on=(),
+        circuit_breaker=CircuitBreakerSettings(enabled=False),
+        is_async=False,
+        hidden_variables=(),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.json import Decoder
 
@@ -22,9 +22,10 @@ from fileq.config import (
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job
 from fileq.core.units import format_duration
+from fileq.core.webhook import DELIVERY_ROUTE, DELIVERY_TYPE, OWN_TYPES
 from fileq.files.globs import Globs
 from fileq.handlers import registry
-from fileq.handlers.bound_route import BoundRoute, built_in_route
+from fileq.handlers.bound_route import BoundRoute, built_in_route, delivery_route
 from fileq.handlers.command_handler import command_problems, command_warnings
 from fileq.handlers.event_loop import EventLoop
 from fileq.handlers.extension_loading import load_middleware, producer_warnings
@@ -35,6 +36,9 @@ from fileq.handlers.registry import Registration, RetryIf
 from fileq.handlers.route_chains import chain_problems, chain_warnings
 from fileq.handlers.targets import Importer, InvalidTarget, is_async, unfitness
 from fileq.handlers.task_definition import TaskDefinition
+
+if TYPE_CHECKING:
+    from fileq.webhooks.subscriptions import Subscriptions
 
 COMMAND_TYPE = "command"
 _DECORATED = "decorated:function"  # stands for a function that has no importable name
@@ -56,6 +60,7 @@ class Routes:
         hooks: Sequence[BoundHook] = (),
     ) -> None:
         self._routes = tuple(routes)
+        self._by_number = (*self._routes, delivery_route())  # DELIVERY_ROUTE is the last one
         self.is_traced = is_traced
         self.queues = tuple(queues)
         self.middleware = tuple(middleware)
@@ -68,6 +73,13 @@ class Routes:
         self._allows_commands = allows_commands
         self.warnings = tuple(warnings)
         self.loop = EventLoop()
+        self.subscriptions: Subscriptions | None = None  # of webhooks; only a worker has them
+
+    def enable_deliveries(self, subscriptions: Subscriptions) -> None:
+        """Has the worker run deliveries of webhooks, and add them to its settlements. Their route is none of the table:
+        it has no breaker and no limits, and no job reaches it but a delivery."""
+        self.subscriptions = subscriptions
+        self._types[DELIVERY_TYPE] = DELIVERY_ROUTE
 
     @classmethod
     def load(cls, config: Config, *, app_dir: str) -> Routes:
@@ -102,13 +114,14 @@ class Routes:
         routes = copy(self)
         added = [built_in_route(type, function, config) for type, function in functions.items()]
         routes._routes = (*self._routes, *added)
+        routes._by_number = (*routes._routes, delivery_route())
         routes._types = {
             route.type: i for i, route in enumerate(routes._routes) if route.type is not None
         } | self._types
         return routes
 
     def __getitem__(self, number: int) -> BoundRoute:
-        return self._routes[number]
+        return self._by_number[number]
 
     @property
     def names(self) -> list[str]:
@@ -140,8 +153,9 @@ class Routes:
         if job.type == COMMAND_TYPE and not self._allows_commands:
             return "commands in jobs are disabled; worker.allow_commands: true enables them"
         type = job.type[:_LONGEST_TYPE]  # another program can push a job with a type of a megabyte
-        near = get_close_matches(type, self._types, n=1)
-        known = ", ".join(self._types) or "none"
+        types = [known for known in self._types if not known.startswith(OWN_TYPES)]
+        near = get_close_matches(type, types, n=1)
+        known = ", ".join(types) or "none"
         advice = f"did you mean {near[0]!r}?" if near else f"known types: {known}"
         return f"no handler for type {type!r}; {advice}"
 

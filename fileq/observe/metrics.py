@@ -28,7 +28,14 @@ from fileq.core.events import (
     JobProduced,
     JobRecovered,
 )
-from fileq.core.extension_events import HookEventsDropped, HookFailed, JobFollowed
+from fileq.core.extension_events import (
+    HookEventsDropped,
+    HookFailed,
+    JobFollowed,
+    WebhookDelivered,
+    WebhookDisabled,
+    WebhookFailed,
+)
 from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.process_events import BreakerOpened
 from fileq.core.schedule_events import ScheduleBroken, ScheduleFired, ScheduleMissed
@@ -75,6 +82,9 @@ METRICS = (
     MetricInfo("schedules_fired_total", "counter", "Times of schedules for which this process enqueued the job."),
     MetricInfo("schedules_missed_total", "counter", "Times of schedules that this process counted as missed."),
     MetricInfo("schedules_broken_total", "counter", "Times a schedule began to be one that this process can't fire."),
+    MetricInfo("webhook_deliveries_total", "counter", "Deliveries of webhooks that receivers accepted."),
+    MetricInfo("webhook_failures_total", "counter", "Attempts of deliveries that failed."),
+    MetricInfo("webhooks_disabled_total", "counter", "Webhooks that this process disabled."),
     MetricInfo("producer_files_skipped_total", "counter", "Files found and not enqueued, by reason.", "reason"),
     MetricInfo("job_processing_duration_seconds", "histogram", "Duration of one attempt.", bounds=JOB_BOUNDS_S),
     MetricInfo(
@@ -128,6 +138,9 @@ class Metrics(Collector):
             ScheduleFired: lambda event: self._add("schedules_fired_total"),
             ScheduleMissed: lambda event: self._add("schedules_missed_total", event.count),
             ScheduleBroken: lambda event: self._add("schedules_broken_total"),
+            WebhookDelivered: lambda event: self._add("webhook_deliveries_total"),
+            WebhookFailed: lambda event: self._add("webhook_failures_total"),
+            WebhookDisabled: lambda event: self._add("webhooks_disabled_total"),
             BreakerOpened: lambda event: self._add("circuit_breaker_trips_total"),
             ScanFinished: self._scanned,
             SkippedFilesCounted: self._files_skipped,

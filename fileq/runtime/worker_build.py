@@ -17,9 +17,11 @@ from fileq.runtime.loop import Loop
 from fileq.runtime.outage import longest_pause_s, without_outages
 from fileq.runtime.service import Service
 from fileq.runtime.worker_service import WorkerService
+from fileq.webhooks.watch import WebhookWatch
 from fileq.worker.breakers import Breakers, breakers_of
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.deferred_release import DeferredRelease
+from fileq.worker.deliveries import Deliveries
 from fileq.worker.executors.by_isolation import ExecutorsByIsolation
 from fileq.worker.follow_ups import FollowUps
 from fileq.worker.order_recovery import OrderRecovery
@@ -69,7 +71,8 @@ def build_worker(
     paths = config.paths
     roots = RootsWatch(paths.roots, paths.folders, emit=emit, on_end=deferrals.end)
     program = handlers_program(config, app_dir=app_dir)
-    executor = ExecutorsByIsolation(worker, routes, program, emit=emit)
+    deliveries = _deliveries(config, broker, routes, breakers, emit)
+    executor = ExecutorsByIsolation(worker, routes, program, deliver=deliveries.run, emit=emit)
     pump = Pump(config, broker, executor, routes, paths, breakers, deferrals, roots, emit=emit, emit_all=emit_all)
     service = WorkerService(
         pump,
@@ -84,7 +87,7 @@ def build_worker(
         stuck_s=_stuck_s(config),
     )
     scheduler = Scheduler(broker, firing=ScheduleFiring(config, broker, emit=emit) if fires_schedules else None)
-    loops = _loops(config, broker, routes, roots, deferrals, scheduler, emit)
+    loops = _loops(config, broker, routes, roots, deferrals, scheduler, deliveries.watch, emit)
     roots.start()
     return WorkerParts(service, [service, *loops], breakers, roots, named)
 
@@ -96,6 +99,7 @@ def _loops(
     roots: RootsWatch,
     deferrals: Deferrals,
     scheduler: Scheduler,
+    webhooks: WebhookWatch,
     emit: Emit,
 ) -> list[Service]:
     """What runs beside the pump, each in a thread of its own."""
@@ -106,12 +110,22 @@ def _loops(
         Loop("roots", roots.turn, emit=quiet, longest_pause_s=pause_s),
         Loop("scheduler", scheduler.turn, emit=quiet, longest_pause_s=pause_s, wake=scheduler.wake),
         Loop("reaper", reaper.turn, emit=quiet, longest_pause_s=pause_s),
+        Loop(webhooks.name, webhooks.turn, emit=quiet, longest_pause_s=pause_s),
         Loop("deferred", release.turn, emit=quiet, longest_pause_s=pause_s, wake=deferrals.wake),
     ]
     if rules_of(config.worker.after):
         recovery = OrderRecovery(config, broker, paths, roots, emit=emit)
         loops.append(Loop(recovery.name, recovery.turn, emit=quiet, longest_pause_s=pause_s))
     return loops
+
+
+def _deliveries(config: Config, broker: FullBroker, routes: Routes, breakers: Breakers, emit: Emit) -> Deliveries:
+    """The webhooks, in effect before the first claim."""
+    deliveries = Deliveries(config, broker, emit)
+    routes.enable_deliveries(deliveries.subscriptions)
+    breakers.has_deliveries = lambda: deliveries.subscriptions.is_any
+    deliveries.watch.start()
+    return deliveries
 
 
 def _stuck_s(config: Config) -> float:

@@ -21,11 +21,12 @@ from fileq.core.job import Version
 from fileq.core.outcome import Cancelled, Changed, Done, Failed, FinalOutcome, Refused, Released
 from fileq.core.retry import Policy, RunChanged, decide
 from fileq.core.settlement import defer
+from fileq.core.webhook import DELIVERIES_MAX, DELIVERY_ROUTE
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Ran, Task
 from fileq.worker.breakers import Breakers, sample_of
-from fileq.worker.deferrals import EARLIER_JOB_RUNS, LAST_RUN_GOES_ON, Deferrals
+from fileq.worker.deferrals import DELIVERIES_RUN, EARLIER_JOB_RUNS, LAST_RUN_GOES_ON, Deferrals
 from fileq.worker.executors.protocol import Executor
 from fileq.worker.follow_ups import FollowUps
 from fileq.worker.limits import Candidate, Limits, Refusal
@@ -114,6 +115,11 @@ class Attempts:
     def waiting_due_s(self) -> float:
         """When collect() must be called because a claim has waited long enough, by the monotonic clock."""
         return self._queue.due_s
+
+    @property
+    def delivering(self) -> int:
+        """How many deliveries of webhooks run, beside `worker.count` jobs."""
+        return len(self._queue.deliveries)
 
     @property
     def _room(self) -> int:
@@ -210,6 +216,8 @@ class Attempts:
             self._end_without_run(slot, claim, task)
             return None
         slot.run(Running(claim, task.route, self._monotonic(), changed_to or claim.version))
+        if task.route == DELIVERY_ROUTE:
+            self._queue.make_room(claim.key)
         return task
 
     def _emit_claimed(self) -> None:
@@ -269,6 +277,8 @@ class Attempts:
 
     def _obstacle(self, claim: Claim, task: Task) -> tuple[str, float] | None:
         """Why the job cannot run yet, and for how many seconds at least; None if it can."""
+        if task.route == DELIVERY_ROUTE:
+            return (DELIVERIES_RUN, 0.0) if self.delivering >= DELIVERIES_MAX else None
         if claim.is_blocked:
             return EARLIER_JOB_RUNS if task.path else LAST_RUN_GOES_ON, 0.0
         # The breaker last: a job that cannot run must not become the probe of a breaker.
@@ -309,6 +319,8 @@ class Attempts:
             settlement = self._follow_ups.added(settlement, running.route, made)
         slot.settle(settlement, processed, running.route)
         self._breakers.record(running.route, running.claim.key, sample_of(ran), settlement.error)
+        if running.route == DELIVERY_ROUTE:
+            self._deferrals.release(DELIVERIES_RUN, 1)
 
     def _end_without_run(self, slot: Slot, claim: Claim, outcome: Refused | Released | Cancelled) -> None:
         route = slot.state.route if isinstance(slot.state, Running) else None
@@ -328,6 +340,6 @@ class Attempts:
         decision = decide(claim, changed, policy, now_ms=now_ms, its_job=its_job, may_run=may_run)
         if isinstance(decision, RunChanged):
             return self._run(slot, claim, changed_to=decision.signature)
-        slot.settle(decision, claim.version, route)
+        slot.settle(self._follow_ups.added(decision, route), claim.version, route)
         self._breakers.record(route, claim.key, None)
         return None

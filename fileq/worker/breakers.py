@@ -17,6 +17,7 @@ from fileq.core.breaker import STATE_NUMBERS, Breaker
 from fileq.core.events import Emit, ignore
 from fileq.core.outcome import Died, Done, Failed, FinalOutcome
 from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened
+from fileq.core.webhook import DELIVERY_ROUTE
 from fileq.handlers.routes import Routes
 
 ALL_ROUTES = ""  # the name that stands for all routes in the numbers of resets
@@ -56,6 +57,7 @@ class Breakers:
         clock: Callable[[], float] = time.monotonic,
         emit: Emit = ignore,
     ) -> None:
+        self.has_deliveries: Callable[[], bool] = lambda: False  # of webhooks, which no breaker stops
         self._on_end = on_end
         self._on_reset = on_reset
         self._emit = emit
@@ -115,8 +117,8 @@ class Breakers:
         return breaker.cooldown_left_s() if breaker is not None else 0.0
 
     def record(self, route: int, claim: object, success: bool | None, error: str = "") -> None:
-        """Counts how an attempt of this route ended; None is not counted."""
-        breaker = self._breakers[route]
+        """Counts how an attempt of this route ended; None is not counted. Deliveries of webhooks have no breaker."""
+        breaker = self._breakers[route] if route != DELIVERY_ROUTE else None
         if breaker is not None:
             breaker.record(claim, success, error[:ERROR_SHOWN])
 
@@ -125,7 +127,9 @@ class Breakers:
     @property
     def is_limiting(self) -> bool:
         """Every route's breaker is open or half-open, so almost every claim would be in vain."""
-        return not self.is_closed and all(breaker is not None and not breaker.is_closed for breaker in self._of_names)
+        if self.is_closed or self.has_deliveries():
+            return False
+        return all(breaker is not None and not breaker.is_closed for breaker in self._of_names)
 
     def permits(self, wanted: int) -> int:
         """How many jobs may be claimed now. While every breaker is open: none, then one at a time to find a probe."""

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 
 from fileq.core.settlement import Settlement
+from fileq.core.webhook import DELIVERIES_MAX
 
 SHORTEST_S = 1.0
 LONGEST_S = 600.0
@@ -31,6 +32,8 @@ CHECKED = 100  # jobs of a limit whose records are read to see whether they stil
 # These reasons never end for all their jobs together: each waits for a job of its own, and asks again every second.
 EARLIER_JOB_RUNS = "an earlier job of this file is running"
 LAST_RUN_GOES_ON = "the last job of its schedule has not ended"
+# This one never ends either: each delivery that ends releases the next one.
+DELIVERIES_RUN = f"{DELIVERIES_MAX} deliveries of webhooks run in this worker"
 _WAITING_FOR_A_JOB = (EARLIER_JOB_RUNS, LAST_RUN_GOES_ON)
 
 

@@ -1,7 +1,8 @@
-"""Puts follow-ups and outputs on the settlements of a worker: what handlers requested, `on_completed` and `on_dead`.
+"""Puts follow-ups and outputs on the settlements of a worker: what handlers requested, `on_completed`, `on_dead`, and
+the deliveries of webhooks.
 
 Only computes. The broker enqueues them in the step that applies the settlement, so they exist exactly if that took
-effect: a failed, cancelled, lost or superseded attempt leaves none.
+effect: a failed, cancelled, lost or superseded attempt leaves none but the deliveries about it.
 
 What a kill -9 leaves: before that step nothing, after it all of them. A job that is run again gives the same ids.
 """
@@ -26,22 +27,37 @@ from fileq.handlers.routes import Routes
 
 
 class FollowUps:
-    """`is_any` says whether a route has `on_completed` or `on_dead`. Without them, and without requests of a handler,
-    there is nothing to do for a settlement."""
+    """`is_any` says whether a route has `on_completed` or `on_dead`, or there are webhooks. Without them, and without
+    requests of a handler, there is nothing to do for a settlement."""
 
     def __init__(self, routes: Routes, paths: Paths, now_ms: Callable[[], int] | None = None) -> None:
         self._routes = routes
         self._paths = paths
         self._now_ms = now_ms or _now_ms
-        self.is_any = any(route.on_completed or route.on_dead for route in routes)
+        self._is_chained = any(route.on_completed or route.on_dead for route in routes)
+        self._subscriptions = routes.subscriptions
+
+    @property
+    def is_any(self) -> bool:
+        return self._is_chained or (self._subscriptions is not None and self._subscriptions.is_any)
 
     def added(self, settlement: Settlement, route: int | None = None, made: Made | None = None) -> Settlement:
         """The settlement with what follows from it. `route` is looked up if the caller does not know it; a job that no
         route takes has no `on_dead`."""
+        settlement, subscriptions = self._chained(settlement, route, made), self._subscriptions
+        job = settlement.claim.job
+        if job is None or subscriptions is None or not subscriptions.is_any:
+            return settlement
+        found = subscriptions.settled(settlement, self._now_ms())
+        deliveries = [replace(one, job=self._following(one.job, settlement.claim, job)) for one in found]
+        return replace(settlement, follow_ups=(*settlement.follow_ups, *deliveries)) if deliveries else settlement
+
+    def _chained(self, settlement: Settlement, route: int | None, made: Made | None) -> Settlement:
+        """With what its handler and its route say."""
         job = settlement.claim.job
         if job is None:
             return settlement
-        if settlement.verb is Verb.BURY and self.is_any:
+        if settlement.verb is Verb.BURY and self._is_chained:
             return self._added_to_buried(settlement, job, route)
         if settlement.verb is not Verb.COMPLETE or settlement.superseded or settlement.vanished:
             return settlement

@@ -72,7 +72,7 @@ class Limits:
 
     def __init__(self, routes: Routes, deferrals: Deferrals) -> None:
         self._deferrals = deferrals
-        self._of = tuple(_limits_of(route) for route in routes)
+        self._of = (*(_limits_of(route) for route in routes), None)  # DELIVERY_ROUTE is the last one
         self.is_any = any(self._of)  # without limits a job costs one look at this
         self.reached: tuple[str, ...] = ()  # what the registry shows
         self.change_count = 0  # grows with each change of `reached`

@@ -8,20 +8,22 @@ from msgspec import Struct
 
 from fileq.config import WorkerSettings
 from fileq.core.retry import Backoff, Policy
+from fileq.core.webhook import DELIVERY_ROUTE
 
 if TYPE_CHECKING:  # importing the routes would slow down `fileq fsck`
     from fileq.handlers.routes import Routes
 
 
 class Policies(Struct, frozen=True):
-    """`worker` is for claims without a route; `routes` has one policy for each route, by its number."""
+    """`worker` is for claims without a route; `routes` has one policy for each route, by its number, and that of
+    deliveries at its end."""
 
     worker: Policy
     routes: tuple[Policy, ...]
 
 
 def policies_of(worker: WorkerSettings, routes: Routes) -> Policies:
-    by_route = (_policy(worker, route.max_retries, route.backoff) for route in routes)
+    by_route = (_policy(worker, route.max_retries, route.backoff) for route in (*routes, routes[DELIVERY_ROUTE]))
     return Policies(worker_policy(worker), tuple(by_route))
 
 

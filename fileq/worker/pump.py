@@ -20,6 +20,7 @@ from fileq.core.errors import BrokerError
 from fileq.core.events import Emit, EmitAll, Event, buried_unread, fenced, ignore, one_by_one, settled
 from fileq.core.extension_events import followed
 from fileq.core.settlement import SettleResult, Verb
+from fileq.core.webhook import DELIVERIES_MAX
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.worker.attempts import Attempts
@@ -135,7 +136,8 @@ class Pump:
 
         Makes one round trip at most, apart from the rare extra calls."""
         self._attempts.collect(may_run=not self.is_quiet)
-        self._calls.count = self._slots.count + self._depth
+        # Deliveries of webhooks run beside `worker.count` jobs, so a slow receiver takes no slot from a job.
+        self._calls.count = self._slots.count + self._depth + self._attempts.delivering
         claim_count = 0
         if self._is_extra_call_due():
             # These say what a slot holds; a call in flight about the same slot would contradict them.
@@ -158,7 +160,7 @@ class Pump:
 
     @property
     def _are_extra_slots_due(self) -> bool:
-        return self._depth > 0 and not self._slots.has_extra
+        return bool(self._depth or self._attempts.delivering) and not self._slots.has_extra
 
     def _is_extra_call_due(self) -> bool:
         heartbeats = self._heartbeats
@@ -184,10 +186,10 @@ class Pump:
         if self._heartbeats.is_renewal_due:
             self._heartbeats.renew(may_run=not self.is_quiet)
             self._run_limited()
-            if self._slots.has_extra and not self._depth:
+            if self._slots.has_extra and not self._depth and not self._attempts.delivering:
                 self._heartbeats.remove_extra()
         if self._are_extra_slots_due:
-            self._heartbeats.add_extra(self._prefetch.extra_max)
+            self._heartbeats.add_extra(max(self._prefetch.extra_max, DELIVERIES_MAX))
         if self._heartbeats.is_registration_due:
             self._heartbeats.register()
         self.reply_count += 1

@@ -1,6 +1,7 @@
 """The tasks that the executor has, and the claims that wait until it has room for them.
 
-Never submits more than `worker.count` tasks. Claims wait in their order, and only if they were made in advance.
+Never submits more than `worker.count` tasks, and deliveries of webhooks beside them. Claims wait in their order, and
+only if they were made in advance.
 
 What a kill -9 leaves: the claims in the broker's processing lists. A reaper gives their jobs back.
 """
@@ -27,6 +28,12 @@ class RunQueue:
         self._monotonic = monotonic
         self._waiting: deque[Slot] = deque()
         self.room = count  # for tasks that may still be submitted
+        self.deliveries: set[ClaimKey] = set()  # these take no room: they run in threads of their own
+
+    def make_room(self, delivery: ClaimKey) -> None:
+        """Before this delivery is submitted."""
+        self.deliveries.add(delivery)
+        self.room += 1
 
     def submit(self, tasks: Sequence[Task]) -> None:
         if tasks:
@@ -36,11 +43,20 @@ class RunQueue:
     def collect(self) -> list[tuple[Task, TaskOutcome]]:
         ended = self._executor.collect()
         self.room += len(ended)
+        if self.deliveries:
+            for task, _ in ended:
+                self._take_room(task.key)
         return ended
 
     def abandon(self, key: ClaimKey) -> None:
         self._executor.abandon(key)
         self.room += 1
+        self._take_room(key)
+
+    def _take_room(self, ended: ClaimKey) -> None:
+        if ended in self.deliveries:
+            self.deliveries.remove(ended)
+            self.room -= 1
 
     # claims that wait
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 
 import pytest
 
@@ -62,6 +63,15 @@ def lost(job, context):
     while True:
         context.cancelled.wait(60)
 
+@fileq.handler(type="retried", max_retries=2)
+def retried(job, context):
+    if context.attempt < 3:
+        raise ValueError("not yet")
+
+@fileq.handler(type="retried_in_thread", max_retries=2, isolation="thread")
+def retried_in_thread(job, context):
+    retried(job, context)
+
 @fileq.handler(type="told")
 def told(job, context):
     log("told", job.id)
@@ -102,9 +112,10 @@ def test_what_jobs_leave_behind_and_what_runs_around_them(pipeline: WorkerSetup)
     parents = [*setup.enqueue("split", "a"), *setup.enqueue("split_in_thread", "b")]
     setup.enqueue("list", "c")
     setup.enqueue("fails_late", "d")
+    again = [*setup.enqueue("retried", "e"), *setup.enqueue("retried_in_thread", "f")]
     children = [id for parent in parents for id in follow_ups_of(parent)]
     worker = worker_of(setup)
-    setup.wait_for(State.COMPLETED, [*parents, "c", *children])
+    setup.wait_for(State.COMPLETED, [*parents, "c", *again, *children])
     setup.wait_for(State.DEAD, ["d"])
     dead = setup.record("d")
     setup.wait_for(State.COMPLETED, list(dead.follow_ups))
@@ -118,8 +129,9 @@ def test_what_jobs_leave_behind_and_what_runs_around_them(pipeline: WorkerSetup)
         assert setup.job(follow_ups_of(id)[2]).payload_value["result"] == follow_ups_of(id)[1]
     assert len(dead.follow_ups) == 1, "what a failed attempt wanted to enqueue does not exist"
     assert setup.job(dead.follow_ups[0]).payload_value["error"].startswith("ValueError: too late")
-    everything = {*parents, "c", "d", *children, *dead.follow_ups}
-    assert set(setup.logged("around")) == everything, "middleware sees every attempt"
+    everything = {*parents, "c", "d", *again, *children, *dead.follow_ups}
+    attempts = {id: 3 if id in again else 1 for id in everything}
+    assert Counter(setup.logged("around")) == attempts, "middleware sees every attempt, in both isolations"
     wait_until(lambda: set(setup.logged("job.completed")) == everything - {"d"})
     assert set(setup.logged("job.started")) == everything
     assert setup.logged("job.dead") == ["d"]

@@ -15,8 +15,11 @@ from fileq.core.events import Event
 from fileq.core.job import State, Version, file_job, typed_job
 from fileq.core.outcome import Released
 from fileq.core.settlement import Settlement, release
+from fileq.core.webhook import DELIVERIES_MAX, Webhook
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
+from fileq.webhooks.store import KnownWebhook, ReceiverState
+from fileq.webhooks.subscriptions import Subscriptions
 from fileq.worker.breakers import breakers_of
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.deferred_release import DeferredRelease
@@ -132,6 +135,7 @@ class PumpSetup:
         root: str = "/data",
         after: str = "keep",
         handlers: list[dict[str, Any]] | None = None,
+        webhooks: Sequence[Webhook] = (),
         **breaker: Any,
     ) -> None:
         self.root = root.encode()
@@ -139,8 +143,11 @@ class PumpSetup:
         self.events = RecordedEvents()
         self.config = _config(count, root, after, handlers, breaker)
         self.broker = self.broker_class(self.config, clock=lambda: self.clocks.wall_ns() // 1_000_000)
-        self.executor = FakeExecutor(count)
+        self.executor = FakeExecutor(count + (DELIVERIES_MAX if webhooks else 0))
         self.routes = routes = Routes.load(self.config, app_dir="")
+        self.subscriptions = Subscriptions(self.config.paths, "low")
+        self.subscriptions.set(KnownWebhook(webhook, ReceiverState()) for webhook in webhooks)
+        routes.enable_deliveries(self.subscriptions)
         self.deferrals = Deferrals(monotonic=self.clocks.monotonic)
         self.breakers = breakers_of(routes, on_end=self.deferrals.end, clock=self.clocks.monotonic, emit=self.events)
         self.missing: set[bytes] = set()

@@ -223,7 +223,7 @@ def test_clear_cancels_what_waits_and_leaves_later_jobs(client: Client, broker: 
     clear = broker.clear
     late: list[str] = []
 
-    def clear_while_jobs_arrive(queue: str, raws: Sequence[bytes]) -> int:
+    def clear_while_jobs_arrive(queue: str, raws: Sequence[bytes], follow_ups: object = None) -> int:
         late.append(client.enqueue(double, Number(0)).id)
         return clear(queue, raws)
 

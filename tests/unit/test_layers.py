@@ -16,6 +16,7 @@ LAYERS = (
     "files",
     "config",
     "brokers",
+    "webhooks",
     "handlers",
     "producer",
     "worker",

@@ -20,7 +20,14 @@ from fileq.core.events import (
     JobReleased,
     claimed,
 )
-from fileq.core.extension_events import HookEventsDropped, HookFailed, JobFollowed
+from fileq.core.extension_events import (
+    HookEventsDropped,
+    HookFailed,
+    JobFollowed,
+    WebhookDelivered,
+    WebhookDisabled,
+    WebhookFailed,
+)
 from fileq.core.file_events import ScanFinished, SkippedFilesCounted, SkipReason
 from fileq.core.job import encode, typed_job
 from fileq.core.process_events import BreakerClosed, BreakerHalfOpened, BreakerOpened, RoleStopped
@@ -48,6 +55,9 @@ COUNTERS = {
     "schedules_fired_total",
     "schedules_missed_total",
     "schedules_broken_total",
+    "webhook_deliveries_total",
+    "webhook_failures_total",
+    "webhooks_disabled_total",
 }
 HISTOGRAMS = {"job_processing_duration_seconds", "job_pickup_latency_seconds", "producer_scan_duration_seconds"}
 PLACES = {"high", "low", "scheduled", "dead_letter", "processing"}
@@ -141,6 +151,9 @@ def test_a_job_waits_from_its_time_or_from_its_enqueueing_whichever_is_later(pro
         (ScheduleMissed("s", 4, "2026-01-01T00:00:00.000Z", "why"), {"schedules_missed_total": 4}),
         (ScheduleBroken("s", "no queue"), {"schedules_broken_total": 1}),
         (HookEventsDropped(5, "app:tell"), {"hook_events_dropped_total": 5}),
+        (WebhookDelivered("a", "d", "job.dead", 200, 9), {"webhook_deliveries_total": 1}),
+        (WebhookFailed("a", "d", "job.dead", None, "x", 9), {"webhook_failures_total": 1}),
+        (WebhookDisabled("a", "x"), {"webhooks_disabled_total": 1}),
         (BreakerHalfOpened("open"), {}),
         (BreakerClosed("half-open"), {}),
         (ScanFinished(0.25, True), {"producer_scan_duration_seconds_count": 1}),

@@ -23,6 +23,7 @@ MODULES = (
     "schedule_commands",
     "queue_commands",
     "breaker_command",
+    "webhook_commands",
     "repair_commands",
 )
 

@@ -119,19 +119,23 @@ def _cancel_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _cancel(invocation: Invocation) -> int:
+    from fileq.brokers.clocks import wall_clock_ms
     from fileq.client.job_ids import resolve_ids
     from fileq.commands.admin.control import cancel, cancel_all
     from fileq.commands.admin.formatting import plural
+    from fileq.webhooks.subscriptions import Withdrawals
 
-    options, worker = invocation.options, invocation.loaded().config.worker
+    options, config = invocation.options, invocation.loaded().config
+    worker = config.worker
     wanted = filter_of(options, worker.priorities)
     check_choice(options, wanted, "fileq admin cancel", "jobs")
     is_dry_run = options.dry_run or (options.all and not options.yes)
+    broker, ttl_s = invocation.broker(), worker.heartbeat_ttl
+    told = Withdrawals(broker, config, wall_clock_ms).of_ids
     if options.all:
-        done = cancel_all(invocation.broker(), worker.priorities, wanted, worker.heartbeat_ttl, is_dry_run=is_dry_run)
+        done = cancel_all(broker, worker.priorities, wanted, ttl_s, is_dry_run=is_dry_run, follow_ups=told)
     else:
-        ids = resolve_ids(invocation.broker(), options.ids)
-        done = cancel(invocation.broker(), ids, worker.heartbeat_ttl, is_dry_run=is_dry_run)
+        done = cancel(broker, resolve_ids(broker, options.ids), ttl_s, is_dry_run=is_dry_run, follow_ups=told)
     if options.json:
         invocation.print_json(done)
     else:
@@ -219,8 +223,9 @@ A waiting job is removed from its queue at once. The worker of a running job set
 of its heartbeat, at most a third of worker.heartbeat_ttl later, and stops a handler by force that still runs 5 s after
 that. A job that has already ended or is unknown is not changed; then the exit code is 1.
 
-With --all: every job that has not ended and meets the filters. A cancelled job can't be put back, so --all needs --yes;
-without it the command names what it would cancel and ends with exit code 2.""",
+With --all: every job that has not ended and meets the filters; deliveries of webhooks only with --type. A cancelled job
+can't be put back, so --all needs --yes; without it the command names what it would cancel and ends with exit code
+2.""",
         examples=(
             ("fileq cancel 2f6c1d0e", "one job; several ids may be given"),
             ("fileq cancel --all --queue low --match '*.tmp.pdf' --dry-run", "show which jobs would be cancelled"),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 from msgspec import Struct
 
@@ -14,13 +15,18 @@ from fileq.commands.admin.route_check import check_route, is_configured
 from fileq.commands.admin.stats import WorkerProcess, processes
 from fileq.config import Config
 from fileq.core.errors import ConfigError
-from fileq.core.job import State, decode_or_none, stamp
+from fileq.core.follow_up import FollowUp
+from fileq.core.job import Job, State, decode_or_none, stamp
 from fileq.core.units import two_units
+from fileq.core.webhook import OWN_TYPES
 
 WOULD_CANCEL = "would_cancel"
 _UNFINISHED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED)
 _BATCH = 500  # each call searches the queue once; on SQLite it is one transaction of about 0.1 s
 _READINGS = 5  # of the queues, by one `cancel --all`
+
+# What is enqueued with the cancellation of each of these jobs: the deliveries of webhooks.
+FollowUpsOf: TypeAlias = Callable[[Sequence[str]], Mapping[str, Sequence[FollowUp]] | None]
 
 
 class JobCancellation(Struct, frozen=True):
@@ -61,11 +67,22 @@ class WorkerList(Struct, frozen=True):
     busy: int
 
 
-def cancel(broker: FullBroker, ids: Sequence[str], heartbeat_ttl_s: float, *, is_dry_run: bool = False) -> Cancellation:
+def _nothing(ids: Sequence[str]) -> None:
+    return None
+
+
+def cancel(
+    broker: FullBroker,
+    ids: Sequence[str],
+    heartbeat_ttl_s: float,
+    *,
+    is_dry_run: bool = False,
+    follow_ups: FollowUpsOf = _nothing,
+) -> Cancellation:
     if is_dry_run:
         outcomes = [_would_be(record) for record in broker.records(ids)]
     else:
-        outcomes = [outcome.value for outcome in broker.cancel(ids)]
+        outcomes = [outcome.value for outcome in broker.cancel(ids, follow_ups(ids))]
     results = tuple(map(_cancellation, ids, outcomes, broker.records(ids)))
     return Cancellation(results, heartbeat_ttl_s / 3, _count(results), is_dry_run)
 
@@ -78,6 +95,7 @@ def cancel_all(
     *,
     is_dry_run: bool = False,
     shown: int = 1000,
+    follow_ups: FollowUpsOf = _nothing,
 ) -> Cancellation:
     """Cancels every job that meets the conditions and has not ended. The report counts all and names the first `shown`.
 
@@ -89,10 +107,12 @@ def cancel_all(
     handled: set[str] = set()
     count = 0
     for _ in range(1 if is_dry_run else _READINGS):
-        ids = [stored.id for stored in select(broker, queues, wanted, states) if stored.id not in handled]
+        found = select(broker, queues, wanted, states)
+        ids = [one.id for one in found if one.id not in handled and (wanted.type or not _is_own(one.job))]
         ids = list(dict.fromkeys(ids))[: None if wanted.limit is None else wanted.limit - count]
         for start in range(0, len(ids), _BATCH):
-            batch = cancel(broker, ids[start : start + _BATCH], heartbeat_ttl_s, is_dry_run=is_dry_run)
+            some = ids[start : start + _BATCH]
+            batch = cancel(broker, some, heartbeat_ttl_s, is_dry_run=is_dry_run, follow_ups=follow_ups)
             count += batch.count
             named += [result for result in batch.results if result.result not in ("ended", "unknown")]
             del named[shown:]
@@ -100,6 +120,11 @@ def cancel_all(
         if not ids or count == wanted.limit:
             break
     return Cancellation(tuple(named), heartbeat_ttl_s / 3, count, is_dry_run)
+
+
+def _is_own(job: Job | None) -> bool:
+    """Whether it is a delivery of a webhook. Those about the cancellations themselves must not be cancelled."""
+    return job is not None and job.type is not None and job.type.startswith(OWN_TYPES)
 
 
 def _cancellation(id: str, result: str, record: Record | None) -> JobCancellation:

@@ -1,7 +1,8 @@
 """`fileq doctor`: checks the environment of fileq and yields findings. Must create and change nothing.
 
-check_broker.py checks the broker, check_files.py directories and watches, check_handlers.py the routes, check_port.py
-the port of /metrics, check_schedules.py the time zones. A check must not raise: doctor runs on systems that are broken.
+check_broker.py checks the broker, check_files.py directories and watches, check_handlers.py the routes,
+check_schedules.py the time zones, check_webhooks.py the webhooks, check_port.py the port of /metrics. A check must not
+raise: doctor runs on systems that are broken.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from fileq.commands.doctor.check_files import check_after, check_roots, check_sc
 from fileq.commands.doctor.check_handlers import check_handlers
 from fileq.commands.doctor.check_port import check_port
 from fileq.commands.doctor.check_schedules import check_schedules
+from fileq.commands.doctor.check_webhooks import check_webhooks
 from fileq.config import Loaded
 from fileq.core.finding import Finding, sound, wrong
 
@@ -36,6 +38,7 @@ def check_environment(
             ("after", lambda: check_after(loaded.config)),
             ("handlers", lambda: check_handlers(loaded, app_dir)),
             ("schedules", lambda: check_schedules(loaded.config)),
+            ("webhooks", lambda: check_webhooks(loaded, open_broker)),
         ]
     checks.append(("metrics port", lambda: check_port(loaded)))
     for name, check in checks:

@@ -1,4 +1,5 @@
 """The executor of a worker: passes each task to the process executor or the thread executor, as its route says.
+Deliveries of webhooks have threads of their own, so that a slow receiver holds neither a child nor a handler's thread.
 
 Never starts what no route needs: no fork server without process isolation, no threads without thread isolation. For
 jobs of fileq itself, which are rare, threads start with the first one.
@@ -12,13 +13,14 @@ from collections.abc import Sequence
 from fileq.config import WorkerSettings
 from fileq.core.claim import ClaimKey
 from fileq.core.events import Emit, ignore
+from fileq.core.webhook import DELIVERIES_MAX, DELIVERY_ROUTE
 from fileq.handlers.context import CancelFlag
 from fileq.handlers.routes import Routes
 from fileq.handlers.run import run_task
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.executor import ProcessExecutor
 from fileq.worker.executors.process.program import Program
-from fileq.worker.executors.protocol import Executor, TaskOutcome
+from fileq.worker.executors.protocol import Executor, Run, TaskOutcome
 from fileq.worker.executors.thread import ThreadExecutor
 
 
@@ -31,14 +33,16 @@ class ExecutorsByIsolation:
         routes: Routes,
         program: Program,
         *,
+        deliver: Run | None = None,
         emit: Emit = ignore,
     ) -> None:
         self._routes = routes
+        self._deliver = deliver
+        self._emit = emit
         self._executors: dict[str, Executor] = {}
         self._is_closed = False
         self._epoll = select.epoll()
         self._settings = settings
-        self._emit = emit
         needed = {route.isolation for route in routes if not route.is_built_in}
         try:
             if "process" in needed:
@@ -61,6 +65,9 @@ class ExecutorsByIsolation:
         return self._epoll.fileno()
 
     def submit(self, tasks: Sequence[Task]) -> None:
+        if self._deliver is not None and any(task.route == DELIVERY_ROUTE for task in tasks):
+            self._add("delivery", ThreadExecutor(DELIVERIES_MAX, self._deliver, emit=self._emit))
+            self._deliver = None
         # In the order of construction, processes first: a wait for threads, which share this interpreter, is longer.
         left = len(tasks)
         for isolation, executor in self._executors.items():

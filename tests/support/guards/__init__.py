@@ -26,6 +26,7 @@ from tests.support.guards.schedule_guards import SCHEDULE_GUARDS
 from tests.support.guards.scheduler_guards import SCHEDULER_GUARDS
 from tests.support.guards.security_guards import SECURITY_GUARDS
 from tests.support.guards.sqlite_guards import SQLITE_GUARDS
+from tests.support.guards.webhook_guards import WEBHOOK_GUARDS
 from tests.support.guards.worker_guards import WORKER_GUARDS
 
 GUARDS: tuple[Guard, ...] = (
@@ -55,6 +56,7 @@ GUARDS: tuple[Guard, ...] = (
     *OBSERVE_GUARDS,
     *FSCK_GUARDS,
     *SECURITY_GUARDS,
+    *WEBHOOK_GUARDS,
 )
 
 __all__ = ["GUARDS", "Guard"]

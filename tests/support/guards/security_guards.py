@@ -41,8 +41,8 @@ SECRET_GUARDS = (
         "A URL with credentials in it is a secret",
         "handlers can read the password in FILEQ_REDIS_URL",
         SECRETS,
-        'kinds[path].mask(environ.get(name, "")) != environ.get(name, "")',
-        'kinds[path].mask("x") == "***" and environ.get(name, "")',
+        "kind.mask(value) != value if kind",
+        '(kind.mask("x") == "***" and bool(value)) if kind',
         ENVIRONMENT + "which_variables_are_secret",
     ),
 )

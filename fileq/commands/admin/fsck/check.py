@@ -86,7 +86,7 @@ def fsck(
     found = check_twice(broker, config, sleep)
     if not is_repairing:
         return _report(found)
-    repairs = Repairs(broker, config, here, OnDead(config, app_dir))
+    repairs = Repairs(broker, config, here, OnDead(config, app_dir, broker))
     rounds_in_vain = 0
     while True:
         done_before = len(repairs.done)

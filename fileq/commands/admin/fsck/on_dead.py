@@ -1,22 +1,37 @@
-"""The `on_dead` of jobs that fsck buries. Imports the handlers, but only if such a job is found."""
+"""The `on_dead` of jobs that fsck buries, and the deliveries about all that it gives back. Imports the handlers, but
+only if a job is buried."""
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.protocol import FullBroker
 from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.core.settlement import Settlement, Verb
+from fileq.webhooks.subscriptions import Subscriptions, current_subscriptions
 from fileq.worker.reaper import AddFollowUps
 
 
 class OnDead:
-    """Adds what follows from a burial. ConfigError, before anything is changed, if the routes can't be loaded here."""
+    """Adds what follows from a settlement. ConfigError, before anything is changed, if the routes can't be loaded."""
 
-    def __init__(self, config: Config, app_dir: str) -> None:
+    def __init__(self, config: Config, app_dir: str, broker: FullBroker) -> None:
         self._config = config
         self._app_dir = app_dir
+        self._broker = broker
         self._add: AddFollowUps | None = None
+        self._subscriptions: Subscriptions | None = None
 
     def __call__(self, settlement: Settlement) -> Settlement:
+        settlement = self._chained(settlement)
+        if self._subscriptions is None:
+            self._subscriptions = current_subscriptions(self._broker, self._config)
+        deliveries = self._subscriptions.settled(settlement, wall_clock_ms())
+        return replace(settlement, follow_ups=(*settlement.follow_ups, *deliveries)) if deliveries else settlement
+
+    def _chained(self, settlement: Settlement) -> Settlement:
         if settlement.verb is not Verb.BURY or not self._may_be_any():
             return settlement
         if self._add is None:

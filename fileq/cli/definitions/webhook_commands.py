@@ -1,0 +1,276 @@
+"""`fileq webhook add|list|remove|test|deliveries|rotate|enable`: tell other programs about jobs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+from fileq.cli.arguments import add_json, utf8_text, whole_number
+from fileq.cli.command import Command, Invocation
+from fileq.cli.screen import print_lines, screen_of_stdout
+from fileq.core.webhook import WEBHOOK_EVENTS
+
+_NAME = ("name", "string: the webhook")
+_SECRET_FIELDS = (
+    _NAME,
+    ("secret", "string: signs the deliveries; shown only this once"),
+    ("previous_secret_until", "string (RFC 3339) or null: until then the secret before signs too"),
+)
+_CHANGE_FIELDS = (_NAME, ("has_changed", "boolean: whether it was in another state before"))
+_LIST_FIELDS = (
+    ("webhooks[]", "name, url (without its query), events, filter (type, match, priority, batch as far as given)"),
+    ("webhooks[].is_configured", "boolean: defined in the configuration; else by 'fileq webhook add'"),
+    ("webhooks[].state", "string: enabled or disabled; disabled_because, disabled_at (RFC 3339 or null)"),
+    ("webhooks[].failures", "number: failed attempts in a row; failing_since (RFC 3339 or null)"),
+    ("webhooks[].previous_secret_until", "string (RFC 3339) or null: until then the secret before signs too"),
+    ("problems[]", "string: definitions that can't be read"),
+)
+_TEST_FIELDS = (
+    _NAME,
+    ("id", "string: the webhook-id of the message"),
+    ("status", "number or null: status of the answer; null if there was none"),
+    ("answer", "string: beginning of the answer's body"),
+    ("error", "string: why it was not accepted; empty if it was"),
+    ("duration_s", "number: seconds"),
+)
+_DELIVERIES_FIELDS = (
+    _NAME,
+    ("deliveries[]", "newest first: id (of the job that delivers), event, job_id (of the job that it tells about)"),
+    ("deliveries[].state", "string: state of that job; attempts; error of the last one, if it is not completed"),
+    ("deliveries[].status", "number or null: status of the answer that accepted it"),
+    ("deliveries[].created", "string (RFC 3339) or null; ended, due: the same"),
+)
+
+
+def _name_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", type=utf8_text, metavar="NAME", help="name of the webhook")
+    add_json(parser)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", type=utf8_text, metavar="NAME", help="letters, digits, '.', '_' and '-'")
+    parser.add_argument("url", type=utf8_text, metavar="URL", help="where to send, https")
+    parser.add_argument(
+        "--event",
+        action="append",
+        required=True,
+        choices=WEBHOOK_EVENTS,
+        dest="events",
+        metavar="EVENT",
+        help=f"an event; may be repeated: {', '.join(WEBHOOK_EVENTS)}",
+    )
+    parser.add_argument("--type", type=utf8_text, default="", metavar="TYPE", help="only jobs of this type")
+    parser.add_argument("--match", type=utf8_text, default="", metavar="GLOB", help="only files that match it")
+    parser.add_argument("--queue", type=utf8_text, default="", metavar="QUEUE", help="only jobs of this queue")
+    parser.add_argument("--batch", type=utf8_text, default="", metavar="ID", help="only jobs of this batch")
+    add_json(parser)
+
+
+def _add(invocation: Invocation) -> int:
+    from fileq.commands.webhooks import add
+    from fileq.core.webhook import WebhookFilter
+
+    options = invocation.options
+    wanted = WebhookFilter(options.type, options.match, options.queue, options.batch)
+    config, broker = invocation.loaded().config, invocation.broker(create=True)
+    made = add(broker, config, options.name, options.url, options.events, wanted)
+    if options.json:
+        invocation.print_json(made)
+        return 0
+    print(f"webhook {made.name} is in effect within 5 s; its secret, shown only this once:\n{made.secret}")
+    return 0
+
+
+def _list(invocation: Invocation) -> int:
+    from fileq.commands.webhooks import list_all
+
+    found = list_all(invocation.broker(), invocation.loaded().config)
+    if invocation.options.json:
+        invocation.print_json(found)
+        return 0
+    from fileq.commands.admin.formatting import plural, table
+    from fileq.core.text import printable
+
+    if not found.webhooks:
+        print("there are no webhooks; 'fileq webhook add' adds one")
+    rows = [["NAME", "STATE", "EVENTS", "FILTER", "URL"]]
+    notes = []
+    for one in found.webhooks:
+        conditions = ", ".join(f"{name} {value}" for name, value in one.filter.items())
+        rows.append([*map(printable, (one.name, one.state, " ".join(one.events), conditions or "-", one.url))])
+        if one.disabled_because:
+            notes.append(f"{one.name}: disabled since {one.disabled_at}: {one.disabled_because}")
+        elif one.failures:
+            notes.append(f"{one.name}: {plural(one.failures, 'failure')} in a row since {one.failing_since}")
+    print_lines(table(rows, screen_of_stdout()) if found.webhooks else [])
+    print_lines(map(printable, (*notes, *found.problems)))
+    return 0
+
+
+def _remove(invocation: Invocation) -> int:
+    from fileq.commands.webhooks import remove
+
+    result = remove(invocation.broker(), invocation.loaded().config, invocation.options.name)
+    return _confirm(invocation, result, f"webhook {result.name} is removed; deliveries that wait are not sent")
+
+
+def _enable(invocation: Invocation) -> int:
+    from fileq.commands.webhooks import enable
+
+    result = enable(invocation.broker(), invocation.loaded().config, invocation.options.name)
+    again = "; 'fileq dlq retry --all --type fileq.webhook --yes' sends again what it missed"
+    changed = f"webhook {result.name} is enabled{again}"
+    return _confirm(invocation, result, changed if result.has_changed else f"webhook {result.name} was not disabled")
+
+
+def _confirm(invocation: Invocation, result: object, text: str) -> int:
+    if invocation.options.json:
+        invocation.print_json(result)
+    else:
+        print(text)
+    return 0
+
+
+def _rotate(invocation: Invocation) -> int:
+    from fileq.commands.webhooks import rotate
+
+    made = rotate(invocation.broker(), invocation.loaded().config, invocation.options.name)
+    until = f"the one before signs too until {made.previous_secret_until}"
+    text = f"the new secret of webhook {made.name}, shown only this once; {until}\n{made.secret}"
+    return _confirm(invocation, made, text)
+
+
+def _test(invocation: Invocation) -> int:
+    from fileq.commands.webhooks import test
+
+    done = test(invocation.broker(), invocation.loaded().config, invocation.options.name)
+    if invocation.options.json:
+        invocation.print_json(done)
+        return 1 if done.error else 0
+    from fileq.core.text import printable
+
+    accepted = f"accepted with {done.status} after {done.duration_s:g}s" if not done.error else f"failed: {done.error}"
+    print_lines([printable(accepted), *([f"answer: {done.answer}"] if done.answer else [])])
+    return 1 if done.error else 0
+
+
+def _deliveries_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", type=utf8_text, metavar="NAME", help="name of the webhook")
+    parser.add_argument(
+        "-n", type=whole_number(1), default=20, metavar="N", dest="limit", help="show at most N (default: 20)"
+    )
+    add_json(parser)
+
+
+def _deliveries(invocation: Invocation) -> int:
+    from fileq.commands.webhooks import deliveries
+
+    options = invocation.options
+    found = deliveries(invocation.broker(), invocation.loaded().config, options.name, options.limit)
+    if options.json:
+        invocation.print_json(found)
+        return 0
+    from fileq.commands.admin.formatting import table
+    from fileq.core.text import printable
+
+    def row(cells: Iterable[object]) -> list[str]:
+        return [printable(str(cell)) for cell in cells]
+
+    rows = [["ID", "EVENT", "STATE", "ANSWER", "ATTEMPTS", "CREATED", "ERROR"]]
+    for one in found.deliveries:
+        rows.append(row((one.id, one.event, one.state, one.status or "-", one.attempts, one.created, one.error or "-")))
+    print_lines(table(rows, screen_of_stdout(), from_left=False) if found.deliveries else ["no delivery is known"])
+    return 0
+
+
+COMMANDS = (
+    Command(
+        words=("webhook", "add"),
+        summary="send events to a URL",
+        description="""\
+Defines a webhook: when one of these events happens to a job that meets the filters, a signed message is sent to the
+URL. Workers use the definition within 5 s. Prints the secret that signs the messages; it is shown only this once.
+
+The URL must be https and lead to a public address, unless `webhooks.allow_http`, `allow_ports` and `allow_networks` say
+otherwise. The address is checked at each delivery. docs/webhooks.md shows how a receiver verifies a message.""",
+        examples=(
+            ("fileq webhook add alerts https://example.org/hook --event job.dead", "tell a program about dead jobs"),
+            (
+                "fileq webhook add r https://example.org/r --event job.failed --type report",
+                "about failed attempts of jobs of one type",
+            ),
+        ),
+        arguments=_add_arguments,
+        run=_add,
+        json_fields=_SECRET_FIELDS,
+    ),
+    Command(
+        words=("webhook", "list"),
+        summary="list webhooks and the state of their receivers",
+        description="""\
+Lists the webhooks of the configuration and those added by command. Shows no secret, and no query of a URL. A disabled
+webhook gets no more deliveries: its receiver answered 410, or failed 50 times in a row over a day.""",
+        examples=(("fileq webhook list", "all webhooks"), ("fileq webhook list --json", "as JSON")),
+        arguments=add_json,
+        run=_list,
+        json_fields=_LIST_FIELDS,
+    ),
+    Command(
+        words=("webhook", "remove"),
+        summary="remove a webhook",
+        description="""\
+Removes a webhook that was added by command. Deliveries that still wait are completed without being sent. A webhook of
+the configuration is removed there.""",
+        examples=(("fileq webhook remove alerts", "send no more"),),
+        arguments=_name_argument,
+        run=_remove,
+        json_fields=_CHANGE_FIELDS,
+        only_confirms=True,
+    ),
+    Command(
+        words=("webhook", "test"),
+        summary="send one message now and show the answer",
+        description="""\
+Sends a message of type `webhook.test` from this machine and waits for the answer, at most 20 s. Nothing is retried and
+no job is made. Exit code 1 if the receiver does not accept it.""",
+        examples=(("fileq webhook test alerts", "does the receiver accept messages?"),),
+        arguments=_name_argument,
+        run=_test,
+        json_fields=_TEST_FIELDS,
+    ),
+    Command(
+        words=("webhook", "deliveries"),
+        summary="list the deliveries of a webhook",
+        description="""\
+Lists the newest deliveries with the answer or the error of the last attempt. A delivery is a job of type fileq.webhook:
+`fileq show ID` shows all its attempts, `fileq dlq retry ID` sends a dead one again. Looks at the newest 10,000 jobs of
+each list; records are kept for worker.history_ttl.""",
+        examples=(("fileq webhook deliveries alerts", "what was sent?"),),
+        arguments=_deliveries_arguments,
+        run=_deliveries,
+        json_fields=_DELIVERIES_FIELDS,
+    ),
+    Command(
+        words=("webhook", "rotate"),
+        summary="replace the secret of a webhook",
+        description="""\
+Makes a new secret and prints it, only this once. For 24 hours messages are signed with both, so that receivers can
+change theirs at any time. The secret of a webhook of the configuration is replaced there.""",
+        examples=(("fileq webhook rotate alerts", "a new secret"),),
+        arguments=_name_argument,
+        run=_rotate,
+        json_fields=_SECRET_FIELDS,
+    ),
+    Command(
+        words=("webhook", "enable"),
+        summary="send to a disabled webhook again",
+        description="""\
+Enables a webhook that was disabled because its receiver answered 410 or failed for a day, and forgets its failures.
+Deliveries that ended meanwhile are dead jobs; `fileq dlq retry` sends them again.""",
+        examples=(("fileq webhook enable alerts", "the receiver is back"),),
+        arguments=_name_argument,
+        run=_enable,
+        json_fields=_CHANGE_FIELDS,
+        only_confirms=True,
+    ),
+)

@@ -1,0 +1,226 @@
+"""What `fileq webhook …` does: defines webhooks in the catalog, tests one, lists its deliveries. Shows no secret but a
+new one."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.protocol import FullBroker
+from fileq.client.job_filter import Conditions, JobFilter, StoredJob
+from fileq.client.job_selection import matching
+from fileq.config import Config
+from fileq.core.errors import ConfigError
+from fileq.core.job import Job, State, stamp
+from fileq.core.text import printable
+from fileq.core.webhook import DELIVERY_TYPE, Webhook, WebhookFilter, shown_url
+from fileq.webhooks.event_body import DeliveryPayload, event_of, test_body
+from fileq.webhooks.store import KnownWebhook, WebhookStore, definition_problems
+
+PAGE = 500
+PAGES_MAX = 20  # of each place that `deliveries` looks through
+
+
+class WebhookSummary(Struct, frozen=True):
+    """One webhook. `url` is without its query; no secret is in it."""
+
+    name: str
+    url: str
+    events: tuple[str, ...]
+    filter: dict[str, str]
+    is_configured: bool
+    state: str  # enabled or disabled
+    disabled_because: str
+    disabled_at: str | None
+    failures: int
+    failing_since: str | None
+    previous_secret_until: str | None
+
+
+class WebhookList(Struct, frozen=True):
+    webhooks: tuple[WebhookSummary, ...]
+    problems: tuple[str, ...]
+
+
+class NewSecret(Struct, frozen=True):
+    """`secret` is shown this once."""
+
+    name: str
+    secret: str
+    previous_secret_until: str | None
+
+
+class WebhookChange(Struct, frozen=True):
+    name: str
+    has_changed: bool
+
+
+class WebhookTest(Struct, frozen=True):
+    """`status` is None without an answer; `error` is empty if the receiver accepted the message."""
+
+    name: str
+    id: str
+    status: int | None
+    answer: str
+    error: str
+    duration_s: float
+
+
+class DeliverySummary(Struct, frozen=True):
+    """One delivery, which is a job of type fileq.webhook."""
+
+    id: str
+    event: str
+    job_id: str | None
+    state: str
+    status: int | None
+    attempts: int
+    error: str
+    created: str | None
+    ended: str | None
+    due: str | None
+
+
+class DeliveryList(Struct, frozen=True):
+    name: str
+    deliveries: tuple[DeliverySummary, ...]
+
+
+def store_of(broker: FullBroker, config: Config) -> WebhookStore:
+    return WebhookStore(broker, config.webhooks, wall_clock_ms)
+
+
+def add(
+    broker: FullBroker, config: Config, name: str, url: str, events: Sequence[str], wanted: WebhookFilter
+) -> NewSecret:
+    webhook = Webhook(name, url, tuple(dict.fromkeys(events)), wanted)
+    if problems := [*definition_problems(webhook, config.webhooks, config.worker.priorities)]:
+        raise ConfigError(problems)
+    if wanted.match:
+        from fileq.files.globs import Globs
+
+        Globs([wanted.match])  # ConfigError for one that can't be read
+    return NewSecret(name, store_of(broker, config).add(webhook), None)
+
+
+def list_all(broker: FullBroker, config: Config) -> WebhookList:
+    store = store_of(broker, config)
+    known = store.load()
+    return WebhookList(tuple(map(_summary, known.values())), store.problems)
+
+
+def remove(broker: FullBroker, config: Config, name: str) -> WebhookChange:
+    store_of(broker, config).remove(name)
+    return WebhookChange(name, True)
+
+
+def enable(broker: FullBroker, config: Config, name: str) -> WebhookChange:
+    return WebhookChange(name, store_of(broker, config).enable(name))
+
+
+def rotate(broker: FullBroker, config: Config, name: str) -> NewSecret:
+    secret, until_ms = store_of(broker, config).rotate(name)
+    return NewSecret(name, secret, stamp(until_ms))
+
+
+def test(broker: FullBroker, config: Config, name: str) -> WebhookTest:
+    """Sends one message now, from here, and waits for the answer. Nothing is retried, and no job is made."""
+    import uuid
+
+    from fileq.webhooks.attempt import send
+    from fileq.webhooks.sender import NotSent, sender_of
+
+    known = store_of(broker, config).get(name)
+    id, now_ms, started_s = str(uuid.uuid4()), wall_clock_ms(), time.monotonic()
+    status, answer, error = None, "", ""
+    try:
+        got = send(sender_of(config.webhooks), known, id, test_body(name, now_ms), now_ms)
+        status, answer = got.status, printable(got.text)
+        error = "" if 200 <= got.status < 300 else f"the receiver answered {got.status}"
+    except NotSent as not_sent:
+        error = str(not_sent)
+    return WebhookTest(name, id, status, answer, error, round(time.monotonic() - started_s, 3))
+
+
+def deliveries(broker: FullBroker, config: Config, name: str, limit: int) -> DeliveryList:
+    """The newest deliveries first. Those of a webhook that was removed are found as long as their records last.
+
+    Bounded: of each place the 10,000 jobs that are found first are looked at."""
+    found = [
+        _delivery(stored, payload)
+        for stored in _stored_deliveries(broker, config.worker.priorities[-1])
+        if (payload := _payload(stored.job)) is not None and payload.webhook == name
+    ]
+    if not found:
+        store_of(broker, config).get(name)
+    found.sort(key=lambda one: one.created or "", reverse=True)
+    return DeliveryList(name, tuple(found[:limit]))
+
+
+def _stored_deliveries(broker: FullBroker, queue: str) -> Iterator[StoredJob]:
+    conditions = Conditions(JobFilter(type=DELIVERY_TYPE))
+    yield from matching(broker, [view.raw for view in broker.workers() if view.raw], "processing", conditions)
+    for place in (queue, "scheduled"):
+        for page in itertools.islice(broker.pages(place, PAGE), PAGES_MAX):
+            yield from matching(broker, page, place, conditions)
+    for place in ("dead_letter", "completed", "cancelled"):
+        newest = broker.peek(place, PAGES_MAX * PAGE)
+        for start in range(0, len(newest), PAGE):
+            yield from matching(broker, newest[start : start + PAGE], place, conditions)
+
+
+def _delivery(stored: StoredJob, payload: DeliveryPayload) -> DeliverySummary:
+    assert stored.job is not None
+    record, job = stored.record, stored.job
+    return DeliverySummary(
+        id=stored.id,
+        event=event_of(payload),
+        job_id=job.parent_id,
+        state=stored.state.value,
+        status=_status(record.result) if record is not None else None,
+        attempts=record.attempt_count if record is not None else 0,
+        error=stored.error if stored.state is not State.COMPLETED else "",
+        created=stamp(record.created_ms) if record is not None else job.creation_time,
+        ended=stamp(record.ended_ms) if record is not None else None,
+        due=stamp(record.due_ms) if record is not None else None,
+    )
+
+
+def _status(result: bytes) -> int | None:
+    found = msgspec.json.decode(result) if result else None
+    status = found.get("status") if isinstance(found, dict) else None
+    return status if isinstance(status, int) else None
+
+
+def _payload(job: Job | None) -> DeliveryPayload | None:
+    if job is None or job.payload is UNSET:
+        return None
+    try:
+        return msgspec.json.decode(job.payload, type=DeliveryPayload)
+    except msgspec.DecodeError:
+        return None
+
+
+def _summary(known: KnownWebhook) -> WebhookSummary:
+    webhook, state = known.webhook, known.state
+    conditions = ((name, getattr(webhook.filter, name)) for name in webhook.filter.__struct_fields__)
+    previous = [one.until_ms for one in known.stored.secrets if one.until_ms] if known.stored is not None else []
+    until_ms = max(previous, default=0)
+    return WebhookSummary(
+        name=webhook.name,
+        url=shown_url(webhook.url),
+        events=webhook.events,
+        filter={name: value for name, value in conditions if value},
+        is_configured=known.is_configured,
+        state="disabled" if state.disabled else "enabled",
+        disabled_because=state.disabled,
+        disabled_at=stamp(state.disabled_ms),
+        failures=state.failures,
+        failing_since=stamp(state.since_ms),
+        previous_secret_until=stamp(until_ms) if until_ms > wall_clock_ms() else None,
+    )

@@ -1,0 +1,240 @@
+"""One request to a receiver: the name is resolved once, every address is checked, and the connection goes to a checked
+address. No redirect is followed and no proxy variable is read.
+
+The URL is a text that others may have chosen, and a name may resolve differently each time it is asked for. So the
+address that was checked is the one that is connected to; the name stays in TLS and in the Host header. One time limit
+holds for everything together: a receiver that sends a byte now and then cannot extend it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+
+from fileq.config.webhook_settings import WebhookSettings
+from fileq.core.webhook import TIMEOUT_S, InvalidUrl, Target, parse_target, url_problem
+from fileq.webhooks.address_rules import Network, blocked_because, networks
+
+ANSWER_MAX = 64 << 10  # bytes of an answer that are read, headers included
+ANSWER_KEPT = 500  # characters of an answer that are kept
+ADDRESSES_MAX = 4  # that are tried one after the other
+
+Resolve: TypeAlias = Callable[[str, int], Sequence[str]]
+Connect: TypeAlias = Callable[[tuple[str, int], float], socket.socket]
+
+
+class NotSent(Exception):
+    """No answer: the request was refused here, or the receiver can't be reached. The message does not hold the URL."""
+
+
+class Answer(Struct, frozen=True):
+    status: int
+    text: str  # the beginning of the body
+    retry_after: str = ""
+
+
+class AllowedTargets(Struct, frozen=True):
+    """What `webhooks.allow_*` permit."""
+
+    http: bool = False
+    ports: tuple[int, ...] = ()
+    networks: tuple[Network, ...] = ()
+
+
+def sender_of(settings: WebhookSettings) -> Sender:
+    return Sender(AllowedTargets(settings.allow_http, settings.allow_ports, networks(settings.allow_networks)))
+
+
+def resolve(host: str, port: int) -> list[str]:
+    """The addresses of a name, as the system resolves it."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    # A scope, as in fe80::1%eth0, must not be lost: such an address is refused.
+    return [f"{str(a[0]).partition('%')[0]}%{a[3]}" if len(a) == 4 and a[3] else str(a[0]) for *_, a in found]
+
+
+class Sender:
+    """`resolve` and `connect` are replaced in tests. `tls` makes the context of a connection."""
+
+    def __init__(
+        self,
+        allowed: AllowedTargets,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        resolve: Resolve = resolve,
+        connect: Connect = socket.create_connection,
+        tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+    ) -> None:
+        self._allowed = allowed
+        self._timeout_s = timeout_s
+        self._resolve = resolve
+        self._connect = connect
+        self._make_tls = tls
+        self._tls: ssl.SSLContext | None = None
+
+    def post(self, url: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """The receiver's answer, of any status. Raises NotSent."""
+        deadline = _Deadline(self._timeout_s)
+        target = self._target(url)
+        try:
+            addresses = self._addresses(target, deadline)
+            connection = self._open(target, addresses, deadline)
+        except (OSError, ValueError) as error:
+            raise NotSent(_described(error, target, deadline)) from error
+        try:
+            return _exchange(_DeadlineSocket(connection, deadline), target, headers, body)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise NotSent(_described(error, target, deadline)) from error
+        finally:
+            connection.close()
+
+    def _target(self, url: str) -> Target:
+        """Checked again at every delivery: the rules may have changed since the webhook was defined."""
+        if problem := url_problem(url, allow_http=self._allowed.http, allow_ports=self._allowed.ports):
+            raise NotSent(f"the URL {problem}")
+        try:
+            return parse_target(url)
+        except InvalidUrl as error:
+            raise NotSent(f"the URL {error}") from error
+
+    def _addresses(self, target: Target, deadline: _Deadline) -> list[str]:
+        found = _within(deadline, lambda: list(dict.fromkeys(self._resolve(target.host, target.port))))
+        if not found:
+            raise NotSent(f"{target.host} has no address")
+        for address in found:
+            # One wrong address is enough: which one is used must not depend on luck.
+            if problem := blocked_because(address, self._allowed.networks):
+                raise NotSent(f"{target.host} resolves to an address that is not allowed: {problem}")
+        return found[:ADDRESSES_MAX]
+
+    def _open(self, target: Target, addresses: Sequence[str], deadline: _Deadline) -> socket.socket:
+        for index, address in enumerate(addresses):
+            try:
+                # An address that does not answer leaves time for the next one.
+                share_s = deadline.left_s() / (2 if index + 1 < len(addresses) else 1)
+                connection = self._connect((address, target.port), share_s)
+                break
+            except OSError:
+                if index + 1 == len(addresses):
+                    raise
+        if target.scheme != "https":
+            return connection
+        try:
+            connection.settimeout(deadline.left_s())
+            if self._tls is None:
+                self._tls = self._make_tls()
+            return self._tls.wrap_socket(connection, server_hostname=target.host)
+        except BaseException:
+            connection.close()
+            raise
+
+
+class _Deadline:
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self._ends_s = time.monotonic() + timeout_s
+
+    def left_s(self) -> float:
+        """Raises TimeoutError if none is left."""
+        left_s = self._ends_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        return left_s
+
+
+class _DeadlineSocket:
+    """What http.client needs of a socket, with one time limit and one size limit for the whole answer."""
+
+    def __init__(self, connection: socket.socket, deadline: _Deadline) -> None:
+        self._connection = connection
+        self._deadline = deadline
+
+    def sendall(self, data: bytes) -> None:
+        self._connection.settimeout(self._deadline.left_s())
+        self._connection.sendall(data)
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_BoundedReader(self._connection, self._deadline))
+
+    def close(self) -> None:
+        """The caller of the exchange closes the connection."""
+
+
+class _BoundedReader(io.RawIOBase):
+    """Ends after ANSWER_MAX bytes, as if the receiver had closed the connection."""
+
+    def __init__(self, connection: socket.socket, deadline: _Deadline) -> None:
+        self._connection = connection
+        self._deadline = deadline
+        self._left = ANSWER_MAX
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._left:
+            return 0
+        self._connection.settimeout(self._deadline.left_s())
+        count = self._connection.recv_into(memoryview(buffer)[: self._left])
+        self._left -= count
+        return count
+
+
+def _exchange(connection: _DeadlineSocket, target: Target, headers: Mapping[str, str], body: bytes) -> Answer:
+    request = http.client.HTTPConnection(target.host, target.port)
+    request.sock = connection  # never connects by itself
+    request.auto_open = 0
+    request.putrequest("POST", target.path, skip_host=True, skip_accept_encoding=True)
+    for name, value in {"Host": target.authority, **headers, "Content-Length": str(len(body))}.items():
+        request.putheader(name, value)
+    request.putheader("Connection", "close")
+    request.endheaders(body)
+    response = request.getresponse()
+    try:
+        text = response.read(ANSWER_MAX)
+    except http.client.IncompleteRead as error:
+        text = error.partial
+    except OSError:
+        # The status says whether the delivery was received. A body that does not end does not change that.
+        text = b""
+    shown = text[: 4 * ANSWER_KEPT].decode(errors="replace")[:ANSWER_KEPT]
+    return Answer(response.status, shown, response.getheader("Retry-After") or "")
+
+
+def _within(deadline: _Deadline, call: Callable[[], list[str]]) -> list[str]:
+    """The result of a call that has no time limit of its own: resolving a name. The thread of one that is too slow is
+    left to itself; it ends when the resolver gives up."""
+    found: list[list[str]] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="resolver", daemon=True)
+    thread.start()
+    thread.join(deadline.left_s())
+    if failed:
+        raise failed[0]
+    if not found:
+        raise TimeoutError
+    return found[0]
+
+
+def _described(error: Exception, target: Target, deadline: _Deadline) -> str:
+    if isinstance(error, TimeoutError):
+        return f"{target.host} did not answer within {deadline.timeout_s:g}s"
+    if isinstance(error, socket.gaierror):
+        return f"{target.host} can't be resolved: {error.strerror or error}"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the certificate of {target.host} is not valid: {error.verify_message}"
+    return f"{target.host}: {getattr(error, 'strerror', None) or str(error) or type(error).__name__}"

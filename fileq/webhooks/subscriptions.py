@@ -1,0 +1,177 @@
+"""Which deliveries follow from the end of an attempt or from a cancellation. Only computes.
+
+The broker enqueues them in the step that applies the change, so a delivery exists exactly if the event happened. The id
+of a delivery is made of the job, the webhook, the event and the attempt: a repeated step gives the same id, and a job
+that ends again after a revival gives another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Raw, Struct
+
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.protocol import FullBroker
+from fileq.config import Config
+from fileq.core.errors import ConfigError
+from fileq.core.events import event_name
+from fileq.core.follow_up import FollowUp, follow_up_id
+from fileq.core.job import Job, decode_or_none, typed_job
+from fileq.core.settlement import Settlement
+from fileq.core.webhook import DELIVERY_TYPE, OWN_TYPES, Webhook
+from fileq.files.paths import Paths
+from fileq.webhooks.event_body import DeliveryPayload, body_of, settled_data, withdrawn_data
+from fileq.webhooks.store import KnownWebhook, WebhookStore
+
+if TYPE_CHECKING:
+    from fileq.files.globs import Globs
+
+CANCELLED = "job.cancelled"
+
+
+class _Subscription(Struct, frozen=True):
+    webhook: Webhook
+    globs: Globs | None
+
+    def wants(self, job: Job, queue: str, relative_path: str) -> bool:
+        wanted = self.webhook.filter
+        if wanted.type and wanted.type != job.type:
+            return False
+        if wanted.priority and wanted.priority != queue:
+            return False
+        if wanted.batch and wanted.batch != job.batch_id:
+            return False
+        if self.globs is None:
+            return True
+        cut = relative_path.rfind("/") + 1
+        return bool(relative_path) and self.globs.match(relative_path[:cut], relative_path[cut:])
+
+
+class Subscriptions:
+    """The webhooks in effect. Threads share it: one sets them, others read. `is_any` is False without webhooks."""
+
+    def __init__(self, paths: Paths, queue: str) -> None:
+        self._paths = paths
+        self._queue = queue
+        self._by_event: Mapping[str, Sequence[_Subscription]] = {}
+        self.is_any = False
+
+    def set(self, known: Iterable[KnownWebhook]) -> list[str]:
+        """Replaces the webhooks by those of `known` that are enabled. Returns what is wrong with the others."""
+        by_event: dict[str, list[_Subscription]] = {}
+        problems = []
+        for one in known:
+            webhook = one.webhook
+            try:
+                globs = _globs(webhook.filter.match)
+            except ConfigError as error:
+                problems.append(f"webhook {webhook.name!r}: {error}")
+                continue
+            for event in webhook.events if not one.state.disabled else ():
+                by_event.setdefault(event, []).append(_Subscription(webhook, globs))
+        self._by_event = by_event
+        self.is_any = bool(by_event)
+        return problems
+
+    def wants_any(self, event: str) -> bool:
+        return event in self._by_event
+
+    def settled(self, settlement: Settlement, now_ms: int) -> list[FollowUp]:
+        """The deliveries about this settlement. None about bytes that are not a job."""
+        job, event = settlement.claim.job, event_name(settlement)
+        if job is None or event not in self._by_event:
+            return []
+        # The start of the attempt and its number tell it from every other one of this job, also after a revival.
+        attempt = f"{settlement.claim.claimed_ms} {job.retries + job.recoveries}"
+        wanted = self._wanted(event, job, settlement.claim.queue)
+        return self._deliveries(event, job, wanted, attempt, now_ms, lambda: settled_data(settlement, job))
+
+    def withdrawn(self, job: Job, queue: str, attempts: int, now_ms: int) -> list[FollowUp]:
+        """The deliveries about a job that is cancelled while it waits, after so many attempts."""
+        wanted = self._wanted(CANCELLED, job, queue)
+        place = f"withdrawn {attempts}"
+        return self._deliveries(CANCELLED, job, wanted, place, now_ms, lambda: withdrawn_data(job, queue))
+
+    def _wanted(self, event: str, job: Job, queue: str) -> Iterator[Webhook]:
+        if job.type is not None and job.type.startswith(OWN_TYPES):
+            return  # a webhook about a delivery would never end
+        path = self._paths.here(job.path) if job.filepath else b""
+        relative_path = self._paths.relative(path) if path else ""
+        for one in self._by_event.get(event, ()):
+            if one.wants(job, queue, relative_path):
+                yield one.webhook
+
+    def _deliveries(
+        self,
+        event: str,
+        job: Job,
+        wanted: Iterable[Webhook],
+        attempt: object,
+        now_ms: int,
+        data: Callable[[], dict[str, Any]],
+    ) -> list[FollowUp]:
+        deliveries, body = [], b""
+        now = datetime.fromtimestamp(now_ms / 1000, UTC)
+        for webhook in wanted:
+            body = body or body_of(event, now_ms, data())
+            id = follow_up_id(job.id, "webhook", webhook.name, event, attempt)
+            payload = DeliveryPayload(webhook.name, Raw(body))
+            made = typed_job(DELIVERY_TYPE, payload, priority=self._queue, now=now, id=id)
+            made = made.but(parent_id=job.id, trace_id=job.trace_id, span_id=job.span_id)
+            deliveries.append(FollowUp(made, self._queue))
+        return deliveries
+
+
+def _globs(match: str) -> Globs | None:
+    if not match:
+        return None
+    from fileq.files.globs import Globs  # needed here only, and commands should start fast
+
+    return Globs([match])
+
+
+def current_subscriptions(broker: FullBroker, config: Config) -> Subscriptions:
+    """Those in effect now, for a process that is not a worker."""
+    found = Subscriptions(config.paths, config.worker.priorities[-1])
+    found.set(WebhookStore(broker, config.webhooks, wall_clock_ms).load().values())
+    return found
+
+
+class Withdrawals:
+    """The deliveries for a process that cancels waiting jobs, such as a command. Reads the definitions at each call."""
+
+    def __init__(self, broker: FullBroker, config: Config, now_ms: Callable[[], int]) -> None:
+        self._broker = broker
+        self._config = config
+        self._now_ms = now_ms
+
+    def of_ids(self, ids: Sequence[str]) -> dict[str, list[FollowUp]] | None:
+        """What cancel() is to enqueue for each of these jobs; None if that is nothing."""
+        subscriptions = current_subscriptions(self._broker, self._config)
+        if not subscriptions.wants_any(CANCELLED):
+            return None
+        found, now_ms = {}, self._now_ms()
+        for record in self._broker.records(ids):
+            job = decode_or_none(record.raw) if record is not None else None
+            if record is not None and job is not None:
+                queue = record.queue or job.priority
+                found[record.id] = subscriptions.withdrawn(job, queue, record.attempt_count, now_ms)
+        return {id: deliveries for id, deliveries in found.items() if deliveries}
+
+    def of_raws(self, queue: str, raws: Sequence[bytes]) -> dict[str, list[FollowUp]] | None:
+        """The same for clear()."""
+        subscriptions = current_subscriptions(self._broker, self._config)
+        if not subscriptions.wants_any(CANCELLED):
+            return None
+        jobs = [job for raw in raws if (job := decode_or_none(raw)) is not None]
+        records = self._broker.records([job.id for job in jobs])
+        attempts = [record.attempt_count if record is not None else 0 for record in records]
+        now_ms = self._now_ms()
+        found = {
+            job.id: subscriptions.withdrawn(job, queue, count, now_ms)
+            for job, count in zip(jobs, attempts, strict=True)
+        }
+        return {id: deliveries for id, deliveries in found.items() if deliveries}

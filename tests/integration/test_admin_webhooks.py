@@ -1,0 +1,158 @@
+"""`fileq webhook …` and what `fileq doctor` says of webhooks, on both brokers; docs/webhooks.md."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fileq.config import load
+from fileq.core.webhook import WEBHOOK_EVENTS, secret_key
+from fileq.testing.conformance.builders import enqueue
+from tests.support.command_line import CommandLine
+from tests.support.doctor import Doctor
+from tests.support.program import REPOSITORY
+from tests.support.webhook_receiver import Receiver, Reply, open_receiver
+
+URL = "https://example.org/hook?token=t"
+GUIDE = (REPOSITORY / "docs" / "webhooks.md").read_text()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with open_receiver() as receiver:
+        yield receiver
+
+
+def allow(shell: CommandLine, receiver: Receiver) -> None:
+    networks = {"webhooks.allow_networks": "[127.0.0.0/8]", "webhooks.allow_ports": f"[{receiver.port}]"}
+    shell.settings |= {"webhooks.allow_http": "true", **networks}
+
+
+def test_a_webhook_is_added_shown_rotated_and_removed(shell: CommandLine) -> None:
+    words = ("--event", "job.dead", "--event", "job.failed", "--type", "report", "--queue", "low")
+    added = shell.run("webhook", "add", "alerts", URL, *words)
+    secret = added.splitlines()[-1]
+    assert secret_key(secret) is not None
+    [listed] = shell.json("webhook", "list")["webhooks"]
+    assert (listed["url"], listed["events"]) == ("https://example.org/hook?***", ["job.dead", "job.failed"])
+    assert listed["filter"] == {"type": "report", "priority": "low"}
+    assert (listed["state"], listed["is_configured"], listed["previous_secret_until"]) == ("enabled", False, None)
+    text = shell.run("webhook", "list")
+    assert "alerts" in text
+    rotated = shell.json("webhook", "rotate", "alerts")
+    assert rotated["secret"] != secret
+    assert shell.json("webhook", "list")["webhooks"][0]["previous_secret_until"] == rotated["previous_secret_until"]
+    for output in (text, shell.run("webhook", "list"), shell.run("config", "list")):
+        assert "whsec_" not in output
+        assert "token=t" not in output
+    assert shell.run("webhook", "deliveries", "alerts") == "no delivery is known\n"
+    assert shell.run("webhook", "enable", "alerts") == "webhook alerts was not disabled\n"
+    shell.run("webhook", "remove", "alerts")
+    assert shell.run("webhook", "list") == "there are no webhooks; 'fileq webhook add' adds one\n"
+
+
+def test_what_is_wrong_is_named(shell: CommandLine) -> None:
+    dead = ("--event", "job.dead")
+    for words, problem in (
+        (("add", "a b", URL, *dead), "must match [A-Za-z0-9._-]{1,100}"),
+        (("add", "a", "http://example.org/", *dead), "is not https; use https, or set webhooks.allow_http: true"),
+        (("add", "a", "https://example.org:22/", *dead), "has the port 22"),
+        (("add", "a", URL, "--event", "job.started"), "job.started"),
+        (("add", "a", URL, *dead, "--queue", "nope"), "wants the queue 'nope'; there are high, low"),
+        (("add", "a", URL), "--event"),
+        (("remove", "nope"), "no webhook is named 'nope'; there are: none"),
+        (("test", "nope"), "no webhook is named 'nope'"),
+        (("deliveries", "nope"), "no webhook is named 'nope'"),
+    ):
+        assert problem in shell.fail("webhook", *words, code=2), words
+    shell.run("webhook", "add", "a", URL, *dead)
+    assert "exists already" in shell.fail("webhook", "add", "a", URL, *dead, code=2)
+
+
+def test_a_test_shows_the_answer(shell: CommandLine, receiver: Receiver) -> None:
+    allow(shell, receiver)
+    secret = shell.json("webhook", "add", "a", receiver.url, "--event", "job.dead")["secret"]
+    receiver.answer = lambda received: Reply(200, {}, b"hello\x1b[31m")
+    assert "accepted with 200" in shell.run("webhook", "test", "a")
+    assert shell.json("webhook", "test", "a")["answer"] == r"hello\x1b[31m"
+    assert receiver.received[0].told["type"] == "webhook.test"
+    assert receiver.received[0].is_signed_by(secret)
+    receiver.answer = lambda received: Reply(500)
+    assert shell.run("webhook", "test", "a", code=1) == "failed: the receiver answered 500\n"
+    del shell.settings["webhooks.allow_networks"]
+    assert "not allowed: 127.0.0.1 is not a public address" in shell.run("webhook", "test", "a", code=1)
+
+
+def test_a_cancelled_job_has_its_delivery(shell: CommandLine) -> None:
+    shell.run("webhook", "add", "a", URL, "--event", "job.cancelled")
+    enqueue(shell, "one", "two", "three")
+    shell.run("cancel", "one")
+    [delivery] = shell.json("webhook", "deliveries", "a")["deliveries"]
+    assert (delivery["event"], delivery["job_id"], delivery["state"]) == ("job.cancelled", "one", "pending")
+    assert json.loads(shell.run("show", delivery["id"], "--json"))["parent_id"] == "one"
+    assert "job.cancelled" in shell.run("webhook", "deliveries", "a")
+    shell.run("cancel", delivery["id"])
+    assert len(shell.json("webhook", "deliveries", "a")["deliveries"]) == 1, "no delivery is about a delivery"
+    shell.run("cancel", "--all", "--yes")
+    found = {one["job_id"]: one["state"] for one in shell.json("webhook", "deliveries", "a")["deliveries"]}
+    assert found == {"one": "cancelled", "two": "pending", "three": "pending"}
+    shell.run("cancel", "--all", "--yes", "--type", "fileq.webhook")
+    found = {one["job_id"]: one["state"] for one in shell.json("webhook", "deliveries", "a")["deliveries"]}
+    assert set(found.values()) == {"cancelled"}
+
+
+def test_doctor_checks_the_definitions(shell: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {key.replace(".", "__"): value for key, value in shell.settings.items()}
+    doctor = Doctor(capsys)
+    assert doctor(**settings).find("webhooks") == []
+    shell.run("webhook", "add", "good", URL, "--event", "job.dead")
+    assert doctor(**settings).status("webhooks") == "ok"
+    shell.broker.put_document("webhooks", "bad", b"[]")
+    assert "'bad' can't be read" in doctor(**settings).find("webhooks")[0]["detail"]
+    shell.run("webhook", "remove", "bad")
+    missing = "[{name: c, url: 'https://example.org', events: [job.dead], secret_file: /nonexistent}]"
+    found = doctor(**settings, webhooks__endpoints=missing).find("webhooks")
+    assert "secret_file '/nonexistent' of webhook 'c' can't be read" in found[0]["detail"]
+
+
+# the guide
+
+
+def block(name: str) -> str:
+    found = re.search(rf"```\w+\n# {re.escape(name)}\n(.*?)```", GUIDE, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_receiver_of_the_guide_accepts_what_is_sent_and_nothing_else(
+    shell: CommandLine, receiver: Receiver
+) -> None:
+    guide: dict[str, object] = {}
+    exec(compile(block("receiver.py"), "receiver.py", "exec"), guide)
+    is_authentic = guide["is_authentic"]
+    assert callable(is_authentic)
+    allow(shell, receiver)
+    secret = shell.json("webhook", "add", "a", receiver.url, "--event", "job.dead")["secret"]
+    shell.run("webhook", "test", "a")
+    new = shell.json("webhook", "rotate", "a")["secret"]
+    shell.run("webhook", "test", "a")
+    first, second = receiver.received
+    assert is_authentic(secret, first.headers, first.body)
+    assert is_authentic(secret, second.headers, second.body), "two signatures during a rotation"
+    assert is_authentic(new, second.headers, second.body)
+    assert not is_authentic(new, first.headers, first.body)
+    assert not is_authentic(secret, first.headers, first.body + b" ")
+    late = {**first.headers, "webhook-timestamp": str(int(time.time()) - 3600)}
+    assert not is_authentic(secret, late, first.body)
+
+
+def test_the_configuration_of_the_guide_is_valid(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(block("config.yaml"))
+    config = load(str(tmp_path / "config.yaml"), []).config
+    assert config.webhooks.endpoints[0].webhook.filter.match == "**/*.pdf"
+    assert all(f"| `{event}` |" in GUIDE for event in WEBHOOK_EVENTS)
