@@ -34,6 +34,7 @@ class ExecutorsByIsolation:
     ) -> None:
         self._routes = routes
         self._executors: dict[str, Executor] = {}
+        self._only: Executor | None = None  # if all routes have the same isolation
         self._is_closed = False
         self._epoll = select.epoll()
         needed = {route.isolation for route in routes}
@@ -60,17 +61,24 @@ class ExecutorsByIsolation:
         except BaseException:
             self.close()
             raise
+        if len(self._executors) == 1:
+            (self._only,) = self._executors.values()
 
     def fileno(self) -> int:
         return self._epoll.fileno()
 
     def submit(self, tasks: Sequence[Task]) -> None:
+        if self._only is not None:
+            self._only.submit(tasks)
+            return
         # In the order of construction, processes first: a wait for threads, which share this interpreter, is longer.
         for isolation, executor in self._executors.items():
             if wanted := [task for task in tasks if self._routes[task.route].isolation == isolation]:
                 executor.submit(wanted)
 
     def collect(self) -> list[tuple[Task, TaskOutcome]]:
+        if self._only is not None:
+            return self._only.collect()
         return [ended for executor in self._executors.values() for ended in executor.collect()]
 
     def next_deadline_s(self) -> float | None:
