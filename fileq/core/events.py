@@ -329,9 +329,11 @@ def waited_ms(claim: Claim) -> int | None:
     job = claim.job
     if job is None or job.retries or job.recoveries or not claim.claimed_ms:
         return None
-    # A job may be enqueued for a time that is over: it was ready when it was enqueued.
-    times = [at.timestamp() for text in (job.creation_time, job.process_at or "") if (at := parse_time(text))]
-    return max(0, claim.claimed_ms - round(max(times) * 1000)) if times else None
+    ready = parse_time(job.creation_time)
+    if job.process_at and (due := parse_time(job.process_at)):
+        # A job may be enqueued for a time that is over: it was ready when it was enqueued.
+        ready = due if ready is None else max(ready, due)
+    return max(0, claim.claimed_ms - round(ready.timestamp() * 1000)) if ready is not None else None
 
 
 _Ids: TypeAlias = tuple[str, str | None, str | None, str, str]

@@ -21,6 +21,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -81,7 +82,8 @@ def set_up_logs(level: str, form: str) -> Logs:
 def _fields_of_line(event: Event, level: str, timestamp: str) -> MutableMapping[str, Any]:
     """As structlog and _add_level_and_time put them together, in the same order."""
     fields: MutableMapping[str, Any]
-    fields = {name: value for name in line_fields(type(event)) if (value := getattr(event, name)) is not None}
+    names, values_of = _line_reader(type(event))
+    fields = {name: value for name, value in zip(names, values_of(event), strict=False) if value is not None}
     if "exception" in event.hidden:
         fields["exc_info"] = event.exception  # type: ignore[attr-defined]  # hidden names a field of this event
         fields["event"] = event.name
@@ -94,6 +96,15 @@ def _fields_of_line(event: Event, level: str, timestamp: str) -> MutableMapping[
 def line_fields(kind: type[Event]) -> tuple[str, ...]:
     """The names of the fields that a log line of this event can have."""
     return tuple(name for name in kind.__struct_fields__ if name not in kind.hidden)
+
+
+@functools.cache
+def _line_reader(kind: type[Event]) -> tuple[tuple[str, ...], Callable[[Event], Sequence[Any]]]:
+    """The names of the fields of a log line, and a function that reads all of them at once from an event."""
+    names = line_fields(kind)
+    if len(names) > 1:
+        return names, attrgetter(*names)
+    return names, lambda event: [getattr(event, name) for name in names]
 
 
 class _Stderr:

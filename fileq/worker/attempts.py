@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.types import LedgerEntry
-from fileq.core.claim import Claim
+from fileq.core.claim import Claim, ClaimKey
 from fileq.core.events import Emit, EmitAll, claimed, fenced, result_dropped
 from fileq.core.job import Version
 from fileq.core.outcome import Cancelled, Changed, Done, Failed, FinalOutcome, Refused, Released
@@ -103,8 +103,7 @@ class Attempts:
             ended = self._queue.collect()
             self._prefetch.ended(len(ended))
             for task, ran in ended:
-                found = self._slots.running(task.key)
-                if found is not None:
+                if (found := self._slots.running(task.key)) is not None:
                     self._end(*found, task, ran)
             # Some of those that begin may end at once.
             is_any_begun = self._queue.is_any_waiting and self._begin_waiting(may_run)
@@ -168,7 +167,7 @@ class Attempts:
             policy = self._policies.routes[slot.state.route]
             if was_processed:
                 policy = replace(policy, skips_vanished=True)
-            self._settle(slot, slot.state, slot.state.undecided, policy)
+            self._settle(slot, slot.state, slot.state.undecided, policy, slot.state.claim.key)
 
     def decide_changed(self, entries: Sequence[LedgerEntry | None], *, may_run: bool) -> None:
         """Decides on the changed files, given what the ledger knows of each."""
@@ -294,21 +293,28 @@ class Attempts:
 
     def _end(self, slot: Slot, running: Running, task: Task, ran: Ran | Cancelled | Released) -> None:
         claim, policy = running.claim, self._policies.routes[running.route]
-        if isinstance(ran, Changed):
+        if isinstance(ran, Done):
+            if ran.warning:
+                self._emit(result_dropped(claim, ran.warning))
+        elif isinstance(ran, Changed):
             running.undecided = ran
             self.undecided.changed.append(slot)
             return
-        if isinstance(ran, Failed) and ran.is_vanished and not policy.skips_vanished and claim.version is not None:
+        elif isinstance(ran, Failed) and ran.is_vanished and not policy.skips_vanished and claim.version is not None:
             running.undecided = ran
             self.undecided.vanished.append(slot)
             return
-        if isinstance(ran, Done) and ran.warning:
-            self._emit(result_dropped(claim, ran.warning))
         leaves = version_left(task.path, claim) if self._routes[running.route].in_place else None
-        self._settle(slot, running, ran, policy, leaves)
+        self._settle(slot, running, ran, policy, task.key, leaves)
 
     def _settle(
-        self, slot: Slot, running: Running, ran: FinalOutcome, policy: Policy, leaves: Version | None = None
+        self,
+        slot: Slot,
+        running: Running,
+        ran: FinalOutcome,
+        policy: Policy,
+        key: ClaimKey,
+        leaves: Version | None = None,
     ) -> None:
         duration_ms = round((self._monotonic() - running.started_s) * 1000)
         processed = leaves.signature if leaves is not None else running.signature
@@ -318,7 +324,7 @@ class Attempts:
         if made is not None or self._follow_ups.is_any:
             settlement = self._follow_ups.added(settlement, running.route, made)
         slot.settle(settlement, processed, running.route)
-        self._breakers.record(running.route, running.claim.key, sample_of(ran), settlement.error)
+        self._breakers.record(running.route, key, sample_of(ran), settlement.error)
         if running.route == DELIVERY_ROUTE:
             self._deferrals.release(DELIVERIES_RUN, 1)
 
@@ -334,9 +340,8 @@ class Attempts:
     ) -> Task | None:
         """The task to submit, if the file is to be run as it is now."""
         assert isinstance(slot.state, Running)
-        route = slot.state.route
+        route, policy, now_ms = slot.state.route, self._policies.worker, self._wall_ms()
         its_job = entry.job_of(changed.signature) if entry is not None else None
-        policy, now_ms = self._policies.worker, self._wall_ms()
         decision = decide(claim, changed, policy, now_ms=now_ms, its_job=its_job, may_run=may_run)
         if isinstance(decision, RunChanged):
             return self._run(slot, claim, changed_to=decision.signature)

@@ -31,13 +31,6 @@ def _task_of(claim: Claim, routes: Routes, paths: Paths, now_ms: int, runs_chang
     number = routes.find(job, paths.relative(path) if path else "")
     if number is None:
         return Refused(routes.refusal(job), "NoHandler")
-    return Task(
-        key=claim.key,
-        raw=claim.raw,
-        route=number,
-        path=path,
-        roots=paths.allowed,
-        attempt=job.retries + job.recoveries + 1,
-        timeout_s=job.timeout if job.timeout is not None else routes[number].timeout,
-        runs_changed=runs_changed,
-    )
+    attempt = job.retries + job.recoveries + 1
+    timeout_s = job.timeout if job.timeout is not None else routes[number].timeout
+    return Task(claim.key, claim.raw, number, path, paths.allowed, attempt, timeout_s, runs_changed)

@@ -40,6 +40,8 @@ class ExecutorsByIsolation:
         self._deliver = deliver
         self._emit = emit
         self._executors: dict[str, Executor] = {}
+        self._only: Executor | None = None  # while there is one
+        self._own_routes = {DELIVERY_ROUTE, *(n for n, route in enumerate(routes) if route.is_built_in)}
         self._is_closed = False
         self._epoll = select.epoll()
         self._settings = settings
@@ -65,6 +67,9 @@ class ExecutorsByIsolation:
         return self._epoll.fileno()
 
     def submit(self, tasks: Sequence[Task]) -> None:
+        if self._only is not None and not any(task.route in self._own_routes for task in tasks):
+            self._only.submit(tasks)
+            return
         if self._deliver is not None and any(task.route == DELIVERY_ROUTE for task in tasks):
             self._add("delivery", ThreadExecutor(DELIVERIES_MAX, self._deliver, emit=self._emit))
             self._deliver = None
@@ -79,6 +84,8 @@ class ExecutorsByIsolation:
             executor.submit([task for task in tasks if self._routes[task.route].isolation == "thread"])
 
     def collect(self) -> list[tuple[Task, TaskOutcome]]:
+        if self._only is not None:
+            return self._only.collect()
         return [ended for executor in self._executors.values() for ended in executor.collect()]
 
     def next_deadline_s(self) -> float | None:
@@ -116,6 +123,7 @@ class ExecutorsByIsolation:
         return threads
 
     def _add(self, isolation: str, executor: Executor) -> None:
+        self._only = executor if not self._executors else None
         self._executors[isolation] = executor
         self._epoll.register(executor.fileno(), select.EPOLLIN)
 
