@@ -25,6 +25,7 @@ from fileq.core.job import rfc3339_ms
 from fileq.core.schedule import ScheduleStep, job_id_of, job_of, steps
 from fileq.core.schedule_events import ScheduleBroken, ScheduleFired, ScheduleMissed, ScheduleRestored
 from fileq.handlers.registry import REGISTRY
+from fileq.webhooks.subscriptions import Withdrawals
 from fileq.worker.schedule_registration import ScheduleRegistration
 
 BROKEN_PAUSE_MS = 1000
@@ -43,6 +44,7 @@ class ScheduleFiring:
         emit: Emit = ignore,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._config = config
         self._broker = broker
         self._emit = emit
         self._monotonic = monotonic
@@ -120,12 +122,20 @@ class ScheduleFiring:
                 entry,
                 step.missed,
                 Overlap(definition.overlap),
+                cancel_follow_ups=self._withdrawn(definition.overlap, state.last_job_id, now_ms),
                 last_ms=step.last_ms,
             )
             result = self._broker.fire(fire)
             if result is FireResult.STALE:  # another worker was faster, or an operator changed the schedule
                 return
             self._report(known.name, step, id, result, now_ms)
+
+    def _withdrawn(self, overlap: str, last_job_id: str, now_ms: int) -> tuple[FollowUp, ...]:
+        """The deliveries of webhooks about the last job, if this time may cancel it."""
+        if overlap != Overlap.CANCEL or not last_job_id:
+            return ()
+        found = Withdrawals(self._broker, self._config, lambda: now_ms).of_ids([last_job_id])
+        return tuple(found.get(last_job_id, ())) if found else ()
 
     def _report(self, name: str, step: ScheduleStep, id: str, result: FireResult, now_ms: int) -> None:
         time = rfc3339_ms(step.last_ms)

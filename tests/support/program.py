@@ -53,7 +53,12 @@ class Program:
     By default its endpoints listen on a free port. A setting that is None is left out."""
 
     def __init__(
-        self, *arguments: str, cwd: Path, settings: Mapping[str, object] | None = None, wait: bool = True
+        self,
+        *arguments: str,
+        cwd: Path,
+        settings: Mapping[str, object] | None = None,
+        wait: bool = True,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.arguments = arguments
         self.cwd = cwd
@@ -65,7 +70,7 @@ class Program:
             self.process = subprocess.Popen(
                 command(*arguments, settings=self.settings),
                 cwd=cwd,
-                env=environment(),
+                env=environment(**(variables or {})),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -33,8 +33,8 @@ class ScheduleBench:
         self.broker = MemoryBroker(config_from({"broker": "memory"}), clock=lambda: self.clock.ms)
         self.events: list[Event] = []
 
-    def worker(self, **schedules: dict[str, Any]) -> Scheduler:
-        config = config_from({"broker": "memory", "schedules": schedules})
+    def worker(self, *, webhooks: dict[str, Any] | None = None, **schedules: dict[str, Any]) -> Scheduler:
+        config = config_from({"broker": "memory", "schedules": schedules, "webhooks": webhooks or {}})
         monotonic = lambda: self.clock.ms / 1000  # noqa: E731
         firing = ScheduleFiring(config, self.broker, emit=self.events.append, monotonic=monotonic)
         return Scheduler(self.broker, firing=firing, monotonic=monotonic)

@@ -1,7 +1,10 @@
-"""A schedule that is due every second, while workers are killed and the server is restarted: no second is forgotten."""
+"""A schedule that is due every second, while workers are killed and the server is restarted: no second is forgotten.
+
+On Redis the clock of one of the workers is an hour ahead."""
 
 from __future__ import annotations
 
+import os
 import random
 import time
 
@@ -11,7 +14,7 @@ from fileq.brokers.schedule_definitions import broker_now_ms, define
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State
 from fileq.core.schedule import ScheduleDefinition, ScheduleDocument, job_id_of
-from tests.support.program import Program
+from tests.support.program import Program, environment
 from tests.support.servers import Server
 from tests.support.waiting import wait_until
 from tests.support.worker_setup import WorkerSetup
@@ -19,6 +22,12 @@ from tests.support.worker_setup import WorkerSetup
 NAME = "second"
 HANDLERS = '[{type: t, use: "fileq.handlers:simulate"}]'
 TURN_S = 0.25
+WRONG_CLOCK = """
+import time
+
+time.time = lambda real=time.time: real() + 3600
+time.time_ns = lambda real=time.time_ns: real() + 3600 * 10**9
+"""
 
 
 class ScheduleFigures(Struct, frozen=True):
@@ -39,7 +48,9 @@ def fire_each_second(
     )
     first_ms = broker_now_ms(setup.broker) // 1000 * 1000 + 1000
     define(setup.broker, NAME, ScheduleDocument(definition=definition), first_ms - 1)
-    programs = [_worker(setup, wait=False) for _ in range(workers)]
+    # On SQLite all workers are on one machine, so they have one clock, which is the broker's.
+    variables = [_clock_an_hour_ahead(setup) if server is not None and index == 0 else {} for index in range(workers)]
+    programs = [_worker(setup, variables[index]) for index in range(workers)]
     for program in programs:
         program.wait_for("role.started", 60)
     kills = restarts = 0
@@ -48,7 +59,7 @@ def fire_each_second(
         if chance.random() < 0.5:
             index = chance.randrange(workers)
             programs[index].kill()
-            programs[index] = _worker(setup, wait=False)
+            programs[index] = _worker(setup, variables[index])
             kills += 1
         elif server is not None and chance.random() < 0.15:
             server.kill()
@@ -59,8 +70,16 @@ def fire_each_second(
     return _judged(setup, first_ms, kills, restarts)
 
 
-def _worker(setup: WorkerSetup, *, wait: bool) -> Program:
-    return setup.worker(wait=wait, count=1, handlers=HANDLERS)
+def _worker(setup: WorkerSetup, variables: dict[str, str]) -> Program:
+    return setup.worker(wait=False, count=1, handlers=HANDLERS, variables=variables)
+
+
+def _clock_an_hour_ahead(setup: WorkerSetup) -> dict[str, str]:
+    """The variables for a program whose wall clock is wrong."""
+    directory = setup.directory / "clock"
+    directory.mkdir()
+    (directory / "sitecustomize.py").write_text(WRONG_CLOCK)
+    return {"PYTHONPATH": os.pathsep.join([str(directory), environment()["PYTHONPATH"]])}
 
 
 def _judged(setup: WorkerSetup, first_ms: int, kills: int, restarts: int) -> ScheduleFigures:

@@ -76,7 +76,14 @@ class WorkerSetup:
 
     # the program
 
-    def worker(self, *arguments: str, wait: bool = True, role: str = "worker", **settings: object) -> Program:
+    def worker(
+        self,
+        *arguments: str,
+        wait: bool = True,
+        role: str = "worker",
+        variables: Mapping[str, str] | None = None,
+        **settings: object,
+    ) -> Program:
         """Starts `fileq worker` on this broker; a setting of another section is named as producer__scan_dir."""
         program = Program(
             role,
@@ -86,6 +93,7 @@ class WorkerSetup:
             cwd=self.directory,
             settings=self.all_settings(**settings),
             wait=wait,
+            variables=variables,
         )
         return self._programs.enter_context(program)
 

@@ -44,6 +44,20 @@ def test_a_schedule_of_the_configuration_fires_at_its_times(bench: ScheduleBench
     assert (len(bench.ids), bench.state().runs) == (2, 2)
 
 
+def test_a_job_that_its_schedule_cancels_is_told_to_webhooks(bench: ScheduleBench) -> None:
+    told = {"name": "told", "url": "https://example.org/", "events": ["job.cancelled"], "secret": "whsec_" + "A" * 44}
+    worker = bench.worker(webhooks={"endpoints": [told]}, s={**EACH_MINUTE, "overlap": "cancel"})
+    bench.run(worker)
+    for _ in range(2):
+        bench.run(worker, MINUTE_MS)
+    first, second = "sched.s.20270115T080100Z", "sched.s.20270115T080200Z"
+    assert bench.broker.records([first])[0].state == "cancelled"
+    jobs = [decode(raw) for raw in bench.broker.peek("low", 9)]
+    [delivery] = [job for job in jobs if job.type == "fileq.webhook"]
+    assert first in str(delivery.payload_value)
+    assert second not in str(delivery.payload_value)
+
+
 def test_the_pause_of_the_scheduler_ends_when_a_slot_is_due(bench: ScheduleBench) -> None:
     worker = bench.worker(s=EACH_MINUTE)
     bench.run(worker, MINUTE_MS - 20)
