@@ -7,7 +7,8 @@ Tiny tasks. Waking a child costs more than a tiny task. So while tasks are tiny 
 in one write and waits a moment until it has run them. When the moment is over it takes back the tasks that the child
 has not begun, see task_tokens.py, and gives each to another child. So whenever submit() has returned, each child has
 one task at most. Tasks are tiny by the durations that the child reports, not by how long submit() waited: a child that
-waits for a core between two tasks makes no task slow. PausingWaitPolicy decides when a batch is tried again after one that was not tiny.
+waits for a core between two tasks makes no task slow. PausingWaitPolicy decides when a batch is tried again after one
+that was not tiny.
 
 How a task can end without an outcome from its child:
 1. The child has ended. The fork server reports it, with the status. The end of the stream alone proves nothing: a
