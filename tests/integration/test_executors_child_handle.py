@@ -267,22 +267,3 @@ def test_a_task_that_was_taken_back_is_not_the_childs_any_more(setup: Setup) -> 
     setup.receive()
     setup.handle.send([TASK])
     assert [setup.take(number) for number in (2, 3, 4, 5)] == [False, False, True, False]
-
-
-@pytest.mark.parametrize(
-    ("durations_us", "are_tiny"),
-    [((0, 5, 63, 20), True), ((64, 64, 64, 64), False), ((5, 5, 5, 9_000_000), True), ((5, 5, 64, 64), False)],
-)
-def test_tasks_are_tiny_by_what_the_child_measured_but_for_a_quarter_of_them(
-    setup: Setup, durations_us: tuple[int, ...], are_tiny: bool
-) -> None:
-    setup.get_ready()
-    setup.handle.send([TASK])  # its duration does not count for the next ones
-    setup.child.sendall(framed(1, Done(), duration_us=10**12))
-    setup.receive()
-    assert not setup.handle.were_tiny(0.000063)
-    setup.handle.send([TASK] * 4)
-    for number, duration_us in enumerate(durations_us, 2):
-        setup.child.sendall(framed(number, Done(), has_output=True, duration_us=duration_us))
-        assert setup.receive() == Done()
-    assert setup.handle.were_tiny(0.000063) is are_tiny

@@ -118,12 +118,4 @@ BATCH_GUARDS = (
         "                was_tiny = True or",
         BATCHES + "slow_tasks_are_not_given_to_one_child_again",
     ),
-    Guard(
-        "Whether tasks are tiny is measured in their child",
-        "tasks of a tenth of a millisecond run one after the other while cores are free",
-        HANDLE,
-        "        return 4 * sum(count > digits for count in self.durations) <= len(self.durations)\n",
-        "        return True\n",
-        HANDLES + "tasks_are_tiny_by_what_the_child_measured_but_for_a_quarter_of_them",
-    ),
 )

@@ -25,7 +25,6 @@ import os
 import select
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Collection
 from types import FrameType
@@ -123,9 +122,7 @@ class Child:
 
     def _turn(self) -> None:
         number, task = self._receive()
-        began_s = time.monotonic()
         ran = self._run_task(number, task)
-        duration_us = int((time.monotonic() - began_s) * 1_000_000)
         if os.getpid() != self._pid:
             os._exit(0)
         self._state.restore_signals()
@@ -135,7 +132,7 @@ class Child:
         if self._state.restore_streams():
             is_open = flush_output()
         has_output = self._output is not None and self._output.end_task(number)
-        self._send(_message(number, ran, has_output=has_output, duration_us=duration_us))
+        self._send(_message(number, ran, has_output=has_output))
         # After the outcome, which does not wait for it.
         dirty = self._state.restore()
         if dirty is not None or not is_open or not is_same(self._tokens_fd, self._tokens_status):
@@ -231,10 +228,10 @@ def _resource_tracker() -> set[int]:
     return set() if pid is None else {pid}
 
 
-def _message(number: int, ran: Ran, *, has_output: bool = False, duration_us: int = 0) -> bytearray:
+def _message(number: int, ran: Ran, *, has_output: bool = False) -> bytearray:
     """The outcome as a message. An outcome that can't be sent becomes a failure that says why."""
     try:
-        message = framed(number, ran, has_output=has_output, duration_us=duration_us)
+        message = framed(number, ran, has_output=has_output)
     except (UnicodeEncodeError, msgspec.EncodeError, TypeError, ValueError) as error:
         return framed(number, failed(error), has_output=has_output)
     if len(message) > MAX_OUTCOME_BYTES:

@@ -23,10 +23,7 @@ import msgspec
 from fileq.handlers.task import Ran, Task
 from fileq.worker.executors.process.child_output import ChildOutput
 from fileq.worker.executors.process.messages import (
-    DURATIONS,
     HEADER,
-    LENGTH_BITS,
-    LENGTHS,
     MAX_OUTCOME_BYTES,
     NUMBER_LIMIT,
     OUTPUT_IS_LEFT,
@@ -56,7 +53,6 @@ class ChildHandle:
 
     __slots__ = (
         "child",
-        "durations",
         "failed_starts",
         "fd",
         "inbox",
@@ -92,7 +88,6 @@ class ChildHandle:
         self.spawn_at_s = 0.0  # when the next child may be requested
         self.failed_starts = 0  # children in a row that ended before they were given a task
         self.outbox: bytes | memoryview = b""
-        self.durations: list[int] = []  # of the tasks that have ended since the last send(), see messages.py
         self.output: ChildOutput | None = None
         self._reset()
 
@@ -115,13 +110,6 @@ class ChildHandle:
 
         Each outcome would wake a worker that waits for the stream, and a wake-up costs more than a tiny task."""
         return any(event & select.POLLOUT for _, event in self.tokens_poll.poll(timeout_ms))
-
-    def were_tiny(self, tiny_s: float) -> bool:
-        """Whether the tasks that have ended since the last send() took less than this each, as the child measured it.
-
-        Up to a quarter may have taken longer: a child that waits for a core in the middle of a task measures that."""
-        digits = int(tiny_s * 1_000_000).bit_length()
-        return 4 * sum(count > digits for count in self.durations) <= len(self.durations)
 
     def has_begun(self) -> bool:
         """Whether the child, which has ended, had begun its only task. Call it once."""
@@ -160,7 +148,6 @@ class ChildHandle:
         except Exception as error:
             raise UnsendableTask(f"can't be sent to a child process: {error!r}") from error
         self.last_number = number
-        self.durations.clear()
         self.queued.extend(zip(numbers, tasks, strict=True))
         if self.tokens is not None:
             self.tokens.put(numbers)
@@ -238,8 +225,7 @@ class ChildHandle:
         while size - at >= HEADER.size:
             length, number = HEADER.unpack_from(inbox, at)
             self.output_is_left = length >= OUTPUT_IS_LEFT
-            digits = length >> LENGTH_BITS & DURATIONS - 1
-            length &= LENGTHS - 1
+            length &= ~OUTPUT_IS_LEFT
             if not length:
                 self._set_ready(number)
             elif number != self.task_number or self.task is None or not number or length > MAX_OUTCOME_BYTES:
@@ -250,7 +236,6 @@ class ChildHandle:
                 ran = _decoded(memoryview(inbox)[at + HEADER.size : at + HEADER.size + length])
                 self.jobs_done += 1
                 self.failed_starts = 0
-                self.durations.append(digits)
                 self.finish(self.stop_request, ran, ended)
             at += HEADER.size + length
         if at < size and self.task is None:

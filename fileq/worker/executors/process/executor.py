@@ -6,9 +6,7 @@ the inbox for its other half.
 Tiny tasks. Waking a child costs more than a tiny task. So while tasks are tiny submit() sends all of them to one child
 in one write and waits a moment until it has run them. When the moment is over it takes back the tasks that the child
 has not begun, see task_tokens.py, and gives each to another child. So whenever submit() has returned, each child has
-one task at most. Tasks are tiny by the durations that the child reports, not by how long submit() waited: a child that
-waits for a core between two tasks makes no task slow. PausingWaitPolicy decides when a batch is tried again after one
-that was not tiny.
+one task at most. PausingWaitPolicy decides when tasks count as tiny.
 
 How a task can end without an outcome from its child:
 1. The child has ended. The fork server reports it, with the status. The end of the stream alone proves nothing: a
@@ -51,7 +49,8 @@ WAKE_EVERY_S = 0.1  # while a task that should stop still runs
 CHECK_MEMORY_EVERY_S = 0.2
 MAX_WAIT_S = 0.001  # until tasks behind a slow one are given to other children
 MAX_BATCH = 16  # tasks for one child at once
-TINY_S = 0.000063  # a task that takes longer is not tiny; MAX_BATCH of these take MAX_WAIT_S
+TINY_S = 0.00006  # a task that takes longer is not tiny; so many of these take MAX_WAIT_S
+CHILD_WAKE_S = 0.00015  # until a child that was woken runs
 MAX_BATCH_BYTES = 1 << 15  # of jobs: fits into the stream together with what a child has not read of the last batch
 
 
@@ -171,9 +170,9 @@ class ProcessExecutor:
             handle = self._send_batch(tasks[start : start + size], left)
             if handle is not None:
                 was_done = self._await_batch(handle, now_s + MAX_WAIT_S, left)
-                was_tiny = was_done and handle.were_tiny(TINY_S)
+                began_batch_s, now_s = now_s, time.monotonic()
+                was_tiny = was_done and now_s - began_batch_s <= CHILD_WAKE_S + TINY_S * size
                 self._wait_policy.record(was_done_in_time=was_tiny)
-                now_s = time.monotonic()
                 if not was_tiny or now_s - began_s > MAX_WAIT_S:
                     left += tasks[start + size :]
                     break

@@ -6,8 +6,7 @@ Worker ↔ child: a stream. Each message is a header (length of the body, number
     child → worker   empty body, number 0 the child is ready
                      Ran                  the outcome of the task of that number, before the next one begins. If
                                           OUTPUT_IS_LEFT is set in the length, the output pipe holds output of the task
-                                          and its end. Other high bits of the length are its duration, as the number
-                                          of binary digits of its microseconds
+                                          and its end
 Worker ↔ fork server: packets of one message each, with descriptors attached.
     worker → server  Ping, answered by Pong
                      Spawn + the child's end of its stream, of its tokens and, if its output is captured, of its output
@@ -29,9 +28,7 @@ from fileq.handlers.task import Ran, Task
 
 HEADER = struct.Struct("<II")
 MAX_OUTCOME_BYTES = 16 << 20
-LENGTH_BITS = 25  # enough for MAX_OUTCOME_BYTES
-LENGTHS, DURATIONS = 1 << LENGTH_BITS, 1 << 6
-OUTPUT_IS_LEFT = LENGTHS * DURATIONS
+OUTPUT_IS_LEFT = 1 << 31  # no length has this bit
 READ_SIZE = 1 << 16
 NUMBER_LIMIT = 1 << 32  # numbers of tasks and children are unsigned 32-bit integers
 READY = _NO_HEADER = HEADER.pack(0, 0)
@@ -122,19 +119,19 @@ decode_to_server: msgpack.Decoder[Spawn | Ping] = msgpack.Decoder(Spawn | Ping)
 encode = _encoder.encode
 
 
-def framed(number: int, body: Task | Ran, *, has_output: bool = False, duration_us: int = 0) -> bytearray:
+def framed(number: int, body: Task | Ran, *, has_output: bool = False) -> bytearray:
     """One message of the stream, header included."""
     message = bytearray()
-    append_message(message, number, body, OUTPUT_IS_LEFT if has_output else 0, duration_us)
+    append_message(message, number, body, has_output=has_output)
     return message
 
 
-def append_message(messages: bytearray, number: int, body: Task | Ran, flags: int = 0, duration_us: int = 0) -> None:
+def append_message(messages: bytearray, number: int, body: Task | Ran, *, has_output: bool = False) -> None:
     start = len(messages)
     messages += _NO_HEADER
     _encoder.encode_into(body, messages, -1)
     length = len(messages) - start - HEADER.size
-    HEADER.pack_into(messages, start, length | flags | duration_us.bit_length() << LENGTH_BITS, number)
+    HEADER.pack_into(messages, start, length | OUTPUT_IS_LEFT if has_output else length, number)
 
 
 def cause_of_death(code: int) -> str:
