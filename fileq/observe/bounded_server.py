@@ -47,11 +47,7 @@ class BoundedServer(ThreadingHTTPServer):
         self._changed = threading.Condition()
         self._is_stopping = False
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        try:
-            super().__init__(address, handler)
-        except BaseException:
-            os.close(self._wake_fd)
-            raise
+        super().__init__(address, handler)  # calls server_close() if it fails
 
     def server_bind(self) -> None:
         # Not HTTPServer.server_bind(), which resolves our own host name and may wait for the DNS.

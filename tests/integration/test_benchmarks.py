@@ -17,15 +17,15 @@ REPOSITORY = Path(__file__).parents[2]
 
 def test_the_quick_form_measures_the_installed_program(tmp_path: Path) -> None:
     file = tmp_path / "bench.json"
-    words = ["drain", "pickup", "fileq thread 4", "--quick", "--rounds", "1", "--json", str(file)]
+    words = ["drain", "pickup", "fileq thread 16", "--quick", "--rounds", "1", "--json", str(file)]
     ended = subprocess.run(
         [sys.executable, "-m", "benchmarks", *words], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert ended.returncode == 0, ended.stderr
-    figures = json.loads(file.read_text())["figures"]["fileq thread 4"]
+    figures = json.loads(file.read_text())["figures"]["fileq thread 16"]
     measured = {key for key, values in figures.items() if len(values) == 1 and values[0] > 0}
     assert measured >= {"drain_1", "cpu_total", "pickup_p50", "pickup_p99"}
-    assert "| fileq thread 4 |" in ended.stdout
+    assert "| fileq thread 16 |" in ended.stdout
 
 
 def test_the_proxy_delays_replies_and_keeps_their_order() -> None:
