@@ -149,6 +149,10 @@ def test_a_job_that_has_a_record_is_not_enqueued_again(harness: Harness) -> None
     again = Fire(NAME, "r2", 1000, 2000, entry("sched.1"), missed=1, overlap=Overlap.SKIP)
     assert harness.broker.fire(again) is FireResult.DUPLICATE
     assert state(harness) == ScheduleState("r2", 2000, 1000, "sched.1", runs=0, missed=1)
+    for slot_ms, overlap in ((2000, Overlap.SKIP), (3000, Overlap.CANCEL)):  # the job is not in its own way
+        same = Fire(NAME, "r2", slot_ms, slot_ms + 1000, entry("sched.1"), overlap=overlap)
+        assert harness.broker.fire(same) is FireResult.DUPLICATE
+    assert state(harness) == ScheduleState("r2", 4000, 3000, "sched.1", runs=0, missed=1)
     assert (ids_in(harness, "low"), drift(harness)) == (["sched.1"], 0)
 
 

@@ -24,7 +24,7 @@ PUMP_GUARDS = (
         "`worker.after` has no effect",
         PUMP,
         "                self._post_actions.add(settling.settlement, settling.processed)\n",
-        "",
+        "                pass\n",
         FENCED + "an_outcome_that_the_broker_accepts_is_reported_and_its_file_deleted",
     ),
     Guard(
