@@ -60,45 +60,43 @@ class BoundRoute(Struct, frozen=True):
 
 def built_in_route(type: str, function: Callable[..., Any], config: Config) -> BoundRoute:
     """The route of a type of fileq's own jobs."""
-    return BoundRoute(
+    return _own_route(
+        type,
         where="built in",
-        route_name=type,
-        name=type,
-        match=None,
-        type=type,
         function=function,
-        command=(),
         isolation="thread",
         timeout=max(config.worker.timeout, BUILT_IN_TIMEOUT_S),
         max_retries=config.worker.max_retries,
         backoff=config.worker.backoff,
-        in_place=False,
-        safe_open=False,
-        give_up_on=(),
-        circuit_breaker=CircuitBreakerSettings(enabled=False),
-        is_async=False,
-        hidden_variables=(),
         is_built_in=True,
     )
 
 
 def delivery_route() -> BoundRoute:
-    return BoundRoute(
+    return _own_route(
+        DELIVERY_TYPE,
         where="webhooks",
-        route_name=DELIVERY_TYPE,
-        name=DELIVERY_TYPE,
-        match=None,
-        type=DELIVERY_TYPE,
         function=None,
-        command=(),
         isolation="delivery",
         timeout=TIMEOUT_S + _MARGIN_S,
         max_retries=len(RETRY_DELAYS_S),
         backoff=BackoffSettings.from_list(RETRY_DELAYS_S),
+    )
+
+
+def _own_route(type: str, **options: Any) -> BoundRoute:
+    """A route that is named by its type, and that no breaker stops."""
+    return BoundRoute(
+        route_name=type,
+        name=type,
+        match=None,
+        type=type,
+        command=(),
         in_place=False,
         safe_open=False,
         give_up_on=(),
         circuit_breaker=CircuitBreakerSettings(enabled=False),
         is_async=False,
         hidden_variables=(),
+        **options,
     )

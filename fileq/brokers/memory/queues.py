@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fileq.brokers import wire_events
 from fileq.brokers.admission_types import Admission, AdmitRequest
 from fileq.brokers.clocks import RATE_WINDOW_MS, due_after_step
+from fileq.brokers.known_versions import newest_versions
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.admissions import admit
 from fileq.brokers.memory.entries import add, existing_job, key_holder
@@ -287,11 +288,7 @@ class MemoryQueues:
             return [self._store.ledger.get(path) for path in paths]
 
     def knows(self, versions: Sequence[tuple[bytes, str]]) -> list[bool]:
-        entries = self.lookup([path for path, _ in versions])
-        return [
-            entry is not None and entry.is_newest(signature)
-            for entry, (_, signature) in zip(entries, versions, strict=True)
-        ]
+        return newest_versions(self, versions)
 
     def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
         with self._store.lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fileq.brokers.known_versions import newest_versions
 from fileq.brokers.sqlite.ledger_rows import decode_ledger_entry
 from fileq.brokers.sqlite.rows import find_ledger_entries
 from fileq.brokers.sqlite.store import SqliteStore
@@ -22,11 +23,7 @@ class SqliteLedger:
         return [found.get(path) for path in paths]
 
     def knows(self, versions: Sequence[tuple[bytes, str]]) -> list[bool]:
-        entries = self.lookup([path for path, _ in versions])
-        return [
-            entry is not None and entry.is_newest(signature)
-            for entry, (_, signature) in zip(entries, versions, strict=True)
-        ]
+        return newest_versions(self, versions)
 
     def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
         first, comparison = under, ">="
