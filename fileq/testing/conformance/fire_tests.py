@@ -135,9 +135,8 @@ def test_a_slot_without_a_job_is_passed_and_its_misses_are_counted(harness: Harn
 
 def test_one_step_can_end_several_slots(harness: Harness) -> None:
     define(harness)
-    assert (
-        harness.broker.fire(Fire(NAME, "r1", 1000, 5000, entry("sched.4"), missed=3, last_ms=4000)) is FireResult.FIRED
-    )
+    several = Fire(NAME, "r1", 1000, 5000, entry("sched.4"), missed=3, last_ms=4000)
+    assert harness.broker.fire(several) is FireResult.FIRED
     assert state(harness) == ScheduleState("r1", 5000, 4000, "sched.4", runs=1, missed=3)
 
 
@@ -146,12 +145,10 @@ def test_a_job_that_has_a_record_is_not_enqueued_again(harness: Harness) -> None
     define(harness)
     fire(harness, 1)
     harness.broker.remove_schedule(NAME)
-    harness.broker.define_schedule(NAME, "r2", 1000)
-    again = Fire(NAME, "r2", 1000, 2000, entry("sched.1"), missed=1, overlap=Overlap.SKIP)
-    assert harness.broker.fire(again) is FireResult.DUPLICATE
-    same = Fire(NAME, "r2", 2000, 3000, entry("sched.1"), overlap=Overlap.SKIP)  # the job is not in its own way
-    assert harness.broker.fire(same) is FireResult.DUPLICATE
-    assert state(harness) == ScheduleState("r2", 3000, 2000, "sched.1", runs=0, missed=1)
+    define(harness)
+    assert fire(harness, 1, missed=1, overlap=Overlap.SKIP) is FireResult.DUPLICATE
+    assert fire(harness, 2, id="sched.1", overlap=Overlap.SKIP) is FireResult.DUPLICATE, "it is not in its own way"
+    assert state(harness) == ScheduleState("r1", 3000, 2000, "sched.1", runs=0, missed=1)
     assert (ids_in(harness, "low"), drift(harness)) == (["sched.1"], 0)
 
 
