@@ -118,6 +118,8 @@ class FileEntries:
 
         refused = check_file(where, self._roots)
         if isinstance(refused, Failed):
+            if refused.kind == "OutsideRoots" and not os.path.lexists(where):
+                raise ConfigError(f"{name!r} can't be enqueued: {_ADVICE['FileVanished']}")
             if refused.kind == "OutsideRoots" and any(where.startswith(dir + b"/") for dir in self._paths.folders):
                 raise ConfigError(f"{refused.error}; worker.after moves files there; {_how_to_run_again(where)}")
             if refused.kind == "OutsideRoots":
