@@ -91,6 +91,7 @@ def _judged(setup: WorkerSetup, first_ms: int, kills: int, restarts: int) -> Sch
 
     wait_until(paused, 30)
     state = setup.broker.schedules()[NAME]
+    assert state.next_ms <= broker_now_ms(setup.broker) + 1000, f"a second of the future has ended: {state}"
     ids = [job_id_of(NAME, slot_ms) for slot_ms in range(first_ms, state.next_ms, 1000)]
     fired = [id for id, record in zip(ids, setup.broker.records(ids), strict=True) if record is not None]
     assert len(fired) == state.runs, f"{len(fired)} jobs, {state}"
