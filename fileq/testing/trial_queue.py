@@ -172,7 +172,7 @@ class TrialQueue:
         return list(found)[::-1]
 
     def fired(self, schedule: str) -> list[ListedJob]:
-        """The jobs that this schedule has made, in whatever state, in the order of their times."""
+        """The jobs that this schedule has made, in any state, in the order of their times."""
         begin = f"sched.{schedule}."
         return sorted((job for job in self.client.jobs() if job.id.startswith(begin)), key=lambda job: job.id)
 

@@ -90,7 +90,7 @@ class ScheduleFiring:
                 repair(self._broker, known, now_ms)
         except (BrokerUnavailable, BrokerRemoved):
             raise
-        except Exception as error:  # whatever it is: it stops only this schedule
+        except Exception as error:  # of any kind: it stops only this schedule
             if self._broken.get(known.name) != str(error):
                 self._broken[known.name] = str(error)
                 self._emit(ScheduleBroken(known.name, str(error)))
