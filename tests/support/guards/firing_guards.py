@@ -81,7 +81,7 @@ FIRING_GUARDS: tuple[Guard, ...] = (
         "A broken schedule stops only itself",
         "no schedule after it fires",
         FIRING,
-        "        except Exception as error:  # whatever it is: it stops only this schedule\n",
+        "        except Exception as error:  # of any kind: it stops only this schedule\n",
         "        except ZeroDivisionError as error:\n",
         OF_FIRING + "a_broken_schedule_stops_only_itself_and_is_reported_once",
     ),
