@@ -25,6 +25,7 @@ class FollowUp(Struct, frozen=True):
     delay_ms: int = 0
     at_ms: int = 0
     version: Version | None = None
+    joins: bool = False  # the job becomes a member of the batch that its `batch_id` names
 
 
 class Output(Struct, frozen=True):
