@@ -337,15 +337,17 @@ class CancelResult(enum.StrEnum):
 
 
 class WireEvent(Struct, frozen=True):
-    """One transition of a job as published to subscribers. The order of the fields is that of the JSON."""
+    """One transition of a job as published to subscribers. The order of the fields is that of the JSON.
+
+    An event of a batch has no job: a subscriber that decodes it as this finds the fields of a job empty."""
 
     event: str
-    job_id: str
-    type: str | None
-    priority: str
-    worker_id: str
-    duration_ms: int
-    error: str
-    retry_count: int
+    job_id: str = ""
+    type: str | None = None
+    priority: str = ""
+    worker_id: str = ""
+    duration_ms: int = 0
+    error: str = ""
+    retry_count: int = 0
     filepath: str = ""
     at: int = 0  # the broker's time of the transition in ms since the epoch

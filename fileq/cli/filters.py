@@ -1,5 +1,5 @@
 """The options that choose jobs, the same for every command that has them: `--state --type --match --error --since
---until --queue --limit`."""
+--until --queue --batch --limit`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import point_in_time_or_ago, whole_number
+from fileq.cli.arguments import point_in_time_or_ago, utf8_text, whole_number
 from fileq.core.errors import ConfigError
 from fileq.core.job import ENDED_STATES, State
 
@@ -45,6 +45,7 @@ def add_filters(
     limit: int | None = None,
     time: str = "ended or, until then, created",
     states: tuple[str, ...] = STATES,
+    has_batch: bool = True,
 ) -> None:
     """Adds the group. `time` says which time of a job --since and --until compare, `states` what --state can be."""
     group = parser.add_argument_group("filters", "all that are given must be met")
@@ -70,6 +71,8 @@ def add_filters(
     )
     group.add_argument("--until", type=point_in_time_or_ago, metavar="TIME", help=f"only {time} until; as --since")
     group.add_argument("--queue", metavar="QUEUE", help="only jobs of this queue, one of worker.priorities")
+    if has_batch:
+        group.add_argument("--batch", type=utf8_text, metavar="BATCH", help="only jobs of the batch with this id")
     shown = f"at most N jobs (default: {limit})" if limit is not None else "at most N jobs (default: all)"
     group.add_argument("--limit", type=whole_number(1), default=limit, metavar="N", help=shown)
 
@@ -95,6 +98,7 @@ def filter_of(options: argparse.Namespace, queues: Sequence[str]) -> JobFilter:
         queue=options.queue,
         limit=options.limit,
         is_deferred=options.state == DEFERRED,
+        batch=getattr(options, "batch", None),  # files that are processed again belong to none
     )
 
 

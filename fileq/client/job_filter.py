@@ -20,7 +20,8 @@ class JobFilter(Struct, frozen=True):
     """Which jobs a command is about: those that meet every condition. None is no condition.
 
     `since_ms` and `until_ms` are about the time when a job ended or, until then, when it was created. `limit` is the
-    largest number of jobs. `is_deferred` goes with the state `retrying`: only jobs that were deferred."""
+    largest number of jobs. `is_deferred` goes with the state `retrying`: only jobs that were deferred. `batch` is the id
+    of the batch that a job is a member of or names."""
 
     state: State | None = None
     type: str | None = None
@@ -31,11 +32,12 @@ class JobFilter(Struct, frozen=True):
     queue: str | None = None
     limit: int | None = None
     is_deferred: bool = False
+    batch: str | None = None
 
     @property
     def has_conditions(self) -> bool:
         """Whether a condition other than the state is set."""
-        others = (self.type, self.match, self.error, self.since_ms, self.until_ms, self.queue)
+        others = (self.type, self.match, self.error, self.since_ms, self.until_ms, self.queue, self.batch)
         return any(value is not None for value in others)
 
     def states(self, possible: Sequence[State], why: str) -> tuple[State, ...]:
@@ -67,6 +69,12 @@ class StoredJob(Struct, frozen=True):
     @property
     def is_deferred(self) -> bool:
         return self.state is State.RETRYING and self.record is not None and bool(self.record.deferred)
+
+    @property
+    def batches(self) -> tuple[str, str]:
+        """The batch that it is a member of, and the one that its own JSON names; "" for none."""
+        member = self.record.batch if self.record is not None else ""
+        return member, (self.job.batch_id or "") if self.job is not None else ""
 
     @property
     def home(self) -> str:
@@ -112,6 +120,7 @@ class Conditions:
             and self.meets_error(stored.error)
             and self._wanted.queue in (None, stored.home)
             and (stored.is_deferred or not self._wanted.is_deferred)
+            and self._wanted.batch in (None, *stored.batches)
         )
 
     def meets_path(self, path: bytes) -> bool:

@@ -55,6 +55,7 @@ class FollowUpRequest(Struct, frozen=True, omit_defaults=True):
     max_retries: int | None = None
     timeout_s: float | None = None
     deadline: str | None = None
+    joins: bool = False  # it becomes a member of the batch of the job that it follows
 
 
 class Made(Struct, frozen=True, omit_defaults=True):

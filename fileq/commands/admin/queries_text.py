@@ -84,6 +84,7 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
         ("size", plural(job.filesize, "byte") if job.filepath or not job.is_job else ""),
         ("version", printable(history.signature or "")),
         ("queue", printable(job.queue)),
+        ("batch", printable(history.batch)),
         ("failed attempts", _failures(history)),
         ("deaths", deaths_text(history)),
         ("created", _when(job.created, at_ms)),
