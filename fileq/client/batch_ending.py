@@ -15,7 +15,7 @@ from fileq.brokers.batches import BatchView
 from fileq.brokers.notifications import Subscription
 from fileq.client.batch_status import BatchStatus, status_of_batch
 from fileq.client.job_endings import RETRY_S, SLICE_S
-from fileq.client.published_events import BatchWireEvent, decode_event
+from fileq.client.published_events import PublishedBatchEvent, decode_event
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.units import format_duration, two_units
 
@@ -88,5 +88,5 @@ def _wait_for_event(
         if raw is None:
             continue
         event = decode_event(raw)
-        if isinstance(event, BatchWireEvent) and event.batch_id == id:
+        if isinstance(event, PublishedBatchEvent) and event.batch_id == id:
             return

@@ -53,8 +53,8 @@ class BatchStatus(Struct, frozen=True):
 
     @property
     def is_success(self) -> bool:
-        """Finished, and every member was completed."""
-        return self.is_finished and self.completed == self.total
+        """Finished, not cancelled, and every member was completed."""
+        return self.is_finished and not self.is_cancelled and self.completed == self.total
 
     @property
     def ended(self) -> int:

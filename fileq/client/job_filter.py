@@ -20,8 +20,8 @@ class JobFilter(Struct, frozen=True):
     """Which jobs a command is about: those that meet every condition. None is no condition.
 
     `since_ms` and `until_ms` are about the time when a job ended or, until then, when it was created. `limit` is the
-    largest number of jobs. `is_deferred` goes with the state `retrying`: only jobs that were deferred. `batch` is the id
-    of the batch that a job is a member of or names."""
+    largest number of jobs. `is_deferred` goes with the state `retrying`: only jobs that were deferred. `batch` is the
+    id of the batch that a job is a member of or names."""
 
     state: State | None = None
     type: str | None = None

@@ -7,8 +7,9 @@ import msgspec
 from fileq.brokers.types import WireEvent
 
 
-class BatchWireEvent(WireEvent, frozen=True):
-    """What happened to a batch. The fields of a job are empty."""
+class PublishedBatchEvent(WireEvent, frozen=True):
+    """What happened to a batch: brokers.batches.BatchWireEvent for those who follow all events. The fields of a job are
+    empty."""
 
     batch_id: str = ""
     total: int = 0
@@ -20,7 +21,7 @@ class BatchWireEvent(WireEvent, frozen=True):
 
 _BATCH = b'{"event":"batch:'
 _decode = msgspec.json.Decoder(WireEvent).decode
-_decode_batch = msgspec.json.Decoder(BatchWireEvent).decode
+_decode_batch = msgspec.json.Decoder(PublishedBatchEvent).decode
 
 
 def decode_event(raw: bytes) -> WireEvent:

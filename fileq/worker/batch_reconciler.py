@@ -66,17 +66,13 @@ class BatchReconciler:
         found = self._broker.batches_by_id(sorted(parents)) if parents else []
         cancelled_parents = {view.id for view in found if view is not None and view.is_cancelled}
         for view in views:
-            if view.is_cancelled:
-                continue
-            if view.parent in cancelled_parents:
+            if view.parent in cancelled_parents and not view.is_cancelled:
                 if self._broker.cancel_batch(view.id):
                     self._emit(BatchCancelled(view.id, view.name or None, PARENT_CANCELLED))
-            elif view.state is BatchState.OPEN:
+            elif view.state is BatchState.OPEN:  # also one that a death has cancelled
                 now_ms = broker_now_ms(self._broker) if now_ms is None else now_ms
                 since_ms = now_ms - UNTOUCHED_MS
-                if max(view.created_ms, view.touched_ms) < since_ms and self._broker.cancel_batch(
-                    view.id, untouched_since_ms=since_ms
-                ):
+                if view.touched_ms < since_ms and self._broker.cancel_batch(view.id, untouched_since_ms=since_ms):
                     self._emit(BatchCancelled(view.id, view.name or None, UNTOUCHED))
 
     def _reconcile(self, view: BatchView) -> None:
