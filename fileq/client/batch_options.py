@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from fileq.client.job_options import JobOptions, NamedBatch, batch_id_of, options_of
 from fileq.client.task_call import TaskCall, encoded_payload, task_named
 from fileq.client.transport import BatchRequest, CallbackRequest, JobRequest
-from fileq.core.batch import CallbackKind
+from fileq.core.batch import CallbackKind, callback_payload
 from fileq.core.errors import ConfigError
 from fileq.handlers.task_definition import TaskDefinition
 
@@ -22,8 +22,6 @@ CallbackTask: TypeAlias = TaskDefinition[Any, Any] | TaskCall[Any, Any] | str
 NAME_MAX = 80  # characters; the id has more, and the ids of callbacks more again
 _NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX}}}")
 _NOT_FOR_CALLBACKS = ("id", "delay", "at", "batch", "unique_key")
-# What a payload has where a death is not known yet. The broker replaces the first of each: core.batch.with_death().
-_DEAD_ID, _ERROR = "\0job_id", "\0error"
 
 
 class BatchKeywords(TypedDict, total=False):
@@ -75,9 +73,7 @@ def _callback(kind: CallbackKind, task: CallbackTask, batch_id: str, priority: s
     call = task if isinstance(task, TaskCall) else TaskCall(task)
     definition = task_named(call.task)
     options = _options(call, definition, priority)
-    own: dict[str, Any] = {"batch_id": batch_id}
-    if kind is CallbackKind.CATCH:
-        own |= {"job_id": _DEAD_ID, "error": _ERROR}
+    own = callback_payload(kind, batch_id)
     given = _plain(call.payload, call.name)
     if taken := sorted(own.keys() & given.keys()):
         raise ConfigError(f"the payload of {call.name!r} has {taken[0]!r}, which the batch adds itself; rename it")

@@ -1,11 +1,14 @@
-"""The jobs of fileq itself, which schedules make: `fileq.scan` and `fileq.reprocess`. They run in the worker process.
+"""The jobs of fileq itself: `fileq.scan` and `fileq.reprocess`, which schedules make, and `fileq.delivery_check`, which
+producers make. They run in the worker process.
 
-Both can be repeated, after a kill -9 too. A scan enqueues what the ledger does not know. Reprocessing skips files whose
+All can be repeated, after a kill -9 too. A scan enqueues what the ledger does not know. Reprocessing skips files whose
 job has not ended; if it is repeated, a file whose new job has ended meanwhile is processed once more.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -18,6 +21,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.client.job_filter import JobFilter
 from fileq.commands.admin.reprocess import reprocess
 from fileq.config import Config
+from fileq.core.delivery import CHECK_TYPE, DeliveryCheck, problem_of, with_others
 from fileq.core.errors import FileqError, Permanent
 from fileq.core.events import Emit
 from fileq.core.job import parse_time
@@ -47,6 +51,7 @@ def built_in_jobs(app_dir: str) -> BuiltInJobs:
     def bound(broker: FullBroker, config: Config, emit: Emit) -> Mapping[str, Callable[..., Any]]:
         return {
             SCAN_TYPE: lambda job, context: scan(job, context, broker, config, emit, app_dir),
+            CHECK_TYPE: lambda job, context: check_delivered(job, config),
             REPROCESS_TYPE: lambda job, context: reprocess_files(job, context, broker, config),
         }
 
@@ -92,8 +97,25 @@ def reprocess_files(job: JobView[Any], context: Context, broker: FullBroker, con
     return {"enqueued": report.enqueued, "missing": report.missing, "unfinished": report.unfinished}
 
 
+def check_delivered(job: JobView[Any], config: Config) -> dict[str, Any]:
+    """Fails with what is wrong with a file of a delivery, if something is."""
+    check: DeliveryCheck = _read(DeliveryCheck, job.payload)
+    size, sha256 = None, ""
+    if not check.incomplete:
+        path = config.paths.here(os.fsencode(check.path))
+        try:
+            with open(path, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest() if check.sha256 else ""
+        except (FileNotFoundError, NotADirectoryError):
+            size = None
+    if problem := problem_of(check, size, sha256):
+        raise Permanent(with_others(problem, check))
+    return {"path": check.path, "size": size}
+
+
 def _read(kind: type[Any], payload: Any) -> Any:
     try:
         return msgspec.convert(payload, kind)
     except msgspec.ValidationError as error:
-        raise Permanent(f"the payload is not one of a schedule: {error}") from error
+        raise Permanent(f"the payload can't be used: {error}") from error

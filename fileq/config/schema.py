@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import field
 
+from fileq.config.delivery_settings import DeliverySettings
 from fileq.config.failure_settings import BackoffSettings, CircuitBreakerSettings
 from fileq.config.kinds import (
     BrokerNameKind,
@@ -179,6 +180,10 @@ class ProducerSettings(Section, frozen=True):
     max_pending: Annotated[CountOrZero, "pause while this many jobs are waiting; 0 = never"] = 0
     imports: Annotated[
         tuple[Module, ...], "Python modules that a producer imports (those with @fileq.before_enqueue)"
+    ] = ()
+    deliveries: Annotated[
+        tuple[DeliverySettings, ...],
+        "directories whose files are a batch: match, complete, deadline, allow_failures, then, catch, done_marker",
     ] = ()
 
 

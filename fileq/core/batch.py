@@ -22,8 +22,8 @@ UNTOUCHED_MS = 24 * 3600 * 1000  # after this time an open batch that nothing wa
 
 # Stand in the stored bytes of the callback `catch` for what is known only when a member has died. The payload of the
 # callback has them before anything that a user gave, so the first of each is the one to replace.
-DEAD_ID_MARK = b'"\\u0000job_id"'
-ERROR_MARK = b'"\\u0000error"'
+DEAD_ID, ERROR = "\0job_id", "\0error"
+DEAD_ID_MARK, ERROR_MARK = msgspec.json.encode(DEAD_ID), msgspec.json.encode(ERROR)
 
 
 class BatchState(enum.StrEnum):
@@ -105,6 +105,12 @@ class Batch(Struct, omit_defaults=True):
 
 def callback_id(batch_id: str, kind: CallbackKind) -> str:
     return f"{batch_id}.{kind}"
+
+
+def callback_payload(kind: CallbackKind, batch_id: str) -> dict[str, str]:
+    """What the payload of a callback begins with."""
+    death = {"job_id": DEAD_ID, "error": ERROR} if kind is CallbackKind.CATCH else {}
+    return {"batch_id": batch_id, **death}
 
 
 def add_member(batch: Batch, now_ms: int) -> None:

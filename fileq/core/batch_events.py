@@ -1,4 +1,4 @@
-"""The events of batches. Built as those in events.py."""
+"""The events of batches and of deliveries. Built as those in events.py."""
 
 from __future__ import annotations
 
@@ -46,3 +46,44 @@ class BatchReconciled(BatchEvent, frozen=True):
     level = "warning"
 
     counted: int
+
+
+class DeliveryEvent(Event, frozen=True):
+    directory: str
+    batch_id: str
+
+
+class DeliveryOpened(DeliveryEvent, frozen=True):
+    """The first file of a delivery, or its marker or manifest, was found: its files are members of this batch."""
+
+    name = "delivery.opened"
+
+
+class DeliverySealed(DeliveryEvent, frozen=True):
+    """A delivery takes no more files. `problems` are the files that are missing or have another checksum than the
+    manifest says; with `is_incomplete` its deadline passed first."""
+
+    name = "delivery.sealed"
+
+    files: int
+    problems: int
+    is_incomplete: bool
+
+
+class DeliveryFinished(DeliveryEvent, frozen=True):
+    """All jobs of a delivery have ended. `failed`: how many were not completed."""
+
+    name = "delivery.finished"
+
+    total: int
+    failed: int
+
+
+class DeliveryUnreadable(DeliveryEvent, frozen=True):
+    """The manifest of a delivery, or its directory, can't be read. Reported once; it is read again until the
+    deadline."""
+
+    name = "delivery.unreadable"
+    level = "warning"
+
+    error: str

@@ -21,6 +21,7 @@ from fileq.core.errors import BrokerError
 from fileq.core.job import file_job
 from fileq.core.trace import new_ids
 from fileq.producer.before_enqueue import EnqueueCheck
+from fileq.producer.deliveries.deliveries import Deliveries
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.finder.rules import ScanRules
 from fileq.producer.identity import FileIdentity
@@ -59,8 +60,10 @@ class Enqueuer:
         rules: ScanRules,
         identity: FileIdentity,
         check: EnqueueCheck,
+        deliveries: Deliveries,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._deliveries = deliveries
         self._broker = broker
         self._inspector = inspector
         self._rules = rules
@@ -158,16 +161,22 @@ class Enqueuer:
         return fresh
 
     def _send(self, entries: list[_Unsent], batch: SentBatch) -> None:
-        answer = self._broker.enqueue([unsent.entry for unsent in entries], limit=self._limit)
+        sent = [unsent.entry for unsent in entries]
+        if self._deliveries:
+            sent = [self._deliveries.joined(unsent.entry, unsent.file) for unsent in entries]
+        answer = self._broker.enqueue(sent, limit=self._limit)
         if answer.wait_ms:
             self._throttle.window_is_full(self._monotonic(), answer.wait_ms)
         else:
             self._throttle.clear()
-        for unsent, result in zip(entries, answer.results, strict=True):
+        for unsent, entry, result in zip(entries, sent, answer.results, strict=True):
             if result is EnqueueResult.THROTTLED:
+                continue
+            if result is EnqueueResult.REFUSED:  # its delivery was sealed meanwhile
+                self._deliveries.refused(entry, unsent.file)
                 continue
             del self._unsent[unsent.file.path]
             if result is EnqueueResult.KNOWN:
                 batch.known += 1
             else:  # DUPLICATE is an entry of this producer, sent again after a lost reply
-                batch.enqueued.append(unsent.entry)
+                batch.enqueued.append(entry)

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable
 
-from fileq.brokers.protocol import Inspector
+from fileq.brokers.protocol import FullBroker, Inspector
 from fileq.config import Config
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.events import Emit, ignore, produced
@@ -23,12 +23,13 @@ from fileq.producer.before_enqueue import BeforeEnqueue, EnqueueCheck
 from fileq.producer.clock_guard import ClockGuard
 from fileq.producer.content_check import ContentCheck
 from fileq.producer.counts import ProducerCounts
+from fileq.producer.deliveries.deliveries import Deliveries
 from fileq.producer.enqueuer import Enqueuer, SentBatch
 from fileq.producer.finder.finder import EndedScan, Finder
 from fileq.producer.finder.rules import ScanRules
 from fileq.producer.identity import FileIdentity
 from fileq.producer.ledger_lookup import LedgerLookup
-from fileq.producer.ledger_sweep import DAY_MS, LedgerSweep, SweptBroker
+from fileq.producer.ledger_sweep import DAY_MS, LedgerSweep
 from fileq.producer.rate_limit import Hold
 from fileq.producer.stability import Stability
 
@@ -52,7 +53,7 @@ class Producer:
     def __init__(
         self,
         config: Config,
-        broker: SweptBroker,
+        broker: FullBroker,
         inspector: Inspector,
         *,
         emit: Emit = ignore,
@@ -75,7 +76,8 @@ class Producer:
         self._content = ContentCheck(broker, identity, rules, self.counts, monotonic)
         self._stability = Stability(config, rules, mounts, self._clock, self.counts)
         check = EnqueueCheck(before_enqueue, config.worker.priorities, self.counts, emit, monotonic)
-        self._enqueuer = Enqueuer(config, broker, inspector, rules, identity, check, monotonic)
+        self._deliveries = Deliveries(config, broker, rules, identity, emit, monotonic, wall_ns)
+        self._enqueuer = Enqueuer(config, broker, inspector, rules, identity, check, self._deliveries, monotonic)
         self._sweep = LedgerSweep(broker, rules, mounts, self._clock, forget_after_ms)
         self.wake = self._finder.wake
 
@@ -116,10 +118,12 @@ class Producer:
         if sent.error is not None:
             raise sent.error
 
+        self._deliveries.turn(now_s)
         self.counts.forgotten += self._sweep.turn()
 
     def close(self) -> None:
         self._finder.close()
+        self._deliveries.close()
         self._content.close()
 
     @property
@@ -130,7 +134,8 @@ class Producer:
     @property
     def is_idle(self) -> bool:
         """Every file that exists was found, was stable and was enqueued."""
-        return self.waits_only_for_writers and not self._stability and not self._sweep.is_running
+        is_done = self.waits_only_for_writers and not self._stability and not self._sweep.is_running
+        return is_done and not self._deliveries.is_sealing
 
     @property
     def waits_only_for_writers(self) -> bool:
@@ -180,7 +185,12 @@ class Producer:
             self._emit(produced(entry.job, entry.queue))
 
     def _pause_s(self, now_s: float) -> float:
-        if self._sweep.is_running or self._content or (self._may_scan and not self._finder.is_at_rest):
+        if (
+            self._sweep.is_running
+            or self._content
+            or self._deliveries.is_reading
+            or (self._may_scan and not self._finder.is_at_rest)
+        ):
             return 0.0
         due = [now_s + IDLE_S]
         if self._may_scan:  # otherwise a scan that is due would make every pause 0

@@ -15,6 +15,7 @@ from fileq.core.file_events import SkipReason
 from fileq.files.exclusive_move import PREFIX, is_private
 from fileq.files.globs import FileFilter
 from fileq.producer.counts import ProducerCounts
+from fileq.producer.deliveries.places import DeliveryPlaces
 from fileq.producer.finder.database_files import DatabaseFiles
 from fileq.producer.finder.found_file import FoundFile, found_at
 from fileq.producer.finder.move_folders import MoveFolders
@@ -38,6 +39,7 @@ class ScanRules:
         self._database = DatabaseFiles(config)
         self._special_starts = PREFIX, self._database.name
         self._moved = MoveFolders(config, self.root)
+        self.deliveries = DeliveryPlaces(producer.deliveries, self.root)
         self._real_root = os.path.realpath(self.root)
 
     def refresh(self) -> None:
@@ -125,6 +127,8 @@ class ScanRules:
         """Whether a file counts by its name."""
         if not self.filter.takes(prefix, text_of(name)):
             self._skip(SkipReason.EXCLUDED, os.path.join(directory, name))
+            return False
+        if self.deliveries and self.deliveries.is_control_file(directory, name):
             return False
         if not self._marker and not name.startswith(self._special_starts):
             return True  # nearly every file, so the rest costs nothing

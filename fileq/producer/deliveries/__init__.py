@@ -1,0 +1,1 @@
+"""Deliveries: directories whose files are a batch (`producer.deliveries`)."""

@@ -1,0 +1,309 @@
+"""The stage for `producer.deliveries`: makes files members of their delivery's batch, and seals it when it is complete.
+
+A delivery is sealed when two looks at its directory, some seconds apart, found it complete and nothing new: every file
+is enqueued, and none came or changed. At its deadline it is sealed as it is, and jobs that fail with the reason are
+added for what is missing. When all jobs have ended, a marker is written into the directory.
+
+Everything that must outlive this process is on the broker: the batch, and the register of the directories. Each step
+can be repeated: ids are derived from the batch and the file. A kill -9 leaves an open delivery, which the next producer
+looks at again, or a sealed one, whose marker it writes.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import Struct
+
+from fileq.brokers.batches import JoinResult, NewBatch
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Entry
+from fileq.config import Config
+from fileq.core.batch import BatchState, Callback, CallbackKind, callback_id, callback_payload
+from fileq.core.batch_events import DeliveryFinished, DeliveryOpened, DeliverySealed, DeliveryUnreadable
+from fileq.core.delivery import CHECK_TYPE, DeliveryCheck
+from fileq.core.errors import ConfigError
+from fileq.core.events import Emit, ignore
+from fileq.core.follow_up import follow_up_id
+from fileq.core.job import encode, typed_job
+from fileq.producer.deliveries.checksums import ChecksumReader
+from fileq.producer.deliveries.completion import Completion, completion_of, problems_of, to_be_read
+from fileq.producer.deliveries.done_marker import remove_markers, write_marker
+from fileq.producer.deliveries.look import DirectoryLook, look_at
+from fileq.producer.deliveries.places import DeliveryPlace
+from fileq.producer.deliveries.register import DeliveryRecord, DeliveryRegister
+from fileq.producer.finder.found_file import FoundFile
+from fileq.producer.finder.rules import ScanRules
+from fileq.producer.identity import FileIdentity
+
+PAGE = 500  # jobs of one broker call
+SHORTEST_LOOK_S = 0.2
+SHARE = 20  # between two looks lies this many times the duration of one
+
+
+class OpenDelivery(Struct):
+    """What this process knows of an open delivery. `checksums` is there while they are read."""
+
+    batch_id: str
+    next_s: float = 0.0
+    news_s: float = 0.0  # when something was new last
+    files: dict[bytes, FoundFile] = {}
+    newest_ns: int = 0  # the last change in the directory that was seen
+    is_complete: bool = False  # it was at the last look, and nothing was new
+    checksums: ChecksumReader | None = None
+    error: str = ""
+
+
+class Deliveries:
+    def __init__(
+        self,
+        config: Config,
+        broker: FullBroker,
+        rules: ScanRules,
+        identity: FileIdentity,
+        emit: Emit = ignore,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._broker = broker
+        self._rules = rules
+        self._places = rules.deliveries
+        self._identity = identity
+        self._emit = emit
+        self._monotonic = monotonic
+        self._wall_ns = wall_ns
+        self._queue = config.producer.default_priority
+        self._interval_s = max(config.producer.settle_unclosed, SHORTEST_LOOK_S)
+        self._register = DeliveryRegister(broker, rules.root)
+        self._open: dict[bytes, OpenDelivery] = {}
+        self._created: set[str] = set()  # batches that are known to exist
+        self._next_s = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    @property
+    def is_reading(self) -> bool:
+        """Checksums are being read: the next turn should follow at once."""
+        return any(one.checksums is not None for one in self._open.values())
+
+    @property
+    def is_sealing(self) -> bool:
+        """A delivery was complete at its last look, and is sealed after the next one."""
+        return any(one.is_complete or one.checksums is not None for one in self._open.values())
+
+    # files on their way to the broker
+
+    def joined(self, entry: Entry, file: FoundFile) -> Entry:
+        """The entry as a member of its delivery; the same entry if the file is in none. Raises BrokerError."""
+        place = self._places.of(os.path.dirname(file.path))
+        if place is None:
+            return entry
+        batch_id = self._opened(place).batch_id
+        job = entry.job.but(id=_member_id(batch_id, file.path, file.signature), batch_id=batch_id)
+        return Entry(job, entry.queue, entry.version, joins=True)
+
+    def refused(self, entry: Entry, file: FoundFile) -> None:
+        """The delivery takes no more files, so the file begins the next one. Raises BrokerError."""
+        place = self._places.of(os.path.dirname(file.path))
+        if place is not None and entry.job.batch_id is not None:
+            self._close(place.directory, entry.job.batch_id)
+
+    def _opened(self, place: DeliveryPlace) -> DeliveryRecord:
+        record = self._register.record(place.directory)
+        if not record.batch_id:
+            self._register.refresh()
+            record = self._register.open(place.directory, self._now_ms())
+        if record.batch_id not in self._created:
+            self._create(place, record)
+        return record
+
+    def _create(self, place: DeliveryPlace, record: DeliveryRecord) -> None:
+        settings, directory = place.settings, os.fsdecode(place.directory)
+        given = {CallbackKind.THEN: settings.then, CallbackKind.CATCH: settings.catch}
+        callbacks = [self._callback(kind, type, record) for kind, type in given.items() if type is not None]
+        new = NewBatch(
+            record.batch_id,
+            name=directory.encode(errors="backslashreplace").decode()[-200:],
+            allow_failures=settings.allow_failures,
+            callbacks=tuple(callbacks),
+        )
+        if self._broker.create_batch(new):
+            remove_markers(place.directory, settings.done_marker)
+            self._emit(DeliveryOpened(directory, record.batch_id))
+        self._created.add(record.batch_id)
+
+    def _callback(self, kind: CallbackKind, type: str, record: DeliveryRecord) -> Callback:
+        payload = {**callback_payload(kind, record.batch_id), "directory": os.fsdecode(record.path)}
+        id = callback_id(record.batch_id, kind)
+        return Callback(kind, encode(typed_job(type, payload, priority=self._queue, now=_now(), id=id)), self._queue)
+
+    # looks
+
+    def turn(self, now_s: float) -> None:
+        """Looks at the deliveries that are due. Raises BrokerError; the next turn repeats what was not done."""
+        if not self._places:
+            return
+        for one in self._open.values():
+            if one.checksums is not None:
+                one.checksums.step()
+                one.next_s = now_s if one.checksums.is_done else one.next_s
+        self._open_announced()
+        if now_s < self._next_s and not any(one.next_s <= now_s for one in self._open.values()):
+            return
+        self._next_s = now_s + self._interval_s
+        for record in self._register.refresh():
+            place = self._places.of(record.path)
+            if place is None or place.directory != record.path:
+                continue
+            for sealed in record.waiting:
+                self._finish(place, sealed.batch_id)
+            if record.batch_id:
+                self._look(place, record, now_s)
+            elif not record.waiting and not os.path.lexists(record.path):
+                self._register.remove(record.path)
+
+    def close(self) -> None:
+        for one in self._open.values():
+            if one.checksums is not None:
+                one.checksums.close()
+
+    def _open_announced(self) -> None:
+        """Opens the deliveries whose marker or manifest was found, unless it is that of an earlier one."""
+        for directory in self._places.take_announced():
+            place = self._places.of(directory)
+            if place is None or place.directory != directory:
+                continue
+            self._register.refresh()
+            record = self._register.record(directory)
+            try:
+                look = look_at(place, self._rules, record.newest_ns)
+            except OSError:
+                continue
+            if look.has_marker or look.manifest is not None:
+                self._opened(place)
+
+    def _look(self, place: DeliveryPlace, record: DeliveryRecord, now_s: float) -> None:
+        state = self._open.get(place.directory)
+        if state is None or state.batch_id != record.batch_id:
+            state = self._open[place.directory] = OpenDelivery(record.batch_id, news_s=now_s)
+        if now_s < state.next_s or (state.checksums is not None and not state.checksums.is_done):
+            return
+        self._opened(place)
+        began_s = self._monotonic()
+        deadline = place.settings.deadline
+        is_late = deadline is not None and self._now_ms() - record.first_ms >= deadline * 1000
+        try:
+            self._decide(place, record, state, now_s, is_late)
+        except (OSError, ConfigError) as error:
+            self._report_unreadable(place, state, str(error))
+            if is_late:
+                completion = Completion(f"it could not be read ({error})")
+                self._seal(place, state, problems_of(place, completion, {}, frozenset(), {}), 0, is_late)
+        state.next_s = now_s + max(self._interval_s, (self._monotonic() - began_s) * SHARE)
+
+    def _decide(
+        self, place: DeliveryPlace, record: DeliveryRecord, state: OpenDelivery, now_s: float, is_late: bool
+    ) -> None:
+        look = look_at(place, self._rules, record.newest_ns)
+        state.newest_ns = max(state.newest_ns, look.newest_ns)
+        arrived, is_enqueued = self._take_known(state, look)
+        if look.files != state.files or not is_enqueued:
+            state.news_s, state.files, state.is_complete = now_s, look.files, False
+        view = self._broker.batches_by_id([state.batch_id])[0]
+        if view is None or view.state is not BatchState.OPEN:
+            self._close(place.directory, state.batch_id)  # somebody else sealed or cancelled it
+            return
+        quiet_s = now_s - state.news_s
+        completion = completion_of(place, look, members=view.total, arrived=arrived, quiet_s=quiet_s)
+        is_done = not completion.missing and is_enqueued
+        if not is_late and not (is_done and state.is_complete and state.news_s < now_s):
+            state.is_complete = is_done and state.news_s < now_s
+            return
+        if state.checksums is None and (unread := to_be_read(completion, look.files)):
+            state.checksums = ChecksumReader(unread, self._monotonic)
+            return
+        checksums = state.checksums.found if state.checksums is not None else {}
+        problems = problems_of(place, completion, look.files, arrived, checksums)
+        self._seal(place, state, problems, view.total, bool(completion.missing))
+
+    def _take_known(self, state: OpenDelivery, look: DirectoryLook) -> tuple[frozenset[bytes], bool]:
+        """Makes files that the ledger knows from before members too. Returns the paths that the ledger has as members
+        of this delivery, and whether every file is enqueued."""
+        if look.files == state.files and state.is_complete:
+            return frozenset(look.files), True
+        paths = list(look.files)
+        unjoined, arrived, unknown = list[str](), set[bytes](), 0
+        for start in range(0, len(paths), PAGE):
+            some = paths[start : start + PAGE]
+            for path, entry in zip(some, self._broker.lookup(some), strict=True):
+                file = look.files[path]
+                known = self._identity.entry_if_known(file, entry) if entry is not None else None
+                job_id = known.job_of(self._identity.version(file).signature) if known is not None else None
+                if job_id is None:
+                    unknown += 1
+                elif job_id == _member_id(state.batch_id, path, file.signature):
+                    arrived.add(path)
+                else:
+                    unjoined.append(job_id)
+                    arrived.add(path)
+        for start in range(0, len(unjoined), PAGE):
+            results = self._broker.join_batch(state.batch_id, unjoined[start : start + PAGE])
+            unknown += results.count(JoinResult.ELSEWHERE)  # the job of an earlier delivery; it may end soon
+        return frozenset(arrived), unknown == 0
+
+    # the end
+
+    def _seal(
+        self, place: DeliveryPlace, state: OpenDelivery, problems: Sequence[DeliveryCheck], files: int, is_late: bool
+    ) -> None:
+        entries = [self._check_entry(state.batch_id, check) for check in problems]
+        for start in range(0, len(entries), PAGE):
+            self._broker.enqueue(entries[start : start + PAGE])  # repeated: duplicates, or refused as sealed already
+        if self._broker.seal_batch(state.batch_id):
+            self._emit(DeliverySealed(os.fsdecode(place.directory), state.batch_id, files, len(problems), is_late))
+        self._close(place.directory, state.batch_id)
+
+    def _check_entry(self, batch_id: str, check: DeliveryCheck) -> Entry:
+        id = follow_up_id(batch_id, "check", check.path)
+        job = typed_job(CHECK_TYPE, msgspec.to_builtins(check), priority=self._queue, now=_now(), id=id)
+        return Entry(job.but(batch_id=batch_id, max_retries=0), self._queue, joins=True)
+
+    def _close(self, directory: bytes, batch_id: str) -> None:
+        state = self._open.pop(directory, None)
+        self._register.sealed(directory, batch_id, state.newest_ns if state is not None else 0)
+        self._created.discard(batch_id)
+
+    def _finish(self, place: DeliveryPlace, batch_id: str) -> None:
+        view = self._broker.batches_by_id([batch_id])[0]
+        if view is not None and view.state is not BatchState.FINISHED:
+            return
+        if view is not None:
+            if place.settings.done_marker and os.path.isdir(place.directory):
+                try:
+                    write_marker(place.directory, place.settings.done_marker, view, self._broker)
+                except OSError as error:
+                    self._report_unreadable(place, OpenDelivery(batch_id), f"no marker was written: {error}")
+            failed = view.dead + view.cancelled + view.deleted
+            self._emit(DeliveryFinished(os.fsdecode(place.directory), batch_id, view.total, failed))
+        self._register.finished(place.directory, batch_id)
+
+    def _report_unreadable(self, place: DeliveryPlace, state: OpenDelivery, error: str) -> None:
+        if error != state.error:
+            state.error = error
+            self._emit(DeliveryUnreadable(os.fsdecode(place.directory), state.batch_id, error))
+
+    def _now_ms(self) -> int:
+        return self._wall_ns() // 1_000_000
+
+
+def _member_id(batch_id: str, path: bytes, signature: str) -> str:
+    return follow_up_id(batch_id, path.decode(errors="backslashreplace"), signature)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
