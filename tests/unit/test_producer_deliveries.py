@@ -278,7 +278,7 @@ def test_a_check_fails_with_what_is_wrong_and_succeeds_when_it_is_fixed(tmp_path
         Permanent, match=f"wrong checksum: .*/1 has sha256 {hashlib.sha256(b'xx').hexdigest()}.*{right}"
     ):
         check_delivered(job, s.config)
-    with pytest.raises(Permanent, match="wrong size: .*/1 has 2 bytes, the manifest says 1"):
+    with pytest.raises(Permanent, match=r"wrong size: .*/1 has 2 bytes, the manifest says 1"):
         check_delivered(check_job(s, "1", size=1), s.config)
     s.add("1", size=1)
     assert check_delivered(job, s.config)["size"] == 1
