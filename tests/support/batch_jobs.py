@@ -9,8 +9,8 @@ import fileq
 is_fixed = False
 
 
-@fileq.task("double")
-def double(job: fileq.JobView[int], context: fileq.Context) -> int:
+@fileq.task("doubled")
+def doubled(job: fileq.JobView[int], context: fileq.Context) -> int:
     return 2 * job.payload
 
 
@@ -23,7 +23,7 @@ def breaks(job: fileq.JobView[int], context: fileq.Context) -> None:
 @fileq.task("grows")
 def grows(job: fileq.JobView[int], context: fileq.Context) -> None:
     assert context.batch is not None
-    context.batch.add(double, job.payload)
+    context.batch.add(doubled, job.payload)
 
 
 @fileq.task("grows_by_file")

@@ -14,7 +14,7 @@ from fileq.client.published_events import PublishedBatchEvent
 from fileq.core.batch import BatchState
 from fileq.testing.trial_queue import TrialQueue
 from tests.support import batch_jobs
-from tests.support.batch_jobs import after, breaks, double, grows, grows_by_file
+from tests.support.batch_jobs import after, breaks, doubled, grows, grows_by_file
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def results(q: TrialQueue) -> dict[str, object]:
 
 def test_the_callbacks_of_a_batch_run_once_after_its_jobs(q: TrialQueue) -> None:
     with q.batch("night", then=after.call({"table": "a"}), catch=after, finally_="after") as batch:
-        handles = batch.add_many([double.call(1), double.call(2)])
+        handles = batch.add_many([doubled.call(1), doubled.call(2)])
         batch.add(grows, 3)
         assert batch.status().state is BatchState.OPEN
     assert (batch.status().state, batch.status().waiting) == ("sealed", 3)
@@ -47,8 +47,8 @@ def test_the_callbacks_of_a_batch_run_once_after_its_jobs(q: TrialQueue) -> None
 def test_the_first_death_cancels_the_rest_and_names_itself(q: TrialQueue) -> None:
     with q.batch(then=after, catch=after, finally_=after) as batch:
         dead = batch.add(breaks, 1)
-        batch.add(double, 2)
-        batch.add(double, 3, delay="1h")
+        batch.add(doubled, 2)
+        batch.add(doubled, 3, delay="1h")
     q.drain()
     status = batch.status()
     assert (status.dead, status.cancelled, status.is_cancelled, status.is_success) == (1, 2, True, False)
@@ -64,7 +64,7 @@ def test_the_first_death_cancels_the_rest_and_names_itself(q: TrialQueue) -> Non
 def test_failures_that_are_allowed_cancel_nothing_and_a_retry_fires_then(q: TrialQueue) -> None:
     with q.batch(then=after, finally_=after, allow_failures=True) as batch:
         batch.add(breaks, 1)
-        batch.add(double, 2)
+        batch.add(doubled, 2)
     assert (batch.wait().dead, batch.status().completed) == (1, 1)
     q.drain()
     assert results(q).keys() == {"finally"}
@@ -89,7 +89,7 @@ def test_an_exception_in_the_block_cancels_the_batch_and_goes_on(q: TrialQueue) 
 
     def fill() -> None:
         with batch:
-            batch.add(double, 1)
+            batch.add(doubled, 1)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -103,7 +103,7 @@ def test_an_exception_in_the_block_cancels_the_batch_and_goes_on(q: TrialQueue) 
 def test_a_sealed_batch_takes_no_jobs_but_from_its_own(q: TrialQueue) -> None:
     with q.batch() as batch:
         job = batch.add(grows_by_file, str(q.directory))
-    for add in (lambda: batch.add(double, 1), lambda: q.client.enqueue(double, 1, batch=batch.id)):
+    for add in (lambda: batch.add(doubled, 1), lambda: q.client.enqueue(doubled, 1, batch=batch.id)):
         with pytest.raises(fileq.BatchError, match=f"batch {batch.id} takes no jobs any more.*1 of 1 jobs"):
             add()
     job.wait()
@@ -112,7 +112,7 @@ def test_a_sealed_batch_takes_no_jobs_but_from_its_own(q: TrialQueue) -> None:
 
 def test_a_nested_batch_is_one_member_and_its_callbacks_too(q: TrialQueue) -> None:
     with q.batch("outer", then=after) as outer, q.batch("inner", then=after, parent=outer) as inner:
-        inner.add(double, 1)
+        inner.add(doubled, 1)
     assert inner.status().parent == outer.id
     q.drain()
     assert (outer.status().total, outer.status().is_success) == (2, True)
@@ -122,8 +122,8 @@ def test_a_nested_batch_is_one_member_and_its_callbacks_too(q: TrialQueue) -> No
 def test_the_priority_of_a_batch_is_for_jobs_without_one(q: TrialQueue) -> None:
     batch = q.batch(priority="high", then=after)
     for one in (batch, q.client.find_batch(batch.id)):
-        assert one.add(double, 1).status().queue == "high"
-        assert one.add(double, 1, priority="low").status().queue == "low"
+        assert one.add(doubled, 1).status().queue == "high"
+        assert one.add(doubled, 1, priority="low").status().queue == "low"
     path = q.directory / "a.bin"
     path.write_bytes(b"1")
     assert batch.add_file(path).status().queue == "high"
@@ -139,7 +139,7 @@ def test_the_priority_of_a_batch_is_for_jobs_without_one(q: TrialQueue) -> None:
         ({"catch": fileq.Call("x", {"error": 1})}, "catch: the payload of 'x' has 'error'"),
         ({"finally_": fileq.Call("x", [1])}, "finally: payload is .1.; it must be a mapping or a Struct"),
         ({"then": fileq.Call("x", delay=3)}, "then: delay can't be given"),
-        ({"then": double}, "then: .*Expected `int`, got `object`"),
+        ({"then": doubled}, "then: .*Expected `int`, got `object`"),
         ({"then": "", "catch": fileq.Call("x", id="a")}, r"then: task is ''; give a task.*\ncatch: id can't be given"),
         ({"priority": "odd"}, "priority is 'odd'; it must be one of"),
     ],
@@ -165,7 +165,7 @@ def test_a_wait_that_takes_too_long_ends(q: TrialQueue) -> None:
 def test_the_end_of_a_batch_is_an_event_without_a_job(q: TrialQueue) -> None:
     with q.client.events("batch.finished") as events:
         with q.batch() as batch:
-            batch.add(double, 1)
+            batch.add(doubled, 1)
         event = next(events)
     assert isinstance(event, PublishedBatchEvent)
     assert (event.event, event.batch_id, event.job_id, event.total) == ("batch:finished", batch.id, "", 1)
@@ -174,8 +174,8 @@ def test_the_end_of_a_batch_is_an_event_without_a_job(q: TrialQueue) -> None:
 def test_an_async_batch_has_the_same_methods(q: TrialQueue) -> None:
     async def use(client: fileq.AsyncClient) -> None:
         async with client.batch("night", then=after) as batch:
-            handle = await batch.add(double, 1)
-            await batch.add_many([double.call(2)])
+            handle = await batch.add(doubled, 1)
+            await batch.add_many([doubled.call(2)])
         assert (await batch.wait()).is_success
         assert await handle.wait() == 2
         assert len([job async for job in batch.jobs()]) == 2
@@ -195,5 +195,5 @@ def test_an_async_batch_has_the_same_methods(q: TrialQueue) -> None:
 def test_a_handler_outside_a_batch_has_none() -> None:
     assert fileq.testing.run(lambda job, context: context.batch) is None
     assert fileq.testing.run(lambda job, context: context.batch.id, batch="b") == "b"
-    added = fileq.testing.run(lambda job, context: context.batch.add("double", 1, delay="5m"), batch="b", id="a")
+    added = fileq.testing.run(lambda job, context: context.batch.add("doubled", 1, delay="5m"), batch="b", id="a")
     assert isinstance(added, str)
