@@ -27,9 +27,15 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from fileq.core.batch import BatchState, Callback, CallbackKind
+from fileq.brokers.catalog import check_name
+from fileq.brokers.types import check_entries
+from fileq.core.batch import LEVELS_MAX, Batch, BatchState, Callback, CallbackKind, callback_id
+from fileq.core.errors import BrokerError
+from fileq.core.follow_up import FollowUp
+from fileq.core.job import decode
 
 MEMBERS_PAGE = 500
+CHILDREN_CANCELLED = 1_000  # by one call
 
 
 class NewBatch(Struct, frozen=True):
@@ -46,7 +52,8 @@ class NewBatch(Struct, frozen=True):
 class BatchView(Struct, frozen=True):
     """One batch at one moment. total = waiting + running + completed + dead + cancelled + deleted.
 
-    `waiting` includes child batches that are unfinished. Times are the broker's clock; 0 means not yet."""
+    `running` are the uncounted members that a slot holds. `waiting` includes child batches that are unfinished. Times
+    are the broker's clock; 0 means not yet."""
 
     id: str
     name: str
@@ -70,6 +77,20 @@ class BatchView(Struct, frozen=True):
     dead_id: str  # of the member that died first
     dead_error: str
     info: bytes
+    is_counted: bool = False  # its parent has counted it
+
+
+class BatchWireEvent(Struct, frozen=True):
+    """What is published when a batch has finished. The order of the fields is that of the JSON."""
+
+    event: str
+    batch_id: str
+    total: int
+    completed: int
+    dead: int
+    cancelled: int
+    deleted: int
+    at: int = 0  # the broker's time in ms since the epoch
 
 
 class BatchPage(Struct, frozen=True):
@@ -91,8 +112,67 @@ class JoinResult(enum.StrEnum):
 
     JOINED = "joined"  # it is a member now; counted at once if it has ended
     MEMBER = "member"  # it was a member of this batch already
-    ELSEWHERE = "elsewhere"  # it is unfinished and a member of another batch
+    ELSEWHERE = "elsewhere"  # it is unfinished or dead, and a member of another batch
     CLOSED = "closed"  # the batch takes no jobs any more, or does not exist
+
+
+def check_new_batch(new: NewBatch, known: Sequence[str]) -> None:
+    """Raises BrokerError for wrong names and callbacks, and for callbacks in a queue that is not among the known."""
+    check_name("batch", new.id)
+    if new.parent:
+        check_name("batch", new.parent)
+    for callback in new.callbacks:
+        if (id := decode(callback.raw).id) != callback_id(new.id, callback.kind):
+            raise BrokerError(f"batch {new.id}: its {callback.kind} has the id {id!r}, not <batch>.{callback.kind}")
+    if len({callback.kind for callback in new.callbacks}) != len(new.callbacks):
+        raise BrokerError(f"batch {new.id} has two callbacks of one kind; give at most one then, catch and finally")
+    check_entries([follow_up_of(callback) for callback in new.callbacks], known)
+
+
+def follow_up_of(callback: Callback) -> FollowUp:
+    """The follow-up that enqueues a callback. Its batch is that of the caller: the parent, if there is one."""
+    return FollowUp(decode(callback.raw), callback.queue)
+
+
+def parent_refused(id: str, parent: Batch | None, name: str) -> BrokerError:
+    """Why this batch can't be created as a member of the batch of that name."""
+    if parent is None:
+        return BrokerError(f"batch {id} can't be created: its parent {name} does not exist")
+    reason = "is cancelled" if parent.is_cancelled else f"is {parent.state}"
+    return BrokerError(f"batch {id} can't be created: its parent {name} {reason} and takes no jobs any more")
+
+
+def too_deep(id: str) -> BrokerError:
+    return BrokerError(f"batch {id} can't be created: at most {LEVELS_MAX} batches can be nested")
+
+
+def view_of(batch: Batch, running: int) -> BatchView:
+    """The view of a batch of which this number of uncounted members run."""
+    return BatchView(
+        id=batch.id,
+        name=batch.name,
+        parent=batch.parent,
+        allow_failures=batch.allow_failures,
+        state=batch.state,
+        is_cancelled=batch.is_cancelled,
+        created_ms=batch.created_ms,
+        touched_ms=batch.touched_ms,
+        sealed_ms=batch.sealed_ms,
+        finished_ms=batch.finished_ms,
+        total=batch.total,
+        waiting=batch.unfinished - running,
+        running=running,
+        completed=batch.completed,
+        dead=batch.dead,
+        cancelled=batch.cancelled,
+        deleted=batch.deleted,
+        callbacks=tuple(callback.kind for callback in batch.callbacks),
+        fired=batch.fired,
+        dead_id=batch.dead_id,
+        dead_error=batch.dead_error,
+        info=batch.info,
+        is_counted=batch.is_counted,
+    )
 
 
 class Batches(Protocol):
@@ -120,9 +200,10 @@ class Batches(Protocol):
         """Marks an unfinished batch as cancelled and seals it; finishes it if nothing is unfinished.
 
         Running members learn of it at their next renewal (CANCEL), waiting ones are cancelled when they are claimed,
-        or by cancel(). Child batches that are unfinished are cancelled too, at most LEVELS_MAX levels and 1,000 of
-        them. With `untouched_since_ms`, only an open batch that nothing was added to since then. False, and no change,
-        if it is finished, cancelled already, unknown, or was touched.
+        or by cancel(). Child batches that are unfinished are cancelled too, at most LEVELS_MAX levels and
+        CHILDREN_CANCELLED of them. With `untouched_since_ms`, only an open batch that nothing was added to since then.
+        False, and no change, if it is finished, cancelled and sealed already, unknown, or was touched. (A batch that a
+        death has cancelled may still be open.)
 
         Atomicity: each batch with its callbacks. Repeat: False. Kill -9: cancelled or not; a child that is left is
         cancelled by the reconciler, because its parent is."""
@@ -136,6 +217,8 @@ class Batches(Protocol):
 
     def join_batch(self, id: str, job_ids: Sequence[str]) -> list[JoinResult]:
         """Makes jobs that exist already members of an open batch. One without a record counts as completed.
+
+        The record of a job that was in no batch names this one afterwards. A job that has ended is counted at once.
 
         Atomicity: each job with the count. Repeat: MEMBER. Kill -9: each job is a member or not."""
         ...
@@ -151,7 +234,7 @@ class Batches(Protocol):
         ...
 
     def unfinished_members(self, id: str, cursor: str = "", limit: int = MEMBERS_PAGE) -> MemberPage:
-        """Members that the batch has not counted, about `limit` of them. Only reads; child batches are not among them."""
+        """Members that the batch has not counted, about `limit` of them, without child batches. Only reads."""
         ...
 
     def dead_members(self, id: str, cursor: str = "", limit: int = MEMBERS_PAGE) -> MemberPage:

@@ -72,10 +72,9 @@ def check_clear(queue: str, raws: Sequence[bytes], known: Sequence[str]) -> None
         raise BrokerError(f"{len(raws)} jobs are too many for one call; clear at most {CLEAR_MAX}")
 
 
-def entry_of(follow_up: FollowUp) -> Entry:
+def entry_of(added: FollowUp) -> Entry:
     """The entry that enqueues this follow-up, also if the ledger knows its version."""
-    due = follow_up.delay_ms, follow_up.at_ms
-    return Entry(follow_up.job, follow_up.queue, follow_up.version, True, *due, joins=follow_up.joins)
+    return Entry(added.job, added.queue, added.version, True, added.delay_ms, added.at_ms, added.joins)
 
 
 class EnqueueResult(enum.StrEnum):

@@ -14,6 +14,8 @@ import enum
 import msgspec
 from msgspec import Struct
 
+from fileq.core.job import State
+
 LEVELS_MAX = 8  # a batch, its parent, and so on
 KEPT_MS = 30 * 24 * 3600 * 1000  # how long a finished batch is kept
 UNTOUCHED_MS = 24 * 3600 * 1000  # after this time an open batch that nothing was added to is cancelled
@@ -37,6 +39,14 @@ class Ending(enum.StrEnum):
     DEAD = "dead"
     CANCELLED = "cancelled"
     DELETED = "deleted"  # a dead job that was deleted, or a member that has no record any more
+
+
+# How a job in this state counts. The others are unfinished.
+ENDINGS_OF_STATES = {
+    State.COMPLETED: Ending.COMPLETED,
+    State.DEAD: Ending.DEAD,
+    State.CANCELLED: Ending.CANCELLED,
+}
 
 
 class CallbackKind(enum.StrEnum):
@@ -68,7 +78,7 @@ class Batch(Struct, omit_defaults=True):
     state: BatchState = BatchState.OPEN
     is_cancelled: bool = False
     created_ms: int = 0
-    touched_ms: int = 0  # when a job was added last
+    touched_ms: int = 0  # when a job was added last; at first, when it was created
     sealed_ms: int = 0
     finished_ms: int = 0
     total: int = 0
@@ -84,8 +94,9 @@ class Batch(Struct, omit_defaults=True):
 
     @property
     def is_success(self) -> bool:
-        """Whether no member ended in another way than completed."""
-        return not (self.dead or self.cancelled or self.deleted)
+        """Whether no member ended in another way than completed. A cancelled batch may lack jobs that were never
+        added, so it is none."""
+        return not (self.dead or self.cancelled or self.deleted or self.is_cancelled)
 
     @property
     def is_takeable(self) -> bool:
@@ -117,6 +128,13 @@ def count_ending(batch: Batch, ending: Ending, member: str, error: str) -> list[
     return [Callback(c.kind, with_death(c.raw, member, error), c.queue) for c in _unfired(batch, CallbackKind.CATCH)]
 
 
+def count_child(parent: Batch, child: Batch) -> list[Callback]:
+    """Counts a finished batch in its parent, as count_ending() does it."""
+    child.is_counted = True
+    ending, error = ending_for_parent(child)
+    return count_ending(parent, ending, child.id, error)
+
+
 def finish(batch: Batch, now_ms: int) -> list[Callback]:
     """Finishes a sealed batch without unfinished members: `then` is due if all completed, `finally` in every case, each
     once. Returns nothing if the batch is not done."""
@@ -140,12 +158,25 @@ def cancel(batch: Batch, now_ms: int) -> None:
         seal(batch, now_ms)
 
 
-def revive(batch: Batch) -> None:
-    """A dead member waits again, so the batch is unfinished. `then` may still fire, `finally` not a second time."""
+def is_cancellable(batch: Batch, untouched_since_ms: int | None = None) -> bool:
+    """Whether cancel() changes it. With a time, only if it is open and nothing was added to it since then."""
+    if untouched_since_ms is not None:
+        return batch.state is BatchState.OPEN and batch.touched_ms < untouched_since_ms
+    return batch.state is BatchState.OPEN or (batch.state is BatchState.SEALED and not batch.is_cancelled)
+
+
+def revive(batch: Batch, parent: Batch | None) -> None:
+    """A dead member waits again, so the batch is unfinished. `then` may still fire, `finally` not a second time. The
+    parent counts the batch a second time, unless it has finished: a finished parent stays so."""
     batch.dead -= 1
     batch.unfinished += 1
-    if batch.state is BatchState.FINISHED:
-        batch.state, batch.finished_ms = BatchState.SEALED, 0
+    if batch.state is not BatchState.FINISHED:
+        return
+    batch.state, batch.finished_ms = BatchState.SEALED, 0
+    if parent is not None and batch.is_counted and parent.state is not BatchState.FINISHED:
+        batch.is_counted = False
+        parent.dead -= 1
+        parent.unfinished += 1
 
 
 def delete_dead(batch: Batch) -> None:
