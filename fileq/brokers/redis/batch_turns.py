@@ -25,7 +25,7 @@ def with_members(store: RedisStore, answers: list[Any], parts: Sequence[Part]) -
     """The answers of the parts, and the ids of the batches that they have finished.
 
     If the script has refused a member, all parts are sent again, to the script that counts members."""
-    if any(isinstance(answer, ReplyError) and answer.code == "BATCH" for answer in answers):
+    if any(isinstance(answer, ReplyError) and str(answer).startswith("BATCH ") for answer in answers):
         command = store.scripts.settle_and_claim(parts, has_members=True)
         again = store.link.checked(store.send([command], list).take()[0])
         # What was settled before is "done already" now. Nothing was claimed before.

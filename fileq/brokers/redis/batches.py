@@ -9,15 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fileq.brokers.batches import MEMBERS_PAGE, BatchPage, BatchView, JoinResult, MemberPage, NewBatch
+from fileq.brokers.batches import (
+    CHILDREN_CANCELLED,
+    MEMBERS_PAGE,
+    BatchPage,
+    BatchView,
+    JoinResult,
+    MemberPage,
+    NewBatch,
+    check_new_batch,
+    parent_refused,
+    too_deep,
+)
 from fileq.brokers.catalog import check_name
 from fileq.brokers.redis.in_flight import Replies
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.redis.store import RedisStore
-from fileq.core.batch import LEVELS_MAX, BatchState, CallbackKind
+from fileq.core.batch import Batch, BatchState, CallbackKind
 from fileq.core.errors import BrokerError
 
-CHILDREN_CANCELLED = 1000
 _PAGE = 500
 _VIEWS = 100  # batches that one script call reads
 
@@ -28,21 +38,16 @@ class RedisBatches:
     _store: RedisStore
 
     def create_batch(self, new: NewBatch) -> bool:
-        check_name("batch", new.id)
-        keys, args = list(self._keys_of(new.id)), _creation_args(new)
-        if new.parent:
-            check_name("batch", new.parent)
-            keys += self._store.keys.of_batch(new.parent)
-        unknown_queues = sorted({c.queue for c in new.callbacks} - set(self._store.queues))
-        if unknown_queues:
-            known = ", ".join(self._store.queues)
-            raise BrokerError(f"no queue is called {unknown_queues[0]!r}; there are {known}")
         store = self._store
-        replies = store.send([store.scripts.command("create_batch", keys, args)], _as_they_are).take()
-        word = store.link.checked(replies[0])
-        if word in _REFUSALS:
-            raise BrokerError(f"batch {new.id}: " + _REFUSALS[word].format(parent=new.parent))
-        return word == b"created" or (replies.is_repeated and self._is_created_as(new))
+        check_new_batch(new, store.queues)
+        keys = self._keys_of(new.id)
+        if new.parent:
+            keys += store.keys.of_batch(new.parent)
+        replies = store.send([store.scripts.command("create_batch", keys, _creation_args(new))], _as_they_are).take()
+        word = store.link.checked(replies[0]).decode()
+        if word not in ("created", "taken"):
+            raise _refusal(new, word)
+        return word == "created" or (replies.is_repeated and self._is_created_as(new))
 
     def _is_created_as(self, new: NewBatch) -> bool:
         """Whether the first sending, whose reply was lost, has created the batch. The bytes of callbacks differ from
@@ -124,11 +129,15 @@ class RedisBatches:
         return MemberPage(found, next_cursor.decode() if int(next_cursor) else "")
 
 
-_REFUSALS = {
-    b"unknown": "there is no batch {parent}, which would be its parent",
-    b"closed": "its parent {parent} takes no jobs any more",
-    b"deep": f"with its parent {{parent}} there would be more than {LEVELS_MAX} levels",
-}
+def _refusal(new: NewBatch, word: str) -> BrokerError:
+    """The error for an answer of create_batch.lua."""
+    if word == "deep":
+        return too_deep(new.id)
+    if word == "unknown":
+        return parent_refused(new.id, None, new.parent)
+    is_cancelled = word == "cancelled"
+    state = BatchState.OPEN if is_cancelled else BatchState(word)
+    return parent_refused(new.id, Batch(new.parent, state=state, is_cancelled=is_cancelled), new.parent)
 
 
 def _creation_args(new: NewBatch) -> list[Argument]:
@@ -177,4 +186,5 @@ def _as_view(id: str, row: Sequence[Any]) -> BatchView | None:
         dead_id=word(b"dead_id"),
         dead_error=word(b"dead_error"),
         info=fields[b"info"],
+        is_counted=fields[b"is_counted"] == b"1",
     )

@@ -2,7 +2,7 @@
 -- Cancel a batch and seal it, and its unfinished child batches too. Those that have nothing unfinished finish.
 --
 -- own KEYS   those of require_batch() (prelude/batches.lua)
--- own ARGV   1 id, 2 a time in ms: only if it is open and nothing was added since then ('' = in any case), 3 how many
+-- own ARGV   1 id, 2 a time in ms: only if it is open and was touched before ('' = in any case), 3 how many
 --            child batches at most
 -- returns    1, or 0 if it is finished, cancelled and sealed already, unknown, or was touched
 require_batch()
@@ -10,11 +10,11 @@ require_permission(KEYS[own_keys + 1], 'SMEMBERS')
 local batch, since, children_left = batch_of(ARGV[own_args + 1]), ARGV[own_args + 2], tonumber(ARGV[own_args + 3])
 if not batch or batch.state == 'finished' then return 0 end
 if batch.state == 'sealed' and batch.is_cancelled == '1' then return 0 end
-if since ~= '' and (batch.state ~= 'open' or tonumber(batch.touched) > tonumber(since)) then return 0 end
+if since ~= '' and (batch.state ~= 'open' or tonumber(batch.touched) >= tonumber(since)) then return 0 end
 
 -- The children of one level after the other. One that is cancelled and sealed was cancelled with its children.
 local found, level = { batch }, { batch }
-for _ = 2, LEVELS_MAX do
+for _ = 1, LEVELS_MAX do
   local below = {}
   for _, parent in ipairs(level) do
     local ids = children_left > 0 and redis.pcall('SMEMBERS', parent.key .. ':children') or {}
@@ -32,8 +32,8 @@ end
 for _, each in ipairs(found) do
   change_batch(each, 'is_cancelled', '1')
   seal_batch(each)
+  finish_batch(each)
 end
-for i = #found, 1, -1 do finish_batch(found[i]) end
 write_batches()
 write_counters()
 publish_events()

@@ -4,7 +4,7 @@
 -- own KEYS   those of require_batch() (prelude/batches.lua); then those of the parent, if it has one
 -- own ARGV   1 id, 2 name, 3 parent ('' = none), 4 whether failures are allowed (1 or 0), 5 info; of each callback: its
 --            kind, queue and raw
--- returns    created, taken, or why the parent does not take it: unknown, closed or deep
+-- returns    created, taken, or why the parent does not take it: unknown, deep, cancelled or its state
 local LOOKED_AT = 10
 local id, parent_id = ARGV[own_args + 1], ARGV[own_args + 3]
 local key = KEYS[own_keys + 1]
@@ -21,7 +21,7 @@ local level, parent = 1, nil
 if parent_id ~= '' then
   parent = batch_of(parent_id)
   if not parent then return 'unknown' end
-  if not is_batch_open(parent_id) then return 'closed' end
+  if not is_batch_open(parent_id) then return parent.is_cancelled == '1' and 'cancelled' or parent.state end
   level = 1 + tonumber(redis.call('HMGET', parent.key, 'level')[1])
   if level > LEVELS_MAX then return 'deep' end
 end

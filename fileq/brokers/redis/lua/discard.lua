@@ -20,10 +20,10 @@ for i = 1, total do
   answers[i] = offset == FAR and FAR or offset and 1 or 0
   if answers[i] == 1 then
     local was = redis.call('HMGET', KEYS[own_keys + i], 'state', 'queued')
-    if was[1] == 'dead' and (was[2] or '0') == '0' then
-      redis.call('DEL', KEYS[own_keys + i])
-      if batch_ids[i] then delete_member(batch_ids[i], string.sub(KEYS[own_keys + i], #RECORDS + 1)) end
+    if was[1] == 'dead' and batch_ids[i] then
+      delete_member(batch_ids[i], string.sub(KEYS[own_keys + i], #RECORDS + 1))
     end
+    if was[1] == 'dead' and (was[2] or '0') == '0' then redis.call('DEL', KEYS[own_keys + i]) end
     take(DEAD, raw, offset)
     discarded = discarded + 1
   end

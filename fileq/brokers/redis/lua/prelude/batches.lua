@@ -46,10 +46,14 @@ local function change_batch(batch, field, value)
   batch[field], batch.changed[field] = value, true
 end
 
+-- A job is still among the members if its record was lost before it was enqueued again; then it is no new member.
 local function write_added(batch)
-  local added = batch.added
-  for i = 1, #added, 500 do redis.call('SADD', batch.key .. ':members', unpack(added, i, math.min(i + 499, #added))) end
-  batch.added = {}
+  local added, known = batch.added, #batch.added
+  if known == 0 then return end
+  for i = 1, #added, 500 do
+    known = known - redis.call('SADD', batch.key .. ':members', unpack(added, i, math.min(i + 499, #added)))
+  end
+  batch.total, batch.unfinished, batch.added = batch.total - known, batch.unfinished - known, {}
 end
 
 -- At the end of a script, before its counters.
@@ -148,6 +152,7 @@ end
 -- Finish a sealed batch without unfinished members, then its parent if this was the last member, and so on.
 local function finish_batch(batch)
   for _ = 1, LEVELS_MAX do
+    write_added(batch)
     if batch.state ~= 'sealed' or batch.unfinished > 0 then return end
     change_batch(batch, 'state', 'finished')
     change_batch(batch, 'finished', NOW)
@@ -214,7 +219,7 @@ local function revive_member(id, member)
   if not batch or redis.pcall('SREM', batch.key .. ':dead', member) ~= 1 then return end
   change_batch(batch, 'dead', batch.dead - 1)
   batch.unfinished = batch.unfinished + 1
-  batch.added[#batch.added + 1] = member
+  redis.call('SADD', batch.key .. ':members', member)
   reopen_batch(batch)
 end
 
