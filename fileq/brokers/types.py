@@ -336,9 +336,7 @@ class CancelResult(enum.StrEnum):
 
 
 class WireEvent(Struct, frozen=True):
-    """One transition of a job as published to subscribers. The order of the fields is that of the JSON.
-
-    An event of a batch has no job: a subscriber that decodes it as this finds the fields of a job empty."""
+    """One transition of a job as published, its fields in the order of the JSON. Events of batches have no job."""
 
     event: str
     job_id: str = ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from fileq.brokers.batches import BatchView
 from fileq.brokers.notifications import Subscription
@@ -22,16 +21,9 @@ from fileq.core.units import format_duration, two_units
 RECHECK_S = 2.0
 
 
-class BatchSource(Protocol):
-    """Where batches and events come from."""
-
-    def batches(self, ids: Sequence[str]) -> list[BatchView | None]: ...
-
-    def subscribe(self) -> Subscription: ...
-
-
 def wait_for_batch(
-    source: BatchSource,
+    read: Callable[[Sequence[str]], list[BatchView | None]],
+    subscribe: Callable[[], Subscription],
     id: str,
     timeout_s: float | None = None,
     is_stopped: Callable[[], bool] = lambda: False,
@@ -44,15 +36,15 @@ def wait_for_batch(
 
     `on_status` gets the batch each time it is read, `report` the begin and the end of each outage."""
     until_s = None if timeout_s is None else time.monotonic() + timeout_s
-    subscription, is_lost = source.subscribe(), False
+    subscription, is_lost = subscribe(), False
     try:
         while not is_stopped():
             try:
                 if is_lost:
                     subscription.close()
-                    subscription, is_lost = source.subscribe(), False
+                    subscription, is_lost = subscribe(), False
                     report("connected again")
-                [view] = source.batches([id])
+                [view] = read([id])
                 status = status_of_batch(id, view)
                 on_status(status)
                 if status.is_finished:

@@ -75,14 +75,14 @@ class BatchHandle:
     def seal(self) -> bool:
         """Says that no job is added any more; only the batch's own running jobs still can. An empty batch is finished
         by it. False if it was sealed before."""
-        if self._transport().seal_batch(self.id):
+        if self._transport().batches.seal(self.id):
             return True
         self.status()  # raises if there is no such batch
         return False
 
     def status(self) -> BatchStatus:
         """The counts of one moment. BatchError if there is no such batch."""
-        [view] = self._transport().batches([self.id])
+        [view] = self._transport().batches.by_id([self.id])
         return status_of_batch(self.id, view)
 
     def wait(self, timeout: float | None = None) -> BatchStatus:
@@ -94,12 +94,13 @@ class BatchHandle:
 
     def wait_unless(self, is_stopped: Callable[[], bool], timeout: float | None = None) -> BatchStatus | None:
         """wait(), given up within half a second once `is_stopped`: then None."""
-        return wait_for_batch(self._transport(), self.id, timeout, is_stopped)
+        transport = self._transport()
+        return wait_for_batch(transport.batches.by_id, transport.subscribe, self.id, timeout, is_stopped)
 
     def cancel(self) -> bool:
         """Seals the batch and cancels what has not ended: waiting jobs now or when they are claimed, running ones at
         their next heartbeat. False if it is finished or was cancelled before."""
-        if self._transport().cancel_batch(self.id):
+        if self._transport().batches.cancel(self.id):
             return True
         self.status()
         return False
@@ -108,7 +109,7 @@ class BatchHandle:
         """Puts the dead members back into their queues; a cancelled batch is not cancelled any more. Members that were
         cancelled stay so."""
         self.status()
-        return self._transport().retry_batch(self.id)
+        return self._transport().batches.retry(self.id)
 
     def jobs(self, *, dead: bool = False) -> Iterator[ListedJob]:
         """The members that still have a record; with `dead` the dead ones, which are found without a search."""
@@ -119,7 +120,7 @@ class BatchHandle:
     def _dead(self) -> Iterator[StoredJob]:
         transport, cursor = self._transport(), ""
         while True:
-            page = transport.dead_members(self.id, cursor)
+            page = transport.batches.dead_members(self.id, cursor)
             for record in transport.records(page.ids):
                 if record is not None and record.state is State.DEAD:
                     yield _stored(record)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from fileq.brokers.batches import BatchPage, BatchView, MemberPage
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.notifications import Subscription
 from fileq.brokers.protocol import FullBroker
@@ -23,12 +22,13 @@ from fileq.client.job_selection import select
 from fileq.client.queries import FileTrace, listed_states, trace
 from fileq.client.revivals import NOT_A_JOB, not_dead, revival, to_run, why_stayed
 from fileq.client.schedule_options import ScheduleOptions
-from fileq.client.transport import BATCH, VETOED, Accepted, BatchRequest, BatchRetry, JobRequest
+from fileq.client.transport import BATCH, VETOED, Accepted, JobRequest
 from fileq.config import Config
 from fileq.core.errors import ConfigError, FileqError, JobError
 from fileq.core.job import State, decode_or_none
 
 if TYPE_CHECKING:
+    from fileq.client.broker_batches import BrokerBatches
     from fileq.client.new_entries import FileEntries
     from fileq.webhooks.subscriptions import Withdrawals
 
@@ -122,38 +122,14 @@ class BrokerTransport:
 
         add_schedule(self._broker, self._config, name, options, where="schedule()")
 
-    def create_batch(self, request: BatchRequest) -> None:
-        from fileq.client.batch_changes import new_batch  # imports the worker's parts
+    @property
+    def batches(self) -> BrokerBatches:
+        from fileq.client.broker_batches import BrokerBatches  # imports the worker's parts
 
-        self._broker.create_batch(new_batch(self._config, request, self._now()))
-
-    def batches(self, ids: Sequence[str]) -> list[BatchView | None]:
-        return self._broker.batches_by_id(ids)
-
-    def batch_page(self, cursor: str, limit: int, *, unfinished: bool) -> BatchPage:
-        return self._broker.batch_page(cursor, limit, unfinished=unfinished)
-
-    def seal_batch(self, id: str) -> bool:
-        return self._broker.seal_batch(id)
-
-    def cancel_batch(self, id: str) -> bool:
-        from fileq.client.batch_changes import cancel_batch
-
-        return cancel_batch(self._broker, id, self._withdrawals())
-
-    def retry_batch(self, id: str) -> BatchRetry:
-        from fileq.client.batch_changes import retry_batch
-
-        return retry_batch(self._broker, self._config, id)
-
-    def dead_members(self, id: str, cursor: str) -> MemberPage:
-        return self._broker.dead_members(id, cursor)
+        return BrokerBatches(self._broker, self._config, self._clock)
 
     def close(self) -> None:
         self._broker.close()
-
-    def _now(self) -> datetime:
-        return datetime.fromtimestamp(self._clock() / 1000, UTC)
 
     def _withdrawals(self) -> Withdrawals:
         """What webhooks are told about jobs that are cancelled."""
@@ -167,7 +143,7 @@ class BrokerTransport:
         entries: list[Entry | Accepted] = []
         problems: list[str] = []
         files: FileEntries | None = None
-        now = self._now()
+        now = datetime.fromtimestamp(self._clock() / 1000, UTC)
         for request in requests:
             try:
                 self._check_priority(request)

@@ -181,7 +181,7 @@ class Client:
 
         The batch is sealed at the end of the block, and cancelled if the block raises."""
         request = batch_request(name, allow_failures, then, catch, finally_, parent, priority)
-        self.transport().create_batch(request)
+        self.transport().batches.create(request)
         return BatchHandle(self, request.id, priority)
 
     def find_batch(self, id: str) -> BatchHandle:

@@ -69,6 +69,36 @@ class BatchRetry(Struct, frozen=True):
     left: dict[str, str] = {}
 
 
+class BatchTransport(Protocol):
+    """The operations on batches."""
+
+    def create(self, request: BatchRequest) -> None:
+        """Creates the batch; nothing if it exists, for a repeated call. BrokerError if its parent takes no jobs."""
+        ...
+
+    def by_id(self, ids: Sequence[str]) -> list[BatchView | None]:
+        """Each batch of one moment."""
+        ...
+
+    def page(self, cursor: str, limit: int, *, unfinished: bool) -> BatchPage:
+        """The batches, newest first."""
+        ...
+
+    def seal(self, id: str) -> bool:
+        """False if it is not open."""
+        ...
+
+    def cancel(self, id: str) -> bool:
+        """Marks the batch as cancelled, and cancels the members that wait. False if it is finished or cancelled."""
+        ...
+
+    def retry(self, id: str) -> BatchRetry:
+        """Puts the dead members back into their queues, after the mark of a cancelled batch was removed."""
+        ...
+
+    def dead_members(self, id: str, cursor: str) -> MemberPage: ...
+
+
 class Transport(Protocol):
     def enqueue(self, requests: Sequence[JobRequest]) -> list[Accepted]:
         """Checks all requests before the first is sent, then sends BATCH of them a round trip.
@@ -104,30 +134,7 @@ class Transport(Protocol):
         """Defines a schedule or replaces its definition. ConfigError for one that the configuration has."""
         ...
 
-    def create_batch(self, request: BatchRequest) -> None:
-        """Creates the batch; nothing if it exists, for a repeated call. BrokerError if its parent takes no jobs."""
-        ...
-
-    def batches(self, ids: Sequence[str]) -> list[BatchView | None]:
-        """Each batch of one moment."""
-        ...
-
-    def batch_page(self, cursor: str, limit: int, *, unfinished: bool) -> BatchPage:
-        """The batches, newest first."""
-        ...
-
-    def seal_batch(self, id: str) -> bool:
-        """False if it is not open."""
-        ...
-
-    def cancel_batch(self, id: str) -> bool:
-        """Marks the batch as cancelled, and cancels the members that wait. False if it is finished or cancelled."""
-        ...
-
-    def retry_batch(self, id: str) -> BatchRetry:
-        """Puts the dead members back into their queues, after the mark of a cancelled batch was removed."""
-        ...
-
-    def dead_members(self, id: str, cursor: str) -> MemberPage: ...
+    @property
+    def batches(self) -> BatchTransport: ...
 
     def close(self) -> None: ...

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from fileq.brokers.batches import BatchView
-from fileq.brokers.notifications import Subscription
 from fileq.brokers.protocol import FullBroker
 from fileq.client.batch_ending import RECHECK_S, wait_for_batch
 from fileq.client.batch_status import BatchStatus
 from fileq.commands.admin.batch_text import progress_line
 
 _CLEAR = "\r\x1b[K"
-
-
-class _Source:
-    """A broker as the source of a wait."""
-
-    def __init__(self, broker: FullBroker) -> None:
-        self._broker = broker
-
-    def batches(self, ids: Sequence[str]) -> list[BatchView | None]:
-        return self._broker.batches_by_id(ids)
-
-    def subscribe(self) -> Subscription:
-        return self._broker.subscribe()
 
 
 def shown_wait(broker: FullBroker, id: str, report: Callable[[str], None], *, redraw_s: float) -> BatchStatus:
@@ -45,7 +30,8 @@ def shown_wait(broker: FullBroker, id: str, report: Callable[[str], None], *, re
 
     try:
         status = wait_for_batch(
-            _Source(broker),
+            broker.batches_by_id,
+            broker.subscribe,
             id,
             report=report_alone,
             on_status=draw if is_drawn else lambda status: None,

@@ -53,7 +53,7 @@ def run(
     decoded into its type. Coroutines are awaited, also when the caller runs in an event loop. A result that a worker
     would drop causes a warning. With `safe_open`, `job.path` is what a route with that option gives. The functions with
     @fileq.middleware that are imported run around the handler, in the order of their import; `middleware` names others
-    instead. Follow-ups and outputs are checked as in a worker, and forgotten. `batch` is the id of the job's batch.
+    instead. Follow-ups and outputs are checked and forgotten. `batch` is the id of the job's batch.
 
     The handler runs in the calling thread, so monkeypatches, fixtures, debuggers and coverage work as usual. After
     `timeout` seconds it is stopped, plain functions too, and TimedOut is raised; docs/handlers.md says what can't be

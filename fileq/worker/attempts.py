@@ -90,8 +90,6 @@ class Attempts:
         if not may_run:
             self._release(new)
             return
-        if any(claim.is_cancelled for _, claim in new):
-            new = self._without_cancelled(new)
         room = 0 if self._queue.is_any_waiting else self._room
         self._run_all(new[:room])
         if len(new) > room:
@@ -144,16 +142,6 @@ class Attempts:
         for slot, claim in reversed(claims):  # each is put at the front of its queue, so the first one goes last
             self._emit(claimed(claim, is_run=False))
             self._end_without_run(slot, claim, Released())
-
-    def _without_cancelled(self, claims: Sequence[tuple[Slot, Claim]]) -> list[tuple[Slot, Claim]]:
-        """Ends the jobs whose batch is cancelled; returns the others."""
-        for slot, claim in claims:
-            if claim.is_cancelled:
-                batch = claim.job.batch_id if claim.job is not None else None
-                self._emit(claimed(claim, is_run=False))
-                reason = f"batch {batch} was cancelled" if batch else "its batch was cancelled"
-                self._end_without_run(slot, claim, Cancelled(reason))
-        return [(slot, claim) for slot, claim in claims if not claim.is_cancelled]
 
     def cancel_waiting(self, slot: Slot) -> None:
         """Ends a job that was cancelled before it began."""
@@ -223,7 +211,7 @@ class Attempts:
             return None
         if is_new:
             self._claimed.append(claim)
-        if isinstance(task, Refused):
+        if isinstance(task, Refused | Cancelled):
             self._end_without_run(slot, claim, task)
             return None
         slot.run(Running(claim, task.route, self._monotonic(), changed_to or claim.version))
