@@ -21,7 +21,7 @@ from fileq.core.errors import BrokerError
 from fileq.core.job import file_job
 from fileq.core.trace import new_ids
 from fileq.producer.before_enqueue import EnqueueCheck
-from fileq.producer.deliveries.deliveries import Deliveries
+from fileq.producer.deliveries.stage import DeliveryStage
 from fileq.producer.finder.found_file import FoundFile
 from fileq.producer.finder.rules import ScanRules
 from fileq.producer.identity import FileIdentity
@@ -60,7 +60,7 @@ class Enqueuer:
         rules: ScanRules,
         identity: FileIdentity,
         check: EnqueueCheck,
-        deliveries: Deliveries,
+        deliveries: DeliveryStage,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._deliveries = deliveries

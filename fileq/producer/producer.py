@@ -23,7 +23,7 @@ from fileq.producer.before_enqueue import BeforeEnqueue, EnqueueCheck
 from fileq.producer.clock_guard import ClockGuard
 from fileq.producer.content_check import ContentCheck
 from fileq.producer.counts import ProducerCounts
-from fileq.producer.deliveries.deliveries import Deliveries
+from fileq.producer.deliveries.stage import DeliveryStage
 from fileq.producer.enqueuer import Enqueuer, SentBatch
 from fileq.producer.finder.finder import EndedScan, Finder
 from fileq.producer.finder.rules import ScanRules
@@ -76,7 +76,7 @@ class Producer:
         self._content = ContentCheck(broker, identity, rules, self.counts, monotonic)
         self._stability = Stability(config, rules, mounts, self._clock, self.counts)
         check = EnqueueCheck(before_enqueue, config.worker.priorities, self.counts, emit, monotonic)
-        self._deliveries = Deliveries(config, broker, rules, identity, emit, monotonic, wall_ns)
+        self._deliveries = DeliveryStage(config, broker, rules, identity, emit, monotonic, wall_ns)
         self._enqueuer = Enqueuer(config, broker, inspector, rules, identity, check, self._deliveries, monotonic)
         self._sweep = LedgerSweep(broker, rules, mounts, self._clock, forget_after_ms)
         self.wake = self._finder.wake

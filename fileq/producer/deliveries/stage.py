@@ -58,7 +58,7 @@ class OpenDelivery(Struct):
     error: str = ""
 
 
-class Deliveries:
+class DeliveryStage:
     def __init__(
         self,
         config: Config,
@@ -216,7 +216,7 @@ class Deliveries:
             state.news_s, state.files, state.is_complete = now_s, look.files, False
         view = self._broker.batches_by_id([state.batch_id])[0]
         if view is None or view.state is not BatchState.OPEN:
-            self._close(place.directory, state.batch_id)  # somebody else sealed or cancelled it
+            self._close(place.directory, state.batch_id)  # another process sealed or cancelled it
             return
         quiet_s = now_s - state.news_s
         completion = completion_of(place, look, members=view.total, arrived=arrived, quiet_s=quiet_s)
