@@ -39,7 +39,7 @@ def take_key(work: UnitOfWork, record: RecordRow, key: str | None) -> None:
 
 def batch_to_join(work: UnitOfWork, entry: Entry, follows: RecordRow | None = None) -> Batch | None:
     """The batch that the job of this entry becomes a member of; None if it takes no jobs. `follows` is the record of
-    the job that this one follows: an unfinished member can add jobs to its batch in any case."""
+    the job that this one follows: an unfinished member also adds jobs to a sealed batch."""
     batch = work.batches.find(entry.job.batch_id or "") if entry.joins else None
     if batch is None or batch.is_takeable:
         return batch
