@@ -57,7 +57,7 @@ def run(
 
     The handler runs in the calling thread, so monkeypatches, fixtures, debuggers and coverage work as usual. After
     `timeout` seconds it is stopped, plain functions too, and TimedOut is raised; docs/handlers.md says what can't be
-    stopped. There is no child process: a crash ends the test run, and memory is not limited. `fileq try` has both."""
+    stopped. A crash ends the test run, and memory is not limited; `fileq try` has a child process for both."""
     if fault := unfitness(function):
         raise ConfigError(f"{getattr(function, '__qualname__', function)} {fault}")
     where = b"" if path is None else os.path.abspath(os.fsencode(path))
@@ -67,8 +67,7 @@ def run(
     decoder = function.payload_decoder if isinstance(function, TaskDefinition) else None
     view = view_of(decode(encode(job)), given.path, file, decoder)
     context = Context(view, cancelled=cancelled or threading.Event(), attempt=attempt, timeout_s=timeout)
-    loop = EventLoop()
-    awaits = is_async(function)
+    loop, awaits = EventLoop(), is_async(function)
     try:
         handler = Layer(lambda: function(view, context), True)
         if not awaits:

@@ -17,6 +17,7 @@ from fileq.core.delivery import CHECK_TYPE
 from fileq.core.errors import BrokerError, Permanent
 from fileq.core.job import Job, decode
 from fileq.core.settlement import complete
+from fileq.producer.deliveries.register import DeliveryRegister
 from tests.support.producer_scenario import UNCLOSED, FakeWatcher, Scenario
 
 LOOK = UNCLOSED  # the time between two looks
@@ -251,15 +252,68 @@ def test_a_lost_reply_at_any_call_changes_nothing(tmp_path: Path) -> None:
         assert len(checks(s)) == 1, verb
 
 
-def test_a_vetoed_or_moved_file_never_costs_a_job_of_another(tmp_path: Path) -> None:
-    s = scenario(tmp_path / "in", complete={"files": 1})
+def test_a_file_after_the_seal_begins_the_next_delivery(tmp_path: Path) -> None:
+    s = scenario(tmp_path / "in")
     s.add("acme/a/1")
-    look_until_sealed(s)
-    assert batch(s).state is BatchState.SEALED
-    s.add("acme/a/2")  # after the seal: it begins the next delivery
+    s.run(LOOK)
+    s.broker.real.seal_batch(batch(s).id)  # as another producer does
+    s.add("acme/a/2")
     s.make_event(closed="acme/a/2")
-    look_until_sealed(s)
+    s.run(0.1)
+    s.run(1.0)  # it is stable; the next look is not due yet
     assert [decode(raw).batch_id for raw in s.broker.real.peek("low", 9)] == [one.id for one in batches(s)]
+    assert len(batches(s)) == 2
+
+
+def test_news_between_two_looks_keeps_a_delivery_open(tmp_path: Path) -> None:
+    s = scenario(tmp_path / "in")
+    s.add("acme/a/0", "acme/a/COMPLETED")
+    for number in range(1, 6):
+        s.add(f"acme/a/{number}")
+        s.make_event(closed=f"acme/a/{number}")
+        s.run(LOOK)
+        assert batch(s).state is BatchState.OPEN
+    look_until_sealed(s)
+    assert (batch(s).state, batch(s).total) == (BatchState.SEALED, 6)
+
+
+def test_a_marker_without_files_seals_nothing(tmp_path: Path) -> None:
+    s = scenario(tmp_path / "in")
+    s.add("acme/a/COMPLETED")
+    look_until_sealed(s)
+    assert (batch(s).state, batch(s).total) == (BatchState.OPEN, 0)
+
+
+def test_a_delivery_that_an_operator_cancelled_is_over(tmp_path: Path) -> None:
+    s = scenario(tmp_path / "in", complete={"files": 1}, deadline="1h")
+    s.add("acme/a/1")
+    s.run(LOOK)
+    s.broker.real.cancel_batch(batch(s).id)
+    look_until_sealed(s)
+    s.run(3600.0)
+    assert s.events.count("delivery.sealed") == 0
+    assert checks(s) == []
+
+
+def test_files_of_a_manifest_that_workers_moved_away_have_come(tmp_path: Path) -> None:
+    s = scenario(tmp_path / "in", complete={"manifest": "*.manifest.json"})
+    s.add("acme/a/1", "acme/a/2")
+    s.run(LOOK)
+    complete_jobs(s)
+    manifest(s, "acme/a", "1", "2")
+    os.unlink(s.path("acme/a/1"))
+    look_until_sealed(s)
+    assert (batch(s).state, batch(s).total) == (BatchState.FINISHED, 2)
+
+
+def test_of_two_producers_one_opens_a_delivery(tmp_path: Path) -> None:
+    s = scenario(tmp_path / "in")
+    registers = [DeliveryRegister(s.broker.real, bytes(s.root)) for _ in range(2)]
+    for register in registers:
+        register.refresh()
+    path = s.path("acme/a")
+    opened = [register.open(path, now_ms).first_ms for register, now_ms in zip(registers, (1, 2), strict=True)]
+    assert opened == [1, 1]
 
 
 def check_job(s: Scenario, path: str, **fields: Any) -> Any:

@@ -23,12 +23,22 @@ class Completion(Struct):
     listed: tuple[tuple[bytes, ManifestEntry], ...] = ()
 
 
+def listed_files(place: DeliveryPlace, look: DirectoryLook) -> tuple[tuple[bytes, ManifestEntry], ...]:
+    """The files of the manifest, if there is one. Raises ConfigError or OSError if it can't be read."""
+    return tuple(_listed(place.directory, look.manifest)) if look.manifest is not None else ()
+
+
 def completion_of(
-    place: DeliveryPlace, look: DirectoryLook, *, members: int, arrived: frozenset[bytes], quiet_s: float
+    place: DeliveryPlace,
+    look: DirectoryLook,
+    listed: tuple[tuple[bytes, ManifestEntry], ...],
+    *,
+    members: int,
+    arrived: frozenset[bytes],
+    quiet_s: float,
 ) -> Completion:
-    """`members` are the files that belong to the delivery. `arrived` are paths of members whose files may be gone by
-    now: workers move or delete files. `quiet_s` is the time without news. Raises ConfigError or OSError for a manifest
-    that can't be read."""
+    """`members` is the number of files that belong to the delivery. `arrived` are paths of members whose files are
+    gone: workers move or delete files. `quiet_s` is the time without news."""
     complete = place.settings.complete
     if complete.marker is not None:
         return Completion("" if look.has_marker and members else f"the marker {complete.marker} did not come")
@@ -39,7 +49,6 @@ def completion_of(
         return Completion("" if quiet_s >= complete.quiet else awaited)
     if look.manifest is None:
         return Completion(f"no manifest {complete.manifest} came")
-    listed = tuple(_listed(place.directory, look.manifest))
     absent = [path for path, _ in listed if path not in look.files and path not in arrived]
     if not absent:
         return Completion("", listed)

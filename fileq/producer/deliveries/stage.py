@@ -30,8 +30,9 @@ from fileq.core.errors import ConfigError
 from fileq.core.events import Emit, ignore
 from fileq.core.follow_up import follow_up_id
 from fileq.core.job import encode, typed_job
+from fileq.core.signature import split_signature
 from fileq.producer.deliveries.checksums import ChecksumReader
-from fileq.producer.deliveries.completion import Completion, completion_of, problems_of, to_be_read
+from fileq.producer.deliveries.completion import Completion, completion_of, listed_files, problems_of, to_be_read
 from fileq.producer.deliveries.done_marker import remove_markers, write_marker
 from fileq.producer.deliveries.look import DirectoryLook, look_at
 from fileq.producer.deliveries.places import DeliveryPlace
@@ -211,15 +212,17 @@ class DeliveryStage:
     ) -> None:
         look = look_at(place, self._rules, record.newest_ns)
         state.newest_ns = max(state.newest_ns, look.newest_ns)
-        arrived, is_enqueued = self._take_known(state, look)
+        listed = listed_files(place, look)
+        is_enqueued = self._take_known(state, look)
         if look.files != state.files or not is_enqueued:
             state.news_s, state.files, state.is_complete = now_s, look.files, False
         view = self._broker.batches_by_id([state.batch_id])[0]
         if view is None or view.state is not BatchState.OPEN:
             self._close(place.directory, state.batch_id)  # another process sealed or cancelled it
             return
+        arrived = self._arrived(state.batch_id, [path for path, _ in listed if path not in look.files])
         quiet_s = now_s - state.news_s
-        completion = completion_of(place, look, members=view.total, arrived=arrived, quiet_s=quiet_s)
+        completion = completion_of(place, look, listed, members=view.total, arrived=arrived, quiet_s=quiet_s)
         is_done = not completion.missing and is_enqueued
         if not is_late and not (is_done and state.is_complete and state.news_s < now_s):
             state.is_complete = is_done and state.news_s < now_s
@@ -231,13 +234,12 @@ class DeliveryStage:
         problems = problems_of(place, completion, look.files, arrived, checksums)
         self._seal(place, state, problems, view.total, bool(completion.missing))
 
-    def _take_known(self, state: OpenDelivery, look: DirectoryLook) -> tuple[frozenset[bytes], bool]:
-        """Makes files that the ledger knows from before members too. Returns the paths that the ledger has as members
-        of this delivery, and whether every file is enqueued."""
+    def _take_known(self, state: OpenDelivery, look: DirectoryLook) -> bool:
+        """Makes files that the ledger knows from before members too. Returns whether every file is enqueued."""
         if look.files == state.files and state.is_complete:
-            return frozenset(look.files), True
+            return True
         paths = list(look.files)
-        unjoined, arrived, unknown = list[str](), set[bytes](), 0
+        unjoined, unknown = list[str](), 0
         for start in range(0, len(paths), PAGE):
             some = paths[start : start + PAGE]
             for path, entry in zip(some, self._broker.lookup(some), strict=True):
@@ -246,15 +248,23 @@ class DeliveryStage:
                 job_id = known.job_of(self._identity.version(file).signature) if known is not None else None
                 if job_id is None:
                     unknown += 1
-                elif job_id == _member_id(state.batch_id, path, file.signature):
-                    arrived.add(path)
-                else:
+                elif job_id != _member_id(state.batch_id, path, file.signature):
                     unjoined.append(job_id)
-                    arrived.add(path)
         for start in range(0, len(unjoined), PAGE):
             results = self._broker.join_batch(state.batch_id, unjoined[start : start + PAGE])
             unknown += results.count(JoinResult.ELSEWHERE)  # the job of an earlier delivery; it may end soon
-        return frozenset(arrived), unknown == 0
+        return unknown == 0
+
+    def _arrived(self, batch_id: str, absent: Sequence[bytes]) -> frozenset[bytes]:
+        """Those of these files that were enqueued as members of the delivery before they were moved or deleted."""
+        arrived = set[bytes]()
+        for start in range(0, len(absent), PAGE):
+            some = absent[start : start + PAGE]
+            for path, entry in zip(some, self._broker.lookup(some), strict=True):
+                versions = entry.versions if entry is not None else ()
+                if any(_member_id(batch_id, path, split_signature(text).short) == id for text, id in versions):
+                    arrived.add(path)
+        return frozenset(arrived)
 
     # the end
 
