@@ -169,7 +169,7 @@ class MemoryInspector:
                 return Revived(False, holder)
             record = store.record_for(revival.id, queue, revival.next_raw, now_ms)
             record.raw, record.error, record.ended_ms = revival.next_raw, "", 0
-            record.is_cancel_requested = False
+            record.is_cancel_requested, record.fingerprint = False, ""
             take_key(store, record, key)
             store.push(record, front=False)
         store.orders.pop(revival.id, None)

@@ -216,6 +216,7 @@ def _revive(work: UnitOfWork, revival: Revival) -> Revived:
         record = work.record_for(revival.id, queue, revival.next_raw)
         record.raw, record.error, record.ended_ms = revival.next_raw, "", 0
         record.is_cancel_requested = False
+        record.change_facts(fingerprint="")
         take_key(work, record, job.unique_key)
         work.push(record, front=False)
     work.db.execute("DELETE FROM orders WHERE id = ?", (revival.id,))
