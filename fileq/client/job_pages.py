@@ -84,6 +84,7 @@ class _Scan:
         self._places = _places_of(self._states, [q for q in queues if wanted.queue in (None, q)])
         self._limit = limit
         self._scan_max = scan_max
+        self._size = min(max(1, limit), _PAGE)  # of the next page; it grows while few jobs meet the conditions
         is_half_a_place = wanted.state in _DELAYED
         self.is_plain = not wanted.has_conditions and not wanted.is_deferred and not is_half_a_place
         self.found: list[StoredJob] = []
@@ -106,7 +107,8 @@ class _Scan:
         """Reads one page of a place. Returns where the next one begins."""
         left = self._limit - len(self.found)
         # Without conditions every job is wanted: a page of just these needs no second look.
-        size = left if self.is_plain else min(_PAGE, self._scan_max - self.scanned)
+        size = left if self.is_plain else min(self._size, self._scan_max - self.scanned)
+        self._size = min(2 * self._size, _PAGE)
         page = self._broker.page(position.place, position.cursor, size)
         self.scanned += len(page.raws)
         matching_jobs = [
