@@ -21,7 +21,7 @@ The places of a job are its queue, `scheduled`, `processing` (one list for each 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from fileq.brokers.admission_types import Admission, AdmitRequest
 from fileq.brokers.catalog import Catalog
@@ -51,6 +51,7 @@ from fileq.brokers.types import (
 )
 from fileq.core.finding import Finding
 from fileq.core.follow_up import FollowUp
+from fileq.core.job import State
 from fileq.core.settlement import Settlement, SettleResult
 
 
@@ -263,6 +264,10 @@ class Inspector(PlacePages, Protocol):
 
     def records(self, ids: Sequence[str]) -> list[Record | None]: ...
 
+    def states(self, ids: Sequence[str]) -> list[State | None]:
+        """The states of the records, without reading the rest of them."""
+        ...
+
     def workers(self) -> list[WorkerView]:
         """Every registered slot, by its id. Only reads."""
         ...
@@ -337,13 +342,4 @@ class FullBroker(Broker, Inspector, Repairer, ProducerRegistry, Catalog, Schedul
 
         For `fileq doctor` and for warnings at start. `permissions` also tries whether every command that the broker
         needs is allowed, which takes longer."""
-        ...
-
-
-@runtime_checkable
-class RemovableData(Protocol):
-    """Optional: for a broker whose data can be deleted or replaced under a process that uses it."""
-
-    def check_present(self) -> None:
-        """Raises BrokerRemoved if that happened. Called once a second, so it makes no round trip. Only reads."""
         ...

@@ -103,7 +103,7 @@ def test_an_unknown_shell_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[s
     assert main(["completion"]) == 2
 
 
-def test_the_script_knows_the_queues_of_the_configuration(tmp_path: Path) -> None:
+def test_the_script_knows_the_queues_and_schedules_of_the_configuration(tmp_path: Path) -> None:
     def queues_offered() -> set[str]:
         ended = run("completion", "bash", cwd=tmp_path)
         assert (ended.returncode, ended.stderr) == (0, "")
@@ -114,6 +114,12 @@ def test_the_script_knows_the_queues_of_the_configuration(tmp_path: Path) -> Non
         "worker: {priorities: [now, later], queues: {now: n, later: l}}\nproducer: {default_priority: later}\n"
     )
     assert queues_offered() == {"now", "later"}
+    (tmp_path / "config.yaml").write_text(
+        'schedules: {nightly: {cron: "@daily", type: t}, weekly: {cron: "@weekly", type: t}}'
+    )
+    script = run("completion", "bash", cwd=tmp_path).stdout
+    assert offered(script, "schedule", "pause", "", cwd=tmp_path) == {"nightly", "weekly"}
+    assert offered(script, "schedule", "next", "n", cwd=tmp_path) == {"nightly"}
     (tmp_path / "config.yaml").write_text("worker: {count: none}\n")
     assert queues_offered() == {"high", "low"}, "a shell that starts in this directory must get its completion"
     assert run("completion", "bash", "--config", "config.yaml", cwd=tmp_path).returncode == 2

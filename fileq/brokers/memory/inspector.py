@@ -100,6 +100,9 @@ class MemoryInspector:
             found = [self._store.records.get(id) for id in ids]
             return [record.view() if record is not None else None for record in found]
 
+    def states(self, ids: Sequence[str]) -> list[State | None]:
+        return [record.state if record is not None else None for record in self.records(ids)]
+
     def workers(self) -> list[WorkerView]:
         store = self._store
         with store.lock:

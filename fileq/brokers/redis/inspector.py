@@ -31,7 +31,7 @@ from fileq.brokers.types import (
 )
 from fileq.core.errors import BrokerError
 from fileq.core.follow_up import FollowUp
-from fileq.core.job import decode_or_none
+from fileq.core.job import State, decode_or_none
 
 HOUR_MS = 3_600_000
 _PAGE = 500
@@ -127,6 +127,10 @@ class RedisInspector:
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:
         return self._store.records(ids)
+
+    def states(self, ids: Sequence[str]) -> list[State | None]:
+        found = self._store.calls([("HGET", self._store.keys.record(id), "state") for id in ids])
+        return [State(word.decode()) if word is not None else None for word in found]
 
     def workers(self) -> list[WorkerView]:
         return list(_as_views(self._store.run("workers", (), self._store.keys.split_patterns())))

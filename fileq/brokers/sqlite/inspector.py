@@ -18,7 +18,7 @@ from fileq.brokers.sqlite.entries import key_holder, take_key
 from fileq.brokers.sqlite.outputs import makers
 from fileq.brokers.sqlite.place_pages import read_page
 from fileq.brokers.sqlite.producers import read_producers
-from fileq.brokers.sqlite.rows import all_slots, find_records
+from fileq.brokers.sqlite.rows import all_slots, find_records, find_states
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, oldest_hour_kept
 from fileq.brokers.sqlite.withdrawals import cancel, clear
@@ -113,6 +113,11 @@ class SqliteInspector:
         with self._store.snapshot() as (db, now_ms):
             found = find_records(db, ids, now_ms)
             return [record.view() if (record := found[id]) is not None else None for id in ids]
+
+    def states(self, ids: Sequence[str]) -> list[State | None]:
+        with self._store.snapshot() as (db, now_ms):
+            found = find_states(db, ids, now_ms)
+            return [found.get(id) for id in ids]
 
     def workers(self) -> list[WorkerView]:
         with self._store.snapshot() as (db, now_ms):

@@ -173,6 +173,12 @@ def find_records(db: sqlite3.Connection, ids: Sequence[str], now_ms: int) -> dic
     return found
 
 
+def find_states(db: sqlite3.Connection, ids: Sequence[str], now_ms: int) -> dict[str, State]:
+    """The states of these jobs, as find_records() finds them; a job without a record is left out."""
+    rows = _find_all(db, "SELECT id, state, expires_ms FROM records", "id", ids)
+    return {id: State(state) for id, state, expires_ms in rows if expires_ms is None or expires_ms > now_ms}
+
+
 def find_slots(db: sqlite3.Connection, slots: Sequence[str]) -> dict[str, SlotRow | None]:
     found: dict[str, SlotRow | None] = dict.fromkeys(slots)
     found.update((values[0], SlotRow(*values)) for values in _find_all(db, _SELECT_SLOT, "slot", slots))

@@ -27,6 +27,7 @@ STATS_FIELDS = (
     ),
     ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
     ("workers[].limits", "list of strings: limits of routes for which jobs wait"),
+    ("workers[].deliveries", "number: deliveries of webhooks that run beside the slots; `busy` does not count them"),
     ("workers[].is_finishing", "boolean: the worker before a reload, which finishes its jobs and claims nothing"),
     (
         "workers[].heartbeat_age_s",
@@ -61,6 +62,7 @@ WORKERS_FIELDS = (
     ),
     ("workers[].lost_roots", "list of strings: why the files of some roots cannot be reached"),
     ("workers[].limits", "list of strings: limits of routes for which jobs wait"),
+    ("workers[].deliveries", "number: deliveries of webhooks that run beside the slots; `busy` does not count them"),
     ("workers[].is_finishing", "boolean: the worker before a reload, which finishes its jobs and claims nothing"),
     (
         "workers[].heartbeat_age_s",
