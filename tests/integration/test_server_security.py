@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import http.client
 import signal
 import subprocess
+import threading
 from pathlib import Path
 
 from fileq.server.sessions import COOKIE
@@ -113,3 +116,30 @@ def test_an_outage_of_redis_is_a_503_and_ends_by_itself(tmp_path: Path, valkey: 
         wait_until(lambda: client.call("GET", "/stats").status == 200, 20)
         assert program.stop() == 0
         assert ADMIN_KEY not in program.text()
+
+
+def test_start_processes_jobs_and_serves_and_a_waiting_request_does_not_delay_the_stop(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    settings = {"server.port": 0, "producer.settle_unclosed": "0s", "worker.count": 1}
+    with Program("start", "in", cwd=tmp_path, settings=settings, variables={"API_KEY": ADMIN_KEY}) as program:
+        client = ApiClient(int(program.wait_for("server.opened")["url"].rpartition(":")[2]), ADMIN_KEY)
+        (tmp_path / "in" / "a.txt").write_text("a")
+        made = client.post("/jobs", {"path": str(tmp_path / "in" / "a.txt")})
+        assert made.status == 201
+        done = client.call("GET", f"/jobs/{made.json['id']}/wait")
+        assert (done.status, done.json["status"], done.json["path"]) == (
+            200,
+            "completed",
+            str(tmp_path / "in" / "a.txt"),
+        )
+        later = client.post("/jobs", {"type": "later", "delay": "1h"}).json["id"]
+
+        def wait_for_it() -> None:
+            with contextlib.suppress(OSError, http.client.HTTPException):  # it may come after the stop
+                client.send("GET", f"{API}/jobs/{later}/wait?timeout=60")
+
+        wait = threading.Thread(target=wait_for_it, daemon=True)
+        wait.start()
+        assert program.stop() == 0
+        wait.join(10)
+        assert not program.events("server.warned"), "no request was cut off"
