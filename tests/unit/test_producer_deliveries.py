@@ -268,6 +268,8 @@ def test_a_file_after_the_seal_begins_the_next_delivery(tmp_path: Path) -> None:
 def test_news_between_two_looks_keeps_a_delivery_open(tmp_path: Path) -> None:
     s = scenario(tmp_path / "in")
     s.add("acme/a/0", "acme/a/COMPLETED")
+    s.run(LOOK)
+    assert batch(s).state is BatchState.OPEN, "one look is not enough"
     for number in range(1, 6):
         s.add(f"acme/a/{number}")
         s.make_event(closed=f"acme/a/{number}")

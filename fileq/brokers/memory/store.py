@@ -72,6 +72,7 @@ class MemoryRecord(msgspec.Struct):
     follow_ups: tuple[str, ...] = ()
     outputs: tuple[Output, ...] = ()
     batch: str = ""
+    fingerprint: str = ""
     expires_ms: int | None = None
 
     def add_attempt(self, attempt: Attempt) -> None:
