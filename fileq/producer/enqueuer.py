@@ -60,8 +60,8 @@ class Enqueuer:
         rules: ScanRules,
         identity: FileIdentity,
         check: EnqueueCheck,
-        deliveries: DeliveryStage,
         monotonic: Callable[[], float] = time.monotonic,
+        deliveries: DeliveryStage | None = None,
     ) -> None:
         self._deliveries = deliveries
         self._broker = broker
@@ -172,7 +172,7 @@ class Enqueuer:
         for unsent, entry, result in zip(entries, sent, answer.results, strict=True):
             if result is EnqueueResult.THROTTLED:
                 continue
-            if result is EnqueueResult.REFUSED:  # its delivery was sealed meanwhile
+            if result is EnqueueResult.REFUSED and self._deliveries is not None:  # its delivery was sealed meanwhile
                 self._deliveries.refused(entry, unsent.file)
                 continue
             del self._unsent[unsent.file.path]

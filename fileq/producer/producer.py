@@ -77,7 +77,7 @@ class Producer:
         self._stability = Stability(config, rules, mounts, self._clock, self.counts)
         check = EnqueueCheck(before_enqueue, config.worker.priorities, self.counts, emit, monotonic)
         self._deliveries = DeliveryStage(config, broker, rules, identity, emit, monotonic, wall_ns)
-        self._enqueuer = Enqueuer(config, broker, inspector, rules, identity, check, self._deliveries, monotonic)
+        self._enqueuer = Enqueuer(config, broker, inspector, rules, identity, check, monotonic, self._deliveries)
         self._sweep = LedgerSweep(broker, rules, mounts, self._clock, forget_after_ms)
         self.wake = self._finder.wake
 
