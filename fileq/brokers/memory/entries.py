@@ -32,7 +32,7 @@ def take_key(store: MemoryStore, record: MemoryRecord, key: str) -> None:
 
 def batch_to_join(store: MemoryStore, entry: Entry, follows: MemoryRecord | None = None) -> KeptBatch | None:
     """The batch that the job of this entry becomes a member of; None if it takes no jobs. `follows` is the record of
-    the job that this one follows: an unfinished member can add jobs to its batch in any case."""
+    the job that this one follows: an unfinished member also adds jobs to a sealed batch."""
     batch = store.batches.get(entry.job.batch_id or "") if entry.joins else None
     if batch is None or batch.facts.is_takeable:
         return batch
