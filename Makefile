@@ -54,8 +54,9 @@ check: $(TOOLS)  ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(TOOLS)  ## write docs/cli.md and the tables of docs/events.md, docs/metrics.md and docs/guarantees.md
+docs: $(TOOLS)  ## write docs/cli.md, docs/api.md, docs/openapi.json and the tables of docs/events.md, docs/metrics.md and docs/guarantees.md
 	$(BIN)/python -m fileq.cli.reference > docs/cli.md
+	$(BIN)/python -m fileq.server.openapi docs/openapi.json docs/api.md
 	$(BIN)/python -m fileq.observe.reference_tables docs/events.md docs/metrics.md
 	$(BIN)/python -m tests.mutants --table
 

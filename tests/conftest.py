@@ -15,6 +15,7 @@ from hypothesis import settings
 from fileq.handlers.extensions import EXTENSIONS
 from fileq.handlers.registry import REGISTRY
 from tests.support.servers import Certificates, Cluster, Sentinel, Server, available_servers, make_certificates
+from tests.support.warm_programs import LAUNCHER
 
 pytest_plugins = ["tests.support.parallel_run"]
 
@@ -80,6 +81,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if IN_CI and reporter is not None and reporter.stats.get("skipped"):
         reporter.write_line("skipped tests are failures in CI", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_unconfigure() -> None:
+    LAUNCHER.close()
 
 
 class ServerPool:

@@ -21,12 +21,13 @@ The places of a job are its queue, `scheduled`, `processing` (one list for each 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from fileq.brokers.admission_types import Admission, AdmitRequest
 from fileq.brokers.catalog import Catalog
 from fileq.brokers.file_orders import FileOrders
 from fileq.brokers.notifications import Subscription, Waiter
+from fileq.brokers.place_pages import PlacePages
 from fileq.brokers.producer_registry import ProducerRegistry
 from fileq.brokers.repairs import Repairer
 from fileq.brokers.replies import PendingReply
@@ -50,6 +51,7 @@ from fileq.brokers.types import (
 )
 from fileq.core.finding import Finding
 from fileq.core.follow_up import FollowUp
+from fileq.core.job import State
 from fileq.core.settlement import Settlement, SettleResult
 
 
@@ -230,7 +232,7 @@ class Broker(FileOrders, Protocol):
         ...
 
 
-class Inspector(Protocol):
+class Inspector(PlacePages, Protocol):
     """What operators need. Never on the hot path."""
 
     def census(self, *, sweep: bool = False) -> Census:
@@ -261,6 +263,10 @@ class Inspector(Protocol):
         ...
 
     def records(self, ids: Sequence[str]) -> list[Record | None]: ...
+
+    def states(self, ids: Sequence[str]) -> list[State | None]:
+        """The states of the records, without reading the rest of them."""
+        ...
 
     def workers(self) -> list[WorkerView]:
         """Every registered slot, by its id. Only reads."""
@@ -336,13 +342,4 @@ class FullBroker(Broker, Inspector, Repairer, ProducerRegistry, Catalog, Schedul
 
         For `fileq doctor` and for warnings at start. `permissions` also tries whether every command that the broker
         needs is allowed, which takes longer."""
-        ...
-
-
-@runtime_checkable
-class RemovableData(Protocol):
-    """Optional: for a broker whose data can be deleted or replaced under a process that uses it."""
-
-    def check_present(self) -> None:
-        """Raises BrokerRemoved if that happened. Called once a second, so it makes no round trip. Only reads."""
         ...

@@ -18,7 +18,7 @@ from fileq.cli.command import Command
 from fileq.cli.definitions import all_commands
 from fileq.core.errors import ConfigError
 
-ROLES = ("producer", "worker", "all", "admin")
+ROLES = ("producer", "worker", "all", "serve", "start", "admin")
 # Alternative names; they work and are not listed in --help.
 ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("admin", "status"): ("admin", "stats"),
@@ -26,6 +26,7 @@ ALIASES: dict[tuple[str, ...], tuple[str, ...]] = {
     ("admin", "purge-dead"): ("admin", "purge-dlq"),
     ("admin", "retry-dead"): ("admin", "dlq", "retry"),
     ("worker", "start"): ("worker",),
+    ("server",): ("serve",),
 }
 # The same for options, where the command has the second and not the first.
 _OPTION_ALIASES = {"--force": "--yes", "--concurrency": "--count", "--status": "--state"}

@@ -22,6 +22,7 @@ from fileq.client.job_selection import select
 from fileq.client.queries import FileTrace, listed_states, trace
 from fileq.client.revivals import NOT_A_JOB, not_dead, revival, to_run, why_stayed
 from fileq.client.schedule_options import ScheduleOptions
+from fileq.client.shared_reads import SharedReads
 from fileq.client.transport import BATCH, VETOED, Accepted, JobRequest
 from fileq.config import Config
 from fileq.core.errors import ConfigError, FileqError, JobError
@@ -40,6 +41,7 @@ class BrokerTransport:
         self._config = config
         self._paths = config.paths
         self._clock = clock
+        self._reads = SharedReads(broker.states)
 
     def enqueue(self, requests: Sequence[JobRequest]) -> list[Accepted]:
         entries = self._entries(requests)
@@ -59,6 +61,9 @@ class BrokerTransport:
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:
         return self._broker.records(ids)
+
+    def states(self, ids: Sequence[str]) -> list[State | None]:
+        return self._reads.states(ids)
 
     def subscribe(self) -> Subscription:
         return self._broker.subscribe()

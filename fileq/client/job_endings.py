@@ -1,13 +1,17 @@
 """Waits until jobs have ended. Only reads: a caller that is killed leaves the jobs as they are.
 
-It subscribes before it reads, so that no end is missed. An event can still get lost, in an outage for example, so the
-records are read as well: at the start, after each reconnection, after FIRST_RECHECK_S and then every `recheck_s`.
+It subscribes before it reads, so that no end is missed. An event can still get lost, so the states of the jobs are read
+besides: every POLL_S during the first POLLED_OFTEN_S, later every LONGEST_POLL_S. When the subscription breaks, it
+subscribes again and reads at once.
+
+The readings of all waits of a process fall on the same moments, so that the transport can make one call of them.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Protocol
 
 import msgspec
@@ -20,10 +24,17 @@ from fileq.core.events import JobCancelled, JobCompleted, JobDead
 from fileq.core.job import State
 from fileq.core.units import two_units
 
+POLL_S = 0.04  # with the call itself less than the 50 ms within which the end of a job is to be noticed
+POLLED_OFTEN_S = 30.0
+LONGEST_POLL_S = 2.0
+READING_SHARE = 10  # a pause is at least so many times as long as the reading before it
+LATE_EVENT_S = 0.005  # how long the event of a job may arrive after its record is gone
+LATE_EVENTS_S = 1.0  # how long at most events are read that came before it
 FIRST_RECHECK_S = 2.0
 RETRY_S = 1.0
 SLICE_S = 0.5  # how long one wait for an event lasts, so that a stop is noticed
 BATCH = 500  # records in one call
+GONE = "its record is gone"
 ENDED = {
     JobCompleted.published_as: State.COMPLETED,
     JobDead.published_as: State.DEAD,
@@ -36,6 +47,8 @@ class JobSource(Protocol):
     """Where records and events come from."""
 
     def records(self, ids: Sequence[str]) -> list[Record | None]: ...
+
+    def states(self, ids: Sequence[str]) -> list[State | None]: ...
 
     def subscribe(self) -> Subscription: ...
 
@@ -52,7 +65,7 @@ class JobEnding(Struct, frozen=True):
 
 class JobEndings:
     """Make one before the jobs are enqueued. `report` gets the begin and the end of each outage; `on_recheck` gets
-    records of jobs that have not ended, each time they are read again."""
+    records of jobs that have not ended, after FIRST_RECHECK_S and then every `recheck_s`."""
 
     def __init__(
         self,
@@ -71,6 +84,7 @@ class JobEndings:
         self._monotonic = monotonic
         self._sleep = sleep
         self._until_s: float | None = None
+        self._reconnected_s = -math.inf
         self._subscription: Subscription = source.subscribe()
 
     def of(
@@ -78,18 +92,27 @@ class JobEndings:
     ) -> Iterator[JobEnding]:
         """Yields each job once, when it has ended. Raises TimeoutError; ends early once `is_stopped`."""
         waiting = dict.fromkeys(ids)
-        self._until_s = None if timeout_s is None else self._monotonic() + timeout_s
-        next_check_s, pause_s = 0.0, FIRST_RECHECK_S
+        begun_s = self._monotonic()
+        self._until_s = None if timeout_s is None else begun_s + timeout_s
+        next_poll_s, next_recheck_s = 0.0, begun_s + FIRST_RECHECK_S
+        is_first = True
         while waiting and not is_stopped():
             try:
-                if (now_s := self._monotonic()) >= next_check_s:
-                    found = self._read(list(waiting), is_first=next_check_s == 0.0 and pause_s == FIRST_RECHECK_S)
-                    next_check_s, pause_s = self._monotonic() + pause_s, self._recheck_s
+                now_s = self._monotonic()
+                if is_first:
+                    found, is_first = self._read(list(waiting)), False
+                    next_poll_s = self._next_poll_s(begun_s, now_s)
+                elif self._on_recheck is not None and now_s >= next_recheck_s:
+                    self._on_recheck(self._source.records(list(waiting)[:BATCH]))
+                    next_recheck_s, found = self._monotonic() + self._recheck_s, []
+                elif now_s >= next_poll_s:
+                    found = self._poll(waiting)
+                    next_poll_s = self._next_poll_s(begun_s, now_s)
                 else:
-                    found = self._next(waiting, min(next_check_s - now_s, SLICE_S))
+                    found = self._next(waiting, min(next_poll_s - now_s, SLICE_S))
             except BrokerUnavailable as error:
                 self._reconnect(error, is_stopped)
-                next_check_s = 0.0
+                next_poll_s = 0.0
                 continue
             for job in found:
                 del waiting[job.id]
@@ -107,50 +130,77 @@ class JobEndings:
     def _left_s(self) -> float:
         return SLICE_S if self._until_s is None else max(0.0, self._until_s - self._monotonic())
 
-    def _read(self, ids: list[str], *, is_first: bool) -> list[JobEnding]:
+    def _next_poll_s(self, begun_s: float, reading_s: float) -> float:
+        """When to read after the reading that began at `reading_s`: a multiple of POLL_S of the clock."""
+        now_s = self._monotonic()
+        pause_s = POLL_S if now_s - begun_s < POLLED_OFTEN_S else min(LONGEST_POLL_S, (now_s - begun_s) / 10)
+        pause_s = max(pause_s, READING_SHARE * (now_s - reading_s))
+        return math.floor((now_s + pause_s) / POLL_S) * POLL_S
+
+    def _read(self, ids: Sequence[str]) -> list[JobEnding]:
+        """Those of these jobs that have ended, and those without a record."""
         found: list[JobEnding] = []
         for start in range(0, len(ids), BATCH):
             batch = ids[start : start + BATCH]
-            records = self._source.records(batch)
-            if start == 0 and not is_first and self._on_recheck is not None:
-                self._on_recheck(records)
-            found += (
-                job for id, record in zip(batch, records, strict=True) if (job := _ending(id, record)) is not None
-            )
+            pairs = zip(batch, self._source.records(batch), strict=True)
+            found += (job for id, record in pairs if (job := _ending(id, record)) is not None)
         return found
 
+    def _poll(self, waiting: dict[str, None]) -> list[JobEnding]:
+        """As _read() of all jobs. What an event says of a job without a record is preferred."""
+        states = dict(zip(waiting, self._source.states(list(waiting)), strict=True))
+        found = self._read([id for id, state in states.items() if state is not None and not state.is_unfinished])
+        left = waiting.keys() - {job.id for job in found}
+        if not any(state is None and id in left for id, state in states.items()):
+            return found
+        until_s, is_any = self._monotonic() + LATE_EVENTS_S, True
+        while is_any and self._monotonic() < until_s:
+            is_any, late = self._event(left, LATE_EVENT_S)
+            found += late
+            left -= {job.id for job in late}
+        gone = [id for id, state in states.items() if state is None and id in left]
+        return [*found, *(JobEnding(id, None, GONE) for id in gone)]
+
     def _next(self, waiting: dict[str, None], timeout_s: float) -> list[JobEnding]:
-        """The job whose end is the next event, or none. Events of other jobs are passed over."""
-        event = self._subscription.get(max(0.0, min(timeout_s, self._left_s())))
+        return self._event(waiting.keys(), min(timeout_s, self._left_s()))[1]
+
+    def _event(self, waiting: Set[str], timeout_s: float) -> tuple[bool, list[JobEnding]]:
+        """Whether there was an event, and the job whose end it is. Events of other jobs are passed over."""
+        event = self._subscription.get(max(0.0, timeout_s))
         if event is None:
-            return []
+            return False, []
         news = decode_event(event)
         state = ENDED.get(news.event)
         if state is None or news.job_id not in waiting:
-            return []
+            return True, []
         [record] = self._source.records([news.job_id])
         if record is None:  # not kept, for example because worker.completed_max is 0
-            return [JobEnding(news.job_id, state, news.error, news.retry_count)]
+            return True, [JobEnding(news.job_id, state, news.error, news.retry_count)]
         job = _ending(news.job_id, record)
-        return [job] if job is not None else []  # None: it has been put back into its queue since
+        return True, [job] if job is not None else []  # None: it has been put back into its queue since
 
     def _reconnect(self, error: BrokerUnavailable, is_stopped: Callable[[], bool]) -> None:
+        """Tries at once if only the connection was lost, and else every RETRY_S."""
         self._report(f"{error}; trying again every {two_units(RETRY_S)}")
         self._subscription.close()
+        is_at_once = self._monotonic() - self._reconnected_s > RETRY_S
         while not is_stopped():
             self._check_time()
-            self._sleep(RETRY_S if self._until_s is None else min(RETRY_S, self._left_s()))
+            if not is_at_once:
+                self._sleep(RETRY_S if self._until_s is None else min(RETRY_S, self._left_s()))
+            is_at_once = False
             try:
                 self._subscription = self._source.subscribe()
             except BrokerUnavailable:
                 continue
+            self._reconnected_s = self._monotonic()
             self._report("connected again")
             return
 
 
 def _ending(id: str, record: Record | None) -> JobEnding | None:
     if record is None:
-        return JobEnding(id, None, "its record is gone")
+        return JobEnding(id, None, GONE)
     if record.state.is_unfinished:
         return None
     error = record.error if record.state is not State.COMPLETED else ""

@@ -17,6 +17,7 @@ from fileq.client.job_filter import JobFilter, StoredJob
 from fileq.client.job_options import JobOptions
 from fileq.client.queries import FileTrace
 from fileq.client.schedule_options import ScheduleOptions
+from fileq.core.job import State
 
 BATCH = 500  # jobs in one round trip
 
@@ -49,6 +50,10 @@ class Transport(Protocol):
         ...
 
     def records(self, ids: Sequence[str]) -> list[Record | None]: ...
+
+    def states(self, ids: Sequence[str]) -> list[State | None]:
+        """The states of the records. Cheap: a wait asks 25 times a second."""
+        ...
 
     def subscribe(self) -> Subscription: ...
 

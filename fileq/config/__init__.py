@@ -11,6 +11,7 @@
 | schedule_settings.py | the keys of one schedule                                                    |
 | kinds.py    | the kinds of values: read from text, written as text, masked                         |
 | webhook_settings.py | the keys below `webhooks`                                                      |
+| server_settings.py | the keys below `server`                                                         |
 | section.py  | what a section is; the keys derived from its type hints                              |
 | sources.py  | the YAML file, the environment and --set as layers of one tree                       |
 | read.py     | the tree read into sections, with the origin of every value                          |

@@ -30,6 +30,7 @@ from fileq.config.observability import ObservabilitySettings
 from fileq.config.redis_schema import DEFAULT_PREFIX, RedisSettings
 from fileq.config.schedule_settings import ScheduleNameKind, ScheduleSettings
 from fileq.config.section import AtLeastOne, Key, NotAKey, Section, walk
+from fileq.config.server_settings import ServerSettings
 from fileq.config.value_types import (
     MOVE,
     After,
@@ -256,6 +257,7 @@ class Config(Section, frozen=True):
         CircuitBreakerSettings()
     )
     webhooks: Annotated[WebhookSettings, "tell other programs about jobs, see docs/webhooks.md"] = WebhookSettings()
+    server: Annotated[ServerSettings, "the REST API, see docs/api.md"] = ServerSettings()
     observability: Annotated[ObservabilitySettings, "metrics, logs, traces"] = ObservabilitySettings()
 
     @property

@@ -28,6 +28,8 @@ PREFIX = "FILEQ_"
 DEFAULT_FILE = "config.yaml"
 # Variables of fileq that are not settings: the name of the file, and the variables that commands receive.
 _NOT_SETTINGS = re.compile(r"FILEQ_CONFIG|FILEQ_JOB_\w+")
+# Names that other job servers use for these settings; without the prefix. The setting's own variable has precedence.
+ALIASES = {"API_KEY": "server.api_key", "PORT": "server.port"}
 _COMMA = re.compile(r",(?![^{]*\})")  # not the commas of a glob such as *.{pdf,txt}
 _YAML_TAG = "tag:yaml.org,2002:"
 _SCALAR_TAGS = {_YAML_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "value")}
@@ -95,8 +97,10 @@ def environment_layers(environ: Mapping[str, str], names: Mapping[str, str], pro
     """The layer of X, then that of FILEQ_X. Top-level keys need the prefix, because their names are too common."""
     for prefix in ("", PREFIX):
         layer = Node({}, DEFAULT)
-        for name, path in names.items():
+        for name, path in (*(() if prefix else ALIASES.items()), *names.items()):
             text = environ.get(prefix + name, "")
+            if name.endswith("PORT") and describes_a_service(name, text):
+                continue  # Kubernetes sets FILEQ_SERVER_PORT for a service named fileq-server
             if text and (prefix or "." in path):
                 layer = overlay(layer, from_text(path, text, Origin("env", prefix + name), problems))
         yield layer

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fileq.brokers.protocol import Broker, RemovableData
+from fileq.brokers.protocol import Broker
+from fileq.brokers.removable_data import RemovableData
 from fileq.core.errors import BrokerRemoved
 from fileq.core.events import Emit
 from fileq.core.process_events import BrokerDataRemoved

@@ -87,9 +87,10 @@ def run_worker(
     *,
     is_producing: bool = False,
     built_in: BuiltInJobs | None = None,
+    beside: Callable[[FullBroker, Emit], Service] | None = None,
 ) -> int:
     """Claims and runs jobs until a signal arrives. `is_producing` (role `all`) also scans and watches. `read` reads the
-    configuration again."""
+    configuration again. `beside` makes a service that runs in the same process."""
     config = loaded.config
     if is_producing:
         check_scan_dir(config)
@@ -124,6 +125,8 @@ def run_worker(
             if is_producing:
                 producer = Producer(config, broker, broker, emit=emit, before_enqueue=before)
                 services.append(ProducerService(config, producer, broker, emit=without_outages(emit)))
+            if beside is not None:
+                services.append(beside(broker, emit))
             live = LiveWorker(worker, services, build)
             run_until_signal(services, Reloader(loaded, read, live, emit), observers, broker, fatal, routes)
     return 0

@@ -1,11 +1,12 @@
 """The jobs that this process has deferred, by reason: when each is due again, and which are due when a reason ends.
 
 A deferred job comes back by itself at its due time. Jobs of one reason are due 10 ms apart, so a worker that still
-cannot run them claims at most 100 of them a second. More than 60,000 do not fit into ten minutes; the others share the
-second half of that time. When the reason ends they are due at once, page by page. A reason that is a limit does not
-end: as many jobs as it allows are released now and then, the first ones first. If this process has deferred none of
-them, or another process has released them meanwhile, jobs that other processes deferred for the same reason are
-released instead.
+cannot run them claims at most 100 of them a second. Deliveries of webhooks are due 100 ms apart: each one that ends
+releases the next, so those that come back by themselves are mostly claimed in vain. More than 60,000 jobs (6,000
+deliveries) do not fit into ten minutes; the others share the second half of that time. When the reason ends they are
+due at once, page by page. A reason that is a limit does not end: as many jobs as it allows are released now and then,
+the first ones first. If this process has deferred none of them, or another process has released them meanwhile, jobs
+that other processes deferred for the same reason are released instead.
 
 The pump adds jobs; a loop of its own releases them, so that a long list does not delay the pump. Threads share it.
 
@@ -26,6 +27,7 @@ from fileq.core.webhook import DELIVERIES_MAX
 SHORTEST_S = 1.0
 LONGEST_S = 600.0
 APART_S = 0.01
+DELIVERIES_APART_S = 0.1
 PAGE = 500
 IDLE_S = 1.0
 CHECKED = 100  # jobs of a limit whose records are read to see whether they still wait
@@ -68,7 +70,8 @@ class Deferrals:
             state = self._reasons.setdefault(reason, _Reason())
             # Half of the longest delay leaves room behind it in which jobs can be due one after the other.
             earliest_s = now_s + max(SHORTEST_S, min(wait_s, LONGEST_S / 2))
-            due_s = max(earliest_s, state.deferred_until_s + APART_S)
+            apart_s = DELIVERIES_APART_S if reason == DELIVERIES_RUN else APART_S
+            due_s = max(earliest_s, state.deferred_until_s + apart_s)
             # More jobs than fit: the next one starts another row there. All at the limit would come back together.
             state.deferred_until_s = due_s if due_s <= now_s + LONGEST_S else now_s + LONGEST_S / 2
             state.under_way += 1

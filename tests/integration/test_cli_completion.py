@@ -28,8 +28,9 @@ def offered(script: str, *words: str, cwd: Path) -> set[str]:
     """What bash would offer for the last of these words."""
     line = " ".join(map(shlex.quote, ("fileq", *words)))
     asked = f"{script}\nCOMP_WORDS=({line}) COMP_CWORD={len(words)}\n_fileq\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+    # By stdin: the script is longer than one argument of a program may be.
     ended = subprocess.run(
-        ["bash", "--norc", "-u", "-c", asked], cwd=cwd, capture_output=True, text=True, timeout=30, check=True
+        ["bash", "--norc", "-u", "-s"], input=asked, cwd=cwd, capture_output=True, text=True, timeout=30, check=True
     )
     assert ended.stderr == ""
     return set(ended.stdout.split())
@@ -47,7 +48,7 @@ def test_every_command_is_reached_word_by_word_and_offers_its_own_options(bash_s
     ("words", "wanted"),
     [
         (["wor"], {"worker", "workers"}),
-        (["sta"], {"stats"}),
+        (["sta"], {"start", "stats"}),
         (["dl"], {"dlq"}),
         (["dlq", "re"], {"retry"}),
         (["admin", "sta"], {"stats"}),
@@ -61,7 +62,7 @@ def test_every_command_is_reached_word_by_word_and_offers_its_own_options(bash_s
         (["peek", "--queue", "c"], {"completed", "cancelled"}),
         (["config", "c"], {"check"}),
         (["--config", "x", "config", "--set", "a", "che"], {"check"}),
-        (["--role", "="], {"producer", "worker", "all", "admin"}),
+        (["--role", "="], {"producer", "worker", "all", "serve", "start", "admin"}),
         (["--role", "=", "wo"], {"worker"}),
         (["--role", "p"], {"producer"}),
         (["--role", "=", "worker", "--cou"], {"--count"}),
@@ -103,7 +104,7 @@ def test_an_unknown_shell_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[s
     assert main(["completion"]) == 2
 
 
-def test_the_script_knows_the_queues_of_the_configuration(tmp_path: Path) -> None:
+def test_the_script_knows_the_queues_and_schedules_of_the_configuration(tmp_path: Path) -> None:
     def queues_offered() -> set[str]:
         ended = run("completion", "bash", cwd=tmp_path)
         assert (ended.returncode, ended.stderr) == (0, "")
@@ -114,6 +115,12 @@ def test_the_script_knows_the_queues_of_the_configuration(tmp_path: Path) -> Non
         "worker: {priorities: [now, later], queues: {now: n, later: l}}\nproducer: {default_priority: later}\n"
     )
     assert queues_offered() == {"now", "later"}
+    (tmp_path / "config.yaml").write_text(
+        'schedules: {nightly: {cron: "@daily", type: t}, weekly: {cron: "@weekly", type: t}}'
+    )
+    script = run("completion", "bash", cwd=tmp_path).stdout
+    assert offered(script, "schedule", "pause", "", cwd=tmp_path) == {"nightly", "weekly"}
+    assert offered(script, "schedule", "next", "n", cwd=tmp_path) == {"nightly"}
     (tmp_path / "config.yaml").write_text("worker: {count: none}\n")
     assert queues_offered() == {"high", "low"}, "a shell that starts in this directory must get its completion"
     assert run("completion", "bash", "--config", "config.yaml", cwd=tmp_path).returncode == 2

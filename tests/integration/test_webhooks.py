@@ -11,6 +11,9 @@ from msgspec.structs import replace
 
 from fileq.client.broker_transport import BrokerTransport
 from fileq.commands import webhooks
+from fileq.commands.admin.formatting import Screen
+from fileq.commands.admin.stats import gather
+from fileq.commands.admin.stats_text import process_table
 from fileq.commands.webhooks import DeliverySummary
 from fileq.config import Config, config_from
 from fileq.core.job import State
@@ -131,6 +134,13 @@ def test_a_receiver_that_hangs_slows_no_other_job(each_setup: WorkerSetup, recei
     setup.enqueue("note", *later)
     setup.wait_for(State.COMPLETED, later, timeout_s=10)
     assert receiver.running == DELIVERIES_MAX, "they still hang"
+    setup.enqueue("gated", "own")
+    setup.wait_logged("start", 1)
+    [process] = gather(setup.broker).workers
+    assert (process.busy, process.slots, process.deliveries) == (1, 1, DELIVERIES_MAX)
+    assert [slot.job_id for slot in process.jobs][:1] == ["own"], "deliveries hide no job"
+    assert "1 of 1, 4 deliveries" in process_table((process,), Screen(), "2026-01-01T00:00:00.000Z")[1]
+    setup.open_gate()
     assert len(receiver.received) == DELIVERIES_MAX
     receiver.released.set()
     wait_until(lambda: len({one.id for one in receiver.received}) == len(first) + len(later))

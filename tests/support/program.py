@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.support.waiting import wait_until
+from tests.support.warm_programs import LAUNCHER, WarmProcess
 
 REPOSITORY = Path(__file__).parents[2]
 START_TIMEOUT_S = 30.0
@@ -20,8 +22,12 @@ STOP_TIMEOUT_S = 30.0
 
 def command(*arguments: str, settings: Mapping[str, object] | None = None) -> list[str]:
     """The command line; each setting, by its dotted key, becomes a --set."""
-    sets = [word for key, value in (settings or {}).items() for word in ("--set", f"{key}={value}")]
-    return [sys.executable, "-W", "error", "-m", "fileq", *arguments, *sets]
+    return [sys.executable, "-W", "error", "-m", "fileq", *words(*arguments, settings=settings)]
+
+
+def words(*arguments: str, settings: Mapping[str, object] | None = None) -> list[str]:
+    """The arguments of the program, with its settings."""
+    return [*arguments, *(word for key, value in (settings or {}).items() for word in ("--set", f"{key}={value}"))]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -35,15 +41,23 @@ def run(
     *arguments: str, cwd: Path, settings: Mapping[str, object] | None = None, timeout_s: float = 60.0
 ) -> subprocess.CompletedProcess[str]:
     """Runs the program and waits for its end."""
-    return subprocess.run(
-        command(*arguments, settings=settings),
-        cwd=cwd,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = start_warm(*arguments, cwd=cwd, settings=settings, stdout=out.fileno(), stderr=err.fileno())
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(arguments, code, out.read(), err.read())
+
+
+def start_warm(
+    *arguments: str, cwd: Path, settings: Mapping[str, object] | None, stdout: int, stderr: int
+) -> WarmProcess:
+    return LAUNCHER.start(
+        words(*arguments, settings=settings), cwd=cwd, environment=environment(), stdout=stdout, stderr=stderr
     )
 
 
@@ -67,21 +81,26 @@ class Program:
         self.log_file = cwd / f"program-{os.urandom(4).hex()}.log"
         self._port: int | None = None
         with self.log_file.open("wb") as log:
-            self.process = subprocess.Popen(
-                command(*arguments, settings=self.settings),
-                cwd=cwd,
-                env=environment(**(variables or {})),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            self.process = self._start(log.fileno(), variables or {})
         if wait:
             try:
                 self.wait_for("role.started", START_TIMEOUT_S)
             except BaseException:
                 self.kill()
                 raise
+
+    def _start(self, log: int, variables: Mapping[str, str]) -> WarmProcess | subprocess.Popen[bytes]:
+        if not variables:
+            return start_warm(*self.arguments, cwd=self.cwd, settings=self.settings, stdout=log, stderr=log)
+        return subprocess.Popen(
+            command(*self.arguments, settings=self.settings),
+            cwd=self.cwd,
+            env=environment(**variables),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -48,7 +48,7 @@ Answer: TypeAlias = Callable[[Received], Reply]
 class Receiver:
     """`answer` decides; `hold` makes it wait before it answers, as a receiver that hangs."""
 
-    def __init__(self, tls: tuple[str, str] | None = None) -> None:
+    def __init__(self, tls: tuple[str, str] | None = None, host: str = "127.0.0.1", port: int = 0) -> None:
         self.received: list[Received] = []
         self.answer: Answer = lambda received: Reply()
         self.released = threading.Event()  # what a receiver that hangs waits for
@@ -63,7 +63,7 @@ class Receiver:
 
             def log_message(self, *arguments: object) -> None: ...
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True
         self._scheme = "https" if tls else "http"
         if tls:
@@ -112,8 +112,8 @@ class Receiver:
 
 
 @contextlib.contextmanager
-def open_receiver(tls: tuple[str, str] | None = None) -> Iterator[Receiver]:
-    receiver = Receiver(tls)
+def open_receiver(tls: tuple[str, str] | None = None, host: str = "127.0.0.1", port: int = 0) -> Iterator[Receiver]:
+    receiver = Receiver(tls, host, port)
     try:
         yield receiver
     finally:

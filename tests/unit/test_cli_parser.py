@@ -129,8 +129,11 @@ def test_after_two_dashes_everything_is_an_argument() -> None:
         ("admin dlq lst", "unknown command 'admin dlq lst'; did you mean 'list'? see 'fileq admin dlq --help'"),
         ("frobnicate", "unknown command 'frobnicate'; see 'fileq --help'"),
         ("--frobnicate", "unknown option '--frobnicate'; see 'fileq --help'"),
-        ("--role=boss", "--role is 'boss'; it must be one of producer, worker, all, admin; see 'fileq --help'"),
-        ("--role", "--role is ''; it must be one of producer, worker, all, admin; see 'fileq --help'"),
+        (
+            "--role=boss",
+            "--role is 'boss'; it must be one of producer, worker, all, serve, start, admin; see 'fileq --help'",
+        ),
+        ("--role", "--role is ''; it must be one of producer, worker, all, serve, start, admin; see 'fileq --help'"),
         ("--role=worker --role=admin", "--role is both 'worker' and 'admin'; give one; see 'fileq --help'"),
         ("stats --jsn", "unknown option '--jsn'; did you mean '--json'? see 'fileq admin stats --help'"),
         ("stats now", "unexpected argument 'now'; see 'fileq admin stats --help'"),

@@ -13,13 +13,11 @@ import pytest
 
 import fileq
 from fileq.brokers.memory import MemoryBroker
-from fileq.brokers.notifications import Subscription
-from fileq.brokers.types import Record, WorkerInfo
+from fileq.brokers.types import WorkerInfo
 from fileq.client.broker_transport import BrokerTransport
 from fileq.client.client import Client
-from fileq.client.job_endings import JobEndings
 from fileq.config import config_from
-from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, JobError
+from fileq.core.errors import BrokerError, ConfigError, JobError
 from fileq.core.job import Job, decode
 from fileq.core.settlement import bury, complete
 from tests.support.trial_tasks import Number, double, fail
@@ -163,42 +161,6 @@ def test_a_result_of_another_type_is_an_error(client: Client, broker: MemoryBrok
     assert untyped.wait() == "two"
 
 
-def test_a_completed_job_whose_record_is_gone_has_an_expired_result(broker: MemoryBroker) -> None:
-    source = _Source(broker, record=None, event=b"job:completed")
-    with pytest.raises(fileq.ResultExpired):
-        fileq.Handle("j", lambda: source).wait(5)  # type: ignore[arg-type, return-value]
-
-
-def test_an_ended_job_is_noticed_although_every_event_is_lost(client: Client, broker: MemoryBroker) -> None:
-    handle = client.enqueue(double, Number(1))
-    clock = _Clock()
-
-    def silence(timeout_s: float) -> None:
-        clock.now_s += timeout_s
-        if clock.now_s > 1 and broker.census().pending["low"]:
-            run_one(broker, result=b'{"n":2}')
-
-    source = _Source(broker, get=silence)
-    endings = JobEndings(source, monotonic=clock)
-    [ending] = endings.of([handle.id], timeout_s=60)
-    assert ending.record is not None
-    assert ending.record.result == b'{"n":2}'
-    assert clock.now_s == 2.0, "the record is read again after two seconds"
-
-
-def test_an_outage_during_a_wait_is_waited_out_and_reported_once(client: Client, broker: MemoryBroker) -> None:
-    handle = client.enqueue(double, Number(1))
-    run_one(broker, result=b"1")
-    clock, said = _Clock(), list[str]()
-    source = _Source(broker, outages=3)
-    endings = JobEndings(source, report=said.append, monotonic=clock, sleep=clock.sleep)
-    assert [ending.id for ending in endings.of([handle.id])] == [handle.id]
-    assert said == ["away; trying again every 1s", "connected again"] * 3
-    source = _Source(broker, outages=10**9)
-    with pytest.raises(TimeoutError):
-        list(JobEndings(source, monotonic=clock, sleep=clock.sleep).of([handle.id], timeout_s=30))
-
-
 def test_a_dead_job_is_put_back_and_one_that_is_not_dead_is_refused(client: Client, broker: MemoryBroker) -> None:
     handle = client.enqueue(fail, "x", unique_key="k")
     with pytest.raises(JobError, match="it is pending, not dead"):
@@ -284,51 +246,3 @@ def test_events_are_those_since_the_call_that_match(client: Client, broker: Memo
     assert list(events) == []
     with pytest.raises(ConfigError, match="no event matches 'jobs:done'; there are job:cancelled"):
         client.events("jobs:done")
-
-
-class _Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-    def sleep(self, seconds: float) -> None:
-        self.now_s += seconds
-
-
-class _Source:
-    """Records of a broker, and events as the test says."""
-
-    def __init__(self, broker: MemoryBroker, *, get: Any = None, outages: int = 0, **answers: Any) -> None:
-        self._broker = broker
-        self._get = get
-        self._outages = outages
-        self._answers = answers
-        self._is_first = True
-
-    def records(self, ids: Sequence[str]) -> list[Record | None]:
-        if self._outages:
-            self._outages -= 1
-            raise BrokerUnavailable("away")
-        if "record" in self._answers and not self._is_first:
-            return [None]
-        if "record" in self._answers:  # it still runs when the wait begins
-            self._is_first = False
-            handle = Client.over(BrokerTransport(self._broker, CONFIG)).enqueue(double, Number(1))
-            return self._broker.records([handle.id])
-        return self._broker.records(ids)
-
-    def subscribe(self) -> Subscription:
-        return self
-
-    def get(self, timeout_s: float) -> bytes | None:
-        if self._get is not None:
-            self._get(timeout_s)
-            return None
-        name = self._answers["event"].decode()
-        return (
-            f'{{"event":"{name}","job_id":"j","type":null,"priority":"","worker_id":"",'
-            '"duration_ms":0,"error":"","retry_count":0}'
-        ).encode()
-
-    def close(self) -> None: ...

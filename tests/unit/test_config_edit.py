@@ -96,8 +96,9 @@ def test_every_key_of_the_example_file_can_be_set_to_its_own_value(path: str, ex
     node = example.at(path)
     assert node is not None
     text = node.value if isinstance(node.value, str) else "~" if node.value is None else to_yaml(node.to_plain())
-    changed = parse_yaml(set_in_text(example_yaml(), path, text), lambda _: Origin("file"))
-    assert changed.to_plain() == example.to_plain()
+    changed = set_in_text(example_yaml(), path, text)
+    if changed != example_yaml():  # otherwise it is parsed already
+        assert parse_yaml(changed, lambda _: Origin("file")).to_plain() == example.to_plain()
 
 
 @given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))

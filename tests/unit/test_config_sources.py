@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fileq.config import Config, Origin, load
+from fileq.config import Config, Origin, load, secret_variables
 from fileq.config.sources import variable_names
 from fileq.core.errors import ConfigError
 from tests.support.config_loading import ConfigDirectory
@@ -129,6 +129,20 @@ def test_every_setting_has_a_variable_of_its_own() -> None:
 def test_top_level_keys_are_read_only_with_the_prefix(config_directory: ConfigDirectory, name: str) -> None:
     assert config_directory.load(None, {name: "nonsense;"}).config == Config()
     assert config_directory.problems(None, {f"FILEQ_{name}": "nonsense;"})[0].startswith(f"FILEQ_{name}")
+
+
+def test_names_of_other_job_servers_set_the_server_and_the_settings_own_variable_has_precedence(
+    config_directory: ConfigDirectory,
+) -> None:
+    key = "k" * 20
+    server = config_directory.load(
+        None, {"API_KEY": key, "PORT": "81", "FILEQ_SERVER_PORT": "tcp://10.0.0.1:80"}
+    ).config.server
+    assert (server.api_key, server.port) == (key, 81), "what Kubernetes says about a service is no port"
+    both = {"PORT": "81", "SERVER_PORT": "82", "FILEQ_API_KEY": key}
+    server = config_directory.load(None, both).config.server
+    assert (server.api_key, server.port) == ("", 82)
+    assert "API_KEY" in secret_variables((), {"API_KEY": key})
 
 
 def test_unknown_names_with_the_prefix_are_listed_and_never_an_error(config_directory: ConfigDirectory) -> None:

@@ -12,7 +12,7 @@ from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import State, encode
 from fileq.core.settlement import Settlement, defer
 from fileq.testing.conformance.builders import a_job
-from fileq.worker.deferrals import PAGE, Deferrals
+from fileq.worker.deferrals import DELIVERIES_RUN, PAGE, Deferrals
 from fileq.worker.deferred_release import DeferredRelease
 from tests.support.clocks import ManualClocks
 
@@ -78,6 +78,12 @@ def test_jobs_of_one_reason_are_due_one_after_the_other(setup: Setup) -> None:
     assert setup.defer("a", "b", "c") == [30_000, 30_010, 30_020]
     setup.clocks.advance(10)
     assert setup.defer("d", wait_s=20.0) == [20_030], "behind the last one, though its reason may end earlier"
+
+
+def test_deliveries_come_back_ten_times_a_second(setup: Setup) -> None:
+    """Each delivery that ends releases the next one, so those that come back by themselves are claimed in vain."""
+    delays = [setup.deferrals.delay_ms(DELIVERIES_RUN, 0.0) for _ in range(50)]
+    assert delays == [1000 + 100 * n for n in range(50)]
 
 
 def test_a_delay_is_at_least_a_second_and_at_most_ten_minutes(setup: Setup) -> None:

@@ -24,13 +24,14 @@ LAYERS = (
     "runtime",
     "client",
     "commands",
+    "server",
     "cli",
     "testing",
 )
 # These are next to each other in the design: neither imports the other, in either direction.
 SIDE_BY_SIDE = (("producer", "worker"), ("producer", "observe"), ("worker", "observe"), ("cli", "testing"))
 # Packages that only the named ones import.
-IMPORTED_BY = {"observe": {"runtime"}, "cli": {"__main__"}, "testing": set[str]()}
+IMPORTED_BY = {"observe": {"runtime"}, "cli": {"__main__"}, "testing": set[str](), "server": {"cli"}}
 # Heavy or optional libraries, and the only part that may import each.
 OWNERS: dict[str, str | tuple[str, ...]] = {
     "redis": "fileq.brokers.redis",
@@ -43,6 +44,8 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "prometheus_client": "fileq.observe.metrics",
     "opentelemetry": ("fileq.observe.tracing", "fileq.observe.span_sender"),
     "grpc": "fileq.observe.span_sender",
+    "starlette": "fileq.server",
+    "uvicorn": "fileq.server",
     "pytest": "fileq.testing",
     "hypothesis": "fileq.testing",
 }

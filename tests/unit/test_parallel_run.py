@@ -39,9 +39,13 @@ def test_the_files_that_need_the_image_are_one_group() -> None:
         ("tests/integration/test_a.py::test_b[redis]", False),
         ("tests/integration/test_redis_full.py::test_b", True),
         ("tests/conformance/b.py::TestB::TestStateMachine::test_c[sqlite]", False),
+        ("tests/conformance/b.py::TestB::TestCrash::test_c[sqlite-x]", False),
+        ("tests/unit/test_cron.py::test_ten_years_are_those_of_cronsim[UTC]", False),
+        ("tests/unit/test_layers.py::test_b", False),
+        ("tests/unit/test_cron.py::test_b", True),
     ],
 )
-def test_the_coverage_is_measured_on_one_of_two_servers(test: str, expected: bool) -> None:
+def test_the_coverage_is_measured_where_a_test_adds_to_it(test: str, expected: bool) -> None:
     assert is_measured(test) is expected
 
 

@@ -273,6 +273,14 @@ def test_no_breaker_stops_deliveries() -> None:
     assert setup.state("d0") is State.RETRYING
 
 
+def test_a_delivery_counts_for_no_breaker() -> None:
+    setup = PumpSetup(count=1, min_samples=1, failure_threshold=0.1)
+    setup.breakers.record(DELIVERY_ROUTE, "d0", False, "x")
+    assert setup.breakers.is_closed
+    setup.breakers.record(0, "j0", False, "x")
+    assert not setup.breakers.is_closed
+
+
 def test_the_route_of_deliveries_is_not_in_the_table() -> None:
     setup = PumpSetup()
     assert len(setup.routes) == len(list(setup.routes)) == 1

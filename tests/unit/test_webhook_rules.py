@@ -132,7 +132,7 @@ def test_a_body_is_cut_to_its_size_and_says_so(text: str) -> None:
 
 
 def test_a_body_that_fits_is_complete() -> None:
-    data = {"id": "a", "error": "x" * 4000, "result": [1]}
+    data = {"id": "a", "error": "x" * 4000, "result": {"n": 1}}
     assert json.loads(body_of("job.dead", 0, data))["data"] == data
     only_result = json.loads(body_of("job.dead", 0, data | {"result": {"k": "x" * 30_000}}))["data"]
     assert only_result == data | {"result": None, "cut": ["result"]}

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from fileq.brokers.place_pages import PAGE_BYTES, PROCESSING, REACH, Page, check_page, offset_of, page_of_slots
 from fileq.brokers.redis.list_search import SearchedJob, SearchScript, run_searching
 from fileq.brokers.redis.list_walk import list_pages
 from fileq.brokers.redis.producers import as_producers
@@ -30,7 +31,7 @@ from fileq.brokers.types import (
 )
 from fileq.core.errors import BrokerError
 from fileq.core.follow_up import FollowUp
-from fileq.core.job import decode_or_none
+from fileq.core.job import State, decode_or_none
 
 HOUR_MS = 3_600_000
 _PAGE = 500
@@ -105,6 +106,18 @@ class RedisInspector:
             yield page
             start += size
 
+    def page(self, place: str, cursor: str = "", size: int = 100) -> Page:
+        store = self._store
+        check_page(place, size, store.queues)
+        if place == PROCESSING:
+            return page_of_slots(self.workers(), cursor, size)
+        key = store.keys.scheduled if place == "scheduled" else self._list_of(place)
+        beginning = "due" if place == "scheduled" else "tail" if place in store.queues else "head"
+        last = offset_of(cursor)
+        args = (beginning, last.at, last.digest, size, PAGE_BYTES, REACH)
+        total, start, raws = store.run("page", (key,), args)
+        return Page(tuple(raws), last.after(start, raws, total), total)
+
     def _list_of(self, place: str) -> str:
         key = self._store.keys.list_of(place)
         if key is None:
@@ -114,6 +127,10 @@ class RedisInspector:
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:
         return self._store.records(ids)
+
+    def states(self, ids: Sequence[str]) -> list[State | None]:
+        found = self._store.calls([("HGET", self._store.keys.record(id), "state") for id in ids])
+        return [State(word.decode()) if word is not None else None for word in found]
 
     def workers(self) -> list[WorkerView]:
         return list(_as_views(self._store.run("workers", (), self._store.keys.split_patterns())))

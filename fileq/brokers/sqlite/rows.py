@@ -33,6 +33,7 @@ class RareFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     unique_key: str = ""
     follow_ups: tuple[str, ...] = ()
     outputs: tuple[Output, ...] = ()
+    fingerprint: str = ""
 
 
 _NO_FACTS = RareFacts()
@@ -107,6 +108,7 @@ class RecordRow(msgspec.Struct):
             unique_key=facts.unique_key,
             follow_ups=facts.follow_ups,
             outputs=facts.outputs,
+            fingerprint=facts.fingerprint,
         )
 
     @property
@@ -169,6 +171,12 @@ def find_records(db: sqlite3.Connection, ids: Sequence[str], now_ms: int) -> dic
         if record.expires_ms is None or record.expires_ms > now_ms:
             found[record.id] = record
     return found
+
+
+def find_states(db: sqlite3.Connection, ids: Sequence[str], now_ms: int) -> dict[str, State]:
+    """The states of these jobs, as find_records() finds them; a job without a record is left out."""
+    rows = _find_all(db, "SELECT id, state, expires_ms FROM records", "id", ids)
+    return {id: State(state) for id, state, expires_ms in rows if expires_ms is None or expires_ms > now_ms}
 
 
 def find_slots(db: sqlite3.Connection, slots: Sequence[str]) -> dict[str, SlotRow | None]:

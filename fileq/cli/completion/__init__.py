@@ -14,8 +14,10 @@ from fileq.cli.command import Command
 SHELLS = ("bash", "zsh", "fish")
 
 
-def completion_script(shell: str, commands: Sequence[Command], queues: Sequence[str] = ("high", "low")) -> str:
+def completion_script(
+    shell: str, commands: Sequence[Command], queues: Sequence[str] = ("high", "low"), schedules: Sequence[str] = ()
+) -> str:
     from fileq.cli.completion.table import Table
 
-    script: str = import_module(f"{__name__}.{shell}").script(Table(commands, queues))
+    script: str = import_module(f"{__name__}.{shell}").script(Table(commands, queues, schedules))
     return script

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -39,11 +39,13 @@ class CommandSyntax(Struct, frozen=True):
 class Table:
     """`following` maps the words typed so far to the words that may come next, each with a help text.
 
-    `offered` is the same with the commands that work without `admin`. `queues` are the names of the queues."""
+    `offered` is the same with the commands that work without `admin`. `queues` and `schedules` are names of the
+    configuration."""
 
-    def __init__(self, commands: Sequence[Command], queues: Sequence[str]) -> None:
+    def __init__(self, commands: Sequence[Command], queues: Sequence[str], schedules: Sequence[str] = ()) -> None:
         listed = [command for command in commands if command.is_listed]
-        self.commands = [_syntax(command, tuple(queues)) for command in listed]
+        names = {"QUEUE": tuple(queues), "PLACE": (*queues, *_PLACES), "SCHEDULE": tuple(schedules)}
+        self.commands = [_syntax(command, names) for command in listed]
         self.following = _following(listed)
         self.short = [word for word, _ in self.following.get("admin", [])]  # work without `admin` too
         self.offered = {**self.following, "": [*self.following.get("", []), *self.following.get("admin", [])]}
@@ -59,11 +61,11 @@ class Table:
         self.keys = _keys()
 
 
-def _syntax(command: Command, queues: tuple[str, ...]) -> CommandSyntax:
+def _syntax(command: Command, names: Mapping[str, tuple[str, ...]]) -> CommandSyntax:
     actions = parser_of(command).actions
     named = [action for action in actions if action.option_strings]
-    options = tuple(Option(tuple(action.option_strings), _help(action), _value(action, queues)) for action in named)
-    argument = next((_value(action, queues) for action in actions if not action.option_strings), None)
+    options = tuple(Option(tuple(action.option_strings), _help(action), _value(action, names)) for action in named)
+    argument = next((_value(action, names) for action in actions if not action.option_strings), None)
     return CommandSyntax(" ".join(command.words), options, argument)
 
 
@@ -71,14 +73,14 @@ def _help(action: argparse.Action) -> str:
     return (action.help or "").replace("%(default)s", str(action.default))
 
 
-def _value(action: argparse.Action, queues: tuple[str, ...]) -> Value | None:
+def _value(action: argparse.Action, names: Mapping[str, tuple[str, ...]]) -> Value | None:
     if action.nargs == 0:
         return None
     if action.choices is not None:
         return Value("words", tuple(map(str, action.choices)))
     if isinstance(action.type, StateOption):
         return Value("words", action.type.words)
-    words = {"QUEUE": queues, "PLACE": (*queues, *_PLACES)}.get(str(action.metavar))
+    words = names.get(str(action.metavar))
     return Value("words", words) if words is not None else Value(_KINDS.get(str(action.metavar), "any"))
 
 

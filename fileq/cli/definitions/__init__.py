@@ -24,6 +24,7 @@ MODULES = (
     "queue_commands",
     "breaker_command",
     "webhook_commands",
+    "key_commands",
     "repair_commands",
 )
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from fileq.cli.command import Command, Invocation
+
+if TYPE_CHECKING:
+    from fileq.config import Config
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,23 +19,25 @@ def _run(invocation: Invocation) -> int:
     from fileq.cli.completion import completion_script
     from fileq.cli.definitions import all_commands
 
-    print(completion_script(invocation.options.shell, all_commands(), _queues(invocation)), end="")
+    config = _config(invocation)
+    names = config.worker.priorities, tuple(config.schedules)
+    print(completion_script(invocation.options.shell, all_commands(), *names), end="")
     return 0
 
 
-def _queues(invocation: Invocation) -> tuple[str, ...]:
-    """The queues of the configuration; of the defaults if a file that was not named is invalid.
+def _config(invocation: Invocation) -> Config:
+    """The configuration; the defaults if a file that was not named is invalid.
 
     The script is printed at the start of shells, in any directory."""
     from fileq.config import Config
     from fileq.core.errors import ConfigError
 
     try:
-        return invocation.loaded().config.worker.priorities
+        return invocation.loaded().config
     except ConfigError:
         if invocation.options.config is not None:
             raise
-        return Config().worker.priorities
+        return Config()
 
 
 COMMANDS = (
@@ -40,8 +46,8 @@ COMMANDS = (
         summary="print a shell completion script",
         description="""\
 Prints a script that lets the Tab key complete commands, with and without the word `admin`, options, their values,
-queues, configuration keys and files. The script does not start fileq: the names of the queues are those of the
-configuration at the time when it is printed. Print it again after an upgrade.
+queues, schedules, configuration keys and files. The script does not start fileq: the names of queues and schedules are
+those of the configuration at the time when it is printed. Print it again after an upgrade.
 
 To try it in the current bash: eval "$(fileq completion bash)".""",
         examples=(

@@ -1,4 +1,4 @@
-"""`fileq producer`, `fileq worker`, `fileq all`: start a role."""
+"""`fileq producer`, `fileq worker`, `fileq all`, `fileq serve`, `fileq start`: start a role."""
 
 from __future__ import annotations
 
@@ -25,10 +25,54 @@ def _worker_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _server_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--bind", metavar="ADDRESS", help="address to listen on (server.bind)")
+    parser.add_argument("--port", type=whole_number(0), metavar="N", help="port to listen on (server.port)")
+
+
+def _start_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("scan_dir", nargs="?", metavar="DIR", help="directory of the files (producer.scan_dir)")
+    add_app_dir(parser)
+    parser.add_argument(
+        "--count", type=whole_number(1), metavar="N", help="jobs that run at the same time (worker.count)"
+    )
+    _server_arguments(parser)
+
+
+def _sets(invocation: Invocation) -> list[str]:
+    """The flags that stand for a setting."""
+    names = {"scan_dir": "producer.scan_dir", "count": "worker.count", "bind": "server.bind", "port": "server.port"}
+    given = {key: getattr(invocation.options, name, None) for name, key in names.items()}
+    return [f"{key}={value}" for key, value in given.items() if value is not None]
+
+
+def _serve(invocation: Invocation) -> int:
+    from fileq.server.role import run_serve
+
+    sets = _sets(invocation)
+    return run_serve(invocation.loaded(*sets), lambda: invocation.load_again(*sets))
+
+
+def _start(invocation: Invocation) -> int:
+    from fileq.commands.built_in_jobs import built_in_jobs
+    from fileq.runtime.roles import run_worker
+    from fileq.server.role import server_beside
+
+    sets, app_dir = _sets(invocation), invocation.options.app_dir
+    loaded = invocation.loaded(*sets)
+    return run_worker(
+        loaded,
+        lambda: invocation.load_again(*sets),
+        app_dir,
+        is_producing=True,
+        built_in=built_in_jobs(app_dir),
+        beside=lambda broker, emit: server_beside(loaded.config, broker, emit),
+    )
+
+
 def _run(invocation: Invocation, role: str) -> int:
     options = invocation.options
-    flags = {"producer.scan_dir": options.scan_dir, "worker.count": getattr(options, "count", None)}
-    sets = [f"{key}={value}" for key, value in flags.items() if value is not None]
+    sets = _sets(invocation)
     loaded = invocation.loaded(*sets)
 
     def read() -> Loaded:
@@ -102,5 +146,31 @@ breaker: its jobs stay in the queue for the next run, an error says how many and
         ),
         arguments=_worker_arguments,
         run=lambda invocation: _run(invocation, "all"),
+    ),
+    Command(
+        words=("serve",),
+        summary="serve the REST API",
+        description="""\
+Answers the requests of the REST API until SIGTERM or Ctrl-C; docs/api.md lists them. Runs no jobs. Event streams are
+closed at once when it stops, and requests in progress have 5 s.
+
+Every request needs a key (`fileq keys create`). Without any key it listens on loopback only, and prints a link that
+logs a browser in once, within 10 minutes.""",
+        examples=(
+            ("fileq serve", "on http://127.0.0.1:8080"),
+            ("fileq serve --bind 0.0.0.0 --port 80", "for other machines; needs a key"),
+        ),
+        arguments=_server_arguments,
+        run=_serve,
+    ),
+    Command(
+        words=("start",),
+        summary="producer, worker and REST API in one process",
+        description="""\
+Runs what `fileq all` and `fileq serve` run, in one process: watches a directory, processes its files and serves the
+REST API.""",
+        examples=(("fileq start ./inbox", "process files dropped into ./inbox; the API is on http://127.0.0.1:8080"),),
+        arguments=_start_arguments,
+        run=_start,
     ),
 )

@@ -28,7 +28,7 @@ _FIELDS = (
 
 
 def _name(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", type=utf8_text, metavar="NAME", help="name of the schedule")
+    parser.add_argument("name", type=utf8_text, metavar="SCHEDULE", help="name of the schedule")
     add_json(parser)
 
 

@@ -1,5 +1,4 @@
-"""The state of the queues and workers, computed from one overview of the broker. The cost does not depend on the
-length of the queues."""
+"""The state of queues and workers, from one overview of the broker. The cost does not depend on their length."""
 
 from __future__ import annotations
 
@@ -15,16 +14,15 @@ from fileq.commands.admin.producer_process import ProducerProcess, summarise
 from fileq.commands.admin.recent_rate import ended_per_second
 from fileq.core.error_kinds import DEATH_KINDS
 from fileq.core.job import decode_or_none, stamp
+from fileq.core.webhook import DELIVERY_TYPE
 
 HOUR_MS = 3_600_000
 LATE_MS = 60_000  # a worker fires a schedule within a second; after this time none does
 _RATES = ("produced", "completed", "failed", "dead")
 _ERROR = "error:"
-# Of which time the rate behind the ETA is.
-LAST_MINUTE = "last_minute"
+LAST_MINUTE = "last_minute"  # of which time the rate behind the ETA is
 LAST_HOURS = "last_hours"
-# A heartbeat is renewed after a third of its time; a renewal under load may take a moment longer.
-_SILENT_SHARE = 0.4
+_SILENT_SHARE = 0.4  # a heartbeat is renewed after a third of its time, under load a moment later
 _SAMPLES = 16  # refreshes over which the current rate is computed
 
 
@@ -77,6 +75,7 @@ class WorkerProcess(Struct, frozen=True):
     heartbeat_age_s: float | None = None
     heartbeat_ttl_s: float | None = None
     is_silent: bool = False
+    deliveries: int = 0  # of webhooks, beside the slots
 
 
 class Throughput(Struct, frozen=True):
@@ -297,10 +296,11 @@ def _process(views: list[WorkerView], now_ms: int, *, is_finishing: bool) -> Wor
     is_alive = any(view.is_alive for view in views)
     heartbeat_age_s = _heartbeat_age_s(views)
     slots = sum(not view.info.is_extra for view in views)
-    jobs = [_slot(view, now_ms) for view in views if view.raw]
-    jobs.sort(key=lambda slot: (-(slot.running_s or 0), slot.slot))
+    found = sorted((_slot(view, now_ms) for view in views if view.raw), key=lambda s: (-(s.running_s or 0), s.slot))
+    jobs = [slot for slot in found if slot.type != DELIVERY_TYPE]
     if is_alive:  # the others were claimed in advance, and have not begun
         del jobs[slots:]
+    deliveries = [slot for slot in found if slot.type == DELIVERY_TYPE]
     return WorkerProcess(
         host=info.host,
         pid=info.pid,
@@ -315,11 +315,12 @@ def _process(views: list[WorkerView], now_ms: int, *, is_finishing: bool) -> Wor
         is_alive=is_alive,
         slots=slots,
         busy=len(jobs),
-        jobs=tuple(jobs),
+        jobs=(*jobs, *deliveries),
         is_finishing=is_finishing,
         heartbeat_age_s=heartbeat_age_s,
         heartbeat_ttl_s=info.lease_ms / 1000 if info.lease_ms else None,
         is_silent=not is_alive or (heartbeat_age_s or 0) * 1000 > _SILENT_SHARE * info.lease_ms,
+        deliveries=len(deliveries),
     )
 
 
@@ -329,9 +330,8 @@ def _heartbeat_age_s(views: list[WorkerView]) -> float | None:
     return max(0, lease_ms - left_ms) / 1000 if left_ms and lease_ms else None
 
 
-def _breaker(breaker: OpenBreaker) -> BreakerSummary:
-    next_probe = stamp(breaker.next_probe_ms)
-    return BreakerSummary(breaker.route, breaker.state, breaker.error, breaker.failure_share, next_probe)
+def _breaker(one: OpenBreaker) -> BreakerSummary:
+    return BreakerSummary(one.route, one.state, one.error, one.failure_share, stamp(one.next_probe_ms))
 
 
 def _slot(view: WorkerView, now_ms: int) -> SlotSummary:

@@ -148,7 +148,7 @@ def _workers(stats: Stats, screen: Screen, most_jobs: int) -> list[str]:
         lines += [head, *obstacle_lines(process, screen)]
         lines += slot_table(process.jobs[:left], screen)
         left = max(0, left - len(process.jobs))
-    hidden = sum(process.busy for process in stats.workers) - most_jobs
+    hidden = sum(len(process.jobs) for process in stats.workers) - most_jobs
     if hidden > 0:
         lines.append(screen.paint(f"  and {number(hidden)} more: fileq workers", "dim"))
     return lines
@@ -161,7 +161,7 @@ def process_table(workers: tuple[WorkerProcess, ...], screen: Screen, at: str) -
         rows.append(
             (
                 Cell(f"{printable(process.host)} {process.pid}", "bold"),
-                f"{process.busy} of {process.slots}",
+                _busy(process),
                 Cell(process.breaker, _BREAKERS.get(process.breaker, "")),
                 _life(process),
                 _heartbeat(process),
@@ -170,6 +170,11 @@ def process_table(workers: tuple[WorkerProcess, ...], screen: Screen, at: str) -
             )
         )
     return table(rows, screen, flexible=0, from_left=False)
+
+
+def _busy(process: WorkerProcess) -> str:
+    """The slots. Deliveries of webhooks take none."""
+    return f"{process.busy} of {process.slots}" + (f", {process.deliveries} deliveries" if process.deliveries else "")
 
 
 def _life(process: WorkerProcess) -> Cell:

@@ -68,6 +68,25 @@ def test_each_id_has_its_own_record(harness: Harness) -> None:
 def test_a_thousand_in_one_call(harness: Harness) -> None:
     enqueue(harness, *names(1000))
     assert [record and record.id for record in harness.broker.records(names(1000))] == names(1000)
+    assert harness.broker.states(names(1000)) == [State.PENDING] * 1000
+
+
+def test_the_states_are_those_of_the_records(harness: Harness) -> None:
+    assert harness.broker.states([]) == []
+    completed(harness, "done")
+    settle(harness, burial(running(harness, "dead")))
+    settle(harness, failed(running(harness, "failed"), delay_ms=10**9))
+    running(harness, "running")
+    enqueue(harness, "cancelled")
+    harness.broker.cancel(["cancelled"])
+    enqueue(harness, "pending")
+    enqueue(harness, "later", delay_ms=10**9)
+    ids = ["later", "unknown", "done", "dead", "failed", "running", "cancelled", "pending", "done"]
+    found = harness.another().states(ids)
+    assert found == [record and record.state for record in harness.broker.records(ids)]
+    assert found[:3] == [State.SCHEDULED, None, State.COMPLETED]
+    harness.advance(2 * harness.config.worker.history_ttl)
+    assert harness.broker.states(["done", "dead"]) == [None, State.DEAD]
 
 
 def test_reading_does_not_create_a_record(harness: Harness) -> None:

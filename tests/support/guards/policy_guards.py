@@ -110,7 +110,7 @@ DEFERRAL_GUARDS = (
         "Deferred jobs of one reason are due one after the other",
         "all come back together",
         DEFERRALS,
-        "max(earliest_s, state.deferred_until_s + APART_S)",
+        "max(earliest_s, state.deferred_until_s + apart_s)",
         "earliest_s",
         DEFERRING + "jobs_of_one_reason_are_due_one_after_the_other",
     ),

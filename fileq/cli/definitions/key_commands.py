@@ -1,0 +1,155 @@
+"""`fileq keys create|list|revoke`: the keys of the REST API."""
+
+from __future__ import annotations
+
+import argparse
+
+from fileq.cli.arguments import add_json, duration, utf8_text
+from fileq.cli.command import Command, Invocation
+from fileq.cli.screen import print_lines, screen_of_stdout
+from fileq.core.api_key import Scope
+
+_NEW_FIELDS = (
+    ("id", "string: names the key; the 8 characters after fq_"),
+    ("name", "string: as given"),
+    ("scopes[]", f"string: {', '.join(Scope)}"),
+    ("expires", "string (RFC 3339) or null"),
+    ("key", "string: the key; shown only this once"),
+)
+_LIST_FIELDS = (
+    ("keys[]", "id, name, scopes, created, expires, last_used (RFC 3339 or null)"),
+    ("keys[].allowed_types", "array of string: the types of jobs that it may enqueue; empty: all"),
+    ("keys[].path_prefix", "string: the files that it may enqueue are below this directory; empty: no limit"),
+    ("keys[].is_expired", "boolean: it is no longer accepted"),
+    ("keys[].is_login", "boolean: it stands behind a session that a one-time link began"),
+)
+_REVOKE_FIELDS = (("id", "string: the key that was revoked"),)
+
+
+def _create_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", type=utf8_text, metavar="NAME", help="who uses it; each key has a name of its own")
+    parser.add_argument(
+        "--scope",
+        action="append",
+        required=True,
+        choices=[scope.value for scope in Scope],
+        dest="scopes",
+        metavar="SCOPE",
+        help=f"what it may do; may be repeated: {', '.join(Scope)}",
+    )
+    parser.add_argument("--expires", type=duration, metavar="DURATION", help="accepted for this long, such as 90d")
+    parser.add_argument(
+        "--allow-type",
+        action="append",
+        type=utf8_text,
+        default=[],
+        dest="types",
+        metavar="TYPE",
+        help="enqueue only jobs of this type; may be repeated",
+    )
+    parser.add_argument(
+        "--path-prefix", type=utf8_text, default="", metavar="DIR", help="enqueue only files below this directory"
+    )
+    add_json(parser)
+
+
+def _create(invocation: Invocation) -> int:
+    from fileq.brokers.clocks import wall_clock_ms
+    from fileq.commands.api_keys import KeyOptions, KeyStore
+
+    options = invocation.options
+    expires_ms = wall_clock_ms() + round(options.expires * 1000) if options.expires is not None else 0
+    wanted = KeyOptions(
+        options.name, tuple(map(Scope, options.scopes)), expires_ms, tuple(options.types), options.path_prefix
+    )
+    made = KeyStore(invocation.broker(create=True), wall_clock_ms).create(wanted)
+    if options.json:
+        invocation.print_json(made)
+        return 0
+    until = f" until {made.expires}" if made.expires else ""
+    print(f"key {made.id} ({made.name}) is accepted within 5 s{until}; it is shown only this once:\n{made.key}")
+    return 0
+
+
+def _list(invocation: Invocation) -> int:
+    from fileq.brokers.clocks import wall_clock_ms
+    from fileq.commands.api_keys import KeyStore
+
+    found = KeyStore(invocation.broker(), wall_clock_ms).summaries()
+    if invocation.options.json:
+        invocation.print_json(found)
+        return 0
+    from fileq.commands.admin.formatting import table
+    from fileq.core.text import printable
+
+    if not found.keys:
+        print("there are no keys; 'fileq keys create' makes one")
+        return 0
+    rows = [["ID", "NAME", "SCOPES", "EXPIRES", "LAST USED"]]
+    for one in found.keys:
+        expires = f"{one.expires} (expired)" if one.is_expired else one.expires or "never"
+        rows.append([one.id, printable(one.name), " ".join(one.scopes), expires, one.last_used or "never"])
+    print_lines(table(rows, screen_of_stdout()))
+    return 0
+
+
+def _key_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("key", type=utf8_text, metavar="ID", help="id or name of the key")
+    add_json(parser)
+
+
+def _revoke(invocation: Invocation) -> int:
+    from fileq.brokers.clocks import wall_clock_ms
+    from fileq.commands.api_keys import KeyStore
+
+    id = KeyStore(invocation.broker(), wall_clock_ms).revoke(invocation.options.key)
+    if invocation.options.json:
+        invocation.print_json({"id": id})
+    else:
+        print(f"key {id} is revoked; servers refuse it within 5 s")
+    return 0
+
+
+COMMANDS = (
+    Command(
+        words=("keys", "create"),
+        summary="make a key of the REST API",
+        description="""\
+Makes a key and prints it, only this once: the broker keeps its SHA-256. Programs send it as X-API-Key, or as
+Authorization: Bearer. Servers accept it within 5 s.
+
+Scopes: read (look at everything but the contents of files), enqueue (add jobs and uploads, look at jobs by id), operate
+(read, and cancel, retry, run, pause, reprocess), files (contents of files), admin (everything).""",
+        examples=(
+            ("fileq keys create dashboard --scope read", "a key that changes nothing"),
+            (
+                "fileq keys create scanner --scope enqueue --allow-type ocr --expires 90d",
+                "adds jobs of one type, for 90 days",
+            ),
+        ),
+        arguments=_create_arguments,
+        run=_create,
+        json_fields=_NEW_FIELDS,
+    ),
+    Command(
+        words=("keys", "list"),
+        summary="list the keys of the REST API",
+        description="""\
+Lists the keys with their scopes and when each was last used, to the minute. The keys themselves can't be shown.""",
+        examples=(("fileq keys list", "all keys"), ("fileq keys list --json", "as JSON")),
+        arguments=add_json,
+        run=_list,
+        json_fields=_LIST_FIELDS,
+    ),
+    Command(
+        words=("keys", "revoke"),
+        summary="end a key of the REST API",
+        description="""\
+Removes a key. Servers refuse it within 5 s, and the sessions that it began too.""",
+        examples=(("fileq keys revoke scanner", "by its name"),),
+        arguments=_key_argument,
+        run=_revoke,
+        json_fields=_REVOKE_FIELDS,
+        only_confirms=True,
+    ),
+)

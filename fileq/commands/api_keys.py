@@ -1,0 +1,186 @@
+"""What `fileq keys …` does, and the server's own look at the keys: documents of the catalog, by the id of the key.
+
+The text of a key is returned once, when it is made; only its hash is stored. When a key was last used is a document of
+another kind, so that using one does not change the revision of the keys.
+
+What a kill -9 leaves: each document is the old or the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from fileq.brokers.catalog import Catalog
+from fileq.core.api_key import KEY_NAME_LENGTH, Scope, StoredKey, digest, new_key
+from fileq.core.errors import ConfigError
+from fileq.core.job import stamp
+
+KEYS, KEY_USES = "api-keys", "api-key-uses"
+KEYS_MAX = 1000
+TYPES_MAX = 100
+
+
+class KeySummary(Struct, frozen=True):
+    """A key as operators see it. Times are RFC 3339; None for never."""
+
+    id: str
+    name: str
+    scopes: tuple[Scope, ...]
+    created: str | None
+    expires: str | None
+    last_used: str | None
+    allowed_types: tuple[str, ...] = ()
+    path_prefix: str = ""
+    is_expired: bool = False
+    is_login: bool = False
+
+
+class NewKey(Struct, frozen=True):
+    """`key` is shown this once."""
+
+    id: str
+    name: str
+    scopes: tuple[Scope, ...]
+    expires: str | None
+    key: str
+
+    def __repr__(self) -> str:
+        return f"NewKey({self.id!r}, {self.name!r})"
+
+
+class KeyList(Struct, frozen=True):
+    keys: tuple[KeySummary, ...]
+
+
+class KeyUse(Struct, frozen=True):
+    last_used_ms: int
+
+
+class KeyOptions(Struct, frozen=True):
+    """What a new key is to be. `expires_ms` is a time; 0 for a key that does not expire."""
+
+    name: str
+    scopes: tuple[Scope, ...]
+    expires_ms: int = 0
+    allowed_types: tuple[str, ...] = ()
+    path_prefix: str = ""
+    is_login: bool = False
+
+
+class KeyStore:
+    """The keys of one broker."""
+
+    def __init__(self, catalog: Catalog, now_ms: Callable[[], int]) -> None:
+        self._catalog = catalog
+        self._now_ms = now_ms
+
+    def load(self) -> dict[str, StoredKey]:
+        """All keys by id, also those that have expired. A document that can't be read grants nothing."""
+        found = {}
+        for id, document in self._catalog.documents(KEYS).items():
+            try:
+                found[id] = msgspec.json.decode(document.body, type=StoredKey)
+            except msgspec.DecodeError:
+                continue
+        return found
+
+    def create(self, options: KeyOptions) -> NewKey:
+        """Raises ConfigError, with everything that is wrong, for options that can't be used."""
+        known, now_ms = self.load(), self._now_ms()
+        if problems := [*_problems(options, now_ms)]:
+            raise ConfigError(problems)
+        if len(known) >= KEYS_MAX:
+            raise ConfigError(f"there are {len(known)} keys; at most {KEYS_MAX} are allowed: revoke some")
+        if any(one.name == options.name for one in known.values()):
+            raise ConfigError(f"a key is named {options.name!r} already; choose another name or revoke it")
+        id, text = new_key()
+        scopes = tuple(scope for scope in Scope if scope in options.scopes)
+        stored = StoredKey(
+            options.name,
+            digest(text),
+            scopes,
+            now_ms,
+            options.expires_ms,
+            options.allowed_types,
+            options.path_prefix,
+            options.is_login,
+        )
+        self._catalog.put_document(KEYS, id, msgspec.json.encode(stored), expected=0)
+        return NewKey(id, options.name, scopes, stamp(options.expires_ms), text)
+
+    def summaries(self) -> KeyList:
+        uses, now_ms = self._catalog.documents(KEY_USES), self._now_ms()
+        found = []
+        for id, key in sorted(self.load().items(), key=lambda item: (item[1].created_ms, item[0])):
+            use = uses.get(id)
+            last_ms = _last_used_ms(use.body) if use is not None else 0
+            found.append(_summary(id, key, last_ms, now_ms))
+        return KeyList(tuple(found))
+
+    def revoke(self, wanted: str) -> str:
+        """By id or name. Returns the id; raises ConfigError if there is no such key. Repeated, it raises."""
+        known = self.load()
+        id = wanted if wanted in known else next((id for id, key in known.items() if key.name == wanted), "")
+        if not id or not self._catalog.remove_document(KEYS, id):
+            from difflib import get_close_matches
+
+            near = get_close_matches(wanted, [*known, *(key.name for key in known.values())], n=1)
+            advice = f"did you mean {near[0]}?" if near else "'fileq keys list' lists them"
+            raise ConfigError(f"no key has the id or name {wanted!r}; {advice}")
+        self._catalog.remove_document(KEY_USES, id)
+        return id
+
+    def note_use(self, id: str) -> None:
+        """Remembers that a key was used now. A key that was revoked meanwhile leaves a use, which remove_stale ends."""
+        self._catalog.put_document(KEY_USES, id, msgspec.json.encode(KeyUse(self._now_ms())))
+
+    def remove_stale(self) -> None:
+        """Removes sessions' keys that have expired, and uses of keys that are gone."""
+        known, now_ms = self.load(), self._now_ms()
+        for id, key in known.items():
+            if key.is_login and key.is_expired(now_ms):
+                self._catalog.remove_document(KEYS, id)
+        for id in self._catalog.documents(KEY_USES):
+            if id not in known:
+                self._catalog.remove_document(KEY_USES, id)
+
+
+def _summary(id: str, key: StoredKey, last_used_ms: int, now_ms: int) -> KeySummary:
+    return KeySummary(
+        id,
+        key.name,
+        key.scopes,
+        stamp(key.created_ms),
+        stamp(key.expires_ms),
+        stamp(last_used_ms),
+        key.allowed_types,
+        key.path_prefix,
+        key.is_expired(now_ms),
+        key.is_login,
+    )
+
+
+def _last_used_ms(body: bytes) -> int:
+    try:
+        return msgspec.json.decode(body, type=KeyUse).last_used_ms
+    except msgspec.DecodeError:
+        return 0
+
+
+def _problems(options: KeyOptions, now_ms: int) -> Sequence[str]:
+    problems = []
+    name = options.name
+    if not (0 < len(name) <= KEY_NAME_LENGTH and name.isprintable() and name == name.strip()):
+        problems.append(f"the name is {name!r:.120}; use 1 to {KEY_NAME_LENGTH} printable characters")
+    if not options.scopes:
+        problems.append(f"the key has no scope; give one or more of {', '.join(Scope)}")
+    if options.expires_ms and options.expires_ms <= now_ms:
+        problems.append(f"the key would have expired at {stamp(options.expires_ms)}; give a time to come")
+    if len(options.allowed_types) > TYPES_MAX:
+        problems.append(f"{len(options.allowed_types)} types are too many; at most {TYPES_MAX} are allowed")
+    if options.path_prefix and not options.path_prefix.startswith("/"):
+        problems.append(f"the path prefix is {options.path_prefix!r:.200}; it must be an absolute path")
+    return problems

@@ -1,0 +1,81 @@
+"""The settings of the REST server (`fileq serve`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from fileq.config.kinds import InvalidValue, RateKind, SecretKind, SizeKind, TextKind, ValueKind
+from fileq.config.section import Section
+from fileq.config.value_types import Filled, Port
+from fileq.config.webhook_settings import NetworkKind
+from fileq.core.api_key import FEWEST_CHARACTERS
+from fileq.core.units import Rate
+
+HEADER_NAME = r"[A-Za-z0-9!#$%&'*+.^_`|~-]*"
+
+
+class OriginKind(ValueKind, frozen=True):
+    """The origin of web pages of another site, exactly as browsers send it."""
+
+    expects = "an origin such as https://example.org, without a path; * is not accepted"
+
+    def read(self, text: str) -> str:
+        import re
+
+        if not re.fullmatch(r"https?://[a-z0-9.-]+(:\d{1,5})?|https?://\[[0-9a-f:]+\](:\d{1,5})?", text):
+            raise InvalidValue(self.expects)
+        return text
+
+
+class ApiKeyKind(SecretKind, frozen=True):
+    description: str = f"a key of at least {FEWEST_CHARACTERS} printable characters without blanks"
+
+    def read(self, text: str) -> str:
+        if text and not (len(text) >= FEWEST_CHARACTERS and text.isascii() and text.isprintable() and " " not in text):
+            raise InvalidValue(self.expects)
+        return text
+
+
+class ServerSettings(Section, frozen=True):
+    bind: Annotated[Filled, "address to listen on; one that is not loopback needs a key"] = "127.0.0.1"
+    port: Annotated[Port, "port of the REST API; 0 = any free port"] = 8080
+    base_path: Annotated[
+        str,
+        TextKind(r"(/[A-Za-z0-9._~-]+)*", "a path such as /fileq, without a slash at its end"),
+        'path below which a proxy serves it, such as /fileq; "" = the root',
+    ] = ""
+    hosts: Annotated[
+        tuple[Filled, ...], "names that the Host header may have, besides localhost and the bind address"
+    ] = ()
+    api_key: Annotated[str, ApiKeyKind(), "an admin key from outside; prefer api_key_file, or API_KEY"] = ""
+    api_key_file: Annotated[str, "file that holds it, instead of api_key; a change needs no restart"] = ""
+    console: Annotated[bool, "serve the web pages"] = True
+    username: Annotated[str, "user name of HTTP Basic, together with password_file"] = ""
+    password_file: Annotated[str, "file that holds the password of HTTP Basic; a change needs no restart"] = ""
+    auth_header: Annotated[
+        str,
+        TextKind(HEADER_NAME, "the name of a header such as X-Forwarded-User"),
+        "header with the user name from an SSO proxy; only from trusted_proxies",
+    ] = ""
+    trusted_proxies: Annotated[
+        tuple[Annotated[str, NetworkKind()], ...], "addresses of proxies, whose forwarded headers are believed"
+    ] = ()
+    cors_origins: Annotated[
+        tuple[Annotated[str, OriginKind()], ...], "exact origins whose pages may call the API; * is refused"
+    ] = ()
+    rate_limit: Annotated[Rate, RateKind(), "requests of one key; twice as many at once"] = Rate(50, 1000)
+    files: Annotated[
+        Literal["none", "names", "preview", "download"], "what is shown of files: none, names, preview or download"
+    ] = "names"
+    upload_dir: Annotated[str, 'directory for uploads; "" = no uploads'] = ""
+    max_upload: Annotated[int | None, SizeKind(), 'largest upload; "" = no limit'] = 1 << 30
+    read_only: Annotated[bool, "answer only GET, whatever the key"] = False
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        if self.api_key and self.api_key_file:
+            yield "api_key_file", "is set, and api_key too; keep one"
+        if bool(self.username) != bool(self.password_file):
+            yield "", "has only one of username and password_file; set both or none"
+        if self.auth_header and not self.trusted_proxies:
+            yield "auth_header", "is set without trusted_proxies; any client could send it"

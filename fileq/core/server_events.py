@@ -1,0 +1,50 @@
+"""The events of the REST server."""
+
+from __future__ import annotations
+
+from fileq.core.events import Event
+
+
+class ServerOpened(Event, frozen=True):
+    """The REST server listens. `url` is its address as seen from this machine."""
+
+    name = "server.opened"
+
+    url: str
+    is_read_only: bool
+
+
+class ServerWarned(Event, frozen=True):
+    """The web server reports something, such as a request that it can't read."""
+
+    name = "server.warned"
+    level = "warning"
+
+    reason: str
+
+
+class RequestAudited(Event, frozen=True):
+    """A request that may change something: who sent it, what it did, to how many things, and the answer's status."""
+
+    name = "request.audited"
+
+    who: str
+    caller_id: str
+    action: str
+    target: str
+    count: int
+    result: int
+    request_id: str
+
+
+class RequestFailed(Event, frozen=True):
+    """A defect in fileq: a request was answered with status 500."""
+
+    name = "request.failed"
+    level = "error"
+    hidden = ("exception",)
+
+    action: str
+    request_id: str
+    error: str
+    exception: BaseException

@@ -1,0 +1,90 @@
+"""A job as the API shows it. Combines the record with the job's own JSON; client/job_summary.py reads both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from fileq.brokers.types import Record
+from fileq.client.job_summary import AttemptSummary, JobHistory, OutputSummary, history
+from fileq.core.job import decode_or_none
+
+
+class JobDocument(Struct, frozen=True):
+    """One job. Times are RFC 3339 in UTC; null for what has not happened. `status` is pending, scheduled, running,
+    retrying, completed, dead or cancelled. `path` is null if the server shows no names of files."""
+
+    id: str
+    type: str | None
+    status: str
+    priority: str
+    retry_count: int
+    result: Any
+    created_at: str | None
+    started_at: str | None
+    completed_at: str | None
+    worker_id: str | None
+    queue: str
+    path: str | None
+    payload: Any
+    error: str | None
+    scheduled_at: str | None
+    deadline: str | None
+    max_retries: int | None
+    timeout_s: float | None
+    unique_key: str | None
+    batch_id: str | None
+    parent_id: str | None
+    tags: dict[str, str]
+    is_finished: bool
+    is_cancel_requested: bool
+    deferred: str | None
+    waits_for: tuple[str, ...]
+    attempt_count: int
+    attempts: tuple[AttemptSummary, ...]
+    follow_ups: tuple[str, ...]
+    outputs: tuple[OutputSummary, ...]
+
+
+def job_document(record: Record, waits_for: tuple[str, ...] = (), *, shows_paths: bool = True) -> JobDocument:
+    """`waits_for` is what keeps a waiting job from running. Without `shows_paths`, no path is in it."""
+    known = history(record, waits_for)
+    job, summary = decode_or_none(record.raw), known.job
+    return JobDocument(
+        id=summary.id,
+        type=summary.type,
+        status=summary.state,
+        priority=summary.priority or summary.queue,
+        retry_count=summary.retries,
+        result=known.result,
+        created_at=summary.created,
+        started_at=summary.started,
+        completed_at=summary.ended,
+        worker_id=summary.worker or None,
+        queue=summary.queue,
+        path=(summary.filepath or None) if shows_paths else None,
+        payload=known.payload,
+        error=_error(known),
+        scheduled_at=summary.due,
+        deadline=job.deadline if job is not None else None,
+        max_retries=job.max_retries if job is not None else None,
+        timeout_s=job.timeout if job is not None else None,
+        unique_key=job.unique_key if job is not None else None,
+        batch_id=job.batch_id if job is not None else None,
+        parent_id=known.parent_id,
+        tags=job.tag_values if job is not None else {},
+        is_finished=not record.state.is_unfinished,
+        is_cancel_requested=known.is_cancel_requested,
+        deferred=summary.deferred or None,
+        waits_for=known.waits_for,
+        attempt_count=summary.attempts,
+        attempts=known.attempts,
+        follow_ups=known.follow_ups,
+        outputs=known.outputs if shows_paths else (),
+    )
+
+
+def _error(known: JobHistory) -> str | None:
+    """A completed job has none, although an earlier attempt may have failed."""
+    return (known.job.error or None) if known.job.state != "completed" else None

@@ -1,0 +1,247 @@
+"""Jobs: enqueue one, look at it, wait for it, cancel it, retry it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, cast
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from fileq.brokers.types import CancelResult, Record
+from fileq.client.handle import Handle
+from fileq.client.job_ids import why_unknown
+from fileq.client.job_options import EnqueueOptions
+from fileq.client.obstacles import obstacles_of
+from fileq.client.transport import VETOED
+from fileq.core.api_key import Scope
+from fileq.core.job import State, decode_or_none
+from fileq.server.api.job_document import JobDocument, job_document
+from fileq.server.conditional import IdempotentRequest, idempotent_request
+from fileq.server.decoding import invalid
+from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.services import Services
+
+COMMAND_TYPE = "command"
+DIGEST_TAG = "fileq.request_digest"
+LONGEST_S = 36_500 * 86_400.0
+DurationValue = Annotated[float, Meta(ge=0, le=LONGEST_S)] | Annotated[str, Meta(max_length=50)]
+
+
+class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
+    """A job to enqueue: a `type` with a `payload`, the `path` of a file, or a `command`. Durations are seconds, or
+    texts such as "5m". `deadline` is a time, or a duration from now."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
+    payload: Any = UNSET
+    path: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    command: Annotated[str, Meta(min_length=1)] | Annotated[list[str], Meta(min_length=1, max_length=1000)] | None = (
+        None
+    )
+    priority: Annotated[str, Meta(max_length=100)] | None = None
+    max_retries: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    timeout: DurationValue | None = None
+    delay: DurationValue | None = None
+    scheduled_at: Annotated[datetime, Meta(tz=True)] | None = None
+    id: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    unique_key: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    deadline: DurationValue | None = None
+    tags: Annotated[dict[str, str], Meta(max_length=20)] | None = None
+
+
+class WaitQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`timeout` in seconds."""
+
+    timeout: Annotated[float, Meta(ge=0, le=60)] = 30.0
+
+
+class JobMessage(Struct, frozen=True):
+    message: str
+
+
+class RetryMessage(Struct, frozen=True):
+    message: str
+    status: str
+
+
+def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer:
+    """201 with the job; 200 if a job with this id, unique key or Idempotency-Key was there already."""
+    new, services = request.body, request.services
+    repeat = idempotent_request(request.headers, request.caller, request.raw_body)
+    options = _options(new, repeat)
+    handle = _enqueued(request, new, options)
+    if handle.fate == VETOED:
+        raise ApiProblem("vetoed", "a function with @fileq.before_enqueue refused the job")
+    record = _record(services, handle.id)
+    if handle.fate != "enqueued":
+        _check_repeat(record, repeat)
+    document = job_document(record, shows_paths=services.config.server.files != "none")
+    is_new = handle.fate == "enqueued" or repeat is not None
+    location = {"Location": f"{services.config.server.base_path}/api/v1/jobs/{document.id}"}
+    return ApiAnswer(document, 201 if is_new else 200, location)
+
+
+def _enqueued(request: ApiRequest[NoQuery, NewJob], new: NewJob, options: EnqueueOptions) -> Handle[Any]:
+    given = [name for name in ("type", "path", "command") if getattr(new, name) is not None]
+    if len(given) != 1:
+        detail = "give one of type, path and command" + (f", not {' and '.join(given)}" if given else "")
+        raise invalid([FieldProblem("", detail)])
+    client = request.services.client
+    if new.path is not None:
+        request.caller.check_path(new.path)
+        if not isinstance(new.payload, UnsetType):
+            raise invalid([FieldProblem("/payload", "payload goes with type; the job of a file has none")])
+        return client.enqueue_file(new.path, **options)
+    if new.command is not None:
+        request.caller.check_type(COMMAND_TYPE)
+        return client.enqueue(COMMAND_TYPE, {"command": new.command}, **options)
+    assert new.type is not None
+    request.caller.check_type(new.type)
+    return client.enqueue(new.type, new.payload, **options)
+
+
+def _options(new: NewJob, repeat: IdempotentRequest | None) -> EnqueueOptions:
+    if repeat is not None and new.id is not None:
+        raise invalid([FieldProblem("/id", "id is set, and Idempotency-Key too, which makes the id; give one")])
+    given: dict[str, Any] = {
+        "priority": new.priority,
+        "max_retries": new.max_retries,
+        "timeout": new.timeout,
+        "delay": new.delay,
+        "at": new.scheduled_at,
+        "id": repeat.job_id if repeat is not None else new.id,
+        "unique_key": new.unique_key,
+        "deadline": _deadline(new.deadline),
+        "tags": {**(new.tags or {}), DIGEST_TAG: repeat.digest} if repeat is not None else new.tags,
+    }
+    return cast(EnqueueOptions, {name: value for name, value in given.items() if value is not None})
+
+
+def _deadline(given: float | str | None) -> float | str | datetime | None:
+    if isinstance(given, str) and given[:4].isdigit() and "-" in given:
+        try:
+            return datetime.fromisoformat(given)
+        except ValueError:
+            return given
+    return given
+
+
+def _check_repeat(record: Record, repeat: IdempotentRequest | None) -> None:
+    """Raises ApiProblem if the Idempotency-Key was used with another body."""
+    job = decode_or_none(record.raw)
+    if repeat is None or job is None or job.id != repeat.job_id:
+        return
+    if job.tag_values.get(DIGEST_TAG) != repeat.digest:
+        detail = f"Idempotency-Key was used with another body, for job {job.id}"
+        raise ApiProblem("idempotency-mismatch", detail)
+
+
+def show_job(request: ApiRequest[NoQuery, UnsetType]) -> JobDocument:
+    services = request.services
+    record = _record(services, request.params["id"])
+    waits_for = obstacles_of(services.broker, [record]).get(record.id, ())
+    return job_document(record, waits_for, shows_paths=services.config.server.files != "none")
+
+
+async def wait_for_job(request: ApiRequest[WaitQuery, UnsetType]) -> ApiAnswer:
+    """200 once the job has ended, 202 with its present state after the timeout."""
+    services, id = request.services, request.params["id"]
+
+    def read() -> JobDocument:
+        return job_document(_record(services, id), shows_paths=services.config.server.files != "none")
+
+    document = await services.pool.call(read)
+    if not document.is_finished and request.query.timeout:
+        await services.waits.until_ended(id, request.query.timeout)
+        document = await services.pool.call(read)
+    return ApiAnswer(document, 200 if document.is_finished else 202)
+
+
+def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
+    id = request.params["id"]
+    result = request.services.client.job(id).cancel()
+    if result is CancelResult.UNKNOWN:
+        raise ApiProblem("not-found", why_unknown(id))
+    if result is CancelResult.ENDED:
+        state = _record(request.services, id).state
+        if state is not State.CANCELLED:
+            raise ApiProblem("conflict", f"job {id} can't be cancelled: it is {state.value}")
+        return ApiAnswer(JobMessage("Job cancelled"))  # a repeat
+    if result is CancelResult.REQUESTED:
+        return ApiAnswer(JobMessage("Job cancellation requested"), 202)
+    return ApiAnswer(JobMessage("Job cancelled"))
+
+
+def retry_job(request: ApiRequest[NoQuery, UnsetType]) -> RetryMessage:
+    id = request.params["id"]
+    _record(request.services, id)
+    request.services.client.job(id).retry()
+    return RetryMessage("Job re-enqueued", State.PENDING.value)
+
+
+def _record(services: Services, id: str) -> Record:
+    """Raises ApiProblem if the job is unknown."""
+    [record] = services.broker.records([id])
+    if record is None:
+        raise ApiProblem("not-found", why_unknown(id))
+    return record
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/jobs",
+        area="jobs",
+        scopes=(Scope.ENQUEUE,),
+        summary="enqueue a job",
+        function=enqueue_job,
+        body=NewJob,
+        response=JobDocument,
+        status=201,
+        statuses={200: "a job with this id or unique key is there already: that one"},
+        problems=("idempotency-mismatch", "vetoed", "not-allowed"),
+        has_idempotency_key=True,
+    ),
+    Route(
+        method="GET",
+        path="/jobs/{id}",
+        area="jobs",
+        scopes=(Scope.READ, Scope.ENQUEUE),
+        summary="everything known about a job",
+        function=show_job,
+        response=JobDocument,
+        has_etag=True,
+    ),
+    Route(
+        method="GET",
+        path="/jobs/{id}/wait",
+        area="jobs",
+        scopes=(Scope.READ, Scope.ENQUEUE),
+        summary="wait until a job has ended",
+        function=wait_for_job,
+        query=WaitQuery,
+        response=JobDocument,
+        statuses={202: "the job has not ended yet"},
+    ),
+    Route(
+        method="DELETE",
+        path="/jobs/{id}",
+        area="jobs",
+        scopes=(Scope.OPERATE,),
+        summary="cancel a job",
+        function=cancel_job,
+        response=JobMessage,
+        statuses={202: "the job is running; its worker cancels it"},
+        problems=("conflict",),
+    ),
+    Route(
+        method="POST",
+        path="/jobs/{id}/retry",
+        area="jobs",
+        scopes=(Scope.OPERATE,),
+        summary="put a dead job back into its queue",
+        function=retry_job,
+        response=RetryMessage,
+        problems=("conflict",),
+    ),
+)

@@ -1,0 +1,122 @@
+"""Keys of the API, and who the caller is."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct, UnsetType
+
+from fileq.commands.api_keys import KeyList, KeyOptions, NewKey
+from fileq.core.api_key import Scope
+from fileq.core.errors import ConfigError
+from fileq.core.job import stamp
+from fileq.server.problems import ApiProblem
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+
+
+class WantedKey(Struct, frozen=True, forbid_unknown_fields=True):
+    """A key to make. Without `expires_at` it does not expire."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    scopes: Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=len(Scope))]
+    expires_at: Annotated[datetime, Meta(tz=True)] | None = None
+    allowed_types: Annotated[tuple[str, ...], Meta(max_length=100)] = ()
+    path_prefix: Annotated[str, Meta(max_length=4096)] = ""
+
+
+class RevokedKey(Struct, frozen=True):
+    message: str
+    id: str
+
+
+class WhoAmI(Struct, frozen=True):
+    """`how` is key, session, basic or proxy. `scopes` includes those that another scope includes."""
+
+    id: str
+    name: str
+    how: str
+    scopes: tuple[Scope, ...]
+    allowed_types: tuple[str, ...]
+    path_prefix: str
+    expires_at: str | None
+    is_read_only: bool
+
+
+async def list_keys(request: ApiRequest[NoQuery, UnsetType]) -> KeyList:
+    return await request.services.pool.call(request.services.keys.summaries)
+
+
+async def create_key(request: ApiRequest[NoQuery, WantedKey]) -> ApiAnswer:
+    wanted, services = request.body, request.services
+    expires_ms = round(wanted.expires_at.timestamp() * 1000) if wanted.expires_at is not None else 0
+    options = KeyOptions(wanted.name, wanted.scopes, expires_ms, wanted.allowed_types, wanted.path_prefix)
+    made = await services.pool.call(lambda: services.keys.create(options))
+    services.authentication.forget_cached()
+    return ApiAnswer(made)
+
+
+async def revoke_key(request: ApiRequest[NoQuery, UnsetType]) -> RevokedKey:
+    services, id = request.services, request.params["id"]
+    try:
+        revoked = await services.pool.call(lambda: services.keys.revoke(id))
+    except ConfigError as error:
+        raise ApiProblem("not-found", str(error)) from error
+    services.authentication.forget_cached()
+    return RevokedKey("Key revoked", revoked)
+
+
+async def who_am_i(request: ApiRequest[NoQuery, UnsetType]) -> WhoAmI:
+    caller = request.caller
+    return WhoAmI(
+        caller.id,
+        caller.name,
+        caller.how,
+        tuple(scope for scope in Scope if scope in caller.scopes),
+        caller.allowed_types,
+        caller.path_prefix,
+        stamp(caller.expires_ms),
+        request.services.config.server.read_only,
+    )
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/whoami",
+        area="keys",
+        scopes=(),
+        summary="the caller and its scopes",
+        function=who_am_i,
+        response=WhoAmI,
+    ),
+    Route(
+        method="GET",
+        path="/keys",
+        area="keys",
+        scopes=(Scope.ADMIN,),
+        summary="all keys, without their texts",
+        function=list_keys,
+        response=KeyList,
+    ),
+    Route(
+        method="POST",
+        path="/keys",
+        area="keys",
+        scopes=(Scope.ADMIN,),
+        summary="make a key; its text is shown only here",
+        function=create_key,
+        body=WantedKey,
+        response=NewKey,
+        status=201,
+    ),
+    Route(
+        method="DELETE",
+        path="/keys/{id}",
+        area="keys",
+        scopes=(Scope.ADMIN,),
+        summary="revoke a key, by its id or name",
+        function=revoke_key,
+        response=RevokedKey,
+    ),
+)

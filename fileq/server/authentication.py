@@ -1,0 +1,170 @@
+"""Who sends a request: a key, the key from outside, a session, HTTP Basic, or a user named by a trusted proxy.
+
+Keys are read from the broker at most once in CACHE_S, so a revoked key is refused within 5 s.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import time
+from collections.abc import Callable, Mapping
+from ipaddress import ip_address, ip_network
+
+from msgspec import Struct
+
+from fileq.commands.api_keys import KeyStore
+from fileq.config import PasswordFile
+from fileq.config.server_settings import ServerSettings
+from fileq.core.api_key import StoredKey, digest, id_in_key
+from fileq.core.errors import BrokerError
+from fileq.core.units import Rate
+from fileq.server.broker_pool import BrokerPool
+from fileq.server.identity import BASIC, PROXY, SESSION, Caller, admin, caller_of_key
+from fileq.server.problems import ApiProblem
+from fileq.server.rate_limit import RateLimiter
+from fileq.server.sessions import COOKIE, Sessions
+
+CACHE_S = 3.0
+USE_EVERY_MS = 60_000
+OUTSIDE = "outside"  # the id of the key from outside
+_WRONG_PASSWORDS = Rate(10, 60_000)  # from one address
+
+
+class RequestSender(Struct, frozen=True):
+    """Where a request comes from: the address of the peer, and scheme and host as its client knows them."""
+
+    address: str
+    scheme: str
+    host: str
+    is_proxy: bool
+
+
+class Authentication:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self, settings: ServerSettings, keys: KeyStore, pool: BrokerPool, sessions: Sessions, now_ms: Callable[[], int]
+    ) -> None:
+        self._settings = settings
+        self._keys = keys
+        self._pool = pool
+        self._sessions = sessions
+        self._now_ms = now_ms
+        self._cached: dict[str, StoredKey] = {}
+        self._read_s = float("-inf")
+        self._noted_ms: dict[str, int] = {}
+        self._proxies = [ip_network(text) for text in settings.trusted_proxies]
+        self._outside = PasswordFile(settings.api_key_file, settings.api_key) if settings.api_key_file else None
+        self._password = PasswordFile(settings.password_file, "") if settings.password_file else None
+        self._wrong = RateLimiter(_WRONG_PASSWORDS, time.monotonic)
+
+    def sender(self, address: str, scheme: str, headers: Mapping[str, str]) -> RequestSender:
+        """Forwarded headers count only if they come from a trusted proxy."""
+        is_proxy = self._is_proxy(address)
+        if is_proxy and (given := headers.get("x-forwarded-proto", "").strip().lower()) in ("http", "https"):
+            scheme = given
+        return RequestSender(address, scheme, headers.get("host", ""), is_proxy)
+
+    async def caller(self, headers: Mapping[str, str], cookies: Mapping[str, str], sender: RequestSender) -> Caller:
+        """Raises ApiProblem if the request has no valid credentials. Those that are given explicitly count first."""
+        authorization = headers.get("authorization", "")
+        kind, _, value = authorization.partition(" ")
+        given = headers.get("x-api-key") or (value.strip() if kind.lower() == "bearer" else "")
+        if given:
+            return await self._of_key(given)
+        if kind.lower() == "basic" and self._password is not None:
+            return self._of_basic(value.strip(), sender)
+        if authorization:
+            raise self._refused("Authorization must be Bearer and a key")
+        if COOKIE in cookies:
+            return await self._of_session(cookies[COOKIE])
+        header = self._settings.auth_header
+        if header and sender.is_proxy and (name := headers.get(header.lower(), "").strip()):
+            return admin(f"user:{name[:100]}", name[:100], PROXY)
+        raise self._refused("send a key as X-API-Key, or as Authorization: Bearer; 'fileq keys create' makes one")
+
+    async def login(self, key: str) -> tuple[str, str]:
+        """The subject and the mark of a session for this key."""
+        caller = await self._of_key(key)
+        return caller.id, self._mark() if caller.id == OUTSIDE else ""
+
+    async def _of_key(self, given: str) -> Caller:
+        outside = self._outside_key()
+        if outside and hmac.compare_digest(given.encode(), outside.encode()):
+            return admin(OUTSIDE, "server.api_key", "key")
+        id = id_in_key(given)
+        key = (await self._known(id)) if id is not None else None
+        if id is None or key is None or not key.matches(given):
+            raise self._refused("the key is not known; it may have been revoked")
+        return await self._accepted(id, key, "key")
+
+    async def _of_session(self, cookie: str) -> Caller:
+        session = self._sessions.read(cookie)
+        if session is None:
+            raise self._refused("the session has ended; log in again")
+        if session.subject == OUTSIDE:
+            if not self._outside_key() or not hmac.compare_digest(session.mark, self._mark()):
+                raise self._refused("the key of the session is no longer accepted")
+            return admin(OUTSIDE, "server.api_key", SESSION)
+        key = await self._known(session.subject)
+        if key is None:
+            raise self._refused("the key of the session was revoked")
+        return await self._accepted(session.subject, key, SESSION)
+
+    async def _accepted(self, id: str, key: StoredKey, how: str) -> Caller:
+        if key.is_expired(self._now_ms()):
+            raise self._refused("the key has expired")
+        if self._now_ms() - self._noted_ms.get(id, 0) >= USE_EVERY_MS:
+            self._noted_ms[id] = self._now_ms()
+            await self._pool.call(lambda: self._note_use(id))
+        return caller_of_key(id, key, how)
+
+    def _note_use(self, id: str) -> None:
+        try:
+            self._keys.note_use(id)
+        except BrokerError:
+            return  # the request itself reports the outage
+
+    def _of_basic(self, value: str, sender: RequestSender) -> Caller:
+        assert self._password is not None
+        try:
+            user, _, password = base64.b64decode(value, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            user, password = "", ""
+        expected = self._password.current()
+        is_right = hmac.compare_digest(user.encode(), self._settings.username.encode())
+        is_right &= bool(expected) and hmac.compare_digest(password.encode(), expected.encode())
+        if not is_right:
+            self._wrong.take(sender.address)
+            raise self._refused("the user name or the password is wrong")
+        return admin(f"user:{user}", user, BASIC)
+
+    async def _known(self, id: str) -> StoredKey | None:
+        if time.monotonic() - self._read_s >= CACHE_S:
+            began_s = time.monotonic()
+            self._cached = await self._pool.call(self._keys.load)
+            self._read_s = began_s
+        return self._cached.get(id)
+
+    def forget_cached(self) -> None:
+        """After a change of the keys by this server."""
+        self._read_s = float("-inf")
+
+    def _outside_key(self) -> str:
+        return self._outside.current() if self._outside is not None else self._settings.api_key
+
+    def _mark(self) -> str:
+        return digest(self._outside_key())[:32]
+
+    def _is_proxy(self, address: str) -> bool:
+        try:
+            found = ip_address(address)
+        except ValueError:
+            return False
+        return any(found in network for network in self._proxies)
+
+    def _refused(self, detail: str) -> ApiProblem:
+        challenge = 'Basic realm="fileq", Bearer' if self._password is not None else "Bearer"
+        return ApiProblem("unauthenticated", detail, headers={"WWW-Authenticate": challenge})

@@ -1,0 +1,115 @@
+"""The threads in which endpoints call the broker: a bounded number, so that a slow broker can't exhaust the process.
+
+A call that does not return in time is abandoned: its request is answered, its thread stays taken until the call ends.
+Threads are daemons, so a broker that hangs does not delay the end of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from fileq.server.problems import ApiProblem, broker_away
+
+T = TypeVar("T")
+CALLS_MAX = 16
+SCANS_MAX = 2
+TURN_S = 0.4  # how long a request waits for its turn
+ANSWER_S = 0.9  # with it and its turn a request is answered within about a second
+_SILENT_S = 0.5  # a call that has run for this long is probably waiting for the broker
+
+
+class BrokerPool:
+    """Belongs to the event loop that calls it."""
+
+    def __init__(self, calls_max: int = CALLS_MAX, scans_max: int = SCANS_MAX) -> None:
+        self._turns = asyncio.Semaphore(calls_max)
+        self._scan_turns = asyncio.Semaphore(scans_max)
+        self._calls_max = calls_max
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads = 0
+        self._running: dict[int, float] = {}  # since when
+        self._number = 0
+
+    async def call(self, work: Callable[[], T], *, is_scan: bool = False, timeout_s: float | None = None) -> T:
+        """What the work returns or raises. Raises ApiProblem: busy, or broker-away if it does not return in time."""
+        if is_scan:
+            await self._turn(self._scan_turns, "too many lists are being read")
+        try:
+            await self._turn(self._turns, "too many requests are being served")
+        except ApiProblem:
+            if is_scan:
+                self._scan_turns.release()
+            raise
+        ended = self._start(work, is_scan=is_scan)
+        try:
+            return await asyncio.wait_for(asyncio.shield(ended), ANSWER_S if timeout_s is None else timeout_s)
+        except TimeoutError:
+            if ended.done():
+                return ended.result()
+            ended.add_done_callback(_ignore)
+            raise broker_away("the broker has not answered in time; the request may still take effect") from None
+        except asyncio.CancelledError:
+            ended.add_done_callback(_ignore)
+            raise
+
+    def close(self) -> None:
+        for _ in range(self._threads):
+            self._work.put(None)
+
+    async def _turn(self, turns: asyncio.Semaphore, what: str) -> None:
+        try:
+            await asyncio.wait_for(turns.acquire(), TURN_S)
+        except TimeoutError:
+            silent_s = time.monotonic() - min(self._running.values(), default=time.monotonic())
+            if turns is self._turns and silent_s > _SILENT_S:
+                raise broker_away("the broker does not answer") from None
+            raise ApiProblem("busy", f"{what} at a time; try again", retry_after_s=1) from None
+
+    def _start(self, work: Callable[[], T], *, is_scan: bool) -> asyncio.Future[T]:
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[T] = loop.create_future()
+        self._number += 1
+        number = self._number
+        self._running[number] = time.monotonic()
+
+        def finish(result: Any, error: BaseException | None) -> None:
+            del self._running[number]
+            self._turns.release()
+            if is_scan:
+                self._scan_turns.release()
+            if ended.cancelled():
+                return
+            if error is not None:
+                ended.set_exception(error)
+            else:
+                ended.set_result(result)
+
+        def run() -> None:
+            result, error = None, None
+            try:
+                result = work()
+            except BaseException as raised:
+                error = raised
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(finish, result, error)
+
+        if len(self._running) > self._threads:
+            self._threads += 1
+            threading.Thread(target=self._serve, name=f"api {self._threads}", daemon=True).start()
+        self._work.put(run)
+        return ended
+
+    def _serve(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+
+def _ignore(ended: asyncio.Future[Any]) -> None:
+    """Takes the error of a call that no request waits for any more."""
+    if not ended.cancelled():
+        ended.exception()

@@ -1,0 +1,155 @@
+"""Bodies and queries into Structs. Reports everything that is wrong at once, with the nearest known name.
+
+msgspec stops at the first mistake, so each field is converted by itself; nested Structs and lists of them likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, TypeVar, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT, UNSET, Struct
+from msgspec.structs import FieldInfo, fields
+
+from fileq.server.problems import ApiProblem, FieldProblem
+
+S = TypeVar("S", bound=Struct)
+ERRORS_MAX = 100  # of one request; a list of a thousand wrong jobs would make a long answer
+
+
+def decode_body(raw: bytes, type: type[S]) -> S:
+    """Raises ApiProblem: malformed-request for what is no JSON, invalid for what is not of this type."""
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiProblem("malformed-request", f"the body is not JSON: {error}") from None
+    found = list(_struct_problems(value, type, "", is_text=False))
+    return _converted(value, type, found, is_text=False)
+
+
+def decode_query(pairs: Sequence[tuple[str, str]], type: type[S]) -> S:
+    """A field that is a list takes repeated parameters, or commas; one that is a mapping takes `name.key=value`."""
+    known = _fields(type)
+    value: dict[str, Any] = {}
+    found: list[FieldProblem] = []
+    for name, text in pairs:
+        outer, dot, key = name.partition(".")
+        field = known.get(name) or (known.get(outer) if dot else None)
+        if field is not None and dot and _is_mapping(field.type):
+            value.setdefault(outer, {})[key] = text
+        elif field is not None and _is_list(field.type):
+            value.setdefault(name, []).extend(part for part in text.split(",") if part)
+        elif name in value:
+            found.append(FieldProblem(f"?{name}", f"{name} is given twice"))
+        else:
+            value[name] = text
+    found += _struct_problems(value, type, "?", is_text=True)
+    return _converted(value, type, found, is_text=True)
+
+
+def _converted(value: Any, type: type[S], found: list[FieldProblem], *, is_text: bool) -> S:
+    if not found:
+        try:
+            return msgspec.convert(value, type, strict=not is_text)
+        except (msgspec.ValidationError, RecursionError) as error:  # a rule that concerns several fields
+            found = [FieldProblem("?" if is_text else "", str(error))]
+    raise invalid(found)
+
+
+def invalid(found: Sequence[FieldProblem]) -> ApiProblem:
+    """The problem of a request with these mistakes."""
+    shown = "; ".join(one.detail for one in found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else "")
+    return ApiProblem("invalid", shown, errors=found[:ERRORS_MAX])
+
+
+def _struct_problems(value: Any, type: type[Struct], at: str, *, is_text: bool) -> Iterator[FieldProblem]:
+    if not isinstance(value, dict):
+        yield FieldProblem(at, f"{at or 'the body'} must be an object")
+        return
+    known = _fields(type)
+    for name in value:
+        if name not in known:
+            yield FieldProblem(_below(at, name), _unknown(name, known))
+    for name, field in known.items():
+        pointer = _below(at, name)
+        if name in value:
+            yield from _value_problems(value[name], field.type, name, pointer, is_text=is_text)
+        elif field.default is NODEFAULT and field.default_factory is NODEFAULT:
+            yield FieldProblem(pointer, f"{name} is missing")
+
+
+def _value_problems(value: Any, type: Any, name: str, at: str, *, is_text: bool) -> Iterator[FieldProblem]:
+    if isinstance(value, dict) and (inner := _struct_in(type)) is not None:
+        yield from _struct_problems(value, inner, at, is_text=is_text)
+        return
+    if isinstance(value, list) and (inner := _struct_in_list(type)) is not None:
+        for index, item in enumerate(value):
+            yield from _value_problems(item, inner, f"{name}[{index}]", f"{at}/{index}", is_text=is_text)
+        return
+    try:
+        msgspec.convert(value, type, strict=not is_text)
+    except (msgspec.ValidationError, RecursionError) as error:
+        why = str(error).replace(" - at `$", f" - at `{name}") if "`$" in str(error) else str(error)
+        yield FieldProblem(at, f"{name} is {_shown(value)}; {why[0].lower()}{why[1:]}")
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = msgspec.json.encode(value).decode()
+    except (ValueError, RecursionError):
+        text = "too deep"
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def _below(at: str, name: str) -> str:
+    """The pointer of a member; `~` and `/` are escaped as JSON pointers are."""
+    escaped = name[:200].replace("~", "~0").replace("/", "~1")
+    return f"?{name[:200]}" if at == "?" else f"{at}/{escaped}"
+
+
+def _unknown(name: str, known: Mapping[str, FieldInfo]) -> str:
+    near = get_close_matches(name[:100], known, n=1)
+    advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}" if known else "there are none"
+    return f"{_shown(name[:100])} is unknown; {advice}"
+
+
+@cache
+def _fields(type: type[Struct]) -> dict[str, FieldInfo]:
+    return {field.encode_name: field for field in fields(type)}
+
+
+def _members(type: Any) -> tuple[Any, ...]:
+    """The types of a union, without Annotated around them."""
+    if get_origin(type) is not None and hasattr(type, "__metadata__"):
+        return _members(get_args(type)[0])
+    if type is UNSET or type is None:
+        return ()
+    arguments = get_args(type)
+    origin = get_origin(type)
+    is_union = origin is not None and getattr(origin, "__name__", "") in ("Union", "UnionType")
+    return tuple(one for argument in arguments for one in _members(argument)) if is_union else (type,)
+
+
+def _struct_in(type: Any) -> Any:
+    return next((one for one in _members(type) if isinstance(one, _TYPE) and issubclass(one, Struct)), None)
+
+
+def _struct_in_list(type: Any) -> Any:
+    for one in _members(type):
+        if get_origin(one) in (list, tuple) and (inner := _struct_in(get_args(one)[0])) is not None:
+            return inner
+    return None
+
+
+def _is_list(type: Any) -> bool:
+    return any(get_origin(one) in (list, tuple) for one in _members(type))
+
+
+def _is_mapping(type: Any) -> bool:
+    return any(get_origin(one) is dict for one in _members(type))
+
+
+_TYPE = type

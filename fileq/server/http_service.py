@@ -1,0 +1,154 @@
+"""The server as a service of a role: uvicorn in a thread of its own.
+
+At a stop, streams are ended first, then open requests have STOP_S. What a kill -9 leaves: requests without an answer;
+each of them took effect completely or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import threading
+from collections.abc import Callable
+
+import uvicorn
+
+from fileq.core.errors import ConfigError
+from fileq.core.events import Emit
+from fileq.core.server_events import ServerOpened, ServerWarned
+from fileq.server.web_app import WebApp
+
+STOP_S = 5
+START_S = 20.0
+KEEP_ALIVE_S = 30
+
+
+class _ToEvents(logging.Handler):
+    """uvicorn's own log lines, from warnings on, as events."""
+
+    def __init__(self, emit: Emit) -> None:
+        super().__init__(logging.WARNING)
+        self._emit = emit
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._emit(ServerWarned(record.getMessage()[:500]))
+
+
+class HttpService:
+    """`make` is called in the event loop and returns the application. Implements runtime's Service."""
+
+    name = "server"
+
+    def __init__(self, bind: str, port: int, make: Callable[[], WebApp], *, emit: Emit, is_read_only: bool) -> None:
+        self._socket = listening(bind, port)
+        self.port: int = self._socket.getsockname()[1]
+        self._bind = bind
+        self._make = make
+        self._emit = emit
+        self._is_read_only = is_read_only
+        self._server: uvicorn.Server | None = None
+        self._app: WebApp | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_ready = threading.Event()
+        self._is_stopping = False
+        self._failure = ""
+        self._thread = threading.Thread(target=self._run, name="server", daemon=True)
+
+    @property
+    def url(self) -> str:
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._bind, self._bind)
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    def start(self) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
+            self._is_ready.wait(START_S)
+            self._emit(ServerOpened(self.url, self._is_read_only))
+
+    def quiet(self) -> None:
+        """Accepts no more connections and ends the streams; requests in progress continue."""
+        self._is_stopping = True
+        loop, app, server = self._loop, self._app, self._server
+        if loop is None or app is None or server is None or loop.is_closed():
+            return
+
+        def stop() -> None:
+            app.stop_streams()
+            server.should_exit = True
+
+        loop.call_soon_threadsafe(stop)
+
+    def stop(self, timeout_s: float) -> None:
+        self.quiet()
+        if self._thread.ident is not None:
+            self._thread.join(min(timeout_s, STOP_S + 2.0))
+        else:
+            self._socket.close()
+
+    def hurry(self) -> None:
+        self.quiet()
+        if self._server is not None:
+            self._server.force_exit = True
+
+    def problem(self) -> str:
+        return "stopping" if self._is_stopping else self._failure
+
+    def is_turning(self) -> bool:
+        return self._thread.is_alive() or self._is_stopping
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except BaseException as error:  # also SystemExit, which uvicorn raises
+            self._failure = repr(error)
+            self._emit(ServerWarned(f"the server has ended: {error!r}"))
+        finally:
+            self._is_ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._app = self._make()
+        config = uvicorn.Config(
+            self._app,
+            loop="asyncio",
+            http="h11",
+            ws="wsproto",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=STOP_S,
+            h11_max_incomplete_event_size=64 << 10,
+        )
+        logger = logging.getLogger("uvicorn.error")
+        logger.handlers, logger.propagate = [_ToEvents(self._emit)], False
+        logging.getLogger("uvicorn.access").disabled = True
+        self._server = uvicorn.Server(config)
+        if self._is_stopping:
+            self._server.should_exit = True
+        self._loop.call_soon(self._is_ready.set)
+        await self._server.serve(sockets=[self._socket])
+
+
+def listening(bind: str, port: int) -> socket.socket:
+    """Raises ConfigError if the address can't be used."""
+    try:
+        found = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, number, _, address = found[0]
+        opened = socket.socket(family, kind, number)
+        try:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            opened.bind(address)
+            opened.listen(2048)
+        except BaseException:
+            opened.close()
+            raise
+    except OSError as error:
+        advice = "; choose another, or 0 for any" if error.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"server.port is {port} on {bind}: {error.strerror}{advice}") from error
+    opened.setblocking(False)
+    return opened

@@ -1,0 +1,188 @@
+"""openapi.json and docs/api.md, written from the route table and the schemas of its Structs: `make docs`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fileq.server.problems import MEDIA_TYPE, PROBLEMS, ProblemDocument
+from fileq.server.route import JSON, Route
+from fileq.server.routes import ROUTES
+
+_REF = "#/components/schemas/{name}"
+COMMON = (
+    "unauthenticated",
+    "forbidden",
+    "wrong-host",
+    "not-acceptable",
+    "rate-limited",
+    "broker-away",
+    "busy",
+    "internal",
+)
+_WITH_BODY = ("malformed-request", "too-large", "unsupported-media-type", "invalid")
+
+
+def slugs_of(route: Route) -> list[str]:
+    """The problems that this endpoint can answer with."""
+    found = [*COMMON, "invalid", *route.problems]
+    if route.parameters:
+        found.append("not-found")
+    if route.is_unsafe:
+        found += ["cross-site", "read-only"]
+    if route.body is not None:
+        found += _WITH_BODY
+    if route.method == "PUT":
+        found += ["precondition-failed", "precondition-required"]
+    return sorted(set(found), key=list(PROBLEMS).index)
+
+
+def openapi() -> dict[str, Any]:
+    structs = _structs()
+    schemas, components = msgspec.json.schema_components(structs, ref_template=_REF)
+    refs = dict(zip(structs, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in ROUTES:
+        paths.setdefault(route.open_path, {})[route.method.lower()] = _operation(route, refs, components)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "fileq",
+            "version": "1",
+            "summary": "Jobs of a file-processing queue: enqueue, look at, cancel, retry.",
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "servers": [{"url": "/api/v1"}],
+        "security": [{"key": []}, {"bearer": []}, {"session": []}, {"basic": []}],
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(components.items())),
+            "securitySchemes": {
+                "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "session": {"type": "apiKey", "in": "cookie", "name": "fileq_session"},
+                "basic": {"type": "http", "scheme": "basic"},
+            },
+        },
+    }
+
+
+def openapi_json() -> bytes:
+    return msgspec.json.format(msgspec.json.encode(openapi()), indent=1) + b"\n"
+
+
+def _structs() -> list[type[Struct]]:
+    found: dict[type[Struct], None] = {ProblemDocument: None}
+    for route in ROUTES:
+        for one in (route.body, route.query, route.response):
+            if isinstance(one, type):
+                found[one] = None
+    return list(found)
+
+
+def _operation(route: Route, refs: Mapping[Any, Any], components: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "tags": [route.area],
+        "parameters": [*_parameters(route, components)],
+        "responses": _responses(route, refs),
+        "x-scopes": [scope.value for scope in route.scopes],
+    }
+    if route.function.__doc__:
+        found["description"] = " ".join(route.function.__doc__.split())
+    if route.body is not None:
+        found["requestBody"] = {"required": True, "content": {JSON: {"schema": refs[route.body]}}}
+    return found
+
+
+def _parameters(route: Route, components: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for name in route.parameters:
+        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+    schema = components[route.query.__name__]
+    for name, shape in schema.get("properties", {}).items():
+        is_required = name in schema.get("required", [])
+        yield {"name": name, "in": "query", "required": is_required, "schema": shape}
+    for header, is_sent in (
+        ("Idempotency-Key", route.has_idempotency_key),
+        ("If-None-Match", route.has_etag and not route.is_unsafe),
+        ("If-Match", route.method == "PUT"),
+    ):
+        if is_sent:
+            yield {"name": header, "in": "header", "required": False, "schema": {"type": "string"}}
+
+
+def _responses(route: Route, refs: Mapping[Any, Any]) -> dict[str, Any]:
+    is_json = isinstance(route.response, type)
+    content = {JSON: {"schema": refs[route.response]}} if is_json else {str(route.response): {}}
+    found = {str(route.status): {"description": route.summary, "content": content}}
+    found |= {str(status): {"description": why, "content": content} for status, why in route.statuses.items()}
+    if route.has_etag and not route.is_unsafe:
+        found["304"] = {"description": "not changed since the ETag in If-None-Match"}
+    problem = {MEDIA_TYPE: {"schema": refs[ProblemDocument]}}
+    by_status: dict[int, list[str]] = {}
+    for slug in slugs_of(route):
+        by_status.setdefault(PROBLEMS[slug][0], []).append(slug)
+    found |= {str(status): {"description": ", ".join(slugs), "content": problem} for status, slugs in by_status.items()}
+    return dict(sorted(found.items()))
+
+
+_HEAD = """\
+# REST API
+
+Generated by `make docs` from the table of endpoints. `docs/openapi.json` is the same as OpenAPI 3.1, with every field;
+a server answers it at `/api/v1/openapi.json`.
+
+`fileq serve` serves the API, `fileq start` together with producer and worker. Every request needs a key, from
+`fileq keys create`, as `X-API-Key: fq_…` or `Authorization: Bearer fq_…`:
+
+```sh
+curl -H "X-API-Key: $KEY" -H "Content-Type: application/json" -d '{"type": "report", "payload": {"day": 1}}' \\
+  http://127.0.0.1:8080/api/v1/jobs
+```
+
+- Bodies are JSON. Times are RFC 3339 in UTC. Answers may get new fields; unknown fields of requests are refused.
+- A problem is `application/problem+json` (RFC 9457). Its `type` is `urn:fileq:problem:` and one of the slugs below,
+  `instance` names the request, which `X-Request-Id` names too, and `errors` lists everything that is wrong with a body.
+- `Idempotency-Key` on `POST /jobs`: a repeat returns the job of the first request, as long as its record lives.
+- `429` and `503` have `Retry-After`, in seconds.
+- Scopes: `read`, `enqueue`, `operate` (includes `read`), `files`, `admin` (includes all). One of the listed ones is
+  needed.
+"""
+
+
+def api_markdown() -> str:
+    lines = [_HEAD]
+    for area in dict.fromkeys(route.area for route in ROUTES):
+        lines += [f"## {area.capitalize()}", "", "| request | scope | answer | purpose |", "|---|---|---|---|"]
+        lines += [_row(route) for route in ROUTES if route.area == area]
+        lines.append("")
+    lines += ["## Problems", "", "| slug | status | meaning |", "|---|---|---|"]
+    lines += [f"| `{slug}` | {status} | {title} |" for slug, (status, title) in PROBLEMS.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _row(route: Route) -> str:
+    scopes = ", ".join(f"`{scope}`" for scope in route.scopes) or "any key"
+    made = route.response.__name__ if isinstance(route.response, type) else route.response
+    statuses = " or ".join(str(status) for status in (route.status, *route.statuses))
+    names = [field.encode_name for field in msgspec.structs.fields(route.query)]
+    query = f"?{'&'.join(f'{name}=' for name in names)}" if names else ""
+    taken = f" {route.body.__name__}" if route.body is not None else ""
+    return f"| `{route.method} {route.open_path}{query}`{taken} | {scopes} | {statuses} {made} | {route.summary} |"
+
+
+def main(pages: list[str]) -> None:
+    for page in pages:
+        text = openapi_json() if re.search(r"\.json\Z", page) else api_markdown().encode()
+        Path(page).write_bytes(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,109 @@
+"""Errors as RFC 9457 describes them: application/problem+json with a stable slug in `type`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, Conflict, JobError
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER_S = 1
+
+# Slug: status and title. Clients compare slugs, so none is ever renamed.
+PROBLEMS: dict[str, tuple[int, str]] = {
+    "malformed-request": (400, "The request can't be read"),
+    "unauthenticated": (401, "No valid key or session"),
+    "forbidden": (403, "The key lacks the scope"),
+    "not-allowed": (403, "The key does not allow this job"),
+    "cross-site": (403, "The request came from another site"),
+    "read-only": (403, "The server is read-only"),
+    "not-found": (404, "There is no such thing"),
+    "method-not-allowed": (405, "The method is not allowed here"),
+    "not-acceptable": (406, "The answer has another media type"),
+    "conflict": (409, "The state does not allow it"),
+    "count-changed": (409, "More jobs match than expected"),
+    "precondition-failed": (412, "The resource has changed"),
+    "too-large": (413, "The body is too large"),
+    "unsupported-media-type": (415, "The body has another media type"),
+    "wrong-host": (421, "The Host is not one of this server"),
+    "invalid": (422, "The request is not valid"),
+    "idempotency-mismatch": (422, "The Idempotency-Key was used with another body"),
+    "vetoed": (422, "A before_enqueue function refused the job"),
+    "precondition-required": (428, "If-Match is required"),
+    "rate-limited": (429, "Too many requests"),
+    "internal": (500, "A defect in fileq"),
+    "broker-away": (503, "The broker is unavailable"),
+    "busy": (503, "Too many requests at a time"),
+    "stopping": (503, "The server is stopping"),
+}
+
+
+class FieldProblem(Struct, frozen=True):
+    """`pointer` is a JSON pointer into the body, or the name of a parameter after `?`."""
+
+    pointer: str
+    detail: str
+
+
+class ProblemDocument(Struct, frozen=True, omit_defaults=True):
+    """The body of an answer that reports a problem."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    errors: tuple[FieldProblem, ...] = ()
+
+
+class ApiProblem(Exception):
+    """Raised by anything that handles a request; becomes the answer."""
+
+    def __init__(
+        self,
+        slug: str,
+        detail: str,
+        *,
+        errors: Sequence[FieldProblem] = (),
+        headers: Mapping[str, str] | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(f"{slug}: {detail}")
+        self.slug = slug
+        self.detail = detail
+        self.errors = tuple(errors)
+        self.status = PROBLEMS[slug][0]
+        self.headers = dict(headers or {})
+        if retry_after_s is not None:
+            self.headers["Retry-After"] = str(retry_after_s)
+
+    def body(self, request_id: str) -> bytes:
+        status, title = PROBLEMS[self.slug]
+        document = ProblemDocument(
+            f"urn:fileq:problem:{self.slug}", title, status, self.detail, f"urn:fileq:request:{request_id}", self.errors
+        )
+        return msgspec.json.encode(document)
+
+
+def broker_away(detail: str) -> ApiProblem:
+    return ApiProblem("broker-away", detail, retry_after_s=RETRY_AFTER_S)
+
+
+def problem_of(error: Exception) -> ApiProblem | None:
+    """The problem that an error of fileq stands for; None for a defect."""
+    if isinstance(error, ApiProblem):
+        return error
+    if isinstance(error, BrokerUnavailable):
+        return broker_away(str(error))
+    if isinstance(error, ConfigError):
+        return ApiProblem(
+            "invalid", "; ".join(error.problems), errors=[FieldProblem("", one) for one in error.problems]
+        )
+    if isinstance(error, Conflict):
+        return ApiProblem("precondition-failed", str(error))
+    if isinstance(error, BrokerError | JobError):
+        return ApiProblem("conflict", str(error))
+    return None

@@ -1,0 +1,128 @@
+"""The roles `serve` and `start`: the server alone, or beside producer and worker in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+from msgspec.structs import replace
+
+from fileq.brokers import open_broker
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.protocol import FullBroker
+from fileq.commands.api_keys import KeyStore
+from fileq.config import Config, Loaded
+from fileq.core.errors import ConfigError
+from fileq.core.events import Emit
+from fileq.runtime.fatal_error import FatalError
+from fileq.runtime.observers import Observers
+from fileq.runtime.reload import Reloader
+from fileq.runtime.roles import run_until_signal, start_broker
+from fileq.server.audit import AuditLog
+from fileq.server.http_service import HttpService
+from fileq.server.services import Services
+from fileq.server.sessions import LINK_S, LoginLink
+from fileq.server.signing import signer_of
+from fileq.server.web_app import WebApp, is_loopback
+
+ANSWER_S = 0.8  # of the broker, so that a request is answered within a second
+
+
+class ServerService(HttpService):
+    """The server with what it needs: its broker, its audit."""
+
+    def __init__(self, config: Config, broker: FullBroker, *, emit: Emit, owns_broker: bool = False) -> None:
+        link = _login_link(config, KeyStore(broker, wall_clock_ms))
+        signer = signer_of(broker)
+        self._audit = AuditLog(broker, emit, wall_clock_ms)
+        self._broker = broker if owns_broker else None
+        self._link = link
+
+        def make() -> WebApp:
+            return WebApp(Services(config, broker, signer, self._audit, emit=emit, now_ms=wall_clock_ms, link=link))
+
+        settings = config.server
+        super().__init__(settings.bind, settings.port, make, emit=emit, is_read_only=settings.read_only)
+        self._base_path = settings.base_path
+
+    def start(self) -> None:
+        self._audit.start()
+        super().start()
+        if self._link is not None and self._link.token:
+            # Not an event: the link is a secret, and logs are kept.
+            print(f"log in within {LINK_S // 60} minutes: {self.url}{self._base_path}/login?once={self._link.token}")
+            print("or make a key: fileq keys create NAME --scope admin", flush=True)
+
+    def stop(self, timeout_s: float) -> None:
+        super().stop(timeout_s)
+        self._audit.stop(min(timeout_s, 2.0))
+        if self._broker is not None:
+            self._broker.close()
+
+
+def run_serve(loaded: Loaded, read: Callable[[], Loaded]) -> int:
+    """Serves the API until a signal arrives. `read` reads the configuration again."""
+    config = loaded.config
+    _check_key_file(config)
+    if config.broker_kind == "memory":
+        raise ConfigError("broker is 'memory', which only 'fileq start' can serve; set sqlite or redis")
+    loaded = replace(loaded, config=with_short_timeouts(config))
+    with closing(Observers(config)) as observers, closing(start_broker(loaded, observers.emit)) as broker:
+        observers.watch_broker(broker)
+        service = ServerService(loaded.config, broker, emit=observers.emit)
+        run_until_signal([service], Reloader(loaded, read, None, observers.emit), observers, broker, FatalError())
+    return 0
+
+
+def server_beside(config: Config, worker_broker: FullBroker, emit: Emit) -> ServerService:
+    """The server for a process that has a worker too. Its connections are its own, with shorter timeouts."""
+    if config.broker_kind == "memory":
+        return ServerService(config, worker_broker, emit=emit)
+    config = with_short_timeouts(config)
+    return ServerService(config, open_broker(config), emit=emit, owns_broker=True)
+
+
+def with_short_timeouts(config: Config) -> Config:
+    """The configuration for the connections of a server: a call fails rather than repeat or wait."""
+    redis = config.redis
+    short = replace(
+        redis,
+        dial_timeout=min(redis.dial_timeout, ANSWER_S),
+        read_timeout=min(redis.read_timeout, ANSWER_S),
+        write_timeout=min(redis.write_timeout, ANSWER_S),
+        max_retries=0,
+    )
+    return replace(config, redis=short)
+
+
+def _check_key_file(config: Config) -> None:
+    """What can be refused before the broker is asked."""
+    settings = config.server
+    if settings.api_key_file:
+        from fileq.config.password_file import read_password
+
+        try:
+            if not read_password(settings.api_key_file):
+                raise ConfigError(f"server.api_key_file {settings.api_key_file!r} is empty; write a key into it")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not text"
+            raise ConfigError(f"server.api_key_file {settings.api_key_file!r} cannot be read: {reason}") from error
+
+
+def _login_link(config: Config, keys: KeyStore) -> LoginLink | None:
+    """A link to log in if there is no key. Raises ConfigError if the server would be open to other machines then."""
+    settings = config.server
+    keys.remove_stale()
+    has_key = bool(settings.api_key or settings.api_key_file) or any(
+        not key.is_login and not key.is_expired(wall_clock_ms()) for key in keys.load().values()
+    )
+    if has_key:
+        return None
+    if not is_loopback(settings.bind):
+        raise ConfigError(
+            f"server.bind is {settings.bind}, which other machines reach, and there is no key; make one by "
+            "'fileq keys create NAME --scope admin', or set server.api_key_file"
+        )
+    has_other_login = bool(settings.username or settings.auth_header)
+    return None if has_other_login else LoginLink(time.monotonic)

@@ -1,0 +1,125 @@
+"""A row of the route table, and what the function of an endpoint gets.
+
+A plain function runs in a thread of the pool and may call the broker; it returns the Struct of its answer, or an
+ApiAnswer. An `async def` runs in the event loop and must never call the broker itself, only through `services.pool`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from msgspec import UNSET, Struct
+
+from fileq.core.api_key import Scope
+from fileq.server.identity import Caller
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from fileq.server.services import Services
+
+Q = TypeVar("Q")
+B = TypeVar("B")
+SAFE = ("GET", "HEAD")
+BODY_MAX = 1 << 20
+JSON = "application/json"
+_PARAMETER = re.compile(r"\{(\w+)(:path)?\}")
+
+
+class NoQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """For endpoints without query parameters."""
+
+
+class ApiRequest(Struct, Generic[Q, B], frozen=True):
+    """One request that may be served: `query` and `body` are decoded and valid.
+
+    `raw_body` is the body as it was sent. `http` is the request of the web framework, for endpoints that stream."""
+
+    caller: Caller
+    params: Mapping[str, str]
+    query: Q
+    body: B
+    services: Services
+    request_id: str
+    headers: Mapping[str, str]
+    raw_body: bytes = b""
+    http: Request | None = None
+
+
+class ApiAnswer(Struct, frozen=True):
+    """An answer with another status than the route's, or with headers. `count` is what the audit says."""
+
+    content: Struct
+    status: int = 0  # 0: that of the route
+    headers: dict[str, str] = {}
+    count: int = 1
+
+
+class Route(Struct, frozen=True, kw_only=True, dict=True):
+    """One endpoint. `path` is below /api/v1; {name} is one part of it, {name:path} the rest.
+
+    A caller needs one of `scopes`; with none any known caller is accepted. `response` is a Struct or a media type.
+    `statuses` are other statuses of success than `status`, with their meaning. `problems` are slugs beyond those that
+    every endpoint has. `has_etag`: one resource, whose answer has an ETag. `is_scan`: looks through lists, so that few
+    run at a time. `reads_body` False: the function reads the body itself, from `http`."""
+
+    method: str
+    path: str
+    scopes: tuple[Scope, ...]
+    summary: str
+    function: Callable[[ApiRequest[Any, Any]], Any]
+    response: type[Struct] | str
+    area: str = ""
+    body: type[Struct] | None = None
+    query: type[Struct] = NoQuery
+    status: int = 200
+    statuses: Mapping[int, str] = {}
+    problems: tuple[str, ...] = ()
+    has_etag: bool = False
+    has_idempotency_key: bool = False
+    is_scan: bool = False
+    audited: bool | None = None  # None: if it is unsafe
+    reads_body: bool = True
+    body_max: int = BODY_MAX
+    timeout_s: float | None = None  # None: the pool's own
+
+    @property
+    def is_unsafe(self) -> bool:
+        return self.method not in SAFE
+
+    @property
+    def is_audited(self) -> bool:
+        return self.is_unsafe if self.audited is None else self.audited
+
+    @cached_property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        parts, end = [], 0
+        for found in _PARAMETER.finditer(self.path):
+            parts.append(re.escape(self.path[end : found.start()]))
+            parts.append(f"(?P<{found[1]}>{'.+' if found[2] else '[^/]+'})")
+            end = found.end()
+        return re.compile("".join([*parts, re.escape(self.path[end:])]), re.DOTALL)
+
+    @property
+    def parameters(self) -> list[str]:
+        return [found[1] for found in _PARAMETER.finditer(self.path)]
+
+    @property
+    def open_path(self) -> str:
+        """The path as OpenAPI writes it."""
+        return _PARAMETER.sub(r"{\1}", self.path)
+
+    @property
+    def name(self) -> str:
+        return self.function.__name__
+
+
+NO_BODY = UNSET

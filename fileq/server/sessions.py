@@ -1,0 +1,79 @@
+"""Sessions of browsers: a signed cookie that names a key or a user, and the one-time link that begins the first one.
+
+A session holds no rights of its own. The key that it names is looked up on every request, so revoking the key ends it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from fileq.commands.api_keys import KeyOptions, KeyStore
+from fileq.core.api_key import Scope
+from fileq.server.signing import Signer
+
+COOKIE = "fileq_session"
+SESSION_S = 12 * 3600
+LINK_S = 600
+_PURPOSE = "session"
+
+
+class Session(Struct, frozen=True):
+    """`subject` is the id of a key. `mark` is part of the digest of the key from outside, if that is the subject."""
+
+    subject: str
+    expires_ms: int
+    mark: str = ""
+
+
+class Sessions:
+    def __init__(self, signer: Signer, now_ms: Callable[[], int], cookie_path: str) -> None:
+        self._signer = signer
+        self._now_ms = now_ms
+        self._cookie_path = cookie_path or "/"
+
+    def cookie(self, subject: str, *, is_https: bool, mark: str = "") -> str:
+        """The Set-Cookie header that begins a session."""
+        session = Session(subject, self._now_ms() + SESSION_S * 1000, mark)
+        return self._header(self._signer.seal(_PURPOSE, session), SESSION_S, is_https=is_https)
+
+    def end_cookie(self, *, is_https: bool) -> str:
+        return self._header("", 0, is_https=is_https)
+
+    def read(self, cookie: str) -> Session | None:
+        session = self._signer.open(_PURPOSE, cookie, Session)
+        return session if session is not None and session.expires_ms > self._now_ms() else None
+
+    def _header(self, value: str, age_s: int, *, is_https: bool) -> str:
+        secure = "; Secure" if is_https else ""
+        return f"{COOKIE}={value}; Path={self._cookie_path}; Max-Age={age_s}; HttpOnly; SameSite=Strict{secure}"
+
+
+class LoginLink:
+    """One link, for one use within LINK_S. Only its process knows it."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._token = secrets.token_urlsafe(32)
+        self._monotonic = monotonic
+        self._until_s = monotonic() + LINK_S
+
+    @property
+    def token(self) -> str:
+        return self._token
+
+    def use(self, token: str) -> bool:
+        """True once, for the right token in time."""
+        is_right = hmac.compare_digest(token.encode(), self._token.encode())
+        if not is_right or not self._token or self._monotonic() > self._until_s:
+            return False
+        self._token = ""
+        return True
+
+
+def login_key(keys: KeyStore, now_ms: int) -> str:
+    """Makes the key behind a session that the one-time link begins, and returns its id. Its text is thrown away."""
+    options = KeyOptions(f"login {secrets.token_hex(4)}", (Scope.ADMIN,), now_ms + SESSION_S * 1000, is_login=True)
+    return keys.create(options).id

@@ -1,0 +1,134 @@
+"""The endpoints of jobs, stats and keys, as a client of the REST API sees them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fileq.core.api_key import Scope
+from fileq.server.audit import AuditEntry, read_audit, trim
+from tests.support.api_client import ServedApi, served_api
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
+    with served_api(tmp_path_factory.mktemp("jobs")) as served:
+        yield served
+
+
+def test_a_job_is_enqueued_shown_cancelled_and_audited(api: ServedApi) -> None:
+    made = api.client.post("/jobs", {"type": "report", "payload": {"day": 1}, "priority": "high", "tags": {"a": "b"}})
+    assert made.status == 201
+    job = made.json
+    assert made.headers["location"] == f"/api/v1/jobs/{job['id']}"
+    assert (job["type"], job["status"], job["priority"]) == ("report", "pending", "high")
+    reply = api.client.call("GET", f"/jobs/{job['id']}")
+    assert reply.json["payload"] == {"day": 1}
+    assert reply.json["waits_for"] == ["no worker is running"]
+    same = api.client.call("GET", f"/jobs/{job['id']}", headers={"If-None-Match": reply.headers["etag"]})
+    assert (same.status, same.body) == (304, b"")
+    assert api.client.post(f"/jobs/{job['id']}/retry").slug == "conflict"
+    for _ in range(2):
+        gone = api.client.delete(f"/jobs/{job['id']}")
+        assert (gone.status, gone.json) == (200, {"message": "Job cancelled"})
+    assert api.client.delete("/jobs/unknown").slug == "not-found"
+
+    def entries() -> list[AuditEntry]:
+        return [one for one in read_audit(api.broker, 100) if one.target == f"/jobs/{job['id']}"]
+
+    assert [one.action for one in wait_until(lambda: entries()[1:] and entries())] == ["cancel_job", "cancel_job"]
+
+
+def test_a_delayed_job_is_scheduled_and_stats_count_it(api: ServedApi) -> None:
+    before = api.client.get("/stats")
+    assert api.client.post("/jobs", {"type": "later", "delay": "5m"}).json["status"] == "scheduled"
+    stats = api.client.get("/stats")
+    assert stats["scheduled"] == before["scheduled"] + 1
+    assert (stats["active_workers"], stats["jobs_today"]) == (0, {"processed": 0, "failed": 0})
+    assert set(stats["queues"]) == {"high", "low"}
+
+
+def test_everything_that_is_wrong_is_reported_at_once(api: ServedApi) -> None:
+    reply = api.client.post("/jobs", {"tpye": "x", "max_retries": -1, "tags": 3, "delay": 1e300})
+    assert reply.slug == "invalid"
+    found = {one["pointer"]: one["detail"] for one in reply.json["errors"]}
+    assert set(found) == {"/tpye", "/max_retries", "/tags", "/delay"}
+    assert found["/tpye"] == '"tpye" is unknown; did you mean type?'
+    assert api.client.post("/jobs", b"{").slug == "malformed-request"
+    assert api.client.post("/jobs", [1]).slug == "invalid"
+    assert api.client.post("/jobs", {}).slug == "invalid"
+    assert api.client.post("/jobs", {"type": "x", "priority": "urgent"}).slug == "invalid"
+    assert api.client.post("/jobs", {"type": "x"}, {"Content-Type": "text/plain"}).slug == "unsupported-media-type"
+    assert api.client.post("/jobs", b" " * (2 << 20)).slug == "too-large"
+    assert api.client.call("GET", "/stats", headers={"Accept": "text/html"}).slug == "not-acceptable"
+    assert api.client.call("GET", "/stats?hours=3").slug == "invalid"
+    assert api.client.call("GET", "/jobs/x/wait?timeout=1e9").slug == "invalid"
+    assert api.client.call("PUT", "/jobs/x").headers["allow"] == "DELETE, GET, HEAD"
+    assert api.client.call("GET", "/nothing").slug == "not-found"
+
+
+def test_an_idempotency_key_makes_one_job_and_refuses_another_body(api: ServedApi) -> None:
+    key = {"Idempotency-Key": "order-17"}
+    first = api.client.post("/jobs", {"type": "order", "payload": {"n": 1}}, key)
+    again = api.client.post("/jobs", b'{"payload": {"n": 1}, "type":"order"}', key)
+    assert (first.status, again.status) == (201, 201)
+    assert first.json["id"] == again.json["id"]
+    assert api.client.post("/jobs", {"type": "order", "payload": {"n": 2}}, key).slug == "idempotency-mismatch"
+    other = api.client_with(Scope.ENQUEUE, name="other").post("/jobs", {"type": "order", "payload": {"n": 2}}, key)
+    assert other.status == 201, "another caller may use the same key"
+    known = api.client.post("/jobs", {"type": "order", "id": first.json["id"]})
+    assert (known.status, known.json["id"]) == (200, first.json["id"])
+
+
+def test_a_key_enqueues_only_its_types_and_files(api: ServedApi, tmp_path: Path) -> None:
+    typed = api.client_with(Scope.ENQUEUE, name="typed", allowed_types=("ocr",))
+    made = typed.post("/jobs", {"type": "ocr"})
+    assert made.status == 201
+    assert typed.get(f"/jobs/{made.json['id']}")["type"] == "ocr"
+    for body in ({"type": "x"}, {"command": "ls"}, {"path": str(tmp_path / "a")}):
+        assert typed.post("/jobs", body).slug == "not-allowed", body
+    below = api.client_with(Scope.ENQUEUE, name="below", path_prefix=str(tmp_path / "in"))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "link").symlink_to("/etc/passwd")
+    for path in ("/etc/passwd", f"{tmp_path}/in/../x", f"{tmp_path}/in/link", f"{tmp_path}/inside"):
+        assert below.post("/jobs", {"path": path}).slug == "not-allowed", path
+
+
+def test_waiting_returns_when_the_job_ends(api: ServedApi) -> None:
+    id = api.client.post("/jobs", {"type": "slow"}).json["id"]
+    assert api.client.call("GET", f"/jobs/{id}/wait?timeout=0").status == 202
+    assert api.client.call("GET", "/jobs/unknown/wait").slug == "not-found"
+    found = []
+    waiter = threading.Thread(target=lambda: found.append(api.client.call("GET", f"/jobs/{id}/wait")))
+    waiter.start()
+    api.client.delete(f"/jobs/{id}")
+    waiter.join(20)
+    assert [(reply.status, reply.json["status"]) for reply in found] == [(200, "cancelled")]
+
+
+def test_keys_are_made_listed_used_and_revoked(api: ServedApi) -> None:
+    made = api.client.post("/keys", {"name": "watcher", "scopes": ["operate"]})
+    assert made.status == 201
+    watcher = api.client.with_key(made.json["key"])
+    assert watcher.get("/whoami")["scopes"] == ["read", "operate"]
+    assert watcher.call("GET", "/keys").slug == "forbidden"
+    [listed] = [one for one in api.client.get("/keys")["keys"] if one["name"] == "watcher"]
+    assert listed["last_used"]
+    assert made.json["key"] not in str(api.client.get("/keys"))
+    assert api.client.post("/keys", {"name": "watcher", "scopes": ["read"]}).slug == "invalid"
+    assert api.client.delete(f"/keys/{made.json['id']}").json == {"message": "Key revoked", "id": made.json["id"]}
+    assert watcher.call("GET", "/whoami").slug == "unauthenticated"
+    assert api.client.delete(f"/keys/{made.json['id']}").slug == "not-found"
+    wrong = made.json["key"][:-1] + ("A" if made.json["key"][-1] != "A" else "B")
+    assert api.client.with_key(wrong).call("GET", "/whoami").slug == "unauthenticated"
+
+
+def test_the_audit_keeps_the_newest_entries(api: ServedApi) -> None:
+    for number in range(3):
+        api.broker.put_document("audit", f"{number:013d}-100-x", b"[]")
+    trim(api.broker, keep=250)
+    assert not [name for name in api.broker.documents("audit") if name.startswith("0000000000000-")]

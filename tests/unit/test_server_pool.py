@@ -1,0 +1,36 @@
+"""The threads of the server: never more calls at a time than allowed, and an answer also if the broker hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from fileq.server.broker_pool import BrokerPool
+from fileq.server.problems import ApiProblem
+
+
+def test_calls_beyond_the_limit_are_refused_and_a_call_that_hangs_is_the_broker_away() -> None:
+    release = threading.Event()
+
+    async def scenario() -> None:
+        pool = BrokerPool(calls_max=2, scans_max=1)
+        assert await pool.call(lambda: 7) == 7
+        with pytest.raises(KeyError):
+            await pool.call(lambda: {}["x"])
+        scan = asyncio.create_task(pool.call(release.wait, is_scan=True, timeout_s=60))
+        await asyncio.sleep(0)
+        with pytest.raises(ApiProblem, match=r"^busy"):
+            await pool.call(lambda: 1, is_scan=True)
+        assert await pool.call(lambda: 2) == 2, "a list does not hold up other calls"
+        with pytest.raises(ApiProblem, match=r"^broker-away"):
+            await pool.call(release.wait, timeout_s=0.05)
+        with pytest.raises(ApiProblem, match=r"^broker-away"):
+            await pool.call(lambda: 3)  # both threads hang
+        release.set()
+        assert await scan
+        assert await pool.call(lambda: 4, is_scan=True) == 4
+        pool.close()
+
+    asyncio.run(scenario())
