@@ -4,10 +4,10 @@ A round trip has a fixed price, for the worker and for the broker. With tiny job
 worker that ends thousands of jobs a second claims the next ones before it has room to run them: one round trip then
 carries dozens. They wait in the worker, in the order of their claims, and never make more than `worker.count` jobs run.
 
-No job waits long for it. The worker claims only what it ends within AHEAD_S at its present rate, and only while each
-slot ends a job within TURNOVER_S. If a job waits for WAIT_MAX_S all the same, because slow jobs came, the waiting jobs
-are released to the fronts of their queues, and the worker claims none in advance for a while. Pure: the clock is passed
-in.
+No job waits long for it. The worker claims only what it ends within AHEAD_S at its present rate, or one batch, and only
+while each slot ends a job within TURNOVER_S. If a job waits for WAIT_MAX_S all the same, because slow jobs came, the
+waiting jobs are released to the fronts of their queues, and the worker claims none in advance for a while. Pure: the
+clock is passed in.
 """
 
 from __future__ import annotations
@@ -51,7 +51,16 @@ class Prefetch:
         self._rate = (self._rate + rate) / 2 if elapsed_s < 2 * WINDOW_S else rate
         self._since_s, self._ended = now_s, 0
         is_fast = self._rate * TURNOVER_S >= self._count and now_s >= self._resumes_s
-        self.depth = min(self.extra_max, int(self._rate * AHEAD_S)) if is_fast else 0
+        self.depth = self._whole_batches(min(self.extra_max, int(self._rate * AHEAD_S))) if is_fast else 0
+
+    def _whole_batches(self, depth: int) -> int:
+        """So many that each of the two calls in flight brings whole batches of `count` jobs.
+
+        A rest would run as a small batch, which costs nearly as much as a whole one."""
+        unit = 2 * self._count
+        if unit > self._count + self.extra_max:
+            return depth
+        return max(1, (self._count + depth) // unit) * unit - self._count
 
     def give_up(self) -> None:
         """A job has waited too long: none is claimed in advance for a while, twice as long as after the last time."""

@@ -11,6 +11,9 @@
 After a lost connection checks count only once the connection has lasted for a whole heartbeat. While the broker was
 unreachable all heartbeats ran out, and running workers need time to renew theirs.
 
+A slot may be missing in the registry and hold a job, as after a failover that lost one write. Only a sweep finds it. A
+sweep is due every few minutes, and in each turn while it finds silent slots.
+
 What a kill -9 leaves: each job moved or not; the reaper of another worker goes on.
 """
 
@@ -73,18 +76,22 @@ class Reaper:
     def turn(self) -> float:
         """Checks all heartbeats and reaps dead slots. Returns the seconds until the next turn."""
         now_s = self._monotonic()
+        does_count = self._connected_s is not None and now_s >= self._connected_s + self._ttl_s
+        # A sweep reads all keys of the broker. Before checks count it would be for nothing.
+        is_sweep = does_count and now_s >= self._next_sweep_s
         try:
-            suspects = self._broker.suspects(sweep=now_s >= self._next_sweep_s)
+            suspects = self._broker.suspects(sweep=is_sweep)
         except BrokerUnavailable:
             self._connected_s = None
             self._silent_since_s.clear()
             raise
-        if now_s >= self._next_sweep_s:
-            self._next_sweep_s = now_s + SWEEP_EVERY_S
         if self._connected_s is None:
             self._connected_s = now_s
-        if now_s >= self._connected_s + self._ttl_s:
+        if does_count:
             self._reap_dead(suspects, now_s)
+        # A slot that only a sweep finds needs a second check that finds it.
+        if is_sweep and not self._silent_since_s:
+            self._next_sweep_s = now_s + SWEEP_EVERY_S
         return self._pause_s(now_s)
 
     def _pause_s(self, now_s: float) -> float:

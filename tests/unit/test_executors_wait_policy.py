@@ -45,6 +45,7 @@ def test_after_a_failed_wait_the_policy_is_cautious_until_a_batch_is_done_in_tim
 def test_after_each_failed_wait_batches_are_skipped_for_twice_as_long_up_to_a_limit() -> None:
     now_s = 1000.0
     policy = PausingWaitPolicy(lambda: now_s)
+    policy.record(was_done_in_time=False)
     for pause_s in (0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, MAX_PAUSE_S, MAX_PAUSE_S):
         assert policy.should_wait()
         policy.record(was_done_in_time=False)
@@ -53,14 +54,20 @@ def test_after_each_failed_wait_batches_are_skipped_for_twice_as_long_up_to_a_li
         now_s += 0.2 * pause_s
 
 
-def test_a_batch_that_is_done_in_time_ends_the_pauses() -> None:
+def test_one_failed_wait_between_others_has_no_pause() -> None:
     policy = PausingWaitPolicy(lambda: 1000.0)
-    for _ in range(5):
-        policy.record(was_done_in_time=False)
-    assert not policy.should_wait()
-    policy.record(was_done_in_time=True)
-    assert policy.should_wait()
+    for was_done in (False, True, False, True, False):
+        policy.record(was_done_in_time=was_done)
+        assert policy.should_wait()
     policy.record(was_done_in_time=False)
     assert not policy.should_wait()
-    policy.record(was_done_in_time=True)
-    assert policy.should_wait()
+
+
+def test_a_batch_that_is_done_in_time_ends_the_pauses() -> None:
+    policy = PausingWaitPolicy(lambda: 1000.0)
+    for failures in (5, 2):
+        for _ in range(failures):
+            policy.record(was_done_in_time=False)
+        assert not policy.should_wait()
+        policy.record(was_done_in_time=True)
+        assert policy.should_wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import uuid
 from datetime import UTC, datetime
 from importlib.resources import files
 
@@ -22,6 +23,7 @@ from fileq.core.job import (
     decode,
     encode,
     file_job,
+    new_id,
     parse_time,
     raw_id,
     rfc3339,
@@ -205,3 +207,11 @@ def test_a_job_cannot_be_changed_in_place() -> None:
 def test_the_scripts_of_redis_parse_no_more_bytes_than_are_decoded() -> None:
     script = files("fileq.brokers.redis") / "lua" / "prelude" / "jobs.lua"
     assert f"local MAX_DECODED_BYTES = {MAX_DECODED_BYTES} " in script.read_text()
+
+
+def test_a_new_id_is_a_random_uuid_of_version_4() -> None:
+    ids = {new_id() for _ in range(1000)}
+    assert len(ids) == 1000
+    found = [uuid.UUID(id) for id in ids]
+    assert {(id.version, id.variant) for id in found} == {(4, uuid.RFC_4122)}
+    assert {str(id) for id in found} == ids

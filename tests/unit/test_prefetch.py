@@ -32,8 +32,20 @@ def test_a_worker_that_has_ended_nothing_claims_nothing_in_advance() -> None:
 
 
 def test_what_is_claimed_in_advance_begins_within_a_few_milliseconds_at_the_present_rate() -> None:
-    assert Worker().work(4000) == pytest.approx(4000 * AHEAD_S, abs=1)
-    assert Worker().work(8000) == pytest.approx(8000 * AHEAD_S, abs=1)
+    for rate in (4000, 6000, 8000, 12_000):
+        assert rate * AHEAD_S - 8 < Worker().work(rate) <= rate * AHEAD_S
+
+
+def test_each_of_two_calls_brings_whole_batches() -> None:
+    for count in (2, 4, 8, 16, 24, 32):
+        for rate in (1.1 * count / TURNOVER_S, 5000, 7000, 9000, 11_000, 1_000_000):
+            if depth := Worker(count).work(rate):
+                assert (count + depth) / 2 % count == 0
+                assert count + depth <= HELD_MAX
+
+
+def test_a_worker_with_too_many_slots_for_two_batches_claims_what_it_may() -> None:
+    assert Worker(40).work(1_000_000) == HELD_MAX - 40
 
 
 def test_no_more_than_a_round_trip_is_worth_are_held_at_once() -> None:

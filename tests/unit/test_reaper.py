@@ -241,12 +241,24 @@ def test_a_slot_without_a_job_is_deregistered_too(setup: ReaperSetup) -> None:
     assert setup.events.count("job.recovered") == 0
 
 
-def test_unregistered_slots_are_searched_at_start_and_every_few_minutes(setup: ReaperSetup) -> None:
+def test_unregistered_slots_are_searched_once_checks_count_and_every_few_minutes(setup: ReaperSetup) -> None:
+    """A search reads all keys of the broker. Before checks count it would be for nothing."""
     for _ in range(40):
         setup.reaper.turn()
         setup.clocks.advance(10)
-    assert setup.broker.sweeps[0]
+    assert setup.broker.sweeps.index(True) == TTL_S / 10
     assert 2 <= sum(setup.broker.sweeps) <= 4
+
+
+def test_the_job_of_an_unregistered_slot_is_given_back(setup: ReaperSetup) -> None:
+    setup.claim("a")
+    del setup.broker.store.registry["slot"]
+    setup.clocks.advance(TTL_S)
+    for _ in range(20):
+        setup.clocks.advance(setup.reaper.turn())
+    assert setup.state("a") == "pending"
+    assert setup.events.count("job.recovered") == 1
+    assert sum(setup.broker.sweeps) <= 6
 
 
 def test_jobs_that_died_together_twice_are_retried_at_different_times(setup: ReaperSetup) -> None:

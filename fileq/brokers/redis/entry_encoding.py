@@ -34,6 +34,12 @@ def entry_args(entry: Entry, keys: Keys) -> tuple[Argument, ...]:
     )
 
 
+def is_plain_entry(entry: Entry) -> bool:
+    """Whether lua/enqueue_plain.lua can enqueue it."""
+    is_due = not entry.delay_ms and not entry.at_ms
+    return is_due and entry.version is None and entry.job.unique_key is None and not entry.joins
+
+
 def extra_keys(follow_ups: Sequence[FollowUp], keys: Keys, outputs: Sequence[Output] = ()) -> tuple[str, ...]:
     records = (keys.record(follow_up.job.id) for follow_up in follow_ups)
     return keys.unique, *records, *(keys.made(output.path) for output in outputs)

@@ -16,6 +16,7 @@ class Keys:
         prefix, worker = config.redis.prefix, config.worker
         self.queue_names = tuple(worker.priorities)
         self.queues = tuple(worker.queues[name] for name in self.queue_names)
+        self.queue_of = dict(zip(self.queue_names, self.queues, strict=True))
         self.queue_numbers = {name: i for i, name in enumerate(self.queue_names, start=1)}
         self.workers = f"{prefix}:workers"
         self.settled = f"{prefix}:settled"
@@ -104,7 +105,7 @@ class Keys:
     def list_of(self, place: str) -> str | None:
         """The list of a queue or of an ended state; None for a place that is no list."""
         ended = {"dead_letter": self.dead, "completed": self.completed, "cancelled": self.cancelled}
-        return ended.get(place) or dict(zip(self.queue_names, self.queues, strict=True)).get(place)
+        return ended.get(place) or self.queue_of.get(place)
 
     def check_hash_slot(self) -> None:
         """On Redis Cluster all keys must share one hash slot, because every script touches several of them."""

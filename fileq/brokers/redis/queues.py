@@ -1,8 +1,7 @@
-"""The hot path on Redis: enqueue, settle and claim, renew, promote, reap, the registry and the ledger.
+"""The hot path on Redis: settle and claim, renew, promote, reap, the registry and the ledger; enqueue is in entries.py.
 
-Every verb that changes something is one script call in one round trip (enqueue: one for each 1,000 entries). Scripts
-are atomic, so a kill -9 leaves a call executed or not received. Nothing here decides what happens to a job: the
-settlement says it.
+Every verb that changes something is one script call in one round trip. Scripts are atomic, so a kill -9 leaves a call
+executed or not received. Nothing here decides what happens to a job: the settlement says it.
 """
 
 from __future__ import annotations
@@ -27,17 +26,14 @@ from fileq.brokers.redis.encoding import (
     settlement_keys,
     unpack_ledger,
 )
-from fileq.brokers.redis.entry_encoding import entry_args
+from fileq.brokers.redis.entries import RedisEntries
 from fileq.brokers.redis.in_flight import Replies
-from fileq.brokers.redis.scripts import ENQUEUE_MEMBERS, Argument, Part
+from fileq.brokers.redis.scripts import Argument, Part
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.types import (
     SWEEP_PAGE,
-    Enqueued,
-    EnqueueResult,
-    Entry,
     LeaseStatus,
     LedgerEntry,
     Promoted,
@@ -45,13 +41,12 @@ from fileq.brokers.types import (
     Suspect,
     TurnReply,
     WorkerInfo,
-    check_entries,
     check_follow_ups,
 )
 from fileq.core.claim import Buried, Claim
 from fileq.core.settlement import Settlement, SettleResult, Verb
 
-BATCH = 1000  # entries of one script call; more would block the server too long
+PAGE = 1000  # records or entries of one call; more would block the server too long
 _SETTLE_RESULTS = {result.value.encode(): result for result in SettleResult}
 _encoder = msgspec.json.Encoder()
 
@@ -68,51 +63,10 @@ def _lease_ms(info: bytes) -> int:
     return _lease_decoder.decode(info).lease_ms
 
 
-class RedisQueues:
+class RedisQueues(RedisEntries):
     """protocol.Broker on Redis."""
 
     _store: RedisStore
-
-    # enqueue
-
-    def enqueue(self, entries: Sequence[Entry], *, limit: int = 0) -> Enqueued:
-        check_entries(entries, self._store.queues)
-        results: list[EnqueueResult] = []
-        existing: list[str] = []
-        permits = wait_ms = 0
-        for start in range(0, len(entries), BATCH):
-            part = self._enqueue_batch(entries[start : start + BATCH], limit)
-            results.extend(part.results)
-            existing.extend(part.existing)
-            permits += part.permits
-            wait_ms = part.wait_ms or wait_ms
-        return Enqueued(tuple(results), permits, wait_ms, tuple(existing))
-
-    def _enqueue_batch(self, entries: Sequence[Entry], limit: int) -> Enqueued:
-        store = self._store
-        keys = [store.keys.record(entry.job.id) for entry in entries]
-        if any(entry.job.unique_key is not None for entry in entries):
-            keys.append(store.keys.unique)
-        args = chain.from_iterable(entry_args(entry, store.keys) for entry in entries)
-
-        def decode(replies: Replies) -> Enqueued:
-            return self._as_enqueued(replies, [entry.job.id for entry in entries])
-
-        name = ENQUEUE_MEMBERS if any(entry.joins for entry in entries) else "enqueue"
-        return store.send([store.scripts.command(name, keys, (limit, *args))], decode).take()
-
-    def _as_enqueued(self, replies: Replies, ids: Sequence[str]) -> Enqueued:
-        permits, wait_ms, words, holders = self._store.link.checked(replies[0])
-        results = [EnqueueResult(word.decode()) for word in words]
-        existing = [id if r is EnqueueResult.DUPLICATE else "" for id, r in zip(ids, results, strict=True)]
-        for number, holder in holders:
-            existing[number - 1] = holder.decode()
-        if replies.is_repeated:
-            # The first sending may have enqueued the job, so DUPLICATE after a repeat means ENQUEUED.
-            for i, id in enumerate(ids):
-                if existing[i] == id:
-                    results[i], existing[i] = EnqueueResult.ENQUEUED, ""
-        return Enqueued(tuple(results), permits, wait_ms, tuple(existing))
 
     # settle and claim
 
@@ -240,7 +194,7 @@ class RedisQueues:
 
     def due_now(self, ids: Sequence[str]) -> list[bool]:
         records = [self._store.keys.record(id) for id in ids]
-        pages = (records[start : start + BATCH] for start in range(0, len(records), BATCH))
+        pages = (records[start : start + PAGE] for start in range(0, len(records), PAGE))
         return [bool(n) for page in pages for n in self._store.run("due_now", page)]
 
     def sweep_unique(self, cursor: str = "") -> str | None:
@@ -324,7 +278,7 @@ class RedisQueues:
         pattern = b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^-" else bytes([c]) for c in under) + b"*"
         cursor: bytes | int = 0
         while True:
-            cursor, flat = self._store.call("HSCAN", key, cursor, "MATCH", pattern, "COUNT", BATCH)
+            cursor, flat = self._store.call("HSCAN", key, cursor, "MATCH", pattern, "COUNT", PAGE)
             for path, value in zip(flat[::2], flat[1::2], strict=True):
                 yield path, unpack_ledger(value)
             if int(cursor) == 0:

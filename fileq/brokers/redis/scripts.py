@@ -120,13 +120,14 @@ class Scripts:
         self._keys = keys
         self._clock = clock
         worker = config.worker
+        self._retention_ms = round(config.observability.stats_retention * 1000)
         self._fixed_args: tuple[str | int, ...] = (
             keys.records,
             keys.events,
             round(worker.heartbeat_ttl * 1000),
             round(worker.history_ttl * 1000),
             worker.completed_max,
-            round(config.observability.stats_retention * 1000),
+            self._retention_ms,
             len(keys.queues),
             *keys.queue_names,
         )
@@ -137,8 +138,15 @@ class Scripts:
         all_keys = (*self._keys.fixed, *keys)
         return ("EVALSHA", script(name).sha, len(all_keys), *all_keys, now_ms, *self._fixed_args, *args)
 
+    def enqueue_plain(self, id: str, raw: bytes, queue: str, event: bytes) -> Command:
+        """Runs a script that does not share the keys and arguments of the others: it is called for every single job."""
+        keys, now_ms = self._keys, self._clock() if self._clock is not None else b""
+        names = keys.records + id, keys.queue_of[queue], keys.stats
+        args = now_ms, raw, queue, keys.events, event, self._retention_ms
+        return ("EVALSHA", script("enqueue_plain").sha, 3, *names, *args)
+
     def next_due(self) -> Command:
-        """Runs the one script that does not share the keys and arguments of the others."""
+        """Runs another script that does not share the keys and arguments of the others."""
         now_ms = self._clock() if self._clock is not None else b""
         return ("EVALSHA", script("next_due").sha, 2, self._keys.scheduled, self._keys.schedules, now_ms)
 

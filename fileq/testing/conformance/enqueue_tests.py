@@ -4,8 +4,9 @@ import json
 
 import pytest
 from msgspec import Raw
+from msgspec.structs import replace
 
-from fileq.brokers.types import Enqueued, EnqueueResult, Entry
+from fileq.brokers.types import Enqueued, EnqueueResult, Entry, Record
 from fileq.core.errors import BrokerError, JobError
 from fileq.core.job import MAX_JOB_BYTES, State, encode
 from fileq.core.settlement import complete
@@ -103,6 +104,26 @@ def test_the_same_call_twice_has_no_second_effect(harness: Harness) -> None:
     before = snapshot(harness, *names(3))
     assert harness.broker.enqueue(entries).results == (EnqueueResult.DUPLICATE,) * 3
     assert snapshot(harness, *names(3)) == before
+
+
+def test_a_job_alone_is_enqueued_like_a_job_of_a_batch(harness: Harness) -> None:
+    """A broker may have a shorter way for it."""
+    alone = a_job("a", payload=Raw(b'{"a":1}'), type="resize")
+    first, second = alone.but(id="b"), alone.but(id="c")
+    answer = harness.broker.enqueue([Entry(alone, "high")])
+    harness.broker.enqueue([Entry(first, "high"), Entry(second, "high")])
+    assert answer == Enqueued((EnqueueResult.ENQUEUED,), existing=("",))
+    ids = ("a", "b", "c")
+    records = [record_of(harness, id) for id in ids]
+    assert {replace(record, id="", raw=b"", created_ms=0) for record in records} == {
+        Record("", State.PENDING, b"", "high", queued=1)
+    }
+    assert [record.raw for record in records] == [encode(job) for job in (alone, first, second)]
+    assert [ids_in(harness, "high"), counter(harness, "produced"), drift(harness)] == [list(ids), 3, 0]
+    before = snapshot(harness, *ids)
+    again = harness.broker.enqueue([Entry(alone, "high")])
+    assert again == Enqueued((EnqueueResult.DUPLICATE,), existing=("a",))
+    assert snapshot(harness, *ids) == before
 
 
 def test_an_id_twice_in_one_batch_is_enqueued_once(harness: Harness) -> None:

@@ -37,20 +37,25 @@ class WaitPolicy:
 
 class PausingWaitPolicy(WaitPolicy):
     """For waits that stop the pump for about a millisecond when they fail. Such a wait is then tried at most four times
-    a second, however small batches are: slow tasks end one by one, so most of their batches have one or two tasks."""
+    a second, however small batches are: slow tasks end one by one, so most of their batches have one or two tasks. One
+    batch may be late by chance, so the first failure has no consequence."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._monotonic = monotonic
         self._pause_s = 0.0
         self._paused_until_s = 0.0
+        self._was_late = False
 
     def should_wait(self) -> bool:
         return not self._pause_s or self._monotonic() >= self._paused_until_s
 
     def record(self, *, was_done_in_time: bool) -> None:
+        was_late, self._was_late = self._was_late, not was_done_in_time
         if was_done_in_time:
             self._pause_s = 0.0
+            return
+        if not was_late:
             return
         self._pause_s = min(max(2 * self._pause_s, FIRST_PAUSE_S), MAX_PAUSE_S)
         self._paused_until_s = self._monotonic() + self._pause_s

@@ -3,8 +3,9 @@
 from tests.support.guards.guard import Guard
 
 PROCESS = "fileq/worker/executors/process/"
-EXECUTOR, HANDLE, CHILD, TOKENS, OUTPUT = (
-    f"{PROCESS}{name}.py" for name in ("executor", "child_handle", "child", "task_tokens", "child_output")
+EXECUTOR, HANDLE, CHILD, TOKENS, OUTPUT, TIMER = (
+    f"{PROCESS}{name}.py"
+    for name in ("executor", "child_handle", "child", "task_tokens", "child_output", "batch_timer")
 )
 BATCHES, DEATHS, HANDLES = (
     f"tests/integration/test_executors_{name}.py::test_"
@@ -42,9 +43,25 @@ BATCH_GUARDS = (
         "Tasks behind a slow one are given to other children",
         "a job waits for as long as another one runs",
         EXECUTOR,
-        "            left += handle.take_back()\n            until_s = 0.0\n",
-        "            until_s = 0.0\n",
+        "                left += handle.take_back()\n                until_s = 0.0\n",
+        "                until_s = 0.0\n",
         SPREAD,
+    ),
+    Guard(
+        "Tasks behind a handler that waits are given to other children soon",
+        "the pump waits for a handler as for a child that gets no core",
+        TIMER,
+        "        if spent_s > HELD_UP_MAX_S or not self._child.is_runnable():\n",
+        "        if spent_s > HELD_UP_MAX_S:\n",
+        "tests/unit/test_executors_batch_timer.py::test_a_handler_that_waits_is_not_held_up",
+    ),
+    Guard(
+        "The pump waits only a moment for a child that gets no core",
+        "on a busy machine jobs that could run elsewhere wait, and outcomes are settled late",
+        TIMER,
+        "        if spent_s > HELD_UP_MAX_S or not self._child.is_runnable():\n",
+        "        if not self._child.is_runnable():\n",
+        "tests/unit/test_executors_batch_timer.py::test_the_pump_does_not_wait_long_for_a_child_that_gets_no_core",
     ),
     Guard(
         "Tasks that a child had not begun when it ended are given to others",

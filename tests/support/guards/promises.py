@@ -213,6 +213,11 @@ ID_ONCE = Promise(
     "a repeat after a lost reply enqueues the job twice",
     "TestEnqueue::test_the_same_call_twice_has_no_second_effect",
 )
+ID_ALONE_ONCE = Promise(
+    "The id of a job that is enqueued alone is enqueued once",
+    "a repeat after a lost reply enqueues the job twice",
+    "TestEnqueue::test_a_job_alone_is_enqueued_like_a_job_of_a_batch",
+)
 VERSION_ONCE = Promise(
     "A version is enqueued once",
     "every scan enqueues every file again",

@@ -149,6 +149,12 @@ LEASES = (
 )
 
 ENQUEUEING = (
+    guard(
+        promises.ID_ALONE_ONCE,
+        f"{LUA}enqueue_plain.lua",
+        "if redis.call('EXISTS', record) == 1 then",
+        "if false then",
+    ),
     guard(promises.ID_ONCE, ENQUEUE, "  if is_recorded[record] or holder then\n", "  if holder then\n"),
     guard(
         promises.VERSION_ONCE,

@@ -293,9 +293,17 @@ REAPER_GUARDS = (
         "After a reconnect checks count only after a ttl",
         "after a restart of Redis all live workers are reaped",
         REAPER,
-        "        if now_s >= self._connected_s + self._ttl_s:\n",
+        "        if does_count:\n",
         "        if True:\n",
         REAPING + "checks_of_a_reaper_that_has_just_started_do_not_count",
+    ),
+    Guard(
+        "A slot that is not registered is searched again for its second check",
+        "its job is never given back",
+        REAPER,
+        "        if is_sweep and not self._silent_since_s:\n",
+        "        if is_sweep:\n",
+        REAPING + "the_job_of_an_unregistered_slot_is_given_back",
     ),
     Guard(
         "An outage forgets what was silent before it",

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import msgspec
 
 from fileq.handlers.task import Ran, Task
+from fileq.worker.executors.process.batch_timer import ThreadTimes
 from fileq.worker.executors.process.child_output import ChildOutput
 from fileq.worker.executors.process.messages import (
     HEADER,
@@ -72,6 +73,7 @@ class ChildHandle:
         "stream",
         "task",
         "task_number",
+        "times",
         "tokens",
         "tokens_poll",
     )
@@ -89,6 +91,7 @@ class ChildHandle:
         self.failed_starts = 0  # children in a row that ended before they were given a task
         self.outbox: bytes | memoryview = b""
         self.output: ChildOutput | None = None
+        self.times = ThreadTimes(-1)
         self._reset()
 
     @property
@@ -132,6 +135,8 @@ class ChildHandle:
     def set_process(self, pid: int, pidfd: int) -> None:
         """The fork server reports the process. The child may have become ready and got its task before that."""
         self.pid, self.pidfd = pid, pidfd
+        self.times.close()
+        self.times = ThreadTimes(pid)
         if self.stop_request is not StopRequest.NONE:
             self.wake()
 
@@ -268,6 +273,7 @@ class ChildHandle:
             os.close(self.pidfd)
         if self.output is not None:
             self.output.close()
+        self.times.close()
         self._reset()
 
     def _reset(self) -> None:

@@ -36,6 +36,7 @@ from fileq.core.events import Emit, ignore
 from fileq.core.outcome import Died, Failed
 from fileq.core.units import format_size
 from fileq.handlers.task import Ran, Task
+from fileq.worker.executors.process.batch_timer import BatchTimer, ThreadTimes
 from fileq.worker.executors.process.child_handle import NEVER_S, ChildHandle, InvalidMessage, UnsendableTask
 from fileq.worker.executors.process.child_pool import ChildPool
 from fileq.worker.executors.process.descendants import memory_of
@@ -47,9 +48,9 @@ from fileq.worker.executors.wait_policy import PausingWaitPolicy, WaitPolicy
 
 WAKE_EVERY_S = 0.1  # while a task that should stop still runs
 CHECK_MEMORY_EVERY_S = 0.2
-MAX_WAIT_S = 0.001  # until tasks behind a slow one are given to other children
+MAX_WAIT_S = 0.0018  # until tasks behind a slow one are given to other children
 MAX_BATCH = 16  # tasks for one child at once
-TINY_S = 0.00006  # a task that takes longer is not tiny; so many of these take MAX_WAIT_S
+TINY_S = 0.0001  # a task that takes longer is not tiny; fileq's own part is a third of it, on a busy machine two
 CHILD_WAKE_S = 0.00015  # until a child that was woken runs
 MAX_BATCH_BYTES = 1 << 15  # of jobs: fits into the stream together with what a child has not read of the last batch
 
@@ -83,6 +84,7 @@ class ProcessExecutor:
         self._due_s = 0.0  # a lower bound for the time of the next timed work
         self._memory_check_s = NEVER_S
         self._stacks = StackRequests()
+        self._pump_times = ThreadTimes()
         self._pool = ChildPool(self._handles, program, emit, captures_output=captures_output)
 
     def fileno(self) -> int:
@@ -131,6 +133,7 @@ class ProcessExecutor:
         if not self._is_closed:
             self._is_closed = True
             self._pool.close()
+            self._pump_times.close()
 
     # tasks
 
@@ -164,16 +167,19 @@ class ProcessExecutor:
     def _run_batches(self, tasks: Sequence[Task]) -> list[Task]:
         """Have one child run these tasks, a batch at a time, while they are tiny. Returns those not begun by then."""
         size = -(-len(tasks) // -(-len(tasks) // MAX_BATCH))  # equal parts
+        limit_s = CHILD_WAKE_S + TINY_S * size
         left: list[Task] = []
-        began_s = now_s = time.monotonic()
+        total_s = 0.0
         for start in range(0, len(tasks), size):
             handle = self._send_batch(tasks[start : start + size], left)
             if handle is not None:
-                was_done = self._await_batch(handle, now_s + MAX_WAIT_S, left)
-                began_batch_s, now_s = now_s, time.monotonic()
-                was_tiny = was_done and now_s - began_batch_s <= CHILD_WAKE_S + TINY_S * size
+                timer = BatchTimer(handle.times, self._pump_times)
+                was_done = self._await_batch(handle, timer, left)
+                spent_s = timer.spent_s(limit_s)
+                total_s += spent_s
+                was_tiny = was_done and spent_s <= limit_s
                 self._wait_policy.record(was_done_in_time=was_tiny)
-                if not was_tiny or now_s - began_s > MAX_WAIT_S:
+                if not was_tiny or total_s > MAX_WAIT_S:
                     left += tasks[start + size :]
                     break
         return left
@@ -199,13 +205,17 @@ class ProcessExecutor:
         self._watch_task(handle, is_sent=is_sent)
         return handle
 
-    def _await_batch(self, handle: ChildHandle, until_s: float, left: list[Task]) -> bool:
+    def _await_batch(self, handle: ChildHandle, timer: BatchTimer, left: list[Task]) -> bool:
         """Wait until the child has run its tasks. If it has not in time, adds those that it has not begun to `left`,
         and returns False. Then it has one task at most."""
         child = handle.child
-        if not handle.wait_until_taken(_whole_ms(until_s)):
-            left += handle.take_back()
-            until_s = 0.0
+        until_s = timer.began_s + MAX_WAIT_S
+        while not handle.wait_until_taken(_whole_ms(until_s)):
+            if not timer.is_held_up():
+                left += handle.take_back()
+                until_s = 0.0
+                break
+            until_s += MAX_WAIT_S
         while handle.is_running and handle.child == child and handle.fd in self._pool.by_fd:
             # The outcomes of all tasks that it has begun, but for the last one, are in the stream.
             if not handle.is_readable(_whole_ms(until_s)):

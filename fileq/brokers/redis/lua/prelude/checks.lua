@@ -10,8 +10,8 @@ local function require_permission(key, ...)
   end
 end
 
-require_permission(WORKERS, 'TYPE')
 local function require_type(key, kind)
+  require_permission(key, 'TYPE')
   local found = redis.call('TYPE', key).ok
   if found ~= kind and found ~= 'none' then
     refuse('WRONGTYPE ' .. key .. ' is a ' .. found .. ' where fileq keeps a ' .. kind)
