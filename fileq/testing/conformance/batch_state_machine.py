@@ -39,28 +39,8 @@ all_ways = st.lists(st.sampled_from(WAYS), min_size=len(SLOTS), max_size=len(SLO
 kinds = st.sampled_from([tuple(CallbackKind), (CallbackKind.FINALLY,), (CallbackKind.THEN, CallbackKind.CATCH)])
 
 
-class BatchMachine(ComparedBatches):
-    """The rules. A subclass sets `open_real`."""
-
-    slots = SLOTS
-
-    def teardown(self) -> None:
-        try:
-            if sys.exc_info()[0] is None:  # after a failed step, hypothesis must report that step
-                self.drain()
-        finally:
-            self.real.close()
-
-    @initialize(kinds=kinds, allow=st.booleans())
-    def start(self, kinds: tuple[CallbackKind, ...], allow: bool) -> None:
-        self.register()
-        self.create(kinds, allow, None)
-
-    def register(self) -> None:
-        for harness in (self.model, self.real):
-            harness.broker.register(dict.fromkeys(SLOTS, worker_info()))
-
-    # batches
+class BatchRules(ComparedBatches):
+    """The verbs of batches."""
 
     @precondition(lambda self: len(self.ids) < BATCHES_MAX)
     @rule(kinds=kinds, allow=st.booleans(), parent=st.none() | which)
@@ -101,7 +81,30 @@ class BatchMachine(ComparedBatches):
         found = self.same(lambda broker: sorted(broker.unfinished_members(id).ids))
         self.same(lambda broker: broker.count_members(id, [*found, *IDS]))
 
-    # members
+    def revive_those(self, raws: list[bytes]) -> None:
+        self.same(lambda broker: broker.revive([revival(raw, JOB_QUEUE) for raw in raws]))
+
+
+class BatchMachine(BatchRules):
+    """All rules. A subclass sets `open_real`."""
+
+    slots = SLOTS
+
+    def teardown(self) -> None:
+        try:
+            if sys.exc_info()[0] is None:  # after a failed step, hypothesis must report that step
+                self.drain()
+        finally:
+            self.real.close()
+
+    @initialize(kinds=kinds, allow=st.booleans())
+    def start(self, kinds: tuple[CallbackKind, ...], allow: bool) -> None:
+        self.register()
+        self.create(kinds, allow, None)
+
+    def register(self) -> None:
+        for harness in (self.model, self.real):
+            harness.broker.register(dict.fromkeys(SLOTS, worker_info()))
 
     @rule(batch=which, ids=members, delay_ms=st.sampled_from([0, 0, 500]))
     def add(self, batch: int, ids: list[str], delay_ms: int) -> None:
@@ -166,9 +169,6 @@ class BatchMachine(ComparedBatches):
     @rule(count=st.integers(1, 3))
     def revive(self, count: int) -> None:
         self.revive_those(raws_in(self.model, "dead_letter")[:count])
-
-    def revive_those(self, raws: list[bytes]) -> None:
-        self.same(lambda broker: broker.revive([revival(raw, JOB_QUEUE) for raw in raws]))
 
     @rule(count=st.integers(1, 3))
     def delete(self, count: int) -> None:
