@@ -1,5 +1,6 @@
 """Every call about batches that changes something on Redis, with a scene for it. CALLS in redis_calls.py holds them."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -126,7 +127,7 @@ _ENDS = (
     BrokerCall("revive a member", _revive, lambda answer: [False]),
     BrokerCall("discard a member", _discard, lambda answer: 0),
 )
-ENDS_OF_MEMBERS = frozenset(call.name for call in _ENDS)
+_CALLBACKS = re.compile(rb"jobqueue:job:[bp]\.(then|catch|finally)")
 
 BATCH_CALLS = (
     *_ENDS,
@@ -138,3 +139,14 @@ BATCH_CALLS = (
     BrokerCall("join_batch", _join, lambda answer: ["member", "member"]),
     BrokerCall("count_members", _count, lambda answer: 0),
 )
+
+
+def is_tolerated(call: BrokerCall, key: bytes) -> bool:
+    """Whether this call leaves a key of the wrong type alone and does the rest: no batch stops the end of a job or
+    another batch, and a record of any type under the id of a callback means that the callback exists."""
+    if call not in BATCH_CALLS:
+        return False
+    if _CALLBACKS.fullmatch(key):
+        return True
+    other = b"jobqueue:batch:b" if call.name == "cancel_batch" else b"jobqueue:batch:p"
+    return key.startswith(b"jobqueue:batch" if call in _ENDS else other)

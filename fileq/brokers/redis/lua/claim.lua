@@ -9,8 +9,8 @@
 --            the slots
 -- returns    numbers of the paused queues; slots that are not registered; seven values for each claim: slot, queue
 --            number (0 = the slot held the job already, and its record has no queue), raw, id ('' = it has none), start
---            time, 1 if an earlier job of the same file is running, 1 if its batch is cancelled; claims of this process so far (a job given again
---            does not count); slot, queue number, id and error of what was buried
+--            time, 1 if an earlier job of the same file is running, 1 if its batch is cancelled; claims of this process
+--            so far (a job given again does not count); slot, queue number, id and error of what was buried
 local claims_made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
 local first = ARGV[own_args + 3] == '1' and claiming or {}
 local slots, lists, heartbeats, total = {}, {}, {}, #first + own_size

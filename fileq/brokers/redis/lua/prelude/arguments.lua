@@ -7,9 +7,9 @@
 --        5 history ttl in ms, 6 completed_max, 7 retention of the hourly counters in ms, 8 number of queues, then
 --        their names; then the script's own, from ARGV[own_args + 1]
 --
--- Scripts make two kinds of keys themselves, because only the server knows them: the record of a job that the script
--- has just read (its id is in the raw, in `after` of such a record, in the unique keys or in the state of a schedule), and
--- the counters of the hour. Both share the prefix.
+-- Scripts make three kinds of keys themselves, because only the server knows them: the record of a job that the script
+-- has just read (its id is in the raw, in `after` of such a record, in the unique keys or in the state of a schedule),
+-- the batch of such a job and its parents (batches.lua), and the counters of the hour. All share the prefix.
 --
 -- Lua does not roll back. So every script checks types and permissions first, writes destinations, removes the source
 -- last, and publishes last of all.

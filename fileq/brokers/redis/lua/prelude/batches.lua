@@ -149,6 +149,14 @@ local function count_child_ending(parent, batch)
   return true
 end
 
+-- Keys of another type are left alone.
+local function expire_batch(batch)
+  redis.call('PEXPIRE', batch.key, KEPT_MS)
+  for _, set in ipairs({ batch.key .. ':dead', batch.key .. ':known' }) do
+    if type(redis.pcall('SCARD', set)) == 'number' then redis.call('PEXPIRE', set, KEPT_MS) end
+  end
+end
+
 -- Finish a sealed batch without unfinished members, then its parent if this was the last member, and so on.
 local function finish_batch(batch)
   for _ = 1, LEVELS_MAX do
@@ -156,7 +164,7 @@ local function finish_batch(batch)
     if batch.state ~= 'sealed' or batch.unfinished > 0 then return end
     change_batch(batch, 'state', 'finished')
     change_batch(batch, 'finished', NOW)
-    for _, part in ipairs({ '', ':dead', ':known' }) do redis.call('PEXPIRE', batch.key .. part, KEPT_MS) end
+    expire_batch(batch)
     redis.pcall('ZREM', UNFINISHED_BATCHES, batch.id)
     if is_success(batch) then fire_callback(batch, 'then') end
     fire_callback(batch, 'finally')
@@ -330,6 +338,8 @@ end
 
 local function keep_member(job)
   local batch, id = job.was[8], string.sub(job.record, #RECORDS + 1)
+  local ending = state_after
+  state_after = nil -- a deferral writes none
   keep_follow_ups(job, job.extras and followed_batch(batch, id))
-  if batch and ENDINGS[job.state] then count_member(batch, id, job.state, job.error) end
+  if batch and ENDINGS[ending] then count_member(batch, id, ending, job.error) end
 end

@@ -41,6 +41,9 @@ end
 -- Functions that a script sets if its jobs may join batches, or are members (batches.lua).
 local joining
 
+-- The state that the last end_attempt() wrote (settlements.lua). As a field of the job it would make its table grow.
+local state_after
+
 -- Enqueue the job whose arguments follow ARGV[a]; it is no duplicate. `versions` is the ledger's value of its path.
 -- `awaited` is the id of a job that must have ended before this one runs, or nil. `follows` is the batch that it may join
 -- although the batch is sealed, or nil.

@@ -83,7 +83,7 @@ end
 
 -- Add the attempt to the record and change its state. Returns whether copies of the job wait in queues.
 local function end_attempt(job, state, ...)
-  job.state = state
+  state_after = state
   local was = end_claim(job)
   local count_before = tonumber(was[2]) or 0
   local n = int_text(count_before + 1)
