@@ -15,6 +15,9 @@ class TestBrokers(BrokerConformance):
         # A failure takes minutes: hypothesis looks for the shortest sequence of calls that fails.
         pytestmark = pytest.mark.timeout(600)
 
+    class TestBatchStateMachine(BrokerConformance.TestBatchStateMachine):
+        pytestmark = pytest.mark.timeout(600)
+
     @pytest.fixture
     def state_machine_examples(self) -> int:
         return int(os.environ.get("FILEQ_TEST_EXAMPLES", "60"))

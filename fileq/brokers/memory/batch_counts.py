@@ -23,6 +23,8 @@ def count_member(store: MemoryStore, batch_id: str, id: str, ending: Ending, err
     if batch is None or id not in batch.members:
         return False
     batch.members.remove(id)
+    if ending is Ending.DEAD and id in batch.dead:
+        ending = Ending.DELETED  # it was enqueued again after its record was lost, and is counted as dead already
     if ending is Ending.DEAD:
         batch.dead.add(id)
     _fire(store, batch, rules.count_ending(batch.facts, ending, id, error), now_ms)
@@ -51,6 +53,9 @@ def revive_member(store: MemoryStore, batch_id: str, id: str) -> None:
     if batch is None or id not in batch.dead:
         return
     batch.dead.remove(id)
+    if id in batch.members:
+        rules.delete_dead(batch.facts)  # it was enqueued again after its record was lost, and is counted as that job
+        return
     batch.members.add(id)
     parent = store.batches.get(batch.facts.parent)
     rules.revive(batch.facts, parent.facts if parent is not None else None)

@@ -23,8 +23,8 @@ def count_member(work: UnitOfWork, batch_id: str, id: str, ending: Ending, error
     batch = work.batches.find(batch_id)
     if batch is None or not work.batches.take(batch, id, MemberState.UNFINISHED):
         return False
-    if ending is Ending.DEAD:
-        work.batches.put(batch, id, MemberState.DEAD)
+    if ending is Ending.DEAD and not work.batches.put(batch, id, MemberState.DEAD):
+        ending = Ending.DELETED  # it was enqueued again after its record was lost, and is counted as dead already
     _fire(work, batch, rules.count_ending(work.batches.change(batch), ending, id, error))
     finish_if_done(work, batch)
     return True
@@ -50,7 +50,10 @@ def revive_member(work: UnitOfWork, batch_id: str, id: str) -> None:
     batch = work.batches.find(batch_id)
     if batch is None or not work.batches.take(batch, id, MemberState.DEAD):
         return
-    work.batches.put(batch, id, MemberState.UNFINISHED)
+    if not work.batches.put(batch, id, MemberState.UNFINISHED):
+        # It was enqueued again after its record was lost, and is counted as that job.
+        rules.delete_dead(work.batches.change(batch))
+        return
     parent = work.batches.find(batch.parent)
     rules.revive(work.batches.change(batch), work.batches.change(parent) if parent is not None else None)
 

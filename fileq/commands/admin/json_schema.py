@@ -205,15 +205,17 @@ FSCK_FIELDS = (
     (
         "problems[].kind",
         "string: lost (not where its record says), unheld (running, but no slot holds it), unrecorded (without a "
-        "record), silent (its slot is dead), forsaken (a file whose job left no trace)",
+        "record), silent (its slot is dead), forsaken (a file whose job left no trace); of a batch: miscounted (its "
+        "counts do not agree, `state` says how), uncounted (it has not counted members that have ended, `state` says "
+        "how many)",
     ),
     ("problem_count", "number: all problems that were found, up to 10,000 of a kind at a time"),
     ("duplicates[]", "id, count: copies pushed by other programs; each of them runs; not a problem"),
     ("undecodable", "number: list elements that are not jobs"),
-    ("elements, records, slots", "number: how many were checked"),
+    ("elements, records, slots, batches", "number: how many were checked"),
     (
         "repairs[]",
-        "action (reaped, reinstated, recorded, enqueued, forgotten, counted), id, detail; in their order",
+        "action (reaped, reinstated, recorded, enqueued, forgotten, counted, reconciled), id, detail; in their order",
     ),
     ("is_repair", "boolean: --repair was given; the other fields describe the state after it"),
 )

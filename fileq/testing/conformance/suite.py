@@ -18,6 +18,7 @@ from fileq.testing.conformance import (
     batch_ends_tests,
     batch_join_tests,
     batch_nesting_tests,
+    batch_state_machine_tests,
     batch_tests,
     bury_tests,
     cancel_tests,
@@ -26,6 +27,7 @@ from fileq.testing.conformance import (
     claim_tests,
     clear_tests,
     complete_tests,
+    crash_batch_tests,
     crash_follow_up_tests,
     crash_tests,
     dead_letter_tests,
@@ -83,6 +85,7 @@ class BrokerConformance:
     TestBatchEnds = _tests_of(batch_ends_tests)
     TestBatchJoin = _tests_of(batch_join_tests)
     TestBatchNesting = _tests_of(batch_nesting_tests)
+    TestBatchStateMachine = _tests_of(batch_state_machine_tests)
     TestBury = _tests_of(bury_tests)
     TestCancel = _tests_of(cancel_tests)
     TestCatalog = _tests_of(catalog_tests)
@@ -91,6 +94,7 @@ class BrokerConformance:
     TestClear = _tests_of(clear_tests)
     TestComplete = _tests_of(complete_tests)
     TestCrash = _tests_of(crash_tests)
+    TestCrashBatch = _tests_of(crash_batch_tests)
     TestCrashFollowUp = _tests_of(crash_follow_up_tests)
     TestDeadLetter = _tests_of(dead_letter_tests)
     TestDefer = _tests_of(defer_tests)

@@ -10,6 +10,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Census, Record, Suspect, UnrecordedJob
 from fileq.commands.admin.fsck import broker_walk
 from fileq.commands.admin.fsck.balance import Measurement, agreed_excess, measure, measurement_from
+from fileq.commands.admin.fsck.batch_check import BatchCheck, BatchFault
 from fileq.commands.admin.fsck.broker_walk import SEARCHES, BrokerWalk
 from fileq.commands.admin.fsck.lost_files import LostFile, find_lost_files
 from fileq.commands.admin.fsck.on_dead import OnDead
@@ -41,6 +42,8 @@ class Discrepancy:
         self.unrecorded_in_queues: list[UnrecordedJob] = []
         self.silent: list[Suspect] = []
         self.lost_files: list[LostFile] = []
+        self.batches = 0
+        self.batch_faults: list[BatchFault] = []
 
     @property
     def is_complete(self) -> bool:
@@ -64,6 +67,7 @@ class Discrepancy:
         problems += [
             Problem("forsaken", file.id, "", file.path.decode(errors="backslashreplace")) for file in self.lost_files
         ]
+        problems += [fault.problem for fault in self.batch_faults]
         return problems
 
 
@@ -91,6 +95,9 @@ def fsck(
     while True:
         done_before = len(repairs.done)
         _repair_jobs(found, repairs)
+        if len(repairs.done) == done_before:
+            # Not before: a member without a record counts as deleted, and its job may get its record back.
+            repairs.reconcile(found.batch_faults)
         if len(repairs.done) > done_before:
             rounds_in_vain = 0
         elif not found.excess or not found.is_complete:
@@ -124,12 +131,15 @@ def check_twice(broker: FullBroker, config: Config, sleep: Sleep) -> Discrepancy
         names = ", ".join(sorted(map(repr, walk.unknown_queues)))
         raise ConfigError(f"there are jobs of the queue {names}, which is not in worker.priorities; add it first")
     found = Discrepancy(walk, measurement_from(before, broker.census(sweep=True), walk))
+    batches = BatchCheck(broker)
+    found.batches = batches.batches
     is_doubtful = not found.first.is_exact or bool(found.first.excess)
-    if is_doubtful or walk.lost or walk.unrecorded_jobs or walk.silent or walk.copies:
+    if is_doubtful or batches.faults or walk.lost or walk.unrecorded_jobs or walk.silent or walk.copies:
         sleep(max(PAUSE_S, config.worker.heartbeat_ttl / 2) if walk.silent else PAUSE_S)
         if is_doubtful:
             _measure_again(broker, queues, found, sleep)
         _confirm(broker, config, found)
+        found.batch_faults = batches.confirmed()
         unexplained = found.excess - len(found.lost) - len(found.unrecorded_in_queues)
         if found.is_complete:
             found.lost_files = find_lost_files(broker, config, found.second.census, unexplained)
@@ -186,6 +196,7 @@ def _report(found: Discrepancy, repairs: Sequence[Repair] = (), *, is_repair: bo
         elements=found.walk.elements,
         records=found.walk.records,
         slots=found.walk.slots,
+        batches=found.batches,
         repairs=tuple(repairs),
         is_repair=is_repair,
     )

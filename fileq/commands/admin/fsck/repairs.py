@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import EnqueueResult, Entry, Record, Suspect, UnrecordedJob
+from fileq.commands.admin.formatting import plural
 from fileq.commands.admin.fsck.balance import Measurement, agreed_excess
+from fileq.commands.admin.fsck.batch_check import BatchFault
 from fileq.commands.admin.fsck.broker_walk import SEARCHES
 from fileq.commands.admin.fsck.lost_files import LostFile
 from fileq.commands.admin.fsck.report import Repair
@@ -80,6 +82,14 @@ class Repairs:
             for job, is_created in zip(batch, self._broker.create_record(batch), strict=True):
                 if is_created:
                     self._did("recorded", job.record.id, f"as {job.record.state.value}, from its bytes")
+
+    def reconcile(self, faults: Sequence[BatchFault]) -> None:
+        """Counts members that have ended. Nothing repairs counts that are wrong in themselves."""
+        for fault in faults:
+            for start in range(0, len(fault.members), SEARCHES):
+                counted = self._broker.count_members(fault.batch, fault.members[start : start + SEARCHES])
+                if counted:
+                    self._did("reconciled", fault.batch, f"counted {plural(counted, 'member')} that had ended")
 
     def enqueue(self, files: Sequence[LostFile]) -> None:
         """Enqueues a job with the old id for each file that still exists. `balance` counts the old job as deleted."""

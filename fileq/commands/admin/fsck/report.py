@@ -22,14 +22,19 @@ _PROBLEMS = {
     "unrecorded": "it is in {state}, but has no record",
     "silent": "its slot {state} has no heartbeat",
     "forsaken": "the ledger knows it, but there is neither a job nor a record",
+    "miscounted": "{state}",
+    "uncounted": "{state} of its members ended or have no record, and it has not counted them",
 }
+_OF_BATCHES = ("miscounted", "uncounted")
 _ACTIONS = {"reinstated": "restored"}  # where the text differs from the JSON value
 
 
 class Problem(Struct, frozen=True):
-    """One inconsistent job: `lost`, `unheld`, `unrecorded`, `silent` or `forsaken` (a lost file).
+    """One inconsistent job: `lost`, `unheld`, `unrecorded`, `silent` or `forsaken` (a lost file). Or one inconsistent
+    batch: `miscounted` or `uncounted`; `id` is that of the batch.
 
-    `state` is the state in its record, the place that holds it, or the id of the silent slot."""
+    `state` is the state in its record, the place that holds it, or the id of the silent slot. For a batch it is what is
+    wrong, or the number of its members that it has not counted."""
 
     kind: str
     id: str
@@ -38,6 +43,10 @@ class Problem(Struct, frozen=True):
 
     def describe(self) -> str:
         return _PROBLEMS[self.kind].format(state=printable(self.state))
+
+    @property
+    def subject(self) -> str:
+        return f"{'batch' if self.kind in _OF_BATCHES else 'job'} {printable(self.id)}"
 
 
 class DuplicateJob(Struct, frozen=True):
@@ -65,7 +74,7 @@ class Balance(Struct, frozen=True):
 
 
 class Repair(Struct, frozen=True):
-    """One repair: `reaped`, `reinstated`, `recorded`, `enqueued`, `forgotten` or `counted`."""
+    """One repair: `reaped`, `reinstated`, `recorded`, `enqueued`, `forgotten`, `counted` or `reconciled` (a batch)."""
 
     action: str
     id: str
@@ -82,6 +91,7 @@ class Report(Struct, frozen=True):
     elements: int
     records: int
     slots: int
+    batches: int = 0
     repairs: tuple[Repair, ...] = ()
     is_repair: bool = False
 
@@ -112,7 +122,7 @@ def render(report: Report, screen: Screen) -> list[str]:
         lines += _more(len(report.repairs), screen)
         lines.append("")
     for problem in report.problems[:SHOWN]:
-        lines.append(f"{screen.paint('problem', 'red')}: job {printable(problem.id)}: {problem.describe()}")
+        lines.append(f"{screen.paint('problem', 'red')}: {problem.subject}: {problem.describe()}")
         if problem.filepath:
             lines.append(f"         {printable(problem.filepath)}")
     lines += _more(report.problem_count, screen)
@@ -168,6 +178,7 @@ def _balance_lines(balance: Balance, screen: Screen) -> list[str]:
 def _verdict(report: Report, screen: Screen) -> str:
     checked = (
         f"{plural(report.elements, 'element')}, {plural(report.records, 'record')}, {plural(report.slots, 'slot')}"
+        + (f", {plural(report.batches, 'batch', 'batches')}" if report.batches else "")
     )
     if report.is_clean:
         inexact = "" if report.balance.is_exact else "; too busy to count the jobs of other programs"

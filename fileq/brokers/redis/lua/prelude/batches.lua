@@ -182,7 +182,9 @@ local function count_member(id, member, ending, problem)
   if not batch then return false end
   write_added(batch)
   if redis.call('SREM', batch.key .. ':members', member) == 0 then return false end
-  if ending == 'dead' then redis.pcall('SADD', batch.key .. ':dead', member) end
+  if ending == 'dead' and redis.pcall('SADD', batch.key .. ':dead', member) == 0 then
+    ending = 'deleted' -- it was enqueued again after its record was lost, and is counted as dead already
+  end
   count_ending(batch, ending, member, problem)
   finish_batch(batch)
   return true
@@ -226,8 +228,12 @@ local function revive_member(id, member)
   local batch = batch_of(id)
   if not batch or redis.pcall('SREM', batch.key .. ':dead', member) ~= 1 then return end
   change_batch(batch, 'dead', batch.dead - 1)
+  if redis.call('SADD', batch.key .. ':members', member) == 0 then
+    -- It was enqueued again after its record was lost, and is counted as that job.
+    change_batch(batch, 'deleted', batch.deleted + 1)
+    return
+  end
   batch.unfinished = batch.unfinished + 1
-  redis.call('SADD', batch.key .. ':members', member)
   reopen_batch(batch)
 end
 
