@@ -27,6 +27,7 @@ from fileq.brokers.admission_types import Admission, AdmitRequest
 from fileq.brokers.catalog import Catalog
 from fileq.brokers.file_orders import FileOrders
 from fileq.brokers.notifications import Subscription, Waiter
+from fileq.brokers.place_pages import PlacePages
 from fileq.brokers.producer_registry import ProducerRegistry
 from fileq.brokers.repairs import Repairer
 from fileq.brokers.replies import PendingReply
@@ -230,7 +231,7 @@ class Broker(FileOrders, Protocol):
         ...
 
 
-class Inspector(Protocol):
+class Inspector(PlacePages, Protocol):
     """What operators need. Never on the hot path."""
 
     def census(self, *, sweep: bool = False) -> Census:

@@ -219,6 +219,7 @@ class Record(Struct, frozen=True):
     unique_key: str = ""  # as it was enqueued
     follow_ups: tuple[str, ...] = ()  # ids of the jobs that its settlements enqueued, the newest FOLLOW_UPS_KEPT
     outputs: tuple[Output, ...] = ()  # the files it made
+    fingerprint: str = ""  # of a dead job; "" if an older release buried it
 
 
 class LedgerEntry(Struct, frozen=True):

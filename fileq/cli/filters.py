@@ -1,9 +1,10 @@
 """The options that choose jobs, the same for every command that has them: `--state --type --match --error --since
---until --queue --limit`."""
+--until --queue --fingerprint --limit`."""
 
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -70,8 +71,20 @@ def add_filters(
     )
     group.add_argument("--until", type=point_in_time_or_ago, metavar="TIME", help=f"only {time} until; as --since")
     group.add_argument("--queue", metavar="QUEUE", help="only jobs of this queue, one of worker.priorities")
+    group.add_argument(
+        "--fingerprint",
+        type=_fingerprint,
+        metavar="HEX",
+        help="only dead jobs with this fingerprint, or its first 4 digits or more; 'fileq dlq groups' lists them",
+    )
     shown = f"at most N jobs (default: {limit})" if limit is not None else "at most N jobs (default: all)"
     group.add_argument("--limit", type=whole_number(1), default=limit, metavar="N", help=shown)
+
+
+def _fingerprint(text: str) -> str:
+    if not re.fullmatch("[0-9a-fA-F]{4,12}", text):
+        raise argparse.ArgumentTypeError(f"is {text!r}; it must be 4 to 12 hexadecimal digits")
+    return text.lower()
 
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
@@ -95,6 +108,7 @@ def filter_of(options: argparse.Namespace, queues: Sequence[str]) -> JobFilter:
         queue=options.queue,
         limit=options.limit,
         is_deferred=options.state == DEFERRED,
+        fingerprint=options.fingerprint,
     )
 
 

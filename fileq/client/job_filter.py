@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from fileq.brokers.types import Record
-from fileq.client.job_summary import JobSummary, created_ms, summarize
+from fileq.client.job_summary import JobSummary, created_ms, fingerprint_of, summarize
 from fileq.core.error_kinds import kind_of
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, State
@@ -20,7 +20,9 @@ class JobFilter(Struct, frozen=True):
     """Which jobs a command is about: those that meet every condition. None is no condition.
 
     `since_ms` and `until_ms` are about the time when a job ended or, until then, when it was created. `limit` is the
-    largest number of jobs. `is_deferred` goes with the state `retrying`: only jobs that were deferred."""
+    largest number of jobs. `is_deferred` goes with the state `retrying`: only jobs that were deferred. `worker` is the
+    id of the slot that runs or last ran a job, `schedule` the name of the schedule that enqueued it. `fingerprint` is
+    that of a dead job, or its beginning. `text` is in the id, path, type or error of a job; case-insensitive."""
 
     state: State | None = None
     type: str | None = None
@@ -31,12 +33,20 @@ class JobFilter(Struct, frozen=True):
     queue: str | None = None
     limit: int | None = None
     is_deferred: bool = False
+    fingerprint: str | None = None
+    priority: str | None = None
+    worker: str | None = None
+    batch: str | None = None
+    schedule: str | None = None
+    tags: tuple[tuple[str, str], ...] = ()
+    text: str | None = None
 
     @property
     def has_conditions(self) -> bool:
         """Whether a condition other than the state is set."""
-        others = (self.type, self.match, self.error, self.since_ms, self.until_ms, self.queue)
-        return any(value is not None for value in others)
+        others = (self.type, self.match, self.error, self.since_ms, self.until_ms, self.queue, self.fingerprint)
+        more = (self.priority, self.worker, self.batch, self.schedule, self.text, self.tags or None)
+        return any(value is not None for value in (*others, *more))
 
     def states(self, possible: Sequence[State], why: str) -> tuple[State, ...]:
         """The wanted states, or all possible ones. ConfigError, saying why, if the wanted one is not possible."""
@@ -63,6 +73,11 @@ class StoredJob(Struct, frozen=True):
     def error(self) -> str:
         error = self.job.error if self.job is not None else None
         return error or (self.record.error if self.record is not None else "")
+
+    @property
+    def fingerprint(self) -> str:
+        """Of a dead job; "" otherwise."""
+        return fingerprint_of(self.job, self.record, self.error) if self.state is State.DEAD else ""
 
     @property
     def is_deferred(self) -> bool:
@@ -97,10 +112,20 @@ class Conditions:
         self._wanted = wanted
         self._matches = path_matcher(wanted.match) if wanted.match is not None else None
         self._error = wanted.error.casefold() if wanted.error is not None else None
+        self._text = wanted.text.casefold() if wanted.text is not None else None
 
     def meets_bytes(self, job: Job | None) -> bool:
         """The conditions that need no record. None: bytes that are not a job, which have neither type nor path."""
-        if self._wanted.type is not None and (job is None or job.type != self._wanted.type):
+        wanted = self._wanted
+        if wanted.type is not None and (job is None or job.type != wanted.type):
+            return False
+        if wanted.priority is not None and (job is None or job.priority != wanted.priority):
+            return False
+        if wanted.batch is not None and (job is None or job.batch_id != wanted.batch):
+            return False
+        if wanted.schedule is not None and (job is None or not job.id.startswith(f"sched.{wanted.schedule}.")):
+            return False
+        if wanted.tags and (job is None or not job.tag_values.items() >= set(wanted.tags)):
             return False
         return self._matches is None or (job is not None and bool(job.filepath) and self._matches(job.path))
 
@@ -112,6 +137,9 @@ class Conditions:
             and self.meets_error(stored.error)
             and self._wanted.queue in (None, stored.home)
             and (stored.is_deferred or not self._wanted.is_deferred)
+            and self._wanted.worker in (None, stored.record.slot if stored.record is not None else "")
+            and (self._wanted.fingerprint is None or stored.fingerprint.startswith(self._wanted.fingerprint))
+            and (self._text is None or self._text in _searched(stored).casefold())
         )
 
     def meets_path(self, path: bytes) -> bool:
@@ -124,6 +152,12 @@ class Conditions:
     def meets_error(self, error: str) -> bool:
         """The error contains the text, or is of the kind that is written like it. Case-insensitive."""
         return self._error is None or self._error in error.casefold() or self._error == kind_of(error).casefold()
+
+
+def _searched(stored: StoredJob) -> str:
+    job = stored.job
+    words = (stored.id, job.filepath, job.type or "", stored.error) if job is not None else (stored.id, stored.error)
+    return "\n".join(words)
 
 
 def path_matcher(pattern: str) -> Callable[[bytes], bool]:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from fileq.brokers.types import Attempt, Record
 from fileq.core.errors import Undecodable
+from fileq.core.fingerprint import fingerprint
 from fileq.core.job import Job, State, decode, decode_or_none, parse_time, raw_id, stamp
 
 
@@ -37,6 +38,7 @@ class JobSummary(Struct, frozen=True):
     moved_to: str = ""
     output: str = ""
     moved_from: str = ""
+    fingerprint: str = ""
 
 
 class AttemptSummary(Struct, frozen=True):
@@ -110,7 +112,23 @@ def summarize(raw: bytes, record: Record | None, *, state: State, queue: str = "
         moved_to=record.moved_to.decode(errors="backslashreplace") if record is not None else "",
         output=record.attempts[-1].output if record is not None and record.attempts and state is State.DEAD else "",
         moved_from=job.moved_from or "",
+        fingerprint=_of_dead(job, record, state, job.error or (record.error if record is not None else "")),
     )
+
+
+def fingerprint_of(job: Job | None, record: Record | None, error: str) -> str:
+    """The fingerprint of a dead job. A job that an older release buried gets the one that it would have now; of a
+    file's job the name of the route is then not part of it."""
+    if record is not None and record.fingerprint:
+        return record.fingerprint
+    if job is None:
+        return fingerprint(error)
+    traceback = record.attempts[-1].traceback if record is not None and record.attempts else ""
+    return fingerprint(error, job.type or "", traceback, job.filepath)
+
+
+def _of_dead(job: Job | None, record: Record | None, state: State, error: str) -> str:
+    return fingerprint_of(job, record, error) if state is State.DEAD else ""
 
 
 def created_ms(job: Job | None, record: Record | None) -> int:
@@ -121,6 +139,7 @@ def created_ms(job: Job | None, record: Record | None) -> int:
 
 
 def _summarize_bytes(raw: bytes, record: Record | None, defect: str, state: State, queue: str) -> JobSummary:
+    error = (record.error if record is not None else "") or defect
     return JobSummary(
         id=record.id if record is not None else raw_id(raw),  # the record may not have the bytes
         state=state.value,
@@ -132,13 +151,14 @@ def _summarize_bytes(raw: bytes, record: Record | None, defect: str, state: Stat
         retries=0,
         recoveries=0,
         attempts=record.attempt_count if record is not None else 0,
-        error=(record.error if record is not None else "") or defect,
+        error=error,
         worker=record.slot if record is not None else "",
         created=stamp(record.created_ms) if record is not None else None,
         started=stamp(record.started_ms) if record is not None else None,
         ended=stamp(record.ended_ms) if record is not None else None,
         due=None,
         is_job=False,
+        fingerprint=_of_dead(None, record, state, error),
     )
 
 

@@ -47,6 +47,7 @@ class Policy(Struct, frozen=True):
     max_recoveries: int
     backoff: Backoff
     skips_vanished: bool = False  # a job whose file no longer exists is completed, not dead
+    handler: str = ""  # the name of the route, which is part of a dead job's fingerprint
 
 
 class RunChanged(Struct, frozen=True):
@@ -157,6 +158,7 @@ def _after_failure(
             duration_ms=duration_ms,
             traceback=failed.traceback,
             output=failed.output,
+            handler=policy.handler,
         )
     pause_s = failed.after_s if failed.after_s is not None else delay_s(policy.backoff, retries, chance)
     return settlement.retry(
@@ -183,7 +185,8 @@ def _after_vanishing(claim: Claim, failed: Failed, policy: Policy, now_ms: int) 
         # `fileq dlq retry` sets both counters to 0.
         note = retried if claim.job.retries or claim.job.recoveries else put_back
         error = first if first.endswith((put_back, retried)) else _as_text(first[: ERROR_MAX - len(note)] + note)
-    return settlement.bury_vanished(claim, dead(claim.job, error, now_ms), error=error, kind=failed.kind)
+    buried = dead(claim.job, error, now_ms)
+    return settlement.bury_vanished(claim, buried, error=error, kind=failed.kind, handler=policy.handler)
 
 
 def _after_refusal(claim: Claim, refused: Refused, now_ms: int) -> Settlement:
@@ -204,7 +207,14 @@ def _after_death(
     if recoveries > policy.max_recoveries:
         buried = dead(job, error, now_ms)
         return settlement.bury(
-            claim, buried, error=error, kind=kind, duration_ms=duration_ms, died=True, output=died.output
+            claim,
+            buried,
+            error=error,
+            kind=kind,
+            duration_ms=duration_ms,
+            died=True,
+            output=died.output,
+            handler=policy.handler,
         )
     if recoveries == 1:
         return settlement.release(

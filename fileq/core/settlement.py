@@ -10,6 +10,7 @@ import enum
 from msgspec import Struct
 
 from fileq.core.claim import Claim
+from fileq.core.fingerprint import fingerprint
 from fileq.core.follow_up import FollowUp, Output
 from fileq.core.job import Version
 
@@ -33,7 +34,7 @@ class Settlement(Struct, frozen=True):
     file no longer exists. `reason` is why a job is deferred. `traceback` and `output`, the end of what the handler
     printed, are kept with the attempt. `order` is what is to be done with the file afterwards; brokers/file_orders.py
     keeps it. Only `complete` and `bury` have one. `follow_ups` are enqueued in the same step. `outputs` are the
-    files that the job made; only `complete` has them."""
+    files that the job made; only `complete` has them. `fingerprint` groups dead jobs by cause; only `bury` has one."""
 
     verb: Verb
     claim: Claim
@@ -54,6 +55,7 @@ class Settlement(Struct, frozen=True):
     order: bytes = b""
     follow_ups: tuple[FollowUp, ...] = ()
     outputs: tuple[Output, ...] = ()
+    fingerprint: str = ""
 
     def __post_init__(self) -> None:
         if self.outputs and self.verb is not Verb.COMPLETE:
@@ -142,8 +144,10 @@ def bury(
     refused: bool = False,
     traceback: str = "",
     output: str = "",
+    handler: str = "",
 ) -> Settlement:
-    """There is no further attempt. `next_raw` goes to the dead letters."""
+    """There is no further attempt. `next_raw` goes to the dead letters. `handler` is the name of the job's route, if it
+    is known; it is part of the fingerprint."""
     return Settlement(
         Verb.BURY,
         claim,
@@ -155,7 +159,15 @@ def bury(
         refused=refused,
         traceback=traceback,
         output=output,
+        fingerprint=_fingerprint(claim, error, handler, traceback),
     )
+
+
+def _fingerprint(claim: Claim, error: str, handler: str, traceback: str = "") -> str:
+    """The type of a job counts before the name of its route: a reader of the record knows only the type."""
+    if claim.job is None:
+        return fingerprint(error)
+    return fingerprint(error, claim.job.type or handler, traceback, claim.job.filepath)
 
 
 def release(
@@ -178,9 +190,10 @@ def skip_vanished(claim: Claim) -> Settlement:
     return Settlement(Verb.COMPLETE, claim, claim.raw, vanished=True)
 
 
-def bury_vanished(claim: Claim, next_raw: bytes, *, error: str, kind: str) -> Settlement:
-    """The file no longer exists, so no attempt is made. `next_raw` goes to the dead letters."""
-    return Settlement(Verb.BURY, claim, next_raw, error, kind, refused=True, vanished=True)
+def bury_vanished(claim: Claim, next_raw: bytes, *, error: str, kind: str, handler: str = "") -> Settlement:
+    """The file no longer exists, so no attempt is made. `next_raw` goes to the dead letters. `handler` as for bury."""
+    group = _fingerprint(claim, error, handler)
+    return Settlement(Verb.BURY, claim, next_raw, error, kind, refused=True, vanished=True, fingerprint=group)
 
 
 def cancel(claim: Claim, *, error: str = "cancelled", duration_ms: int | None = None) -> Settlement:

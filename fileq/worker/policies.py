@@ -23,7 +23,8 @@ class Policies(Struct, frozen=True):
 
 
 def policies_of(worker: WorkerSettings, routes: Routes) -> Policies:
-    by_route = (_policy(worker, route.max_retries, route.backoff) for route in (*routes, routes[DELIVERY_ROUTE]))
+    known = (*routes, routes[DELIVERY_ROUTE])
+    by_route = (_policy(worker, route.max_retries, route.backoff, route.route_name) for route in known)
     return Policies(worker_policy(worker), tuple(by_route))
 
 
@@ -31,6 +32,6 @@ def worker_policy(worker: WorkerSettings) -> Policy:
     return _policy(worker, worker.max_retries, worker.backoff)
 
 
-def _policy(worker: WorkerSettings, max_retries: int, backoff: Backoff) -> Policy:
+def _policy(worker: WorkerSettings, max_retries: int, backoff: Backoff, handler: str = "") -> Policy:
     """A route may have its own `max_retries` and backoff; `max_recoveries` and `vanished` are always the worker's."""
-    return Policy(max_retries, worker.max_recoveries, backoff, worker.vanished == "skip")
+    return Policy(max_retries, worker.max_recoveries, backoff, worker.vanished == "skip", handler)

@@ -1,4 +1,4 @@
-"""`fileq admin dlq list|retry|delete` and `fileq admin purge-dlq`, on both brokers."""
+"""`fileq admin dlq list|groups|retry|delete` and `fileq admin purge-dlq`, on both brokers."""
 
 from __future__ import annotations
 
@@ -94,6 +94,28 @@ def test_dead_jobs_are_listed_by_path_and_by_error(shell: CommandLine) -> None:
     }.items():
         assert [job["id"] for job in shell.json("dlq", "list", *words)["jobs"]] == ids, words
     assert shell.run("dlq", "list", "--error", "absent") == "none of the 3 dead jobs matches\n"
+
+
+def test_dead_jobs_are_grouped_by_cause_and_one_group_is_chosen(shell: CommandLine) -> None:
+    bury_three(shell)
+    bury_file(shell, "four", "/srv/in/2026/four.txt", "ValueError: no such page")
+    found = shell.json("admin", "dlq", "groups")
+    assert (found["total"], found["scanned"], found["is_partial"], found["group_count"]) == (4, 4, False, 3)
+    group = found["groups"][0]
+    assert (group["count"], group["sample_id"], group["kind"]) == (2, "four", "ValueError")
+    assert group["directories"] == [{"name": "/srv/in/2026", "count": 2}]
+    out = shell.run("dlq", "groups", "--limit", "1")
+    assert f"{group['key']}  2 jobs" in out
+    assert "/srv/in/2026 (2), .txt (2)" in out
+    assert "1 of 3 groups, 4 dead jobs" in out
+    keys = [one["key"] for one in shell.json("dlq", "groups", "--by", "directory")["groups"]]
+    assert keys == ["/srv/in/2026", "/srv/other"]
+    chosen = ("--fingerprint", group["key"][:6].upper())
+    assert [job["id"] for job in shell.json("dlq", "list", *chosen)["jobs"]] == ["four", "two"]
+    assert [job["fingerprint"] for job in shell.json("list", "--state", "dead", *chosen)["jobs"]] == [group["key"]] * 2
+    assert shell.json("dlq", "retry", "--all", *chosen)["count"] == 2
+    assert sorted(ids_in(shell, "low")) == ["four", "two"]
+    assert "4 to 12 hexadecimal digits" in shell.fail("dlq", "list", "--fingerprint", "xyz", code=2)
 
 
 def test_an_empty_dead_letter_queue(shell: CommandLine) -> None:

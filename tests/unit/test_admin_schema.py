@@ -73,6 +73,7 @@ def test_every_admin_command_has_json_with_its_fields_and_examples():
     words = {" ".join(command.words[1:]) for command in admin}
     assert words == {
         *("stats", "peek", "purge-dlq", "list", "show", "trace", "dlq list", "dlq retry", "dlq delete", "cancel"),
+        "dlq groups",
         *("pause", "resume", "workers", "reprocess", "fsck", "breaker reset", "events"),
     }
     for command in admin:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fileq.config import BackoffSettings
 from fileq.core.claim import Claim
+from fileq.core.fingerprint import fingerprint
 from fileq.core.job import decode, encode, file_job
 from fileq.core.outcome import WORKER_DIED, Cancelled, Changed, Died, Done, Failed, FinalOutcome, Refused, Released
 from fileq.core.retry import ERROR_MAX, Policy, RunChanged, decide, delay_s
@@ -225,6 +226,23 @@ def test_bytes_that_are_not_a_job_are_buried_unchanged(outcome: Refused | Failed
     settled = decide(claim, outcome, POLICY, now_ms=NOW_MS)
     assert (settled.verb, settled.next_raw, settled.error) == (Verb.BURY, b"\xff", "not a job: x")
     assert not settled.is_failure
+
+
+def test_whatever_buries_a_job_gives_it_a_fingerprint() -> None:
+    policy = msgspec.structs.replace(POLICY, max_retries=0, max_recoveries=0, handler="papers")
+    trace = 'Traceback (most recent call last):\n  File "/srv/jobs.py", line 3, in convert\n'
+
+    def of(outcome: FinalOutcome, **fields: object) -> str:
+        return decide(claim_of(**fields), outcome, policy, now_ms=NOW_MS).fingerprint
+
+    failure = Failed("ValueError: row 3", "ValueError", traceback=trace)
+    assert of(failure) == fingerprint("ValueError: row 3", "papers", trace) != of(failure, type="mail")
+    assert of(failure, type="mail") == fingerprint("ValueError: row 3", "mail", trace)
+    assert of(Failed("file vanished", "FileVanished", is_vanished=True)) == fingerprint("file vanished", "papers")
+    assert of(Died("killed by SIGKILL")) == fingerprint(Died("killed by SIGKILL").error, "papers")
+    assert of(Refused("no handler", "NoHandler")) == fingerprint("no handler")
+    assert of(Done()) == of(Cancelled()) == ""
+    assert decide(claim_of(), failure, POLICY, now_ms=NOW_MS).fingerprint == ""  # it is retried
 
 
 def test_a_long_error_is_cut() -> None:

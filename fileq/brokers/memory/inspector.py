@@ -10,6 +10,16 @@ from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.memory.entries import key_holder, take_key
 from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.withdrawals import cancel, end_withdrawn
+from fileq.brokers.place_pages import (
+    NEWEST_FIRST,
+    PROCESSING,
+    Page,
+    check_page,
+    offset_of,
+    page_of_slots,
+    start_after,
+    within_bytes,
+)
 from fileq.brokers.types import (
     CLEAR_REACH,
     CancelResult,
@@ -53,6 +63,18 @@ class MemoryInspector:
             raws = self._oldest_first(place)
         for start in range(0, len(raws), size):
             yield raws[start : start + size]
+
+    def page(self, place: str, cursor: str = "", size: int = 100) -> Page:
+        store = self._store
+        check_page(place, size, store.queue_names)
+        with store.lock:
+            if place == PROCESSING:
+                return page_of_slots(self.workers(), cursor, size)
+            raws = list(self._list_of(place)) if place in NEWEST_FIRST else self._oldest_first(place)
+        last = offset_of(cursor)
+        start = start_after(raws, last)
+        found = within_bytes(raws[start : start + size])
+        return Page(tuple(found), last.after(start, found, len(raws)), len(raws))
 
     def _oldest_first(self, place: str) -> list[bytes]:
         scheduled = self._store.scheduled
@@ -169,7 +191,7 @@ class MemoryInspector:
                 return Revived(False, holder)
             record = store.record_for(revival.id, queue, revival.next_raw, now_ms)
             record.raw, record.error, record.ended_ms = revival.next_raw, "", 0
-            record.is_cancel_requested = False
+            record.is_cancel_requested, record.fingerprint = False, ""
             take_key(store, record, key)
             store.push(record, front=False)
         store.orders.pop(revival.id, None)

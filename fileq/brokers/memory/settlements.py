@@ -74,7 +74,7 @@ def _move(store: MemoryStore, s: Settlement, record: MemoryRecord, now_ms: int) 
         record.deferred_count += 1
         store.schedule(record, State.RETRYING, now_ms + s.delay_ms, now_ms)
     elif s.verb is Verb.BURY:
-        record.state, record.ended_ms = State.DEAD, now_ms
+        record.state, record.ended_ms, record.fingerprint = State.DEAD, now_ms, s.fingerprint
         store.dead.appendleft(s.next_raw)
         store.count(now_ms, "dead")
     elif s.verb is Verb.RELEASE:

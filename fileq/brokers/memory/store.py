@@ -70,6 +70,7 @@ class MemoryRecord(msgspec.Struct):
     unique_key: str = ""
     follow_ups: tuple[str, ...] = ()
     outputs: tuple[Output, ...] = ()
+    fingerprint: str = ""
     expires_ms: int | None = None
 
     def add_attempt(self, attempt: Attempt) -> None:

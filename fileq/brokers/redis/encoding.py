@@ -65,7 +65,8 @@ def settlement_args(s: Settlement, keys: Keys, *, is_claiming: bool = False) -> 
     if s.follow_ups or s.outputs:
         flags += "f"
     duration: Argument = b"" if s.duration_ms is None else s.duration_ms
-    short = (claim.slot, claim.token, claim.raw, keys.queue_numbers[claim.queue], flags, s.result, duration)
+    result = s.result if s.verb is not Verb.BURY else s.fingerprint
+    short = (claim.slot, claim.token, claim.raw, keys.queue_numbers[claim.queue], flags, result, duration)
     if is_plain and not s.order and "f" not in flags:
         return short
     more = () if is_plain else _long_args(s)
@@ -177,6 +178,7 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
         unique_key=word(b"unique_key"),
         follow_ups=tuple(from_one_line(line) for line in word(b"follow_ups").split("\n") if line),
         outputs=_outputs_decoder.decode(fields[b"outputs"]) if b"outputs" in fields else (),
+        fingerprint=word(b"fingerprint"),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from fileq.brokers.place_pages import PAGE_BYTES, PROCESSING, REACH, Page, check_page, offset_of, page_of_slots
 from fileq.brokers.redis.list_search import SearchedJob, SearchScript, run_searching
 from fileq.brokers.redis.list_walk import list_pages
 from fileq.brokers.redis.producers import as_producers
@@ -104,6 +105,18 @@ class RedisInspector:
         while page := list(store.call("ZRANGE", store.keys.scheduled, start, start + size - 1)):
             yield page
             start += size
+
+    def page(self, place: str, cursor: str = "", size: int = 100) -> Page:
+        store = self._store
+        check_page(place, size, store.queues)
+        if place == PROCESSING:
+            return page_of_slots(self.workers(), cursor, size)
+        key = store.keys.scheduled if place == "scheduled" else self._list_of(place)
+        beginning = "due" if place == "scheduled" else "tail" if place in store.queues else "head"
+        last = offset_of(cursor)
+        args = (beginning, last.at, last.digest, size, PAGE_BYTES, REACH)
+        total, start, raws = store.run("page", (key,), args)
+        return Page(tuple(raws), last.after(start, raws, total), total)
 
     def _list_of(self, place: str) -> str:
         key = self._store.keys.list_of(place)

@@ -39,6 +39,17 @@ def paused_queues(db: sqlite3.Connection) -> frozenset[str]:
     return frozenset(queue for (queue,) in db.execute("SELECT queue FROM paused"))
 
 
+def place_length(db: sqlite3.Connection, place: str) -> int:
+    """How many jobs a queue, `scheduled`, `dead_letter`, `completed` or `cancelled` holds."""
+    if place == "scheduled":
+        return _number(db, "SELECT count(*) FROM scheduled")
+    if place == "dead_letter":
+        return _number(db, "SELECT count(*) FROM dead")
+    if place in (State.COMPLETED, State.CANCELLED):
+        return _ended_length(db, State(place))
+    return queue_length(db, place)
+
+
 def _ended_length(db: sqlite3.Connection, state: State) -> int:
     first, last = first_and_last(db, state)
     return last - first + 1

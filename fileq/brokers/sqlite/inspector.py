@@ -12,9 +12,11 @@ from zlib import crc32
 import msgspec
 
 from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.place_pages import PROCESSING, Page, check_page, page_of_slots
 from fileq.brokers.sqlite.census import take_census
 from fileq.brokers.sqlite.entries import key_holder, take_key
 from fileq.brokers.sqlite.outputs import makers
+from fileq.brokers.sqlite.place_pages import read_page
 from fileq.brokers.sqlite.producers import read_producers
 from fileq.brokers.sqlite.rows import all_slots, find_records
 from fileq.brokers.sqlite.store import SqliteStore
@@ -76,6 +78,13 @@ class SqliteInspector:
                 return
             yield [raw for _, raw in page]
             last = page[-1]
+
+    def page(self, place: str, cursor: str = "", size: int = 100) -> Page:
+        check_page(place, size, self._store.queue_names)
+        if place == PROCESSING:
+            return page_of_slots(self.workers(), cursor, size)
+        with self._store.snapshot() as (db, _):
+            return read_page(db, place, cursor, size)
 
     def _page(
         self, db: sqlite3.Connection, place: str, last: tuple[object, bytes] | None, limit: int
@@ -216,6 +225,7 @@ def _revive(work: UnitOfWork, revival: Revival) -> Revived:
         record = work.record_for(revival.id, queue, revival.next_raw)
         record.raw, record.error, record.ended_ms = revival.next_raw, "", 0
         record.is_cancel_requested = False
+        record.change_facts(fingerprint="")
         take_key(work, record, job.unique_key)
         work.push(record, front=False)
     work.db.execute("DELETE FROM orders WHERE id = ?", (revival.id,))

@@ -33,6 +33,7 @@ class RareFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     unique_key: str = ""
     follow_ups: tuple[str, ...] = ()
     outputs: tuple[Output, ...] = ()
+    fingerprint: str = ""
 
 
 _NO_FACTS = RareFacts()
@@ -107,6 +108,7 @@ class RecordRow(msgspec.Struct):
             unique_key=facts.unique_key,
             follow_ups=facts.follow_ups,
             outputs=facts.outputs,
+            fingerprint=facts.fingerprint,
         )
 
     @property

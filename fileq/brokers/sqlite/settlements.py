@@ -75,6 +75,7 @@ def _move(work: UnitOfWork, s: Settlement, record: RecordRow) -> None:
         record.deferred_count += 1
         work.schedule(record, State.RETRYING, work.now_ms + s.delay_ms, work.now_ms)
     elif s.verb is Verb.BURY:
+        record.change_facts(fingerprint=s.fingerprint)
         work.bury(record)
     elif s.verb is Verb.RELEASE:
         work.push(record, front=True)

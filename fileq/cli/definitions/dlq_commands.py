@@ -1,20 +1,22 @@
-"""`fileq admin dlq list|retry|delete` and `fileq admin purge-dlq`: the dead-letter queue."""
+"""`fileq admin dlq list|groups|retry|delete` and `fileq admin purge-dlq`: the dead-letter queue."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import add_json, utf8_text
+from fileq.cli.arguments import add_json, utf8_text, whole_number
 from fileq.cli.command import Command, Invocation
 from fileq.cli.filters import add_dry_run, add_filters, check_choice, filter_of
 from fileq.cli.reload_note import print_reload_note
 from fileq.cli.screen import print_lines, screen_of_stdout
-from fileq.commands.admin.json_schema import DLQ_LIST_FIELDS, DLQ_REPORT_FIELDS, PURGE_FIELDS
+from fileq.commands.admin.json_schema import DLQ_GROUPS_FIELDS, DLQ_LIST_FIELDS, DLQ_REPORT_FIELDS, PURGE_FIELDS
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fileq.commands.admin.dlq import DlqReport
+
+_GROUPED = 100_000  # dead jobs that `dlq groups` looks at
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +36,31 @@ def _list(invocation: Invocation) -> int:
     from fileq.commands.admin.formatting import now_ms
 
     print_lines(render_dead(dead, screen_of_stdout(), now_ms()))
+    return 0
+
+
+def _groups_arguments(parser: argparse.ArgumentParser) -> None:
+    words = ("fingerprint", "directory", "kind", "type")
+    parser.add_argument(
+        "--by", choices=words, default="fingerprint", metavar="WORD", help=f"{', '.join(words)} (default: fingerprint)"
+    )
+    parser.add_argument("--limit", type=whole_number(1), default=20, metavar="N", help="at most N groups (default: 20)")
+    add_json(parser)
+
+
+def _groups(invocation: Invocation) -> int:
+    from fileq.client.dead_groups import group_dead
+    from fileq.client.job_filter import JobFilter
+
+    options = invocation.options
+    found = group_dead(invocation.broker(), JobFilter(), options.by, limit=options.limit, scan_max=_GROUPED)
+    if options.json:
+        invocation.print_json(found)
+        return 0
+    from fileq.commands.admin.dlq_text import render_groups
+    from fileq.commands.admin.formatting import now_ms
+
+    print_lines(render_groups(found, screen_of_stdout(), now_ms()))
     return 0
 
 
@@ -152,6 +179,22 @@ shows one job in full.""",
         json_fields=DLQ_LIST_FIELDS,
     ),
     Command(
+        words=("admin", "dlq", "groups"),
+        summary="group dead jobs by their cause",
+        description="""\
+Groups dead jobs, the largest group first: how many there are, the newest error, when the first and the last became
+dead, and the directories and extensions in which most of their files are. Jobs with the same fingerprint died of the
+same cause: the same kind of error, the same handler, the same wording, raised in the same function of your code. Looks
+at the newest 100,000 dead jobs and says so if there are more.""",
+        examples=(
+            ("fileq dlq groups", "what went wrong, and how often"),
+            ("fileq dlq groups --by directory", "where the files are"),
+        ),
+        arguments=_groups_arguments,
+        run=_groups,
+        json_fields=DLQ_GROUPS_FIELDS,
+    ),
+    Command(
         words=("admin", "dlq", "retry"),
         summary="put dead jobs back into their queues",
         description="""\
@@ -166,6 +209,7 @@ file, or a handler in the current directory, with the modules there that it impo
             ("fileq dlq retry 2f6c1d0e", "one job; several ids may be given"),
             ("fileq dlq retry --all --error 'connection refused' --dry-run", "show which jobs would be put back"),
             ("fileq dlq retry --all --match '/srv/inbox/2026/**'", "all jobs for files of one directory"),
+            ("fileq dlq retry --all --fingerprint 3f9a", "one group of 'fileq dlq groups'"),
         ),
         arguments=_retry_arguments,
         run=_retry,

@@ -3,6 +3,7 @@ its file was moved to and where it came from."""
 
 from __future__ import annotations
 
+from fileq.client.dead_groups import DeadGroup, DeadGroups
 from fileq.client.job_ids import short_ids
 from fileq.client.job_summary import JobSummary
 from fileq.commands.admin.dlq import DeadJobResult, DeadJobs, DlqReport
@@ -43,6 +44,30 @@ def _job_lines(job: JobSummary, id: str, screen: Screen, at_ms: int) -> list[str
             else []
         ),
         f"  {screen.paint(error, 'red')}",
+    ]
+
+
+def render_groups(found: DeadGroups, screen: Screen, at_ms: int) -> list[str]:
+    if not found.groups:
+        return ["no dead jobs"]
+    lines = [line for group in found.groups for line in _group_lines(group, screen, at_ms)]
+    shown = f"{len(found.groups)} of " if len(found.groups) < found.group_count else ""
+    looked = (
+        f"the newest {number(found.scanned)} of {number(found.total)}" if found.is_partial else number(found.scanned)
+    )
+    next_step = "; 'fileq dlq retry --all --fingerprint HEX' to retry a group" if found.by == "fingerprint" else ""
+    return [*lines, "", f"{shown}{plural(found.group_count, 'group')}, {looked} dead jobs{next_step}"]
+
+
+def _group_lines(group: DeadGroup, screen: Screen, at_ms: int) -> list[str]:
+    times = f"first {ago(group.first, at_ms)} ago, last {ago(group.last, at_ms)} ago"
+    places = [f"{printable(one.name)} ({number(one.count)})" for one in (*group.directories, *group.extensions)]
+    sample = f"{printable(group.sample_id)}  {name_of(group.sample_path, group.type, '')}"
+    return [
+        f"{screen.paint(printable(group.key) or '(none)', 'bold')}  {plural(group.count, 'job')}, {times}",
+        f"  {screen.paint(cut(error_lines(group.error)[0], min(screen.width - 2, ERROR_SHOWN)), 'red')}",
+        *([f"  {cut(', '.join(places), screen.width - 2)}"] if places else []),
+        f"  for example {cut(sample, screen.width - 14)}",
     ]
 
 

@@ -93,6 +93,7 @@ JOB_FIELDS = (
     ("moved_to", "string: where worker.after moved the file after the job had ended; empty if it did not"),
     ("output", "string: the end of what the last attempt of a dead job printed; empty if nothing"),
     ("moved_from", "string: first path of a file that was moved before the job was put back; empty if it was not"),
+    ("fingerprint", "string: of a dead job, equal for jobs that died of the same cause; otherwise empty"),
 )
 HISTORY_FIELDS = (
     ("job", "object: as in `fileq admin list --json`"),
@@ -149,6 +150,19 @@ PAUSE_FIELDS = (
 DLQ_LIST_FIELDS = (
     ("total", "number: jobs in the dead-letter queue"),
     ("jobs[]", "newest first, as in `fileq admin list --json`"),
+)
+DLQ_GROUPS_FIELDS = (
+    ("by", "string: fingerprint, directory, kind or type"),
+    ("total", "number: jobs in the dead-letter queue"),
+    ("scanned", "number: dead jobs that were looked at, the newest first"),
+    ("is_partial", "boolean: older dead jobs were not looked at"),
+    ("group_count", "number: groups found, those beyond --limit included"),
+    ("groups[]", "the largest first"),
+    ("groups[].key", "string: the fingerprint, directory, kind or type that its jobs share"),
+    ("groups[].count", "number: jobs"),
+    ("groups[].fingerprint, error, kind, type, sample_id, sample_path", "string: of the newest job; type may be null"),
+    ("groups[].first, last", "string (RFC 3339) or null: when the first and the last of them became dead"),
+    ("groups[].directories[], extensions[]", "name and count: where most of its files are, at most 3 of each"),
 )
 DLQ_REPORT_FIELDS = (
     ("count", "number: jobs that were put back or deleted, or would be with --dry-run"),

@@ -126,7 +126,8 @@ def _moved(broker: FullBroker, files: list[Known], conditions: Conditions) -> It
 def _with_records(broker: FullBroker, batch: list[Known], wanted: JobFilter) -> list[tuple[Known, Record | None]]:
     """The files whose last job meets the conditions, with its record. A job whose record has expired meets none."""
     conditions = Conditions(replace(wanted, match=None, since_ms=None, until_ms=None))
-    has_conditions = wanted.state is not None or any(v is not None for v in (wanted.type, wanted.error, wanted.queue))
+    about_jobs = (wanted.state, wanted.type, wanted.error, wanted.queue, wanted.fingerprint)
+    has_conditions = any(value is not None for value in about_jobs)
 
     def meets(record: Record | None) -> bool:
         if record is None or not has_conditions:

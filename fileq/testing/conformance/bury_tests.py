@@ -36,6 +36,15 @@ def test_a_buried_job_is_in_the_dead_letter_list_with_the_given_bytes(harness: H
     assert record.raw == settlement.next_raw
 
 
+def test_the_record_of_a_buried_job_keeps_its_fingerprint(harness: Harness) -> None:
+    settlement = burial(running(harness, "a"))
+    settle(harness, settlement)
+    assert record_of(harness, "a").fingerprint == settlement.fingerprint != ""
+    settle(harness, failed(running(harness, "b")))
+    settle(harness, complete(running(harness, "c")))
+    assert record_of(harness, "b").fingerprint == record_of(harness, "c").fingerprint == ""
+
+
 def test_a_burial_is_a_failed_attempt(harness: Harness) -> None:
     settle(harness, burial(running(harness, "a"), kind="OSError"))
     assert (counter(harness, "failed"), counter(harness, "dead"), counter(harness, "error:OSError")) == (1, 1, 1)

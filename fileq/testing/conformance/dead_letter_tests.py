@@ -50,7 +50,7 @@ def test_a_revived_job_starts_from_the_beginning(harness: Harness) -> None:
     assert places_of(harness, "a") == ["low"]
     assert raws_in(harness, "low") == [encode(a_job("a"))]
     record = record_of(harness, "a")
-    assert (record.state, record.error, record.ended_ms) == (State.PENDING, "", 0)
+    assert (record.state, record.error, record.ended_ms, record.fingerprint) == (State.PENDING, "", 0, "")
     assert [attempt.outcome for attempt in record.attempts] == ["failed", "failed"]
     assert drift(harness) == 0
 

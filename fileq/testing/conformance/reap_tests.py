@@ -2,7 +2,8 @@
 
 from fileq.brokers.types import Suspect
 from fileq.core.claim import Claim
-from fileq.core.job import State, encode
+from fileq.core.fingerprint import fingerprint
+from fileq.core.job import State, decode, encode
 from fileq.core.settlement import SettleResult, bury, complete, retry
 from fileq.testing.conformance.builders import (
     a_job,
@@ -109,6 +110,7 @@ def test_after_too_many_deaths_the_job_is_buried(harness: Harness) -> None:
         SettleResult.DONE,
     )
     assert raws_in(harness, "dead_letter") == [raw]
+    assert record_of(harness, "a").fingerprint == fingerprint("worker died", path=decode(raw).filepath)
     assert (counter(harness, "dead"), counter(harness, "recovered"), counter(harness, "failed")) == (1, 1, 0)
     assert drift(harness) == 0
 

@@ -37,6 +37,7 @@ from fileq.testing.conformance import (
     ledger_tests,
     outputs_tests,
     overview_tests,
+    page_tests,
     pause_tests,
     producers_tests,
     promote_tests,
@@ -94,6 +95,7 @@ class BrokerConformance:
     TestLedgerIdentity = _tests_of(ledger_identity_tests)
     TestOutputs = _tests_of(outputs_tests)
     TestOverview = _tests_of(overview_tests)
+    TestPage = _tests_of(page_tests)
     TestPause = _tests_of(pause_tests)
     TestProducers = _tests_of(producers_tests)
     TestPromote = _tests_of(promote_tests)

@@ -3,6 +3,7 @@
 import pytest
 
 from fileq.brokers.types import Revival, Revived
+from fileq.core.fingerprint import fingerprint
 from fileq.core.job import MAX_DECODED_BYTES, State, encode, raw_id
 from fileq.core.settlement import SettleResult, complete, release
 from fileq.testing.conformance.builders import (
@@ -81,6 +82,7 @@ def test_a_job_that_is_too_long_is_buried_without_being_decoded(harness: Harness
     assert (record.state, record.raw == kept, record.queue, record.slot) == (State.DEAD, True, "low", "w1")
     assert f"it has {len(raw)} bytes; at most {MAX_DECODED_BYTES} are decoded" in record.error
     assert [(attempt.outcome, attempt.error) for attempt in record.attempts] == [("refused", record.error)]
+    assert record.fingerprint == fingerprint(record.error)
     assert harness.broker.records(["a"]) == [None]
     counters = {name: counter(harness, name) for name in ("adopted", "consumed", "dead", "failed", "error:Undecodable")}
     assert counters == {"adopted": 2, "consumed": 2, "dead": 1, "failed": 0, "error:Undecodable": 1}

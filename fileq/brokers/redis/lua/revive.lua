@@ -35,7 +35,7 @@ for i = 1, total do
       redis.call('DEL', record)
       push_without_record(next_raw, number, 'LPUSH')
     else
-      redis.call('HSET', record, 'error', '', 'ended', '0', 'cancel', '0', 'created', was[2] or NOW)
+      redis.call('HSET', record, 'error', '', 'ended', '0', 'cancel', '0', 'created', was[2] or NOW, 'fingerprint', '')
       if key ~= '' then
         redis.call('HSET', record, 'unique_key', key)
         redis.call('HSET', unique, key, id)

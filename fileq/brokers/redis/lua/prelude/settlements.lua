@@ -3,7 +3,8 @@
 -- own KEYS   of each settlement: processing list, heartbeat, record; with flag o also: orders; with flag f also:
 --            those of follow_ups.lua
 -- own ARGV   of each settlement:
---            1 slot, 2 token, 3 raw, 4 queue number, 5 flags, 6 result, 7 duration in ms ('' = none). With flag x also:
+--            1 slot, 2 token, 3 raw, 4 queue number, 5 flags, 6 result (of a burial: the fingerprint of its error),
+--            7 duration in ms ('' = none). With flag x also:
 --            8 id, 9 the attempt's JSON from `,"worker"` on, 10 event ('' = none), 11 next_raw, 12 error (of a
 --            deferral: its reason), 13 kind of error, 14 delay in ms, 15 id of the record that the claim made by mistake
 --            ('' = none), 16 path, 17 signature and 18 device of the version that the handler leaves behind ('' = none).
@@ -156,12 +157,15 @@ end
 
 local function move_to_dead(job)
   if job.mistaken_id ~= '' then undo_mistaken_record(job) end
-  end_attempt(job, 'dead', 'ended', NOW)
+  end_attempt(job, 'dead', 'ended', NOW, 'fingerprint', job.result)
   redis.call('PERSIST', job.record)
   redis.call('LPUSH', DEAD, job.next_raw)
   count('dead')
   count_failure(job)
 end
+
+-- What core/fingerprint.py makes of the error of bytes that are too long.
+local TOO_LONG_FINGERPRINT = 'c3f93c5c9839'
 
 -- Bury the front of a queue, which is too long to be decoded, for a slot that would have claimed it: the same changes as
 -- those of a claim and a burial, but the record does not hold the bytes. They never reach the slot. Each copy of them
@@ -180,7 +184,7 @@ local function bury_front(slot, number, raw)
   read_before_move(job)
   redis.call('HSET', job.record, 'queue', queue_name[number], 'worker', slot)
   job.was[5], job.was[6] = slot, 'running' -- so end_attempt() does not write the bytes
-  end_attempt(job, 'dead', 'ended', NOW)
+  end_attempt(job, 'dead', 'ended', NOW, 'fingerprint', TOO_LONG_FINGERPRINT)
   redis.call('PERSIST', job.record)
   redis.call('LPUSH', DEAD, raw)
   redis.call('LSET', queue_key[number], '-1', '')

@@ -1,0 +1,117 @@
+"""What a broker promises about pages of a place, for lists. The rules of protocol.py hold here.
+
+A cursor is the broker's own text: callers keep it and give it back unchanged. This module has the form that brokers use
+which know only offsets: an offset, and a digest of the job before it, to find that job again after the list has moved.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from fileq.brokers.types import WorkerView
+from fileq.core.errors import BrokerError
+
+PROCESSING = "processing"
+NEWEST_FIRST = ("dead_letter", "completed", "cancelled")
+PAGE_BYTES = 16 << 20  # or one job
+REACH = 1000  # how far from its former offset the last job of a page is looked for
+_DIGESTED = 512  # bytes of a job: its id is among them
+
+
+class Page(Struct, frozen=True):
+    """Some jobs of a place in their order, and how many it held at that moment. `next_cursor` is "" at the end."""
+
+    raws: tuple[bytes, ...]
+    next_cursor: str
+    total: int
+
+
+class PlacePages(Protocol):
+    """For lists. Never on the hot path."""
+
+    def page(self, place: str, cursor: str = "", size: int = 100) -> Page:
+        """The next jobs of a place after a cursor; from the beginning with "". Only reads.
+
+        The place is a queue or `scheduled` (what comes out next is first), `dead_letter`, `completed` or `cancelled`
+        (the newest is first), or `processing` (by slot; registered slots only). A page has at most `size` jobs, and
+        fewer if they have more than PAGE_BYTES together. Near the beginning of a place the cost does not depend on its
+        length. Raises BrokerError for an unknown place or a cursor that is none of this place.
+
+        While nothing moves, following the cursors returns every job once. A page continues after the last job of the
+        page before it: jobs that arrive at the other end or leave hide no other job. Jobs that come before that one
+        later are not returned. If that job itself has left, or has moved by more than REACH, a broker without positions
+        continues at its former offset: some jobs may then be missed or returned twice."""
+        ...
+
+
+class Offset(Struct, frozen=True):
+    """A cursor of a broker without positions."""
+
+    at: int = 0
+    digest: str = ""  # of the job before it; "" at the beginning
+
+    def after(self, start: int, raws: Sequence[bytes], total: int) -> str:
+        """The cursor of the page after these jobs, which begin at `start`."""
+        end = start + len(raws)
+        return f"{end}.{digest_of(raws[-1])}" if raws and end < total else ""
+
+
+def offset_of(cursor: str) -> Offset:
+    if not cursor:
+        return Offset()
+    at, _, digest = cursor.partition(".")
+    if not (at.isascii() and at.isdigit() and len(at) < 16 and len(digest) == 16 and digest.isalnum()):
+        raise wrong_cursor(cursor)
+    return Offset(int(at), digest)
+
+
+def digest_of(raw: bytes) -> str:
+    """As in redis/lua/page.lua."""
+    return hashlib.sha1(b"%d:" % len(raw) + raw[:_DIGESTED], usedforsecurity=False).hexdigest()[:16]
+
+
+def start_after(raws: Sequence[bytes], last: Offset) -> int:
+    """Where the page begins: after the nearest job with the digest, or at the former offset."""
+    if not last.digest:
+        return last.at
+    expected = last.at - 1
+    low, high = max(0, expected - REACH), min(len(raws), expected + REACH + 1)
+    near = sorted(range(low, high), key=lambda i: abs(i - expected))
+    return next((i + 1 for i in near if digest_of(raws[i]) == last.digest), last.at)
+
+
+def within_bytes(raws: Iterable[bytes]) -> list[bytes]:
+    """The first ones, as many as have PAGE_BYTES together; at least one."""
+    kept: list[bytes] = []
+    size = 0
+    for raw in raws:
+        size += len(raw)
+        if kept and size > PAGE_BYTES:
+            break
+        kept.append(raw)
+    return kept
+
+
+def page_of_slots(views: Iterable[WorkerView], cursor: str, size: int) -> Page:
+    """A page of `processing`. The cursor is the id of the last slot."""
+    holding = sorted((view.slot, view.raw) for view in views if view.raw)
+    left = [(slot, raw) for slot, raw in holding if slot > cursor]
+    raws = within_bytes(raw for _, raw in left[:size])
+    next_cursor = left[len(raws) - 1][0] if 0 < len(raws) < len(left) else ""
+    return Page(tuple(raws), next_cursor, len(holding))
+
+
+def check_page(place: str, size: int, queues: Sequence[str]) -> None:
+    places = (*queues, "scheduled", PROCESSING, *NEWEST_FIRST)
+    if place not in places:
+        raise BrokerError(f"no place is called {place!r}; there are {', '.join(places)}")
+    if size < 1:
+        raise BrokerError(f"size is {size}; a page has at least 1 job")
+
+
+def wrong_cursor(cursor: str) -> BrokerError:
+    return BrokerError(f"cursor {cursor!r} is none that page() has returned for this place; begin without one")

@@ -1,0 +1,125 @@
+"""Lists of jobs by pages, and groups of dead jobs, over every broker."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import Raw
+
+from fileq.brokers.types import Entry
+from fileq.client.dead_groups import group_dead
+from fileq.client.job_filter import JobFilter
+from fileq.client.job_pages import JobPage, job_page
+from fileq.commands.admin.dlq import retry_all
+from fileq.core.errors import ConfigError
+from fileq.core.fingerprint import fingerprint
+from fileq.core.job import Job, State
+from fileq.testing.conformance.builders import a_job, burial, claim_one, completed, enqueue, names, record_of, settle
+from fileq.testing.conformance.harness import Harness
+
+QUEUES = ("high", "low")
+
+
+def all_pages(harness: Harness, wanted: JobFilter, **options: int) -> list[JobPage]:
+    pages = [job_page(harness.broker, QUEUES, wanted, **options)]
+    while pages[-1].next_cursor:
+        pages.append(job_page(harness.broker, QUEUES, wanted, cursor=pages[-1].next_cursor, **options))
+    return pages
+
+
+def ids_of(pages: list[JobPage]) -> list[str]:
+    return [job.id for page in pages for job in page.jobs]
+
+
+def bury(harness: Harness, job: Job, error: str) -> None:
+    harness.broker.enqueue([Entry(job, "low")])
+    settle(harness, burial(claim_one(harness), error=error))
+
+
+def test_a_list_without_conditions_knows_its_length_from_the_first_page(harness: Harness) -> None:
+    completed(harness, "done")
+    enqueue(harness, *names(5))
+    enqueue(harness, "urgent", queue="high")
+    pages = all_pages(harness, JobFilter(state=State.PENDING), limit=4)
+    assert ids_of(pages) == ["urgent", *names(5)]
+    assert [(page.scanned, page.is_partial, page.total) for page in pages] == [(4, False, 6), (2, False, 6)]
+    assert ids_of(all_pages(harness, JobFilter(), limit=3)) == ["urgent", *names(5), "done"]
+
+
+def test_a_filtered_list_returns_each_job_once_and_knows_its_length_after_a_complete_scan(harness: Harness) -> None:
+    harness.broker.enqueue([Entry(a_job(id, type="even" if n % 2 else "odd"), "low") for n, id in enumerate(names(20))])
+    wanted = JobFilter(state=State.PENDING, type="even")
+    pages = all_pages(harness, wanted, limit=3)
+    assert ids_of(pages) == names(20)[1::2]
+    first = job_page(harness.broker, QUEUES, wanted, limit=3, is_counted=True)
+    assert (len(first.jobs), first.total, first.is_partial) == (3, 10, False)
+    assert ids_of([job_page(harness.broker, QUEUES, wanted, limit=99)]) == names(20)[1::2]
+
+
+def test_a_scan_ends_after_so_many_elements_and_goes_on_from_its_cursor(harness: Harness) -> None:
+    enqueue(harness, *names(9))
+    enqueue(harness, "wanted")
+    wanted = JobFilter(state=State.PENDING, match="wanted.pdf")
+    pages = all_pages(harness, wanted, limit=5, scan_max=4)
+    assert ids_of(pages) == ["wanted"]
+    assert [(page.scanned, page.is_partial, page.total) for page in pages] == [
+        *((4, True, None), (4, True, None), (2, False, None)),
+    ]
+
+
+def test_every_condition_chooses(harness: Harness) -> None:
+    job = a_job("sched.nightly.1", type="mail", batch_id="b1", tags=Raw(b'{"team":"red"}'))
+    bury(harness, job, "ValueError: row 7 is bad")
+    bury(harness, a_job("other", priority="high"), "OSError: disk full")
+    group = record_of(harness, job.id).fingerprint
+    meeting = (
+        *(JobFilter(schedule="nightly"), JobFilter(batch="b1"), JobFilter(tags=(("team", "red"),))),
+        *(JobFilter(type="mail", priority="low"), JobFilter(fingerprint=group[:4]), JobFilter(text="ROW 7")),
+        *(JobFilter(text="Nightly"), JobFilter(error="valueerror", worker="w1", queue="low")),
+    )
+    for wanted in meeting:
+        assert ids_of(all_pages(harness, wanted, limit=5)) == [job.id], wanted
+    missing = (
+        *(JobFilter(schedule="night"), JobFilter(tags=(("team", "red"), ("x", "y"))), JobFilter(worker="w2")),
+        *(JobFilter(batch="b"), JobFilter(fingerprint="0000"), JobFilter(text="nothing"), JobFilter(priority="none")),
+    )
+    for wanted in missing:
+        assert ids_of(all_pages(harness, wanted, limit=5)) == [], wanted
+
+
+def test_a_cursor_of_another_list_is_refused(harness: Harness) -> None:
+    for cursor in ("x", '["nowhere",""]', "[1]", '["low",""]'):
+        with pytest.raises(ConfigError, match="does not belong to this list"):
+            job_page(harness.broker, QUEUES, JobFilter(state=State.DEAD), cursor=cursor)
+
+
+def test_dead_jobs_are_grouped_by_their_cause(harness: Harness) -> None:
+    for n in range(3):
+        bury(harness, a_job(f"row-{n}", filepath=f"/in/csv/{n}.csv"), f"ValueError: row {n} is bad")
+    bury(harness, a_job("disk", filepath="/in/pdf/a.pdf"), "OSError: disk full")
+    harness.push_raw("low", b"not a job")
+    settle(harness, burial(claim_one(harness), error="not a job: x"))
+    found = group_dead(harness.broker, JobFilter())
+    assert (found.total, found.scanned, found.is_partial, found.group_count) == (5, 5, False, 3)
+    first = found.groups[0]
+    assert (first.count, first.sample_id, first.kind, first.error) == (
+        3,
+        "row-2",
+        "ValueError",
+        "ValueError: row 2 is bad",
+    )
+    assert first.key == first.fingerprint == fingerprint("ValueError: row 0 is bad")
+    assert [(one.name, one.count) for one in (*first.directories, *first.extensions)] == [("/in/csv", 3), (".csv", 3)]
+    by_directory = group_dead(harness.broker, JobFilter(), "directory").groups
+    assert [(group.key, group.count) for group in by_directory] == [("/in/csv", 3), ("", 1), ("/in/pdf", 1)]
+    assert [group.count for group in group_dead(harness.broker, JobFilter(), "kind", limit=1).groups] == [3]
+    partial = group_dead(harness.broker, JobFilter(), scan_max=2)
+    assert (partial.scanned, partial.is_partial, partial.total) == (2, True, 5)
+
+
+def test_one_group_is_retried(harness: Harness) -> None:
+    for n in range(3):
+        bury(harness, a_job(f"row-{n}"), f"ValueError: row {n} is bad")
+    bury(harness, a_job("disk"), "OSError: disk full")
+    wanted = JobFilter(fingerprint=fingerprint("ValueError: row 9 is bad")[:5])
+    assert retry_all(harness.broker, wanted, queue="low").count == 3
+    assert ids_of(all_pages(harness, JobFilter(state=State.DEAD), limit=5)) == ["disk"]
