@@ -13,14 +13,18 @@ Importing this package must stay instant: no import here; what programs need is 
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from fileq.client.async_batch import AsyncBatch as AsyncBatch
     from fileq.client.async_client import AsyncClient as AsyncClient
-    from fileq.client.async_client import AsyncHandle as AsyncHandle
+    from fileq.client.async_handle import AsyncHandle as AsyncHandle
+    from fileq.client.batch_handle import BatchHandle as Batch
+    from fileq.client.batch_status import BatchStatus as BatchStatus
     from fileq.client.client import Client as Client
     from fileq.client.handle import Handle as Handle
     from fileq.client.handle import Status as Status
     from fileq.client.task_call import TaskCall as Call
     from fileq.client.tasks import Task as Task
     from fileq.client.tasks import task as task
+    from fileq.core.errors import BatchError as BatchError
     from fileq.core.errors import BrokerUnavailable as BrokerUnavailable
     from fileq.core.errors import ConfigError as ConfigError
     from fileq.core.errors import FileqError as FileqError
@@ -38,14 +42,18 @@ if TYPE_CHECKING:
     from fileq.handlers.hooks import EventView as EventView
     from fileq.handlers.registry import handler as handler
 
-    __all__ = ["Call", "JobCancelled", "JobFailed"]
+    __all__ = ["Batch", "Call", "JobCancelled", "JobFailed"]
 
 __version__ = "0.1.0"
 
 # The module of each name; with a colon, its name there. Within the package another class has the shorter name.
 _HOMES = {
+    "AsyncBatch": "fileq.client.async_batch",
     "AsyncClient": "fileq.client.async_client",
-    "AsyncHandle": "fileq.client.async_client",
+    "AsyncHandle": "fileq.client.async_handle",
+    "Batch": "fileq.client.batch_handle:BatchHandle",
+    "BatchError": "fileq.core.errors",
+    "BatchStatus": "fileq.client.batch_status",
     "BrokerUnavailable": "fileq.core.errors",
     "Call": "fileq.client.task_call:TaskCall",
     "Client": "fileq.client.client",

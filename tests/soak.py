@@ -1,6 +1,6 @@
 """`make soak`: random faults for SOAK_MINUTES, on Redis, through a faulty network, and on SQLite, all at the same time.
 Besides, 200 workers whose jobs make jobs are killed as these jobs end, and ten workers fire a schedule every second for
-a minute while they are killed.
+a minute while they are killed, and 20 batches of 500 jobs run on workers that are killed.
 
 SOAK=network runs only those whose name contains the word. Prints the figures of each as a line of docs/guarantees.md.
 Ends with 1 if something was lost or ended twice.
@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.support.batch_storm import StormFigures, storm
 from tests.support.fault_proxy import FaultProxy
 from tests.support.follow_up_kills import killed_at_random
 from tests.support.parallel_scenarios import setup_with_own_server
@@ -80,6 +81,26 @@ def _schedule_figures(found: ScheduleFigures) -> Figures:
     return Figures(found.slots, found.fired, 0, 0, found.fired, {name: n for name, n in faults.items() if n})
 
 
+def batches_on_redis(directory: Path, kind: str, seed: int, seconds: float) -> Figures:
+    with (
+        open_worker_setup(directory, {"sqlite.path": str(directory / "unused.db")}, kind=kind) as setup,
+        setup_with_own_server(setup) as (server, own),
+    ):
+        return _batch_figures(storm(own, batches=20, jobs=500, workers=4, seed=seed, server=server))
+
+
+def batches_on_sqlite(directory: Path, kind: str, seed: int, seconds: float) -> Figures:
+    with open_worker_setup(directory, {"sqlite.path": str(directory / "fileq.db")}, kind=kind) as setup:
+        return _batch_figures(storm(setup, batches=20, jobs=500, workers=4, seed=seed))
+
+
+def _batch_figures(found: StormFigures) -> Figures:
+    """Jobs stand for files, callbacks for what was recovered."""
+    faults = {"worker_killed": found.kills, "server_killed": found.restarts, "callback": found.callbacks}
+    completed = found.jobs - found.dead
+    return Figures(found.jobs, completed, 0, found.dead, found.jobs, {name: n for name, n in faults.items() if n})
+
+
 KILLS = 100
 WORKERS = 10
 SCENARIOS: dict[str, Callable[[Path, str, int, float], Figures]] = {
@@ -89,6 +110,8 @@ SCENARIOS: dict[str, Callable[[Path, str, int, float], Figures]] = {
     "Follow-ups, workers killed": follow_ups,
     "Schedules on Redis, workers and server killed": schedules_on_redis,
     "Schedules on SQLite, workers killed": schedules_on_sqlite,
+    "Batches on Redis, workers and server killed": batches_on_redis,
+    "Batches on SQLite, workers killed": batches_on_sqlite,
 }
 
 

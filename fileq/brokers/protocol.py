@@ -24,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from fileq.brokers.admission_types import Admission, AdmitRequest
+from fileq.brokers.batches import Batches
 from fileq.brokers.catalog import Catalog
 from fileq.brokers.file_orders import FileOrders
 from fileq.brokers.notifications import Subscription, Waiter
@@ -329,7 +330,7 @@ class Inspector(PlacePages, Protocol):
         ...
 
 
-class FullBroker(Broker, Inspector, Repairer, ProducerRegistry, Catalog, Schedules, Protocol):
+class FullBroker(Broker, Inspector, Repairer, ProducerRegistry, Catalog, Schedules, Batches, Protocol):
     """What open_broker returns."""
 
     def examine(self, *, permissions: bool = False) -> list[Finding]:

@@ -39,6 +39,7 @@ class Entry(Struct, frozen=True):
     always: bool = False
     delay_ms: int = 0
     at_ms: int = 0
+    joins: bool = False  # the job becomes a member of the batch that its `batch_id` names
 
 
 def check_queues(wanted: Iterable[str], known: Sequence[str]) -> None:
@@ -71,9 +72,9 @@ def check_clear(queue: str, raws: Sequence[bytes], known: Sequence[str]) -> None
         raise BrokerError(f"{len(raws)} jobs are too many for one call; clear at most {CLEAR_MAX}")
 
 
-def entry_of(follow_up: FollowUp) -> Entry:
+def entry_of(added: FollowUp) -> Entry:
     """The entry that enqueues this follow-up, also if the ledger knows its version."""
-    return Entry(follow_up.job, follow_up.queue, follow_up.version, True, follow_up.delay_ms, follow_up.at_ms)
+    return Entry(added.job, added.queue, added.version, True, added.delay_ms, added.at_ms, added.joins)
 
 
 class EnqueueResult(enum.StrEnum):
@@ -83,6 +84,7 @@ class EnqueueResult(enum.StrEnum):
     KNOWN = "known"  # the ledger knows this version
     DUPLICATE = "duplicate"  # a job with this id still has a record, or an unfinished job has its unique key
     THROTTLED = "throttled"  # no permit is left in this window; try again after `wait_ms`
+    REFUSED = "refused"  # it joins a batch that takes no jobs any more, or that does not exist
 
 
 class Enqueued(Struct, frozen=True):
@@ -102,6 +104,7 @@ class TurnReply(Struct, frozen=True):
     gone: tuple[str, ...] = ()  # slots of the call that are not registered
     paused: frozenset[str] = frozenset()  # queues whose jobs are not claimed
     buried: tuple[Buried, ...] = ()  # if there are any, the slots without a claim should claim again at once
+    finished_batches: tuple[str, ...] = ()  # ids of the batches that these settlements have finished
 
 
 class LeaseStatus(enum.StrEnum):
@@ -220,6 +223,7 @@ class Record(Struct, frozen=True):
     follow_ups: tuple[str, ...] = ()  # ids of the jobs that its settlements enqueued, the newest FOLLOW_UPS_KEPT
     outputs: tuple[Output, ...] = ()  # the files it made
     fingerprint: str = ""  # of a dead job; "" if an older release buried it
+    batch: str = ""  # id of the batch that it is a member of
 
 
 class LedgerEntry(Struct, frozen=True):
@@ -333,15 +337,15 @@ class CancelResult(enum.StrEnum):
 
 
 class WireEvent(Struct, frozen=True):
-    """One transition of a job as published to subscribers. The order of the fields is that of the JSON."""
+    """One transition of a job as published, its fields in the order of the JSON. Events of batches have no job."""
 
     event: str
-    job_id: str
-    type: str | None
-    priority: str
-    worker_id: str
-    duration_ms: int
-    error: str
-    retry_count: int
+    job_id: str = ""
+    type: str | None = None
+    priority: str = ""
+    worker_id: str = ""
+    duration_ms: int = 0
+    error: str = ""
+    retry_count: int = 0
     filepath: str = ""
     at: int = 0  # the broker's time of the transition in ms since the epoch

@@ -1,4 +1,5 @@
-"""Builds the `job:*` event of each transition as JSON. Every broker publishes exactly these bytes.
+"""Builds the event of each transition as JSON: `job:*` of a job, `batch:*` of a batch. Every broker publishes exactly
+these bytes.
 
 An event is built before the time of its transition is known. It ends with `"at":0}`, and the broker that publishes it
 puts its own time there: `stamped()`, or on Redis the script.
@@ -10,7 +11,9 @@ from __future__ import annotations
 
 import msgspec
 
+from fileq.brokers.batches import BatchWireEvent
 from fileq.brokers.types import WireEvent
+from fileq.core.batch import Batch
 from fileq.core.claim import Claim
 from fileq.core.events import JobCancelled, JobClaimed, JobCompleted, JobProduced, published_name
 from fileq.core.job import Job, decode_or_none
@@ -18,6 +21,7 @@ from fileq.core.settlement import Settlement, Verb
 
 _encoder = msgspec.json.Encoder()
 _COMPLETED = JobCompleted.published_as
+BATCH_FINISHED = "batch:finished"
 
 
 def stamped(event: bytes, now_ms: int) -> bytes:
@@ -74,6 +78,11 @@ def cancelled(id: str, queue: str, raw: bytes) -> bytes:
     job = decode_or_none(raw)
     filepath = job.filepath if job is not None else ""
     return _event(JobCancelled.published_as, None, id, priority=queue, error="cancelled", filepath=filepath)
+
+
+def batch_finished(batch: Batch) -> bytes:
+    counts = (batch.total, batch.completed, batch.dead, batch.cancelled, batch.deleted)
+    return _encoder.encode(BatchWireEvent(BATCH_FINISHED, batch.id, *counts))
 
 
 def _event(

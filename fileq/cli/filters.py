@@ -1,5 +1,5 @@
 """The options that choose jobs, the same for every command that has them: `--state --type --match --error --since
---until --queue --fingerprint --limit`."""
+--until --queue --fingerprint --batch --limit`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import point_in_time_or_ago, whole_number
+from fileq.cli.arguments import point_in_time_or_ago, utf8_text, whole_number
 from fileq.core.errors import ConfigError
 from fileq.core.job import ENDED_STATES, State
 
@@ -46,6 +46,7 @@ def add_filters(
     limit: int | None = None,
     time: str = "ended or, until then, created",
     states: tuple[str, ...] = STATES,
+    has_batch: bool = True,
 ) -> None:
     """Adds the group. `time` says which time of a job --since and --until compare, `states` what --state can be."""
     group = parser.add_argument_group("filters", "all that are given must be met")
@@ -77,6 +78,8 @@ def add_filters(
         metavar="HEX",
         help="only dead jobs with this fingerprint, or its first 4 digits or more; 'fileq dlq groups' lists them",
     )
+    if has_batch:
+        group.add_argument("--batch", type=utf8_text, metavar="BATCH", help="only jobs of the batch with this id")
     shown = f"at most N jobs (default: {limit})" if limit is not None else "at most N jobs (default: all)"
     group.add_argument("--limit", type=whole_number(1), default=limit, metavar="N", help=shown)
 
@@ -109,6 +112,7 @@ def filter_of(options: argparse.Namespace, queues: Sequence[str]) -> JobFilter:
         limit=options.limit,
         is_deferred=options.state == DEFERRED,
         fingerprint=options.fingerprint,
+        batch=getattr(options, "batch", None),  # files that are processed again belong to none
     )
 
 

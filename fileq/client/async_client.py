@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, Unpack, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from msgspec import UNSET, UnsetType
 
-from fileq.brokers.types import CancelResult, WireEvent
+from fileq.brokers.types import WireEvent
+from fileq.client.async_batch import AsyncBatch
+from fileq.client.async_handle import PAGE, AsyncHandle, in_own_thread
+from fileq.client.batch_options import BatchKeywords
 from fileq.client.client import Client, JobFilters
 from fileq.client.event_stream import EventStream
-from fileq.client.handle import Handle, Status
-from fileq.client.job_options import EnqueueOptions
+from fileq.client.job_options import EnqueueOptions, NamedBatch
 from fileq.client.listed_job import ListedJob
 from fileq.client.queries import FileTrace
 from fileq.client.schedule_options import ScheduleKeywords
@@ -30,41 +31,6 @@ from fileq.handlers.task_definition import TaskDefinition
 
 P = TypeVar("P")
 R = TypeVar("R")
-T = TypeVar("T")
-PAGE = 100  # jobs that one step of jobs() reads
-
-
-class AsyncHandle(Generic[R]):
-    """One job of an AsyncClient: the methods of Handle, awaited."""
-
-    def __init__(self, handle: Handle[R]) -> None:
-        self._handle = handle
-
-    def __repr__(self) -> str:
-        return repr(self._handle)
-
-    @property
-    def id(self) -> str:
-        return self._handle.id
-
-    @property
-    def fate(self) -> str | None:
-        return self._handle.fate
-
-    async def status(self) -> Status:
-        return await asyncio.to_thread(self._handle.status)
-
-    async def wait(self, timeout: float | None = None) -> R:
-        """As Handle.wait(). When it is cancelled, the job goes on."""
-        found = await _in_own_thread(lambda is_stopped: self._handle.wait_unless(is_stopped, timeout))
-        assert found is not None
-        return found[0]
-
-    async def cancel(self) -> CancelResult:
-        return await asyncio.to_thread(self._handle.cancel)
-
-    async def retry(self) -> None:
-        await asyncio.to_thread(self._handle.retry)
 
 
 class AsyncClient:
@@ -98,8 +64,11 @@ class AsyncClient:
     ) -> AsyncHandle[Any]:
         return AsyncHandle(await asyncio.to_thread(self._client.enqueue_file, path, **options))
 
-    async def enqueue_many(self, calls: Iterable[TaskCall[Any, Any] | Path]) -> list[AsyncHandle[Any]]:
-        return [AsyncHandle(one) for one in await asyncio.to_thread(self._client.enqueue_many, list(calls))]
+    async def enqueue_many(
+        self, calls: Iterable[TaskCall[Any, Any] | Path], *, batch: NamedBatch | str | None = None
+    ) -> list[AsyncHandle[Any]]:
+        made = await asyncio.to_thread(self._client.enqueue_many, list(calls), batch=batch)
+        return [AsyncHandle(one) for one in made]
 
     def job(self, id: str) -> AsyncHandle[Any]:
         return AsyncHandle(self._client.job(id))
@@ -131,6 +100,13 @@ class AsyncClient:
     ) -> None:
         await asyncio.to_thread(self._client.schedule, name, cron, task, payload, timezone=timezone, **options)
 
+    def batch(self, name: str = "", **options: Unpack[BatchKeywords]) -> AsyncBatch:
+        """`async with client.batch() as batch:`, or `batch = await client.batch()`."""
+        return AsyncBatch(lambda: self._client.batch(name, **options))
+
+    async def find_batch(self, id: str) -> AsyncBatch:
+        return AsyncBatch.of(await asyncio.to_thread(self._client.find_batch, id))
+
     async def events(self, *patterns: str) -> AsyncIterator[WireEvent]:
         """`async for event in await client.events("job:dead")`; begins when it is awaited."""
         return _following(await asyncio.to_thread(self._client.events, *patterns))
@@ -150,39 +126,9 @@ class AsyncClient:
 async def _following(stream: EventStream) -> AsyncIterator[WireEvent]:
     try:
         while True:
-            event = await _in_own_thread(lambda is_stopped: stream.next_within(None, is_stopped))
+            event = await in_own_thread(lambda is_stopped: stream.next_within(None, is_stopped))
             if event is None:
                 return
             yield event
     finally:
         stream.close()
-
-
-async def _in_own_thread(work: Callable[[Callable[[], bool]], T]) -> T:
-    """What the work returns or raises. It is called with a function that tells it to stop, once this is cancelled."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[T] = loop.create_future()
-    is_stopped = threading.Event()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if ended.done():
-            return
-        if error is not None:
-            ended.set_exception(error)
-        else:
-            ended.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = work(is_stopped.is_set)
-        except BaseException as raised:
-            error = raised
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=run, name="fileq wait", daemon=True).start()
-    try:
-        return await ended
-    finally:
-        is_stopped.set()

@@ -28,6 +28,7 @@ from fileq.core.errors import ConfigError, FileqError, JobError
 from fileq.core.job import State, decode_or_none
 
 if TYPE_CHECKING:
+    from fileq.client.broker_batches import BrokerBatches
     from fileq.client.new_entries import FileEntries
     from fileq.webhooks.subscriptions import Withdrawals
 
@@ -120,6 +121,12 @@ class BrokerTransport:
         from fileq.client.schedule_changes import add_schedule  # imports cronsim
 
         add_schedule(self._broker, self._config, name, options, where="schedule()")
+
+    @property
+    def batches(self) -> BrokerBatches:
+        from fileq.client.broker_batches import BrokerBatches  # imports the worker's parts
+
+        return BrokerBatches(self._broker, self._config, self._clock)
 
     def close(self) -> None:
         self._broker.close()

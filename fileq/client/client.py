@@ -14,26 +14,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, TypeVar, Unpack, overload
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from fileq.client.address import config_at
+from fileq.client.batch_handle import BatchHandle
+from fileq.client.batch_options import CallbackTask, batch_request
 from fileq.client.current_span import current_span
 from fileq.client.event_stream import EventStream
 from fileq.client.handle import Handle
 from fileq.client.job_filter import JobFilter
-from fileq.client.job_options import Duration, EnqueueOptions, JobOptions, options_of, seconds
+from fileq.client.job_options import Duration, EnqueueOptions, JobOptions, NamedBatch, options_of, seconds
 from fileq.client.listed_job import ListedJob, listed
 from fileq.client.queries import FileTrace
 from fileq.client.schedule_options import ScheduleKeywords, schedule_options
-from fileq.client.task_call import TaskCall
-from fileq.client.transport import JobRequest, Transport
+from fileq.client.task_call import TaskCall, encoded_payload, task_named
+from fileq.client.transport import REFUSED, JobRequest, Transport
 from fileq.config import Config
-from fileq.core.errors import ConfigError
+from fileq.core.errors import BatchError, ConfigError
 from fileq.core.job import State
-from fileq.handlers.registry import REGISTRY
-from fileq.handlers.task_definition import LONGEST_NAME, TaskDefinition
+from fileq.handlers.task_definition import TaskDefinition
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -53,6 +53,7 @@ class JobFilters(TypedDict, total=False):
     until: datetime | Duration
     queue: str
     limit: int
+    batch: str
 
 
 class Client:
@@ -96,15 +97,18 @@ class Client:
         must be below worker.allowed_roots, or scan_dir."""
         return self._send([JobRequest(_traced(options), path=os.fsdecode(path) or ".")], [None])[0]
 
-    def enqueue_many(self, calls: Iterable[TaskCall[Any, Any] | Path]) -> list[Handle[Any]]:
-        """Enqueues many jobs, 500 a round trip, after all of them were checked: task.call(…) or a Path each."""
+    def enqueue_many(
+        self, calls: Iterable[TaskCall[Any, Any] | Path], *, batch: NamedBatch | str | None = None
+    ) -> list[Handle[Any]]:
+        """Enqueues many jobs, 500 a round trip, after all of them were checked: task.call(…) or a Path each. `batch` is
+        for those that name no batch themselves."""
         requests: list[JobRequest] = []
         tasks: list[TaskDefinition[Any, Any] | None] = []
         problems: list[str] = []
         for call in calls:
             try:
-                task = None if isinstance(call, os.PathLike) else _task_of(call.task)
-                requests.append(_request(call, task))
+                task = None if isinstance(call, os.PathLike) else task_named(call.task)
+                requests.append(_request(call, task, batch))
                 tasks.append(task)
             except ConfigError as error:
                 problems += error.problems
@@ -114,26 +118,26 @@ class Client:
 
     def job(self, id: str) -> Handle[Any]:
         """A job by its id, whether it exists or not: status() tells."""
-        return Handle(id, self._transport)
+        return Handle(id, self.transport)
 
     def jobs(self, **filters: Unpack[JobFilters]) -> Iterator[ListedJob]:
         """The jobs that meet all filters: waiting ones in order, ended ones newest first. Read page by page, so a job
         that moves meanwhile may be missed or returned twice."""
-        transport = self._transport()
+        transport = self.transport()
         found = (listed(stored, transport) for stored in transport.select(_filter(filters)))
         return (job for job in found if job is not None)
 
     def file(self, path: str | os.PathLike[str] | os.PathLike[bytes] | bytes) -> FileTrace:
         """What is known about a file: its versions and their jobs. BrokerError if nothing is."""
-        return self._transport().trace(os.path.abspath(os.fsencode(path)))
+        return self.transport().trace(os.path.abspath(os.fsencode(path)))
 
     def size(self, queue: str) -> int:
         """How many jobs wait in this queue."""
-        return self._transport().size(queue)
+        return self.transport().size(queue)
 
     def clear(self, queue: str) -> int:
         """Cancels the jobs that wait in this queue now, and returns how many. Jobs that are enqueued later stay."""
-        return self._transport().clear(queue)
+        return self.transport().clear(queue)
 
     def schedule(
         self,
@@ -147,19 +151,48 @@ class Client:
     ) -> None:
         """Defines a schedule, or changes the one with this name; workers fire it. `payload` is a mapping or a Struct;
         each job gets it with `scheduled_for` and `missed` added. Can be repeated: the same call changes nothing."""
-        definition = _task_of(task)
+        definition = task_named(task)
         type = task if isinstance(task, str) else task.name
         given = schedule_options(cron, type, payload, timezone, options)
         if definition is not None:
             sample = {**given.payload, "scheduled_for": "2000-01-01T00:00:00.000Z", "missed": 0}
-            definition.checked_payload(_encoded(sample, type))
+            definition.checked_payload(encoded_payload(sample, type))
             given = replace(given, priority=given.priority or definition.priority)
-        self._transport().schedule(name, given)
+        self.transport().schedule(name, given)
+
+    def batch(
+        self,
+        name: str = "",
+        *,
+        allow_failures: bool = False,
+        then: CallbackTask | None = None,
+        catch: CallbackTask | None = None,
+        finally_: CallbackTask | None = None,
+        parent: NamedBatch | str | None = None,
+        priority: str = "",
+    ) -> BatchHandle:
+        """Creates a batch: jobs that are counted together. `then` is enqueued once all are completed, `catch` when the
+        first dies, `finally_` when none is unfinished; each is a task, its name, or task.call(…). The first death
+        cancels the rest, unless `allow_failures`. A batch with a `parent` is one member of it. `priority` is for the
+        jobs that are added without one.
+
+            with client.batch(then=report) as batch:
+                batch.add(convert, "a.pdf")
+
+        The batch is sealed at the end of the block, and cancelled if the block raises."""
+        request = batch_request(name, allow_failures, then, catch, finally_, parent, priority)
+        self.transport().batches.create(request)
+        return BatchHandle(self, request.id, priority)
+
+    def find_batch(self, id: str) -> BatchHandle:
+        """A batch by its id. BatchError if there is none."""
+        found = BatchHandle(self, id)
+        return BatchHandle(self, id, found.status().priority)
 
     def events(self, *patterns: str) -> EventStream:
         """What happens to jobs from now on; with patterns only the events that match one, such as "job:*" or
         "job:dead". An iterator without an end: close it, or use it in a `with`."""
-        return EventStream(self._transport, patterns)
+        return EventStream(self.transport, patterns)
 
     def close(self) -> None:
         """Closes the connections. A later call opens new ones."""
@@ -176,7 +209,8 @@ class Client:
     ) -> None:
         self.close()
 
-    def _transport(self) -> Transport:
+    def transport(self) -> Transport:
+        """For fileq itself: what the calls go through, opened at the first use."""
         connected = self._connected
         if connected is not None and connected[0] == os.getpid():
             return connected[1]
@@ -186,8 +220,13 @@ class Client:
             return self._connected[1]
 
     def _send(self, requests: list[JobRequest], tasks: Iterable[TaskDefinition[Any, Any] | None]) -> list[Handle[Any]]:
-        accepted = self._transport().enqueue(requests) if requests else []
-        return [Handle(job.id, self._transport, task, job.fate) for job, task in zip(accepted, tasks, strict=True)]
+        accepted = self.transport().enqueue(requests) if requests else []
+        if refused := [one.options.batch for one, job in zip(requests, accepted, strict=True) if job.fate == REFUSED]:
+            raise BatchError(
+                f"batch {refused[0]} takes no jobs any more, or does not exist; {len(refused)} of {len(requests)} "
+                "jobs were not enqueued"
+            )
+        return [Handle(job.id, self.transport, task, job.fate) for job, task in zip(accepted, tasks, strict=True)]
 
 
 def _opened(config: Config) -> Transport:
@@ -196,34 +235,20 @@ def _opened(config: Config) -> Transport:
     return open_transport(config)
 
 
-def _task_of(task: TaskDefinition[Any, Any] | str) -> TaskDefinition[Any, Any] | None:
-    """The task, by its name only if this process knows it."""
-    if isinstance(task, TaskDefinition):
-        return task
-    if not isinstance(task, str) or not 0 < len(task) <= LONGEST_NAME or not task.isprintable():
-        raise ConfigError(
-            f"task is {task!r:.120}; give a task, or its name in 1 to {LONGEST_NAME} printable characters"
-        )
-    return REGISTRY.task(task)
-
-
-def _request(call: TaskCall[Any, Any] | os.PathLike[str], task: TaskDefinition[Any, Any] | None) -> JobRequest:
+def _request(
+    call: TaskCall[Any, Any] | os.PathLike[str],
+    task: TaskDefinition[Any, Any] | None,
+    batch: NamedBatch | str | None = None,
+) -> JobRequest:
     if isinstance(call, os.PathLike):
-        return JobRequest(_traced({}), path=os.fsdecode(call))
-    options = _traced(call.options)
+        return JobRequest(_traced({"batch": batch}), path=os.fsdecode(call))
+    options = _traced(call.options if call.options.get("batch") else {**call.options, "batch": batch})
     if task is not None and task.priority and not options.priority:
         options = replace(options, priority=task.priority)
-    payload = None if call.payload is UNSET or call.payload is None else _encoded(call.payload, call.name)
+    payload = None if call.payload is UNSET or call.payload is None else encoded_payload(call.payload, call.name)
     if task is not None:
         task.checked_payload(payload if payload is not None else b"null")
     return JobRequest(options, call.name, payload)
-
-
-def _encoded(payload: Any, name: str) -> bytes:
-    try:
-        return msgspec.json.encode(payload)
-    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(f"the payload of task {name!r} can't be written as JSON: {error}") from error
 
 
 def _traced(given: EnqueueOptions) -> JobOptions:
@@ -249,6 +274,7 @@ def _filter(filters: JobFilters) -> JobFilter:
         queue=filters.get("queue"),
         limit=filters.get("limit"),
         is_deferred=word == "deferred",
+        batch=filters.get("batch"),
     )
 
 

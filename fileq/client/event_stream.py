@@ -8,12 +8,14 @@ from fnmatch import fnmatchcase
 from types import TracebackType
 
 from fileq.brokers.types import WireEvent
-from fileq.client.job_endings import RETRY_S, SLICE_S, decode_event
+from fileq.client.job_endings import RETRY_S, SLICE_S
+from fileq.client.published_events import decode_event
 from fileq.client.transport import Transport
-from fileq.core import events
+from fileq.core import batch_events, events
 from fileq.core.errors import BrokerUnavailable, ConfigError
 
-NAMES = sorted({name for kind in vars(events).values() if (name := getattr(kind, "published_as", ""))})
+_KINDS = (*vars(events).values(), *vars(batch_events).values())
+NAMES = sorted({name for kind in _KINDS if (name := getattr(kind, "published_as", ""))})
 
 
 class EventStream(Iterator[WireEvent]):

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-import msgspec
 from msgspec import Struct
 
 from fileq.brokers.notifications import Subscription
-from fileq.brokers.types import Record, WireEvent
+from fileq.brokers.types import Record
+from fileq.client.published_events import decode_event
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobCancelled, JobCompleted, JobDead
 from fileq.core.job import State
@@ -29,7 +29,6 @@ ENDED = {
     JobDead.published_as: State.DEAD,
     JobCancelled.published_as: State.CANCELLED,
 }
-decode_event = msgspec.json.Decoder(WireEvent).decode
 
 
 class JobSource(Protocol):

@@ -21,8 +21,9 @@ class JobFilter(Struct, frozen=True):
 
     `since_ms` and `until_ms` are about the time when a job ended or, until then, when it was created. `limit` is the
     largest number of jobs. `is_deferred` goes with the state `retrying`: only jobs that were deferred. `worker` is the
-    id of the slot that runs or last ran a job, `schedule` the name of the schedule that enqueued it. `fingerprint` is
-    that of a dead job, or its beginning. `text` is in the id, path, type or error of a job; case-insensitive."""
+    id of the slot that runs or last ran a job, `schedule` the name of the schedule that enqueued it. `batch` is the id
+    of the batch that a job is a member of or names. `fingerprint` is that of a dead job, or its beginning. `text` is in
+    the id, path, type or error of a job; case-insensitive."""
 
     state: State | None = None
     type: str | None = None
@@ -84,6 +85,12 @@ class StoredJob(Struct, frozen=True):
         return self.state is State.RETRYING and self.record is not None and bool(self.record.deferred)
 
     @property
+    def batches(self) -> tuple[str, str]:
+        """The batch that it is a member of, and the one that its own JSON names; "" for none."""
+        member = self.record.batch if self.record is not None else ""
+        return member, (self.job.batch_id or "") if self.job is not None else ""
+
+    @property
     def home(self) -> str:
         """The queue that holds the job, or to which it belongs."""
         if self.queue:
@@ -121,8 +128,6 @@ class Conditions:
             return False
         if wanted.priority is not None and (job is None or job.priority != wanted.priority):
             return False
-        if wanted.batch is not None and (job is None or job.batch_id != wanted.batch):
-            return False
         if wanted.schedule is not None and (job is None or not job.id.startswith(f"sched.{wanted.schedule}.")):
             return False
         if wanted.tags and (job is None or not job.tag_values.items() >= set(wanted.tags)):
@@ -140,6 +145,7 @@ class Conditions:
             and self._wanted.worker in (None, stored.record.slot if stored.record is not None else "")
             and (self._wanted.fingerprint is None or stored.fingerprint.startswith(self._wanted.fingerprint))
             and (self._text is None or self._text in _searched(stored).casefold())
+            and self._wanted.batch in (None, *stored.batches)
         )
 
     def meets_path(self, path: bytes) -> bool:

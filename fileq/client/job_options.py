@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Protocol, TypeAlias, TypedDict
 
 from msgspec import Struct
 
@@ -15,6 +15,13 @@ from fileq.core.units import parse_duration
 
 Duration: TypeAlias = float | str | timedelta  # seconds, "5m" or a timedelta
 _LONGEST_S = 36_500 * 86_400.0
+
+
+class NamedBatch(Protocol):
+    """A batch as code passes it around: that of a client, or `context.batch` in a handler."""
+
+    @property
+    def id(self) -> str: ...
 
 
 class JobOptions(Struct, frozen=True):
@@ -30,6 +37,7 @@ class JobOptions(Struct, frozen=True):
     deadline_ms: int = 0  # 0: none
     deadline_after_ms: int = 0  # as `deadline_ms`, counted from when the job is made
     tags: Mapping[str, str] = {}
+    batch: str = ""  # the job becomes a member of it
     is_traced: bool = False  # begins a trace, unless it has one:
     trace_id: str = ""
     span_id: str = ""
@@ -49,7 +57,7 @@ class JobOptions(Struct, frozen=True):
             timeout=self.timeout_s,
             process_at=rfc3339_ms(due_ms) if due_ms else None,
             deadline=rfc3339_ms(deadline_ms) if deadline_ms else None,
-            batch_id=batch_id,
+            batch_id=self.batch or batch_id,
             unique_key=self.unique_key,
             tags=encoded_tags(self.tags),
         )
@@ -60,7 +68,8 @@ class EnqueueOptions(TypedDict, total=False):
 
     `delay` and `at` say when the job is due; not both. `deadline`: the job is not started after it, a time or a
     duration from now. `timeout` is the limit of one attempt. `id`: chosen by the caller; if a job has it already,
-    nothing is enqueued. `unique_key`: while an unfinished job has it, nothing is enqueued."""
+    nothing is enqueued. `unique_key`: while an unfinished job has it, nothing is enqueued. `batch`: the job becomes a
+    member of this batch, which is one of a client or an id."""
 
     priority: str
     delay: Duration
@@ -71,6 +80,7 @@ class EnqueueOptions(TypedDict, total=False):
     timeout: Duration | None
     deadline: datetime | Duration | None
     tags: Mapping[str, str] | None
+    batch: NamedBatch | str | None
 
 
 def options_of(given: EnqueueOptions) -> JobOptions:
@@ -84,7 +94,7 @@ def options_of(given: EnqueueOptions) -> JobOptions:
     if delay_ms and at_ms:
         problems.append("delay and at are both set; give one of them")
     options = JobOptions(
-        priority=given.get("priority", ""),
+        priority=given.get("priority", "") or getattr(given.get("batch"), "priority", ""),
         delay_ms=delay_ms,
         at_ms=at_ms,
         max_retries=read.count("max_retries"),
@@ -94,11 +104,19 @@ def options_of(given: EnqueueOptions) -> JobOptions:
         deadline_ms=read.time_ms("deadline") if isinstance(given.get("deadline"), datetime) else 0,
         deadline_after_ms=0 if isinstance(given.get("deadline"), datetime) else read.duration_ms("deadline"),
         tags=given.get("tags") or {},
+        batch=batch_id_of(given.get("batch")),
     )
     read.checked(options)
     if problems:
         raise ConfigError(problems)
     return options
+
+
+def batch_id_of(batch: NamedBatch | str | None) -> str:
+    """ "" without a batch."""
+    if batch is None or isinstance(batch, str):
+        return batch or ""
+    return batch.id
 
 
 class _Reading:

@@ -77,6 +77,7 @@ class JobHistory(Struct, frozen=True):
     parent_id: str | None = None
     follow_ups: tuple[str, ...] = ()
     outputs: tuple[OutputSummary, ...] = ()
+    batch: str = ""  # the id of the batch that it is a member of
 
 
 def id_in(raw: bytes) -> str:
@@ -181,6 +182,7 @@ def history(record: Record, waits_for: tuple[str, ...] = ()) -> JobHistory:
         parent_id=job.parent_id if job is not None else None,
         follow_ups=record.follow_ups,
         outputs=tuple(OutputSummary(_shown(one.path), one.size, one.signature) for one in record.outputs),
+        batch=record.batch,
     )
 
 

@@ -42,7 +42,8 @@ def typed_entry(
     job = typed_job(type, None, priority=queue, now=now, id=options.id)
     job = job.but(payload=UNSET if payload is None else Raw(payload))
     job = options.applied(job, round(now.timestamp() * 1000), batch_id)
-    return Entry(job, queue, always=True, delay_ms=options.delay_ms, at_ms=options.at_ms)
+    due = options.delay_ms, options.at_ms
+    return Entry(job, queue, None, True, *due, joins=bool(options.batch))
 
 
 def moved_to(broker: FullBroker, path: bytes) -> bytes:
@@ -107,7 +108,8 @@ class FileEntries:
             content = content_of(found, follows_links=True)
         version = Version(path, signature_text(found.signature, inode, content), device)
         job = options.applied(job, round(now.timestamp() * 1000), batch_id)
-        return Entry(job, queue, version, always=True, delay_ms=options.delay_ms, at_ms=options.at_ms)
+        due = options.delay_ms, options.at_ms
+        return Entry(job, queue, version, True, *due, joins=bool(options.batch))
 
     def _check(self, name: str, where: bytes) -> None:
         if not name:

@@ -1,13 +1,16 @@
-"""One call of a task that is still to be made: for enqueue_many."""
+"""One call of a task that is still to be made: for enqueue_many, and for the callbacks of a batch."""
 
 from __future__ import annotations
 
 from typing import Any, Generic, TypeVar, Unpack, overload
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from fileq.client.job_options import EnqueueOptions
-from fileq.handlers.task_definition import TaskDefinition
+from fileq.core.errors import ConfigError
+from fileq.handlers.registry import REGISTRY
+from fileq.handlers.task_definition import LONGEST_NAME, TaskDefinition
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -38,3 +41,21 @@ class TaskCall(Generic[P, R]):
     @property
     def name(self) -> str:
         return self.task if isinstance(self.task, str) else self.task.name
+
+
+def task_named(task: TaskDefinition[Any, Any] | str) -> TaskDefinition[Any, Any] | None:
+    """The task, by its name only if this process knows it."""
+    if isinstance(task, TaskDefinition):
+        return task
+    if not isinstance(task, str) or not 0 < len(task) <= LONGEST_NAME or not task.isprintable():
+        raise ConfigError(
+            f"task is {task!r:.120}; give a task, or its name in 1 to {LONGEST_NAME} printable characters"
+        )
+    return REGISTRY.task(task)
+
+
+def encoded_payload(payload: Any, name: str) -> bytes:
+    try:
+        return msgspec.json.encode(payload)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"the payload of task {name!r} can't be written as JSON: {error}") from error

@@ -11,12 +11,14 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from fileq.brokers.batches import BatchPage, BatchView, MemberPage
 from fileq.brokers.notifications import Subscription
 from fileq.brokers.types import CancelResult, Record
 from fileq.client.job_filter import JobFilter, StoredJob
 from fileq.client.job_options import JobOptions
 from fileq.client.queries import FileTrace
 from fileq.client.schedule_options import ScheduleOptions
+from fileq.core.batch import CallbackKind
 
 BATCH = 500  # jobs in one round trip
 
@@ -30,6 +32,7 @@ class JobRequest(Struct, frozen=True):
     path: str = ""
 
 
+REFUSED = "refused"  # the fate of a job whose batch takes no jobs
 VETOED = "vetoed"  # the fate of a job that a function with @fileq.before_enqueue did not let through
 
 
@@ -39,6 +42,61 @@ class Accepted(Struct, frozen=True):
 
     id: str
     fate: str
+
+
+class CallbackRequest(Struct, frozen=True):
+    """A callback to create with its batch. The payload of `job` contains the batch's id already."""
+
+    kind: CallbackKind
+    job: JobRequest
+
+
+class BatchRequest(Struct, frozen=True):
+    """A batch to create. `priority` is for the jobs that are added without one."""
+
+    id: str
+    name: str = ""
+    parent: str = ""
+    allow_failures: bool = False
+    priority: str = ""
+    callbacks: tuple[CallbackRequest, ...] = ()
+
+
+class BatchRetry(Struct, frozen=True):
+    """What retry_batch() did: how many dead members are in their queues again, and why the others are not, by id."""
+
+    count: int
+    left: dict[str, str] = {}
+
+
+class BatchTransport(Protocol):
+    """The operations on batches."""
+
+    def create(self, request: BatchRequest) -> None:
+        """Creates the batch; nothing if it exists, for a repeated call. BrokerError if its parent takes no jobs."""
+        ...
+
+    def by_id(self, ids: Sequence[str]) -> list[BatchView | None]:
+        """Each batch of one moment."""
+        ...
+
+    def page(self, cursor: str, limit: int, *, unfinished: bool) -> BatchPage:
+        """The batches, newest first."""
+        ...
+
+    def seal(self, id: str) -> bool:
+        """False if it is not open."""
+        ...
+
+    def cancel(self, id: str) -> bool:
+        """Marks the batch as cancelled, and cancels the members that wait. False if it is finished or cancelled."""
+        ...
+
+    def retry(self, id: str) -> BatchRetry:
+        """Puts the dead members back into their queues, after the mark of a cancelled batch was removed."""
+        ...
+
+    def dead_members(self, id: str, cursor: str) -> MemberPage: ...
 
 
 class Transport(Protocol):
@@ -75,5 +133,8 @@ class Transport(Protocol):
     def schedule(self, name: str, options: ScheduleOptions) -> None:
         """Defines a schedule or replaces its definition. ConfigError for one that the configuration has."""
         ...
+
+    @property
+    def batches(self) -> BatchTransport: ...
 
     def close(self) -> None: ...

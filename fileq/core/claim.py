@@ -29,6 +29,7 @@ class Claim(Struct, frozen=True):
     defect: str = ""  # why the bytes are not a job
     # An earlier job of the same file is running, or a job that it waits for is unfinished. Set in a claim to run.
     is_blocked: bool = False
+    is_cancelled: bool = False  # its batch is cancelled: it must be settled as cancelled. Set in a claim to run.
 
     @property
     def key(self) -> ClaimKey:

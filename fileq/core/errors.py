@@ -6,6 +6,7 @@ FileqError
 │   ├── BrokerUnavailable  the broker is unavailable; the same call may succeed later
 │   ├── Conflict           a document has changed since it was read
 │   └── BrokerRemoved      the broker's data was deleted or replaced; only a restart helps
+├── BatchError             a batch is unknown, or takes no jobs any more
 └── JobError               about one job
     ├── Undecodable        bytes in a queue that are not a job
     ├── JobFailedError     a caller waited for a job, and the job is dead; users know it as fileq.JobFailed
@@ -46,6 +47,10 @@ class Conflict(BrokerError):
 
 class BrokerRemoved(BrokerError):
     """The data that this process works on was deleted or replaced. What it still wrote would be lost."""
+
+
+class BatchError(FileqError):
+    """The batch is unknown, or takes no jobs any more."""
 
 
 class JobError(FileqError):

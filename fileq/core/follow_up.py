@@ -25,6 +25,7 @@ class FollowUp(Struct, frozen=True):
     delay_ms: int = 0
     at_ms: int = 0
     version: Version | None = None
+    joins: bool = False  # the job becomes a member of the batch that its `batch_id` names
 
 
 class Output(Struct, frozen=True):
@@ -54,6 +55,7 @@ class FollowUpRequest(Struct, frozen=True, omit_defaults=True):
     max_retries: int | None = None
     timeout_s: float | None = None
     deadline: str | None = None
+    joins: bool = False  # it becomes a member of the batch of the job that it follows
 
 
 class Made(Struct, frozen=True, omit_defaults=True):

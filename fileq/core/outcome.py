@@ -73,7 +73,10 @@ class Changed(Struct, frozen=True, tag=True):
 
 
 class Cancelled(Struct, frozen=True, tag=True):
-    """The cancellation was requested, and the handler has stopped."""
+    """The cancellation was requested, and the handler has stopped; or the job was cancelled before it began, for this
+    reason."""
+
+    reason: str = "cancelled"
 
 
 class Released(Struct, frozen=True, tag=True):

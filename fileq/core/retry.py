@@ -126,7 +126,7 @@ def decide(
         case Changed():
             return _after_change(claim, outcome, its_job, may_run)
         case Cancelled():
-            return settlement.cancel(claim, duration_ms=duration_ms)
+            return settlement.cancel(claim, error=outcome.reason, duration_ms=duration_ms)
         case Released():
             return settlement.release(claim, duration_ms=duration_ms)
         case _:

@@ -17,6 +17,7 @@ from msgspec.structs import force_setattr
 from fileq.core.follow_up import Made
 from fileq.core.job import Job
 from fileq.core.trace import traceparent
+from fileq.handlers.context_batch import ContextBatch
 from fileq.handlers.job_file import JobFile
 from fileq.handlers.log import Log
 from fileq.handlers.making import FollowUpOptions, Making, NamedTask, Path
@@ -217,6 +218,12 @@ class Context:
     def output(self, path: Path) -> None:
         """Records a file that this job made; `fileq show` and `fileq trace` name it. At most 1,000."""
         self._making().add_output(path)
+
+    @property
+    def batch(self) -> ContextBatch | None:
+        """The batch that the job names as its `batch_id`; None without one."""
+        id = self._job.batch_id
+        return ContextBatch(id, self._making) if id else None
 
     def end(self) -> Made | None:
         """For fileq itself: ends the attempt. Returns what it leaves behind besides its result; None if nothing."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from fileq.core.batch_events import BatchFinished
 from fileq.core.events import (
     Event,
     JobCancelled,
@@ -35,6 +36,7 @@ HOOK_EVENTS: Mapping[str, type[Event]] = {
         for kind in (
             *(JobCompleted, JobFailed, JobDead, JobCancelled, JobRecovered, JobDeferred, JobFenced),
             *(BreakerOpened, BreakerClosed, BrokerLost, BrokerRestored),
+            BatchFinished,
             *(ScheduleFired, ScheduleMissed, ScheduleBroken),
         )
     },

@@ -76,18 +76,20 @@ class Making:
         self._size = 0
         self._is_closed = False
 
-    def add_job(self, task: NamedTask | str, payload: Any, options: FollowUpOptions) -> str:
-        """Returns the id of the job. A task may have a priority of its own."""
+    def add_job(self, task: NamedTask | str, payload: Any, options: FollowUpOptions, *, joins: bool = False) -> str:
+        """Returns the id of the job. A task may have a priority of its own. `joins`: it becomes a member of the batch
+        of the job that it follows."""
         if not options.get("priority"):
             options["priority"] = getattr(task, "priority", "") or ""
-        return self._add(options, type=_type_of(task), payload=_encoded(payload))
+        return self._add(options, type=_type_of(task), payload=_encoded(payload), joins=joins)
 
-    def add_file(self, path: Path, options: FollowUpOptions) -> str:
+    def add_file(self, path: Path, options: FollowUpOptions, *, joins: bool = False) -> str:
         where = _absolute(path)
         if self._roots and (refused := check_file(where, self._roots)) is not None:
             raise JobError(f"{os.fsdecode(where)!r} can't be enqueued: {refused.error}")
         status = _file_status(where, "enqueued")
-        return self._add(options, path=where, size=status.st_size, signature=signature_of(status))
+        about = {"path": where, "size": status.st_size, "signature": signature_of(status)}
+        return self._add(options, **about, joins=joins)
 
     def add_output(self, path: Path) -> None:
         self._check_open()

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fileq.core.batch_events import BatchFinished, BatchReconciled
 from fileq.core.events import (
     AttemptEnded,
     Event,
@@ -77,6 +78,12 @@ METRICS = (
         "counter",
         "Follow-ups that jobs of this process enqueued when they ended.",
     ),
+    MetricInfo("batches_finished_total", "counter", "Batches whose last job this process settled."),
+    MetricInfo(
+        "batch_members_reconciled_total",
+        "counter",
+        "Members of batches that had ended without being counted; this process counted them.",
+    ),
     MetricInfo("hook_failures_total", "counter", "Calls of hooks that raised; counted at most a minute later."),
     MetricInfo("hook_events_dropped_total", "counter", "Events that reached no hook because hooks were too slow."),
     MetricInfo("schedules_fired_total", "counter", "Times of schedules for which this process enqueued the job."),
@@ -133,6 +140,8 @@ class Metrics(Collector):
             JobFenced: lambda event: self._add("jobs_fenced_total"),
             JobRecovered: lambda event: self._add("reaper_recovered_total"),
             JobFollowed: lambda event: self._add("follow_ups_total", event.follow_ups),
+            BatchFinished: lambda event: self._add("batches_finished_total"),
+            BatchReconciled: lambda event: self._add("batch_members_reconciled_total", event.counted),
             HookFailed: lambda event: self._add("hook_failures_total", event.failures),
             HookEventsDropped: lambda event: self._add("hook_events_dropped_total", event.count),
             ScheduleFired: lambda event: self._add("schedules_fired_total"),

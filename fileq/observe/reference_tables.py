@@ -5,10 +5,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fileq.core import events, extension_events, file_events, process_events, schedule_events, server_events
+from fileq.core import (
+    batch_events,
+    events,
+    extension_events,
+    file_events,
+    process_events,
+    schedule_events,
+    server_events,
+)
 from fileq.core.events import Event
 from fileq.observe.logs import line_fields
 from fileq.observe.metrics import METRICS
+
+MODULES = (batch_events, events, extension_events, file_events, process_events, schedule_events, server_events)
 
 EVENTS_HEADER = "| event | level | fields | meaning |"
 METRICS_HEADER = "| metric | type | label | meaning |"
@@ -18,7 +28,7 @@ def event_types() -> list[type[Event]]:
     """Every event that can be emitted, by name."""
     found = {
         kind.name: kind
-        for module in (events, extension_events, file_events, process_events, schedule_events, server_events)
+        for module in MODULES
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Event) and hasattr(kind, "name")
     }

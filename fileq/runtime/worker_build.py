@@ -18,6 +18,7 @@ from fileq.runtime.outage import longest_pause_s, without_outages
 from fileq.runtime.service import Service
 from fileq.runtime.worker_service import WorkerService
 from fileq.webhooks.watch import WebhookWatch
+from fileq.worker.batch_reconciler import BatchReconciler
 from fileq.worker.breakers import Breakers, breakers_of
 from fileq.worker.deferrals import Deferrals
 from fileq.worker.deferred_release import DeferredRelease
@@ -113,6 +114,8 @@ def _loops(
         Loop(webhooks.name, webhooks.turn, emit=quiet, longest_pause_s=pause_s),
         Loop("deferred", release.turn, emit=quiet, longest_pause_s=pause_s, wake=deferrals.wake),
     ]
+    reconciler = BatchReconciler(config, broker, emit=emit)
+    loops.append(Loop(reconciler.name, reconciler.turn, emit=quiet, longest_pause_s=pause_s))
     if rules_of(config.worker.after):
         recovery = OrderRecovery(config, broker, paths, roots, emit=emit)
         loops.append(Loop(recovery.name, recovery.turn, emit=quiet, longest_pause_s=pause_s))

@@ -45,6 +45,7 @@ def run(
     safe_open: bool = False,
     cancelled: threading.Event | None = None,
     middleware: Sequence[Callable[..., Any]] | None = None,
+    batch: str | None = None,
 ) -> Any:
     """Returns what the handler returns and raises what it raises.
 
@@ -52,22 +53,21 @@ def run(
     decoded into its type. Coroutines are awaited, also when the caller runs in an event loop. A result that a worker
     would drop causes a warning. With `safe_open`, `job.path` is what a route with that option gives. The functions with
     @fileq.middleware that are imported run around the handler, in the order of their import; `middleware` names others
-    instead. Follow-ups and outputs are checked as in a worker, and forgotten.
+    instead. Follow-ups and outputs are checked and forgotten. `batch` is the id of the job's batch.
 
     The handler runs in the calling thread, so monkeypatches, fixtures, debuggers and coverage work as usual. After
     `timeout` seconds it is stopped, plain functions too, and TimedOut is raised; docs/handlers.md says what can't be
-    stopped. There is no child process: a crash ends the test run, and memory is not limited. `fileq try` has both."""
+    stopped. A crash ends the test run, and memory is not limited; `fileq try` has a child process for both."""
     if fault := unfitness(function):
         raise ConfigError(f"{getattr(function, '__qualname__', function)} {fault}")
     where = b"" if path is None else os.path.abspath(os.fsencode(path))
-    job = _job(where, type, payload, priority, id).but(retries=attempt - 1)
+    job = _job(where, type, payload, priority, id).but(retries=attempt - 1, batch_id=batch)
     file = JobFile(where, os.open(where, os.O_PATH | os.O_CLOEXEC)) if where else None
     given = file.given(is_safe=safe_open) if file is not None else NO_FILE
     decoder = function.payload_decoder if isinstance(function, TaskDefinition) else None
     view = view_of(decode(encode(job)), given.path, file, decoder)
     context = Context(view, cancelled=cancelled or threading.Event(), attempt=attempt, timeout_s=timeout)
-    loop = EventLoop()
-    awaits = is_async(function)
+    loop, awaits = EventLoop(), is_async(function)
     try:
         handler = Layer(lambda: function(view, context), True)
         if not awaits:

@@ -26,6 +26,8 @@ from msgspec.structs import replace
 
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.notifications import Subscription
+from fileq.client.batch_handle import BatchHandle
+from fileq.client.batch_options import BatchKeywords
 from fileq.client.broker_transport import BrokerTransport
 from fileq.client.client import Client
 from fileq.client.default_client import replaced_by
@@ -142,6 +144,10 @@ class TrialQueue:
     def enqueue(self, task: Any, payload: Any = UNSET, **options: Unpack[EnqueueOptions]) -> Handle[Any]:
         """As Client.enqueue()."""
         return self.client.enqueue(task, payload, **options)
+
+    def batch(self, name: str = "", **options: Unpack[BatchKeywords]) -> BatchHandle:
+        """As Client.batch(). Its callbacks run in drain(), as every job."""
+        return self.client.batch(name, **options)
 
     def drop(self, path: str | os.PathLike[str], data: bytes | str = b"") -> Handle[Any]:
         """Writes a file below `directory` and lets a producer find it. ConfigError if the producer does not take it."""

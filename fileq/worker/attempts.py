@@ -211,7 +211,7 @@ class Attempts:
             return None
         if is_new:
             self._claimed.append(claim)
-        if isinstance(task, Refused):
+        if isinstance(task, Refused | Cancelled):
             self._end_without_run(slot, claim, task)
             return None
         slot.run(Running(claim, task.route, self._monotonic(), changed_to or claim.version))

@@ -113,8 +113,10 @@ class FollowUps:
             timeout=request.timeout_s,
             deadline=request.deadline,
             process_at=rfc3339_ms(due_ms) if due_ms else None,
+            batch_id=parent.batch_id if request.joins else None,
         )
-        return FollowUp(self._following(job, claim, parent), queue, request.delay_ms, request.at_ms, version)
+        due = request.delay_ms, request.at_ms
+        return FollowUp(self._following(job, claim, parent), queue, *due, version, joins=request.joins)
 
     def _following(self, job: Job, claim: Claim, parent: Job) -> Job:
         """In the trace of its parent: below the span of the attempt that it follows, if there is one."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from fileq.core.claim import Claim
 from fileq.core.job import parse_time
-from fileq.core.outcome import Refused
+from fileq.core.outcome import Cancelled, Refused
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.handlers.task import Task
 
 
-def prepare(claim: Claim, routes: Routes, paths: Paths, *, now_ms: int, runs_changed: bool = False) -> Task | Refused:
-    """The task; Refused if the bytes are not a job, no route takes it, or its deadline has passed. Never raises."""
+def prepare(
+    claim: Claim, routes: Routes, paths: Paths, *, now_ms: int, runs_changed: bool = False
+) -> Task | Refused | Cancelled:
+    """The task; Refused if the bytes are not a job, no route takes it, or its deadline has passed; Cancelled if its
+    batch is. Never raises."""
     try:
         return _task_of(claim, routes, paths, now_ms, runs_changed)
     except Exception as error:
@@ -19,10 +22,12 @@ def prepare(claim: Claim, routes: Routes, paths: Paths, *, now_ms: int, runs_cha
         return Refused(f"can't be prepared: {error!r}", "CannotPrepare")
 
 
-def _task_of(claim: Claim, routes: Routes, paths: Paths, now_ms: int, runs_changed: bool) -> Task | Refused:
+def _task_of(claim: Claim, routes: Routes, paths: Paths, now_ms: int, runs_changed: bool) -> Task | Refused | Cancelled:
     job = claim.job
     if job is None:
         return Refused(claim.defect, "Undecodable")
+    if claim.is_cancelled:
+        return Cancelled(f"batch {job.batch_id} was cancelled" if job.batch_id else "its batch was cancelled")
     if job.deadline is not None:
         deadline = parse_time(job.deadline)
         if deadline is not None and deadline.timestamp() * 1000 <= now_ms:

@@ -10,7 +10,7 @@ processing lists; during it, each job wholly settled or claimed, or not at all. 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
@@ -24,6 +24,7 @@ from fileq.core.webhook import DELIVERIES_MAX
 from fileq.files.paths import Paths
 from fileq.handlers.routes import Routes
 from fileq.worker.attempts import Attempts
+from fileq.worker.batch_reconciler import finished_event
 from fileq.worker.breakers import Breakers
 from fileq.worker.calls import CALLS_MAX, Call, CallsInFlight
 from fileq.worker.deferrals import Deferrals
@@ -279,9 +280,20 @@ class Pump:
                 accepted.append(settling)
         if events:
             self._emit_all(events)
+        if reply.finished_batches:
+            self._report_finished(reply.finished_batches)
         if self._post_actions.has_rules:
             for settling in accepted:
                 self._post_actions.add(settling.settlement, settling.processed)
+
+    def _report_finished(self, ids: Sequence[str]) -> None:
+        """Without the counts if the broker does not answer: the batches are finished all the same."""
+        try:
+            views = self._broker.batches_by_id(ids)
+        except BrokerError:
+            views = [None] * len(ids)
+        events = (finished_event(id, view) for id, view in zip(ids, views, strict=True))
+        self._emit_all(list(events))
 
     def _forget_calls(self) -> None:
         """A reply was lost, so it is unknown what was claimed: the next renewal finds out. All calls in flight are

@@ -63,6 +63,7 @@ REFUSED_WHEN_FULL = {
     *("enqueue", "enqueue with unique keys", "revive", "revive with a unique key", "pause", "restore", "create_record"),
     *("fire", "fire and skip", "fire and queue", "fire and withdraw", "fire and ask to stop", "define_schedule"),
     *("pause_schedule", "resume_schedule", "remove_schedule", "put_document"),
+    *("enqueue members", "create_batch", "join_batch", "revive a member"),
 }
 
 

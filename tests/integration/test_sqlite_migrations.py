@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fileq.brokers.admission_types import AdmitRequest
+from fileq.brokers.batches import JoinResult, NewBatch
 from fileq.brokers.schedules import Fire, FireResult
 from fileq.brokers.sqlite import SqliteBroker, open_sqlite
 from fileq.core.follow_up import FollowUp, Output
@@ -41,7 +42,7 @@ def ids_in_backup(path: Path, version: int) -> list[str]:
         return [id for (id,) in db.execute("SELECT id FROM records")]
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
 def test_a_migrated_database_has_the_columns_of_a_new_one(tmp_path: Path, version: int) -> None:
     new, old = tmp_path / "new.db", tmp_path / "old.db"
     for path in (new, old):
@@ -114,3 +115,16 @@ def test_a_job_of_schema_5_brings_follow_ups_and_outputs_after_the_migration(pat
         assert broker.put_document("keys", "k", b"") == 1
         assert broker.census().drift == 0
     assert ids_in_backup(path, 5) == ["a"]
+
+
+def test_jobs_of_schema_6_join_a_batch_after_the_migration(path: Path) -> None:
+    make_database(path, "a")
+    downgrade(path, 6)
+    with closing(open_sqlite(a_config(path))) as broker:
+        assert broker.create_batch(NewBatch("b"))
+        assert broker.join_batch("b", ["a"]) == [JoinResult.JOINED]
+        assert broker.seal_batch("b")
+        broker.register({"w1": worker_info()})
+        [claim] = broker.settle_and_claim([], ["w1"]).claims
+        assert broker.settle_and_claim([complete(claim)], []).finished_batches == ("b",)
+    assert ids_in_backup(path, 6) == ["a"]

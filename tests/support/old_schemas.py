@@ -11,6 +11,7 @@ ADDED: dict[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
     4: (("after",), ("producers", "holders", "route_windows", "orders")),
     5: (("since_ms",), ()),
     6: (("extra",), ("unique_keys", "made", "documents", "catalog_revisions", "schedules")),
+    7: ((), ("batches", "batch_members")),
 }
 
 

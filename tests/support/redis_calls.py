@@ -14,6 +14,7 @@ from fileq.core.settlement import cancel, complete, release, retry
 from fileq.testing.conformance.builders import an_entry, burial, deferred, enqueue, failed, foreign, recovered, register
 from fileq.testing.conformance.harness import START_MS
 from tests.support.broker_calls import BrokerCall, Invocation
+from tests.support.redis_batch_calls import BATCH_CALLS
 from tests.support.redis_job_calls import JOB_CALLS
 from tests.support.redis_store import GARBAGE, Store, claimed
 
@@ -251,4 +252,5 @@ CALLS = (
     BrokerCall("create_record", _create_record, lambda answer: [False] * len(answer)),
     BrokerCall("balance", _balance, lambda answer: False),
     *JOB_CALLS,
+    *BATCH_CALLS,
 )

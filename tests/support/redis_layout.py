@@ -5,6 +5,7 @@ import re
 from msgspec.structs import replace
 
 from fileq.brokers.admission_types import AdmitRequest
+from fileq.brokers.batches import NewBatch
 from fileq.brokers.types import Entry
 from fileq.core.follow_up import Output
 from fileq.core.job import Version
@@ -40,6 +41,13 @@ TABLE = {
     "{prefix}:catalog:{id}": "hash",
     "{prefix}:schedules": "zset",
     "{prefix}:schedule_states": "hash",
+    "{prefix}:batches": "zset",
+    "{prefix}:batches:unfinished": "zset",
+    "{prefix}:batch:{id}:members": "set",
+    "{prefix}:batch:{id}:dead": "set",
+    "{prefix}:batch:{id}:known": "set",
+    "{prefix}:batch:{id}:children": "set",
+    "{prefix}:batch:{id}": "hash",
     "{prefix}:holders:{route}": "hash",
     "{prefix}:route_rate:{route}": "string",
 }
@@ -75,6 +83,9 @@ def fill(store: Store) -> None:
     broker.enqueue([Entry(a_job("one", unique_key="the only"), "low")])
     broker.put_document("webhooks", "a", b"{}")
     broker.define_schedule("nightly", "r1", 1000)
+    broker.create_batch(NewBatch("b"))
+    broker.create_batch(NewBatch("child", parent="b"))
+    broker.join_batch("b", ["unknown", "waiting", "dead"])
 
 
 def types_of(store: Store) -> dict[str, str]:

@@ -5,13 +5,16 @@ import json
 from typing import Any
 
 from fileq.brokers.admission_types import AdmitRequest
+from fileq.brokers.batches import NewBatch
 from fileq.brokers.redis import RedisBroker
 from fileq.brokers.redis.keys import Keys
 from fileq.brokers.schedules import Fire, FireResult, Overlap
 from fileq.brokers.types import LedgerEntry, Revival, Revived
+from fileq.core.batch import CallbackKind
 from fileq.core.follow_up import FollowUp
 from fileq.core.job import Version, decode, encode
 from fileq.core.settlement import cancel, complete, release
+from fileq.testing.conformance.batch_builders import callback, member
 from fileq.testing.conformance.builders import (
     a_job,
     an_entry,
@@ -30,7 +33,7 @@ from tests.support.waiting import wait_until
 
 ALL_EVENTS = {
     *("job:created", "job:started", "job:completed", "job:failed", "job:dead", "job:recovered", "job:cancelled"),
-    "job:deferred",
+    *("job:deferred", "batch:finished"),
 }
 DEFAULT_KEYS = Keys(config_on())
 
@@ -49,6 +52,7 @@ def use_every_method(broker: RedisBroker, client: Any, keys: Keys = DEFAULT_KEYS
         _inspect_and_repair(broker)
         _cancel_and_deregister(broker, client, keys)
         _make_jobs(broker)
+        _count_together(broker)
         census = broker.census()
         assert census.drift == 0, census
         if subscription is not None:
@@ -170,4 +174,28 @@ def _make_jobs(broker: RedisBroker) -> None:
     assert broker.remove_schedule("nightly")
     assert broker.clear("low", broker.peek("low", 500)) == 3
     assert [str(word) for word in broker.cancel(["u1.1"])] == ["cancelled"]
+    broker.deregister(["w9"])
+
+
+def _count_together(broker: RedisBroker) -> None:
+    """Batches: a child that finishes, a job that joins, a death, a revival, a cancellation."""
+    broker.register({"w9": worker_info()})
+    assert broker.create_batch(NewBatch("p", callbacks=(callback("p", CallbackKind.FINALLY),)))
+    assert broker.create_batch(NewBatch("b", parent="p", callbacks=(callback("b", CallbackKind.CATCH, "p"),)))
+    assert list(broker.enqueue([member("m1"), member("m2", joins=False)]).results) == ["enqueued"] * 2
+    assert broker.join_batch("b", ["m2", "unknown"]) == ["joined", "joined"]
+    assert broker.seal_batch("b")
+    [claim] = broker.settle_and_claim([], ["w9"]).claims
+    dead = burial(claim)
+    assert list(broker.settle_and_claim([dead], []).settled) == ["done"]
+    assert broker.dead_members("b").ids == ("m1",)
+    again = encode(decode(dead.next_raw).but(error=None, failed_at=None))
+    assert broker.revive([Revival(dead.next_raw, "m1", again, "low")]) == [Revived(True)]
+    assert broker.uncancel_batch("b")
+    assert broker.count_members("b", list(broker.unfinished_members("b").ids)) == 0
+    assert len(broker.batch_page().batches) == len(broker.batch_page(unfinished=True).batches) == 2
+    assert broker.cancel_batch("p")
+    assert set(broker.cancel(["m1", "m2", "b.catch"])) == {"cancelled"}
+    assert [view and view.state for view in broker.batches_by_id(["b", "p"])] == ["finished", "finished"]
+    assert set(broker.cancel(["p.finally"])) == {"cancelled"}
     broker.deregister(["w9"])

@@ -13,7 +13,7 @@ import redis
 
 from fileq.brokers.redis import RedisBroker, open_redis
 from fileq.brokers.redis.keys import Keys
-from fileq.brokers.redis.scripts import PARTS, script
+from fileq.brokers.redis.scripts import VARIANTS, script
 from fileq.config import Config, config_from
 from fileq.core.claim import Claim
 from fileq.testing.conformance.builders import enqueue, register
@@ -75,7 +75,7 @@ def load_scripts(client: redis.Redis) -> None:
     for file in (resources.files("fileq.brokers.redis") / "lua").iterdir():
         if file.is_file() and file.read_bytes().startswith(b"#!"):
             client.script_load(script(file.name.removesuffix(".lua")).text)
-    for name in PARTS:
+    for name in VARIANTS:
         client.script_load(script(name).text)
 
 

@@ -9,6 +9,7 @@ from fileq.cli.definitions import all_commands
 from fileq.client.job_summary import AttemptSummary, JobHistory, JobSummary
 from fileq.client.queries import FileTrace, VersionTrace
 from fileq.commands.admin import json_schema as schema
+from fileq.commands.admin.batch_reports import BatchReport, CallbackReport, FailureReport
 from fileq.commands.admin.control import (
     BreakerReset,
     Cancellation,
@@ -50,6 +51,7 @@ DOCUMENTED = [
     (schema.DLQ_LIST_FIELDS, DeadJobs, ()),
     (schema.DLQ_REPORT_FIELDS, DlqReport, (DeadJobResult,)),
     (schema.REPROCESS_FIELDS, ReprocessReport, (ReprocessedFile,)),
+    (schema.BATCH_FIELDS, BatchReport, (CallbackReport, FailureReport)),
     (schema.FSCK_FIELDS, Report, (Balance, Problem, DuplicateJob, Repair)),
 ]
 
@@ -75,6 +77,7 @@ def test_every_admin_command_has_json_with_its_fields_and_examples():
         *("stats", "peek", "purge-dlq", "list", "show", "trace", "dlq list", "dlq retry", "dlq delete", "cancel"),
         "dlq groups",
         *("pause", "resume", "workers", "reprocess", "fsck", "breaker reset", "events"),
+        *(f"batch {word}" for word in ("create", "list", "show", "seal", "cancel", "retry")),
     }
     for command in admin:
         assert command.json_fields, command.name

@@ -282,7 +282,7 @@ def test_events_are_those_since_the_call_that_match(client: Client, broker: Memo
         ]
         assert events.next_within(0) is None
     assert list(events) == []
-    with pytest.raises(ConfigError, match="no event matches 'jobs:done'; there are job:cancelled"):
+    with pytest.raises(ConfigError, match="no event matches 'jobs:done'; there are batch:finished, job:cancelled"):
         client.events("jobs:done")
 
 

@@ -51,11 +51,26 @@ def use(client: fileq.Client) -> None:
         print(error.attempts + number, error.error + text, anything, named)
     except (fileq.JobCancelled, fileq.ResultExpired, TimeoutError):
         pass
+    with client.batch("night", then=tick, catch="told", finally_=thumbnail.call(Thumb("x")), priority="low") as batch:
+        added: fileq.Handle[int] = batch.add(total, [1])
+        batch.add_many([thumbnail.call(Thumb("x"))])
+        client.enqueue(total, [added.wait()], batch=batch)
+    status: fileq.BatchStatus = client.find_batch(batch.id).wait(5)
+    print(status.completed + 1, client.batch(parent=batch).retry().count)
     for job in client.jobs(state="dead", since="2h"):
         print(job.state.is_unfinished, job.id)
 
 
+@fileq.task("grows")
+def grows(job: fileq.JobView[None], context: fileq.Context) -> None:
+    if context.batch is not None:
+        thumbnail.enqueue(Thumb(context.batch.add(total, [1])), batch=context.batch)
+
+
 async def use_async(client: fileq.AsyncClient) -> int:
+    async with client.batch(allow_failures=True) as batch:
+        number: int = await (await batch.add(total, [1])).wait()
+    assert (await batch.wait(5)).is_success, number
     handle = await client.enqueue(total, [1])
     async for event in await client.events("job:*"):
         print(event.job_id)
@@ -70,6 +85,8 @@ def misuse(client: fileq.Client) -> None:
     client.enqueue(total, ["x"])
     thumbnail.call("x")
     client.jobs(state="odd")
+    client.batch().add(total, ["x"])
+    client.batch(than=tick)
 """
 
 
@@ -86,5 +103,7 @@ def test_a_program_with_tasks_passes_strict_mypy_and_its_mistakes_do_not(tmp_pat
     )
     errors = [line for line in checked.stdout.splitlines() if ": error:" in line]
     first = PROGRAM.count("\n") + 2
-    assert [int(line.split(":")[1]) - first for line in errors] == [1, 2, 3, 4, 5, 6], checked.stdout + checked.stderr
+    assert [int(line.split(":")[1]) - first for line in errors] == [1, 2, 3, 4, 5, 6, 7, 8], (
+        checked.stdout + checked.stderr
+    )
     assert 'expected "Thumb | UnsetType"' in errors[0]

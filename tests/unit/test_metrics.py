@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from fileq.core.batch_events import BatchFinished, BatchReconciled
 from fileq.core.claim import Claim
 from fileq.core.events import (
     Event,
@@ -50,6 +51,8 @@ COUNTERS = {
     "reaper_recovered_total",
     "circuit_breaker_trips_total",
     "follow_ups_total",
+    "batches_finished_total",
+    "batch_members_reconciled_total",
     "hook_failures_total",
     "hook_events_dropped_total",
     "schedules_fired_total",
@@ -147,6 +150,8 @@ def test_a_job_waits_from_its_time_or_from_its_enqueueing_whichever_is_later(pro
         (BreakerOpened("closed"), {"circuit_breaker_trips_total": 1}),
         (JobFollowed("a", None, "t", "", "", "low", 3, 2), {"follow_ups_total": 3}),
         (HookFailed("app:tell", "job.dead", "ValueError", 4), {"hook_failures_total": 4}),
+        (BatchFinished("b", "nightly", 3, 3), {"batches_finished_total": 1}),
+        (BatchReconciled("b", None, 4), {"batch_members_reconciled_total": 4}),
         (ScheduleFired("s", "sched.s.1", "2026-01-01T00:00:00.000Z", 3), {"schedules_fired_total": 1}),
         (ScheduleMissed("s", 4, "2026-01-01T00:00:00.000Z", "why"), {"schedules_missed_total": 4}),
         (ScheduleBroken("s", "no queue"), {"schedules_broken_total": 1}),

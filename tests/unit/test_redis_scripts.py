@@ -7,17 +7,20 @@ import pytest
 
 from fileq.brokers.redis.scripts import (
     COMPLETE_AND_CLAIM,
+    ENQUEUE_MEMBERS,
     PARTS,
     PRELUDE,
     SETTLE_AND_CLAIM,
     SETTLE_AND_FOLLOW,
+    SETTLE_MEMBERS,
+    VARIANTS,
     script,
     scripts_in,
 )
 
 LUA = resources.files("fileq.brokers.redis") / "lua"
 FILES = {file.name.removesuffix(".lua"): file.read_text() for file in LUA.iterdir() if file.is_file()}
-NAMES = sorted({name for name, text in FILES.items() if text.startswith("#!")} | PARTS.keys())
+NAMES = sorted({name for name, text in FILES.items() if text.startswith("#!")} | VARIANTS.keys())
 SHARED = re.compile(r"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
 
 
@@ -38,7 +41,7 @@ def test_a_script_defines_every_shared_name_before_it_uses_it(name: str) -> None
 @pytest.mark.parametrize("name", NAMES)
 def test_a_script_holds_its_file_and_begins_with_its_flags(name: str) -> None:
     text = script(name).text.decode()
-    file = FILES[SETTLE_AND_CLAIM if name in PARTS else name]
+    file = FILES[VARIANTS.get(name, name)]
     assert text.split("\n", 1)[0] == file.split("\n", 1)[0]
     assert text.endswith(file[file.rindex("\nreturn ") :])
 
@@ -56,6 +59,10 @@ def test_a_script_holds_nothing_it_does_not_use() -> None:
     for name in (COMPLETE_AND_CLAIM, SETTLE_AND_CLAIM):
         assert b"local function add_follow_ups(" not in script(name).text
     assert b"local function add_follow_ups(" in script(SETTLE_AND_FOLLOW).text
+    for name in (COMPLETE_AND_CLAIM, SETTLE_AND_CLAIM, SETTLE_AND_FOLLOW, "enqueue"):
+        assert b"local function read_batch(" not in script(name).text
+    for name in (SETTLE_MEMBERS, ENQUEUE_MEMBERS):
+        assert b"local function read_batch(" in script(name).text
 
 
 def test_no_paragraph_of_the_prelude_ends_inside_a_function() -> None:

@@ -32,7 +32,7 @@ class Thumb(msgspec.Struct):
 def tasks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     """A registry without the tasks of other tests."""
     own = Registry()
-    for module in ("fileq.handlers.registry", "fileq.client.tasks", "fileq.client.handle", "fileq.client.client"):
+    for module in ("fileq.handlers.registry", "fileq.client.tasks", "fileq.client.handle", "fileq.client.task_call"):
         monkeypatch.setattr(f"{module}.REGISTRY", own)
     return own
 

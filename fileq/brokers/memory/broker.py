@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.memory.batches import MemoryBatches
 from fileq.brokers.memory.catalog import MemoryCatalog
 from fileq.brokers.memory.file_orders import MemoryFileOrders
 from fileq.brokers.memory.inspector import MemoryInspector
@@ -29,6 +30,7 @@ class MemoryBroker(
     MemoryFileOrders,
     MemoryCatalog,
     MemorySchedules,
+    MemoryBatches,
 ):
     kind = "memory"
     where = "this process"

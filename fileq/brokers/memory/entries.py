@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fileq.brokers import wire_events
-from fileq.brokers.memory.store import MemoryRecord, MemoryStore
+from fileq.brokers.memory.store import KeptBatch, MemoryRecord, MemoryStore
 from fileq.brokers.types import FOLLOW_UPS_KEPT, Entry, entry_of
+from fileq.core.batch import add_member
 from fileq.core.follow_up import FollowUp
 from fileq.core.job import Job, State, encode
 
@@ -29,11 +30,25 @@ def take_key(store: MemoryStore, record: MemoryRecord, key: str) -> None:
         store.unique[key] = record.id
 
 
-def add(store: MemoryStore, entry: Entry, now_ms: int, *, waits_for: str = "") -> None:
-    """Enqueues a job that is no duplicate."""
+def batch_to_join(store: MemoryStore, entry: Entry, follows: MemoryRecord | None = None) -> KeptBatch | None:
+    """The batch that the job of this entry becomes a member of; None if it takes no jobs. `follows` is the record of
+    the job that this one follows: an unfinished member also adds jobs to a sealed batch."""
+    batch = store.batches.get(entry.job.batch_id or "") if entry.joins else None
+    if batch is None or batch.facts.is_takeable:
+        return batch
+    return batch if follows is not None and follows.id in batch.members else None
+
+
+def add(store: MemoryStore, entry: Entry, now_ms: int, *, waits_for: str = "", batch: KeptBatch | None = None) -> None:
+    """Enqueues a job that is no duplicate, as a member of this batch."""
     job = entry.job
     record = store.record_for(job.id, entry.queue, encode(job), now_ms)
     record.waits_for = waits_for
+    if batch is not None:
+        record.batch = batch.facts.id
+        if job.id not in batch.members:  # it is still there if its record was lost
+            batch.members.add(job.id)
+            add_member(batch.facts, now_ms)
     take_key(store, record, job.unique_key or "")
     due_ms = max(entry.at_ms, now_ms + entry.delay_ms)
     if due_ms > now_ms:
@@ -55,6 +70,7 @@ def add_follow_ups(
     """Enqueues the follow-ups that are no duplicates, and keeps their ids in the record of the job they follow."""
     for follow_up in follow_ups:
         if not existing_job(store, follow_up.job):
-            add(store, entry_of(follow_up), now_ms)
+            entry = entry_of(follow_up)
+            add(store, entry, now_ms, batch=batch_to_join(store, entry, parent))
             if parent is not None:
                 parent.follow_ups = (*parent.follow_ups, follow_up.job.id)[-FOLLOW_UPS_KEPT:]

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
 from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.memory.batch_counts import delete_member, revive_member
 from fileq.brokers.memory.entries import key_holder, take_key
 from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.withdrawals import cancel, end_withdrawn
@@ -194,6 +195,7 @@ class MemoryInspector:
             record.is_cancel_requested, record.fingerprint = False, ""
             take_key(store, record, key)
             store.push(record, front=False)
+            revive_member(store, record.batch, record.id)
         store.orders.pop(revival.id, None)
         _remove_oldest(store.dead, revival.raw)
         return Revived(True)
@@ -212,6 +214,8 @@ class MemoryInspector:
 
     def _discard(self, id: str, raw: bytes) -> None:
         record = self._store.records.get(id)
+        if record is not None and record.state is State.DEAD:
+            delete_member(self._store, record.batch, id)
         # A copy that still waits in a queue needs the record.
         if record is not None and record.state is State.DEAD and not record.queued:
             del self._store.records[id]

@@ -10,7 +10,7 @@ from fileq.brokers.clocks import RATE_WINDOW_MS, due_after_step
 from fileq.brokers.known_versions import newest_versions
 from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.memory.admissions import admit
-from fileq.brokers.memory.entries import add, existing_job, key_holder
+from fileq.brokers.memory.entries import add, batch_to_join, existing_job, key_holder
 from fileq.brokers.memory.settlements import reap, settle
 from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.subscription import MemorySubscription
@@ -51,6 +51,9 @@ class MemoryQueues:
             for entry in entries:
                 existing.append(existing_job(store, entry.job))
                 result = EnqueueResult.DUPLICATE if existing[-1] else self._known_result(entry)
+                batch = batch_to_join(store, entry)
+                if result is None and entry.joins and batch is None:
+                    result = EnqueueResult.REFUSED
                 if result is None and limit and entry.version is not None and not entry.always:
                     if self._take_permit(now_ms, limit):
                         permits += 1
@@ -58,7 +61,7 @@ class MemoryQueues:
                         result = EnqueueResult.THROTTLED
                 if result is None:
                     result = EnqueueResult.ENQUEUED
-                    add(store, entry, now_ms)
+                    add(store, entry, now_ms, batch=batch)
                 results.append(result)
             wait_ms = max(1, store.rate_window[0] - now_ms) if EnqueueResult.THROTTLED in results else 0
             return Enqueued(tuple(results), permits, wait_ms, tuple(existing))
@@ -92,7 +95,9 @@ class MemoryQueues:
             settled = tuple(settle(store, s, now_ms) for s in settlements)
             gone = tuple(slot for slot in slots if slot not in store.registry)
             claims = [self._held(slot) or self._claim(slot, now_ms) for slot in slots if slot in store.registry]
-            return TurnReply(settled, tuple(c for c in claims if c is not None), gone, frozenset(store.paused))
+            found = tuple(claim for claim in claims if claim is not None)
+            finished = tuple(store.finished_batches)
+            return TurnReply(settled, found, gone, frozenset(store.paused), finished_batches=finished)
 
     def _held(self, slot: str) -> Claim | None:
         """The job the slot already holds: the reply that carried it was lost."""
@@ -154,7 +159,10 @@ class MemoryQueues:
             return LeaseStatus.IDLE
         job = decode_or_none(raw)
         record = self._store.records.get(job.id) if job else None
-        return LeaseStatus.CANCEL if record and record.is_cancel_requested else LeaseStatus.HELD
+        if record is None:
+            return LeaseStatus.HELD
+        is_cancelled = record.is_cancel_requested or self._store.is_batch_cancelled(record)
+        return LeaseStatus.CANCEL if is_cancelled else LeaseStatus.HELD
 
     def promote(self, limit: int = 500) -> Promoted:
         store = self._store

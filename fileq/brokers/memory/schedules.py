@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import check_name
-from fileq.brokers.memory.entries import add, existing_job
+from fileq.brokers.memory.entries import add, batch_to_join, existing_job
 from fileq.brokers.memory.store import MemoryStore
 from fileq.brokers.memory.withdrawals import cancel
 from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState, check_fire, defined
@@ -83,5 +83,6 @@ class MemorySchedules:
         if existing := existing_job(store, fire.entry.job):  # now that the last job may have ended
             return FireResult.DUPLICATE if existing == fire.entry.job.id else FireResult.SKIPPED
         waits_for = unfinished_id if fire.overlap in (Overlap.QUEUE, Overlap.CANCEL) else ""
-        add(store, entry_of(fire.entry), now_ms, waits_for=waits_for)
+        entry = entry_of(fire.entry)
+        add(store, entry, now_ms, waits_for=waits_for, batch=batch_to_join(store, entry))
         return FireResult.FIRED

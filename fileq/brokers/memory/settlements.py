@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from fileq.brokers import wire_events
 from fileq.brokers.file_orders import Order
+from fileq.brokers.memory.batch_counts import count_member
 from fileq.brokers.memory.entries import add_follow_ups
 from fileq.brokers.memory.store import MemoryRecord, MemoryStore
 from fileq.brokers.types import Attempt
+from fileq.core.batch import Ending
 from fileq.core.job import State
 from fileq.core.settlement import Settlement, SettleResult, Verb
+
+ENDINGS = {Verb.COMPLETE: Ending.COMPLETED, Verb.BURY: Ending.DEAD, Verb.CANCEL: Ending.CANCELLED}
 
 
 def settle(store: MemoryStore, s: Settlement, now_ms: int) -> SettleResult:
@@ -55,6 +59,8 @@ def _apply(store: MemoryStore, s: Settlement, now_ms: int) -> None:
     _count(store, s, now_ms)
     store.publish(now_ms, wire_events.settled(s))
     add_follow_ups(store, record, s.follow_ups, now_ms)
+    if record is not None and record.batch and (ending := ENDINGS.get(s.verb)) is not None:
+        count_member(store, record.batch, record.id, ending, s.error, now_ms)
     if s.verb in (Verb.COMPLETE, Verb.CANCEL):
         store.trim_ended(State.COMPLETED if s.verb is Verb.COMPLETE else State.CANCELLED)
 

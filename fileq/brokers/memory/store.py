@@ -34,6 +34,7 @@ from fileq.brokers.types import (
 )
 from fileq.brokers.wire_events import stamped
 from fileq.config import Config
+from fileq.core.batch import KEPT_MS, Batch, BatchState
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
 from fileq.core.follow_up import Output
@@ -71,6 +72,7 @@ class MemoryRecord(msgspec.Struct):
     follow_ups: tuple[str, ...] = ()
     outputs: tuple[Output, ...] = ()
     fingerprint: str = ""
+    batch: str = ""
     expires_ms: int | None = None
 
     def add_attempt(self, attempt: Attempt) -> None:
@@ -80,6 +82,19 @@ class MemoryRecord(msgspec.Struct):
     def view(self) -> Record:
         fields: dict[str, Any] = {name: getattr(self, name) for name in Record.__struct_fields__}
         return Record(**{**fields, "attempts": tuple(self.attempts)})
+
+
+class KeptBatch(msgspec.Struct):
+    """A batch with the ids of its members. `known` are jobs that had ended when they joined."""
+
+    facts: Batch
+    members: set[str] = msgspec.field(default_factory=set)  # that are not counted yet
+    dead: set[str] = msgspec.field(default_factory=set)
+    known: set[str] = msgspec.field(default_factory=set)
+    children: set[str] = msgspec.field(default_factory=set)
+
+    def is_expired(self, now_ms: int) -> bool:
+        return self.facts.state is BatchState.FINISHED and self.facts.finished_ms + KEPT_MS <= now_ms
 
 
 class MemoryStore:
@@ -114,6 +129,8 @@ class MemoryStore:
         self.documents: dict[str, dict[str, Document]] = defaultdict(dict)  # kind → name → document
         self.catalog_revisions: Counter[str] = Counter()  # by kind
         self.schedule_states: dict[str, ScheduleState] = {}
+        self.batches: dict[str, KeptBatch] = {}
+        self.finished_batches: list[str] = []  # by the call that runs
         self.order = ClaimOrder(self.queue_names, config.worker.starvation_share)
         self.waiters: set[LocalWaiter] = set()
         self.subscriptions: set[MemorySubscription] = set()
@@ -126,6 +143,9 @@ class MemoryStore:
             del self.records[id]
         for path in [path for path, (_, expires_ms) in self.made.items() if expires_ms <= now_ms]:
             del self.made[path]
+        for id in [id for id, batch in self.batches.items() if batch.is_expired(now_ms)]:
+            del self.batches[id]
+        self.finished_batches = []
         return now_ms
 
     def count(self, now_ms: int, name: str, by: int = 1) -> None:
@@ -173,7 +193,10 @@ class MemoryStore:
         self.tokens[slot] += 1
         claim = self.claim_of(slot, raw, queue, token=self.tokens[slot])
         record = self.records.get(claim.id)
-        return msgspec.structs.replace(claim, is_blocked=record is not None and self._is_blocked(record))
+        if record is None:
+            return claim
+        flags = {"is_blocked": self._is_blocked(record), "is_cancelled": self.is_batch_cancelled(record)}
+        return msgspec.structs.replace(claim, **flags)
 
     def unfinished_before(self, id: str | None) -> list[str]:
         """The jobs that the record of this job names in `after` and that have not ended."""
@@ -187,6 +210,11 @@ class MemoryStore:
         return any(other is not None and other.state is State.RUNNING for other in earlier) or (
             awaited is not None and awaited.state.is_unfinished
         )
+
+    def is_batch_cancelled(self, record: MemoryRecord) -> bool:
+        """Whether the job is a member of a batch that is cancelled."""
+        batch = self.batches.get(record.batch)
+        return batch is not None and batch.facts.is_cancelled
 
     def learn(self, version: Version, job_id: str) -> None:
         known = self.ledger.get(version.path, LedgerEntry())

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fileq.brokers import wire_events
+from fileq.brokers.memory.batch_counts import count_member
 from fileq.brokers.memory.entries import add_follow_ups
 from fileq.brokers.memory.store import MemoryRecord, MemoryStore
 from fileq.brokers.types import CancelResult
+from fileq.core.batch import Ending
 from fileq.core.follow_up import FollowUp
 from fileq.core.job import State
 
@@ -39,3 +41,4 @@ def end_withdrawn(store: MemoryStore, record: MemoryRecord, follow_ups: Iterable
     store.end(record, State.CANCELLED, now_ms)
     store.publish(now_ms, wire_events.cancelled(record.id, record.queue, record.raw))
     add_follow_ups(store, record, follow_ups, now_ms)
+    count_member(store, record.batch, record.id, Ending.CANCELLED, record.error, now_ms)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fileq.brokers.redis.batches import RedisBatches
 from fileq.brokers.redis.catalog import RedisCatalog
 from fileq.brokers.redis.file_orders import RedisFileOrders
 from fileq.brokers.redis.inspector import RedisInspector
@@ -28,6 +29,7 @@ class RedisBroker(
     RedisFileOrders,
     RedisCatalog,
     RedisSchedules,
+    RedisBatches,
 ):
     """All broker protocols on Redis 7.0 and later, or Valkey 7.2 and later. Thread-safe."""
 

@@ -123,8 +123,9 @@ def _plain_tail(slot: str, outcome: str) -> bytes:
 
 
 def as_claim(row: Sequence[Any], token: int, keys: Keys) -> Claim:
-    """The claim in a row of claim.lua or renew.lua: slot, queue number, raw, id, start time, whether it is blocked."""
-    slot, number, raw, id, started_ms, is_blocked = row
+    """The claim in a row of claim.lua or renew.lua: slot, queue number, raw, id, start time, whether it is blocked,
+    whether its batch is cancelled."""
+    slot, number, raw, id, started_ms, is_blocked, is_cancelled = row
     queue = keys.queue_names[int(number) - 1]  # 0 is unknown, and selects the last queue
     id_read = id.decode(errors="replace") or None
     try:
@@ -133,7 +134,8 @@ def as_claim(row: Sequence[Any], token: int, keys: Keys) -> Claim:
             raise Undecodable(f"not a job: its id can be read as {id_read!r} and as {job.id!r}")
     except Undecodable as defect:
         return Claim(slot.decode(), token, queue, raw, None, id_read, int(started_ms), str(defect))
-    return Claim(slot.decode(), token, queue, raw, job, job.id, int(started_ms), "", bool(is_blocked))
+    facts = bool(is_blocked), bool(is_cancelled)
+    return Claim(slot.decode(), token, queue, raw, job, job.id, int(started_ms), "", *facts)
 
 
 def id_in(raw: bytes) -> str | None:
@@ -179,6 +181,7 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
         follow_ups=tuple(from_one_line(line) for line in word(b"follow_ups").split("\n") if line),
         outputs=_outputs_decoder.decode(fields[b"outputs"]) if b"outputs" in fields else (),
         fingerprint=word(b"fingerprint"),
+        batch=word(b"batch"),
     )
 
 

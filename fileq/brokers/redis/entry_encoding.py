@@ -30,6 +30,7 @@ def entry_args(entry: Entry, keys: Keys) -> tuple[Argument, ...]:
         entry.delay_ms,
         entry.at_ms,
         job.unique_key or "",
+        (job.batch_id or "") if entry.joins else "",
     )
 
 

@@ -34,6 +34,8 @@ class Keys:
         self.schedules = f"{prefix}:schedules"
         self.schedule_states = f"{prefix}:schedule_states"
         self.catalog_revisions = f"{prefix}:catalog"
+        self.batches = f"{prefix}:batches"
+        self.unfinished_batches = f"{prefix}:batches:unfinished"
         self.rate_limit = config.producer.rate_limit_key
         self.events = f"{prefix}:events"
         self.records = f"{prefix}:job:"
@@ -41,6 +43,7 @@ class Keys:
         self._route_windows = f"{prefix}:route_rate:"
         self._made = f"{prefix}:made:"
         self._documents = f"{prefix}:catalog:"
+        self._batch = f"{prefix}:batch:"
         self._processing = worker.processing_list_pattern
         self._heartbeat = worker.heartbeat_key_pattern
         # Cached: a worker has few slots, and every call names them again.
@@ -54,7 +57,7 @@ class Keys:
         # Of one name each, and given to the scripts that use them.
         self.single = (
             *(self.breaker_resets, self.producers, self.orders, self.unique, self.schedules, self.schedule_states),
-            self.catalog_revisions,
+            *(self.catalog_revisions, self.batches, self.unfinished_batches),
         )
 
     def _of_slot(self, slot: str) -> tuple[str, str]:
@@ -82,6 +85,12 @@ class Keys:
         """The documents of one kind."""
         return self._documents + kind
 
+    def of_batch(self, id: str) -> tuple[str, str, str, str, str]:
+        """The hash of a batch and its sets: members that are not counted yet, dead ones, ended jobs that joined, child
+        batches that are not counted yet. The scripts put the same names together (lua/prelude/batches.lua)."""
+        key = self._batch + id
+        return key, f"{key}:members", f"{key}:dead", f"{key}:known", f"{key}:children"
+
     def hour(self, hour: int) -> str:
         """The counters of one hour since the epoch."""
         return f"{self.stats}:{hour}"
@@ -101,7 +110,7 @@ class Keys:
         """On Redis Cluster all keys must share one hash slot, because every script touches several of them."""
         from redis.crc import key_slot
 
-        of_names = (*self.of_slot("x"), *self.of_route("x"), self.made(b"x"), self.documents("x"))
+        of_names = (*self.of_slot("x"), *self.of_route("x"), self.made(b"x"), self.documents("x"), *self.of_batch("x"))
         keys = (*self.fixed, *self.single, self.records, *of_names)
         hash_slots = {key: key_slot(key.encode()) for key in keys}
         # A pattern needs a hash tag of its own: without one, the worker ID would select the hash slot.

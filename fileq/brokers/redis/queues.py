@@ -12,9 +12,11 @@ from itertools import chain
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.brokers.clocks import FULL_WAIT_MS, STEP_TOLERANCE_MS
+from fileq.brokers.redis.batch_turns import may_be_member, with_members
 from fileq.brokers.redis.due_watch import as_time
 from fileq.brokers.redis.encoding import (
     as_claim,
@@ -27,7 +29,7 @@ from fileq.brokers.redis.encoding import (
 )
 from fileq.brokers.redis.entry_encoding import entry_args
 from fileq.brokers.redis.in_flight import Replies
-from fileq.brokers.redis.scripts import Argument, Part
+from fileq.brokers.redis.scripts import ENQUEUE_MEMBERS, Argument, Part
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.wake import RedisSubscription, RedisWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
@@ -96,7 +98,8 @@ class RedisQueues:
         def decode(replies: Replies) -> Enqueued:
             return self._as_enqueued(replies, [entry.job.id for entry in entries])
 
-        return store.send([store.scripts.command("enqueue", keys, (limit, *args))], decode).take()
+        name = ENQUEUE_MEMBERS if any(entry.joins for entry in entries) else "enqueue"
+        return store.send([store.scripts.command(name, keys, (limit, *args))], decode).take()
 
     def _as_enqueued(self, replies: Replies, ids: Sequence[str]) -> Enqueued:
         permits, wait_ms, words, holders = self._store.link.checked(replies[0])
@@ -136,12 +139,16 @@ class RedisQueues:
             order.claims += wanted
 
         def decode(replies: Replies) -> TurnReply:
-            return self._as_turn_reply(replies, by_verb.values(), len(settlements), wanted, start)
+            answers, finished = with_members(store, store.link.checked(replies[0]), parts)
+            reply = self._as_turn_reply(answers, by_verb.values(), len(settlements), wanted, start)
+            return replace(reply, finished_batches=finished) if finished else reply
 
         def undo() -> None:
             order.claims -= wanted
 
-        return store.send([store.scripts.settle_and_claim(parts, has_extras=bool(carrying))], decode, undo)
+        has_members = any(map(may_be_member, settlements))
+        command = store.scripts.settle_and_claim(parts, has_extras=bool(carrying), has_members=has_members)
+        return store.send([command], decode, undo)
 
     def _settle_part(self, verb: Verb, settlements: Sequence[Settlement], claiming: frozenset[str]) -> Part:
         keys: list[str] = []
@@ -162,11 +169,10 @@ class RedisQueues:
         return Part("claim", len(named), self._slot_keys(named), (order.claims, order.every, int(is_first), *named))
 
     def _as_turn_reply(
-        self, replies: Replies, positions: Collection[list[int]], total: int, wanted: int, start: int
+        self, answers: Sequence[Any], positions: Collection[list[int]], total: int, wanted: int, start: int
     ) -> TurnReply:
         """`positions` are those of each verb's settlements among all of them."""
         store, checked = self._store, self._store.link.checked
-        answers = checked(replies[0])
         settled = [SettleResult.FENCED] * total
         for at, answer in zip(positions, answers, strict=False):
             for i, word in zip(at, checked(answer), strict=True):
@@ -267,7 +273,7 @@ class RedisQueues:
         for raw, id, record in zip(raws, ids, records, strict=True):
             number = keys.queue_numbers.get(record.queue, 0) if record else 0
             started_ms = record.started_ms if record else 0
-            row = (slot.encode(), b"%d" % number, raw, (id or "").encode(), b"%d" % started_ms, 0)
+            row = (slot.encode(), b"%d" % number, raw, (id or "").encode(), b"%d" % started_ms, 0, 0)
             claims.append(as_claim(row, 0, keys))
         return tuple(claims)
 

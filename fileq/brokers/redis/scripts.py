@@ -22,15 +22,26 @@ Command: TypeAlias = tuple[Argument, ...]
 
 PRELUDE = (  # in order of use
     *("arguments", "checks", "counters", "events", "search", "jobs", "withdrawals", "ledger", "entries", "follow_ups"),
-    "settlements",
+    *("batches", "settlements"),
 )
 SETTLE_AND_CLAIM = "settle_and_claim"
 COMPLETE_AND_CLAIM = "complete_and_claim"  # the same for the usual call: smaller, so that it runs faster
 SETTLE_AND_FOLLOW = "settle_and_follow"  # the same for settlements with follow-ups or outputs
+SETTLE_MEMBERS = "settle_members"  # the same for members of batches, also with follow-ups or outputs
+ENQUEUE_MEMBERS = "enqueue_members"  # enqueue for jobs that join batches
 _ALL_PARTS = ("complete", "retry", "bury", "release", "cancel", "defer", "claim")
-PARTS = {COMPLETE_AND_CLAIM: ("complete", "claim"), SETTLE_AND_CLAIM: _ALL_PARTS, SETTLE_AND_FOLLOW: _ALL_PARTS}
-# The functions of lua/prelude/follow_ups.lua, where lua/prelude/settlements.lua calls them.
-_HOOKS = b"read_hook, require_hook, keep_hook = read_follow_ups, require_follow_ups, keep_follow_ups\n"
+PARTS = {
+    COMPLETE_AND_CLAIM: ("complete", "claim"),
+    **dict.fromkeys((SETTLE_AND_CLAIM, SETTLE_AND_FOLLOW, SETTLE_MEMBERS), _ALL_PARTS),
+}
+VARIANTS = {**dict.fromkeys(PARTS, SETTLE_AND_CLAIM), ENQUEUE_MEMBERS: "enqueue"}  # name → its file
+# What the variants do more: functions of lua/prelude/, where settlements.lua, entries.lua and enqueue.lua call them.
+_HOOKS = {
+    SETTLE_AND_FOLLOW: b"read_hook, require_hook, keep_hook = read_follow_ups, require_follow_ups, keep_follow_ups\n",
+    SETTLE_MEMBERS: b"read_hook, require_hook, keep_hook = read_follow_ups, require_members, keep_member\n"
+    b"joining = JOINING\n",
+    ENQUEUE_MEMBERS: b"joining = JOINING\n",
+}
 _USUAL_PARTS = frozenset(PARTS[COMPLETE_AND_CLAIM])
 _COMMENTS = re.compile(rb"^ *--.*\n", re.MULTILINE)
 _DEFINED = re.compile(rb"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
@@ -53,11 +64,11 @@ _by_sha: dict[Argument, Script] = {}
 
 @functools.cache
 def script(name: str) -> Script:
-    shebang, _, body = _file(SETTLE_AND_CLAIM if name in PARTS else name).partition(b"\n")
+    shebang, _, body = _file(VARIANTS.get(name, name)).partition(b"\n")
     functions = (b"PARTS.%s = function()\n%send\n" % (part.encode(), _file(part)) for part in PARTS.get(name, ()))
     if name in PARTS:
-        hooks = _HOOKS if name == SETTLE_AND_FOLLOW else b""
-        body = hooks + b"local PARTS = {}\n" + b"".join(functions) + body
+        body = b"local PARTS = {}\n" + b"".join(functions) + body
+    body = _HOOKS.get(name, b"") + body
     text = b"".join((shebang, b"\n", *_needed_by(body), body))
     sha = hashlib.sha1(text, usedforsecurity=False).hexdigest()
     return _by_sha.setdefault(sha, Script(sha, text))
@@ -131,8 +142,10 @@ class Scripts:
         now_ms = self._clock() if self._clock is not None else b""
         return ("EVALSHA", script("next_due").sha, 2, self._keys.scheduled, self._keys.schedules, now_ms)
 
-    def settle_and_claim(self, parts: Sequence[Part], *, has_extras: bool = False) -> Command:
-        """`has_extras`: a settlement has follow-ups or outputs."""
+    def settle_and_claim(
+        self, parts: Sequence[Part], *, has_extras: bool = False, has_members: bool = False
+    ) -> Command:
+        """`has_extras`: a settlement has follow-ups or outputs. `has_members`: one may be about a member of a batch."""
         keys: list[str] = []
         head: list[Argument] = [len(parts)]
         args: list[Argument] = []
@@ -142,4 +155,5 @@ class Scripts:
             head += (part.verb, part.size, len(part.keys), len(part.args))
         is_usual = _USUAL_PARTS.issuperset(part.verb for part in parts)
         name = SETTLE_AND_FOLLOW if has_extras else COMPLETE_AND_CLAIM if is_usual else SETTLE_AND_CLAIM
+        name = SETTLE_MEMBERS if has_members else name
         return self.command(name, keys, head + args)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fileq.brokers.clocks import monotonic_clock_ms, wall_clock_ms
+from fileq.brokers.sqlite.batches import SqliteBatches
 from fileq.brokers.sqlite.catalog import SqliteCatalog
 from fileq.brokers.sqlite.database_schema import VERSION
 from fileq.brokers.sqlite.file_orders import SqliteFileOrders
@@ -29,6 +30,7 @@ class SqliteBroker(
     SqliteFileOrders,
     SqliteCatalog,
     SqliteSchedules,
+    SqliteBatches,
 ):
     kind = "sqlite"
 

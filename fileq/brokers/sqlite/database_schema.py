@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from fileq.brokers.sqlite.file_access import NEW_MODE
 from fileq.core.errors import BrokerError, BrokerUnavailable
 
-VERSION = 6
+VERSION = 7
 APPLICATION_ID = 0x66696C71  # "filq"
 OLDEST_SQLITE = (3, 35, 0)  # RETURNING
 
@@ -100,6 +100,22 @@ def _add_jobs_that_make_jobs(connection: sqlite3.Connection) -> None:
     )
 
 
+def _add_batches(connection: sqlite3.Connection) -> None:
+    """From 6 to 7: batches and their members."""
+    connection.execute(
+        "CREATE TABLE batches (id TEXT PRIMARY KEY, parent TEXT NOT NULL, created_ms INTEGER NOT NULL, "
+        "finished_ms INTEGER NOT NULL, facts BLOB NOT NULL, fixed BLOB NOT NULL)"
+    )
+    connection.execute("CREATE INDEX batches_by_age ON batches (created_ms, id)")
+    connection.execute("CREATE INDEX batches_unfinished ON batches (created_ms, id) WHERE finished_ms = 0")
+    connection.execute("CREATE INDEX batches_expiring ON batches (finished_ms) WHERE finished_ms > 0")
+    connection.execute("CREATE INDEX batches_by_parent ON batches (parent) WHERE parent <> ''")
+    connection.execute(
+        "CREATE TABLE batch_members (batch TEXT NOT NULL, state INTEGER NOT NULL, id TEXT NOT NULL, "
+        "PRIMARY KEY (batch, state, id)) WITHOUT ROWID"
+    )
+
+
 # From each older schema to the next. A migration must not end the transaction it runs in.
 MIGRATIONS: Mapping[int, Migration] = {
     1: _add_holes,
@@ -107,6 +123,7 @@ MIGRATIONS: Mapping[int, Migration] = {
     3: _add_after_producers_limits_and_orders,
     4: _add_since,
     5: _add_jobs_that_make_jobs,
+    6: _add_batches,
 }
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fileq.brokers import wire_events
+from fileq.brokers.sqlite.batch_table import MemberState
 from fileq.brokers.sqlite.rows import RecordRow
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, unfinished_before
 from fileq.brokers.types import FOLLOW_UPS_KEPT, Entry, entry_of
+from fileq.core.batch import Batch
 from fileq.core.follow_up import FollowUp
 from fileq.core.job import Job, State, encode
 
@@ -35,12 +37,25 @@ def take_key(work: UnitOfWork, record: RecordRow, key: str | None) -> None:
         work.db.execute("INSERT OR REPLACE INTO unique_keys VALUES (?, ?)", (key, record.id))
 
 
-def add(work: UnitOfWork, entry: Entry, *, waits_for: str = "") -> None:
-    """Enqueues a job that is no duplicate."""
+def batch_to_join(work: UnitOfWork, entry: Entry, follows: RecordRow | None = None) -> Batch | None:
+    """The batch that the job of this entry becomes a member of; None if it takes no jobs. `follows` is the record of
+    the job that this one follows: an unfinished member also adds jobs to a sealed batch."""
+    batch = work.batches.find(entry.job.batch_id or "") if entry.joins else None
+    if batch is None or batch.is_takeable:
+        return batch
+    is_member = follows is not None and work.batches.has(batch, follows.id, MemberState.UNFINISHED)
+    return batch if is_member else None
+
+
+def add(work: UnitOfWork, entry: Entry, *, waits_for: str = "", batch: Batch | None = None) -> None:
+    """Enqueues a job that is no duplicate, as a member of this batch."""
     job, version = entry.job, entry.version
     record = work.record_for(job.id, entry.queue, encode(job))
     if waits_for:
         record.change_facts(waits_for=waits_for)
+    if batch is not None:
+        record.change_facts(batch=batch.id)
+        work.batches.join(batch, job.id)
     take_key(work, record, job.unique_key)
     due_ms = max(entry.at_ms, work.now_ms + entry.delay_ms)
     if due_ms > work.now_ms:
@@ -64,7 +79,8 @@ def add_follow_ups(work: UnitOfWork, parent: RecordRow | None, follow_ups: Seque
     added = []
     for follow_up in follow_ups:
         if not existing_job(work, follow_up.job):
-            add(work, entry_of(follow_up))
+            entry = entry_of(follow_up)
+            add(work, entry, batch=batch_to_join(work, entry, parent))
             added.append(follow_up.job.id)
     if parent is not None and added:
         parent.change_facts(follow_ups=(*parent.facts.follow_ups, *added)[-FOLLOW_UPS_KEPT:])

@@ -13,6 +13,7 @@ import msgspec
 
 from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.place_pages import PROCESSING, Page, check_page, page_of_slots
+from fileq.brokers.sqlite.batch_counts import delete_member, revive_member
 from fileq.brokers.sqlite.census import take_census
 from fileq.brokers.sqlite.entries import key_holder, take_key
 from fileq.brokers.sqlite.outputs import makers
@@ -168,6 +169,8 @@ class SqliteInspector:
             removed = [id for id, raw in dead if work.remove_dead(raw)]
             for id in removed:
                 record = work.record(id)
+                if record is not None and record.state == State.DEAD:
+                    delete_member(work, record.facts.batch, id)
                 # A copy that still waits in a queue needs the record.
                 if record is not None and record.state == State.DEAD and not record.queued:
                     work.delete_record(id)
@@ -228,5 +231,6 @@ def _revive(work: UnitOfWork, revival: Revival) -> Revived:
         record.change_facts(fingerprint="")
         take_key(work, record, job.unique_key)
         work.push(record, front=False)
+        revive_member(work, record.facts.batch, record.id)
     work.db.execute("DELETE FROM orders WHERE id = ?", (revival.id,))
     return Revived(True)

@@ -18,7 +18,7 @@ from fileq.brokers.local_waiter import LocalWaiter
 from fileq.brokers.replies import PendingReply, ReadyReply
 from fileq.brokers.sqlite.admissions import admit
 from fileq.brokers.sqlite.census import paused_queues
-from fileq.brokers.sqlite.entries import add, existing_job, is_holder
+from fileq.brokers.sqlite.entries import add, batch_to_join, existing_job, is_holder
 from fileq.brokers.sqlite.ledger_verbs import SqliteLedger
 from fileq.brokers.sqlite.outputs import forget_outputs
 from fileq.brokers.sqlite.queue_table import QueuedRow
@@ -33,7 +33,7 @@ from fileq.brokers.sqlite.schedules import next_fire_ms
 from fileq.brokers.sqlite.settlements import reap, settle
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.subscription import SqliteSubscription
-from fileq.brokers.sqlite.unit_of_work import UnitOfWork, is_blocked
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork, is_batch_cancelled, is_blocked
 from fileq.brokers.types import (
     SWEEP_PAGE,
     Enqueued,
@@ -86,7 +86,8 @@ class SqliteQueues(SqliteLedger):
             paused = paused_queues(work.db)
             registered = {slot: row for slot in slots if (row := work.slot(slot)) and row.info is not None}
             claims = self._claim(work, [registered[slot] for slot in slots if slot in registered], paused)
-            return TurnReply(settled, tuple(claims), tuple(slot for slot in slots if slot not in registered), paused)
+            gone = tuple(slot for slot in slots if slot not in registered)
+            return TurnReply(settled, tuple(claims), gone, paused, finished_batches=tuple(work.finished_batches))
 
     def _claim(self, work: UnitOfWork, slots: list[SlotRow], paused: frozenset[str]) -> list[Claim]:
         """For each slot the job it already holds, or else the next one. Reads each queue once for all slots."""
@@ -111,7 +112,9 @@ class SqliteQueues(SqliteLedger):
     def _held(self, work: UnitOfWork, slot_row: SlotRow, raw: bytes) -> Claim:
         token = work.change_slot(slot_row).next_token()
         claim = claim_of(slot_row.slot, raw, work.record, queue=self._store.queue_names[-1], token=token)
-        return msgspec.structs.replace(claim, is_blocked=is_blocked(work, work.record(claim.id)))
+        record = work.record(claim.id)
+        flags = {"is_blocked": is_blocked(work, record), "is_cancelled": is_batch_cancelled(work, record)}
+        return msgspec.structs.replace(claim, **flags)
 
     def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
         with self._store.unit_of_work() as work:
@@ -191,6 +194,7 @@ class SqliteQueues(SqliteLedger):
             stale = [(key,) for key, id in page if not is_holder(work.record(id), key)]
             work.db.executemany("DELETE FROM unique_keys WHERE key = ?", stale)
             forget_outputs(work)
+            work.batches.forget_expired()
             return page[-1][0] if len(page) == SWEEP_PAGE else None
 
     def suspects(self, *, sweep: bool = False) -> list[Suspect]:
@@ -267,9 +271,12 @@ def _enqueue(work: UnitOfWork, entry: Entry, window: RateWindow) -> tuple[Enqueu
         known = work.ledger.entry(version.path)
         if known is not None and known.knows(version.signature):
             return EnqueueResult.KNOWN, ""
-        if not window.take():
-            return EnqueueResult.THROTTLED, ""
-    add(work, entry)
+    batch = batch_to_join(work, entry) if entry.joins else None
+    if entry.joins and batch is None:
+        return EnqueueResult.REFUSED, ""
+    if version is not None and not entry.always and not window.take():
+        return EnqueueResult.THROTTLED, ""
+    add(work, entry, batch=batch)
     return EnqueueResult.ENQUEUED, ""
 
 
@@ -316,6 +323,8 @@ def _start(work: UnitOfWork, slot_row: SlotRow, queue: str, queued: QueuedRow) -
     record.state, record.slot, record.queue, record.raw = State.RUNNING, slot_row.slot, queue, raw
     record.started_ms, record.due_ms = work.now_ms, 0
     claim = Claim(slot_row.slot, token, queue, raw, job, job.id, work.now_ms, is_blocked=is_blocked(work, record))
+    if record.extra and is_batch_cancelled(work, record):
+        claim = msgspec.structs.replace(claim, is_cancelled=True)
     work.publish(wire_events.started(claim) if work.has_subscribers else b"")
     return claim
 
@@ -325,7 +334,8 @@ def _status_of(work: UnitOfWork, raw: bytes | None) -> LeaseStatus:
         return LeaseStatus.IDLE
     job = decode_or_none(raw)
     record = work.record(job.id) if job else None
-    return LeaseStatus.CANCEL if record and record.is_cancel_requested else LeaseStatus.HELD
+    is_cancelled = record is not None and (record.is_cancel_requested or is_batch_cancelled(work, record))
+    return LeaseStatus.CANCEL if is_cancelled else LeaseStatus.HELD
 
 
 def _give_back(work: UnitOfWork, claim: Claim) -> None:

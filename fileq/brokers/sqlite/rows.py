@@ -34,6 +34,7 @@ class RareFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     follow_ups: tuple[str, ...] = ()
     outputs: tuple[Output, ...] = ()
     fingerprint: str = ""
+    batch: str = ""
 
 
 _NO_FACTS = RareFacts()
@@ -109,6 +110,7 @@ class RecordRow(msgspec.Struct):
             follow_ups=facts.follow_ups,
             outputs=facts.outputs,
             fingerprint=facts.fingerprint,
+            batch=facts.batch,
         )
 
     @property

@@ -8,7 +8,7 @@ from msgspec.structs import astuple, replace
 
 from fileq.brokers.catalog import check_name
 from fileq.brokers.schedules import Fire, FireResult, Overlap, ScheduleState, check_fire, defined
-from fileq.brokers.sqlite.entries import add, existing_job
+from fileq.brokers.sqlite.entries import add, batch_to_join, existing_job
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.brokers.sqlite.withdrawals import cancel
@@ -88,7 +88,8 @@ def _enqueue(work: UnitOfWork, fire: Fire, unfinished_id: str) -> FireResult:
     if existing := existing_job(work, fire.entry.job):  # now that the last job may have ended
         return FireResult.DUPLICATE if existing == fire.entry.job.id else FireResult.SKIPPED
     waits_for = unfinished_id if fire.overlap in (Overlap.QUEUE, Overlap.CANCEL) else ""
-    add(work, entry_of(fire.entry), waits_for=waits_for)
+    entry = entry_of(fire.entry)
+    add(work, entry, waits_for=waits_for, batch=batch_to_join(work, entry))
     return FireResult.FIRED
 
 

@@ -1,4 +1,4 @@
--- Schema 6. Applied as a whole, in one transaction, to an empty file. No semicolons in comments: they end a statement.
+-- Schema 7. Applied as a whole, in one transaction, to an empty file. No semicolons in comments: they end a statement.
 -- Every place holds the raw bytes of its jobs. Everything more that is known of a job is in its record.
 -- Changing a comment inside a statement changes the text that SQLite stores in the file.
 
@@ -184,6 +184,28 @@ CREATE TABLE schedules (
     is_paused   INTEGER NOT NULL,
     runs        INTEGER NOT NULL,
     missed      INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- One row for each batch. A finished one is kept for 30 days.
+CREATE TABLE batches (
+    id          TEXT PRIMARY KEY,
+    parent      TEXT NOT NULL,
+    created_ms  INTEGER NOT NULL,
+    finished_ms INTEGER NOT NULL,           -- 0 while it is unfinished
+    facts       BLOB NOT NULL,              -- JSON of what changes, see core/batch.py
+    fixed       BLOB NOT NULL               -- JSON of its callbacks and of what its creator keeps here
+);
+CREATE INDEX batches_by_age ON batches (created_ms, id);
+CREATE INDEX batches_unfinished ON batches (created_ms, id) WHERE finished_ms = 0;
+CREATE INDEX batches_expiring ON batches (finished_ms) WHERE finished_ms > 0;
+CREATE INDEX batches_by_parent ON batches (parent) WHERE parent <> '';
+
+-- Members that are unfinished (0) or dead (1), and jobs that had ended when they joined (2).
+CREATE TABLE batch_members (
+    batch TEXT NOT NULL,
+    state INTEGER NOT NULL,
+    id    TEXT NOT NULL,
+    PRIMARY KEY (batch, state, id)
 ) WITHOUT ROWID;
 
 -- Written only while a subscriber exists. Only the newest are kept.

@@ -6,13 +6,17 @@ Never decides: the settlement says where the job goes. A slot that no longer hol
 from __future__ import annotations
 
 from fileq.brokers import wire_events
+from fileq.brokers.sqlite.batch_counts import count_member
 from fileq.brokers.sqlite.entries import add_follow_ups
 from fileq.brokers.sqlite.outputs import keep_outputs
 from fileq.brokers.sqlite.rows import RecordRow, SlotRow
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.brokers.types import Attempt
+from fileq.core.batch import Ending
 from fileq.core.job import State
 from fileq.core.settlement import Settlement, SettleResult, Verb
+
+ENDINGS = {Verb.COMPLETE: Ending.COMPLETED, Verb.BURY: Ending.DEAD, Verb.CANCEL: Ending.CANCELLED}
 
 
 def settle(work: UnitOfWork, s: Settlement) -> SettleResult:
@@ -57,6 +61,8 @@ def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
     _count(work, s)
     work.publish(wire_events.settled(s) if work.has_subscribers else b"")
     add_follow_ups(work, record, s.follow_ups)
+    if record is not None and record.extra and (ending := ENDINGS.get(s.verb)) is not None:
+        count_member(work, record.facts.batch, record.id, ending, s.error)
     if s.verb in (Verb.COMPLETE, Verb.CANCEL):
         work.trim_ended(State.COMPLETED if s.verb is Verb.COMPLETE else State.CANCELLED)
 

@@ -16,6 +16,7 @@ from zlib import crc32
 import msgspec
 
 from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.sqlite.batch_table import BatchTable
 from fileq.brokers.sqlite.ended_list import EndedList
 from fileq.brokers.sqlite.ledger_table import LedgerTable
 from fileq.brokers.sqlite.queue_table import QueueTable
@@ -47,6 +48,8 @@ class UnitOfWork:
         self.has_subscribers = has_subscribers  # if not, no event need be made
         self.queued = QueueTable(db)
         self.ledger = LedgerTable(db)
+        self.batches = BatchTable(db, now_ms)
+        self.finished_batches: list[str] = []  # in this transaction
         self._records: dict[str, RecordRow | None] = {}
         self._changed_records: dict[str, None] = {}  # an ordered set: rows are written in the order of their changes
         self._slots: dict[str, SlotRow | None] = {}
@@ -196,6 +199,7 @@ class UnitOfWork:
         slots = [self._slots[slot] for slot in self._changed_slots]
         _execute_each(self.db, SAVE_SLOT, [astuple(slot_row) for slot_row in slots if slot_row is not None])
         self.ledger.write()
+        self.batches.write()
         for ended in self._ended.values():
             ended.write()
         self._write_counts()
@@ -238,6 +242,12 @@ def is_blocked(work: UnitOfWork, record: RecordRow | None) -> bool:
     work.read_records(record.jobs_before)
     earlier = map(work.record, record.jobs_before)
     return any(other.state == State.RUNNING for other in earlier if other is not None)
+
+
+def is_batch_cancelled(work: UnitOfWork, record: RecordRow | None) -> bool:
+    """Whether the job is a member of a batch that is cancelled."""
+    batch = work.batches.find(record.facts.batch) if record is not None and record.extra else None
+    return batch is not None and batch.is_cancelled
 
 
 def unfinished_before(work: UnitOfWork, id: str | None) -> list[str]:

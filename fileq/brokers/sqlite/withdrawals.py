@@ -6,10 +6,12 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 
 from fileq.brokers import wire_events
+from fileq.brokers.sqlite.batch_counts import count_member
 from fileq.brokers.sqlite.entries import add_follow_ups
 from fileq.brokers.sqlite.rows import RecordRow
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.brokers.types import CLEAR_REACH, CancelResult
+from fileq.core.batch import Ending
 from fileq.core.follow_up import FollowUp
 from fileq.core.job import Job, State, decode_or_none
 
@@ -68,3 +70,5 @@ def _end_withdrawn(work: UnitOfWork, record: RecordRow, follow_ups: Sequence[Fol
     work.end(record, State.CANCELLED)
     work.publish(wire_events.cancelled(record.id, record.queue, record.raw) if work.has_subscribers else b"")
     add_follow_ups(work, record, follow_ups)
+    if record.extra:
+        count_member(work, record.facts.batch, record.id, Ending.CANCELLED, record.error)

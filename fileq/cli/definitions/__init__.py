@@ -20,6 +20,7 @@ MODULES = (
     "events_command",
     "job_commands",
     "dlq_commands",
+    "batch_commands",
     "schedule_commands",
     "queue_commands",
     "breaker_command",

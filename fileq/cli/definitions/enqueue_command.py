@@ -7,14 +7,19 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from fileq.cli.arguments import add_json, duration, whole_number, zoned_time
+from fileq.cli.arguments import add_json, duration, utf8_text, whole_number, zoned_time
 from fileq.cli.command import Command, Invocation
+from fileq.cli.definitions.batch_commands import add_callbacks
 from fileq.core.errors import ConfigError, FileqError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fileq.brokers.protocol import FullBroker
+    from fileq.brokers.types import Entry
     from fileq.client.job_options import JobOptions
-    from fileq.commands.enqueue import EnqueuedJob
+    from fileq.commands.create_batch import BatchPlan
+    from fileq.commands.enqueue import EnqueuedJob, Enqueuing
     from fileq.commands.wait_for_jobs import EndedJob, JobWaiting
 
 
@@ -34,6 +39,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-retries", type=whole_number(), metavar="N", help="overrides worker.max_retries")
     parser.add_argument("--timeout", type=duration, metavar="D", help="limit of one attempt; overrides worker.timeout")
     parser.add_argument("--id", default="", metavar="ID", help="id of the job; if it is in use, nothing is queued")
+    parser.add_argument(
+        "--batch",
+        type=utf8_text,
+        metavar="NAME",
+        help="the jobs form a new batch with this name, or join the one with this id",
+    )
+    add_callbacks(parser)
     parser.add_argument("--wait", action="store_true", help="wait until the jobs have ended and show their results")
     add_json(parser)
 
@@ -44,7 +56,8 @@ def _run(invocation: Invocation) -> int:
     options = invocation.options
     _check(options)
     config = invocation.loaded().config
-    job_options = _job_options(options, is_traced=config.observability.tracing.enabled)
+    plan = _batch(invocation) if options.batch is not None else None
+    job_options = _job_options(options, plan, is_traced=config.observability.tracing.enabled)
     if options.type is not None:
         entries = [entry_of_type(config, options.type, options.payload, job_options)]
     else:
@@ -57,7 +70,10 @@ def _run(invocation: Invocation) -> int:
     enqueuing = Enqueuing(broker, config)
     has_enqueued = False
     try:
-        enqueuing.enqueue(entries)
+        if plan is None:
+            enqueuing.enqueue(entries)
+        else:
+            _enqueue_in_batch(invocation, plan, entries, enqueuing)
         has_enqueued = True
     finally:
         # Also after an outage: prints the jobs that were enqueued before it. The spans are sent first, because the
@@ -82,16 +98,46 @@ def _moved_to(invocation: Invocation, path: bytes) -> bytes:
         return b""
 
 
-def _job_options(options: argparse.Namespace, *, is_traced: bool) -> JobOptions:
+def _batch(invocation: Invocation) -> BatchPlan:
+    """The batch with this id; else a new one with this name."""
+    from fileq.commands.create_batch import existing_batch, planned_batch
+
+    given = invocation.options
+    plan = existing_batch(invocation.broker(create=True), given.batch)
+    if plan is None:
+        callbacks = {"then": given.then, "catch": given.catch, "finally_": given.finally_}
+        priority = given.priority or ""
+        return planned_batch(name=given.batch, **callbacks, allow_failures=given.allow_failures, priority=priority)
+    if given.then or given.catch or given.finally_ or given.allow_failures:
+        raise ConfigError(
+            f"batch {given.batch} exists; its callbacks and --allow-failures were chosen when it was created"
+        )
+    return plan
+
+
+def _enqueue_in_batch(invocation: Invocation, plan: BatchPlan, entries: Sequence[Entry], enqueuing: Enqueuing) -> None:
+    """A new batch is sealed, one that exists stays open."""
+    from fileq.commands.create_batch import fill
+
+    broker = invocation.broker()
+    fill(broker, invocation.loaded().config, plan, entries, enqueuing)
+    if plan.is_new:
+        broker.seal_batch(plan.id)
+        if not invocation.options.quiet:
+            _remark(f"batch {plan.id}; 'fileq batch show {plan.id}' shows it")
+
+
+def _job_options(options: argparse.Namespace, plan: BatchPlan | None, *, is_traced: bool) -> JobOptions:
     from fileq.client.job_options import JobOptions
 
     return JobOptions(
-        priority=options.priority or "",
+        priority=options.priority or (plan.request.priority if plan is not None else ""),
         delay_ms=round(options.delay * 1000),
         at_ms=options.at.ms if options.at is not None else 0,
         max_retries=options.max_retries,
         timeout_s=options.timeout,
         id=options.id,
+        batch=plan.id if plan is not None else "",
         is_traced=is_traced,
     )
 
@@ -172,6 +218,8 @@ def _check(options: argparse.Namespace) -> None:
         raise ConfigError("--payload needs --type; see 'fileq enqueue --help'")
     if options.type is None and not options.subjects:
         raise ConfigError("nothing to enqueue; name files, or give --type; see 'fileq enqueue --help'")
+    if options.batch is None and (options.then or options.catch or options.finally_ or options.allow_failures):
+        raise ConfigError("--then, --catch, --finally and --allow-failures need --batch; see 'fileq enqueue --help'")
     if options.timeout == 0:
         raise ConfigError("--timeout is 0; it must be longer than 0")
 
@@ -201,6 +249,10 @@ then the job is due at once.
 All arguments are checked before the first job is queued. If the connection was lost, repeat the command with the same
 --id: an existing job is not queued twice; its id is printed, and the exit code is 0.
 
+With --batch NAME the jobs form a batch of that name, which is sealed: --then is enqueued once all are completed,
+--catch when the first dies, --finally when none is left. If NAME is the id of an open batch, the jobs join it, and it
+stays open. `fileq batch show` shows how far it is.
+
 With --wait the command waits until all its jobs have ended and prints the result or the error of each. The exit code is
 0 if all were completed, 3 if one is dead, 1 if one was cancelled. Ctrl-C ends only the wait: the jobs stay queued.""",
         examples=(
@@ -211,6 +263,7 @@ With --wait the command waits until all its jobs have ended and prints the resul
                 "a job without a file, at most once under this id",
             ),
             ("fileq enqueue inbox/a.pdf --wait", "process this file now and show the result"),
+            ("fileq enqueue in/a.csv in/b.csv --batch nightly --then load_partition", "load when both are completed"),
             ('fileq enqueue \'{"command": "df -h"}\' --timeout 30s', "a shell command, run by a worker"),
         ),
         arguments=_arguments,
@@ -225,7 +278,7 @@ With --wait the command waits until all its jobs have ended and prints the resul
             ("jobs[].process_at", "string or null: the job does not run before this time (RFC 3339, UTC)"),
             ("jobs[].state", "with --wait, string: completed, dead or cancelled; null if the wait was interrupted"),
             ("jobs[].result, jobs[].error", "with --wait: what the handler returned, or null; the error, or empty"),
-            ("batch_id", "string or null: shared by all jobs of one call; null for a single job"),
+            ("batch_id", "string or null: the batch, or else shared by all jobs of one call; null for a single job"),
         ),
     ),
 )

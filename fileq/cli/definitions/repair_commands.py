@@ -15,7 +15,7 @@ from fileq.commands.admin.json_schema import FSCK_FIELDS, REPROCESS_FIELDS
 def _reprocess_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="all known files; needed if no filter is given")
     add_dry_run(parser)
-    add_filters(parser, time="files modified", states=ENDED)
+    add_filters(parser, time="files modified", states=ENDED, has_batch=False)
     add_json(parser)
 
 

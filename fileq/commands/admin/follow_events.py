@@ -10,13 +10,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-import msgspec
 from msgspec import Struct
 
 from fileq.brokers.notifications import Subscription
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import WireEvent
 from fileq.client.job_ids import short_ids
+from fileq.client.published_events import PublishedBatchEvent, decode_event
 from fileq.commands.admin.formatting import ENDLESS, columns, cut_inside
 from fileq.core.errors import BrokerUnavailable
 from fileq.core.events import JobClaimed, JobDeferred
@@ -28,7 +27,6 @@ RETRY_S = 1.0
 HOLD_S = 0.5  # from a claim until the job is deferred it takes some milliseconds
 _DETAILS = ("duration", "failures")  # left out, in this order, if the name of the file and the error need the room
 _ERROR_WIDTH = 40  # details and directories make room for so much of the error
-_decode = msgspec.json.Decoder(WireEvent).decode
 
 
 class _Held(Struct, eq=False):
@@ -55,7 +53,7 @@ class EventFilter:
         if not self._hold_s:
             self._show(event)
             return
-        e = _decode(event)
+        e = decode_event(event)
         held = _Held(event, (e.job_id, e.worker_id), 0.0)
         if (start := self._starts.pop(held.key, None)) is not None:
             start.due_s, start.is_hidden = 0.0, e.event == JobDeferred.published_as
@@ -133,8 +131,12 @@ def event_line(event: bytes, width: int = ENDLESS) -> str:
 
     A line of more than `width` columns loses the queue, then the first directories of the path, then the middle of the
     error: `fileq show` has them."""
-    e = _decode(event)
+    e = decode_event(event)
     moment = time.strftime("%H:%M:%SZ", time.gmtime(e.at / 1000))
+    if isinstance(e, PublishedBatchEvent):
+        counts = ("total", "completed", "dead", "cancelled", "deleted")
+        shown = {name: f"{name}={count}" for name in counts if (count := getattr(e, name))}
+        return cut_inside(_joined(f"{moment} {printable(e.event):<13}", printable(e.batch_id), shown), width)
     fields = {
         "queue": e.priority,
         "duration": short_duration(e.duration_ms / 1000) if e.duration_ms else "",

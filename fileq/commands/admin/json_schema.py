@@ -116,6 +116,7 @@ HISTORY_FIELDS = (
     ("parent_id", "string or null: the job that enqueued this one when it ended"),
     ("follow_ups[]", "string: ids of the jobs that this one enqueued when it ended"),
     ("outputs[]", "path, size, signature: the files that the job made"),
+    ("batch", "string: the id of the batch that it is a member of; empty if it is in none"),
 )
 TRACE_FIELDS = (
     ("filepath", "string: the absolute path, escaped where it is not UTF-8"),
@@ -213,4 +214,21 @@ FSCK_FIELDS = (
         "action (reaped, reinstated, recorded, enqueued, forgotten, counted), id, detail; in their order",
     ),
     ("is_repair", "boolean: --repair was given; the other fields describe the state after it"),
+)
+
+BATCH_FIELDS = (
+    ("id, name, parent", "string: its id; its name and the id of its parent, empty if it has none"),
+    ("state", "string: open, sealed or finished"),
+    ("is_cancelled", "boolean: what had not ended is cancelled"),
+    ("is_success", "boolean: finished, and every member was completed"),
+    ("allow_failures, priority", "boolean and string: as it was created"),
+    ("total", "number: the sum of the next six"),
+    ("waiting, running, completed, dead, cancelled, deleted", "number of members; a child batch is one"),
+    ("created, sealed, finished", "string (RFC 3339, UTC) or null"),
+    ("first_dead, first_error", "string: the member that died first and its error; else empty"),
+    ("callbacks[].kind, callbacks[].job_id", "string: then, catch or finally, and the id of its job"),
+    ("callbacks[].is_fired", "boolean: the job was enqueued"),
+    ("callbacks[].state, callbacks[].type", "string or null: of that job; null if it has no record"),
+    ("callbacks[].error", "string: of that job"),
+    ("failures[]", "id, filepath, type (null for a file) and error of the first ten dead jobs"),
 )

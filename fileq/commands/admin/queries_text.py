@@ -84,13 +84,14 @@ def render_history(history: JobHistory, screen: Screen, at_ms: int) -> list[str]
         ("size", plural(job.filesize, "byte") if job.filepath or not job.is_job else ""),
         ("version", printable(history.signature or "")),
         ("queue", printable(job.queue)),
+        ("batch", printable(history.batch)),
         ("failed attempts", _failures(history)),
         ("deaths", deaths_text(history)),
-        ("created", _when(job.created, at_ms)),
+        ("created", when(job.created, at_ms)),
         ("deferred", plural(job.deferred_count, "time") if job.deferred_count else ""),
-        ("started", _when(job.started, at_ms) if job.state == "running" else ""),
+        ("started", when(job.started, at_ms) if job.state == "running" else ""),
         ("worker", printable(job.worker) if job.state == "running" else ""),
-        ("ended", _when(job.ended, at_ms) if job.state in ("completed", "dead", "cancelled") else ""),
+        ("ended", when(job.ended, at_ms) if job.state in ("completed", "dead", "cancelled") else ""),
         ("payload", _json(history.payload)),
         ("result", _json(history.result)),
         *made_facts(history),
@@ -109,7 +110,7 @@ def _waits(history: JobHistory, at_ms: int) -> list[str]:
     job, lines = history.job, []
     if job.state in ("scheduled", "retrying"):
         why = "its last attempt failed" if job.state == "retrying" else "it was enqueued for that time"
-        lines.append(f"until {_when(job.due, at_ms)}: {printable(job.deferred) or why}")
+        lines.append(f"until {when(job.due, at_ms)}: {printable(job.deferred) or why}")
     return [*lines, *history.waits_for]
 
 
@@ -174,7 +175,7 @@ def error_lines(error: str) -> list[str]:
     return [printable(line) for line in error.splitlines()] or [""]
 
 
-def _when(text: str | None, at_ms: int) -> str:
+def when(text: str | None, at_ms: int) -> str:
     then = parse_time(text) if text else None
     if then is None:
         return ""
@@ -223,13 +224,13 @@ def _version_lines(version: VersionTrace, title: str, screen: Screen, at_ms: int
     if version.job is None:
         return [*lines, "  ended; its record has expired (worker.history_ttl)"]
     job = version.job.job
-    lines.append(f"  enqueued {_when(job.created, at_ms)} in queue {printable(job.queue)}")
+    lines.append(f"  enqueued {when(job.created, at_ms)} in queue {printable(job.queue)}")
     for attempt, following in _with_next(version.job.attempts):
         lines += attempt_lines(attempt, following, screen)
     state = screen.paint(*_state_cell(job))
-    ended = f" {_when(job.ended, at_ms)}" if job.state in ("completed", "dead", "cancelled") else ""
-    due = f", due {_when(job.due, at_ms)}" if job.state in ("scheduled", "retrying") else ""
-    on = f" on {printable(job.worker)} since {_when(job.started, at_ms)}" if job.state == "running" else ""
+    ended = f" {when(job.ended, at_ms)}" if job.state in ("completed", "dead", "cancelled") else ""
+    due = f", due {when(job.due, at_ms)}" if job.state in ("scheduled", "retrying") else ""
+    on = f" on {printable(job.worker)} since {when(job.started, at_ms)}" if job.state == "running" else ""
     why = f": {printable(job.deferred)}" if job.deferred else ""
     lines.append(f"  now {state}{ended}{due}{on}{why}")
     if job.state == "dead" and (more := _only_in_show(version.job)):

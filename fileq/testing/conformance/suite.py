@@ -14,6 +14,11 @@ import pytest
 from fileq.brokers.notifications import Waiter
 from fileq.testing.conformance import (
     admit_tests,
+    batch_cancel_tests,
+    batch_ends_tests,
+    batch_join_tests,
+    batch_nesting_tests,
+    batch_tests,
     bury_tests,
     cancel_tests,
     catalog_tests,
@@ -73,6 +78,11 @@ class BrokerConformance:
     To leave a group out, set it to None in the subclass: `TestOverview = None`."""
 
     TestAdmit = _tests_of(admit_tests)
+    TestBatch = _tests_of(batch_tests)
+    TestBatchCancel = _tests_of(batch_cancel_tests)
+    TestBatchEnds = _tests_of(batch_ends_tests)
+    TestBatchJoin = _tests_of(batch_join_tests)
+    TestBatchNesting = _tests_of(batch_nesting_tests)
     TestBury = _tests_of(bury_tests)
     TestCancel = _tests_of(cancel_tests)
     TestCatalog = _tests_of(catalog_tests)

@@ -61,14 +61,12 @@ EARLIER_JOB_GUARDS = (
     BLOCKED.on(
         "memory",
         f"{MEMORY}store.py",
-        "is_blocked=record is not None and self._is_blocked(record))",
-        "is_blocked=False)",
+        '"is_blocked": self._is_blocked(record)',
+        '"is_blocked": False',
     ),
     BLOCKED_AGAIN.on("redis", CLAIM, "was[2] or '0', is_blocked(was[3]) }", "was[2] or '0', 0 }"),
     BLOCKED_AGAIN.on("redis", f"{LUA}renew.lua", "was[2] or '0', is_blocked(was[3]) }", "was[2] or '0', 0 }"),
-    BLOCKED_AGAIN.on(
-        "sqlite", f"{SQLITE}queues.py", "is_blocked=is_blocked(work, work.record(claim.id)))", "is_blocked=False)"
-    ),
+    BLOCKED_AGAIN.on("sqlite", f"{SQLITE}queues.py", '"is_blocked": is_blocked(work, record)', '"is_blocked": False'),
     ONLY_RUNNING.on("redis", LEDGER, "    if state == 'running' or is_awaited", "    if state or is_awaited"),
     ONLY_RUNNING.on(
         "sqlite", f"{SQLITE}unit_of_work.py", "any(other.state == State.RUNNING for other in", "any(True for other in"

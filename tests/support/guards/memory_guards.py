@@ -44,8 +44,8 @@ MEMORY_GUARDS = (
     guard(
         promises.CANCELLED,
         QUEUES,
-        "LeaseStatus.CANCEL if record and record.is_cancel_requested else LeaseStatus.HELD",
-        "LeaseStatus.HELD",
+        "is_cancelled = record.is_cancel_requested or self",
+        "is_cancelled = self",
     ),
     guard(promises.ALIVE, QUEUES, "            if store.is_alive(slot, now_ms):\n", "            if False:\n"),
     guard(

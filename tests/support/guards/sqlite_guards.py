@@ -85,8 +85,8 @@ SQLITE_GUARDS = (
     guard(
         promises.CANCELLED,
         QUEUES,
-        "LeaseStatus.CANCEL if record and record.is_cancel_requested else LeaseStatus.HELD",
-        "LeaseStatus.HELD",
+        "(record.is_cancel_requested or is_batch_cancelled(work, record))",
+        "is_batch_cancelled(work, record)",
     ),
     guard(promises.ALIVE, QUEUES, "if slot_row is None or work.is_alive(slot_row):", "if slot_row is None:"),
     guard(promises.LEASE_ENDS, ROWS, "self.alive_until_ms > monotonic_ms", "self.alive_until_ms >= monotonic_ms"),

@@ -6,21 +6,23 @@
 -- own ARGV   the windows (prelude/search.lua); of each job: those of follow_ups.lua, then the proof of its absence ('' =
 --            none)
 -- returns    cancelled, requested, ended, unknown or far for each; next_offsets()
+joining = JOINING
 require_withdrawals()
 require_access(SCHEDULED, 'zset', 'ZREM')
 require_queues('LINDEX', 'LSET', 'LREM')
 open_windows(true)
-local jobs, answers = {}, {}
+local jobs, ids, answers = {}, {}, {}
 while own_args < #ARGV do
   own_keys = own_keys + 1
   local job = { record = KEYS[own_keys] }
   job.extras = next_extras()
   own_args = own_args + 1
   job.proof = ARGV[own_args]
-  require_type(job.record, 'hash')
+  job.batch = read('HMGET', job.record, 'batch')[1]
   require_extras(job.extras)
-  jobs[#jobs + 1] = job
+  jobs[#jobs + 1], ids[#ids + 1] = job, job.batch or false
 end
+require_counting(ids)
 
 -- Whether the job was there; FAR if that is not known. It leaves its queue at the end of the script.
 local function remove(state, raw, number, was, proof)
@@ -48,13 +50,14 @@ local function cancel(job)
   if is_removed == FAR then return 'far' end
   if not is_removed then return 'ended' end
   withdraw(job.record, queue, raw, state == 'pending' and queued - 1 or queued)
-  add_follow_ups(job.record, job.extras)
+  withdraw_member(job)
   return 'cancelled'
 end
 
 for i, job in ipairs(jobs) do answers[i] = cancel(job) end
 list_withdrawn()
 remove_taken()
+write_batches()
 write_counters()
 publish_events()
 return { answers, next_offsets() }

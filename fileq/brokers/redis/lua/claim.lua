@@ -7,15 +7,16 @@
 -- own ARGV   1 claims of this process so far, 2 every Nth claim starts at a lower queue (0 = none does), 3 whether the
 --            slots that settle with flag n come first (1; then they are not named here), or all slots follow (0); then
 --            the slots
--- returns    numbers of the paused queues; slots that are not registered; six values for each claim: slot, queue
+-- returns    numbers of the paused queues; slots that are not registered; seven values for each claim: slot, queue
 --            number (0 = the slot held the job already, and its record has no queue), raw, id ('' = it has none), start
---            time, 1 if an earlier job of the same file is running; claims of this process so far (a job given again
+--            time, 1 if an earlier job of the same file is running, 1 if its batch is cancelled; claims of this process so far (a job given again
 --            does not count); slot, queue number, id and error of what was buried
 local claims_made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
 local first = ARGV[own_args + 3] == '1' and claiming or {}
 local slots, lists, heartbeats, total = {}, {}, {}, #first + own_size
 local paused, is_paused, gone, claims, buried = {}, {}, {}, {}, {}
-if total == 0 then return { paused, gone, claims, claims_made, buried } end -- a settlement before this was refused
+-- A settlement before this was refused.
+if total == 0 or has_met_member then return { paused, gone, claims, claims_made, buried } end
 
 for i, job in ipairs(first) do slots[i], lists[i], heartbeats[i] = job.slot, job.processing, job.heartbeat end
 for i = 1, own_size do
@@ -95,7 +96,7 @@ end
 
 local function claim(slot, processing, heartbeat, number, raw)
   local id = read_id(raw)
-  local was = id and read('HMGET', RECORDS .. id, 'queued', 'state', 'after') -- read before anything moves
+  local was = id and read('HMGET', RECORDS .. id, 'queued', 'state', 'after', 'batch') -- read before anything moves
   redis.call('RPOPLPUSH', queue_key[number], processing)
   table.remove(fronts[number])
   redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)
@@ -107,13 +108,15 @@ local function claim(slot, processing, heartbeat, number, raw)
   end
   count('consumed')
   claims_made = claims_made + 1
-  return { slot, number, raw, id or '', NOW, was and was[3] and is_blocked(was[3]) or 0 }
+  local is_cancelled = was and was[4] and is_batch_cancelled(was[4]) or 0
+  return { slot, number, raw, id or '', NOW, was and was[3] and is_blocked(was[3]) or 0, is_cancelled }
 end
 
 local function held_row(slot, raw)
   local id = read_id(raw)
-  local was = id and read('HMGET', RECORDS .. id, 'queue', 'started', 'after') or {}
-  return { slot, queue_number[was[1] or ''] or 0, raw, id or '', was[2] or '0', is_blocked(was[3]) }
+  local was = id and read('HMGET', RECORDS .. id, 'queue', 'started', 'after', 'batch') or {}
+  local is_cancelled = was[4] and is_batch_cancelled(was[4]) or 0
+  return { slot, queue_number[was[1] or ''] or 0, raw, id or '', was[2] or '0', is_blocked(was[3]), is_cancelled }
 end
 
 -- held: the raw that each registered slot holds, or false. taken: what this call gives to each slot; the caller may name

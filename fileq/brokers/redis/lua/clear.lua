@@ -4,9 +4,10 @@
 -- own KEYS   of each job: its record, then those of follow_ups.lua
 -- own ARGV   1 queue number, 2 how far from the front a job is looked for; of each job: raw, then those of follow_ups.lua
 -- returns    how many
+joining = JOINING
 local number, reach = tonumber(ARGV[own_args + 1]), ARGV[own_args + 2]
 local list = queue_key[number]
-local jobs, offsets_of, taken, has_changed = {}, {}, {}, {}
+local jobs, ids, offsets_of, taken, has_changed = {}, {}, {}, {}, {}
 require_withdrawals()
 require_access(list, 'list', 'LRANGE', 'LINDEX', 'LSET', 'LREM')
 own_args = own_args + 2
@@ -14,10 +15,12 @@ while own_args < #ARGV do
   own_keys, own_args = own_keys + 1, own_args + 1
   local job = { record = KEYS[own_keys], raw = ARGV[own_args] }
   job.extras = next_extras()
-  job.was = read('HMGET', job.record, 'state', 'queued', 'created')
+  job.was = read('HMGET', job.record, 'state', 'queued', 'created', 'batch')
+  job.batch = job.was[4]
   require_extras(job.extras)
-  jobs[#jobs + 1] = job
+  jobs[#jobs + 1], ids[#ids + 1] = job, job.batch or false
 end
+require_counting(ids)
 
 -- Where each of the bytes are, counted from the front; the last one is the nearest.
 local raws = redis.call('LRANGE', list, '-' .. reach, '-1')
@@ -35,7 +38,7 @@ for _, job in ipairs(jobs) do
     if queued == 0 then count('adopted') end
     redis.call('HSET', job.record, 'json', job.raw, 'queue', queue_name[number], 'created', was[3] or NOW)
     withdraw(job.record, queue_name[number], job.raw, math.max(0, queued - 1))
-    add_follow_ups(job.record, job.extras)
+    withdraw_member(job)
     taken[#taken + 1], has_changed[job.record] = table.remove(offsets), true
   end
 end
@@ -48,6 +51,7 @@ if #taken > 0 then
   for _, offset in ipairs(taken) do redis.call('LSET', list, int_text(-offset - 1), mark) end
   redis.call('LREM', list, -#taken, mark)
 end
+write_batches()
 write_counters()
 publish_events()
 return #taken

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Discard dead jobs with their records.
+-- Discard dead jobs with their records, and count members of batches as deleted.
 --
 -- own KEYS   the record of each job
 -- own ARGV   the windows (prelude/search.lua); of each job: raw
@@ -8,13 +8,21 @@ require_access(DEAD, 'list', 'LINDEX', 'LSET', 'LREM')
 require_counters()
 open_windows()
 local total, answers, discarded = #ARGV - own_args, {}, 0
-for i = 1, total do require_access(KEYS[own_keys + i], 'hash', 'HMGET', 'DEL') end
+local batch_ids = {}
+for i = 1, total do
+  require_permission(KEYS[own_keys + i], 'HMGET', 'DEL')
+  batch_ids[i] = read('HMGET', KEYS[own_keys + i], 'batch')[1]
+end
+require_counting(batch_ids)
 for i = 1, total do
   local raw = ARGV[own_args + i]
   local offset = find(DEAD, raw)
   answers[i] = offset == FAR and FAR or offset and 1 or 0
   if answers[i] == 1 then
     local was = redis.call('HMGET', KEYS[own_keys + i], 'state', 'queued')
+    if was[1] == 'dead' and batch_ids[i] then
+      delete_member(batch_ids[i], string.sub(KEYS[own_keys + i], #RECORDS + 1))
+    end
     if was[1] == 'dead' and (was[2] or '0') == '0' then redis.call('DEL', KEYS[own_keys + i]) end
     take(DEAD, raw, offset)
     discarded = discarded + 1
@@ -22,5 +30,7 @@ for i = 1, total do
 end
 remove_taken()
 count('deleted', discarded)
+write_batches()
 write_counters()
+publish_events()
 return { answers, next_offsets() }

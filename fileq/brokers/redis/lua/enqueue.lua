@@ -4,7 +4,7 @@
 -- own KEYS   the record of each job; then the unique keys, if a job has one
 -- own ARGV   1 permits of one window (0 = none needed); of each job the arguments of prelude/entries.lua
 -- returns    permits taken; ms until the window ends (0 = nothing was throttled); for each job: enqueued, known,
---            duplicate or throttled; number and id for each job whose unique key another one has, which is a duplicate
+--            duplicate, throttled or refused; number and id for each job whose unique key another one has, which is a duplicate
 local WINDOW = 1000
 local limit = tonumber(ARGV[own_args + 1])
 local total = (#ARGV - own_args - 1) / ENTRY_ARGS
@@ -26,6 +26,7 @@ for i = 1, total do
   if ARGV[a + 4] ~= '' then kind_of[LEDGER] = 'hash' end
   if ARGV[a + 8] ~= '0' or ARGV[a + 9] ~= '0' then kind_of[SCHEDULED] = 'zset' end
   kind_of[queue_key[tonumber(ARGV[a + 3])]] = 'list'
+  if joining and ARGV[a + 11] ~= '' then joining.require(ARGV[a + 11]) end
 end
 for key, kind in pairs(kind_of) do require_type(key, kind) end
 local used = limit > 0 and tonumber(redis.call('GET', RATE_LIMIT) or '0') or 0
@@ -43,6 +44,8 @@ for i = 1, total do
     if holder then existing[#existing + 1] = { i, holder } end
   elseif is_version and is_known(versions, ARGV[a + 5]) then
     results[i] = 'known'
+  elseif joining and ARGV[a + 11] ~= '' and not joining.is_open(ARGV[a + 11]) then
+    results[i] = 'refused'
   elseif is_version and limit > 0 and used + taken >= limit then
     results[i] = 'throttled'
     throttled = true
@@ -69,6 +72,7 @@ if throttled then
   end
   wait = math.max(1, wait)
 end
+if joining then joining.write() end
 write_counters()
 publish_events()
 return { taken, wait, results, existing }

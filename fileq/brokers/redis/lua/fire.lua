@@ -8,6 +8,7 @@
 --            8 whether there is a job (1 or 0), then its arguments (entries.lua); then those of follow_ups.lua
 -- returns    fired, skipped, passed, duplicate or stale; the id of a last job that waits too far from the front of its
 --            queue: its cancellation is requested, and the caller must cancel it ('' = none)
+joining = JOINING
 local schedules, states, unique = KEYS[own_keys + 1], KEYS[own_keys + 2], KEYS[own_keys + 3]
 local name, revision, slot, next_slot = ARGV[own_args + 1], ARGV[own_args + 2], ARGV[own_args + 3], ARGV[own_args + 4]
 local last_slot, missed = ARGV[own_args + 5], tonumber(ARGV[own_args + 6])
@@ -21,6 +22,7 @@ require_access(states, 'hash', 'HGET', 'HSET')
 require_entries(unique)
 require_counters()
 if has_job then require_type(record, 'hash') end
+if has_job and ARGV[entry + ENTRY_ARGS] ~= '' then joining.require(ARGV[entry + ENTRY_ARGS]) end
 own_keys, own_args = own_keys + (has_job and 4 or 3), entry + (has_job and ENTRY_ARGS or 0)
 local extras = next_extras()
 
@@ -29,7 +31,7 @@ local found, next_ms, last_id, is_paused, runs, missed_before = string.match(was
 if found ~= revision or next_ms ~= slot or is_paused ~= '0' then return { 'stale', '' } end
 
 local last_record = RECORDS .. from_one_line(last_id)
-local last = last_id ~= '' and read('HMGET', last_record, 'state', 'json', 'queue', 'queued') or {}
+local last = last_id ~= '' and read('HMGET', last_record, 'state', 'json', 'queue', 'queued', 'batch') or {}
 local is_unfinished = UNFINISHED[last[1]]
 local far = ''
 
@@ -50,7 +52,7 @@ local function cancel_last()
   end
   if is_removed then
     withdraw(last_record, last[3], raw, queued)
-    add_follow_ups(last_record, extras)
+    withdraw_member({ record = last_record, extras = extras, batch = last[5] })
     list_withdrawn()
   else
     redis.call('HSET', last_record, 'cancel', '1')
@@ -61,6 +63,7 @@ end
 if overlap == 'cancel' then
   require_withdrawals()
   require_extras(extras)
+  require_counting({ last[5] or false })
   require_access(SCHEDULED, 'zset', 'ZREM')
   require_queues('LPOS', 'LSET', 'LREM')
 end
@@ -84,6 +87,7 @@ if result == 'skipped' then missed = missed + 1 end
 local state = { revision, next_slot, last_slot, last_id, '0', runs, int_text(missed_before + missed) }
 redis.call('HSET', states, name, table.concat(state, '\n') .. '\n')
 redis.call('ZADD', schedules, next_slot, name)
+write_batches()
 write_counters()
 publish_events()
 return { result, far }

@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- Reap a slot that died: move each of its jobs as its settlement says, with its order and its follow-ups; deregister the
--- slot when its list is empty. All in one step, and only while the slot has no heartbeat.
+-- Reap a slot that died: move each of its jobs as its settlement says, with its order and its follow-ups; count those that
+-- end in their batches; deregister the slot when its list is empty. All in one step, and only while the slot has no heartbeat.
 --
 -- own KEYS   1 processing list, 2 heartbeat; then the keys of the settlements
 -- own ARGV   1 slot, 2 how many settlements, then their verbs (retry, bury or release), then the settlements; see
 --            prelude/settlements.lua
 -- returns    done or fenced for each; fenced for all while the slot has a heartbeat
-read_hook = read_follow_ups
+read_hook, joining = read_follow_ups, JOINING
 local processing, heartbeat = KEYS[own_keys + 1], KEYS[own_keys + 2]
 local slot, total = ARGV[own_args + 1], tonumber(ARGV[own_args + 2])
 local moves = { retry = move_to_scheduled, bury = move_to_dead, release = move_to_front }
@@ -37,18 +37,19 @@ for i = 1, total do
   end
 end
 require_orders(held_jobs)
-require_follow_ups(held_jobs)
+require_members(held_jobs)
 for _, job in ipairs(held_jobs) do
   job.move(job)
   keep_order(job)
   add_event(job.event)
-  keep_follow_ups(job)
+  keep_member(job)
 end
 for _, job in ipairs(held_jobs) do redis.call('LREM', processing, 1, job.raw) end
 if not is_alive and redis.call('EXISTS', processing) == 0 then
   redis.call('HDEL', WORKERS, slot)
   redis.call('HDEL', SETTLED, slot)
 end
+write_batches()
 write_counters()
 publish_events()
 return answers

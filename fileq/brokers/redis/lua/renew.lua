@@ -4,7 +4,8 @@
 -- own KEYS   of each slot: processing list, heartbeat
 -- own ARGV   of each slot: its id, the raw it believes to hold ('' = none)
 -- returns    for each slot: held, idle, lost, cancel, unexpected or gone; and for an unexpected job its queue number
---            (0 = unknown), raw, id ('' = it has none), start time, 1 if an earlier job of the same file is running
+--            (0 = unknown), raw, id ('' = it has none), start time, 1 if an earlier job of the same file is running, 1 if its
+--            batch is cancelled
 local total = (#ARGV - own_args) / 2
 local answers, raw_of = {}, {}
 for i = 1, total do
@@ -20,13 +21,17 @@ for i = 1, total do
     if really ~= believed and believed ~= '' then
       answers[i] = { 'lost' }
     elseif really ~= believed then
-      local was = id and read('HMGET', RECORDS .. id, 'queue', 'started', 'after') or {}
-      answers[i] = { 'unexpected', queue_number[was[1] or ''] or 0, really, id or '', was[2] or '0', is_blocked(was[3]) }
+      local was = id and read('HMGET', RECORDS .. id, 'queue', 'started', 'after', 'batch') or {}
+      local is_cancelled = was[4] and is_batch_cancelled(was[4]) or 0
+      answers[i] = {
+        'unexpected', queue_number[was[1] or ''] or 0, really, id or '', was[2] or '0', is_blocked(was[3]), is_cancelled,
+      }
     elseif really == '' then
       answers[i] = { 'idle' }
     else
-      local wanted = id and read('HMGET', RECORDS .. id, 'cancel')[1] == '1'
-      answers[i] = { wanted and 'cancel' or 'held' }
+      local was = id and read('HMGET', RECORDS .. id, 'cancel', 'batch') or {}
+      local is_wanted = was[1] == '1' or was[2] and is_batch_cancelled(was[2]) == 1
+      answers[i] = { is_wanted and 'cancel' or 'held' }
     end
   end
 end

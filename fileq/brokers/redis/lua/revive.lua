@@ -1,5 +1,5 @@
 #!lua
--- Revive dead jobs: move each from the dead-letter list to its queue.
+-- Revive dead jobs: move each from the dead-letter list to its queue. A batch that has counted it is unfinished again.
 --
 -- own KEYS   of each job: its record, orders, the unique keys
 -- own ARGV   the windows (prelude/search.lua); of each job: id, raw, next_raw, queue number if the record has none,
@@ -12,8 +12,9 @@ require_counters()
 require_queues('LPUSH')
 open_windows()
 local total = (#ARGV - own_args) / STRIDE
-local answers = {}
-for i = 1, total do require_type(KEYS[own_keys + JOB_KEYS * i - 2], 'hash') end
+local answers, batch_ids = {}, {}
+for i = 1, total do batch_ids[i] = read('HMGET', KEYS[own_keys + JOB_KEYS * i - 2], 'batch')[1] end
+require_counting(batch_ids)
 if total > 0 then
   require_access(KEYS[own_keys + 2], 'hash', 'HDEL')
   require_access(KEYS[own_keys + 3], 'hash', 'HGET', 'HSET')
@@ -41,11 +42,13 @@ for i = 1, total do
         redis.call('HSET', unique, key, id)
       end
       push(record, next_raw, number, 'LPUSH')
+      if batch_ids[i] then revive_member(batch_ids[i], id) end
     end
     redis.call('HDEL', orders, id)
     take(DEAD, raw, offset)
   end
 end
 remove_taken()
+write_batches()
 write_counters()
 return { answers, next_offsets() }

@@ -5,7 +5,9 @@
 -- own KEYS   those of the parts, one part after the other
 -- own ARGV   1 how many parts; of each part: its verb and the numbers of its settlements or slots, of its keys and of
 --            its arguments; then the arguments of the parts, one part after the other
--- returns    what each part returns; an error in the position of a part that was refused and changed nothing
+-- returns    what each part returns; an error in the position of a part that was refused and changed nothing. The variant
+--            for members of batches returns one value more: the ids of the batches that it has finished. Another
+--            variant that meets a member refuses the part with the code BATCH and claims nothing.
 local parts = tonumber(ARGV[own_args + 1])
 local head, answers = own_args + 1, {}
 own_args = head + 4 * parts
@@ -19,6 +21,10 @@ for i = 1, parts do
   answers[i] = answer
   if not ok and type(answer) ~= 'table' then answers[i] = { err = 'ERR ' .. tostring(answer) } end
   head, own_keys, own_args = head + 4, next_keys, next_args
+end
+if joining then
+  joining.write()
+  answers[parts + 1] = joining.finished
 end
 write_counters()
 publish_events()

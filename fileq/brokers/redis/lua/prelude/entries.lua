@@ -3,11 +3,11 @@
 -- own KEYS   of each job: its record
 -- own ARGV   of each job: 1 id, 2 raw, 3 queue number, 4 path, 5 signature and 6 device ('' = the job is not about a
 --            version of a file), 7 'a' = enqueue even if the ledger knows the version, 8 delay in ms, 9 due time in ms,
---            10 unique key ('' = none)
+--            10 unique key ('' = none), 11 the batch that the job joins ('' = none)
 --
 -- KEYS, ARGV: see arguments.lua
 
-local ENTRY_ARGS = 10
+local ENTRY_ARGS = 11
 
 -- The id of the unfinished job that has this unique key, or nil. By pcall: another program may keep another type under
 -- the key of the record.
@@ -38,9 +38,13 @@ local function require_entries(unique)
   if unique then require_type(unique, 'hash') end
 end
 
+-- Functions that a script sets if its jobs may join batches, or are members (batches.lua).
+local joining
+
 -- Enqueue the job whose arguments follow ARGV[a]; it is no duplicate. `versions` is the ledger's value of its path.
--- `awaited` is the id of a job that must have ended before this one runs, or nil.
-local function add_job(record, a, versions, unique, awaited)
+-- `awaited` is the id of a job that must have ended before this one runs, or nil. `follows` is the batch that it may join
+-- although the batch is sealed, or nil.
+local function add_job(record, a, versions, unique, awaited, follows)
   local id, raw, number, path, key = ARGV[a + 1], ARGV[a + 2], tonumber(ARGV[a + 3]), ARGV[a + 4], ARGV[a + 10]
   local after = versions and jobs_before(versions, id, ARGV[a + 5])
   if awaited then after = ENDED .. in_one_line(awaited) .. (after and '\n' .. after or '') end
@@ -50,6 +54,8 @@ local function add_job(record, a, versions, unique, awaited)
     redis.call('HSET', record, 'unique_key', key)
     redis.call('HSET', unique, key, id)
   end
+  local batch = joining and ARGV[a + 11] ~= '' and joining.join(ARGV[a + 11], id, follows)
+  if batch then redis.call('HSET', record, 'batch', batch) end
   local due = math.max(tonumber(ARGV[a + 9]), now + tonumber(ARGV[a + 8]))
   if due > now then
     while redis.call('ZSCORE', SCHEDULED, raw) do raw = raw .. ' ' end

@@ -25,7 +25,11 @@ local function require_extras(extras)
   if extras.total > 0 then
     if not are_entries_checked then require_entries(extras.unique) end
     are_entries_checked = true
-    for i = 1, extras.total do require_type(KEYS[extras.keys + i], 'hash') end
+    for i = 1, extras.total do
+      local batch = ARGV[extras.args + i * ENTRY_ARGS]
+      require_type(KEYS[extras.keys + i], 'hash')
+      if joining and batch ~= '' then joining.require(batch) end
+    end
   end
   if extras.outputs > 0 then require_permission(KEYS[extras.made + 1], 'SET') end
   for i = 1, extras.outputs do require_type(KEYS[extras.made + i], 'string') end
@@ -39,19 +43,19 @@ local function existing_job(record, a, unique)
   return key ~= '' and key_holder(unique, key) or nil
 end
 
-local function add_follow_up(record, a, unique, awaited)
+local function add_follow_up(record, a, unique, awaited, follows)
   local path = ARGV[a + 4]
-  add_job(record, a, path ~= '' and redis.call('HGET', LEDGER, path), unique, awaited)
+  add_job(record, a, path ~= '' and redis.call('HGET', LEDGER, path), unique, awaited, follows)
 end
 
 -- Enqueue the follow-ups that are no duplicates, and keep their ids in the record of the job they follow (nil = it has
--- none).
-local function add_follow_ups(parent, extras)
+-- none). `follows`: see add_job().
+local function add_follow_ups(parent, extras, follows)
   local ids = {}
   for i = 1, extras.total do
     local record, a = KEYS[extras.keys + i], extras.args + (i - 1) * ENTRY_ARGS
     if not existing_job(record, a, extras.unique) then
-      add_follow_up(record, a, extras.unique)
+      add_follow_up(record, a, extras.unique, nil, follows)
       ids[#ids + 1] = in_one_line(ARGV[a + 1])
     end
   end
@@ -79,8 +83,8 @@ local function require_follow_ups(jobs)
   end
 end
 
-local function keep_follow_ups(job)
+local function keep_follow_ups(job, follows)
   if not job.extras then return end
   keep_outputs(job.record, string.sub(job.record, #RECORDS + 1), job.extras)
-  add_follow_ups(not job.has_no_record and job.record or nil, job.extras)
+  add_follow_ups(not job.has_no_record and job.record or nil, job.extras, follows)
 end

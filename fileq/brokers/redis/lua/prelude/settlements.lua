@@ -53,7 +53,8 @@ local function next_settlement()
 end
 
 local function read_record(job)
-  return read('HMGET', job.record, 'started', 'attempts', 'queued', 'created', 'worker', 'state', 'deferred')
+  return read('HMGET', job.record, 'started', 'attempts', 'queued', 'created', 'worker', 'state', 'deferred',
+    'batch')
 end
 
 -- Read everything that moving the job needs, before anything is written.
@@ -83,6 +84,7 @@ end
 
 -- Add the attempt to the record and change its state. Returns whether copies of the job wait in queues.
 local function end_attempt(job, state, ...)
+  job.state = state
   local was = end_claim(job)
   local count_before = tonumber(was[2]) or 0
   local n = int_text(count_before + 1)
@@ -218,6 +220,9 @@ end
 -- The slots whose claim this call has settled: they are free, and the claim part may give them the next job.
 local is_freed = {}
 
+-- A member of a batch that this script would not count; then the whole part is refused, and nothing is claimed.
+local has_met_member = false
+
 -- The answer for each settlement, the jobs that their slots still hold, and how many settlements are fenced.
 local function find_held(jobs, slots)
   local answers, held_jobs, settled_here, fenced = {}, {}, {}, 0
@@ -231,6 +236,10 @@ local function find_held(jobs, slots)
       fenced = fenced + 1
     else
       read_before_move(job)
+      if job.was[8] and not joining then
+        has_met_member = true
+        refuse('BATCH ' .. job.record .. ' is a member of a batch')
+      end
       answers[i] = 'done'
       settled_here[job.slot] = job.token
       held_jobs[#held_jobs + 1] = job

@@ -1,0 +1,40 @@
+#!lua flags=allow-oom
+-- Cancel a batch and seal it, and its unfinished child batches too. Those that have nothing unfinished finish.
+--
+-- own KEYS   those of require_batch() (prelude/batches.lua)
+-- own ARGV   1 id, 2 a time in ms: only if it is open and was touched before ('' = in any case), 3 how many
+--            child batches at most
+-- returns    1, or 0 if it is finished, cancelled and sealed already, unknown, or was touched
+require_batch()
+require_permission(KEYS[own_keys + 1], 'SMEMBERS')
+local batch, since, children_left = batch_of(ARGV[own_args + 1]), ARGV[own_args + 2], tonumber(ARGV[own_args + 3])
+if not batch or batch.state == 'finished' then return 0 end
+if batch.state == 'sealed' and batch.is_cancelled == '1' then return 0 end
+if since ~= '' and (batch.state ~= 'open' or tonumber(batch.touched) >= tonumber(since)) then return 0 end
+
+-- The children of one level after the other. One that is cancelled and sealed was cancelled with its children.
+local found, level = { batch }, { batch }
+for _ = 1, LEVELS_MAX do
+  local below = {}
+  for _, parent in ipairs(level) do
+    local ids = children_left > 0 and redis.pcall('SMEMBERS', parent.key .. ':children') or {}
+    table.sort(ids)
+    for _, id in ipairs(ids) do
+      local child = children_left > 0 and batch_of(id)
+      if child and child.state ~= 'finished' and not (child.state == 'sealed' and child.is_cancelled == '1') then
+        children_left = children_left - 1
+        below[#below + 1], found[#found + 1] = child, child
+      end
+    end
+  end
+  level = below
+end
+for _, each in ipairs(found) do
+  change_batch(each, 'is_cancelled', '1')
+  seal_batch(each)
+  finish_batch(each)
+end
+write_batches()
+write_counters()
+publish_events()
+return 1

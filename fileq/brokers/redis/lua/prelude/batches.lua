@@ -1,0 +1,329 @@
+-- Batches: the rules of core/batch.py, inside the step that adds or ends a job.
+--
+-- A script reads each batch once, changes it here, and writes it at its end (write_batches). The keys of a batch are
+-- made here, because only the server knows which batch a job is in, and which are its parents: <prefix>:batch:<id> is a
+-- hash; :members, :dead, :known and :children are sets. What ends a job never fails because of a batch: if one of
+-- these keys has another type, the member is not counted, and count_members does it later.
+--
+-- KEYS, ARGV: see arguments.lua
+
+local BATCH = string.sub(RECORDS, 1, -5) .. 'batch:' -- the prefix of the records ends with `job:`
+local batches = {} -- by id, as this script has read them; false = unknown
+
+-- 1 if the batch is cancelled, else 0. By pcall: a key of another type must not stop a claim.
+local function is_batch_cancelled(id)
+  local batch = batches[id]
+  local is_cancelled = batch and batch.is_cancelled or redis.pcall('HMGET', BATCH .. id, 'is_cancelled')[1]
+  return is_cancelled == '1' and 1 or 0
+end
+
+local ALL_BATCHES = string.sub(RECORDS, 1, -5) .. 'batches'
+local UNFINISHED_BATCHES = ALL_BATCHES .. ':unfinished'
+local LEVELS_MAX, KEPT_MS = 8, '2592000000'
+local ENDINGS = { completed = true, dead = true, cancelled = true }
+local finished_batches = {}
+
+local function read_batch(id)
+  local key = BATCH .. id
+  local was = redis.pcall('HMGET', key, 'state', 'is_cancelled', 'allow_failures', 'parent', 'fired', 'dead_id', 'total',
+    'completed', 'dead', 'cancelled', 'deleted', 'is_counted', 'created', 'touched')
+  local members, children = redis.pcall('SCARD', key .. ':members'), redis.pcall('SCARD', key .. ':children')
+  if was.err or not was[1] or type(members) ~= 'number' or type(children) ~= 'number' then return false end
+  return {
+    id = id, key = key, state = was[1], is_cancelled = was[2], allow_failures = was[3], parent = was[4], fired = was[5],
+    dead_id = was[6], total = tonumber(was[7]), completed = tonumber(was[8]), dead = tonumber(was[9]),
+    cancelled = tonumber(was[10]), deleted = tonumber(was[11]), is_counted = was[12], created = was[13],
+    touched = was[14], unfinished = members + children, changed = {}, added = {},
+  }
+end
+
+local function batch_of(id)
+  if batches[id] == nil then batches[id] = read_batch(id) end
+  return batches[id]
+end
+
+local function change_batch(batch, field, value)
+  batch[field], batch.changed[field] = value, true
+end
+
+-- A job is still among the members if its record was lost before it was enqueued again; then it is no new member.
+local function write_added(batch)
+  local added, known = batch.added, #batch.added
+  if known == 0 then return end
+  for i = 1, #added, 500 do
+    known = known - redis.call('SADD', batch.key .. ':members', unpack(added, i, math.min(i + 499, #added)))
+  end
+  batch.total, batch.unfinished, batch.added = batch.total - known, batch.unfinished - known, {}
+end
+
+-- At the end of a script, before its counters.
+local function write_batches()
+  for _, batch in pairs(batches) do
+    if batch then
+      write_added(batch)
+      local values = {}
+      for field in pairs(batch.changed) do
+        local value = batch[field]
+        values[#values + 1], values[#values + 2] = field, type(value) == 'number' and int_text(value) or value
+      end
+      if #values > 0 then redis.call('HSET', batch.key, unpack(values)) end
+    end
+  end
+end
+
+local function add_member(batch, member)
+  change_batch(batch, 'total', batch.total + 1)
+  change_batch(batch, 'touched', NOW)
+  batch.unfinished = batch.unfinished + 1
+  batch.added[#batch.added + 1] = member
+end
+
+local function is_batch_open(id)
+  local batch = batch_of(id)
+  return batch and batch.state == 'open' and batch.is_cancelled ~= '1'
+end
+
+local function replace_first(text, mark, by)
+  local from, to = string.find(text, mark, 1, true)
+  return from and string.sub(text, 1, from - 1) .. by .. string.sub(text, to + 1) or text
+end
+
+-- Enqueue a callback that the batch has, once. `replacements` are marks and what they stand for.
+local function fire_callback(batch, kind, replacements)
+  if string.find(batch.fired, kind, 1, true) then return end
+  local stored = redis.call('HMGET', batch.key, 'callback:' .. kind, 'queue:' .. kind)
+  local raw = stored[1]
+  if not raw then return end
+  change_batch(batch, 'fired', batch.fired == '' and kind or batch.fired .. ' ' .. kind)
+  local id = batch.id .. '.' .. kind
+  local record, number = RECORDS .. id, queue_number[stored[2] or ''] or QUEUES
+  if redis.call('EXISTS', record) == 1 then return end
+  for _, pair in ipairs(replacements or {}) do raw = replace_first(raw, pair[1], pair[2]) end
+  local parent = batch.parent ~= '' and batch_of(batch.parent)
+  if parent and parent.state ~= 'finished' then
+    add_member(parent, id)
+    redis.call('HSET', record, 'batch', parent.id)
+  end
+  redis.call('HSET', record, 'state', 'pending', 'json', raw, 'queue', queue_name[number], 'created', NOW, 'queued', '1')
+  redis.call('LPUSH', queue_key[number], raw)
+  count('produced')
+  add_job_event('job:created', raw, nil, '', '0')
+end
+
+-- Count a member that was not counted yet. The caller calls finish_batch() afterwards.
+local function count_ending(batch, ending, member, problem)
+  batch.unfinished = batch.unfinished - 1
+  change_batch(batch, ending, batch[ending] + 1)
+  if ending ~= 'dead' then return end
+  if batch.allow_failures ~= '1' then change_batch(batch, 'is_cancelled', '1') end
+  if batch.dead_id ~= '' then return end
+  change_batch(batch, 'dead_id', member)
+  change_batch(batch, 'dead_error', problem)
+  local marks = { { '"\\u0000job_id"', json_text(member) }, { '"\\u0000error"', json_text(problem) } }
+  fire_callback(batch, 'catch', marks)
+end
+
+local function is_success(batch)
+  return batch.dead + batch.cancelled + batch.deleted == 0 and batch.is_cancelled ~= '1'
+end
+
+local function failure_of(batch)
+  local first = batch.dead_error or redis.call('HMGET', batch.key, 'dead_error')[1] or ''
+  return string.format('batch %s failed: %d dead, %d cancelled, %d deleted', batch.id, batch.dead, batch.cancelled,
+    batch.deleted) .. (first ~= '' and '; first ' .. first or '')
+end
+
+local function add_finished_event(batch)
+  if not has_subscribers() then return end
+  local counted = string.format('"total":%d,"completed":%d,"dead":%d,"cancelled":%d,"deleted":%d', batch.total,
+    batch.completed, batch.dead, batch.cancelled, batch.deleted)
+  events[#events + 1] = '{"event":"batch:finished","batch_id":"' .. batch.id .. '",' .. counted .. ',"at":' .. NOW .. '}'
+end
+
+-- Count a finished child batch in its parent, if the parent has not counted it yet.
+local function count_child_ending(parent, batch)
+  if redis.call('SREM', parent.key .. ':children', batch.id) == 0 then return false end
+  change_batch(batch, 'is_counted', '1')
+  local is_dead = not is_success(batch)
+  count_ending(parent, is_dead and 'dead' or 'completed', batch.id, is_dead and failure_of(batch) or '')
+  return true
+end
+
+-- Finish a sealed batch without unfinished members, then its parent if this was the last member, and so on.
+local function finish_batch(batch)
+  for _ = 1, LEVELS_MAX do
+    write_added(batch)
+    if batch.state ~= 'sealed' or batch.unfinished > 0 then return end
+    change_batch(batch, 'state', 'finished')
+    change_batch(batch, 'finished', NOW)
+    for _, part in ipairs({ '', ':dead', ':known' }) do redis.call('PEXPIRE', batch.key .. part, KEPT_MS) end
+    redis.pcall('ZREM', UNFINISHED_BATCHES, batch.id)
+    if is_success(batch) then fire_callback(batch, 'then') end
+    fire_callback(batch, 'finally')
+    finished_batches[#finished_batches + 1] = batch.id
+    add_finished_event(batch)
+    local parent = batch.parent ~= '' and batch_of(batch.parent)
+    if not parent or not count_child_ending(parent, batch) then return end
+    batch = parent
+  end
+end
+
+-- Count a job that has ended, if its batch has not counted it yet.
+local function count_member(id, member, ending, problem)
+  local batch = batch_of(id)
+  if not batch then return false end
+  write_added(batch)
+  if redis.call('SREM', batch.key .. ':members', member) == 0 then return false end
+  if ending == 'dead' then redis.pcall('SADD', batch.key .. ':dead', member) end
+  count_ending(batch, ending, member, problem)
+  finish_batch(batch)
+  return true
+end
+
+-- Count a child batch that has finished, or that is unknown, without being counted.
+local function count_child(parent, id)
+  local child = batch_of(id)
+  if child and child.state ~= 'finished' then return end
+  if child then
+    count_child_ending(parent, child)
+  else
+    if redis.call('EXISTS', BATCH .. id) == 1 or redis.call('SREM', parent.key .. ':children', id) == 0 then return end
+    count_ending(parent, 'deleted', id, '')
+  end
+  finish_batch(parent)
+end
+
+local function seal_batch(batch)
+  if batch.state ~= 'open' then return end
+  change_batch(batch, 'state', 'sealed')
+  change_batch(batch, 'sealed', NOW)
+end
+
+local function reopen_batch(batch)
+  if batch.state ~= 'finished' then return end
+  change_batch(batch, 'state', 'sealed')
+  change_batch(batch, 'finished', '0')
+  for _, part in ipairs({ '', ':dead', ':known' }) do redis.call('PERSIST', batch.key .. part) end
+  redis.pcall('ZADD', UNFINISHED_BATCHES, batch.created, batch.id)
+  local parent = batch.is_counted == '1' and batch_of(batch.parent)
+  if not parent or parent.state == 'finished' then return end
+  change_batch(batch, 'is_counted', '0')
+  change_batch(parent, 'dead', parent.dead - 1)
+  parent.unfinished = parent.unfinished + 1
+  redis.call('SADD', parent.key .. ':children', batch.id)
+end
+
+-- A dead member waits again.
+local function revive_member(id, member)
+  local batch = batch_of(id)
+  if not batch or redis.pcall('SREM', batch.key .. ':dead', member) ~= 1 then return end
+  change_batch(batch, 'dead', batch.dead - 1)
+  batch.unfinished = batch.unfinished + 1
+  redis.call('SADD', batch.key .. ':members', member)
+  reopen_batch(batch)
+end
+
+-- A dead member was deleted.
+local function delete_member(id, member)
+  local batch = batch_of(id)
+  if not batch then return end
+  if redis.pcall('SREM', batch.key .. ':dead', member) ~= 1 then
+    count_member(id, member, 'deleted', '')
+    return
+  end
+  change_batch(batch, 'dead', batch.dead - 1)
+  change_batch(batch, 'deleted', batch.deleted + 1)
+end
+
+local function require_batch_permissions()
+  require_permission(BATCH .. 'any', 'HMGET', 'HSET', 'SCARD', 'SISMEMBER', 'SADD', 'SREM', 'PEXPIRE', 'PERSIST')
+  require_permission(UNFINISHED_BATCHES, 'ZADD', 'ZREM')
+end
+
+-- What fire_callback() needs. Cheap to repeat.
+local are_callbacks_checked = false
+local function require_callbacks()
+  if are_callbacks_checked then return end
+  are_callbacks_checked = true
+  require_permission(RECORDS .. 'any', 'EXISTS', 'HSET')
+  require_queues('LPUSH')
+end
+
+-- Before anything is written: `ids` are the batches of the jobs that this call may end, false for a job in no batch.
+local function require_counting(ids, may_die)
+  local are_permitted = false
+  for _, id in ipairs(ids) do
+    if id then
+      if not are_permitted then require_batch_permissions() end
+      are_permitted = true
+      local batch = batch_of(id)
+      local may_finish = batch and batch.state == 'sealed' and batch.unfinished <= #ids
+      if may_finish or batch and may_die and batch.dead_id == '' then require_callbacks() end
+    end
+  end
+end
+
+-- The batch that a follow-up of this member may join even while it is sealed; nil if the member has been counted.
+local function followed_batch(id, member)
+  local batch = id and batch_of(id)
+  if not batch then return nil end
+  return redis.call('SISMEMBER', batch.key .. ':members', member) == 1 and id or nil
+end
+
+-- Make a new job a member. `follows` is what followed_batch() returned. Returns the batch, or nil if it takes no jobs.
+local function join_member(id, member, follows)
+  local batch = batch_of(id)
+  if not batch or batch.state == 'finished' then return nil end
+  if not is_batch_open(id) and follows ~= id then return nil end
+  add_member(batch, member)
+  return id
+end
+
+local is_joining_checked = {}
+local function require_joining(id)
+  if is_joining_checked[id] then return end
+  is_joining_checked[id] = true
+  require_batch_permissions()
+  require_type(BATCH .. id, 'hash')
+  require_type(BATCH .. id .. ':members', 'set')
+  require_type(BATCH .. id .. ':children', 'set')
+end
+
+-- For the verbs of a batch, whose keys follow KEYS[own_keys]: those of Keys.of_batch(), all batches, the unfinished ones.
+local BATCH_KEYS = { 'hash', 'set', 'set', 'set', 'set', 'zset', 'zset' }
+local function require_batch()
+  require_batch_permissions()
+  for i, kind in ipairs(BATCH_KEYS) do require_type(KEYS[own_keys + i], kind) end
+  require_callbacks()
+  require_counters()
+end
+
+-- What a script sets as `joining` (entries.lua) if its jobs may be members.
+local JOINING = {
+  require = require_joining, is_open = is_batch_open, join = join_member, write = write_batches,
+  finished = finished_batches,
+}
+
+-- The same for a waiting job that was cancelled. It has `record`, `extras` and `batch` (false or nil = none).
+local function withdraw_member(job)
+  local id = string.sub(job.record, #RECORDS + 1)
+  add_follow_ups(job.record, job.extras, job.extras.total > 0 and followed_batch(job.batch, id))
+  if job.batch then count_member(job.batch, id, 'cancelled', '') end
+end
+
+-- The same for settlements: hooks of settlements.lua.
+local function require_members(jobs)
+  require_follow_ups(jobs)
+  local ids, may_die = {}, false
+  for i, job in ipairs(jobs) do
+    ids[i] = job.was[8] or false
+    may_die = may_die or job.event ~= nil -- a plain completion has none
+  end
+  require_counting(ids, may_die)
+end
+
+local function keep_member(job)
+  local batch, id = job.was[8], string.sub(job.record, #RECORDS + 1)
+  keep_follow_ups(job, job.extras and followed_batch(batch, id))
+  if batch and ENDINGS[job.state] then count_member(batch, id, job.state, job.error) end
+end

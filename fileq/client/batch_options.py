@@ -1,0 +1,107 @@
+"""A new batch as a program gives it, checked, with its callbacks as requests for jobs. Reaches no broker."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any, TypeAlias, TypedDict
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from fileq.client.job_options import JobOptions, NamedBatch, batch_id_of, options_of
+from fileq.client.task_call import TaskCall, encoded_payload, task_named
+from fileq.client.transport import BatchRequest, CallbackRequest, JobRequest
+from fileq.core.batch import CallbackKind
+from fileq.core.errors import ConfigError
+from fileq.handlers.task_definition import TaskDefinition
+
+CallbackTask: TypeAlias = TaskDefinition[Any, Any] | TaskCall[Any, Any] | str
+NAME_MAX = 80  # characters; the id has more, and the ids of callbacks more again
+_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_MAX}}}")
+_NOT_FOR_CALLBACKS = ("id", "delay", "at", "batch", "unique_key")
+# What a payload has where a death is not known yet. The broker replaces the first of each: core.batch.with_death().
+_DEAD_ID, _ERROR = "\0job_id", "\0error"
+
+
+class BatchKeywords(TypedDict, total=False):
+    """What Client.batch() takes as keywords."""
+
+    allow_failures: bool
+    then: CallbackTask | None
+    catch: CallbackTask | None
+    finally_: CallbackTask | None
+    parent: NamedBatch | str | None
+    priority: str
+
+
+def batch_request(
+    name: str,
+    allow_failures: bool,
+    then: CallbackTask | None,
+    catch: CallbackTask | None,
+    finally_: CallbackTask | None,
+    parent: NamedBatch | str | None,
+    priority: str,
+) -> BatchRequest:
+    """ConfigError names everything that is wrong."""
+    problems: list[str] = []
+    if name and not _NAME.fullmatch(name):
+        problems.append(f"the name of the batch is {name!r:.120}; it must match {_NAME.pattern}")
+    id = new_batch_id(name)
+    callbacks = []
+    given = {CallbackKind.THEN: then, CallbackKind.CATCH: catch, CallbackKind.FINALLY: finally_}
+    for kind, task in given.items():
+        if task is None:
+            continue
+        try:
+            callbacks.append(CallbackRequest(kind, _callback(kind, task, id, priority)))
+        except (ConfigError, TypeError) as error:
+            problems += (f"{kind}: {text}" for text in getattr(error, "problems", (str(error),)))
+    if problems:
+        raise ConfigError(problems)
+    return BatchRequest(id, name, batch_id_of(parent), allow_failures, priority, tuple(callbacks))
+
+
+def new_batch_id(name: str = "") -> str:
+    """Different at each call, so that a name can be used again."""
+    return f"{name or 'batch'}-{secrets.token_hex(6)}"
+
+
+def _callback(kind: CallbackKind, task: CallbackTask, batch_id: str, priority: str) -> JobRequest:
+    """The job of a callback. Its payload is an object: what the batch says, then what the caller gave."""
+    call = task if isinstance(task, TaskCall) else TaskCall(task)
+    definition = task_named(call.task)
+    options = _options(call, definition, priority)
+    own: dict[str, Any] = {"batch_id": batch_id}
+    if kind is CallbackKind.CATCH:
+        own |= {"job_id": _DEAD_ID, "error": _ERROR}
+    given = _plain(call.payload, call.name)
+    if taken := sorted(own.keys() & given.keys()):
+        raise ConfigError(f"the payload of {call.name!r} has {taken[0]!r}, which the batch adds itself; rename it")
+    payload = encoded_payload({**own, **given}, call.name)
+    if definition is not None:
+        definition.checked_payload(payload)
+    return JobRequest(options, call.name, payload)
+
+
+def _options(call: TaskCall[Any, Any], definition: TaskDefinition[Any, Any] | None, priority: str) -> JobOptions:
+    if wrong := [name for name in _NOT_FOR_CALLBACKS if call.options.get(name)]:
+        raise ConfigError(f"{wrong[0]} can't be given: a callback has an id of its own and is enqueued when it is due")
+    options = options_of(call.options)
+    own = definition.priority if definition is not None else ""
+    return replace(options, priority=options.priority or own or priority)
+
+
+def _plain(payload: Any, name: str) -> Mapping[str, Any]:
+    if payload is UNSET or payload is None:
+        return {}
+    try:
+        plain = msgspec.to_builtins(payload, str_keys=True)
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"the payload of task {name!r} can't be written as JSON: {error}") from error
+    if not isinstance(plain, dict):
+        raise ConfigError(f"payload is {plain!r:.80}; it must be a mapping or a Struct: the batch adds keys to it")
+    return plain

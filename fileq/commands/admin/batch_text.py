@@ -1,0 +1,97 @@
+"""The text of `fileq batch`: a list, one batch, and a line that shows how far a batch is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fileq.client.batch_status import BatchStatus
+from fileq.commands.admin.batch_reports import BatchReport, CallbackReport
+from fileq.commands.admin.formatting import ENDLESS, Cell, Screen, columns, cut, number, plural, table
+from fileq.commands.admin.queries_text import STATE_STYLES, ago, error_lines, when
+from fileq.commands.admin.stats_text import name_of
+from fileq.core.text import printable
+
+_BAR_MAX = 30  # columns
+_COUNTS = ("waiting", "running", "completed", "dead", "cancelled", "deleted")
+
+
+def render_batches(batches: Sequence[BatchReport], screen: Screen, at_ms: int) -> list[str]:
+    if not batches:
+        return ["no batches; 'fileq batch create', 'fileq enqueue --batch NAME' or a program makes one"]
+    rows: list[list[str | Cell]] = [["id", "state", "jobs", "left", "completed", "dead", "cancelled", "age"]]
+    for one in batches:
+        row: list[str | Cell] = [printable(one.id), _state(one), number(one.total)]
+        row += [number(one.waiting + one.running), number(one.completed)]
+        row += [Cell(number(one.dead), "red" if one.dead else ""), number(one.cancelled + one.deleted)]
+        rows.append([*row, ago(one.created, at_ms)])
+    return table(rows, screen, right=(2, 3, 4, 5, 6, 7), flexible=0, from_left=False)
+
+
+def _state(one: BatchReport) -> Cell:
+    if one.is_cancelled:
+        return Cell("cancelled" if one.state == "finished" else "cancelling", "yellow")
+    if one.state == "finished":
+        return Cell("finished", "green" if one.is_success else "red")
+    return Cell(one.state)
+
+
+def render_batch(one: BatchReport, screen: Screen, at_ms: int) -> list[str]:
+    counts = [f"{number(count)} {name}" for name in _COUNTS if (count := getattr(one, name))]
+    state = one.state + (", cancelled" if one.is_cancelled else "")
+    facts: list[tuple[str, str | Cell]] = [
+        ("id", Cell(printable(one.id), "bold")),
+        ("name", printable(one.name)),
+        ("state", Cell(state, _state(one).style)),
+        ("parent", printable(one.parent)),
+        ("failures", "allowed" if one.allow_failures else "the first one cancels the rest"),
+        ("priority", printable(one.priority)),
+        ("jobs", number(one.total) + (f": {', '.join(counts)}" if counts else "")),
+        ("created", when(one.created, at_ms)),
+        ("sealed", when(one.sealed, at_ms)),
+        ("finished", when(one.finished, at_ms)),
+        *((callback.kind, _callback(callback)) for callback in one.callbacks),
+    ]
+    rows = [(Cell(name, "dim"), value) for name, value in facts if value not in ("", Cell(""))]
+    lines = table(rows, screen._replace(width=ENDLESS), has_header=False)
+    return [*lines, *_failures(one, screen)]
+
+
+def _callback(callback: CallbackReport) -> Cell:
+    if not callback.is_fired:
+        return Cell("not enqueued", "dim")
+    what = f"{callback.type or '?'}, job {callback.job_id}: {callback.state or 'its record is gone'}"
+    error = f": {callback.error}" if callback.error and callback.state != "completed" else ""
+    return Cell(printable(what + error), STATE_STYLES.get(callback.state or "", ""))
+
+
+def _failures(one: BatchReport, screen: Screen) -> list[str]:
+    if not one.failures:
+        if one.dead and one.first_error:  # a child batch
+            return ["", f"first failure: {printable(one.first_dead)}", *_indented(one.first_error, screen)]
+        return []
+    shown = f", the first {len(one.failures)}" if one.dead > len(one.failures) else ""
+    lines = ["", screen.paint(f"{plural(one.dead, 'dead member')}{shown}", "bold")]
+    for failure in one.failures:
+        lines.append(f"  {printable(failure.id)}  {name_of(failure.filepath, failure.type, '').strip()}")
+        lines += [f"  {line}" for line in _indented(failure.error, screen)[:1]]
+    return [*lines, f"'fileq batch retry {printable(one.id)}' runs them again"]
+
+
+def _indented(error: str, screen: Screen) -> list[str]:
+    return [f"  {screen.paint(line, 'red')}" for line in error_lines(error)]
+
+
+def progress_line(status: BatchStatus, width: int) -> str:
+    """`nightly-3f… [#########---------] 120/500, 3 dead`, as long as the terminal is wide, at most."""
+    bad = [f"{number(count)} {name}" for name in ("dead", "cancelled", "deleted") if (count := getattr(status, name))]
+    counts = ", ".join([f"{number(status.ended)}/{number(status.total)}", *bad])
+    room = width - columns(counts) - 5  # two brackets, two blanks, the cursor
+    bar = min(_BAR_MAX, max(0, room - 12))
+    done = bar * status.ended // status.total if status.total else bar
+    name = cut(printable(status.id), max(0, room - bar))
+    return f"{name} [{'#' * done}{'-' * (bar - done)}] {counts}"
+
+
+def ending_line(one: BatchReport) -> str:
+    counts = ", ".join(f"{number(count)} {name}" for name in _COUNTS if (count := getattr(one, name)))
+    return printable(f"batch {one.id} is {'cancelled' if one.is_cancelled else one.state}: {counts or 'it is empty'}")

@@ -1,0 +1,123 @@
+"""`fileq batch create` and `fileq enqueue --batch`: a batch with its callbacks, and the files of a manifest.
+
+Everything is checked before the batch is created. What a kill -9 leaves: an open batch with the jobs that were enqueued
+until then; it is cancelled after 24 hours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from msgspec import Struct
+
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import EnqueueResult, Entry
+from fileq.client.batch_changes import new_batch
+from fileq.client.batch_options import batch_request
+from fileq.client.batch_status import info_of, status_of_batch
+from fileq.client.transport import BatchRequest
+from fileq.commands.enqueue import Enqueuing
+from fileq.config import Config
+from fileq.core.errors import BatchError, BrokerError, ConfigError, FileqError
+from fileq.files.manifest import ManifestEntry, read_manifest
+
+
+class BatchPlan(Struct, frozen=True):
+    """A batch to create, or one to add to, whose options are those that it has."""
+
+    request: BatchRequest
+    is_new: bool
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+
+def planned_batch(
+    *,
+    name: str = "",
+    then: str | None = None,
+    catch: str | None = None,
+    finally_: str | None = None,
+    allow_failures: bool = False,
+    parent: str = "",
+    priority: str = "",
+) -> BatchPlan:
+    return BatchPlan(batch_request(name, allow_failures, then, catch, finally_, parent, priority), is_new=True)
+
+
+def existing_batch(broker: FullBroker, id: str) -> BatchPlan | None:
+    """The batch with this id, to add to it; None if there is none. BatchError if it takes no jobs any more."""
+    try:
+        [view] = broker.batches_by_id([id])
+    except BrokerError as error:
+        raise ConfigError(str(error)) from error
+    if view is None:
+        return None
+    _check_open(broker, id)
+    return BatchPlan(BatchRequest(id, view.name, priority=info_of(view.info).priority), is_new=False)
+
+
+def _check_open(broker: FullBroker, id: str) -> None:
+    [view] = broker.batches_by_id([id])
+    status = status_of_batch(id, view)
+    if status.is_cancelled or status.state != "open":
+        state = "cancelled" if status.is_cancelled else status.state.value
+        raise BatchError(f"batch {id} is {state}; it takes no jobs any more")
+
+
+def fill(broker: FullBroker, config: Config, plan: BatchPlan, entries: Sequence[Entry], enqueuing: Enqueuing) -> None:
+    """Creates the batch, unless it exists, and enqueues its jobs. A new batch that can't be filled is cancelled."""
+    if plan.is_new:
+        broker.create_batch(new_batch(config, plan.request, datetime.now(UTC)))
+    try:
+        enqueuing.enqueue(entries)
+        _check_taken(broker, plan.id, enqueuing)
+    except BaseException:
+        if plan.is_new:
+            with suppress(FileqError):  # then it is cancelled after 24 hours
+                broker.cancel_batch(plan.id)
+        raise
+
+
+def _check_taken(broker: FullBroker, id: str, enqueuing: Enqueuing) -> None:
+    """BatchError if the batch was sealed or cancelled before all jobs were added."""
+    if refused := sum(job.fate is EnqueueResult.REFUSED for job in enqueuing.jobs):
+        _check_open(broker, id)
+        raise BatchError(f"batch {id} did not take {refused} of {len(enqueuing.jobs)} jobs; they are not enqueued")
+
+
+def manifest_paths(file: str) -> list[str]:
+    """The files of a manifest, each compared with the size and the checksum that it has there. ConfigError names every
+    file that is missing or different. Relative paths are relative to the directory of the manifest."""
+    try:
+        with open(file, "rb") as stream:
+            raw = stream.read()
+    except OSError as error:
+        raise ConfigError(f"--manifest is {file!r}; it can't be read: {error.strerror}") from error
+    entries = read_manifest(raw, file)
+    where = os.path.dirname(os.path.abspath(file))
+    paths = [os.path.join(where, entry.path) for entry in entries]
+    problems = [text for entry, path in zip(entries, paths, strict=True) if (text := _difference(entry, path))]
+    if problems:
+        raise ConfigError(problems)
+    return paths
+
+
+def _difference(entry: ManifestEntry, path: str) -> str:
+    try:
+        size = os.stat(path).st_size
+        if entry.size is not None and size != entry.size:
+            return f"{entry.path!r} has {size} bytes; the manifest says {entry.size}"
+        if entry.sha256:
+            with open(path, "rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            if digest != entry.sha256:
+                return f"{entry.path!r} has the sha256 {digest}; the manifest says {entry.sha256}"
+    except OSError as error:
+        return f"{entry.path!r} of the manifest can't be read: {error.strerror}"
+    return ""

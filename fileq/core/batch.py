@@ -1,0 +1,208 @@
+"""A batch: jobs that are counted together, and the jobs that follow when they have ended. Rules only, no I/O.
+
+The functions here change a Batch and return the callbacks that are due. The brokers in Python call them inside their
+atomic step; the Redis broker does the same in lua/prelude/batches.lua. A batch with a parent is one member of it.
+
+A member is counted when it is removed from the members that are not counted yet, so it is counted once, whichever
+process sees its end first. The brokers keep these members; a Batch knows only their number.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+from msgspec import Struct
+
+from fileq.core.job import State
+
+LEVELS_MAX = 8  # a batch, its parent, and so on
+KEPT_MS = 30 * 24 * 3600 * 1000  # how long a finished batch is kept
+UNTOUCHED_MS = 24 * 3600 * 1000  # after this time an open batch that nothing was added to is cancelled
+
+# Stand in the stored bytes of the callback `catch` for what is known only when a member has died. The payload of the
+# callback has them before anything that a user gave, so the first of each is the one to replace.
+DEAD_ID_MARK = b'"\\u0000job_id"'
+ERROR_MARK = b'"\\u0000error"'
+
+
+class BatchState(enum.StrEnum):
+    OPEN = "open"  # jobs can be added; it cannot finish
+    SEALED = "sealed"  # only its own running jobs can add jobs
+    FINISHED = "finished"  # sealed, and no member is unfinished
+
+
+class Ending(enum.StrEnum):
+    """How a member of a batch ended."""
+
+    COMPLETED = "completed"
+    DEAD = "dead"
+    CANCELLED = "cancelled"
+    DELETED = "deleted"  # a dead job that was deleted, or a member that has no record any more
+
+
+# How a job in this state counts. The others are unfinished.
+ENDINGS_OF_STATES = {
+    State.COMPLETED: Ending.COMPLETED,
+    State.DEAD: Ending.DEAD,
+    State.CANCELLED: Ending.CANCELLED,
+}
+
+
+class CallbackKind(enum.StrEnum):
+    THEN = "then"
+    CATCH = "catch"
+    FINALLY = "finally"
+
+
+class Callback(Struct, frozen=True):
+    """A job that a batch enqueues, complete: its id is callback_id(). The bytes of `catch` contain the two marks."""
+
+    kind: CallbackKind
+    raw: bytes
+    queue: str
+
+
+class Batch(Struct, omit_defaults=True):
+    """One batch as the brokers in Python keep it, changed in place by the functions below.
+
+    total = unfinished + completed + dead + cancelled + deleted. `unfinished` are the members that are not counted yet,
+    child batches included."""
+
+    id: str
+    name: str = ""  # for people; empty if the id says it all
+    parent: str = ""
+    allow_failures: bool = False
+    callbacks: tuple[Callback, ...] = ()
+    info: bytes = b""  # JSON that the creator keeps here, such as a delivery
+    state: BatchState = BatchState.OPEN
+    is_cancelled: bool = False
+    created_ms: int = 0
+    touched_ms: int = 0  # when a job was added last; at first, when it was created
+    sealed_ms: int = 0
+    finished_ms: int = 0
+    total: int = 0
+    unfinished: int = 0
+    completed: int = 0
+    dead: int = 0
+    cancelled: int = 0
+    deleted: int = 0
+    fired: tuple[CallbackKind, ...] = ()
+    dead_id: str = ""  # of the member that died first
+    dead_error: str = ""
+    is_counted: bool = False  # its parent has counted it
+
+    @property
+    def is_success(self) -> bool:
+        """Whether no member ended in another way than completed. A cancelled batch may lack jobs that were never
+        added, so it is none."""
+        return not (self.dead or self.cancelled or self.deleted or self.is_cancelled)
+
+    @property
+    def is_takeable(self) -> bool:
+        return self.state is BatchState.OPEN and not self.is_cancelled
+
+
+def callback_id(batch_id: str, kind: CallbackKind) -> str:
+    return f"{batch_id}.{kind}"
+
+
+def add_member(batch: Batch, now_ms: int) -> None:
+    batch.total += 1
+    batch.unfinished += 1
+    batch.touched_ms = now_ms
+
+
+def count_ending(batch: Batch, ending: Ending, member: str, error: str) -> list[Callback]:
+    """Counts a member that was not counted yet. The first death of all fires `catch`, and cancels the rest unless
+    failures are allowed. The caller calls finish() afterwards."""
+    batch.unfinished -= 1
+    setattr(batch, ending, getattr(batch, ending) + 1)
+    if ending is not Ending.DEAD:
+        return []
+    if not batch.allow_failures:
+        batch.is_cancelled = True
+    if batch.dead_id:
+        return []
+    batch.dead_id, batch.dead_error = member, error
+    return [Callback(c.kind, with_death(c.raw, member, error), c.queue) for c in _unfired(batch, CallbackKind.CATCH)]
+
+
+def count_child(parent: Batch, child: Batch) -> list[Callback]:
+    """Counts a finished batch in its parent, as count_ending() does it."""
+    child.is_counted = True
+    ending, error = ending_for_parent(child)
+    return count_ending(parent, ending, child.id, error)
+
+
+def finish(batch: Batch, now_ms: int) -> list[Callback]:
+    """Finishes a sealed batch without unfinished members: `then` is due if all completed, `finally` in every case, each
+    once. Returns nothing if the batch is not done."""
+    if batch.state is not BatchState.SEALED or batch.unfinished:
+        return []
+    batch.state, batch.finished_ms = BatchState.FINISHED, now_ms
+    due = [CallbackKind.THEN, CallbackKind.FINALLY] if batch.is_success else [CallbackKind.FINALLY]
+    return [callback for kind in due for callback in _unfired(batch, kind)]
+
+
+def seal(batch: Batch, now_ms: int) -> None:
+    """The caller calls finish() afterwards: an empty batch is done at once."""
+    if batch.state is BatchState.OPEN:
+        batch.state, batch.sealed_ms = BatchState.SEALED, now_ms
+
+
+def cancel(batch: Batch, now_ms: int) -> None:
+    """Cancels and seals. The members that wait are cancelled later, when they are claimed or by the reconciler."""
+    if batch.state is not BatchState.FINISHED:
+        batch.is_cancelled = True
+        seal(batch, now_ms)
+
+
+def is_cancellable(batch: Batch, untouched_since_ms: int | None = None) -> bool:
+    """Whether cancel() changes it. With a time, only if it is open and nothing was added to it since then."""
+    if untouched_since_ms is not None:
+        return batch.state is BatchState.OPEN and batch.touched_ms < untouched_since_ms
+    return batch.state is BatchState.OPEN or (batch.state is BatchState.SEALED and not batch.is_cancelled)
+
+
+def revive(batch: Batch, parent: Batch | None) -> None:
+    """A dead member waits again, so the batch is unfinished. `then` may still fire, `finally` not a second time. The
+    parent counts the batch a second time, unless it has finished: a finished parent stays so."""
+    batch.dead -= 1
+    batch.unfinished += 1
+    if batch.state is not BatchState.FINISHED:
+        return
+    batch.state, batch.finished_ms = BatchState.SEALED, 0
+    if parent is not None and batch.is_counted and parent.state is not BatchState.FINISHED:
+        batch.is_counted = False
+        parent.dead -= 1
+        parent.unfinished += 1
+
+
+def delete_dead(batch: Batch) -> None:
+    """A dead member was deleted."""
+    batch.dead -= 1
+    batch.deleted += 1
+
+
+def ending_for_parent(batch: Batch) -> tuple[Ending, str]:
+    """How a finished batch counts in its parent, and with which error."""
+    if batch.is_success:
+        return Ending.COMPLETED, ""
+    return Ending.DEAD, (
+        f"batch {batch.id} failed: {batch.dead} dead, {batch.cancelled} cancelled, {batch.deleted} deleted"
+        + (f"; first {batch.dead_error}" if batch.dead_error else "")
+    )
+
+
+def with_death(raw: bytes, member: str, error: str) -> bytes:
+    """The bytes of `catch` with the id and the error of the member that died."""
+    raw = raw.replace(DEAD_ID_MARK, msgspec.json.encode(member), 1)
+    return raw.replace(ERROR_MARK, msgspec.json.encode(error), 1)
+
+
+def _unfired(batch: Batch, kind: CallbackKind) -> list[Callback]:
+    found = [c for c in batch.callbacks if c.kind is kind and kind not in batch.fired]
+    if found:
+        batch.fired = (*batch.fired, kind)
+    return found

@@ -1,0 +1,116 @@
+"""Repairs batches: counts members whose end no broker counted, and ends what is left of cancelled batches.
+
+Each minute it looks at the batches that are unfinished, page by page, and continues in the next turn where it stopped.
+- A sealed batch: members that have ended without being counted are counted. A worker of an older version ends jobs so,
+  and a key of the broker may get lost.
+- A cancelled batch: its members that wait are cancelled. The others are cancelled when they are claimed, or running.
+- A batch whose parent is cancelled is cancelled too.
+- An open batch that nothing was added to for 24 hours is cancelled: the program that opened it is gone.
+
+Any number of workers do the same. Each step is one call that may be repeated. What a kill -9 leaves: the rest of a
+turn, which the next worker does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from fileq.brokers.batches import BatchView
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.schedule_definitions import broker_now_ms
+from fileq.config import Config
+from fileq.core.batch import UNTOUCHED_MS, BatchState
+from fileq.core.batch_events import BatchCancelled, BatchFinished, BatchReconciled
+from fileq.core.events import Emit, ignore
+from fileq.webhooks.subscriptions import Withdrawals
+
+EVERY_S = 60.0
+BATCHES_A_TURN = 100
+PAGES_A_TURN = 20  # of members, 500 each
+UNTOUCHED = "nothing was added to it for 24 hours"
+PARENT_CANCELLED = "its parent was cancelled"
+
+
+class BatchReconciler:
+    """One page of batches per turn. Owns no thread."""
+
+    name = "batches"
+
+    def __init__(self, config: Config, broker: FullBroker, *, emit: Emit = ignore) -> None:
+        self._broker = broker
+        self._withdrawals = Withdrawals(broker, config, wall_clock_ms)
+        self._emit = emit
+        self._cursor = ""  # of batches
+        self._member_cursors: dict[str, str] = {}  # by batch: where the next turn goes on
+        self._pages_left = 0
+
+    def turn(self) -> float:
+        """Looks at one page of the unfinished batches. Returns the seconds until the next turn."""
+        page = self._broker.batch_page(self._cursor, BATCHES_A_TURN, unfinished=True)
+        self._pages_left = PAGES_A_TURN
+        if page.batches:
+            self._cancel_abandoned(page.batches)
+        for view in page.batches:
+            self._reconcile(view)
+        self._cursor = page.next_cursor
+        seen = {view.id for view in page.batches}
+        self._member_cursors = {id: cursor for id, cursor in self._member_cursors.items() if cursor and id in seen}
+        return EVERY_S * random.uniform(0.9, 1.1)
+
+    def _cancel_abandoned(self, views: Sequence[BatchView]) -> None:
+        """Open batches that no program adds to any more, and children of cancelled batches."""
+        now_ms: int | None = None
+        parents = {view.parent for view in views if view.parent and not view.is_cancelled}
+        found = self._broker.batches_by_id(sorted(parents)) if parents else []
+        cancelled_parents = {view.id for view in found if view is not None and view.is_cancelled}
+        for view in views:
+            if view.parent in cancelled_parents and not view.is_cancelled:
+                if self._broker.cancel_batch(view.id):
+                    self._emit(BatchCancelled(view.id, view.name or None, PARENT_CANCELLED))
+            elif view.state is BatchState.OPEN:  # also one that a death has cancelled
+                now_ms = broker_now_ms(self._broker) if now_ms is None else now_ms
+                since_ms = now_ms - UNTOUCHED_MS
+                if view.touched_ms < since_ms and self._broker.cancel_batch(view.id, untouched_since_ms=since_ms):
+                    self._emit(BatchCancelled(view.id, view.name or None, UNTOUCHED))
+
+    def _reconcile(self, view: BatchView) -> None:
+        if view.state is BatchState.OPEN and not view.is_cancelled:
+            return
+        counted, cursor = 0, self._member_cursors.get(view.id, "")
+        while self._pages_left > 0:
+            self._pages_left -= 1
+            page = self._broker.unfinished_members(view.id, cursor)
+            if page.ids:
+                counted += self._broker.count_members(view.id, page.ids)
+                if view.is_cancelled:
+                    self._broker.cancel(page.ids, self._withdrawals.of_ids(page.ids))
+            cursor = page.next_cursor
+            if not cursor:
+                break
+        self._member_cursors[view.id] = cursor
+        if counted:
+            self._emit(BatchReconciled(view.id, view.name or None, counted))
+            [now] = self._broker.batches_by_id([view.id])
+            if now is not None and now.state is BatchState.FINISHED:
+                self._emit(finished_event(view.id, now))
+
+
+def finished_event(id: str, view: BatchView | None) -> BatchFinished:
+    if view is None:
+        return BatchFinished(id, None)
+    counts = view.total, view.completed, view.dead, view.cancelled, view.deleted
+    return BatchFinished(view.id, view.name or None, *counts)
+
+
+def cancel_waiting(broker: FullBroker, id: str, withdrawals: Withdrawals, pages: int) -> None:
+    """Cancels the members of a cancelled batch that wait, at most so many pages of them."""
+    cursor = ""
+    for _ in range(pages):
+        page = broker.unfinished_members(id, cursor)
+        if page.ids:
+            broker.cancel(page.ids, withdrawals.of_ids(page.ids))
+        cursor = page.next_cursor
+        if not cursor:
+            return

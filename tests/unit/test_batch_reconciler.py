@@ -1,0 +1,111 @@
+"""The reconciler of batches: what it counts, what it cancels, and how much of it in one turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from fileq.brokers.batches import NewBatch
+from fileq.brokers.memory import MemoryBroker
+from fileq.brokers.types import Entry
+from fileq.config import config_from
+from fileq.core.batch import UNTOUCHED_MS, BatchState
+from fileq.core.batch_events import BatchCancelled, BatchFinished, BatchReconciled
+from fileq.core.events import Event
+from fileq.core.job import State, typed_job
+from fileq.worker import batch_reconciler
+from fileq.worker.batch_reconciler import BatchReconciler
+from fileq.worker.slots import Slots
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Setup:
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000_000_000
+        self.config = config_from({})
+        self.broker = MemoryBroker(self.config, clock=lambda: self.now_ms)
+        self.events: list[Event] = []
+        self.reconciler = BatchReconciler(self.config, self.broker, emit=self.events.append)
+
+    def add(self, batch: str, *ids: str, **options: Any) -> None:
+        jobs = [typed_job("t", None, priority="low", now=NOW, id=id).but(batch_id=batch) for id in ids]
+        assert set(self.broker.enqueue([Entry(job, "low", joins=True, **options) for job in jobs]).results) == {
+            "enqueued"
+        }
+
+    def state(self, batch: str) -> tuple[BatchState, bool]:
+        [view] = self.broker.batches_by_id([batch])
+        assert view is not None
+        return view.state, view.is_cancelled
+
+    def states(self, *ids: str) -> list[State | None]:
+        return [record.state if record is not None else None for record in self.broker.records(ids)]
+
+
+@pytest.fixture
+def setup() -> Setup:
+    return Setup()
+
+
+def test_members_of_a_cancelled_batch_are_cancelled_page_by_page(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_reconciler, "PAGES_A_TURN", 2)
+    ids = [f"job{n:04}" for n in range(1300)]
+    setup.broker.create_batch(NewBatch("b"))
+    setup.add("b", *ids)
+    setup.broker.cancel_batch("b")
+    setup.reconciler.turn()
+    assert 800 <= setup.states(*ids).count(State.CANCELLED) < 1300
+    setup.reconciler.turn()
+    setup.reconciler.turn()
+    assert setup.states(*ids).count(State.CANCELLED) == 1300
+    assert setup.state("b") == (BatchState.FINISHED, True)
+
+
+def test_an_open_batch_is_cancelled_a_day_after_its_last_job(setup: Setup) -> None:
+    setup.broker.create_batch(NewBatch("old", name="night"))
+    setup.now_ms += UNTOUCHED_MS - 1000
+    setup.broker.create_batch(NewBatch("new"))
+    setup.broker.create_batch(NewBatch("used"))
+    setup.reconciler.turn()
+    assert setup.state("old") == (BatchState.OPEN, False)
+    setup.now_ms += UNTOUCHED_MS + 1
+    setup.add("used", "a", delay_ms=UNTOUCHED_MS)
+    setup.reconciler.turn()
+    assert setup.state("old") == setup.state("new") == (BatchState.FINISHED, True)
+    assert setup.state("used") == (BatchState.OPEN, False)
+    assert BatchCancelled("old", "night", "nothing was added to it for 24 hours") in setup.events
+
+
+def test_a_job_that_ended_uncounted_is_counted_and_the_batch_finishes(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup.broker.create_batch(NewBatch("b"))
+    setup.add("b", "a")
+    setup.broker.seal_batch("b")
+    setup.reconciler.turn()
+    assert setup.events == []
+    real = setup.broker.count_members
+
+    def count(id: str, job_ids: Sequence[str]) -> int:
+        """As if an older version had cancelled the job without counting it."""
+        setup.broker.cancel(job_ids)
+        return real(id, job_ids) + len(job_ids)
+
+    monkeypatch.setattr(setup.broker, "count_members", count)
+    setup.reconciler.turn()
+    assert setup.events == [BatchReconciled("b", None, 1), BatchFinished("b", None, 1, 0, 0, 1, 0)]
+
+
+def test_running_members_of_other_batches_are_left_alone(setup: Setup) -> None:
+    setup.broker.create_batch(NewBatch("b"))
+    setup.add("b", "a", "c")
+    setup.broker.seal_batch("b")
+    setup.broker.register({"w": Slots(1, ("low",)).info(0, (), is_claiming=True)})
+    assert len(setup.broker.settle_and_claim([], ["w"]).claims) == 1
+    setup.reconciler.turn()
+    assert setup.states("a", "c").count(State.PENDING) == 1
+    assert setup.events == []
