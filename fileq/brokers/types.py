@@ -303,8 +303,7 @@ class Overview(Struct, frozen=True):
 class UnrecordedJob(Struct, frozen=True):
     """A job that is in a place and has no record, with the record it should have.
 
-    The place is a queue, `scheduled`, `dead_letter` or `processing`. For `processing` it is the list of the record's
-    slot."""
+    The place is a queue, `scheduled`, `dead_letter`, or `processing`: the list of the record's slot."""
 
     place: str
     record: Record

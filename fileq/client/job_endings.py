@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Protocol
 
 from msgspec import Struct
@@ -114,7 +115,7 @@ class JobEndings:
             if start == 0 and not is_first and self._on_recheck is not None:
                 self._on_recheck(records)
             found += (
-                job for id, record in zip(batch, records, strict=True) if (job := _ending(id, record)) is not None
+                job for id, record in zip(batch, records, strict=True) if (job := ending_in(id, record)) is not None
             )
         return found
 
@@ -130,7 +131,7 @@ class JobEndings:
         [record] = self._source.records([news.job_id])
         if record is None:  # not kept, for example because worker.completed_max is 0
             return [JobEnding(news.job_id, state, news.error, news.retry_count)]
-        job = _ending(news.job_id, record)
+        job = ending_in(news.job_id, record)
         return [job] if job is not None else []  # None: it has been put back into its queue since
 
     def _reconnect(self, error: BrokerUnavailable, is_stopped: Callable[[], bool]) -> None:
@@ -147,7 +148,14 @@ class JobEndings:
             return
 
 
-def _ending(id: str, record: Record | None) -> JobEnding | None:
+def ending_of(source: JobSource, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding | None:
+    """How one job ended; None once `is_stopped`. Raises TimeoutError."""
+    with closing(JobEndings(source)) as endings:
+        return next(endings.of([id], timeout_s, is_stopped), None)
+
+
+def ending_in(id: str, record: Record | None) -> JobEnding | None:
+    """How the job ended, by its record; None if it is unfinished."""
     if record is None:
         return JobEnding(id, None, "its record is gone")
     if record.state.is_unfinished:

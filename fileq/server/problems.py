@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, Conflict, JobError
+from fileq.core.errors import BatchError, BrokerError, BrokerUnavailable, ConfigError, Conflict, JobError
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -24,6 +24,7 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "method-not-allowed": (405, "The method is not allowed here"),
     "not-acceptable": (406, "The answer has another media type"),
     "conflict": (409, "The state does not allow it"),
+    "batch-closed": (409, "The batch takes no jobs"),
     "count-changed": (409, "More jobs match than expected"),
     "precondition-failed": (412, "The resource has changed"),
     "too-large": (413, "The body is too large"),
@@ -104,6 +105,8 @@ def problem_of(error: Exception) -> ApiProblem | None:
         )
     if isinstance(error, Conflict):
         return ApiProblem("precondition-failed", str(error))
+    if isinstance(error, BatchError):
+        return ApiProblem("batch-closed", str(error))
     if isinstance(error, BrokerError | JobError):
         return ApiProblem("conflict", str(error))
     return None

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from fileq.server.api import api_description, job_endpoints, key_endpoints, state_endpoints
+from fileq.server.api import (
+    api_description,
+    audit_endpoints,
+    batch_endpoints,
+    job_endpoints,
+    key_endpoints,
+    queue_clearing,
+    schedule_endpoints,
+    state_endpoints,
+    webhook_endpoints,
+)
 from fileq.server.route import Route
 
 # In the order of docs/api.md. Of two routes that match a path the first one is used.
 ROUTES: tuple[Route, ...] = (
     *job_endpoints.ROUTES,
     *state_endpoints.ROUTES,
+    *queue_clearing.ROUTES,
+    *batch_endpoints.ROUTES,
+    *schedule_endpoints.ROUTES,
+    *webhook_endpoints.ROUTES,
     *key_endpoints.ROUTES,
+    *audit_endpoints.ROUTES,
     *api_description.ROUTES,
 )

@@ -39,7 +39,8 @@ class Services:
         loop = asyncio.get_running_loop()
         self.config = config
         self.broker = broker
-        self.client = Client.over(BrokerTransport(broker, config, clock=now_ms))
+        self.transport = BrokerTransport(broker, config, clock=now_ms)
+        self.client = Client.over(self.transport)
         self.keys = KeyStore(broker, now_ms)
         self.signer = signer
         self.audit = audit

@@ -45,6 +45,9 @@ class JobDocument(Struct, frozen=True):
     attempts: tuple[AttemptSummary, ...]
     follow_ups: tuple[str, ...]
     outputs: tuple[OutputSummary, ...]
+    filesize: int
+    trace_id: str
+    span_id: str
 
 
 def job_document(record: Record, waits_for: tuple[str, ...] = (), *, shows_paths: bool = True) -> JobDocument:
@@ -82,6 +85,9 @@ def job_document(record: Record, waits_for: tuple[str, ...] = (), *, shows_paths
         attempts=known.attempts,
         follow_ups=known.follow_ups,
         outputs=known.outputs if shows_paths else (),
+        filesize=summary.filesize,
+        trace_id=job.trace_id if job is not None else "",
+        span_id=job.span_id if job is not None else "",
     )
 
 

@@ -2,7 +2,7 @@
 -- Cancel a batch and seal it, and its unfinished child batches too. Those that have nothing unfinished finish.
 --
 -- own KEYS   those of require_batch() (prelude/batches.lua)
--- own ARGV   1 id, 2 a time in ms: only if it is open and was touched before ('' = in any case), 3 how many
+-- own ARGV   1 id, 2 a time in ms: only if it is open and was touched before ('' = always), 3 how many
 --            child batches at most
 -- returns    1, or 0 if it is finished, cancelled and sealed already, unknown, or was touched
 require_batch()
