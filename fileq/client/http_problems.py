@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from fileq.client.http_connection import HttpReply
-from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, Conflict, FileqError
+from fileq.core.errors import BatchError, BrokerError, BrokerUnavailable, ConfigError, Conflict, FileqError
 
 _PREFIX = "urn:fileq:problem:"
 _UNAVAILABLE = (429, 502, 503, 504)
@@ -43,6 +43,8 @@ def error_of(reply: HttpReply) -> FileqError:
         return ConfigError([one.detail for one in problem.errors if one.detail] or [problem.detail])
     if problem.slug == "unauthenticated":
         return ConfigError(f"the server does not accept the key: {problem.detail}")
+    if problem.slug == "batch-closed":
+        return BatchError(problem.detail)
     if problem.slug == "precondition-failed":
         return Conflict(problem.detail)
     if reply.status in _UNAVAILABLE:

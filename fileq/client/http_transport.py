@@ -28,7 +28,7 @@ from fileq.client.job_filter import JobFilter, StoredJob
 from fileq.client.queries import FileTrace
 from fileq.client.schedule_options import ScheduleOptions
 from fileq.client.server_address import ServerAddress
-from fileq.client.transport import BATCH, REFUSED, VETOED, Accepted, JobRequest
+from fileq.client.transport import BATCH, VETOED, Accepted, JobRequest
 from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, JobError
 from fileq.core.job import State
 
@@ -45,7 +45,7 @@ class _JobList(Struct, frozen=True):
 
 class _BulkItem(Struct, frozen=True):
     id: str
-    fate: str
+    result: str
 
 
 class _BulkReply(Struct, frozen=True):
@@ -83,7 +83,7 @@ class HttpTransport:
             reply = self._call("POST", "/jobs/bulk", body=body, headers=trace_headers(requests[start]))
             found = _decoded(reply, _BulkReply, (200, 201)).jobs
             for item, request, id in zip(found, requests[start:], ids[start:], strict=False):
-                accepted.append(Accepted(item.id, _fate(item.fate, item.id, request, id, reply)))
+                accepted.append(Accepted(item.id, _fate(item.result, item.id, request, id, reply)))
         return accepted
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:
@@ -182,9 +182,8 @@ class HttpTransport:
 
     def _enqueue_one(self, request: JobRequest, id: str, body: dict[str, Any]) -> Accepted:
         reply = self._call("POST", "/jobs", body=msgspec.json.encode(body), headers=trace_headers(request))
-        slug = problem_in(reply).slug
-        if slug in ("vetoed", "batch-closed"):
-            return Accepted(id, VETOED if slug == "vetoed" else REFUSED)
+        if problem_in(reply).slug == "vetoed":
+            return Accepted(id, VETOED)
         found = _decoded(reply, JobReply, (200, 201))
         fate = EnqueueResult.ENQUEUED if reply.status == 201 else EnqueueResult.DUPLICATE
         return Accepted(found.id, _fate(fate, found.id, request, id, reply))

@@ -14,6 +14,7 @@ from fileq.core.events import Emit
 from fileq.server.audit import AuditLog
 from fileq.server.authentication import Authentication
 from fileq.server.broker_pool import BrokerPool
+from fileq.server.event_hub import EventHub
 from fileq.server.job_waits import JobWaits
 from fileq.server.rate_limit import RateLimiter
 from fileq.server.sessions import LoginLink, Sessions
@@ -52,9 +53,12 @@ class Services:
         self.sessions = Sessions(signer, now_ms, config.server.base_path)
         self.authentication = Authentication(config.server, self.keys, self.pool, self.sessions, now_ms)
         self.rate_limiter = RateLimiter(config.server.rate_limit, loop.time)
+        self.hides_paths = config.server.files == "none"
+        self.hub = EventHub(broker, self.pool, self.authentication, hides_paths=self.hides_paths, emit=emit)
         self.stopping = asyncio.Event()
 
     def stop_streams(self) -> None:
         """Ends what would hold a connection open: event streams and waiting requests."""
         self.stopping.set()
+        self.hub.close()
         self.waits.close()

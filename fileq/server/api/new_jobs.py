@@ -20,10 +20,10 @@ from fileq.server.services import Services
 
 
 class AddedJob(Struct, frozen=True):
-    """`fate` is enqueued, duplicate if the id is that of a job which was there before, or vetoed."""
+    """`result` is enqueued, duplicate if the id is that of a job which was there before, or vetoed."""
 
     id: str
-    fate: str
+    result: str
 
 
 def add_jobs(
