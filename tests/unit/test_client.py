@@ -1,12 +1,8 @@
-"""The client on a memory broker: what it enqueues, what it asks, and how wait() ends."""
+"""How wait() ends when events or the broker are lost; integration/test_client_calls.py has the rest of the client."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +13,12 @@ from fileq.brokers.notifications import Subscription
 from fileq.brokers.types import Record, WorkerInfo
 from fileq.client.broker_transport import BrokerTransport
 from fileq.client.client import Client
-from fileq.client.job_endings import JobEndings
+from fileq.client.job_endings import JobEnding, JobEndings, ending_of
 from fileq.config import config_from
-from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, JobError
+from fileq.core.errors import BrokerUnavailable
 from fileq.core.job import Job, decode
 from fileq.core.settlement import bury, complete
-from tests.support.trial_tasks import Number, double, fail
+from tests.support.trial_tasks import Number, double
 
 CONFIG = config_from({"broker": "memory", "producer": {"scan_dir": "/data"}})
 
@@ -50,117 +46,6 @@ def run_one(broker: MemoryBroker, *, result: bytes = b"", error: str = "") -> No
     [claim] = broker.settle_and_claim([], ["w"]).claims
     end = bury(claim, claim.raw, error=error) if error else complete(claim, result=result)
     broker.settle_and_claim([end], [])
-
-
-# enqueueing
-
-
-def test_a_payload_is_checked_before_anything_is_enqueued(client: Client) -> None:
-    with pytest.raises(ConfigError, match="task 'double' needs a payload of type Number"):
-        client.enqueue(double)
-    with pytest.raises(ConfigError, match=r"task 'double' takes a payload of type Number: Expected `int`, got `str`"):
-        client.enqueue("double", {"n": "3"})
-    with pytest.raises(ConfigError, match="can't be written as JSON"):
-        client.enqueue("unheard-of", object())
-    with pytest.raises(ConfigError, match="priority is 'urgent'; it must be one of high, low"):
-        client.enqueue(double, Number(1), priority="urgent")
-    assert client.size("low") == 0
-
-
-def test_a_task_of_another_process_is_enqueued_by_its_name(client: Client, broker: MemoryBroker) -> None:
-    job = job_of(broker, client.enqueue("elsewhere", {"a": [1]}, priority="high", max_retries=0, timeout="1s").id)
-    assert (job.type, job.payload_value, job.priority, job.max_retries, job.timeout) == (
-        "elsewhere",
-        {"a": [1]},
-        "high",
-        0,
-        1.0,
-    )
-    with pytest.raises(ConfigError, match="task is ''; give a task"):
-        client.enqueue("")
-
-
-def test_many_calls_are_all_checked_before_the_first_is_enqueued(client: Client) -> None:
-    calls = [double.call(Number(1)), fileq.Call("double", 3), Path("/etc/passwd"), double.call(Number(2), delay="x")]
-    with pytest.raises(ConfigError) as caught:
-        client.enqueue_many(calls)
-    assert len(caught.value.problems) == 2
-    with pytest.raises(ConfigError, match="leads outside the allowed roots"):
-        client.enqueue_many([double.call(Number(1)), Path("/etc/passwd")])
-    assert client.size("low") == 0
-
-
-def test_many_calls_go_in_batches_of_500(client: Client, broker: MemoryBroker, monkeypatch: Any) -> None:
-    sizes: list[int] = []
-    enqueue = broker.enqueue
-    monkeypatch.setattr(broker, "enqueue", lambda entries: (sizes.append(len(entries)), enqueue(entries))[1])
-    handles = client.enqueue_many(double.call(Number(n)) for n in range(1001))
-    assert sizes == [500, 500, 1]
-    assert [job_of(broker, handle.id).payload_value for handle in handles[::500]] == [{"n": 0}, {"n": 500}, {"n": 1000}]
-    assert client.enqueue_many([]) == []
-
-
-def test_an_unfinished_job_with_the_same_key_is_returned_as_a_duplicate(client: Client) -> None:
-    first = client.enqueue(double, Number(1), unique_key="report")
-    second = client.enqueue(double, Number(2), unique_key="report")
-    assert (second.id, second.fate, first.fate) == (first.id, "duplicate", "enqueued")
-    chosen = client.enqueue(double, Number(1), id="mine")
-    again = client.enqueue(double, Number(1), id="mine")
-    assert (chosen.fate, again.fate, again.id) == ("enqueued", "duplicate", "mine")
-
-
-def test_the_span_of_the_caller_travels_with_the_job(client: Client, broker: MemoryBroker, monkeypatch: Any) -> None:
-    monkeypatch.delitem(sys.modules, "opentelemetry.trace", raising=False)
-    assert job_of(broker, client.enqueue(double, Number(1)).id).trace_id == ""
-    assert "opentelemetry.trace" not in sys.modules
-    span = SimpleNamespace(trace_id=0xABC, span_id=0xDEF, is_valid=True)
-    current = SimpleNamespace(get_span_context=lambda: span)
-    monkeypatch.setitem(sys.modules, "opentelemetry.trace", SimpleNamespace(get_current_span=lambda: current))
-    job = job_of(broker, client.enqueue(double, Number(1)).id)
-    assert (job.trace_id, job.span_id) == (f"{0xABC:032x}", f"{0xDEF:016x}")
-
-
-# one job
-
-
-def test_the_status_of_a_job_follows_it(client: Client, broker: MemoryBroker) -> None:
-    handle = client.enqueue(double, Number(1), delay="1h")
-    status = handle.status()
-    assert (status.state, status.is_finished, status.attempts) == ("scheduled", False, 0)
-    assert status.due is not None
-    assert timedelta(minutes=59) < status.due - datetime.now(UTC) < timedelta(minutes=61)
-    broker.due_now([handle.id])
-    run_one(broker, result=b'{"n":2}')
-    status = handle.status()
-    assert (status.state, status.is_finished, status.attempts, status.result) == ("completed", True, 1, {"n": 2})
-    unknown = client.job("no-such").status()
-    assert (unknown.state, unknown.is_finished) == (None, True)
-
-
-def test_wait_returns_the_result_or_says_how_the_job_ended(client: Client, broker: MemoryBroker) -> None:
-    done, dead, cancelled = (client.enqueue(double, Number(n)) for n in range(3))
-    cancelled.cancel()
-    run_one(broker, result=b'{"n":0}')
-    run_one(broker, error="OSError: no")
-    assert done.wait() == Number(0)
-    assert client.job(done.id).wait() == Number(0), "by the task that the job names"
-    with pytest.raises(fileq.JobFailed, match="OSError: no") as failed:
-        dead.wait()
-    assert (failed.value.error, failed.value.attempts) == ("OSError: no", 1)
-    with pytest.raises(fileq.JobCancelled):
-        cancelled.wait()
-    with pytest.raises(TimeoutError, match="has not ended within 10ms"):
-        client.enqueue(double, Number(1)).wait(0.01)
-
-
-def test_a_result_of_another_type_is_an_error(client: Client, broker: MemoryBroker) -> None:
-    handle = client.enqueue(double, Number(1))
-    run_one(broker, result=b'"two"')
-    with pytest.raises(JobError, match="is not what task 'double' returns"):
-        handle.wait()
-    untyped = client.enqueue("elsewhere")
-    run_one(broker, result=b'"two"')
-    assert untyped.wait() == "two"
 
 
 def test_a_completed_job_whose_record_is_gone_has_an_expired_result(broker: MemoryBroker) -> None:
@@ -199,93 +84,6 @@ def test_an_outage_during_a_wait_is_waited_out_and_reported_once(client: Client,
         list(JobEndings(source, monotonic=clock, sleep=clock.sleep).of([handle.id], timeout_s=30))
 
 
-def test_a_dead_job_is_put_back_and_one_that_is_not_dead_is_refused(client: Client, broker: MemoryBroker) -> None:
-    handle = client.enqueue(fail, "x", unique_key="k")
-    with pytest.raises(JobError, match="it is pending, not dead"):
-        handle.retry()
-    run_one(broker, error="no")
-    holder = client.enqueue(fail, "x", unique_key="k")
-    with pytest.raises(JobError, match=f"job {holder.id} has the same unique key and is not finished"):
-        handle.retry()
-    holder.cancel()
-    handle.retry()
-    assert handle.status().state == "pending"
-    with pytest.raises(JobError, match="is unknown"):
-        client.job("no-such").retry()
-
-
-# queues and files
-
-
-def test_clear_cancels_what_waits_and_leaves_later_jobs(client: Client, broker: MemoryBroker) -> None:
-    broker.store.push_raw("low", b"not a job", front=True)
-    handles = client.enqueue_many(double.call(Number(n)) for n in range(1100))
-    clear = broker.clear
-    late: list[str] = []
-
-    def clear_while_jobs_arrive(queue: str, raws: Sequence[bytes], follow_ups: object = None) -> int:
-        late.append(client.enqueue(double, Number(0)).id)
-        return clear(queue, raws)
-
-    broker.clear = clear_while_jobs_arrive  # type: ignore[method-assign, assignment]
-    assert client.clear("low") == 1100
-    assert handles[-1].status().state == "cancelled"
-    assert client.size("low") == len(late) + 1
-    with pytest.raises(ConfigError, match="no queue is named 'mid'; the queues are high, low"):
-        client.clear("mid")
-
-
-def test_jobs_are_listed_by_filters_with_their_state(client: Client, broker: MemoryBroker) -> None:
-    client.enqueue(double, Number(1), tags={"a": "b"})
-    client.enqueue("elsewhere", [2])
-    run_one(broker, error="OSError: no")
-    [dead] = client.jobs(state="dead", since="1h")
-    assert (dead.state, dead.type, dead.payload, dead.error, dead.attempts) == (
-        "dead",
-        "double",
-        Number(1),
-        "OSError: no",
-        1,
-    )
-    assert [job.payload for job in client.jobs(type="elsewhere")] == [[2]]
-    assert list(client.jobs(until=datetime.now(UTC) - timedelta(hours=1))) == []
-    with pytest.raises(ConfigError, match="state is 'odd'"):
-        client.jobs(state="odd")  # type: ignore[typeddict-item]
-    with pytest.raises(TypeError, match="unexpected filter 'stat'"):
-        client.jobs(stat="dead")  # type: ignore[call-arg]
-
-
-def test_a_file_is_enqueued_under_its_roots_and_its_trace_is_found(broker: MemoryBroker, tmp_path: Path) -> None:
-    config = config_from({"broker": "memory", "producer": {"scan_dir": str(tmp_path)}})
-    client = Client.over(BrokerTransport(broker, config))
-    (tmp_path / "a.pdf").write_bytes(b"123")
-    handle = client.enqueue_file(tmp_path / "a.pdf", tags={"by": "hand"})
-    assert job_of(broker, handle.id).priority == "high"
-    assert [version.job_id for version in client.file(tmp_path / "a.pdf").versions] == [handle.id]
-    [listed] = client.jobs(match="*.pdf")
-    assert (listed.path, listed.tags) == (str(tmp_path / "a.pdf"), {"by": "hand"})
-    with pytest.raises(BrokerError, match="nothing is known about"):
-        client.file(tmp_path / "b.pdf")
-    with pytest.raises(ConfigError, match="there is no such file"):
-        client.enqueue_file(tmp_path / "b.pdf")
-
-
-def test_events_are_those_since_the_call_that_match(client: Client, broker: MemoryBroker) -> None:
-    client.enqueue(double, Number(0))
-    with client.events("job:created", "job.dead") as events:
-        handle = client.enqueue(double, Number(1))
-        run_one(broker)
-        run_one(broker, error="no")
-        assert [(next(events).event, handle.id) for _ in range(2)] == [
-            ("job:created", handle.id),
-            ("job:dead", handle.id),
-        ]
-        assert events.next_within(0) is None
-    assert list(events) == []
-    with pytest.raises(ConfigError, match="no event matches 'jobs:done'; there are batch:finished, job:cancelled"):
-        client.events("jobs:done")
-
-
 class _Clock:
     now_s = 0.0
 
@@ -317,6 +115,9 @@ class _Source:
             handle = Client.over(BrokerTransport(self._broker, CONFIG)).enqueue(double, Number(1))
             return self._broker.records([handle.id])
         return self._broker.records(ids)
+
+    def ending(self, *arguments: Any) -> JobEnding | None:
+        return ending_of(self, *arguments)
 
     def subscribe(self) -> Subscription:
         return self
