@@ -78,7 +78,8 @@ def test_a_server_that_is_away_is_unavailable_and_a_wait_survives_it(api: Served
             waiting = pool.submit(handle.wait, 60)
             wait_until(lambda: any(b"/wait?" in request for request in proxy.requests), 30, "it waits")
             proxy.reset_all()
-            assert client_at(api.client.port).job(handle.id).cancel() == "cancelled"
+            with client_at(api.client.port) as direct:
+                assert direct.job(handle.id).cancel() == "cancelled"
             with pytest.raises(fileq.JobCancelled):
                 waiting.result(60)
             wait_until(lambda: _is_followed(client, events), 30, "events are followed again")

@@ -14,16 +14,12 @@ class HttpProxy:
     def __init__(self, server_port: int) -> None:
         self._server_port = server_port
         self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._is_lost: Callable[[bytes], bool] = lambda request: False
         self.requests: list[bytes] = []
         self.lost = 0
-
-    @property
-    def port(self) -> int:
-        port: int = self._listening.getsockname()[1]
-        return port
 
     def lose_next_answer_to(self, beginning: bytes) -> None:
         """The server gets the next request that begins so, and its answer is dropped with the connection."""
