@@ -29,7 +29,7 @@ from fileq.client.listed_job import ListedJob, listed
 from fileq.client.queries import FileTrace
 from fileq.client.schedule_options import ScheduleKeywords, schedule_options
 from fileq.client.server_address import HTTP_SCHEMES, server_address
-from fileq.client.task_call import TaskCall, encoded_payload, task_named
+from fileq.client.task_call import FileCall, TaskCall, encoded_payload, task_named
 from fileq.client.transport import REFUSED, JobRequest, Transport
 from fileq.config import Config
 from fileq.core.errors import BatchError, ConfigError
@@ -98,7 +98,7 @@ class Client:
         return self._send([JobRequest(_traced(options), path=os.fsdecode(path) or ".")], [None])[0]
 
     def enqueue_many(
-        self, calls: Iterable[TaskCall[Any, Any] | Path], *, batch: NamedBatch | str | None = None
+        self, calls: Iterable[TaskCall[Any, Any] | FileCall | Path], *, batch: NamedBatch | str | None = None
     ) -> list[Handle[Any]]:
         """Enqueues many jobs, 500 a round trip, after all of them were checked: task.call(…) or a Path each. `batch` is
         for those that name no batch themselves."""
@@ -107,7 +107,7 @@ class Client:
         problems: list[str] = []
         for call in calls:
             try:
-                task = None if isinstance(call, os.PathLike) else task_named(call.task)
+                task = task_named(call.task) if isinstance(call, TaskCall) else None
                 requests.append(_request(call, task, batch))
                 tasks.append(task)
             except ConfigError as error:
@@ -251,13 +251,15 @@ def _opener(where: str | Config | None, key: str, app_dir: str) -> Callable[[], 
 
 
 def _request(
-    call: TaskCall[Any, Any] | os.PathLike[str],
+    call: TaskCall[Any, Any] | FileCall | os.PathLike[str],
     task: TaskDefinition[Any, Any] | None,
     batch: NamedBatch | str | None = None,
 ) -> JobRequest:
     if isinstance(call, os.PathLike):
         return JobRequest(_traced({"batch": batch}), path=os.fsdecode(call))
     options = _traced(call.options if call.options.get("batch") else {**call.options, "batch": batch})
+    if isinstance(call, FileCall):
+        return JobRequest(options, path=call.path)
     if task is not None and task.priority and not options.priority:
         options = replace(options, priority=task.priority)
     payload = None if call.payload is UNSET or call.payload is None else encoded_payload(call.payload, call.name)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Any, cast
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec.structs import replace
 
 from fileq.client.batch_options import batch_request
 from fileq.client.batch_status import status_of_batch
-from fileq.client.current_span import span_of_caller
 from fileq.client.job_options import EnqueueOptions
 from fileq.client.task_call import TaskCall
 from fileq.client.transport import BatchRetry
@@ -16,16 +16,14 @@ from fileq.commands.admin.batch_reports import BatchReport, report_of, show_batc
 from fileq.core.api_key import Scope
 from fileq.core.errors import BatchError
 from fileq.server.api.job_document import JobDocument, job_document
-from fileq.server.api.job_endpoints import DurationValue, NewJob
-from fileq.server.api.new_jobs import AddedJob, add_jobs
+from fileq.server.api.job_endpoints import DurationValue
+from fileq.server.api.list_endpoints import BULK_BYTES, BulkJobs, NewJobs, enqueue_jobs
 from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
 from fileq.server.services import Services
 
 LIST = "batches"
-JOBS_MAX = 1000
-BODY_MAX = 16 << 20
 ID = "^[A-Za-z0-9._-]{1,100}$"
 
 
@@ -54,12 +52,6 @@ class WantedBatch(Struct, frozen=True, forbid_unknown_fields=True):
     finally_: WantedCallback | None = field(default=None, name="finally")
 
 
-class WantedMembers(Struct, frozen=True, forbid_unknown_fields=True):
-    """Jobs to add, each as for POST /jobs."""
-
-    jobs: Annotated[tuple[NewJob, ...], Meta(min_length=1, max_length=JOBS_MAX)]
-
-
 class BatchListQuery(Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     cursor: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
@@ -82,10 +74,6 @@ class DeadMembers(Struct, frozen=True):
 
     jobs: tuple[JobDocument, ...]
     next_cursor: str | None
-
-
-class AddedJobs(Struct, frozen=True):
-    jobs: tuple[AddedJob, ...]
 
 
 class BatchChange(Struct, frozen=True):
@@ -121,12 +109,12 @@ def show_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchReport:
     return _report(request.services, request.params["id"])
 
 
-def add_batch_jobs(request: ApiRequest[NoQuery, WantedMembers]) -> AddedJobs:
-    """All jobs are checked before the first is enqueued."""
-    services, id = request.services, request.params["id"]
-    priority = _report(services, id).priority
-    with span_of_caller(request.headers.get("traceparent", "")):
-        return AddedJobs(add_jobs(services, request.caller, request.body.jobs, batch=id, priority=priority))
+def add_batch_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer:
+    """As POST /jobs/bulk, for members of the batch. Jobs without a priority have that of the batch."""
+    id = request.params["id"]
+    priority = _report(request.services, id).priority or None
+    jobs = (replace(new, batch_id=id, priority=new.priority or priority) for new in request.body.jobs)
+    return enqueue_jobs(replace(request, body=NewJobs(tuple(jobs))))
 
 
 def seal_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
@@ -231,11 +219,13 @@ ROUTES = (
         scopes=(Scope.ENQUEUE,),
         summary="add jobs to a batch",
         function=add_batch_jobs,
-        body=WantedMembers,
-        response=AddedJobs,
+        body=NewJobs,
+        response=BulkJobs,
         status=201,
-        problems=("batch-closed", "not-allowed", "conflict"),
-        body_max=BODY_MAX,
+        statuses={200: "none of the jobs is new"},
+        problems=("batch-closed", "not-allowed", "conflict", "idempotency-mismatch"),
+        has_idempotency_key=True,
+        body_max=BULK_BYTES,
         timeout_s=30.0,
     ),
     Route(

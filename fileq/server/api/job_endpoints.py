@@ -58,6 +58,10 @@ class WaitQuery(Struct, frozen=True, forbid_unknown_fields=True):
     timeout: Annotated[float, Meta(ge=0, le=60)] = 30.0
 
 
+class JobMessage(Struct, frozen=True):
+    message: str
+
+
 class CancelMessage(Struct, frozen=True):
     """`result` is cancelled, requested of the worker that runs the job, or ended if it was cancelled before."""
 
