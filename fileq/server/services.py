@@ -15,6 +15,7 @@ from fileq.server.audit import AuditLog
 from fileq.server.authentication import Authentication
 from fileq.server.broker_pool import BrokerPool
 from fileq.server.event_hub import EventHub
+from fileq.server.file_transfers import FileTransfers
 from fileq.server.job_waits import JobWaits
 from fileq.server.rate_limit import RateLimiter
 from fileq.server.sessions import LoginLink, Sessions
@@ -48,6 +49,7 @@ class Services:
         self.now_ms = now_ms
         self.link = link
         self.pool = BrokerPool()
+        self.transfers = FileTransfers()
         self.waits = JobWaits(broker.records, self.pool)
         self.sessions = Sessions(signer, now_ms, config.server.base_path)
         self.authentication = Authentication(config.server, self.keys, self.pool, self.sessions, now_ms)
