@@ -16,6 +16,7 @@ from fileq.server.api import (
     queue_endpoints,
     schedule_endpoints,
     state_endpoints,
+    upload_endpoints,
     webhook_endpoints,
 )
 from fileq.server.route import Route
@@ -32,6 +33,7 @@ ROUTES: tuple[Route, ...] = (
     *batch_endpoints.ROUTES,
     *schedule_endpoints.ROUTES,
     *webhook_endpoints.ROUTES,
+    *upload_endpoints.ROUTES,
     *live_endpoints.ROUTES,
     *key_endpoints.ROUTES,
     *audit_endpoints.ROUTES,

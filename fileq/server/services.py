@@ -16,6 +16,7 @@ from fileq.server.authentication import Authentication
 from fileq.server.background_work import BackgroundWork
 from fileq.server.broker_pool import BrokerPool
 from fileq.server.event_hub import EventHub
+from fileq.server.file_transfers import FileTransfers
 from fileq.server.job_waits import JobWaits
 from fileq.server.rate_limit import RateLimiter
 from fileq.server.sessions import LoginLink, Sessions
@@ -55,6 +56,7 @@ class Services:
         self.operation_runner = background.runner
         self.samples = background.samples
         self.pool = BrokerPool()
+        self.transfers = FileTransfers()
         self.waits = JobWaits(broker.records, self.pool)
         self.sessions = Sessions(signer, now_ms, config.server.base_path)
         self.authentication = Authentication(config.server, self.keys, self.pool, self.sessions, now_ms)
