@@ -11,18 +11,18 @@ from fileq.config import MOVE, Config, load
 from fileq.core.errors import ConfigError
 
 REDIS_SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "redis+cluster://")
-HTTP_SCHEMES = ("http://", "https://")
 SQLITE = "sqlite:"
 FILES = (".yaml", ".yml")
-_KNOWN = "give redis://host:6379/0, rediss://…, unix://…, sqlite:PATH, the path of a .yaml file, or nothing"
+_KNOWN = (
+    "give redis://host:6379/0, rediss://…, unix://…, sqlite:PATH, http://host:8080 of a server, the path of a .yaml "
+    "file, or nothing"
+)
 
 
 def config_at(where: str | Config | None, *, key: str = "", app_dir: str = ".") -> Config:
     """The configuration for Client(where). Raises ConfigError for an address that can't be used."""
-    if isinstance(where, str) and where.startswith(HTTP_SCHEMES):
-        raise ConfigError(f"{where!r} is the address of a server; this version of fileq has none. {_KNOWN}")
     if key:
-        raise ConfigError("key is for the address of a server, which this version of fileq does not have; leave it out")
+        raise ConfigError("key is for the address of a server, http://… or https://…; leave it out")
     if isinstance(where, Config):
         return where
     directory = Path(app_dir)

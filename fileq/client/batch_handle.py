@@ -25,7 +25,7 @@ from fileq.client.listed_job import ListedJob, listed
 from fileq.client.task_call import TaskCall
 from fileq.client.transport import BatchRetry, Transport
 from fileq.core.errors import FileqError
-from fileq.core.job import State, decode_or_none
+from fileq.core.job import decode_or_none
 from fileq.handlers.task_definition import TaskDefinition
 
 if TYPE_CHECKING:
@@ -120,10 +120,8 @@ class BatchHandle:
     def _dead(self) -> Iterator[StoredJob]:
         transport, cursor = self._transport(), ""
         while True:
-            page = transport.batches.dead_members(self.id, cursor)
-            for record in transport.records(page.ids):
-                if record is not None and record.state is State.DEAD:
-                    yield _stored(record)
+            page = transport.batches.dead_page(self.id, cursor)
+            yield from map(_stored, page.records)
             cursor = page.next_cursor
             if not cursor:
                 return

@@ -43,12 +43,13 @@ def batch_request(
     finally_: CallbackTask | None,
     parent: NamedBatch | str | None,
     priority: str,
+    id: str = "",
 ) -> BatchRequest:
-    """ConfigError names everything that is wrong."""
+    """ConfigError names everything that is wrong. Without an `id` the batch gets a new one."""
     problems: list[str] = []
     if name and not _NAME.fullmatch(name):
         problems.append(f"the name of the batch is {name!r:.120}; it must match {_NAME.pattern}")
-    id = new_batch_id(name)
+    id = id or new_batch_id(name)
     callbacks = []
     given = {CallbackKind.THEN: then, CallbackKind.CATCH: catch, CallbackKind.FINALLY: finally_}
     for kind, task in given.items():

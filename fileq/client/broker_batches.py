@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from fileq.brokers.batches import BatchPage, BatchView, MemberPage
+from fileq.brokers.batches import BatchPage, BatchView
 from fileq.brokers.protocol import FullBroker
 from fileq.client.batch_changes import cancel_batch, new_batch, retry_batch
-from fileq.client.transport import BatchRequest, BatchRetry
+from fileq.client.transport import BatchRequest, BatchRetry, DeadPage
 from fileq.config import Config
+from fileq.core.job import State
 from fileq.webhooks.subscriptions import Withdrawals
 
 
@@ -40,5 +41,8 @@ class BrokerBatches:
     def retry(self, id: str) -> BatchRetry:
         return retry_batch(self._broker, self._config, id)
 
-    def dead_members(self, id: str, cursor: str) -> MemberPage:
-        return self._broker.dead_members(id, cursor)
+    def dead_page(self, id: str, cursor: str) -> DeadPage:
+        page = self._broker.dead_members(id, cursor)
+        records = self._broker.records(page.ids) if page.ids else []
+        dead = (one for one in records if one is not None and one.state is State.DEAD)
+        return DeadPage(tuple(dead), page.next_cursor)

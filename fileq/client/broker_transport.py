@@ -16,6 +16,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.notifications import Subscription
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CLEAR_MAX, CLEAR_REACH, CancelResult, Entry, Record
+from fileq.client.job_endings import JobEnding, ending_of
 from fileq.client.job_filter import JobFilter, StoredJob
 from fileq.client.job_ids import why_unknown
 from fileq.client.job_selection import select
@@ -66,6 +67,9 @@ class BrokerTransport:
     def states(self, ids: Sequence[str]) -> list[State | None]:
         return self._reads.states(ids)
 
+    def ending(self, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding | None:
+        return ending_of(self, id, timeout_s, is_stopped)
+
     def subscribe(self) -> Subscription:
         return self._broker.subscribe()
 
@@ -84,9 +88,10 @@ class BrokerTransport:
         self._check_queue(queue)
         return self._broker.census().pending[queue]
 
-    def clear(self, queue: str) -> int:
-        """Stops after as many jobs as waited at the beginning: later ones stay."""
-        left, cleared = self.size(queue), 0
+    def clear(self, queue: str, limit: int | None = None) -> int:
+        """Stops after as many jobs as waited at the beginning: later ones stay. Also after `limit` jobs."""
+        size, cleared = self.size(queue), 0
+        left = size if limit is None else min(size, limit)
         passed_over: set[bytes] = set()  # bytes that are no job, and jobs that were claimed meanwhile
         while left > 0:
             front = [raw for raw in self._broker.peek(queue, CLEAR_REACH) if raw not in passed_over]

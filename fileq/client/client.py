@@ -28,7 +28,8 @@ from fileq.client.job_options import Duration, EnqueueOptions, JobOptions, Named
 from fileq.client.listed_job import ListedJob, listed
 from fileq.client.queries import FileTrace
 from fileq.client.schedule_options import ScheduleKeywords, schedule_options
-from fileq.client.task_call import TaskCall, encoded_payload, task_named
+from fileq.client.server_address import HTTP_SCHEMES, server_address
+from fileq.client.task_call import FileCall, TaskCall, encoded_payload, task_named
 from fileq.client.transport import REFUSED, JobRequest, Transport
 from fileq.config import Config
 from fileq.core.errors import BatchError, ConfigError
@@ -57,13 +58,12 @@ class JobFilters(TypedDict, total=False):
 
 
 class Client:
-    """`where` is a Config, a redis:// address, sqlite:PATH or the path of a .yaml file. None: as `fileq` itself, from
-    FILEQ_CONFIG or config.yaml and the environment. `app_dir` is where config.yaml and relative paths are looked up.
-    """
+    """`where` is a Config, a redis:// address, sqlite:PATH, the path of a .yaml file, or http://host:8080 of a server,
+    which needs a `key`. None: as `fileq` itself, from FILEQ_CONFIG or config.yaml and the environment. `app_dir` is
+    where config.yaml and relative paths are looked up."""
 
     def __init__(self, where: str | Config | None = None, *, key: str = "", app_dir: str = ".") -> None:
-        config = config_at(where, key=key, app_dir=app_dir)
-        self._open: Callable[[], Transport] = lambda: _opened(config)
+        self._open: Callable[[], Transport] = _opener(where, key, app_dir)
         self._lock = threading.Lock()
         self._connected: tuple[int, Transport] | None = None  # the process that opened it
 
@@ -98,7 +98,7 @@ class Client:
         return self._send([JobRequest(_traced(options), path=os.fsdecode(path) or ".")], [None])[0]
 
     def enqueue_many(
-        self, calls: Iterable[TaskCall[Any, Any] | Path], *, batch: NamedBatch | str | None = None
+        self, calls: Iterable[TaskCall[Any, Any] | FileCall | Path], *, batch: NamedBatch | str | None = None
     ) -> list[Handle[Any]]:
         """Enqueues many jobs, 500 a round trip, after all of them were checked: task.call(…) or a Path each. `batch` is
         for those that name no batch themselves."""
@@ -107,7 +107,7 @@ class Client:
         problems: list[str] = []
         for call in calls:
             try:
-                task = None if isinstance(call, os.PathLike) else task_named(call.task)
+                task = task_named(call.task) if isinstance(call, TaskCall) else None
                 requests.append(_request(call, task, batch))
                 tasks.append(task)
             except ConfigError as error:
@@ -229,20 +229,37 @@ class Client:
         return [Handle(job.id, self.transport, task, job.fate) for job, task in zip(accepted, tasks, strict=True)]
 
 
-def _opened(config: Config) -> Transport:
-    from fileq.client.broker_transport import open_transport
+def _opener(where: str | Config | None, key: str, app_dir: str) -> Callable[[], Transport]:
+    """Reads the configuration now, imports and connects at the first call."""
+    if isinstance(where, str) and where.startswith(HTTP_SCHEMES):
+        address = server_address(where, key)
 
-    return open_transport(config)
+        def over_http() -> Transport:
+            from fileq.client.http_transport import HttpTransport
+
+            return HttpTransport(address)
+
+        return over_http
+    config = config_at(where, key=key, app_dir=app_dir)
+
+    def direct() -> Transport:
+        from fileq.client.broker_transport import open_transport
+
+        return open_transport(config)
+
+    return direct
 
 
 def _request(
-    call: TaskCall[Any, Any] | os.PathLike[str],
+    call: TaskCall[Any, Any] | FileCall | os.PathLike[str],
     task: TaskDefinition[Any, Any] | None,
     batch: NamedBatch | str | None = None,
 ) -> JobRequest:
     if isinstance(call, os.PathLike):
         return JobRequest(_traced({"batch": batch}), path=os.fsdecode(call))
     options = _traced(call.options if call.options.get("batch") else {**call.options, "batch": batch})
+    if isinstance(call, FileCall):
+        return JobRequest(options, path=call.path)
     if task is not None and task.priority and not options.priority:
         options = replace(options, priority=task.priority)
     payload = None if call.payload is UNSET or call.payload is None else encoded_payload(call.payload, call.name)

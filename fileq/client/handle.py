@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
@@ -11,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from fileq.brokers.types import CancelResult, Record
-from fileq.client.job_endings import JobEnding, JobEndings
+from fileq.client.job_endings import JobEnding
 from fileq.client.transport import Transport
 from fileq.core.errors import JobCancelledError, JobError, JobFailedError, ResultExpired
 from fileq.core.job import State, decode_or_none
@@ -78,14 +77,12 @@ class Handle(Generic[R]):
 
     def wait_unless(self, is_stopped: Callable[[], bool], timeout: float | None = None) -> tuple[R] | None:
         """wait(), given up within half a second once `is_stopped`: then None."""
-        with closing(JobEndings(self._transport())) as endings:
-            try:
-                for ending in endings.of([self.id], timeout, is_stopped):
-                    return (self._result(ending),)
-            except TimeoutError:
-                limit = format_duration(timeout or 0)
-                raise TimeoutError(f"job {self.id} has not ended within {limit}; it goes on") from None
-        return None
+        try:
+            ending = self._transport().ending(self.id, timeout, is_stopped)
+        except TimeoutError:
+            limit = format_duration(timeout or 0)
+            raise TimeoutError(f"job {self.id} has not ended within {limit}; it goes on") from None
+        return (self._result(ending),) if ending is not None else None
 
     def cancel(self) -> CancelResult:
         """Cancels a job that waits ("cancelled"), or requests it of the worker that runs it ("requested"). "ended" and

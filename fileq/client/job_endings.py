@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import closing
 from typing import Protocol
 
 from msgspec import Struct
@@ -142,7 +143,7 @@ class JobEndings:
         for start in range(0, len(ids), BATCH):
             batch = ids[start : start + BATCH]
             pairs = zip(batch, self._source.records(batch), strict=True)
-            found += (job for id, record in pairs if (job := _ending(id, record)) is not None)
+            found += (job for id, record in pairs if (job := ending_in(id, record)) is not None)
         return found
 
     def _poll(self, waiting: dict[str, None]) -> list[JobEnding]:
@@ -175,7 +176,7 @@ class JobEndings:
         [record] = self._source.records([news.job_id])
         if record is None:  # not kept, for example because worker.completed_max is 0
             return True, [JobEnding(news.job_id, state, news.error, news.retry_count)]
-        job = _ending(news.job_id, record)
+        job = ending_in(news.job_id, record)
         return True, [job] if job is not None else []  # None: it has been put back into its queue since
 
     def _reconnect(self, error: BrokerUnavailable, is_stopped: Callable[[], bool]) -> None:
@@ -197,7 +198,14 @@ class JobEndings:
             return
 
 
-def _ending(id: str, record: Record | None) -> JobEnding | None:
+def ending_of(source: JobSource, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding | None:
+    """How one job ended; None once `is_stopped`. Raises TimeoutError."""
+    with closing(JobEndings(source)) as endings:
+        return next(endings.of([id], timeout_s, is_stopped), None)
+
+
+def ending_in(id: str, record: Record | None) -> JobEnding | None:
+    """How the job ended, by its record; None if it is unfinished."""
     if record is None:
         return JobEnding(id, None, GONE)
     if record.state.is_unfinished:

@@ -1,4 +1,4 @@
-"""One call of a task that is still to be made: for enqueue_many, and for the callbacks of a batch."""
+"""One call of a task, or one file, that is still to be enqueued: for enqueue_many, and for the callbacks of a batch."""
 
 from __future__ import annotations
 
@@ -59,3 +59,13 @@ def encoded_payload(payload: Any, name: str) -> bytes:
         return msgspec.json.encode(payload)
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"the payload of task {name!r} can't be written as JSON: {error}") from error
+
+
+class FileCall:
+    """A file to enqueue, with the options of enqueue_file()."""
+
+    __slots__ = ("options", "path")
+
+    def __init__(self, path: str, **options: Unpack[EnqueueOptions]) -> None:
+        self.path = path
+        self.options = options

@@ -1,4 +1,5 @@
-"""What a client needs of a queue: a handful of operations. broker_transport.py does them on a broker.
+"""What a client needs of a queue: a handful of operations. broker_transport.py does them on a broker,
+http_transport.py through a server.
 
 A transport is opened when it is first used and shared by the threads of a process. Its methods raise ConfigError for
 wrong arguments, BrokerUnavailable if the same call may succeed later, and BrokerError if the call was refused.
@@ -6,20 +7,20 @@ wrong arguments, BrokerUnavailable if the same call may succeed later, and Broke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from msgspec import Struct
 
-from fileq.brokers.batches import BatchPage, BatchView, MemberPage
+from fileq.brokers.batches import BatchPage, BatchView
 from fileq.brokers.notifications import Subscription
 from fileq.brokers.types import CancelResult, Record
+from fileq.client.job_endings import JobEnding
 from fileq.client.job_filter import JobFilter, StoredJob
 from fileq.client.job_options import JobOptions
 from fileq.client.queries import FileTrace
 from fileq.client.schedule_options import ScheduleOptions
 from fileq.core.batch import CallbackKind
-from fileq.core.job import State
 
 BATCH = 500  # jobs in one round trip
 
@@ -70,6 +71,13 @@ class BatchRetry(Struct, frozen=True):
     left: dict[str, str] = {}
 
 
+class DeadPage(Struct, frozen=True):
+    """Members that are dead, in no defined order. `next_cursor` is empty at the end."""
+
+    records: tuple[Record, ...]
+    next_cursor: str = ""
+
+
 class BatchTransport(Protocol):
     """The operations on batches."""
 
@@ -97,7 +105,7 @@ class BatchTransport(Protocol):
         """Puts the dead members back into their queues, after the mark of a cancelled batch was removed."""
         ...
 
-    def dead_members(self, id: str, cursor: str) -> MemberPage: ...
+    def dead_page(self, id: str, cursor: str) -> DeadPage: ...
 
 
 class Transport(Protocol):
@@ -109,8 +117,8 @@ class Transport(Protocol):
 
     def records(self, ids: Sequence[str]) -> list[Record | None]: ...
 
-    def states(self, ids: Sequence[str]) -> list[State | None]:
-        """The states of the records. Cheap: a wait asks 25 times a second."""
+    def ending(self, id: str, timeout_s: float | None, is_stopped: Callable[[], bool]) -> JobEnding | None:
+        """Waits until the job has ended; None once `is_stopped`, within half a second. Raises TimeoutError."""
         ...
 
     def subscribe(self) -> Subscription: ...

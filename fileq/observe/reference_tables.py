@@ -18,6 +18,8 @@ from fileq.core.events import Event
 from fileq.observe.logs import line_fields
 from fileq.observe.metrics import METRICS
 
+MODULES = (batch_events, events, extension_events, file_events, process_events, schedule_events, server_events)
+
 EVENTS_HEADER = "| event | level | fields | meaning |"
 METRICS_HEADER = "| metric | type | label | meaning |"
 
@@ -26,15 +28,7 @@ def event_types() -> list[type[Event]]:
     """Every event that can be emitted, by name."""
     found = {
         kind.name: kind
-        for module in (
-            batch_events,
-            events,
-            extension_events,
-            file_events,
-            process_events,
-            schedule_events,
-            server_events,
-        )
+        for module in MODULES
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Event) and hasattr(kind, "name")
     }

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -19,6 +19,7 @@ from fileq.server.authentication import RequestSender
 from fileq.server.conditional import etag_of, is_unchanged
 from fileq.server.csrf import check_same_site
 from fileq.server.decoding import decode_body, decode_query
+from fileq.server.hidden_paths import without_paths
 from fileq.server.identity import Caller
 from fileq.server.problems import MEDIA_TYPE, ApiProblem, problem_of
 from fileq.server.route import JSON, SAFE, ApiAnswer, ApiRequest, Route
@@ -51,7 +52,7 @@ class ApiApp:
             made = await self._read(found, params, request, headers, caller, request_id)
             content = await self._run(found, made)
             count = content.count if isinstance(content, ApiAnswer) else 1
-            response = _response(found, content, headers)
+            response = _response(found, content, headers, hides_paths=self._services.hides_paths)
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -127,11 +128,12 @@ class _Headers(dict[str, str]):
             self.setdefault(name.lower(), value)
 
 
-def _response(route: Route, content: Any, headers: Mapping[str, str]) -> Response:
+def _response(route: Route, content: Any, headers: Mapping[str, str], *, hides_paths: bool) -> Response:
     if isinstance(content, Response):
         return content
     answer = content if isinstance(content, ApiAnswer) else ApiAnswer(content)
-    body = encoded(answer.content)
+    shown = without_paths(msgspec.to_builtins(answer.content)) if hides_paths else answer.content
+    body = encoded(shown)
     more = dict(answer.headers)
     if route.has_etag:
         more["ETag"] = etag_of(body)
@@ -140,7 +142,7 @@ def _response(route: Route, content: Any, headers: Mapping[str, str]) -> Respons
     return Response(body, answer.status or route.status, more, JSON)
 
 
-def encoded(content: Struct) -> bytes:
+def encoded(content: Any) -> bytes:
     try:
         return msgspec.json.encode(content)
     except UnicodeEncodeError:  # a file name that is not UTF-8

@@ -110,17 +110,37 @@ def trim(catalog: Catalog, keep: int = ENTRIES_MAX) -> None:
             catalog.remove_document(KIND, name)
 
 
+class AuditPosition(Struct, frozen=True, array_like=True):
+    """The last entry of a page: its document, and how many of the document's entries were on pages before."""
+
+    document: str
+    count: int
+
+
 def read_audit(catalog: Catalog, limit: int) -> list[AuditEntry]:
     """The newest entries, newest first."""
+    return audit_page(catalog, limit, None)[0]
+
+
+def audit_page(
+    catalog: Catalog, limit: int, after: AuditPosition | None
+) -> tuple[list[AuditEntry], AuditPosition | None]:
+    """Entries, newest first, and where the next page begins; None at the end. Entries that are added meanwhile are
+    newer, so no page changes."""
     found: list[AuditEntry] = []
-    for _, document in sorted(catalog.documents(KIND).items(), reverse=True):
+    for name, document in sorted(catalog.documents(KIND).items(), reverse=True):
+        if after is not None and name > after.document:
+            continue
+        skip = after.count if after is not None and name == after.document else 0
         try:
-            found += reversed(msgspec.json.decode(document.body, type=list[AuditEntry]))
+            entries = msgspec.json.decode(document.body, type=list[AuditEntry])[::-1]
         except msgspec.DecodeError:
             continue  # of a later version
-        if len(found) >= limit:
-            break
-    return found[:limit]
+        taken = entries[skip : skip + limit - len(found)]
+        found += taken
+        if len(found) == limit:
+            return found, AuditPosition(name, skip + len(taken))
+    return found, None
 
 
 def _entries_in(name: str) -> int:

@@ -21,7 +21,7 @@ from fileq.core.api_key import StoredKey, digest, id_in_key
 from fileq.core.errors import BrokerError
 from fileq.core.units import Rate
 from fileq.server.broker_pool import BrokerPool
-from fileq.server.identity import BASIC, PROXY, SESSION, Caller, admin, caller_of_key
+from fileq.server.identity import BASIC, KEY, PROXY, SESSION, Caller, admin, caller_of_key
 from fileq.server.problems import ApiProblem
 from fileq.server.rate_limit import RateLimiter
 from fileq.server.sessions import COOKIE, Sessions
@@ -89,6 +89,22 @@ class Authentication:
         """The subject and the mark of a session for this key."""
         caller = await self._of_key(key)
         return caller.id, self._mark() if caller.id == OUTSIDE else ""
+
+    def mark_of(self, caller: Caller) -> str:
+        """What is_accepted() compares: it changes with the key from outside."""
+        return self._mark() if caller.id == OUTSIDE else ""
+
+    async def is_accepted(self, caller: Caller, mark: str) -> bool:
+        """Whether a caller of an earlier request would still be let in. True during an outage of the broker."""
+        if caller.id == OUTSIDE:
+            return bool(self._outside_key()) and hmac.compare_digest(mark, self._mark())
+        if caller.how not in (KEY, SESSION):
+            return True
+        try:
+            key = await self._known(caller.id)
+        except (ApiProblem, BrokerError):
+            return True
+        return key is not None and not key.is_expired(self._now_ms())
 
     async def _of_key(self, given: str) -> Caller:
         outside = self._outside_key()

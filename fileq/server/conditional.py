@@ -32,10 +32,15 @@ def is_unchanged(headers: Mapping[str, str], etag: str) -> bool:
 def check_if_match(headers: Mapping[str, str], current: Struct | None) -> None:
     """For PUT: raises ApiProblem 428 without If-Match, and 412 if the resource is another one than the caller saw.
 
-    `current` is what GET would answer now; None if there is no such resource: then only `If-None-Match: *` creates
+    `current` is what GET would answer now; None if there is no such resource: then a PUT without If-Match creates
     one."""
+    check_etag(headers, etag_of_struct(current) if current is not None else None)
+
+
+def check_etag(headers: Mapping[str, str], etag: str | None) -> None:
+    """The same for a resource whose GET answers with this ETag."""
     given = headers.get("if-match")
-    if current is None:
+    if etag is None:
         if given is not None:
             raise ApiProblem("precondition-failed", "there is no such resource; send If-None-Match: * to create it")
         return
@@ -43,7 +48,6 @@ def check_if_match(headers: Mapping[str, str], current: Struct | None) -> None:
         raise ApiProblem("precondition-failed", "it exists already")
     if given is None:
         raise ApiProblem("precondition-required", "send If-Match with the ETag of the last GET")
-    etag = etag_of_struct(current)
     if given.strip() != "*" and etag not in [part.strip() for part in given.split(",")]:
         raise ApiProblem("precondition-failed", f"it has changed; its ETag is {etag}", headers={"ETag": etag})
 

@@ -18,6 +18,7 @@ import uvicorn
 from fileq.core.errors import ConfigError
 from fileq.core.events import Emit
 from fileq.core.server_events import ServerOpened, ServerWarned
+from fileq.server.abortable import AbortableHttp, AbortableWebSocket
 from fileq.server.web_app import WebApp
 
 STOP_S = 5
@@ -113,8 +114,10 @@ class HttpService:
         config = uvicorn.Config(
             self._app,
             loop="asyncio",
-            http="h11",
-            ws="wsproto",
+            http=AbortableHttp,
+            ws=AbortableWebSocket,
+            ws_max_size=64 << 10,
+            ws_per_message_deflate=False,  # it would compress each event for each client
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -38,7 +38,7 @@ def slugs_of(route: Route) -> list[str]:
         found += ["cross-site", "read-only"]
     if route.body is not None:
         found += _WITH_BODY
-    if route.method == "PUT":
+    if route.method == "PUT" and route.has_etag:
         found += ["precondition-failed", "precondition-required"]
     return sorted(set(found), key=list(PROBLEMS).index)
 
@@ -112,7 +112,8 @@ def _parameters(route: Route, components: Mapping[str, Any]) -> Iterator[dict[st
     for header, is_sent in (
         ("Idempotency-Key", route.has_idempotency_key),
         ("If-None-Match", route.has_etag and not route.is_unsafe),
-        ("If-Match", route.method == "PUT"),
+        ("If-Match", route.method == "PUT" and route.has_etag),
+        *((header, True) for header in route.headers),
     ):
         if is_sent:
             yield {"name": header, "in": "header", "required": False, "schema": {"type": "string"}}
@@ -120,7 +121,8 @@ def _parameters(route: Route, components: Mapping[str, Any]) -> Iterator[dict[st
 
 def _responses(route: Route, refs: Mapping[Any, Any]) -> dict[str, Any]:
     is_json = isinstance(route.response, type)
-    content = {JSON: {"schema": refs[route.response]}} if is_json else {str(route.response): {}}
+    plain: dict[str, Any] = {kind: {} for kind in (str(route.response), *route.other_types)}
+    content = {JSON: {"schema": refs[route.response]}} if is_json else plain
     found = {str(route.status): {"description": route.summary, "content": content}}
     found |= {str(status): {"description": why, "content": content} for status, why in route.statuses.items()}
     if route.has_etag and not route.is_unsafe:

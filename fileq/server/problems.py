@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError, Conflict, JobError
+from fileq.core.errors import BatchError, BrokerError, BrokerUnavailable, ConfigError, Conflict, JobError
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -23,21 +23,26 @@ PROBLEMS: dict[str, tuple[int, str]] = {
     "not-found": (404, "There is no such thing"),
     "method-not-allowed": (405, "The method is not allowed here"),
     "not-acceptable": (406, "The answer has another media type"),
+    "too-slow": (408, "The body did not arrive in time"),
     "conflict": (409, "The state does not allow it"),
+    "batch-closed": (409, "The batch takes no jobs"),
     "count-changed": (409, "More jobs match than expected"),
     "precondition-failed": (412, "The resource has changed"),
     "too-large": (413, "The body is too large"),
     "unsupported-media-type": (415, "The body has another media type"),
     "wrong-host": (421, "The Host is not one of this server"),
     "invalid": (422, "The request is not valid"),
+    "digest-mismatch": (422, "The body does not have the digest in Content-Digest"),
     "idempotency-mismatch": (422, "The Idempotency-Key was used with another body"),
     "vetoed": (422, "A before_enqueue function refused the job"),
+    "upgrade-required": (426, "This is a WebSocket"),
     "precondition-required": (428, "If-Match is required"),
     "rate-limited": (429, "Too many requests"),
     "internal": (500, "A defect in fileq"),
     "broker-away": (503, "The broker is unavailable"),
     "busy": (503, "Too many requests at a time"),
     "stopping": (503, "The server is stopping"),
+    "no-space": (507, "The disk of the uploads is full"),
 }
 
 
@@ -104,6 +109,8 @@ def problem_of(error: Exception) -> ApiProblem | None:
         )
     if isinstance(error, Conflict):
         return ApiProblem("precondition-failed", str(error))
+    if isinstance(error, BatchError):
+        return ApiProblem("batch-closed", str(error))
     if isinstance(error, BrokerError | JobError):
         return ApiProblem("conflict", str(error))
     return None

@@ -65,7 +65,8 @@ class Route(Struct, frozen=True, kw_only=True, dict=True):
     A caller needs one of `scopes`; with none any known caller is accepted. `response` is a Struct or a media type.
     `statuses` are other statuses of success than `status`, with their meaning. `problems` are slugs beyond those that
     every endpoint has. `has_etag`: one resource, whose answer has an ETag. `is_scan`: looks through lists, so that few
-    run at a time. `reads_body` False: the function reads the body itself, from `http`."""
+    run at a time. `reads_body` False: the function reads the body itself, from `http`. `other_types` are further media
+    types of the answer, `headers` those that the request may have beside the usual ones."""
 
     method: str
     path: str
@@ -82,6 +83,8 @@ class Route(Struct, frozen=True, kw_only=True, dict=True):
     has_etag: bool = False
     has_idempotency_key: bool = False
     is_scan: bool = False
+    other_types: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
     audited: bool | None = None  # None: if it is unsafe
     reads_body: bool = True
     body_max: int = BODY_MAX

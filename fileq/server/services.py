@@ -13,7 +13,10 @@ from fileq.config import Config
 from fileq.core.events import Emit
 from fileq.server.audit import AuditLog
 from fileq.server.authentication import Authentication
+from fileq.server.background_work import BackgroundWork
 from fileq.server.broker_pool import BrokerPool
+from fileq.server.event_hub import EventHub
+from fileq.server.file_transfers import FileTransfers
 from fileq.server.job_waits import JobWaits
 from fileq.server.rate_limit import RateLimiter
 from fileq.server.sessions import LoginLink, Sessions
@@ -31,6 +34,7 @@ class Services:
         broker: FullBroker,
         signer: Signer,
         audit: AuditLog,
+        background: BackgroundWork,
         *,
         emit: Emit,
         now_ms: Callable[[], int],
@@ -39,21 +43,30 @@ class Services:
         loop = asyncio.get_running_loop()
         self.config = config
         self.broker = broker
-        self.client = Client.over(BrokerTransport(broker, config, clock=now_ms))
+        self.transport = BrokerTransport(broker, config, clock=now_ms)
+        self.client = Client.over(self.transport)
         self.keys = KeyStore(broker, now_ms)
         self.signer = signer
         self.audit = audit
         self.emit = emit
         self.now_ms = now_ms
         self.link = link
+        self.actions = background.actions
+        self.operations = background.operations
+        self.operation_runner = background.runner
+        self.samples = background.samples
         self.pool = BrokerPool()
+        self.transfers = FileTransfers()
         self.waits = JobWaits(broker.records, self.pool)
         self.sessions = Sessions(signer, now_ms, config.server.base_path)
         self.authentication = Authentication(config.server, self.keys, self.pool, self.sessions, now_ms)
         self.rate_limiter = RateLimiter(config.server.rate_limit, loop.time)
+        self.hides_paths = config.server.files == "none"
+        self.hub = EventHub(broker, self.pool, self.authentication, hides_paths=self.hides_paths, emit=emit)
         self.stopping = asyncio.Event()
 
     def stop_streams(self) -> None:
         """Ends what would hold a connection open: event streams and waiting requests."""
         self.stopping.set()
+        self.hub.close()
         self.waits.close()

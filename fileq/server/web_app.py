@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket
 
 from fileq.server.api_app import ApiApp, problem_response
 from fileq.server.authentication import RequestSender
+from fileq.server.live_streams import EventSocket
 from fileq.server.problems import ApiProblem, problem_of
 from fileq.server.routes import ROUTES
 from fileq.server.services import Services
@@ -39,7 +40,10 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 _CORS_METHODS = "GET, POST, PUT, DELETE"
-_CORS_HEADERS = "Authorization, X-API-Key, Content-Type, Idempotency-Key, If-Match, If-None-Match, X-Request-Id"
+_CORS_HEADERS = (
+    "Authorization, X-API-Key, Content-Type, Content-Digest, Idempotency-Key, If-Match, If-None-Match, Last-Event-ID, "
+    "X-Request-Id"
+)
 
 
 class WebApp:
@@ -53,6 +57,7 @@ class WebApp:
         self._sockets: dict[str, Socket] = {}
         self.add(r"/login", self._login)
         self.add(r"/healthz", _healthz)
+        self.add_socket("/ws", EventSocket(services).serve)
 
     def add(self, pattern: str, page: Page) -> None:
         self._pages.append((re.compile(pattern), page))

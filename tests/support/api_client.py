@@ -17,7 +17,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.commands.api_keys import KeyStore
 from fileq.config import Config, config_from
 from fileq.core.api_key import Scope
-from fileq.core.events import Event
+from fileq.core.events import Emit, Event
 from fileq.server.openapi import openapi
 from fileq.server.problems import MEDIA_TYPE
 from fileq.server.role import ServerService
@@ -148,11 +148,20 @@ def served_api(directory: Path, values: Mapping[str, Any] | None = None) -> Iter
     scan_dir = {"producer": {"scan_dir": str(directory)}}
     config = config_from({**base, **scan_dir, **given, "server": server})
     broker, events = open_broker(config), list[Event]()
-    service = ServerService(config, broker, emit=events.append)
+    try:
+        with served_broker(config, broker, events.append) as port:
+            client = ApiClient(port, server["api_key"])
+            yield ServedApi(client, broker, config, events, KeyStore(broker, wall_clock_ms))
+    finally:
+        broker.close()
+
+
+@contextmanager
+def served_broker(config: Config, broker: FullBroker, emit: Emit = lambda event: None) -> Iterator[int]:
+    """Serves the API of this broker; yields the port."""
+    service = ServerService(config, broker, emit=emit)
     service.start()
     try:
-        client = ApiClient(service.port, server["api_key"])
-        yield ServedApi(client, broker, config, events, KeyStore(broker, wall_clock_ms))
+        yield service.port
     finally:
         service.stop(10.0)
-        broker.close()

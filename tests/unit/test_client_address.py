@@ -9,6 +9,7 @@ import pytest
 
 from fileq.client.address import config_at
 from fileq.client.client import Client
+from fileq.client.server_address import server_address
 from fileq.config import Config
 from fileq.core.errors import ConfigError
 
@@ -36,12 +37,33 @@ def test_relative_paths_begin_in_the_directory_of_the_application(tmp_path: Path
     assert config.worker.after.completed == f"move:{tmp_path / 'done'}"
 
 
-@pytest.mark.parametrize("where", ["https://queue:8080", "http://queue"])
-def test_a_server_is_refused_with_what_works(where: str) -> None:
-    with pytest.raises(
-        ConfigError, match=r"is the address of a server; this version of fileq has none\. give redis://"
-    ):
-        Client(where, key="secret")
+def test_the_address_of_a_server_is_read_without_connecting() -> None:
+    assert str(server_address("http://queue:8080", "k")) == "http://queue:8080"
+    address = server_address("https://queue/fileq/", "secret")
+    assert (address.is_https, address.port, address.path) == (True, 443, "/fileq/api/v1")
+    assert server_address("https://queue/fileq/api/v1", "k").path == "/fileq/api/v1"
+    assert (server_address("http://[::1]", "k").host, server_address("http://[::1]", "k").port) == ("::1", 80)
+    assert "secret" not in repr(address)
+    Client("http://queue:8080", key="secret").close()
+
+
+@pytest.mark.parametrize(
+    ("where", "key", "message"),
+    [
+        ("http://queue", "", "key is missing"),
+        ("http://me:pw@queue", "k", "has a user or a password"),
+        ("http://", "k", "is no address of a server"),
+        ("http://queue:x", "k", "is no address of a server"),
+        ("http://queue/?a=b", "k", "is no address of a server"),
+        ("http://que ue", "k", "is no address of a server"),
+        ("http://queue", "two\r\nlines", "characters that no key has"),
+    ],
+)
+def test_a_wrong_address_of_a_server_is_refused_without_showing_the_key(where: str, key: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        Client(where, key=key)
+    assert "lines" not in str(refused.value)
+    assert "pw" not in str(refused.value)
 
 
 def test_other_wrong_addresses_are_refused(tmp_path: Path, monkeypatch: Any) -> None:

@@ -20,6 +20,8 @@ from fileq.core.events import Event
 from fileq.core.file_events import SkipReason
 from fileq.observe.reference_tables import event_types, published_names, with_tables
 
+MODULES = (batch_events, events, extension_events, file_events, process_events, schedule_events, server_events)
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -66,15 +68,7 @@ def test_every_event_has_a_dotted_name_a_level_and_a_meaning() -> None:
 def test_no_two_events_share_a_name() -> None:
     kinds = [
         kind
-        for module in (
-            batch_events,
-            events,
-            extension_events,
-            file_events,
-            process_events,
-            schedule_events,
-            server_events,
-        )
+        for module in MODULES
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, Event) and hasattr(kind, "name")
     ]

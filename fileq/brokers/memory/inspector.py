@@ -17,6 +17,7 @@ from fileq.brokers.place_pages import (
     Page,
     check_page,
     offset_of,
+    outline_of,
     page_of_slots,
     start_after,
     within_bytes,
@@ -103,6 +104,9 @@ class MemoryInspector:
 
     def states(self, ids: Sequence[str]) -> list[State | None]:
         return [record.state if record is not None else None for record in self.records(ids)]
+
+    def outlines(self, ids: Sequence[str]) -> list[Record | None]:
+        return [outline_of(record) if record is not None else None for record in self.records(ids)]
 
     def workers(self) -> list[WorkerView]:
         store = self._store

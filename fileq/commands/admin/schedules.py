@@ -133,5 +133,9 @@ def _status(known: KnownSchedule, problem: str, now_ms: int) -> tuple[str, str]:
 
 
 def _time(ms: int, definition: ScheduleDefinition) -> ScheduledTime:
-    local = datetime.fromtimestamp(ms / 1000, UTC).astimezone(zone_of(definition.timezone))
+    return scheduled_time(ms, definition.timezone)
+
+
+def scheduled_time(ms: int, zone: str) -> ScheduledTime:
+    local = datetime.fromtimestamp(ms / 1000, UTC).astimezone(zone_of(zone))
     return ScheduledTime(stamp(ms) or "", local.isoformat(timespec="seconds"))

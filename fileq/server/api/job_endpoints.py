@@ -8,6 +8,7 @@ from typing import Annotated, Any, cast
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from fileq.brokers.types import CancelResult, Record
+from fileq.client.current_span import span_of_caller
 from fileq.client.handle import Handle
 from fileq.client.job_ids import why_unknown
 from fileq.client.job_options import EnqueueOptions
@@ -30,7 +31,8 @@ DurationValue = Annotated[float, Meta(ge=0, le=LONGEST_S)] | Annotated[str, Meta
 
 class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
     """A job to enqueue: a `type` with a `payload`, the `path` of a file, or a `command`. Durations are seconds, or
-    texts such as "5m". `deadline` is a time, or a duration from now."""
+    texts such as "5m". `deadline` is a time, or a duration from now. With a `batch_id` it becomes a member of that
+    batch."""
 
     type: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
     payload: Any = UNSET
@@ -47,6 +49,7 @@ class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
     unique_key: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     deadline: DurationValue | None = None
     tags: Annotated[dict[str, str], Meta(max_length=20)] | None = None
+    batch_id: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
 
 
 class WaitQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,6 +62,13 @@ class JobMessage(Struct, frozen=True):
     message: str
 
 
+class CancelMessage(Struct, frozen=True):
+    """`result` is cancelled, requested of the worker that runs the job, or ended if it was cancelled before."""
+
+    message: str
+    result: CancelResult
+
+
 class RetryMessage(Struct, frozen=True):
     message: str
     status: str
@@ -68,8 +78,9 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer:
     """201 with the job; 200 if a job with this id, unique key or Idempotency-Key was there already."""
     new, services = request.body, request.services
     repeat = idempotent_request(request.headers, request.caller, request.raw_body)
-    options = _options(new, repeat)
-    handle = _enqueued(request, new, options)
+    options = job_options(new, repeat)
+    with span_of_caller(request.headers.get("traceparent", "")):
+        handle = _enqueued(request, new, options)
     if handle.fate == VETOED:
         raise ApiProblem("vetoed", "a function with @fileq.before_enqueue refused the job")
     record = _record(services, handle.id)
@@ -100,7 +111,7 @@ def _enqueued(request: ApiRequest[NoQuery, NewJob], new: NewJob, options: Enqueu
     return client.enqueue(new.type, new.payload, **options)
 
 
-def _options(new: NewJob, repeat: IdempotentRequest | None) -> EnqueueOptions:
+def job_options(new: NewJob, repeat: IdempotentRequest | None) -> EnqueueOptions:
     if repeat is not None and new.id is not None:
         raise invalid([FieldProblem("/id", "id is set, and Idempotency-Key too, which makes the id; give one")])
     given: dict[str, Any] = {
@@ -112,6 +123,7 @@ def _options(new: NewJob, repeat: IdempotentRequest | None) -> EnqueueOptions:
         "id": repeat.job_id if repeat is not None else new.id,
         "unique_key": new.unique_key,
         "deadline": _deadline(new.deadline),
+        "batch": new.batch_id,
         "tags": {**(new.tags or {}), DIGEST_TAG: repeat.digest} if repeat is not None else new.tags,
     }
     return cast(EnqueueOptions, {name: value for name, value in given.items() if value is not None})
@@ -166,10 +178,10 @@ def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
         state = _record(request.services, id).state
         if state is not State.CANCELLED:
             raise ApiProblem("conflict", f"job {id} can't be cancelled: it is {state.value}")
-        return ApiAnswer(JobMessage("Job cancelled"))  # a repeat
+        return ApiAnswer(CancelMessage("Job cancelled", result))  # a repeat
     if result is CancelResult.REQUESTED:
-        return ApiAnswer(JobMessage("Job cancellation requested"), 202)
-    return ApiAnswer(JobMessage("Job cancelled"))
+        return ApiAnswer(CancelMessage("Job cancellation requested", result), 202)
+    return ApiAnswer(CancelMessage("Job cancelled", result))
 
 
 def retry_job(request: ApiRequest[NoQuery, UnsetType]) -> RetryMessage:
@@ -199,7 +211,7 @@ ROUTES = (
         response=JobDocument,
         status=201,
         statuses={200: "a job with this id or unique key is there already: that one"},
-        problems=("idempotency-mismatch", "vetoed", "not-allowed"),
+        problems=("idempotency-mismatch", "vetoed", "not-allowed", "batch-closed"),
         has_idempotency_key=True,
     ),
     Route(
@@ -230,7 +242,7 @@ ROUTES = (
         scopes=(Scope.OPERATE,),
         summary="cancel a job",
         function=cancel_job,
-        response=JobMessage,
+        response=CancelMessage,
         statuses={202: "the job is running; its worker cancels it"},
         problems=("conflict",),
     ),

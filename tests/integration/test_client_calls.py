@@ -1,9 +1,9 @@
-"""The client on a memory broker: what it enqueues, what it asks, and how wait() ends."""
+"""What a client does, on a broker itself and through a server: the same tests for both."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,44 +13,21 @@ import pytest
 
 import fileq
 from fileq.brokers.memory import MemoryBroker
-from fileq.brokers.types import WorkerInfo
-from fileq.client.broker_transport import BrokerTransport
 from fileq.client.client import Client
-from fileq.config import config_from
 from fileq.core.errors import BrokerError, ConfigError, JobError
-from fileq.core.job import Job, decode
-from fileq.core.settlement import bury, complete
+from tests.support.client_setup import TRANSPORTS, client_over, job_of, living_broker, run_one
 from tests.support.trial_tasks import Number, double, fail
-
-CONFIG = config_from({"broker": "memory", "producer": {"scan_dir": "/data"}})
 
 
 @pytest.fixture
 def broker() -> MemoryBroker:
-    broker = MemoryBroker(CONFIG)
-    broker.register({"w": WorkerInfo("host", 1, 0, "0", ("high", "low"))})
-    return broker
+    return living_broker()
 
 
-@pytest.fixture
-def client(broker: MemoryBroker) -> Client:
-    return Client.over(BrokerTransport(broker, CONFIG))
-
-
-def job_of(broker: MemoryBroker, id: str) -> Job:
-    [record] = broker.records([id])
-    assert record is not None
-    return decode(record.raw)
-
-
-def run_one(broker: MemoryBroker, *, result: bytes = b"", error: str = "") -> None:
-    """Claims the next job and settles it."""
-    [claim] = broker.settle_and_claim([], ["w"]).claims
-    end = bury(claim, claim.raw, error=error) if error else complete(claim, result=result)
-    broker.settle_and_claim([end], [])
-
-
-# enqueueing
+@pytest.fixture(params=TRANSPORTS)
+def client(broker: MemoryBroker, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Client]:
+    with client_over(request.param, broker, tmp_path) as client:
+        yield client
 
 
 def test_a_payload_is_checked_before_anything_is_enqueued(client: Client) -> None:
@@ -118,9 +95,6 @@ def test_the_span_of_the_caller_travels_with_the_job(client: Client, broker: Mem
     assert (job.trace_id, job.span_id) == (f"{0xABC:032x}", f"{0xDEF:016x}")
 
 
-# one job
-
-
 def test_the_status_of_a_job_follows_it(client: Client, broker: MemoryBroker) -> None:
     handle = client.enqueue(double, Number(1), delay="1h")
     status = handle.status()
@@ -176,9 +150,6 @@ def test_a_dead_job_is_put_back_and_one_that_is_not_dead_is_refused(client: Clie
         client.job("no-such").retry()
 
 
-# queues and files
-
-
 def test_clear_cancels_what_waits_and_leaves_later_jobs(client: Client, broker: MemoryBroker) -> None:
     broker.store.push_raw("low", b"not a job", front=True)
     handles = client.enqueue_many(double.call(Number(n)) for n in range(1100))
@@ -217,9 +188,9 @@ def test_jobs_are_listed_by_filters_with_their_state(client: Client, broker: Mem
         client.jobs(stat="dead")  # type: ignore[call-arg]
 
 
-def test_a_file_is_enqueued_under_its_roots_and_its_trace_is_found(broker: MemoryBroker, tmp_path: Path) -> None:
-    config = config_from({"broker": "memory", "producer": {"scan_dir": str(tmp_path)}})
-    client = Client.over(BrokerTransport(broker, config))
+def test_a_file_is_enqueued_under_its_roots_and_its_trace_is_found(
+    client: Client, broker: MemoryBroker, tmp_path: Path
+) -> None:
     (tmp_path / "a.pdf").write_bytes(b"123")
     handle = client.enqueue_file(tmp_path / "a.pdf", tags={"by": "hand"})
     assert job_of(broker, handle.id).priority == "high"

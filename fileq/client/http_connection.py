@@ -1,0 +1,208 @@
+"""HTTP requests to a server: connections that are kept, timeouts, repeated tries. Knows nothing of jobs.
+
+Every call that goes through here must be repeatable: a try whose answer is lost is made again. Redirects are not
+followed, and no variable of the environment chooses a proxy: the key goes to the given server only.
+"""
+
+from __future__ import annotations
+
+import http.client
+import select
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from urllib.parse import urlencode
+
+from msgspec import Struct
+
+from fileq.client.server_address import ServerAddress
+from fileq.core.errors import BrokerError, BrokerUnavailable
+
+CONNECT_S = 5.0
+ANSWER_S = 35.0  # the server answers within 30 s
+BUDGET_S = 30.0  # no new try is made after it
+TRIES = 4  # of a request that gets no answer
+PAUSE_S = 0.1  # before the second try; doubled after each
+RETRY_AFTER_MAX_S = 5.0
+IDLE_MAX = 8
+SLICE_S = 0.5  # how long one look at a silent connection lasts, so that a stop is noticed
+_TOO_MANY, _AWAY = 429, 503
+
+
+class HttpReply(Struct, frozen=True):
+    """`headers` have names in lower case. `is_repeat`: the server may have done an earlier try already."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    is_repeat: bool = False
+
+
+class GivenUp(Exception):
+    """The caller has stopped waiting for the answer."""
+
+
+class HttpConnections:
+    """Shared by threads: a call takes an idle connection or opens one."""
+
+    def __init__(self, address: ServerAddress, *, sleep: Callable[[float], None] = time.sleep) -> None:
+        self._address = address
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._idle: list[http.client.HTTPConnection] = []
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Sequence[tuple[str, str]] = (),
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = ANSWER_S,
+        is_stopped: Callable[[], bool] | None = None,
+    ) -> HttpReply:
+        """The answer, whatever its status. BrokerUnavailable if there is none; GivenUp once `is_stopped`."""
+        target = f"{path}?{urlencode(query)}" if query else path
+        until_s, pause_s, is_repeat, tries = time.monotonic() + BUDGET_S, PAUSE_S, False, 0
+        while True:
+            tries += 1
+            try:
+                reply = self._try(method, target, body, headers or {}, timeout_s, is_stopped)
+            except (OSError, http.client.HTTPException) as error:
+                if isinstance(error, ssl.SSLCertVerificationError):
+                    raise BrokerError(f"the certificate of {self._address} is refused: {error.reason}") from error
+                if tries >= TRIES or time.monotonic() >= until_s:
+                    raise BrokerUnavailable(f"no answer from {self._address}: {_shown(error)}") from error
+                is_repeat = True
+            else:
+                if not _is_temporary(reply) or time.monotonic() >= until_s:
+                    return HttpReply(reply.status, reply.headers, reply.body, is_repeat)
+                pause_s = max(pause_s, _retry_after_s(reply))
+            if is_stopped is not None and is_stopped():
+                raise GivenUp
+            self._sleep(pause_s)
+            pause_s = min(2 * pause_s, RETRY_AFTER_MAX_S)
+
+    def open_stream(
+        self, path: str, query: Sequence[tuple[str, str]], headers: Mapping[str, str], silence_s: float
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """A connection of its own with an answer that is still to be read. A read raises TimeoutError after
+        `silence_s`. BrokerUnavailable if there is no answer."""
+        connection = None
+        try:
+            connection = self._new()
+            self._send(connection, "GET", f"{path}?{urlencode(query)}" if query else path, None, headers, silence_s)
+            return connection, connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            if connection is not None:
+                connection.close()
+            raise BrokerUnavailable(f"no answer from {self._address}: {_shown(error)}") from error
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _try(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        is_stopped: Callable[[], bool] | None,
+    ) -> HttpReply:
+        connection = self._take()
+        is_kept = False
+        try:
+            self._send(connection, method, target, body, headers, timeout_s)
+            if is_stopped is not None:
+                _wait_readable(connection, timeout_s, is_stopped)
+            answer = connection.getresponse()
+            found = {name.lower(): value for name, value in answer.getheaders()}
+            reply = HttpReply(answer.status, found, answer.read())
+            is_kept = not answer.will_close
+            return reply
+        finally:
+            self._put(connection) if is_kept else connection.close()
+
+    def _send(
+        self,
+        connection: http.client.HTTPConnection,
+        method: str,
+        target: str,
+        body: bytes | None,
+        headers: Mapping[str, str],
+        timeout_s: float,
+    ) -> None:
+        connection.sock.settimeout(timeout_s)
+        given = {"X-API-Key": self._address.key, "Accept": "application/json", "User-Agent": "fileq", **headers}
+        if body is not None:
+            given["Content-Type"] = "application/json"
+        connection.request(method, f"{self._address.path}{target}", body, given)
+
+    def _take(self) -> http.client.HTTPConnection:
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return self._new()
+            if connection.sock is not None and not _is_readable(connection, 0.0):
+                return connection
+            connection.close()  # the server has closed it
+
+    def _put(self, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            if len(self._idle) < IDLE_MAX:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _new(self) -> http.client.HTTPConnection:
+        address = self._address
+        if address.is_https:
+            made: http.client.HTTPConnection = http.client.HTTPSConnection(
+                address.host, address.port, timeout=CONNECT_S, context=self._tls
+            )
+        else:
+            made = http.client.HTTPConnection(address.host, address.port, timeout=CONNECT_S)
+        made.connect()
+        return made
+
+    @cached_property
+    def _tls(self) -> ssl.SSLContext:
+        """Verifies the certificate and the host name."""
+        return ssl.create_default_context()
+
+
+def _is_readable(connection: http.client.HTTPConnection, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1000))
+
+
+def _wait_readable(connection: http.client.HTTPConnection, timeout_s: float, is_stopped: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + timeout_s
+    while not _is_readable(connection, SLICE_S):
+        if is_stopped():
+            raise GivenUp
+        if time.monotonic() >= until_s:
+            raise TimeoutError(f"no answer for {timeout_s:g}s")
+
+
+def _is_temporary(reply: HttpReply) -> bool:
+    """Whether the server itself refused the request for a moment. A broker that is away is for the caller to decide."""
+    return reply.status == _TOO_MANY or (reply.status == _AWAY and b'problem:broker-away"' not in reply.body)
+
+
+def _retry_after_s(reply: HttpReply) -> float:
+    text = reply.headers.get("retry-after", "")
+    return min(float(text), RETRY_AFTER_MAX_S) if text.isdecimal() else 0.0
+
+
+def _shown(error: Exception) -> str:
+    return str(error) or type(error).__name__

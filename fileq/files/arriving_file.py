@@ -1,0 +1,148 @@
+"""A file that arrives in parts below a directory: under a private name until it is complete and on the disk.
+
+No link below that directory is followed. discard() leaves nothing. A kill -9 leaves a file `.fileq-….tmp`, which
+producers never take; once the file has its name it is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+
+from fileq.files.exclusive_move import private_name, rename_exclusively
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class ArrivingFile:
+    """Will be at `relative` below `top`. Its directories are made at the end, so the private name is in the deepest
+    one that exists. The methods block; one thread at a time calls open(), write() and commit(), any calls
+    discard()."""
+
+    def __init__(self, top: bytes, relative: bytes) -> None:
+        self._top = top
+        *self._missing, self._name = relative.split(b"/")
+        self.size = 0
+        self.digests = {"sha-256": hashlib.sha256(), "sha-512": hashlib.sha512()}
+        self._lock = threading.Lock()
+        self._is_discarded = False
+        self._fd = self._directory = -1
+        self._private = private_name(f"upload{secrets.token_hex(12)}")
+
+    def open(self) -> None:
+        """Raises OSError, for example if a part of the path is a link or a file."""
+        with self._at_work():
+            self._directory = os.open(self._top, _DIRECTORY & ~os.O_NOFOLLOW)
+            try:
+                while self._missing and self._enter(self._missing[0]):
+                    del self._missing[0]
+                self._fd = os.open(self._private, _NEW_FILE, 0o666, dir_fd=self._directory)
+            except BaseException:
+                os.close(self._directory)
+                raise
+
+    @property
+    def is_replacing(self) -> bool:
+        """Whether there is something at the path now."""
+        return not self._missing and _exists(self._name, self._directory)
+
+    def write(self, data: bytes, algorithms: frozenset[str]) -> None:
+        """Appends the data, and adds it to the digests of these algorithms."""
+        with self._at_work():
+            self.size += len(data)
+            for name in algorithms:
+                self.digests[name].update(data)
+            left = memoryview(data)
+            while left:
+                left = left[os.write(self._fd, left) :]
+
+    def commit(self, *, is_exclusive: bool) -> bool:
+        """Gives the file its name, durably; True if there was none before. After an error the caller discards it.
+
+        Raises FileExistsError if it is exclusive and there is something."""
+        with self._at_work(), contextlib.ExitStack() as opened:
+            os.fsync(self._fd)
+            made: list[tuple[int, bytes]] = []
+            try:
+                folder = self._make_directories(opened, made)
+                is_new = not _exists(self._name, folder)
+                rename = rename_exclusively if is_exclusive else os.rename
+                rename(_below(self._directory, self._private), _below(folder, self._name))
+            except BaseException:
+                for above, name in reversed(made):
+                    with contextlib.suppress(OSError):  # another upload is in it
+                        os.rmdir(name, dir_fd=above)
+                raise
+            for changed in {self._directory, folder, *(above for above, _ in made)}:
+                os.fsync(changed)
+            self._close()
+        return is_new
+
+    def discard(self) -> None:
+        """Removes what has arrived; nothing after commit(). While another thread writes, that thread does it then."""
+        self._is_discarded = True
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._fd >= 0:
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(self._private, dir_fd=self._directory)
+                    self._close()
+            finally:
+                self._lock.release()
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Keeps discard() from closing the file, and does afterwards what it could not do."""
+        try:
+            with self._lock:
+                if self._is_discarded:
+                    raise FileNotFoundError(errno.ENOENT, "the upload was given up")
+                yield
+        finally:
+            if self._is_discarded:
+                self.discard()
+
+    def _make_directories(self, opened: contextlib.ExitStack, made: list[tuple[int, bytes]]) -> int:
+        """The directory of the file. `made` gets those that did not exist, each with the one above it."""
+        folder = self._directory
+        for name in self._missing:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=folder)
+                made.append((folder, name))
+            folder = os.open(name, _DIRECTORY, dir_fd=folder)
+            opened.callback(os.close, folder)
+        return folder
+
+    def _close(self) -> None:
+        os.close(self._fd)
+        os.close(self._directory)
+        self._fd = self._directory = -1
+
+    def _enter(self, name: bytes) -> bool:
+        """Goes on to a directory below; False if it does not exist."""
+        try:
+            below = os.open(name, _DIRECTORY, dir_fd=self._directory)
+        except FileNotFoundError:
+            return False
+        os.close(self._directory)
+        self._directory = below
+        return True
+
+
+def _exists(name: bytes, directory: int) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _below(directory: int, name: bytes) -> bytes:
+    """A path that stays that of the open directory, whatever is renamed."""
+    return b"/proc/self/fd/%d/%b" % (directory, name)

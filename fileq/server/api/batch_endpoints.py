@@ -1,0 +1,260 @@
+"""Batches: create, add jobs, seal, cancel, retry. The functions are those of clients and of `fileq batch …`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec.structs import replace
+
+from fileq.client.batch_options import batch_request
+from fileq.client.batch_status import status_of_batch
+from fileq.client.job_options import EnqueueOptions
+from fileq.client.task_call import TaskCall
+from fileq.client.transport import BatchRetry
+from fileq.commands.admin.batch_reports import BatchReport, report_of, show_batch
+from fileq.core.api_key import Scope
+from fileq.core.errors import BatchError
+from fileq.server.api.job_document import JobDocument, job_document
+from fileq.server.api.job_endpoints import DurationValue
+from fileq.server.api.list_endpoints import BULK_BYTES, BulkJobs, NewJobs, enqueue_jobs
+from fileq.server.identity import Caller
+from fileq.server.problems import ApiProblem
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.services import Services
+
+LIST = "batches"
+ID = "^[A-Za-z0-9._-]{1,100}$"
+
+
+class WantedCallback(Struct, frozen=True, forbid_unknown_fields=True):
+    """The job of a callback. Its payload is an object, to which the batch adds `batch_id`."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=100)]
+    payload: dict[str, Any] = {}
+    priority: Annotated[str, Meta(max_length=100)] | None = None
+    max_retries: Annotated[int, Meta(ge=0, le=1_000_000)] | None = None
+    timeout: DurationValue | None = None
+    tags: Annotated[dict[str, str], Meta(max_length=20)] | None = None
+
+
+class WantedBatch(Struct, frozen=True, forbid_unknown_fields=True):
+    """A batch to create. Without an `id` it gets a new one; with one the request can be repeated. `then` is enqueued
+    once all jobs are completed, `catch` when the first dies, `finally` when none is unfinished."""
+
+    id: Annotated[str, Meta(pattern=ID)] | None = None
+    name: Annotated[str, Meta(max_length=80)] = ""
+    parent: Annotated[str, Meta(max_length=200)] = ""
+    allow_failures: bool = False
+    priority: Annotated[str, Meta(max_length=100)] = ""
+    then: WantedCallback | None = None
+    catch: WantedCallback | None = None
+    finally_: WantedCallback | None = field(default=None, name="finally")
+
+
+class BatchListQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    cursor: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
+    unfinished: bool = False
+
+
+class MemberQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    cursor: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
+
+
+class BatchList(Struct, frozen=True):
+    """The newest first. `next_cursor` is null at the end."""
+
+    batches: tuple[BatchReport, ...]
+    next_cursor: str | None
+
+
+class DeadMembers(Struct, frozen=True):
+    """In no defined order. A page may be empty before the end, where `next_cursor` is null."""
+
+    jobs: tuple[JobDocument, ...]
+    next_cursor: str | None
+
+
+class BatchChange(Struct, frozen=True):
+    message: str
+    id: str
+    has_changed: bool
+
+
+def create_batch(request: ApiRequest[NoQuery, WantedBatch]) -> ApiAnswer:
+    """200 with the present state if a batch has this id already."""
+    wanted, services = request.body, request.services
+    then, catch, finally_ = (_callback(one, request.caller) for one in (wanted.then, wanted.catch, wanted.finally_))
+    name, may_fail, priority = wanted.name, wanted.allow_failures, wanted.priority
+    given = batch_request(name, may_fail, then, catch, finally_, wanted.parent, priority, wanted.id or "")
+    [before] = services.broker.batches_by_id([given.id])
+    if before is None:
+        services.transport.batches.create(given)
+    location = {"Location": f"{services.config.server.base_path}/api/v1/batches/{given.id}"}
+    return ApiAnswer(_report(services, given.id), 201 if before is None else 200, location)
+
+
+def list_all_batches(request: ApiRequest[BatchListQuery, UnsetType]) -> BatchList:
+    query, services = request.query, request.services
+    place = f"{LIST}:{query.unfinished}"
+    cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor is not None else ""
+    page = services.broker.batch_page(cursor, query.limit, unfinished=query.unfinished)
+    found = tuple(report_of(status_of_batch(view.id, view)) for view in page.batches)
+    return BatchList(found, services.signer.cursor(place, page.next_cursor) if page.next_cursor else None)
+
+
+def show_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchReport:
+    """With its callbacks and its first failures."""
+    return _report(request.services, request.params["id"])
+
+
+def add_batch_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer:
+    """As POST /jobs/bulk, for members of the batch. Jobs without a priority have that of the batch."""
+    id = request.params["id"]
+    priority = _report(request.services, id).priority or None
+    jobs = (replace(new, batch_id=id, priority=new.priority or priority) for new in request.body.jobs)
+    return enqueue_jobs(replace(request, body=NewJobs(tuple(jobs))))
+
+
+def seal_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
+    """No job is added any more. An empty batch is finished by it."""
+    services, id = request.services, request.params["id"]
+    _report(services, id)
+    return BatchChange("Batch sealed", id, services.transport.batches.seal(id))
+
+
+def cancel_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
+    """`has_changed` is false if it is finished or was cancelled before."""
+    services, id = request.services, request.params["id"]
+    _report(services, id)
+    return BatchChange("Batch cancelled", id, services.transport.batches.cancel(id))
+
+
+def retry_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
+    """Puts the dead members back into their queues. `left` says why others stay, by id."""
+    services, id = request.services, request.params["id"]
+    _report(services, id)
+    done = services.transport.batches.retry(id)
+    return ApiAnswer(done, count=done.count)
+
+
+def list_dead_members(request: ApiRequest[MemberQuery, UnsetType]) -> DeadMembers:
+    query, services, id = request.query, request.services, request.params["id"]
+    place = f"{LIST}:dead:{id}"
+    cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor is not None else ""
+    _report(services, id)
+    page = services.transport.batches.dead_page(id, cursor)
+    shows_paths = services.config.server.files != "none"
+    jobs = tuple(job_document(record, shows_paths=shows_paths) for record in page.records)
+    return DeadMembers(jobs, services.signer.cursor(place, page.next_cursor) if page.next_cursor else None)
+
+
+def _callback(wanted: WantedCallback | None, caller: Caller) -> TaskCall[Any, Any] | None:
+    if wanted is None:
+        return None
+    caller.check_type(wanted.type)
+    given = {name: getattr(wanted, name) for name in ("priority", "max_retries", "timeout", "tags")}
+    options = cast(EnqueueOptions, {name: value for name, value in given.items() if value is not None})
+    return TaskCall(wanted.type, wanted.payload or UNSET, **options)
+
+
+def _report(services: Services, id: str) -> BatchReport:
+    """Raises ApiProblem for an unknown batch."""
+    try:
+        return show_batch(services.broker, id)
+    except BatchError as error:
+        raise ApiProblem("not-found", str(error)) from error
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/batches",
+        area="batches",
+        scopes=(Scope.ENQUEUE,),
+        summary="create a batch",
+        function=create_batch,
+        body=WantedBatch,
+        response=BatchReport,
+        status=201,
+        statuses={200: "a batch with this id is there already: that one"},
+        problems=("conflict", "not-allowed"),
+    ),
+    Route(
+        method="GET",
+        path="/batches",
+        area="batches",
+        scopes=(Scope.READ,),
+        summary="all batches, newest first",
+        function=list_all_batches,
+        query=BatchListQuery,
+        response=BatchList,
+        is_scan=True,
+    ),
+    Route(
+        method="GET",
+        path="/batches/{id}",
+        area="batches",
+        scopes=(Scope.READ, Scope.ENQUEUE),
+        summary="one batch with its counts, callbacks and first failures",
+        function=show_one_batch,
+        response=BatchReport,
+    ),
+    Route(
+        method="GET",
+        path="/batches/{id}/dead",
+        area="batches",
+        scopes=(Scope.READ,),
+        summary="the dead members of a batch",
+        function=list_dead_members,
+        query=MemberQuery,
+        response=DeadMembers,
+        is_scan=True,
+    ),
+    Route(
+        method="POST",
+        path="/batches/{id}/jobs",
+        area="batches",
+        scopes=(Scope.ENQUEUE,),
+        summary="add jobs to a batch",
+        function=add_batch_jobs,
+        body=NewJobs,
+        response=BulkJobs,
+        status=201,
+        statuses={200: "none of the jobs is new"},
+        problems=("batch-closed", "not-allowed", "conflict", "idempotency-mismatch"),
+        has_idempotency_key=True,
+        body_max=BULK_BYTES,
+        timeout_s=30.0,
+    ),
+    Route(
+        method="POST",
+        path="/batches/{id}/seal",
+        area="batches",
+        scopes=(Scope.ENQUEUE, Scope.OPERATE),
+        summary="add no more jobs to a batch",
+        function=seal_one_batch,
+        response=BatchChange,
+    ),
+    Route(
+        method="POST",
+        path="/batches/{id}/cancel",
+        area="batches",
+        scopes=(Scope.OPERATE,),
+        summary="cancel what has not ended",
+        function=cancel_one_batch,
+        response=BatchChange,
+        timeout_s=30.0,
+    ),
+    Route(
+        method="POST",
+        path="/batches/{id}/retry",
+        area="batches",
+        scopes=(Scope.OPERATE,),
+        summary="put the dead members back into their queues",
+        function=retry_one_batch,
+        response=BatchRetry,
+        timeout_s=30.0,
+    ),
+)

@@ -1,0 +1,277 @@
+"""Schedules: look at them, define, pause, run. The functions are those of `fileq schedule …`."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import islice
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct, UnsetType
+
+from fileq.brokers.schedule_definitions import broker_now_ms, known_schedules
+from fileq.client.schedule_changes import (
+    add_schedule,
+    pause_schedule,
+    remove_schedule,
+    resume_schedule,
+    run_now,
+    the_schedule,
+)
+from fileq.client.schedule_options import ScheduleOptions
+from fileq.commands.admin.schedules import (
+    ScheduledTime,
+    ScheduleView,
+    list_schedules,
+    next_times,
+    scheduled_time,
+    show_schedule,
+)
+from fileq.core.api_key import Scope
+from fileq.core.cron import parsed
+from fileq.core.errors import BrokerError
+from fileq.server.conditional import check_etag
+from fileq.server.decoding import invalid
+from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.services import Services
+
+TIMES = 5
+Text = Annotated[str, Meta(min_length=1, max_length=200)]
+Count = Annotated[int, Meta(ge=0, le=1_000_000)]
+
+
+class WantedReprocess(Struct, frozen=True, forbid_unknown_fields=True):
+    """Known files to process again: those that match, and with `since` were modified in this time before."""
+
+    match: Annotated[str, Meta(min_length=1, max_length=4096)]
+    since: Text | None = None
+
+
+class WantedSchedule(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A schedule to define, with the keys of `schedules` in the configuration: a `type` with a `payload`, or `scan`, or
+    `reprocess`. Durations are texts such as "10m". `paused` is for a new schedule."""
+
+    cron: Text
+    type: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
+    payload: dict[str, Any] = {}
+    timezone: Text = "UTC"
+    priority: Annotated[str, Meta(max_length=100)] = ""
+    missed: Text | None = None
+    overlap: Literal["allow", "skip", "queue", "cancel"] | None = None
+    within: Text | None = None
+    max_retries: Count | None = None
+    timeout: Text | None = None
+    scan: Annotated[str, Meta(min_length=1, max_length=4096)] | None = None
+    reprocess: WantedReprocess | None = None
+    paused: bool | None = None
+
+
+class WantedTimes(Struct, frozen=True, forbid_unknown_fields=True):
+    """An expression to try."""
+
+    cron: Text
+    timezone: Text = "UTC"
+
+
+class ScheduleList(Struct, frozen=True):
+    schedules: tuple[ScheduleView, ...]
+
+
+class ScheduleDetail(Struct, frozen=True):
+    """`times` are its next 5 times; none if it is paused or broken."""
+
+    schedule: ScheduleView
+    times: tuple[ScheduledTime, ...]
+
+
+class SchedulePreview(Struct, frozen=True):
+    """The expression in plain words, and its next 5 times."""
+
+    words: str
+    times: tuple[ScheduledTime, ...]
+
+
+class ScheduleMessage(Struct, frozen=True):
+    message: str
+    name: str
+    has_changed: bool
+
+
+class ScheduleRun(Struct, frozen=True):
+    """`id` is that of the new job."""
+
+    message: str
+    name: str
+    id: str
+
+
+def list_all_schedules(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleList:
+    return ScheduleList(tuple(list_schedules(request.services.broker)))
+
+
+def show_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
+    """Its ETag is that of the definition: a time that passes does not change it."""
+    return _answer(request.services, request.params["name"])
+
+
+def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer:
+    """Defines a schedule, or replaces its definition: with the If-Match of the last GET, or If-None-Match: * for a new
+    one. The same definition again changes nothing."""
+    services, name, wanted = request.services, request.params["name"], request.body
+    if wanted.type is not None:
+        request.caller.check_type(wanted.type)
+    known = known_schedules(services.broker).get(name)
+    check_etag(request.headers, _etag(services, name) if known is not None else None)
+    given = {field: getattr(wanted, field) for field in wanted.__struct_fields__}
+    if wanted.reprocess is not None:
+        given["reprocess"] = {"match": wanted.reprocess.match, "since": wanted.reprocess.since}
+    add_schedule(services.broker, services.config, name, ScheduleOptions(**given), where=f"PUT /schedules/{name}")
+    return _answer(services, name, 200 if known is not None else 201)
+
+
+def delete_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
+    services, name = request.services, request.params["name"]
+    _check_known(services, name)
+    remove_schedule(services.broker, services.config, name)
+    return ScheduleMessage("Schedule removed", name, True)
+
+
+def pause_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
+    services, name = request.services, request.params["name"]
+    _check_known(services, name)
+    return ScheduleMessage("Schedule paused", name, pause_schedule(services.broker, name))
+
+
+def resume_one_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleMessage:
+    services, name = request.services, request.params["name"]
+    _check_known(services, name)
+    return ScheduleMessage("Schedule resumed", name, resume_schedule(services.broker, name))
+
+
+def run_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleRun:
+    """Enqueues a job beside the times of the schedule. Each call makes a job."""
+    services, name = request.services, request.params["name"]
+    _check_known(services, name)
+    return ScheduleRun("Job enqueued", name, run_now(services.broker, services.config, name))
+
+
+def preview_schedule(request: ApiRequest[NoQuery, WantedTimes]) -> SchedulePreview:
+    wanted = request.body
+    try:
+        times = parsed(wanted.cron, wanted.timezone)
+        now_ms = broker_now_ms(request.services.broker)
+        found = [scheduled_time(ms, wanted.timezone) for ms in islice(times.times_after(now_ms), TIMES)]
+        return SchedulePreview(times.explain(), tuple(found))
+    except ValueError as error:
+        raise invalid([FieldProblem("/cron", str(error))]) from error
+
+
+def _answer(services: Services, name: str, status: int = 200) -> ApiAnswer:
+    _check_known(services, name)
+    view = show_schedule(services.broker, name)
+    times: tuple[ScheduledTime, ...] = ()
+    if view.status not in ("broken", "paused", "incomplete"):
+        times = tuple(next_times(services.broker, name, TIMES))
+    return ApiAnswer(ScheduleDetail(view, times), status, {"ETag": _etag(services, name)})
+
+
+def _etag(services: Services, name: str) -> str:
+    """Of the definition and where it comes from."""
+    document = the_schedule(services.broker, name).document
+    raw = msgspec.json.encode((document.definition, document.source), order="sorted") if document is not None else b""
+    return f'"{hashlib.sha256(raw).hexdigest()[:32]}"'
+
+
+def _check_known(services: Services, name: str) -> None:
+    try:
+        the_schedule(services.broker, name)
+    except BrokerError as error:
+        if name in known_schedules(services.broker):
+            raise
+        raise ApiProblem("not-found", str(error)) from error
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/schedules",
+        area="schedules",
+        scopes=(Scope.READ,),
+        summary="all schedules",
+        function=list_all_schedules,
+        response=ScheduleList,
+    ),
+    Route(
+        method="POST",
+        path="/schedules/preview",
+        area="schedules",
+        scopes=(Scope.READ,),
+        summary="an expression in plain words, with its next 5 times",
+        function=preview_schedule,
+        body=WantedTimes,
+        response=SchedulePreview,
+        audited=False,
+    ),
+    Route(
+        method="GET",
+        path="/schedules/{name}",
+        area="schedules",
+        scopes=(Scope.READ,),
+        summary="one schedule with its next times",
+        function=show_one_schedule,
+        response=ScheduleDetail,
+    ),
+    Route(
+        method="PUT",
+        path="/schedules/{name}",
+        area="schedules",
+        scopes=(Scope.ADMIN,),
+        summary="define a schedule, or change one",
+        function=put_schedule,
+        body=WantedSchedule,
+        response=ScheduleDetail,
+        statuses={201: "the schedule is new"},
+        problems=("precondition-failed", "precondition-required", "not-allowed", "conflict"),
+    ),
+    Route(
+        method="DELETE",
+        path="/schedules/{name}",
+        area="schedules",
+        scopes=(Scope.ADMIN,),
+        summary="remove a schedule; its jobs stay",
+        function=delete_schedule,
+        response=ScheduleMessage,
+        problems=("conflict",),
+    ),
+    Route(
+        method="POST",
+        path="/schedules/{name}/pause",
+        area="schedules",
+        scopes=(Scope.OPERATE,),
+        summary="stop firing a schedule",
+        function=pause_one_schedule,
+        response=ScheduleMessage,
+        problems=("conflict",),
+    ),
+    Route(
+        method="POST",
+        path="/schedules/{name}/resume",
+        area="schedules",
+        scopes=(Scope.OPERATE,),
+        summary="fire a paused schedule again",
+        function=resume_one_schedule,
+        response=ScheduleMessage,
+        problems=("conflict",),
+    ),
+    Route(
+        method="POST",
+        path="/schedules/{name}/run",
+        area="schedules",
+        scopes=(Scope.OPERATE,),
+        summary="enqueue a job of a schedule now",
+        function=run_schedule,
+        response=ScheduleRun,
+        problems=("conflict",),
+    ),
+)

@@ -1,0 +1,309 @@
+"""All open streams of events of one server: what each gets next, and when a stream must end.
+
+Streams get events in turns. In a turn a stream gets one chunk, and streams with equal filters at the same place share
+it. Turns are rarer the more streams there are, and chunks are bounded, so that streams together never take more than
+about SENT_BYTES_S and SENDS_S from the machine that runs workers too. A stream that can't follow loses the oldest
+events, and is told how many (`lag`). No stream has a queue of its own, so none makes the process grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from fileq.brokers.protocol import FullBroker
+from fileq.core.events import Emit
+from fileq.core.job import decode_or_none
+from fileq.server.authentication import Authentication
+from fileq.server.broker_pool import BrokerPool
+from fileq.server.event_reader import EventReader
+from fileq.server.event_ring import EventRing, LiveEvent
+from fileq.server.identity import Caller
+from fileq.server.live_filter import LiveFilter, sse_frame, text_frame, tick_of
+from fileq.server.problems import ApiProblem, broker_away
+
+STREAMS_MAX = 1_000
+SENT_BYTES_S = 16 << 20  # of all streams together
+SENDS_S = 400
+TURN_S = 0.05
+CHUNK_BYTES = 128 << 10
+CHUNK_TEXTS = 200  # of a WebSocket, where each event is a frame
+LOOKED_AT_S = 100_000  # events that filters look at
+TICK_S = 1.0
+KEEP_ALIVE_S = 15.0
+CHECK_S = 2.0  # together with the cache of keys, a revoked key ends its streams within 5 s
+STUCK_S = 60.0  # a client that has read nothing for so long is disconnected
+LINGER_S = 60.0  # without a stream, the subscription is kept for so long, for clients that come back
+CONNECT_S = 0.9
+END_S = 1.0  # at a stop, clients that do not read are disconnected after it
+_BATCHES_READ = 500  # events whose jobs are looked up for a turn
+_BATCHES_KEPT = 20_000
+
+
+class LiveStream(Struct, eq=False):
+    """One client. `position` is the number of its next event; `abort` disconnects it at once."""
+
+    filter: LiveFilter
+    caller: Caller
+    mark: str
+    position: int
+    abort: Callable[[], None]
+    is_socket: bool = False
+    is_ticks: bool = False
+    is_ended: bool = False
+    turn: int = -1  # in which it got its last chunk
+    due_s: float = 0.0  # of the next tick
+    sending_since_s: float = 0.0  # 0: it is not sending
+
+
+class Chunk(Struct, frozen=True):
+    """What a stream sends next, and where it continues."""
+
+    body: bytes
+    texts: tuple[str, ...]
+    position: int
+
+
+class EventHub:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self, broker: FullBroker, pool: BrokerPool, authentication: Authentication, *, hides_paths: bool, emit: Emit
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._broker = broker
+        self._pool = pool
+        self._authentication = authentication
+        self._hides_paths = hides_paths
+        self._emit = emit
+        self._ring = EventRing()
+        self._reader: EventReader | None = None
+        self._connected = asyncio.Event()
+        self._streams: set[LiveStream] = set()
+        self._chunks: dict[tuple[LiveFilter, bool, bool, int], Chunk] = {}
+        self._batches: OrderedDict[str, str | None] = OrderedDict()
+        self._wake: asyncio.Future[None] = self._loop.create_future()
+        self._turn = 0
+        self._turned_s = 0.0
+        self._next_turn: asyncio.TimerHandle | None = None
+        self._watch_task: asyncio.Task[None] | None = None
+        self._idle_since_s = 0.0
+        self._is_closed = False
+
+    async def open(
+        self, filter: LiveFilter, caller: Caller, abort: Callable[[], None], *, is_socket: bool, is_ticks: bool
+    ) -> LiveStream:
+        """A stream of the events from now on. The caller must leave() it. Raises ApiProblem."""
+        if self._is_closed:
+            raise ApiProblem("stopping", "the server is stopping", retry_after_s=1)
+        if len(self._streams) >= STREAMS_MAX:
+            raise ApiProblem("busy", f"{STREAMS_MAX} streams are open already; try again", retry_after_s=10)
+        self._idle_since_s = self._loop.time()
+        if self._reader is None:
+            self._start_reader()
+        try:
+            await asyncio.wait_for(self._connected.wait(), CONNECT_S)
+        except TimeoutError:
+            self._watch()
+            raise broker_away("events can't be followed: the broker does not answer") from None
+        self._take_events()
+        mark = self._authentication.mark_of(caller)
+        stream = LiveStream(filter, caller, mark, self._ring.head, abort, is_socket=is_socket, is_ticks=is_ticks)
+        self._streams.add(stream)
+        self._watch()
+        return stream
+
+    def leave(self, stream: LiveStream) -> None:
+        self._streams.discard(stream)
+        self._idle_since_s = self._loop.time()
+
+    def resume(self, stream: LiveStream, last_id: str) -> bytes:
+        """The first frame of a stream. With the id of an event the stream continues after it, or is told that it
+        can't (`reset`)."""
+        first = b"retry: 2000\n"
+        position = self._ring.position_after(last_id) if last_id else None
+        if position is not None:
+            stream.position = position
+        here = self._ring.id_of(stream.position - 1)
+        if last_id and position is None:
+            return first + sse_frame("reset", b'{"reason":"the events after Last-Event-ID are not here"}', here)
+        return first + f"id: {here}\n\n".encode()
+
+    async def next_chunk(self, stream: LiveStream) -> Chunk | None:
+        """What the stream sends next; without content, it is to keep the connection alive. None: the stream ends."""
+        until_s = self._loop.time() + KEEP_ALIVE_S
+        while not (stream.is_ended or self._is_closed):
+            now_s = self._loop.time()
+            wait_s = until_s - now_s
+            if stream.position < self._ring.head:
+                if stream.due_s > now_s:
+                    wait_s = min(wait_s, stream.due_s - now_s)
+                elif stream.turn != self._turn:
+                    chunk = await self._read(stream)
+                    if chunk.body or chunk.texts:
+                        return chunk
+                    continue
+                else:
+                    self._schedule()
+            if now_s >= until_s:
+                return Chunk(f": \nid: {self._ring.id_of(stream.position - 1)}\n\n".encode(), (), stream.position)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._wake), wait_s)
+        return None
+
+    def close(self) -> None:
+        """Ends all streams. A client that does not read is disconnected after END_S."""
+        self._is_closed = True
+        self._turn_now()
+        if self._reader is not None:
+            self._reader.close()
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+        self._loop.call_later(END_S, self._abort_all)
+
+    def _abort_all(self) -> None:
+        for stream in list(self._streams):
+            stream.abort()
+
+    # turns
+
+    @property
+    def _turn_every_s(self) -> float:
+        return max(TURN_S, len(self._streams) / SENDS_S)
+
+    def _schedule(self) -> None:
+        if self._next_turn is None and not self._is_closed:
+            wait_s = self._turned_s + self._turn_every_s - self._loop.time()
+            self._next_turn = self._loop.call_later(max(0.0, wait_s), self._turn_now)
+
+    def _turn_now(self) -> None:
+        self._next_turn = None
+        self._turned_s = self._loop.time()
+        self._turn += 1
+        self._take_events()
+        self._chunks.clear()
+        wake, self._wake = self._wake, self._loop.create_future()
+        wake.set_result(None)
+
+    def _take_events(self) -> None:
+        if self._reader is not None:
+            for event in self._reader.take():
+                self._ring.add(event)
+
+    async def _read(self, stream: LiveStream) -> Chunk:
+        if stream.filter.batch is not None:
+            await self._read_batches(stream.position)
+        stream.turn = self._turn
+        if stream.is_ticks:
+            stream.due_s = self._loop.time() + TICK_S
+        key = (stream.filter, stream.is_ticks, stream.is_socket, stream.position)
+        chunk = self._chunks.get(key)
+        if chunk is None:
+            chunk = self._chunks[key] = self._made(stream)
+        stream.position = chunk.position
+        return chunk
+
+    def _made(self, stream: LiveStream) -> Chunk:
+        ring, start = self._ring, max(stream.position, self._ring.oldest)
+        dropped = start - stream.position
+        events, end = self._wanted(stream, start)
+        last = ring.id_of(end - 1)
+        if stream.is_ticks:
+            tick = tick_of(events, dropped)
+            found = [("tick", msgspec.json.encode(tick), last)] if tick is not None else []
+        else:
+            lag = [("lag", b'{"dropped":%d}' % dropped, ring.id_of(start - 1))] if dropped else []
+            found = [*lag, *((event.name, event.data, ring.id_of(event.number)) for event in events)]
+        if stream.is_socket:
+            return Chunk(b"", tuple(text_frame(name, data) for name, data, _ in found), end)
+        return Chunk(b"".join([sse_frame(*one) for one in found]), (), end)
+
+    def _wanted(self, stream: LiveStream, start: int) -> tuple[list[LiveEvent], int]:
+        """The next events for the stream, as many as it may have in this turn, and where they end."""
+        ring, filter = self._ring, stream.filter
+        share = SENT_BYTES_S * self._turn_every_s / max(1, len(self._streams))
+        room = int(max(4096, min(CHUNK_BYTES, share)))
+        end = ring.head
+        if not filter.is_open:
+            filters = len({one.filter for one in self._streams})
+            most = _BATCHES_READ if filter.batch is not None else LOOKED_AT_S * self._turn_every_s / max(1, filters)
+            end = min(end, start + max(200, int(most)))
+        is_wanted = filter.predicate(self._batches.get)
+        events: list[LiveEvent] = []
+        for number in range(start, end):
+            event = ring[number]
+            if filter.is_open or is_wanted(event):
+                events.append(event)
+                room -= len(event.data) + 64
+                is_full = room <= 0 or (stream.is_socket and len(events) >= CHUNK_TEXTS)
+                if is_full and not stream.is_ticks:
+                    return events, number + 1
+        return events, end
+
+    # batches
+
+    async def _read_batches(self, start: int) -> None:
+        """Reads the batches of the jobs of the next events. An outage leaves them unknown."""
+        ring = self._ring
+        numbers = range(max(start, ring.oldest), min(ring.head, start + _BATCHES_READ))
+        ids = list({ring[number].job_id for number in numbers} - self._batches.keys() - {""})
+        if not ids:
+            return
+        try:
+            found = await self._pool.call(lambda: self._batches_of(ids))
+        except Exception:  # an outage: `reset` follows
+            return
+        self._batches.update(zip(ids, found, strict=True))
+        while len(self._batches) > _BATCHES_KEPT:
+            self._batches.popitem(last=False)
+
+    def _batches_of(self, ids: Sequence[str]) -> list[str | None]:
+        jobs = [decode_or_none(record.raw) if record is not None else None for record in self._broker.records(ids)]
+        return [job.batch_id if job is not None else None for job in jobs]
+
+    # the subscription, and streams that must end
+
+    def _start_reader(self) -> None:
+        self._ring = EventRing()
+        self._connected.clear()
+        self._reader = EventReader(
+            self._broker.subscribe, self._report_change, hides_paths=self._hides_paths, emit=self._emit
+        )
+        self._reader.start()
+
+    def _report_change(self) -> None:
+        """In the thread of the reader."""
+        if not self._loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # closed in this moment
+                self._loop.call_soon_threadsafe(self._changed)
+
+    def _changed(self) -> None:
+        if self._reader is not None and self._reader.is_connected:
+            self._connected.set()
+        else:
+            self._connected.clear()
+        self._schedule()
+
+    def _watch(self) -> None:
+        if self._watch_task is None or self._watch_task.done():
+            self._idle_since_s = self._loop.time()
+            self._watch_task = asyncio.create_task(self._watch_streams())
+
+    async def _watch_streams(self) -> None:
+        while self._streams or self._loop.time() - self._idle_since_s < LINGER_S:
+            await asyncio.sleep(CHECK_S)
+            for stream in list(self._streams):
+                if stream.sending_since_s and self._loop.time() - stream.sending_since_s > STUCK_S:
+                    stream.abort()
+                elif not await self._authentication.is_accepted(stream.caller, stream.mark):
+                    stream.is_ended = True
+                    self._schedule()
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+            self._connected.clear()

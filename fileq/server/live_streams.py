@@ -1,0 +1,132 @@
+"""Streams of events to clients: Server-Sent Events and WebSockets. What they send, event_hub.py decides."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from secrets import token_hex
+from typing import Any
+
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from fileq.core.api_key import Scope as KeyScope
+from fileq.core.server_events import RequestFailed
+from fileq.server.abortable import ABORT
+from fileq.server.authentication import RequestSender
+from fileq.server.decoding import decode_query
+from fileq.server.event_hub import EventHub, LiveStream
+from fileq.server.live_filter import EventsQuery, filter_of
+from fileq.server.problems import MEDIA_TYPE, ApiProblem, problem_of
+from fileq.server.services import Services
+
+SSE = "text/event-stream"
+GOING_AWAY = 1001
+
+
+class SseResponse(StreamingResponse):
+    """Sends the events of a stream until the client leaves, the key is revoked or the server stops."""
+
+    def __init__(self, hub: EventHub, stream: LiveStream, first: bytes) -> None:
+        super().__init__((), headers={"X-Accel-Buffering": "no"}, media_type=SSE)
+        self._hub = hub
+        self._stream = stream
+        self._first = first
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await _until_first(self._send_all(send), _until_gone(receive, "http.disconnect"))
+        finally:
+            self._hub.leave(self._stream)
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await self._send(send, self._first, is_more=True)
+        while (chunk := await self._hub.next_chunk(self._stream)) is not None:
+            await self._send(send, chunk.body, is_more=True)
+        await self._send(send, b"", is_more=False)
+
+    async def _send(self, send: Send, body: bytes, *, is_more: bool) -> None:
+        with sending(self._stream):
+            await send({"type": "http.response.body", "body": body, "more_body": is_more})
+
+
+class EventSocket:
+    """Serves /ws. A WebSocket has the same key, session or proxy header as any request, and the same filters."""
+
+    scopes = (KeyScope.READ,)
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def serve(self, socket: WebSocket, sender: RequestSender) -> None:
+        request_id = token_hex(8)
+        try:
+            stream = await self._opened(socket, sender)
+        except Exception as error:
+            await socket.send_denial_response(self._refusal(error, request_id))
+            return
+        try:
+            await socket.accept(headers=[(b"x-request-id", request_id.encode())])
+            await _until_first(self._send_all(socket.send, stream), _until_gone(socket.receive, "websocket.disconnect"))
+        finally:
+            self._services.hub.leave(stream)
+
+    async def _opened(self, socket: WebSocket, sender: RequestSender) -> LiveStream:
+        services = self._services
+        headers = {name.lower(): value for name, value in reversed(socket.headers.items())}
+        caller = await services.authentication.caller(headers, socket.cookies, sender)
+        services.rate_limiter.take(caller.id)
+        caller.require(self.scopes)
+        query = decode_query(socket.query_params.multi_items(), EventsQuery)
+        wanted = filter_of(query, hides_paths=services.hides_paths)
+        abort = socket.scope[ABORT]
+        return await services.hub.open(wanted, caller, abort, is_socket=True, is_ticks=query.mode == "ticks")
+
+    async def _send_all(self, send: Callable[[Message], Awaitable[None]], stream: LiveStream) -> None:
+        while (chunk := await self._services.hub.next_chunk(stream)) is not None:
+            for text in chunk.texts:
+                with sending(stream):
+                    await send({"type": "websocket.send", "text": text})
+        with sending(stream):
+            await send({"type": "websocket.close", "code": GOING_AWAY})
+
+    def _refusal(self, error: Exception, request_id: str) -> Response:
+        problem = problem_of(error)
+        if problem is None:
+            self._services.emit(RequestFailed("follow_socket", request_id, repr(error)[:500], error))
+            problem = ApiProblem("internal", "see the log of the server for this request id")
+        headers = {**problem.headers, "X-Request-Id": request_id}
+        return Response(problem.body(request_id), problem.status, headers, MEDIA_TYPE)
+
+
+@contextlib.contextmanager
+def sending(stream: LiveStream) -> Any:
+    """Notes since when the client has been sent something that it has not read."""
+    stream.sending_since_s = asyncio.get_running_loop().time()
+    try:
+        yield
+    finally:
+        stream.sending_since_s = 0.0
+
+
+async def _until_first(*works: Coroutine[Any, Any, None]) -> None:
+    """Runs all until one has ended, and cancels the others. An error is raised, unless the client has gone."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            if not isinstance(task.exception(), OSError):
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _until_gone(receive: Callable[[], Awaitable[Message]], kind: str) -> None:
+    """Ignores what the client sends."""
+    while (await receive())["type"] != kind:
+        pass

@@ -1,0 +1,215 @@
+"""A client of a server when something is wrong: lost answers, wrong keys, redirects, servers that are away or slow."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import fileq
+from fileq.client.client import Client
+from fileq.client.event_stream import EventStream
+from fileq.client.http_connection import HttpConnections
+from fileq.client.server_address import server_address
+from fileq.core.api_key import Scope
+from fileq.core.errors import BrokerError, BrokerUnavailable, ConfigError
+from tests.support.api_client import ADMIN_KEY, ServedApi, served_api
+from tests.support.http_proxy import HttpProxy
+from tests.support.trial_tasks import Number, double
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
+    with served_api(tmp_path_factory.mktemp("http")) as served:
+        yield served
+
+
+def client_at(port: int, key: str = ADMIN_KEY) -> Client:
+    return Client(f"http://127.0.0.1:{port}", key=key)
+
+
+def test_calls_whose_answers_are_lost_are_made_once(api: ServedApi) -> None:
+    with HttpProxy(api.client.port) as proxy, client_at(proxy.port) as client:
+        before = client.size("low")
+        proxy.lose_next_answer_to(b"POST /api/v1/jobs ")
+        handle = client.enqueue(double, Number(1))
+        assert (handle.fate, handle.status().state, proxy.lost) == ("enqueued", "pending", 1)
+        proxy.lose_next_answer_to(b"POST /api/v1/batches ")
+        batch = client.batch()
+        proxy.lose_next_answer_to(b"POST /api/v1/batches/")
+        assert batch.seal() is True
+        assert client.size("low") == before + 1
+        proxy.lose_next_answer_to(b"DELETE ")
+        assert handle.cancel() == "cancelled"
+        assert (handle.cancel(), proxy.lost) == ("ended", 4)
+
+
+def test_a_key_that_is_wrong_or_too_weak_is_an_error_that_names_the_reason(api: ServedApi) -> None:
+    with client_at(api.client.port, "wrong") as client, pytest.raises(ConfigError, match="does not accept the key"):
+        client.size("low")
+    weak = api.client_with(Scope.ENQUEUE, allowed_types=["double"])
+    with client_at(api.client.port, weak.key) as client:
+        handle = client.enqueue(double, Number(1))
+        assert handle.status().state == "pending", "it may look at a job whose id it knows"
+        with pytest.raises(TimeoutError):
+            handle.wait(0.01)
+        with pytest.raises(BrokerError, match="needs the scope operate"):
+            handle.cancel()
+        with pytest.raises(BrokerError, match="may enqueue jobs of the types double, not 'other'"):
+            client.enqueue("other")
+        with pytest.raises(BrokerError, match="needs the scope read"):
+            client.events()
+
+
+def test_a_server_that_is_away_is_unavailable_and_a_wait_survives_it(api: ServedApi) -> None:
+    with HttpProxy(api.client.port) as proxy, client_at(proxy.port) as client:
+        handle = client.enqueue(double, Number(1))
+        with ThreadPoolExecutor(1) as pool, client.events("job:cancelled") as events:
+            waiting = pool.submit(handle.wait, 60)
+            wait_until(lambda: any(b"/wait?" in request for request in proxy.requests), 30, "it waits")
+            proxy.reset_all()
+            with client_at(api.client.port) as direct:
+                assert direct.job(handle.id).cancel() == "cancelled"
+            with pytest.raises(fileq.JobCancelled):
+                waiting.result(60)
+            wait_until(lambda: _is_followed(client, events), 30, "events are followed again")
+    with pytest.raises(BrokerUnavailable, match=rf"no answer from http://127.0.0.1:{proxy.port}: .*refused"):
+        client_at(proxy.port).size("low")
+
+
+def _is_followed(client: Client, events: EventStream) -> bool:
+    """Each try cancels a job, because events during an outage are missing."""
+    client.enqueue(double, Number(3)).cancel()
+    return events.next_within(0.5) is not None
+
+
+def test_coroutines_wait_and_follow_events(api: ServedApi) -> None:
+    async def use() -> None:
+        async with fileq.AsyncClient(f"http://127.0.0.1:{api.client.port}", key=ADMIN_KEY) as client:
+            handle = await client.enqueue(double, Number(1))
+            events = await client.events("job:cancelled")
+            waits = [asyncio.create_task(handle.wait()) for _ in range(12)]
+            await handle.cancel()
+            async for event in events:
+                assert event.job_id == handle.id
+                break
+            for wait in waits:
+                with pytest.raises(fileq.JobCancelled):
+                    await wait
+            given_up = asyncio.create_task((await client.enqueue(double, Number(2))).wait())
+            await asyncio.sleep(0)
+            given_up.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await given_up
+            await events.aclose()
+
+    asyncio.run(use())
+    names = ("fileq wait", "fileq events")
+    wait_until(lambda: not [t for t in threading.enumerate() if t.name in names], 30, "all threads have ended")
+
+
+def test_a_forked_process_uses_connections_of_its_own(api: ServedApi) -> None:
+    with client_at(api.client.port) as client:
+        before = client.size("low")
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(0 if client.enqueue(double, Number(0)).fate == "enqueued" else 1)
+            except BaseException:
+                os._exit(2)
+        client.enqueue(double, Number(1))
+        assert os.waitpid(child, 0)[1] == 0
+        assert client.size("low") == before + 2
+
+
+# answers that no fileq server gives
+
+
+@contextmanager
+def answering(answer: bytes, context: ssl.SSLContext | None = None) -> Iterator[tuple[int, list[bytes]]]:
+    """A server that answers every connection so; yields its port and what it received."""
+    received: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                    with context.wrap_socket(connection, server_side=True) if context else connection as peer:
+                        received.append(peer.recv(65536))
+                        peer.sendall(answer)
+                except ssl.SSLError:
+                    continue
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1], received
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def test_redirects_are_refused_and_the_key_goes_nowhere_else() -> None:
+    with answering(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}") as (elsewhere, received):
+        location = f"http://127.0.0.1:{elsewhere}/".encode()
+        redirect = b"HTTP/1.1 302 Found\r\nLocation: " + location + b"\r\nContent-Length: 0\r\n\r\n"
+        not_followed = pytest.raises(BrokerError, match="redirects are not followed")
+        with answering(redirect) as (port, _), client_at(port) as client, not_followed:
+            client.size("low")
+        assert received == []
+        with client_at(elsewhere) as client, pytest.raises(BrokerError, match="is it a fileq server"):
+            client.size("low")
+        assert ADMIN_KEY.encode() in received[0]
+        assert ADMIN_KEY.encode() not in received[0].split(b"\r\n")[0], "it is in no URL"
+
+
+def test_variables_for_proxies_are_ignored(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with client_at(api.client.port) as client:
+        assert client.size("high") == 0
+
+
+def test_a_busy_server_is_tried_again_and_a_gateway_error_is_an_outage() -> None:
+    busy = b'{"type":"urn:fileq:problem:rate-limited","title":"","status":429,"detail":"too many","instance":""}'
+    head = b"HTTP/1.1 429 Too Many\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(busy)
+    with answering(head + busy) as (port, received):
+        pauses: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) == 3:
+                raise InterruptedError
+
+        connections = HttpConnections(server_address(f"http://127.0.0.1:{port}", "k"), sleep=sleep)
+        with pytest.raises(InterruptedError):
+            connections.call("GET", "/stats")
+        assert (pauses[0], len(received)) == (1.0, 3), "Retry-After is kept"
+    html = b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 6\r\n\r\n<html>"
+    is_away = pytest.raises(BrokerUnavailable, match="the server answered 502")
+    with answering(html) as (port, _), client_at(port) as client, is_away:
+        client.size("low")
+
+
+def test_a_certificate_that_is_not_trusted_is_refused(tmp_path: Path) -> None:
+    made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"]
+    subject = ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run([*made, *subject], cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with answering(b"", context) as (port, received):
+        refused = pytest.raises(BrokerError, match=rf"the certificate of https://localhost:{port} is refused")
+        with Client(f"https://localhost:{port}", key="k") as client, refused:
+            client.size("low")
+        assert received == [], "the key was not sent"

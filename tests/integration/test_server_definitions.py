@@ -1,0 +1,160 @@
+"""Batches, schedules, webhooks and the audit list, as a client of the REST API sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fileq.core.api_key import Scope
+from tests.support.api_client import ServedApi, served_api
+from tests.support.waiting import wait_until
+from tests.support.webhook_receiver import open_receiver
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
+    allowed = {"allow_http": True, "allow_networks": ["127.0.0.0/8"], "allow_ports": [*range(1024, 65536)]}
+    schedules = {"configured": {"cron": "@daily", "type": "report"}}
+    values = {"webhooks": allowed, "schedules": schedules}
+    with served_api(tmp_path_factory.mktemp("definitions"), values) as served:
+        yield served
+
+
+# batches
+
+
+def test_a_batch_is_created_filled_sealed_and_cancelled(api: ServedApi) -> None:
+    then = {"type": "report", "payload": {"to": "ops"}, "priority": "high", "timeout": "1m"}
+    made = api.client.post("/batches", {"id": "b-1", "name": "nightly", "then": then, "finally": {"type": "tidy"}})
+    assert (made.status, made.headers["location"]) == (201, "/api/v1/batches/b-1")
+    assert [one["kind"] for one in made.json["callbacks"]] == ["then", "finally"]
+    assert api.client.post("/batches", {"id": "b-1"}).status == 200, "a repeat finds it"
+    jobs = [{"type": "a", "payload": 1}, {"type": "b", "priority": "high", "id": "mine"}]
+    added = api.client.post("/batches/b-1/jobs", {"jobs": jobs})
+    assert [one["result"] for one in added.json["jobs"]] == ["enqueued", "enqueued"]
+    assert api.client.get("/jobs/mine")["batch_id"] == "b-1"
+    assert [job["id"] for job in api.client.get("/jobs?batch=b-1&type=b")["jobs"]] == ["mine"]
+    assert api.client.post("/jobs", {"type": "c", "batch_id": "b-1"}).status == 201
+    assert api.client.get("/batches/b-1")["waiting"] == 3
+    for has_changed in (True, False):
+        assert api.client.post("/batches/b-1/seal").json["has_changed"] is has_changed
+    assert api.client.post("/batches/b-1/jobs", {"jobs": jobs[:1]}).slug == "batch-closed"
+    assert api.client.post("/jobs", {"type": "c", "batch_id": "b-1"}).slug == "batch-closed"
+    assert api.client.post("/batches/b-1/retry").json == {"count": 0, "left": {}}
+    assert api.client.get("/batches/b-1/dead") == {"jobs": [], "next_cursor": None}
+    assert api.client.post("/batches/b-1/cancel").json["has_changed"] is True
+    assert api.client.get("/batches/b-1")["cancelled"] == 3
+
+
+def test_batches_are_listed_by_pages_and_wrong_ones_are_refused(api: ServedApi) -> None:
+    made = [api.client.post("/batches", {"name": f"page-{n}"}).json["id"] for n in range(3)]
+    first = api.client.get("/batches?limit=2&unfinished=true")
+    assert [one["id"] for one in first["batches"]] == made[:0:-1]
+    rest = api.client.get(f"/batches?limit=2&unfinished=true&cursor={first['next_cursor']}")
+    assert rest["batches"][0]["id"] == made[0]
+    assert api.client.call("GET", f"/batches?cursor={first['next_cursor']}").slug == "invalid", "of another filter"
+    assert api.client.post("/batches", {"name": "no blanks"}).slug == "invalid"
+    assert api.client.post("/batches", {"parent": "no-such"}).slug == "conflict"
+    assert api.client.post("/batches", {"then": {"type": "x", "payload": {"batch_id": 1}}}).slug == "invalid"
+    for path in ("/batches/no-such/seal", "/batches/no-such/cancel", "/batches/no-such/retry"):
+        assert api.client.post(path).slug == "not-found"
+    assert api.client.post("/batches/no-such/jobs", {"jobs": [{"type": "a"}]}).slug == "not-found"
+    narrow = api.client_with(Scope.ENQUEUE, allowed_types=["a"])
+    assert narrow.post("/batches", {"then": {"type": "b"}}).slug == "not-allowed"
+    assert narrow.post(f"/batches/{made[0]}/jobs", {"jobs": [{"type": "b"}]}).slug == "not-allowed"
+
+
+# schedules
+
+
+def test_a_schedule_is_defined_changed_paused_run_and_removed(api: ServedApi) -> None:
+    def put(body: Any, headers: dict[str, str]) -> Any:
+        return api.client.call("PUT", "/schedules/nightly", body, headers)
+
+    wanted = {"cron": "30 2 * * 1-5", "type": "report", "timezone": "Asia/Tokyo", "payload": {"days": 7}}
+    assert put(wanted, {"If-Match": "*"}).slug == "precondition-failed", "there is none"
+    made = put(wanted, {"If-None-Match": "*"})
+    assert made.status == 201
+    assert (len(made.json["times"]), made.json["schedule"]["status"]) == (5, "active")
+    assert put(wanted, {}).slug == "precondition-required"
+    assert put(wanted, {"If-Match": '"other"'}).slug == "precondition-failed"
+    etag = api.client.call("GET", "/schedules/nightly").headers["etag"]
+    assert api.client.post("/schedules/nightly/pause").json["has_changed"] is True
+    paused = api.client.call("GET", "/schedules/nightly")
+    assert (paused.json["schedule"]["status"], paused.headers["etag"]) == ("paused", etag), "of the definition only"
+    changed = put({**wanted, "timezone": "UTC"}, {"If-Match": etag})
+    assert (changed.status, changed.json["schedule"]["timezone"]) == (200, "UTC")
+    assert put(wanted, {"If-Match": etag}).slug == "precondition-failed"
+    assert api.client.post("/schedules/nightly/resume").json["has_changed"] is True
+    job = api.client.get(f"/jobs/{api.client.post('/schedules/nightly/run').json['id']}")
+    assert (job["type"], job["payload"]["days"]) == ("report", 7)
+    assert put({"cron": "never", "type": "x"}, {"If-Match": "*"}).slug == "invalid"
+    assert [one["name"] for one in api.client.get("/schedules")["schedules"]] == ["nightly"]
+    assert api.client.delete("/schedules/nightly").json["message"] == "Schedule removed"
+    for reply in (api.client.delete("/schedules/nightly"), api.client.post("/schedules/nightly/run")):
+        assert reply.slug == "not-found"
+    assert api.client.call("GET", "/schedules/no%20name").slug == "not-found"
+
+
+def test_an_expression_is_previewed_in_words_with_its_next_times(api: ServedApi) -> None:
+    reader = api.client_with(Scope.READ)
+    shown = reader.post("/schedules/preview", {"cron": "30 2 * * 1-5", "timezone": "Asia/Tokyo"}).json
+    assert "02:30" in shown["words"] or "2:30" in shown["words"]
+    assert [one["local"][11:] for one in shown["times"]] == ["02:30:00+09:00"] * 5
+    for wrong in ({"cron": "61 * * * *"}, {"cron": "@daily", "timezone": "Mars"}, {"cron": "0 0 31 2 *"}):
+        assert reader.post("/schedules/preview", wrong).slug == "invalid", wrong
+
+
+# webhooks
+
+
+def test_a_webhook_is_added_tested_rotated_and_removed(api: ServedApi) -> None:
+    with open_receiver() as receiver:
+        wanted = {"name": "alerts", "url": f"{receiver.url}?token=hidden", "events": ["job.dead"], "type": "report"}
+        made = api.client.post("/webhooks", wanted)
+        assert (made.status, made.json["secret"][:6]) == (201, "whsec_")
+        [shown] = api.client.get("/webhooks")["webhooks"]
+        assert (shown["name"], shown["state"], shown["filter"]) == ("alerts", "enabled", {"type": "report"})
+        assert "hidden" not in str(shown)
+        assert made.json["secret"] not in str(shown)
+        assert api.client.post("/webhooks", wanted).slug == "invalid", "the name is taken"
+        tested = api.client.post("/webhooks/alerts/test").json
+        assert (tested["error"], tested["status"], len(receiver.received)) == ("", 204, 1)
+    assert api.client.post("/webhooks/alerts/test").json["error"], "the receiver is away"
+    rotated = api.client.post("/webhooks/alerts/rotate").json
+    assert rotated["secret"] != made.json["secret"]
+    assert rotated["previous_secret_until"]
+    assert api.client.post("/webhooks/alerts/enable").json == {"name": "alerts", "has_changed": False}
+    assert api.client.get("/webhooks/alerts/deliveries")["deliveries"] == []
+    assert api.client.delete("/webhooks/alerts").json["has_changed"] is True
+    assert api.client.post("/webhooks", {**wanted, "events": ["job.odd"]}).slug == "invalid"
+    for verb in ("test", "rotate", "enable"):
+        assert api.client.post(f"/webhooks/alerts/{verb}").slug == "not-found"
+    assert api.client.call("GET", "/webhooks/alerts/deliveries").slug == "not-found"
+
+
+# audit
+
+
+def test_the_audit_list_has_each_unsafe_request_once_over_all_pages(api: ServedApi) -> None:
+    caller = api.client_with(Scope.ENQUEUE, name="audited")
+    for n in range(7):
+        assert caller.post("/jobs", {"type": "x", "id": f"audited-{n}"}).status == 201
+    assert caller.call("GET", "/audit").slug == "forbidden"
+
+    def pages() -> list[Any]:
+        found, cursor = [], ""
+        while True:
+            page = api.client.get(f"/audit?limit=3{cursor}")
+            found += page["entries"]
+            if page["next_cursor"] is None:
+                return [one for one in found if one["who"] == "audited"]
+            cursor = f"&cursor={page['next_cursor']}"
+
+    entries = wait_until(lambda: len(pages()) == 7 and pages(), 30, "all are written")
+    assert {(one["action"], one["target"], one["result"]) for one in entries} == {("enqueue_job", "/jobs", 201)}
+    assert len({one["request_id"] for one in entries}) == 7
+    assert [one["at"] for one in entries] == sorted((one["at"] for one in entries), reverse=True)
+    assert api.client.call("GET", "/audit?cursor=made-up").slug == "invalid"

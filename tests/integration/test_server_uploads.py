@@ -1,0 +1,133 @@
+"""Uploads: what arrives, what is refused, what a cut upload leaves, and that an uploaded file becomes one job."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fileq.core.api_key import Scope
+from tests.support.api_client import ADMIN_KEY, API, ApiClient, Reply, ServedApi, check_described, served_api
+from tests.support.program import Program
+from tests.support.waiting import wait_until
+
+MOST = 8 << 20
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
+    directory = tmp_path_factory.mktemp("uploads")
+    (directory / "in").mkdir()
+    with served_api(directory, {"server": {"upload_dir": str(directory / "in"), "max_upload": "8MB"}}) as served:
+        yield served
+
+
+def put(client: ApiClient, path: str, body: bytes, **headers: str) -> Reply:
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    reply = client.send("PUT", f"{API}/uploads/{path}", body, given)
+    check_described("PUT", f"/uploads/{path}", reply)
+    return reply
+
+
+def files_in(api: ServedApi) -> list[str]:
+    top = Path(api.config.server.upload_dir)
+    return sorted(str(path.relative_to(top)) for path in top.rglob("*"))
+
+
+def digest_of(body: bytes) -> str:
+    return f"sha-256=:{base64.b64encode(hashlib.sha256(body).digest()).decode()}:"
+
+
+def test_a_file_is_stored_with_its_directories_replaced_and_protected(api: ServedApi) -> None:
+    body = os.urandom(3 << 20)
+    made = put(api.client, "2026/a%20b.bin", body, Content_Digest=digest_of(body), If_None_Match="*")
+    stored = Path(api.config.server.upload_dir, "2026", "a b.bin")
+    assert (made.status, made.json["path"], made.json["size"]) == (201, str(stored), len(body))
+    assert made.json["sha256"] == hashlib.sha256(body).hexdigest()
+    assert stored.read_bytes() == body
+    assert put(api.client, "2026/a%20b.bin", b"new", If_None_Match="*").slug == "precondition-failed"
+    again = put(api.client, "2026/a%20b.bin", b"new")
+    assert (again.status, again.json["is_new"], stored.read_bytes()) == (200, False, b"new")
+    assert put(api.client, "empty", b"").json["size"] == 0
+
+
+def test_what_is_refused_leaves_nothing(api: ServedApi, tmp_path: Path) -> None:
+    top = Path(api.config.server.upload_dir)
+    (top / "out").symlink_to(tmp_path)
+    before = files_in(api)
+    for path in ("../x", "a/../../x", "%2e%2e/x", "a//b", ".fileq-x.tmp", "a%00b", "a%0Ab", "x" * 300, "%ff"):
+        assert put(api.client, path, b"x").slug == "invalid", path
+    assert put(api.client, "out/x", b"x").slug == "conflict", "no link is followed"
+    assert put(api.client, "new/deep/x", b"x", Content_Digest=digest_of(b"y")).slug == "digest-mismatch"
+    assert put(api.client, "new/x", b"x", Content_Digest="md5=:eA==:").slug == "invalid"
+    assert put(api.client, "new/x", b"x", Content_Digest="nonsense").slug == "invalid"
+    assert put(api.client, "new/x", b"x", Content_Length=str(MOST + 1)).slug == "too-large"
+    below = api.client_with(Scope.ENQUEUE, name="below", path_prefix=str(top / "mine"))
+    assert put(below, "other/x", b"x").slug == "not-allowed"
+    assert put(api.client_with(Scope.READ), "x", b"x").slug == "forbidden"
+    assert files_in(api) == before
+    assert list(tmp_path.iterdir()) == []
+    assert put(below, "mine/x", b"x").status == 201
+
+
+def test_a_body_without_a_length_is_cut_at_the_limit(api: ServedApi) -> None:
+    before = files_in(api)
+    connection = http.client.HTTPConnection("127.0.0.1", api.client.port, timeout=30)
+    parts = (b"x" * (1 << 20) for _ in range(9))
+    connection.request(
+        "PUT",
+        f"{API}/uploads/endless",
+        parts,
+        {"X-API-Key": ADMIN_KEY, "Transfer-Encoding": "chunked"},
+        encode_chunked=True,
+    )
+    assert connection.getresponse().status == 413
+    connection.close()
+    assert files_in(api) == before
+
+
+def test_a_cut_upload_leaves_nothing(api: ServedApi) -> None:
+    before = files_in(api)
+    connection = http.client.HTTPConnection("127.0.0.1", api.client.port, timeout=30)
+    connection.putrequest("PUT", f"{API}/uploads/cut/off.bin")
+    connection.putheader("X-API-Key", ADMIN_KEY)
+    connection.putheader("Content-Length", str(4 << 20))
+    connection.endheaders(b"x" * (2 << 20))
+    wait_until(lambda: len(files_in(api)) > len(before), what="a part is on the disk")
+    connection.close()
+    wait_until(lambda: files_in(api) == before)
+
+
+def test_without_a_directory_there_are_no_uploads(tmp_path: Path) -> None:
+    with served_api(tmp_path) as api:
+        assert put(api.client, "x", b"x").slug == "not-found"
+
+
+def test_an_uploaded_file_becomes_one_job(tmp_path: Path) -> None:
+    top = tmp_path / "data"
+    top.mkdir()
+    settings = {
+        "broker": "sqlite",
+        "sqlite.path": tmp_path / "queue.db",
+        "server.port": 0,
+        "server.api_key": ADMIN_KEY,
+        "server.upload_dir": top / "in",
+        "producer.settle": "100ms",
+        "producer.settle_unclosed": "100ms",
+    }
+    (top / "in").mkdir()
+    with Program("start", str(top), cwd=tmp_path, settings=settings) as program:
+        client = ApiClient(int(program.wait_for("server.opened")["url"].rpartition(":")[2]), ADMIN_KEY)
+        body = os.urandom(MOST)
+        assert put(client, "x/big.bin", body, Content_Digest=digest_of(body)).status == 201
+        done = program.wait_for("job.completed")
+        assert done["filepath"] == str(top / "in" / "x" / "big.bin")
+        assert put(client, "x/small.bin", b"x").status == 201
+        program.wait_for("job.completed", count=2)
+        assert program.stop() == 0
+        assert len(program.events("job.produced")) == 2
