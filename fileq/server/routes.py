@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fileq.server.api import (
     api_description,
+    file_endpoints,
     job_endpoints,
     key_endpoints,
     live_endpoints,
@@ -16,6 +17,7 @@ from fileq.server.route import Route
 ROUTES: tuple[Route, ...] = (
     *job_endpoints.ROUTES,
     *state_endpoints.ROUTES,
+    *file_endpoints.ROUTES,
     *upload_endpoints.ROUTES,
     *live_endpoints.ROUTES,
     *key_endpoints.ROUTES,
