@@ -84,6 +84,7 @@ def test_every_declared_dependency_is_imported_by_the_package():
     sources = "\n".join(path.read_text() for path in (ROOT / "fileq").rglob("*.py"))
     imported = set(re.findall(r"^\s*(?:from|import) (\w+)", sources, re.MULTILINE))
     modules = {"pyyaml": "yaml", "opentelemetry-sdk": "opentelemetry", "opentelemetry-exporter-otlp": "opentelemetry"}
+    modules["wsproto"] = "uvicorn"  # which imports it by its name, for WebSockets
     for requirement in declared:
         name = re.split(r"[>=\[<]", requirement)[0]
         assert modules.get(name, name.replace("-", "_")) in imported, f"{name} is declared and never imported"
