@@ -158,8 +158,10 @@ Every request needs a key (`fileq keys create`). Without any key it listens on l
 logs a browser in once, within 10 minutes.
 
 First steps: start it and open the link that it prints. For a program, make a key in another terminal, and send it:
+
   fileq keys create me --scope operate
   curl -H "X-API-Key: fq_…" http://127.0.0.1:8080/api/v1/stats
+
 `fileq doctor serve` checks its settings.""",
         examples=(
             ("fileq serve", "on http://127.0.0.1:8080"),
