@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from fileq.brokers.types import WorkerView
+from fileq.brokers.types import Record, WorkerView
 from fileq.core.errors import BrokerError
 
 PROCESSING = "processing"
@@ -45,6 +46,13 @@ class PlacePages(Protocol):
         page before it: jobs that arrive at the other end or leave hide no other job. Jobs that come before that one
         later are not returned. If that job itself has left, or has moved by more than REACH, a broker without positions
         continues at its former offset: some jobs may then be missed or returned twice."""
+        ...
+
+    def outlines(self, ids: Sequence[str]) -> list[Record | None]:
+        """The records without what may be long, for lists that compare many. Only reads.
+
+        `raw`, `result`, `attempts`, `after`, `follow_ups` and `outputs` are empty, `queued` is 0 and `waits_for` and
+        `unique_key` are ""; everything else is as in records()."""
         ...
 
 
@@ -103,6 +111,22 @@ def page_of_slots(views: Iterable[WorkerView], cursor: str, size: int) -> Page:
     raws = within_bytes(raw for _, raw in left[:size])
     next_cursor = left[len(raws) - 1][0] if 0 < len(raws) < len(left) else ""
     return Page(tuple(raws), next_cursor, len(holding))
+
+
+def outline_of(record: Record) -> Record:
+    """For brokers that read the whole record anyway."""
+    return replace(
+        record,
+        raw=b"",
+        result=b"",
+        attempts=(),
+        after=(),
+        follow_ups=(),
+        outputs=(),
+        queued=0,
+        waits_for="",
+        unique_key="",
+    )
 
 
 def check_page(place: str, size: int, queues: Sequence[str]) -> None:

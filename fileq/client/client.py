@@ -27,7 +27,7 @@ from fileq.client.job_options import Duration, EnqueueOptions, JobOptions, optio
 from fileq.client.listed_job import ListedJob, listed
 from fileq.client.queries import FileTrace
 from fileq.client.schedule_options import ScheduleKeywords, schedule_options
-from fileq.client.task_call import TaskCall
+from fileq.client.task_call import FileCall, TaskCall
 from fileq.client.transport import JobRequest, Transport
 from fileq.config import Config
 from fileq.core.errors import ConfigError
@@ -96,14 +96,14 @@ class Client:
         must be below worker.allowed_roots, or scan_dir."""
         return self._send([JobRequest(_traced(options), path=os.fsdecode(path) or ".")], [None])[0]
 
-    def enqueue_many(self, calls: Iterable[TaskCall[Any, Any] | Path]) -> list[Handle[Any]]:
+    def enqueue_many(self, calls: Iterable[TaskCall[Any, Any] | FileCall | Path]) -> list[Handle[Any]]:
         """Enqueues many jobs, 500 a round trip, after all of them were checked: task.call(…) or a Path each."""
         requests: list[JobRequest] = []
         tasks: list[TaskDefinition[Any, Any] | None] = []
         problems: list[str] = []
         for call in calls:
             try:
-                task = None if isinstance(call, os.PathLike) else _task_of(call.task)
+                task = _task_of(call.task) if isinstance(call, TaskCall) else None
                 requests.append(_request(call, task))
                 tasks.append(task)
             except ConfigError as error:
@@ -207,9 +207,13 @@ def _task_of(task: TaskDefinition[Any, Any] | str) -> TaskDefinition[Any, Any] |
     return REGISTRY.task(task)
 
 
-def _request(call: TaskCall[Any, Any] | os.PathLike[str], task: TaskDefinition[Any, Any] | None) -> JobRequest:
+def _request(
+    call: TaskCall[Any, Any] | FileCall | os.PathLike[str], task: TaskDefinition[Any, Any] | None
+) -> JobRequest:
     if isinstance(call, os.PathLike):
         return JobRequest(_traced({}), path=os.fsdecode(call))
+    if isinstance(call, FileCall):
+        return JobRequest(_traced(call.options), path=call.path)
     options = _traced(call.options)
     if task is not None and task.priority and not options.priority:
         options = replace(options, priority=task.priority)

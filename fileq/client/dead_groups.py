@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.client.job_filter import Conditions, JobFilter, StoredJob
-from fileq.client.job_selection import matching
+from fileq.client.job_selection import outlined
 from fileq.core.error_kinds import kind_of
 from fileq.core.job import stamp
 
@@ -64,7 +64,7 @@ def group_dead(
         page = broker.page("dead_letter", cursor, min(_PAGE, scan_max - scanned))
         total = max(total, page.total)
         scanned += len(page.raws)
-        for dead in matching(broker, page.raws, "dead_letter", conditions):
+        for dead in outlined(broker, page.raws, "dead_letter", conditions, is_outline_needed=True):
             key = _key_of(dead, by)
             if key not in found:
                 found[key] = _Gathered(dead)

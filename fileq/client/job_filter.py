@@ -14,6 +14,7 @@ from fileq.client.job_summary import JobSummary, created_ms, fingerprint_of, sum
 from fileq.core.error_kinds import kind_of
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, State
+from fileq.core.webhook import OWN_TYPES
 
 
 class JobFilter(Struct, frozen=True):
@@ -22,7 +23,8 @@ class JobFilter(Struct, frozen=True):
     `since_ms` and `until_ms` are about the time when a job ended or, until then, when it was created. `limit` is the
     largest number of jobs. `is_deferred` goes with the state `retrying`: only jobs that were deferred. `worker` is the
     id of the slot that runs or last ran a job, `schedule` the name of the schedule that enqueued it. `fingerprint` is
-    that of a dead job, or its beginning. `text` is in the id, path, type or error of a job; case-insensitive."""
+    that of a dead job, or its beginning. `text` is in the id, path, type or error of a job; case-insensitive.
+    `leaves_deliveries` leaves out the deliveries of webhooks, unless `type` is set; it is no condition."""
 
     state: State | None = None
     type: str | None = None
@@ -40,6 +42,7 @@ class JobFilter(Struct, frozen=True):
     schedule: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
     text: str | None = None
+    leaves_deliveries: bool = False
 
     @property
     def has_conditions(self) -> bool:
@@ -113,11 +116,15 @@ class Conditions:
         self._matches = path_matcher(wanted.match) if wanted.match is not None else None
         self._error = wanted.error.casefold() if wanted.error is not None else None
         self._text = wanted.text.casefold() if wanted.text is not None else None
+        others = (wanted.since_ms, wanted.until_ms, wanted.worker, wanted.fingerprint)
+        self.needs_records = wanted.is_deferred or any(value is not None for value in others)
 
     def meets_bytes(self, job: Job | None) -> bool:
         """The conditions that need no record. None: bytes that are not a job, which have neither type nor path."""
         wanted = self._wanted
         if wanted.type is not None and (job is None or job.type != wanted.type):
+            return False
+        if wanted.leaves_deliveries and wanted.type is None and job is not None and is_delivery(job):
             return False
         if wanted.priority is not None and (job is None or job.priority != wanted.priority):
             return False
@@ -129,6 +136,20 @@ class Conditions:
             return False
         return self._matches is None or (job is not None and bool(job.filepath) and self._matches(job.path))
 
+    def meets_without_record(self, job: Job | None, state: State) -> bool | None:
+        """Whether a job in a place of this state meets all conditions; None if only its record says it."""
+        if not self.meets_bytes(job):
+            return False
+        is_queue_open = self._wanted.queue is not None and state is not State.PENDING
+        if self.needs_records or is_queue_open:
+            return None
+        if self._error is None and self._text is None:
+            return True
+        error = _error_in(job, state)
+        if job is None or error is None:
+            return None
+        return self.meets_error(error) and (self._text is None or self._text in _words_of(job, error))
+
     def meets(self, stored: StoredJob) -> bool:
         """All conditions."""
         return (
@@ -139,7 +160,7 @@ class Conditions:
             and (stored.is_deferred or not self._wanted.is_deferred)
             and self._wanted.worker in (None, stored.record.slot if stored.record is not None else "")
             and (self._wanted.fingerprint is None or stored.fingerprint.startswith(self._wanted.fingerprint))
-            and (self._text is None or self._text in _searched(stored).casefold())
+            and (self._text is None or self._text in _searched(stored))
         )
 
     def meets_path(self, path: bytes) -> bool:
@@ -154,10 +175,30 @@ class Conditions:
         return self._error is None or self._error in error.casefold() or self._error == kind_of(error).casefold()
 
 
+def is_delivery(job: Job) -> bool:
+    """Whether it is a delivery of a webhook. Those about cancellations must not be cancelled with the jobs."""
+    return job.type is not None and job.type.startswith(OWN_TYPES)
+
+
 def _searched(stored: StoredJob) -> str:
-    job = stored.job
-    words = (stored.id, job.filepath, job.type or "", stored.error) if job is not None else (stored.id, stored.error)
-    return "\n".join(words)
+    if stored.job is None:
+        return f"{stored.id}\n{stored.error}".casefold()
+    return _words_of(stored.job, stored.error)
+
+
+def _words_of(job: Job, error: str) -> str:
+    return "\n".join((job.id, job.filepath, job.type or "", error)).casefold()
+
+
+def _error_in(job: Job | None, state: State) -> str | None:
+    """The error of a job as its own bytes say it; None if only its record does. A dead job has its error in its bytes.
+    A job that never failed has none; one that waits for another attempt has its error in the record."""
+    if job is None:
+        return None
+    if job.error:
+        return job.error
+    has_failed = bool(job.retries or job.recoveries or job.first_error)
+    return None if has_failed or state is State.DEAD else ""
 
 
 def path_matcher(pattern: str) -> Callable[[bytes], bool]:

@@ -1,7 +1,8 @@
 """Lists of jobs by pages: a bounded scan over the places of a broker. Changes nothing.
 
-The cost depends on the limit and on how rare the wanted jobs are, never on how many jobs wait. While other processes
-move jobs, a job may be missed or returned twice, as brokers/place_pages.py says.
+The cost depends on the limit and on how rare the wanted jobs are, never on how many jobs wait. Most conditions follow
+from the bytes of a job. For the others only outlines of records are read, and records only for the jobs of the page.
+While other processes move jobs, a job may be missed or returned twice, as brokers/place_pages.py says.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from msgspec import Struct
 from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.protocol import FullBroker
 from fileq.client.job_filter import Conditions, JobFilter, StoredJob
-from fileq.client.job_selection import matching
+from fileq.client.job_selection import complete_records, outlined
 from fileq.core.errors import ConfigError
 from fileq.core.job import State
 
 SCAN_MAX = 10_000  # elements that one call looks at
+OUTLINE_COST = 5  # of an outline, in elements
 _PAGE = 500
 _DELAYED = (State.RETRYING, State.SCHEDULED)
 _ALL = (State.RUNNING, State.PENDING, *_DELAYED, State.DEAD, State.COMPLETED, State.CANCELLED)
@@ -56,69 +58,90 @@ def job_page(
     queues: Sequence[str],
     wanted: JobFilter,
     *,
+    states: Sequence[State] = (),
     cursor: str = "",
     limit: int = 50,
+    skip: int = 0,
     scan_max: int = SCAN_MAX,
-    is_counted: bool = False,
 ) -> JobPage:
     """The next jobs of a list after a cursor: running, waiting, delayed, dead, completed, cancelled ones.
 
-    `is_counted` goes on behind a full page, within `scan_max`, to find out how many jobs there are. Without conditions
-    the lengths of the places say it. ConfigError for a cursor that belongs to another list."""
-    scan = _Scan(broker, queues, wanted, limit, scan_max)
-    scan.run(cursor, is_counted)
+    `states` are those that are read if the filter names none. `skip` leaves out the first jobs. A scan looks at up to
+    `scan_max` elements; where there are more in all, one whose outline it reads counts as OUTLINE_COST. Where there are
+    not more, the scan goes on behind a full page, to find out how many jobs there are; without conditions the lengths
+    of the places say it. ConfigError for a cursor that belongs to another list."""
+    wanted_states = (wanted.state,) if wanted.state is not None else tuple(states) or _ALL
+    scan = _Scan(broker, queues, wanted, wanted_states, limit, skip, scan_max)
+    length = scan.length_of_places()
+    is_short = length <= scan_max
+    scan.run(cursor, is_counted=is_short and not cursor, outline_cost=1 if is_short else OUTLINE_COST)
     total: int | None = None
     if scan.is_plain:
-        total = scan.length_of_places()
+        total = length
     elif not cursor and scan.is_complete:
         total = scan.matched
-    is_partial = not scan.is_complete and scan.matched < limit
-    return JobPage(tuple(scan.found), scan.next_cursor, scan.scanned, is_partial, total)
+    is_partial = not scan.is_complete and scan.matched < skip + limit
+    jobs = tuple(complete_records(broker, scan.found))
+    return JobPage(jobs, scan.next_cursor, scan.scanned, is_partial, total)
 
 
 class _Scan:
-    def __init__(self, broker: FullBroker, queues: Sequence[str], wanted: JobFilter, limit: int, scan_max: int) -> None:
+    def __init__(
+        self,
+        broker: FullBroker,
+        queues: Sequence[str],
+        wanted: JobFilter,
+        states: tuple[State, ...],
+        limit: int,
+        skip: int,
+        scan_max: int,
+    ) -> None:
         self._broker = broker
         self._conditions = Conditions(wanted)
-        self._states = (wanted.state,) if wanted.state is not None else _ALL
-        self._places = _places_of(self._states, [q for q in queues if wanted.queue in (None, q)])
-        self._limit = limit
+        self._states = states
+        self._places = places_of(self._states, [q for q in queues if wanted.queue in (None, q)])
+        self._end = skip + limit  # the number of matching jobs after which the page is full
+        self._skip = skip
         self._scan_max = scan_max
         self._size = min(max(1, limit), _PAGE)  # of the next page; it grows while few jobs meet the conditions
-        is_half_a_place = wanted.state in _DELAYED
-        self.is_plain = not wanted.has_conditions and not wanted.is_deferred and not is_half_a_place
+        self._is_half_a_place = sum(state in _DELAYED for state in states) == 1
+        self.is_plain = not wanted.has_conditions and not wanted.is_deferred and not self._is_half_a_place
         self.found: list[StoredJob] = []
-        self.matched = self.scanned = 0
+        self.matched = self.scanned = self._cost = 0
         self.next_cursor = ""
         self.is_complete = False  # the end of the last place was reached
 
-    def run(self, cursor: str, is_counted: bool) -> None:
+    def run(self, cursor: str, *, is_counted: bool, outline_cost: int) -> None:
         position: _Position | None = self._start(cursor)
-        while position is not None and self.scanned < self._scan_max:
-            is_full = self.matched >= self._limit
+        while position is not None and self._cost < self._scan_max:
+            is_full = self.matched >= self._end
             if is_full and not (is_counted and not self.is_plain):
                 break
-            position = self._read(position)
+            position = self._read(position, outline_cost)
         self.is_complete = position is None
         if position is not None and not self.next_cursor:
             self.next_cursor = msgspec.json.encode(position).decode()
 
-    def _read(self, position: _Position) -> _Position | None:
+    def _read(self, position: _Position, outline_cost: int) -> _Position | None:
         """Reads one page of a place. Returns where the next one begins."""
-        left = self._limit - len(self.found)
+        before = self.matched
         # Without conditions every job is wanted: a page of just these needs no second look.
-        size = left if self.is_plain else min(self._size, self._scan_max - self.scanned)
+        size = min(self._end - before, _PAGE) if self.is_plain else min(self._size, self._scan_max - self._cost)
         self._size = min(2 * self._size, _PAGE)
         page = self._broker.page(position.place, position.cursor, size)
         self.scanned += len(page.raws)
-        matching_jobs = [
-            job for job in matching(self._broker, page.raws, position.place, self._conditions) if self._is_wanted(job)
-        ]
-        self.matched += len(matching_jobs)
-        self.found += matching_jobs[:left]
+        jobs = outlined(
+            self._broker, page.raws, position.place, self._conditions, is_state_needed=self._is_half_a_place
+        )
+        needs_outlines = self._is_half_a_place or self._conditions.needs_records
+        self._cost += len(page.raws) * (outline_cost if needs_outlines else 1)
+        jobs = [job for job in jobs if job.state in self._states] if self._is_half_a_place else jobs
+        self.matched += len(jobs)
+        left = max(0, self._end - before)
+        self.found += jobs[max(0, self._skip - before) : left]
         following = self._after(position.place, page.next_cursor)
-        if len(self.found) == self._limit and not self.next_cursor:
-            self._set_next(position, page.raws, matching_jobs, left, following)
+        if before < self._end <= self.matched and not self.next_cursor:
+            self._set_next(position, page.raws, jobs, left, following)
         return following
 
     def _set_next(
@@ -136,9 +159,6 @@ class _Scan:
             following = self._after(position.place, cursor)
         if following is not None:
             self.next_cursor = msgspec.json.encode(following).decode()
-
-    def _is_wanted(self, job: StoredJob) -> bool:
-        return job.state in self._states
 
     def _after(self, place: str, cursor: str) -> _Position | None:
         if cursor:
@@ -169,7 +189,7 @@ class _Scan:
         return sum(lengths[place] if place in lengths else census.pending.get(place, 0) for place in self._places)
 
 
-def _places_of(states: Sequence[State], queues: Sequence[str]) -> list[str]:
+def places_of(states: Sequence[State], queues: Sequence[str]) -> list[str]:
     places: list[str] = []
     for state in states:
         places += queues if state is State.PENDING else [_PLACE_OF[state]]

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Record
 from fileq.client.job_filter import Conditions, JobFilter, StoredJob
 from fileq.client.job_summary import id_in
-from fileq.core.job import State, decode_or_none
+from fileq.core.job import Job, State, decode_or_none, raw_id
 
 # The places that are not queues, and the state of the jobs in them.
 PLACES = {
@@ -63,19 +66,82 @@ def _newest(broker: FullBroker, place: str, wanted: JobFilter, conditions: Condi
     return reversed(deque(found, maxlen=wanted.limit))
 
 
-def matching(broker: FullBroker, raws: Sequence[bytes], place: str, conditions: Conditions) -> Iterator[StoredJob]:
-    """The jobs among these bytes that meet the conditions. Records are read only where type and path match."""
-    wanted = [raw for raw in raws if conditions.meets_bytes(decode_or_none(raw))]
-    return (stored for stored in with_records(broker, wanted, place) if conditions.meets(stored))
+def matching(broker: FullBroker, raws: Sequence[bytes], place: str, conditions: Conditions) -> list[StoredJob]:
+    """The jobs among these bytes that meet the conditions, with their records."""
+    return complete_records(broker, outlined(broker, raws, place, conditions))
+
+
+def outlined(
+    broker: FullBroker,
+    raws: Sequence[bytes],
+    place: str,
+    conditions: Conditions,
+    *,
+    is_state_needed: bool = False,
+    is_outline_needed: bool = False,
+) -> list[StoredJob]:
+    """The jobs among these bytes that meet the conditions. Those whose bytes tell it have no record, the others have an
+    outline of it. `is_state_needed`: `scheduled` and `retrying` must be told apart, which takes outlines."""
+    state, queue = _standing(place)
+    is_always = is_outline_needed or (is_state_needed and state is State.SCHEDULED)
+    found: list[StoredJob | None] = []
+    undecided: list[int] = []
+    for raw in raws:
+        job = decode_or_none(raw)
+        verdict = conditions.meets_without_record(job, state)
+        if verdict is False:
+            continue
+        if verdict is None or is_always:
+            undecided.append(len(found))
+        found.append(_stored(raw, job, None, state, queue))
+    for i, stored in zip(undecided, _with_outlines(broker, [found[i] for i in undecided]), strict=True):
+        found[i] = stored if conditions.meets(stored) else None
+    return [stored for stored in found if stored is not None]
+
+
+def _with_outlines(broker: FullBroker, some: Sequence[StoredJob | None]) -> list[StoredJob]:
+    found = _joined([stored for stored in some if stored is not None], broker.outlines)
+    # A job that an older release buried has no fingerprint in its record: it follows from the traceback.
+    old = [i for i, one in enumerate(found) if one.state is State.DEAD and one.record and not one.record.fingerprint]
+    for i, stored in zip(old, _joined([found[i] for i in old], broker.records), strict=True):
+        found[i] = stored
+    return found
+
+
+def complete_records(broker: FullBroker, jobs: Sequence[StoredJob]) -> list[StoredJob]:
+    """The same jobs with their whole records."""
+    return _joined(jobs, broker.records)
+
+
+def _joined(jobs: Sequence[StoredJob], read: Callable[[Sequence[str]], Sequence[Record | None]]) -> list[StoredJob]:
+    if not jobs:
+        return []
+    return [
+        replace(stored, record=record, state=_state_in_place(stored.state, record))
+        for stored, record in zip(jobs, read([stored.id for stored in jobs]), strict=True)
+    ]
 
 
 def with_records(broker: FullBroker, raws: Sequence[bytes], place: str) -> Iterator[StoredJob]:
     """Combines the bytes that a place holds with their records."""
+    state, queue = _standing(place)
+    for raw, record in zip(raws, broker.records([id_in(raw) for raw in raws]), strict=True):
+        yield _stored(raw, decode_or_none(raw), record, state, queue)
+
+
+def _stored(raw: bytes, job: Job | None, record: Record | None, state: State, queue: str) -> StoredJob:
+    id = job.id if job is not None else raw_id(raw)
+    return StoredJob(raw, id, job, record, _state_in_place(state, record), queue)
+
+
+def _state_in_place(state: State, record: Record | None) -> State:
+    """The place says the state, except that `scheduled` holds retrying jobs too."""
+    is_retrying = state is State.SCHEDULED and record is not None and record.state is State.RETRYING
+    return State.RETRYING if is_retrying else state
+
+
+def _standing(place: str) -> tuple[State, str]:
+    """The state of the jobs in a place, and the queue that it is, or ""."""
     if place == _PROCESSING:
-        state, queue = State.RUNNING, ""
-    else:
-        state, queue = PLACES.get(place, State.PENDING), "" if place in PLACES else place
-    ids = [id_in(raw) for raw in raws]
-    for raw, id, record in zip(raws, ids, broker.records(ids), strict=True):
-        is_retrying = state is State.SCHEDULED and record is not None and record.state is State.RETRYING
-        yield StoredJob(raw, id, decode_or_none(raw), record, State.RETRYING if is_retrying else state, queue)
+        return State.RUNNING, ""
+    return PLACES.get(place, State.PENDING), "" if place in PLACES else place

@@ -1,4 +1,4 @@
-"""One call of a task that is still to be made: for enqueue_many."""
+"""One call of a task, or one file, that is still to be enqueued: for enqueue_many."""
 
 from __future__ import annotations
 
@@ -38,3 +38,13 @@ class TaskCall(Generic[P, R]):
     @property
     def name(self) -> str:
         return self.task if isinstance(self.task, str) else self.task.name
+
+
+class FileCall:
+    """A file to enqueue, with the options of enqueue_file()."""
+
+    __slots__ = ("options", "path")
+
+    def __init__(self, path: str, **options: Unpack[EnqueueOptions]) -> None:
+        self.path = path
+        self.options = options

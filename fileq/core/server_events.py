@@ -48,3 +48,29 @@ class RequestFailed(Event, frozen=True):
     request_id: str
     error: str
     exception: BaseException
+
+
+class OperationStarted(Event, frozen=True):
+    """A server works on an operation from now on. `is_resumed`: another server, or this one before a restart, had begun
+    it; `done` jobs are changed already."""
+
+    name = "operation.started"
+
+    id: str
+    action: str
+    matched: int
+    done: int
+    is_resumed: bool
+
+
+class OperationEnded(Event, frozen=True):
+    """An operation has ended. `state` is completed, stopped or failed. `refused` jobs could not be changed."""
+
+    name = "operation.ended"
+
+    id: str
+    action: str
+    state: str
+    done: int
+    refused: int
+    error: str

@@ -21,6 +21,7 @@ from fileq.runtime.observers import Observers
 from fileq.runtime.reload import Reloader
 from fileq.runtime.roles import run_until_signal, start_broker
 from fileq.server.audit import AuditLog
+from fileq.server.background_work import BackgroundWork
 from fileq.server.http_service import HttpService
 from fileq.server.services import Services
 from fileq.server.sessions import LINK_S, LoginLink
@@ -37,11 +38,15 @@ class ServerService(HttpService):
         link = _login_link(config, KeyStore(broker, wall_clock_ms))
         signer = signer_of(broker)
         self._audit = AuditLog(broker, emit, wall_clock_ms)
+        self._background = BackgroundWork(config, broker, emit=emit, now_ms=wall_clock_ms)
         self._broker = broker if owns_broker else None
         self._link = link
 
         def make() -> WebApp:
-            return WebApp(Services(config, broker, signer, self._audit, emit=emit, now_ms=wall_clock_ms, link=link))
+            audit, background = self._audit, self._background
+            return WebApp(
+                Services(config, broker, signer, audit, background, emit=emit, now_ms=wall_clock_ms, link=link)
+            )
 
         settings = config.server
         super().__init__(settings.bind, settings.port, make, emit=emit, is_read_only=settings.read_only)
@@ -49,6 +54,7 @@ class ServerService(HttpService):
 
     def start(self) -> None:
         self._audit.start()
+        self._background.start()
         super().start()
         if self._link is not None and self._link.token:
             # Not an event: the link is a secret, and logs are kept.
@@ -57,6 +63,7 @@ class ServerService(HttpService):
 
     def stop(self, timeout_s: float) -> None:
         super().stop(timeout_s)
+        self._background.stop(min(timeout_s, 2.0))
         self._audit.stop(min(timeout_s, 2.0))
         if self._broker is not None:
             self._broker.close()

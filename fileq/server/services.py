@@ -13,6 +13,7 @@ from fileq.config import Config
 from fileq.core.events import Emit
 from fileq.server.audit import AuditLog
 from fileq.server.authentication import Authentication
+from fileq.server.background_work import BackgroundWork
 from fileq.server.broker_pool import BrokerPool
 from fileq.server.job_waits import JobWaits
 from fileq.server.rate_limit import RateLimiter
@@ -31,6 +32,7 @@ class Services:
         broker: FullBroker,
         signer: Signer,
         audit: AuditLog,
+        background: BackgroundWork,
         *,
         emit: Emit,
         now_ms: Callable[[], int],
@@ -46,6 +48,10 @@ class Services:
         self.emit = emit
         self.now_ms = now_ms
         self.link = link
+        self.actions = background.actions
+        self.operations = background.operations
+        self.operation_runner = background.runner
+        self.samples = background.samples
         self.pool = BrokerPool()
         self.waits = JobWaits(broker.records, self.pool)
         self.sessions = Sessions(signer, now_ms, config.server.base_path)

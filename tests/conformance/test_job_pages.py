@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, cast
+
 import pytest
 from msgspec import Raw
 
-from fileq.brokers.types import Entry
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Entry, Record
 from fileq.client.dead_groups import group_dead
 from fileq.client.job_filter import JobFilter
 from fileq.client.job_pages import JobPage, job_page
@@ -13,7 +17,19 @@ from fileq.commands.admin.dlq import retry_all
 from fileq.core.errors import ConfigError
 from fileq.core.fingerprint import fingerprint
 from fileq.core.job import Job, State
-from fileq.testing.conformance.builders import a_job, burial, claim_one, completed, enqueue, names, record_of, settle
+from fileq.testing.conformance.builders import (
+    a_job,
+    burial,
+    claim_one,
+    completed,
+    deferred,
+    enqueue,
+    failed,
+    names,
+    record_of,
+    running,
+    settle,
+)
 from fileq.testing.conformance.harness import Harness
 
 QUEUES = ("high", "low")
@@ -50,7 +66,7 @@ def test_a_filtered_list_returns_each_job_once_and_knows_its_length_after_a_comp
     wanted = JobFilter(state=State.PENDING, type="even")
     pages = all_pages(harness, wanted, limit=3)
     assert ids_of(pages) == names(20)[1::2]
-    first = job_page(harness.broker, QUEUES, wanted, limit=3, is_counted=True)
+    first = job_page(harness.broker, QUEUES, wanted, limit=3)
     assert (len(first.jobs), first.total, first.is_partial) == (3, 10, False)
     assert ids_of([job_page(harness.broker, QUEUES, wanted, limit=99)]) == names(20)[1::2]
 
@@ -64,6 +80,63 @@ def test_a_scan_ends_after_so_many_elements_and_goes_on_from_its_cursor(harness:
     assert [(page.scanned, page.is_partial, page.total) for page in pages] == [
         *((4, True, None), (4, True, None), (2, False, None)),
     ]
+
+
+def test_a_later_page_is_reached_by_its_number(harness: Harness) -> None:
+    harness.broker.enqueue([Entry(a_job(id, type="even" if n % 2 else "odd"), "low") for n, id in enumerate(names(20))])
+    even = names(20)[1::2]
+    for wanted, ids in ((JobFilter(state=State.PENDING), names(20)), (JobFilter(type="even"), even)):
+        for skip in (0, 3, 8, 30):
+            page = job_page(harness.broker, QUEUES, wanted, limit=3, skip=skip)
+            assert ids_of([page]) == ids[skip : skip + 3]
+            assert page.total == len(ids)
+            if page.next_cursor:
+                following = job_page(harness.broker, QUEUES, wanted, limit=3, cursor=page.next_cursor)
+                assert ids_of([following]) == ids[skip + 3 : skip + 6]
+
+
+def test_retrying_and_scheduled_jobs_are_two_lists_of_one_place(harness: Harness) -> None:
+    enqueue(harness, *names(6, "later"), delay_ms=60_000)
+    settle(harness, deferred(running(harness, "deferred"), delay_ms=70_000))
+    settle(harness, failed(running(harness, "failed"), delay_ms=80_000, error="OSError: disk full"))
+    retrying, scheduled = JobFilter(state=State.RETRYING), JobFilter(state=State.SCHEDULED)
+    assert ids_of(all_pages(harness, retrying, limit=1)) == ["deferred", "failed"]
+    assert ids_of(all_pages(harness, scheduled, limit=4)) == names(6, "later")
+    assert ids_of(all_pages(harness, JobFilter(state=State.RETRYING, is_deferred=True), limit=4)) == ["deferred"]
+    assert ids_of(all_pages(harness, JobFilter(error="disk"), limit=4)) == ["failed"]
+    assert ids_of(all_pages(harness, JobFilter(text="DISK"), limit=4)) == ["failed"]
+    # More elements than a scan looks at: each outline counts as several of them.
+    pages = all_pages(harness, retrying, limit=1, scan_max=6)
+    assert ids_of(pages) == ["deferred", "failed"]
+    assert max(page.scanned for page in pages) <= 6
+
+
+def test_a_list_reads_the_records_of_its_page_only(harness: Harness) -> None:
+    for n in range(12):
+        bury(harness, a_job(f"row-{n}"), f"ValueError: {'odd' if n % 2 else 'even'} row")
+    broker = CountingReads(harness.broker)
+    page = job_page(cast(FullBroker, broker), QUEUES, JobFilter(state=State.DEAD, error="odd"), limit=2)
+    assert (len(page.jobs), page.total) == (2, 6)
+    assert (broker.records_read, broker.outlines_read) == (2, 0)
+
+
+class CountingReads:
+    """A broker that counts the records and outlines that it returns."""
+
+    def __init__(self, broker: FullBroker) -> None:
+        self._broker = broker
+        self.records_read = self.outlines_read = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broker, name)
+
+    def records(self, ids: Sequence[str]) -> list[Record | None]:
+        self.records_read += len(ids)
+        return self._broker.records(ids)
+
+    def outlines(self, ids: Sequence[str]) -> list[Record | None]:
+        self.outlines_read += len(ids)
+        return self._broker.outlines(ids)
 
 
 def test_every_condition_chooses(harness: Harness) -> None:

@@ -16,6 +16,7 @@ from fileq.brokers.place_pages import (
     Page,
     check_page,
     offset_of,
+    outline_of,
     page_of_slots,
     start_after,
     within_bytes,
@@ -99,6 +100,9 @@ class MemoryInspector:
             self._store.begin()
             found = [self._store.records.get(id) for id in ids]
             return [record.view() if record is not None else None for record in found]
+
+    def outlines(self, ids: Sequence[str]) -> list[Record | None]:
+        return [outline_of(record) if record is not None else None for record in self.records(ids)]
 
     def workers(self) -> list[WorkerView]:
         store = self._store

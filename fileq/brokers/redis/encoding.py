@@ -182,6 +182,57 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
     )
 
 
+# In the order of as_outline().
+OUTLINE_FIELDS = (
+    "state",
+    "queue",
+    "worker",
+    "created",
+    "started",
+    "ended",
+    "due",
+    "since",
+    "error",
+    "attempts",
+    "cancel",
+    "deferred",
+    "deferred_count",
+    "moved_to",
+    "fingerprint",
+)
+
+
+def as_outline(id: str, values: Sequence[bytes | None]) -> Record | None:
+    """The record without its long fields, from the OUTLINE_FIELDS; None if there is no record."""
+    state, queue, slot, created, started, ended, due, since, error, count, cancel, *rest = values
+    if state is None:
+        return None
+    deferred, deferred_count, moved_to, fingerprint = rest
+    return Record(
+        id=id,
+        state=State(state.decode()),
+        raw=b"",
+        queue=_word(queue),
+        slot=_word(slot),
+        created_ms=int(created or 0),
+        started_ms=int(started or 0),
+        ended_ms=int(ended or 0),
+        due_ms=int(due or 0),
+        since_ms=int(since or 0),
+        error=_word(error),
+        attempt_count=int(count or 0),
+        is_cancel_requested=cancel == b"1",
+        deferred=_word(deferred),
+        deferred_count=int(deferred_count or 0),
+        moved_to=moved_to or b"",
+        fingerprint=_word(fingerprint),
+    )
+
+
+def _word(value: bytes | None) -> str:
+    return value.decode(errors="replace") if value else ""
+
+
 def _unpack_after(text: str) -> tuple[tuple[str, ...], str]:
     """The ids of earlier jobs of the same file, and the id of the job that must have ended."""
     lines = [line for line in text.split("\n") if line]

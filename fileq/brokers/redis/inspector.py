@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from fileq.brokers.place_pages import PAGE_BYTES, PROCESSING, REACH, Page, check_page, offset_of, page_of_slots
+from fileq.brokers.redis.encoding import OUTLINE_FIELDS, as_outline
 from fileq.brokers.redis.list_search import SearchedJob, SearchScript, run_searching
 from fileq.brokers.redis.list_walk import list_pages
 from fileq.brokers.redis.producers import as_producers
@@ -127,6 +128,12 @@ class RedisInspector:
 
     def records(self, ids: Sequence[str]) -> list[Record | None]:
         return self._store.records(ids)
+
+    def outlines(self, ids: Sequence[str]) -> list[Record | None]:
+        """Pipelined, so that the server serves other clients in between."""
+        commands = [("HMGET", self._store.keys.record(id), *OUTLINE_FIELDS) for id in ids]
+        found = zip(ids, self._store.calls_in_batches(commands), strict=True)
+        return [as_outline(id, values) for id, values in found]
 
     def workers(self) -> list[WorkerView]:
         return list(_as_views(self._store.run("workers", (), self._store.keys.split_patterns())))

@@ -12,13 +12,13 @@ from zlib import crc32
 import msgspec
 
 from fileq.brokers.clocks import HOUR_MS
-from fileq.brokers.place_pages import PROCESSING, Page, check_page, page_of_slots
+from fileq.brokers.place_pages import PROCESSING, Page, check_page, outline_of, page_of_slots
 from fileq.brokers.sqlite.census import take_census
 from fileq.brokers.sqlite.entries import key_holder, take_key
 from fileq.brokers.sqlite.outputs import makers
 from fileq.brokers.sqlite.place_pages import read_page
 from fileq.brokers.sqlite.producers import read_producers
-from fileq.brokers.sqlite.rows import all_slots, find_records
+from fileq.brokers.sqlite.rows import all_slots, find_outlines, find_records
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, oldest_hour_kept
 from fileq.brokers.sqlite.withdrawals import cancel, clear
@@ -113,6 +113,11 @@ class SqliteInspector:
         with self._store.snapshot() as (db, now_ms):
             found = find_records(db, ids, now_ms)
             return [record.view() if (record := found[id]) is not None else None for id in ids]
+
+    def outlines(self, ids: Sequence[str]) -> list[Record | None]:
+        with self._store.snapshot() as (db, now_ms):
+            found = find_outlines(db, ids, now_ms)
+            return [outline_of(record.view()) if (record := found.get(id)) is not None else None for id in ids]
 
     def workers(self) -> list[WorkerView]:
         with self._store.snapshot() as (db, now_ms):

@@ -160,6 +160,10 @@ def _upsert(table: str, struct: type[msgspec.Struct]) -> str:
 SAVE_RECORD = _upsert("records", RecordRow)
 SAVE_SLOT = _upsert("slots", SlotRow)
 _SELECT_RECORD = f"SELECT {', '.join(RecordRow.__struct_encode_fields__)} FROM records"
+# What an outline has in place of the long columns: b"" or b"[]".
+_LONG = {"raw": "x''", "result": "x''", "attempts": "x'5b5d'", "after": "x''"}
+_OUTLINE = (_LONG.get(name, name) for name in RecordRow.__struct_encode_fields__)
+_SELECT_OUTLINE = f"SELECT {', '.join(_OUTLINE)} FROM records"
 _SELECT_SLOT = f"SELECT {', '.join(SlotRow.__struct_encode_fields__)} FROM slots"
 _SELECT_ALL_SLOTS = f"{_SELECT_SLOT} WHERE info IS NOT NULL OR held IS NOT NULL ORDER BY slot"
 
@@ -171,6 +175,12 @@ def find_records(db: sqlite3.Connection, ids: Sequence[str], now_ms: int) -> dic
         if record.expires_ms is None or record.expires_ms > now_ms:
             found[record.id] = record
     return found
+
+
+def find_outlines(db: sqlite3.Connection, ids: Sequence[str], now_ms: int) -> dict[str, RecordRow]:
+    """As find_records(), without the long columns: they are empty."""
+    rows = (RecordRow(*values) for values in _find_all(db, _SELECT_OUTLINE, "id", ids))
+    return {row.id: row for row in rows if row.expires_ms is None or row.expires_ms > now_ms}
 
 
 def find_slots(db: sqlite3.Connection, slots: Sequence[str]) -> dict[str, SlotRow | None]:

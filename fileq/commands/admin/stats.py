@@ -192,7 +192,7 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
         broker=broker.kind,
         where=broker.where,
         at=stamp(census.now_ms) or "",
-        queues=_queues(overview),
+        queues=queues_of(overview),
         scheduled=census.scheduled,
         processing=census.running,
         heartbeats=census.heartbeats,
@@ -221,7 +221,7 @@ def _schedules(broker: FullBroker, now_ms: int) -> ScheduleCounts:
     return ScheduleCounts(len(states), len(states) - len(fires), late)
 
 
-def _queues(overview: Overview) -> tuple[QueueStats, ...]:
+def queues_of(overview: Overview) -> tuple[QueueStats, ...]:
     census = overview.census
     return tuple(
         QueueStats(name, length, _age_s(overview.fronts.get(name), census.now_ms), name in census.paused)

@@ -13,7 +13,8 @@ from fileq.core.job import decode_or_none
 
 class JobDocument(Struct, frozen=True):
     """One job. Times are RFC 3339 in UTC; null for what has not happened. `status` is pending, scheduled, running,
-    retrying, completed, dead or cancelled. `path` is null if the server shows no names of files."""
+    retrying, completed, dead or cancelled. `path` is null if the server shows no names of files. `fingerprint` is that
+    of a dead job's cause."""
 
     id: str
     type: str | None
@@ -45,6 +46,7 @@ class JobDocument(Struct, frozen=True):
     attempts: tuple[AttemptSummary, ...]
     follow_ups: tuple[str, ...]
     outputs: tuple[OutputSummary, ...]
+    fingerprint: str | None
 
 
 def job_document(record: Record, waits_for: tuple[str, ...] = (), *, shows_paths: bool = True) -> JobDocument:
@@ -82,6 +84,7 @@ def job_document(record: Record, waits_for: tuple[str, ...] = (), *, shows_paths
         attempts=known.attempts,
         follow_ups=known.follow_ups,
         outputs=known.outputs if shows_paths else (),
+        fingerprint=summary.fingerprint or None,
     )
 
 

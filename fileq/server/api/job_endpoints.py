@@ -68,7 +68,7 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer:
     """201 with the job; 200 if a job with this id, unique key or Idempotency-Key was there already."""
     new, services = request.body, request.services
     repeat = idempotent_request(request.headers, request.caller, request.raw_body)
-    options = _options(new, repeat)
+    options = job_options(new, repeat)
     handle = _enqueued(request, new, options)
     if handle.fate == VETOED:
         raise ApiProblem("vetoed", "a function with @fileq.before_enqueue refused the job")
@@ -100,7 +100,7 @@ def _enqueued(request: ApiRequest[NoQuery, NewJob], new: NewJob, options: Enqueu
     return client.enqueue(new.type, new.payload, **options)
 
 
-def _options(new: NewJob, repeat: IdempotentRequest | None) -> EnqueueOptions:
+def job_options(new: NewJob, repeat: IdempotentRequest | None) -> EnqueueOptions:
     if repeat is not None and new.id is not None:
         raise invalid([FieldProblem("/id", "id is set, and Idempotency-Key too, which makes the id; give one")])
     given: dict[str, Any] = {

@@ -1,14 +1,23 @@
-"""The state of the queue: counts, rates, workers."""
+"""The state of the queue: counts and rates, now, by the hour and of the last hour; the configuration."""
 
 from __future__ import annotations
 
-from msgspec import Struct, UnsetType
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, UnsetType
 
 from fileq.commands.admin.stats import HOUR_MS, Stats, gather
+from fileq.config.show import redacted
 from fileq.core.api_key import Scope
+from fileq.core.job import stamp
+from fileq.server.live_samples import EVERY_S, LiveSample, per_second
 from fileq.server.route import ApiRequest, NoQuery, Route
 
 DAY_HOURS = 24
+HOURS_MAX = 720  # brokers keep 30 days
+MINUTE_SAMPLES = round(60 / EVERY_S)
+ERROR_PREFIX = "error:"
 
 
 class JobsToday(Struct, frozen=True):
@@ -41,6 +50,70 @@ class StatsDocument(Struct, frozen=True):
     oldest_age_s: float | None
     completed_per_second: float
     eta_s: float | None
+
+
+class HoursQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    hours: Annotated[int, Meta(ge=1, le=HOURS_MAX)] = DAY_HOURS
+
+
+class HourStats(Struct, frozen=True):
+    """What happened within one hour. `failed` counts attempts; `errors` counts them by their kind."""
+
+    hour: str
+    produced: int
+    completed: int
+    failed: int
+    dead: int
+    errors: dict[str, int]
+
+
+class HourlyStats(Struct, frozen=True):
+    """The oldest hour first; the last one is the present hour. Hours without jobs are there too."""
+
+    hours: tuple[HourStats, ...]
+
+
+class LiveStats(Struct, frozen=True):
+    """Samples of the last hour, oldest first, as this server took them; the rates are those of the last minute."""
+
+    interval_s: float
+    samples: tuple[LiveSample, ...]
+    produced_per_second: float
+    completed_per_second: float
+    failed_per_second: float
+    dead_per_second: float
+
+
+class ConfigDocument(Struct, frozen=True):
+    """The configuration of this server. Secrets are masked."""
+
+    config: dict[str, Any]
+
+
+def show_hourly_stats(request: ApiRequest[HoursQuery, UnsetType]) -> HourlyStats:
+    count = request.query.hours
+    found = request.services.broker.hourly(count)
+    newest = max([request.services.now_ms() // HOUR_MS, *found])
+    return HourlyStats(tuple(_hour(hour, found.get(hour, {})) for hour in range(newest - count + 1, newest + 1)))
+
+
+def _hour(hour: int, counters: Mapping[str, int]) -> HourStats:
+    errors = {name.removeprefix(ERROR_PREFIX): n for name, n in counters.items() if name.startswith(ERROR_PREFIX)}
+    counts = {name: counters.get(name, 0) for name in ("produced", "completed", "failed", "dead")}
+    return HourStats(stamp(hour * HOUR_MS) or "", **counts, errors=dict(sorted(errors.items())))
+
+
+def show_live_stats(request: ApiRequest[NoQuery, UnsetType]) -> LiveStats:
+    """A server takes a sample every 5 seconds, so one that has just started knows little."""
+    request.services.samples.take()
+    samples = request.services.samples.read()
+    last = samples[-MINUTE_SAMPLES:]
+    rates = (per_second(last, name) for name in ("produced", "completed", "failed", "dead"))
+    return LiveStats(EVERY_S, tuple(samples), *rates)
+
+
+def show_config(request: ApiRequest[NoQuery, UnsetType]) -> ConfigDocument:
+    return ConfigDocument(redacted(request.services.config))
 
 
 def show_stats(request: ApiRequest[NoQuery, UnsetType]) -> StatsDocument:
@@ -89,5 +162,33 @@ ROUTES = (
         summary="counts, rates and workers",
         function=show_stats,
         response=StatsDocument,
+    ),
+    Route(
+        method="GET",
+        path="/stats/hourly",
+        area="state",
+        scopes=(Scope.READ,),
+        summary="jobs by the hour, up to 30 days",
+        function=show_hourly_stats,
+        query=HoursQuery,
+        response=HourlyStats,
+    ),
+    Route(
+        method="GET",
+        path="/stats/live",
+        area="state",
+        scopes=(Scope.READ,),
+        summary="counts and rates of the last hour",
+        function=show_live_stats,
+        response=LiveStats,
+    ),
+    Route(
+        method="GET",
+        path="/config",
+        area="state",
+        scopes=(Scope.ADMIN,),
+        summary="the configuration, without secrets",
+        function=show_config,
+        response=ConfigDocument,
     ),
 )

@@ -2,18 +2,23 @@
 
 import pytest
 
+from fileq.brokers.place_pages import outline_of
 from fileq.brokers.types import Revival
 from fileq.core.errors import BrokerError
 from fileq.core.job import decode, encode
 from fileq.core.settlement import cancel
 from fileq.testing.conformance.builders import (
     a_job,
+    a_version,
     an_entry,
+    burial,
     claim_one,
     claims_of,
     completed,
     dead,
+    deferred,
     enqueue,
+    failed,
     id_of,
     names,
     register,
@@ -154,3 +159,18 @@ def test_an_unknown_place_and_a_wrong_size_are_refused(harness: Harness) -> None
         harness.broker.page("nowhere")
     with pytest.raises(BrokerError, match="size is 0"):
         harness.broker.page("low", "", 0)
+
+
+def test_an_outline_is_the_record_without_what_may_be_long(harness: Harness) -> None:
+    enqueue(harness, "later", delay_ms=60_000)
+    completed(harness, "done")
+    settle(harness, deferred(running(harness, "deferred")))
+    settle(harness, failed(running(harness, "failed"), delay_ms=5000, traceback="long", output="longer"))
+    settle(harness, burial(running(harness, "dead"), error="IOError: \\ünï"))
+    harness.broker.enqueue([an_entry("version", version=a_version("1-1"))])
+    harness.broker.enqueue([an_entry("next", version=a_version("2-2"))])
+    harness.broker.cancel([running(harness, "running", "w2", queue="high").id])
+    ids = ["later", "done", "deferred", "failed", "dead", "version", "next", "running"]
+    records = [record for record in harness.broker.records(ids) if record is not None]
+    assert harness.broker.outlines([*ids, "unknown"]) == [*map(outline_of, records), None]
+    assert harness.broker.outlines([]) == []

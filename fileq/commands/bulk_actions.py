@@ -1,0 +1,208 @@
+"""Actions on many jobs: retry, cancel, run, delete. Chooses the jobs by a filter and changes them batch by batch.
+
+An action does a job once, by the job's own state: it takes only jobs that have been in their present state since before
+the action began (`cutoff_ms`, the broker's clock). A job that was put back and died again, or was run and failed again,
+has a later time. So an action that was interrupted can begin again from the start, and finds only what is left.
+
+What a kill -9 leaves: each job is changed completely or not at all.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from fileq.brokers.place_pages import PROCESSING
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import CancelResult, Record
+from fileq.client.job_filter import Conditions, JobFilter, StoredJob
+from fileq.client.job_pages import job_page, places_of
+from fileq.client.job_selection import outlined
+from fileq.client.revivals import GONE, NOT_A_JOB, revival, why_stayed
+from fileq.config import Config
+from fileq.core.errors import ConfigError
+from fileq.core.job import State, decode_or_none, parse_time
+from fileq.webhooks.subscriptions import Withdrawals
+
+BATCH = 200  # jobs that are changed in one step
+BATCH_ID_BYTES = 40_000  # of their ids: an operation writes them down
+COUNT_MAX = 2_000_000  # elements that are looked at to count jobs
+_DELAYED = (State.RETRYING, State.SCHEDULED)
+
+
+class JobAction(enum.StrEnum):
+    RETRY = "retry"
+    CANCEL = "cancel"
+    RUN = "run"
+    DELETE = "delete"
+
+
+# The states in which an action changes a job, and what to say about the others.
+STATES: Mapping[JobAction, tuple[State, ...]] = {
+    JobAction.RETRY: (State.DEAD,),
+    JobAction.CANCEL: (State.RUNNING, State.PENDING, *_DELAYED),
+    JobAction.RUN: _DELAYED,
+    JobAction.DELETE: (State.DEAD,),
+}
+_RULES = {
+    JobAction.RETRY: "only dead jobs can be retried",
+    JobAction.CANCEL: "only jobs that have not ended can be cancelled",
+    JobAction.RUN: "only jobs that wait for their time can be made due",
+    JobAction.DELETE: "only dead jobs can be deleted",
+}
+NO_RECORD = "no job has this id, or its record has expired"
+
+
+class MatchedJobs(Struct, frozen=True):
+    """How many jobs an action would change. `is_partial`: the count ended early, so there may be more."""
+
+    count: int
+    sample: tuple[StoredJob, ...]
+    is_partial: bool
+
+
+class RefusedJob(Struct, frozen=True):
+    id: str
+    reason: str
+
+
+class BulkActions:
+    """The actions on the jobs of one broker."""
+
+    def __init__(self, broker: FullBroker, config: Config, now_ms: Callable[[], int]) -> None:
+        self._broker = broker
+        self._queues = config.worker.priorities
+        self._default_queue = config.producer.default_priority
+        self._withdrawals = Withdrawals(broker, config, now_ms)
+
+    def now_ms(self) -> int:
+        """The broker's clock, for `cutoff_ms`."""
+        return self._broker.census().now_ms
+
+    def matched(self, action: JobAction, wanted: JobFilter, sample: int) -> MatchedJobs:
+        """Without conditions the lengths of the places say it, so deliveries of webhooks count too."""
+        page = job_page(
+            self._broker,
+            self._queues,
+            checked(action, wanted),
+            states=STATES[action],
+            limit=max(1, sample),
+            scan_max=COUNT_MAX,
+        )
+        count = page.total if page.total is not None else len(page.jobs)
+        return MatchedJobs(count, page.jobs[:sample], page.total is None)
+
+    def batches(self, action: JobAction, wanted: JobFilter, cutoff_ms: int) -> Iterator[list[StoredJob]]:
+        """The jobs that are to be changed, with outlines of their records. One pass may miss jobs that move meanwhile;
+        the caller makes another until there are none."""
+        wanted = checked(action, wanted)
+        conditions = Conditions(wanted)
+        states = (wanted.state,) if wanted.state is not None else STATES[action]
+        queues = [queue for queue in self._queues if wanted.queue in (None, queue)]
+        for place in places_of(states, queues):
+            for raws in self._pages(place):
+                found = outlined(self._broker, raws, place, conditions, is_outline_needed=True)
+                due = [
+                    job
+                    for job in found
+                    if job.state in states and is_open(action, job.record or record_without_one(job), cutoff_ms)
+                ]
+                yield from _split(list({job.id: job for job in reversed(due)}.values())[::-1])
+
+    def _pages(self, place: str) -> Iterator[Sequence[bytes]]:
+        if place == PROCESSING:
+            yield [view.raw for view in self._broker.workers() if view.raw]
+            return
+        yield from self._broker.pages(place, BATCH)
+
+    def by_ids(self, action: JobAction, ids: Sequence[str]) -> tuple[list[StoredJob], list[RefusedJob]]:
+        """The jobs with these ids that can be changed, and why the others can't."""
+        jobs, refused = [], []
+        unique = list(dict.fromkeys(ids))
+        for id, record in zip(unique, self._broker.records(unique), strict=True):
+            if record is None:
+                refused.append(RefusedJob(id, NO_RECORD))
+            elif record.state not in STATES[action]:
+                refused.append(RefusedJob(id, f"it is {record.state.value}; {_RULES[action]}"))
+            else:
+                jobs.append(StoredJob(record.raw, id, decode_or_none(record.raw), record, record.state))
+        return jobs, refused
+
+    def apply(self, action: JobAction, jobs: Sequence[StoredJob]) -> list[str]:
+        """Changes these jobs. Returns for each why it was not changed, or an empty text."""
+        if not jobs:
+            return []
+        ids = [job.id for job in jobs]
+        match action:
+            case JobAction.RETRY:
+                return self._retry(jobs)
+            case JobAction.DELETE:
+                return self._delete(jobs)
+            case JobAction.RUN:
+                return ["" if is_done else GONE_ELSEWHERE for is_done in self._broker.due_now(ids)]
+            case JobAction.CANCEL:
+                results = self._broker.cancel(ids, self._withdrawals.of_ids(ids))
+                done = (CancelResult.CANCELLED, CancelResult.REQUESTED)
+                return ["" if result in done else GONE_ELSEWHERE for result in results]
+
+    def _retry(self, jobs: Sequence[StoredJob]) -> list[str]:
+        possible = [job for job in jobs if job.job is not None]
+        answers = self._broker.revive([revival(job, self._default_queue) for job in possible])
+        reasons = {job.id: why_stayed(answer) for job, answer in zip(possible, answers, strict=True)}
+        return [reasons.get(job.id, NOT_A_JOB) for job in jobs]
+
+    def _delete(self, jobs: Sequence[StoredJob]) -> list[str]:
+        count = self._broker.discard([(job.id, job.raw) for job in jobs])
+        if count == len(jobs):
+            return [""] * len(jobs)
+        # Another caller deleted or retried some at the same time: the broker says only how many are left.
+        return ["" if i < count else GONE for i in range(len(jobs))]
+
+    def changed(self, action: JobAction, ids: Sequence[str], cutoff_ms: int) -> int:
+        """How many of these jobs are no longer to be changed."""
+        return sum(not is_open(action, record, cutoff_ms) for record in self._broker.outlines(ids))
+
+
+GONE_ELSEWHERE = "its state changed a moment ago"
+
+
+def checked(action: JobAction, wanted: JobFilter) -> JobFilter:
+    """The filter for this action. ConfigError for a state in which the action changes nothing."""
+    if wanted.state is not None and wanted.state not in STATES[action]:
+        names = ", ".join(state.value for state in STATES[action])
+        raise ConfigError(f"status is {wanted.state.value!r}; {_RULES[action]}: give {names}, or leave it out")
+    return replace(wanted, leaves_deliveries=action is JobAction.CANCEL, limit=None)
+
+
+def is_open(action: JobAction, record: Record | None, cutoff_ms: int) -> bool:
+    """Whether an action that began at this time has still to change the job."""
+    if record is None or record.state not in STATES[action]:
+        return False
+    if action is JobAction.CANCEL:
+        return record.created_ms <= cutoff_ms and not record.is_cancel_requested
+    if action is JobAction.RUN:
+        return max(record.since_ms, record.created_ms) <= cutoff_ms
+    return record.ended_ms <= cutoff_ms
+
+
+def record_without_one(stored: StoredJob) -> Record:
+    """What the bytes of a job tell, for one that another program put there."""
+    died = parse_time(stored.job.failed_at or "") if stored.job is not None else None
+    died_ms = int(died.timestamp() * 1000) if died is not None else 0
+    return Record(stored.id, stored.state, b"", stored.home, created_ms=stored.time_ms, ended_ms=died_ms)
+
+
+def _split(jobs: Sequence[StoredJob]) -> Iterator[list[StoredJob]]:
+    batch: list[StoredJob] = []
+    size = 0
+    for job in jobs:
+        size += len(job.id.encode(errors="replace"))
+        if batch and (len(batch) == BATCH or size > BATCH_ID_BYTES):
+            yield batch
+            batch, size = [], len(job.id)
+        batch.append(job)
+    if batch:
+        yield batch

@@ -1,0 +1,151 @@
+"""Dead jobs: list them, group them by their cause, put them back, delete them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct, UnsetType
+from msgspec.structs import replace
+
+from fileq.client.dead_groups import DeadGroups, GroupedBy, group_dead
+from fileq.client.job_filter import JobFilter
+from fileq.client.job_ids import why_unknown
+from fileq.commands.admin.dlq import delete
+from fileq.commands.bulk_actions import JobAction
+from fileq.core.api_key import Scope
+from fileq.core.job import State
+from fileq.server.api.action_endpoints import COUNT_S
+from fileq.server.api.bulk_answers import ActionAnswer, JobChoice, OperationDocument, act, act_on_filter
+from fileq.server.api.job_conditions import JobConditions, filter_of
+from fileq.server.api.job_endpoints import JobMessage
+from fileq.server.api.job_lists import JobList, JobListQuery, list_page
+from fileq.server.decoding import invalid
+from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.services import Services
+
+
+class DeadGroupsQuery(JobConditions, frozen=True, forbid_unknown_fields=True):
+    """The conditions of dead jobs, and what makes a group."""
+
+    by: GroupedBy = "fingerprint"
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 20
+
+
+class PurgeMessage(Struct, frozen=True, omit_defaults=True):
+    """`operation` deletes them if they are more than 1,000."""
+
+    message: str
+    operation: OperationDocument | None = None
+
+
+def list_dead(request: ApiRequest[JobListQuery, UnsetType]) -> JobList:
+    """The newest first."""
+    return list_page(request.services, request.query, "dead", _dead(request.query, request.services))
+
+
+def show_dead_groups(request: ApiRequest[DeadGroupsQuery, UnsetType]) -> DeadGroups:
+    """Looks at the newest 10,000 dead jobs. The largest group is first."""
+    services, query = request.services, request.query
+    groups = group_dead(services.broker, _dead(query, services), query.by, limit=query.limit)
+    if services.config.server.files != "none":
+        return groups
+    hidden = tuple(replace(group, sample_path="", directories=()) for group in groups.groups)
+    return replace(groups, groups=() if query.by == "directory" else hidden)
+
+
+def _dead(query: JobConditions, services: Services) -> JobFilter:
+    if query.status not in (None, "dead"):
+        raise invalid([FieldProblem("?status", f"status is {query.status!r}; here it can only be dead")])
+    return replace(filter_of(query, services.config, services.now_ms()), state=State.DEAD)
+
+
+def retry_dead(request: ApiRequest[NoQuery, JobChoice]) -> ApiAnswer:
+    """As POST /jobs/actions with the action retry."""
+    return act(request.services, request.caller, JobAction.RETRY, request.body)
+
+
+def purge_dead(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
+    """Deletes every job that is dead now. More than 1,000 are deleted by an operation."""
+    answer = act_on_filter(request.services, request.caller, JobAction.DELETE, JobFilter(), {}, False, None)
+    result = answer.content
+    assert isinstance(result, ActionAnswer)
+    if result.operation is not None:
+        message = PurgeMessage(f"Purging {result.matched} dead jobs", result.operation)
+    else:
+        message = PurgeMessage(f"Purged {result.done} dead jobs")
+    return ApiAnswer(message, answer.status, answer.headers, answer.count)
+
+
+def delete_dead(request: ApiRequest[NoQuery, UnsetType]) -> JobMessage:
+    id, broker = request.params["id"], request.services.broker
+    [record] = broker.records([id])
+    if record is None:
+        raise ApiProblem("not-found", why_unknown(id))
+    if record.state is not State.DEAD:
+        raise ApiProblem("conflict", f"job {id} can't be deleted: it is {record.state.value}, not dead")
+    if not delete(broker, [id]).count:
+        raise ApiProblem("not-found", f"job {id} left the dead-letter queue a moment ago")
+    return JobMessage("Dead job deleted")
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/dead",
+        area="dead jobs",
+        scopes=(Scope.READ,),
+        summary="dead jobs, the newest first",
+        function=list_dead,
+        query=JobListQuery,
+        response=JobList,
+        is_scan=True,
+    ),
+    Route(
+        method="GET",
+        path="/dead/groups",
+        area="dead jobs",
+        scopes=(Scope.READ,),
+        summary="dead jobs grouped by their cause, directory, kind of error or type",
+        function=show_dead_groups,
+        query=DeadGroupsQuery,
+        response=DeadGroups,
+        is_scan=True,
+    ),
+    Route(
+        method="POST",
+        path="/dead/retry",
+        area="dead jobs",
+        scopes=(Scope.OPERATE,),
+        summary="put dead jobs back into their queues",
+        function=retry_dead,
+        body=JobChoice,
+        response=ActionAnswer,
+        statuses={202: "more than 1,000 jobs: an operation changes them"},
+        problems=("count-changed", "conflict"),
+        is_scan=True,
+        timeout_s=COUNT_S,
+    ),
+    Route(
+        method="DELETE",
+        path="/dead",
+        area="dead jobs",
+        scopes=(Scope.OPERATE,),
+        summary="delete all dead jobs",
+        function=purge_dead,
+        response=PurgeMessage,
+        statuses={202: "more than 1,000 jobs: an operation deletes them"},
+        problems=("conflict",),
+        is_scan=True,
+    ),
+    Route(
+        method="DELETE",
+        path="/dead/{id}",
+        area="dead jobs",
+        scopes=(Scope.OPERATE,),
+        summary="delete a dead job",
+        function=delete_dead,
+        response=JobMessage,
+        problems=("conflict",),
+    ),
+)

@@ -1,0 +1,90 @@
+"""One page of a list of jobs, for GET /jobs and GET /dead."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+
+from fileq.brokers.types import Record
+from fileq.client.job_filter import JobFilter, StoredJob
+from fileq.client.job_pages import job_page
+from fileq.server.api.job_conditions import JobConditions, filter_of, name_of
+from fileq.server.api.job_document import JobDocument, job_document
+from fileq.server.decoding import invalid
+from fileq.server.problems import FieldProblem
+from fileq.server.services import Services
+
+REACH = 10_000  # jobs that `page` and `limit` can reach; cursors have no end
+LIMIT_MAX = 1000
+
+
+class JobListQuery(JobConditions, frozen=True, forbid_unknown_fields=True):
+    """A list: its conditions, and which page. `cursor` is the `next_cursor` of the page before; it has no end, while
+    `page` times `limit` is at most 10,000."""
+
+    page: Annotated[int, Meta(ge=1, le=REACH)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=LIMIT_MAX)] = 20
+    cursor: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+
+
+class JobList(Struct, frozen=True):
+    """Jobs of a list: running, waiting, delayed, then dead, completed and cancelled ones, the newest first. `total` is
+    null if it would take a long scan to know it. `scanned` elements were looked at; `is_partial`: the scan ended before
+    the page was full, so follow `next_cursor`, which is null at the end."""
+
+    jobs: tuple[JobDocument, ...]
+    total: int | None
+    page: int
+    limit: int
+    next_cursor: str | None
+    scanned: int
+    is_partial: bool
+
+
+class _Cursor(Struct, frozen=True, array_like=True):
+    """`until_ms` and `since_ms` keep what a duration such as 2h meant on the first page."""
+
+    position: str
+    page: int
+    since_ms: int | None
+    until_ms: int | None
+
+
+def list_page(services: Services, query: JobListQuery, name: str, wanted: JobFilter | None = None) -> JobList:
+    """`name` is that of the list; `wanted` replaces the filter that the query describes."""
+    if wanted is None:
+        wanted = filter_of(query, services.config, services.now_ms())
+    number, position = query.page or 1, ""
+    list_name = f"{name}:{name_of(query)}"
+    if query.cursor is not None:
+        if query.page is not None:
+            raise invalid([FieldProblem("?page", "page and cursor are both given; give one of them")])
+        cursor = services.signer.read_cursor(list_name, query.cursor, _Cursor)
+        number, position = cursor.page, cursor.position
+        wanted = replace(wanted, since_ms=cursor.since_ms, until_ms=cursor.until_ms)
+    elif number * query.limit > REACH:
+        detail = f"page {number} of {query.limit} is beyond {REACH:,} jobs; follow next_cursor instead"
+        raise invalid([FieldProblem("?page", detail)])
+    skip = 0 if position else (number - 1) * query.limit
+    page = job_page(
+        services.broker, services.config.worker.priorities, wanted, cursor=position, limit=query.limit, skip=skip
+    )
+    following = _Cursor(page.next_cursor, number + 1, wanted.since_ms, wanted.until_ms)
+    return JobList(
+        jobs=tuple(document_of(stored, services) for stored in page.jobs),
+        total=page.total,
+        page=number,
+        limit=query.limit,
+        next_cursor=services.signer.cursor(list_name, following) if page.next_cursor else None,
+        scanned=page.scanned,
+        is_partial=page.is_partial,
+    )
+
+
+def document_of(stored: StoredJob, services: Services) -> JobDocument:
+    """The job as its place holds it. A job that another program pushed may have no record yet."""
+    record = stored.record or Record(stored.id, stored.state, stored.raw, stored.home)
+    shown = replace(record, state=stored.state, raw=stored.raw)
+    return job_document(shown, shows_paths=services.config.server.files != "none")

@@ -1,0 +1,185 @@
+"""Lists of jobs, many new jobs at once, and one job made due."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from fileq.client.job_ids import why_unknown
+from fileq.client.job_options import EnqueueOptions, options_of
+from fileq.client.task_call import FileCall, TaskCall
+from fileq.client.transport import VETOED
+from fileq.config import Config
+from fileq.core.api_key import Scope
+from fileq.core.errors import ConfigError
+from fileq.core.job import State, decode_or_none
+from fileq.server.api.job_endpoints import COMMAND_TYPE, DIGEST_TAG, NewJob, RetryMessage, job_options
+from fileq.server.api.job_lists import JobList, JobListQuery, list_page
+from fileq.server.conditional import IdempotentRequest, idempotent_request
+from fileq.server.decoding import invalid
+from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
+from fileq.server.services import Services
+
+BULK_MAX = 1000
+BULK_BYTES = 16 << 20
+
+
+class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
+    """Jobs to enqueue. All are checked before the first is enqueued."""
+
+    jobs: Annotated[tuple[NewJob, ...], Meta(min_length=1, max_length=BULK_MAX)]
+
+
+class BulkJob(Struct, frozen=True):
+    """`result` is enqueued, duplicate (`id` is that of the job that is there already) or vetoed (there is no job)."""
+
+    id: str
+    result: str
+
+
+class BulkJobs(Struct, frozen=True):
+    """`jobs` has the order of the request; `enqueued` of them are new."""
+
+    jobs: tuple[BulkJob, ...]
+    enqueued: int
+
+
+def list_jobs(request: ApiRequest[JobListQuery, UnsetType]) -> JobList:
+    return list_page(request.services, request.query, "jobs")
+
+
+def enqueue_jobs(request: ApiRequest[NoQuery, NewJobs]) -> ApiAnswer:
+    """201 with the ids in the order of the request; 200 if none of them is new."""
+    services = request.services
+    repeat = idempotent_request(request.headers, request.caller, request.raw_body)
+    calls: list[TaskCall[Any, Any] | FileCall] = []
+    problems: list[FieldProblem] = []
+    for index, new in enumerate(request.body.jobs):
+        if found := [*_problems(new, index, repeat, services.config)]:
+            problems += found
+            continue
+        calls.append(_call(request, new, _repeat_of(repeat, index)))
+    if problems:
+        raise invalid(problems)
+    _check_repeat(_repeat_of(repeat, 0), services)
+    try:
+        handles = services.client.enqueue_many(calls)
+    except ConfigError as error:
+        raise invalid([FieldProblem("/jobs", problem) for problem in error.problems]) from error
+    jobs = tuple(BulkJob(handle.id, _result(handle.fate)) for handle in handles)
+    enqueued = sum(job.result == "enqueued" for job in jobs)
+    return ApiAnswer(BulkJobs(jobs, enqueued), 201 if enqueued or repeat is not None else 200, count=enqueued)
+
+
+def _problems(new: NewJob, index: int, repeat: IdempotentRequest | None, config: Config) -> Iterator[FieldProblem]:
+    at = f"/jobs/{index}"
+    given = [name for name in ("type", "path", "command") if getattr(new, name) is not None]
+    if len(given) != 1:
+        also = f", not {' and '.join(given)}" if given else ""
+        yield FieldProblem(at, f"give one of type, path and command{also}")
+    if new.path is not None and not isinstance(new.payload, UnsetType):
+        yield FieldProblem(f"{at}/payload", "payload goes with type; the job of a file has none")
+    if repeat is not None and new.id is not None:
+        yield FieldProblem(f"{at}/id", "id is set, and Idempotency-Key too, which makes the id; give one")
+        return
+    queues = config.worker.priorities
+    if new.priority and new.priority not in queues:
+        detail = f"priority is {new.priority!r}; it must be one of {', '.join(queues)}"
+        yield FieldProblem(f"{at}/priority", detail)
+    try:
+        options_of(job_options(new, None))
+    except ConfigError as error:
+        yield from (FieldProblem(at, problem) for problem in error.problems)
+
+
+def _call(
+    request: ApiRequest[NoQuery, NewJobs], new: NewJob, repeat: IdempotentRequest | None
+) -> TaskCall[Any, Any] | FileCall:
+    options: EnqueueOptions = job_options(new, repeat)
+    if new.path is not None:
+        request.caller.check_path(new.path)
+        return FileCall(new.path, **options)
+    if new.command is not None:
+        request.caller.check_type(COMMAND_TYPE)
+        return TaskCall(COMMAND_TYPE, {"command": new.command}, **options)
+    assert new.type is not None
+    request.caller.check_type(new.type)
+    return TaskCall(new.type, UNSET if isinstance(new.payload, UnsetType) else new.payload, **options)
+
+
+def _repeat_of(repeat: IdempotentRequest | None, index: int) -> IdempotentRequest | None:
+    """Each job of the request has an id of its own, which follows from the key too."""
+    if repeat is None:
+        return None
+    return IdempotentRequest(str(uuid.uuid5(uuid.UUID(repeat.job_id), str(index))), repeat.digest)
+
+
+def _check_repeat(first: IdempotentRequest | None, services: Services) -> None:
+    """Raises ApiProblem if the Idempotency-Key was used with another body: the first job of that request tells it."""
+    if first is None:
+        return
+    [record] = services.broker.records([first.job_id])
+    job = decode_or_none(record.raw) if record is not None else None
+    if job is not None and job.tag_values.get(DIGEST_TAG) != first.digest:
+        raise ApiProblem("idempotency-mismatch", f"Idempotency-Key was used with another body, for job {job.id}")
+
+
+def _result(fate: str | None) -> str:
+    return fate if fate in ("enqueued", VETOED) else "duplicate"
+
+
+def run_job(request: ApiRequest[NoQuery, UnsetType]) -> RetryMessage:
+    """A job that waits for its time goes to the end of its queue now. Repeated, it changes nothing."""
+    id, broker = request.params["id"], request.services.broker
+    [is_moved] = broker.due_now([id])
+    [record] = broker.records([id])
+    if record is None:
+        raise ApiProblem("not-found", why_unknown(id))
+    if not is_moved and record.state is not State.PENDING:
+        raise ApiProblem("conflict", f"job {id} can't be made due: it is {record.state.value}")
+    return RetryMessage("Job is due now", State.PENDING.value)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/jobs",
+        area="jobs",
+        scopes=(Scope.READ,),
+        summary="jobs that meet all conditions",
+        function=list_jobs,
+        query=JobListQuery,
+        response=JobList,
+        is_scan=True,
+    ),
+    Route(
+        method="POST",
+        path="/jobs/bulk",
+        area="jobs",
+        scopes=(Scope.ENQUEUE,),
+        summary="enqueue up to 1,000 jobs, after all of them were checked",
+        function=enqueue_jobs,
+        body=NewJobs,
+        response=BulkJobs,
+        status=201,
+        statuses={200: "all of them are there already"},
+        problems=("idempotency-mismatch", "not-allowed"),
+        has_idempotency_key=True,
+        body_max=BULK_BYTES,
+        timeout_s=10.0,
+    ),
+    Route(
+        method="POST",
+        path="/jobs/{id}/run",
+        area="jobs",
+        scopes=(Scope.OPERATE,),
+        summary="make a scheduled or retrying job due now",
+        function=run_job,
+        response=RetryMessage,
+        problems=("conflict",),
+    ),
+)

@@ -1,0 +1,159 @@
+"""Queues and workers: how many jobs wait, who works on what; pause and resume a queue."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from msgspec import Struct, UnsetType
+from msgspec.structs import replace
+
+from fileq.commands.admin.control import WorkerList, set_paused, workers
+from fileq.commands.admin.stats import queues_of
+from fileq.core.api_key import Scope
+from fileq.core.job import stamp
+from fileq.server.problems import ApiProblem
+from fileq.server.route import ApiRequest, NoQuery, Route
+from fileq.server.services import Services
+
+
+class QueueDocument(Struct, frozen=True):
+    """`oldest_age_s` is for how long the job that comes out next has been ready; null without one. `workers` are the
+    slots of living workers that claim from it."""
+
+    name: str
+    waiting: int
+    oldest_age_s: float | None
+    is_paused: bool
+    workers: int
+
+
+class QueueList(Struct, frozen=True):
+    """In the order in which workers claim from them. `scheduled` jobs wait for their time, whatever their queue."""
+
+    at: str
+    queues: tuple[QueueDocument, ...]
+    waiting: int
+    scheduled: int
+    running: int
+
+
+class QueueMessage(Struct, frozen=True):
+    """`has_changed` is false if the queue was so already."""
+
+    message: str
+    queue: str
+    is_paused: bool
+    has_changed: bool
+    waiting: int
+
+
+def list_queues(request: ApiRequest[NoQuery, UnsetType]) -> QueueList:
+    return _queues(request.services)
+
+
+def _queues(services: Services) -> QueueList:
+    overview = services.broker.overview(1)
+    living = [view.info for view in overview.workers if view.is_alive and not view.info.is_extra]
+    queues = tuple(
+        QueueDocument(
+            queue.name,
+            queue.length,
+            queue.oldest_age_s,
+            queue.is_paused,
+            sum(queue.name in info.queues for info in living),
+        )
+        for queue in queues_of(overview)
+    )
+    census = overview.census
+    waiting = sum(queue.waiting for queue in queues)
+    return QueueList(stamp(census.now_ms) or "", queues, waiting, census.scheduled, census.running)
+
+
+def show_queue(request: ApiRequest[NoQuery, UnsetType]) -> QueueDocument:
+    name = _known(request.params["name"], request.services)
+    return next(queue for queue in _queues(request.services).queues if queue.name == name)
+
+
+def pause_queue(request: ApiRequest[NoQuery, UnsetType]) -> QueueMessage:
+    """No job of the queue is claimed until it is resumed. Jobs that run go on."""
+    return _set_paused(request, is_paused=True)
+
+
+def resume_queue(request: ApiRequest[NoQuery, UnsetType]) -> QueueMessage:
+    return _set_paused(request, is_paused=False)
+
+
+def _set_paused(request: ApiRequest[NoQuery, UnsetType], *, is_paused: bool) -> QueueMessage:
+    name, services = _known(request.params["name"], request.services), request.services
+    result = set_paused(services.broker, name, services.config.worker.priorities, paused=is_paused)
+    message = "Queue paused" if is_paused else "Queue resumed"
+    return QueueMessage(message, name, result.is_paused, result.has_changed, result.waiting)
+
+
+def _known(name: str, services: Services) -> str:
+    queues = services.config.worker.priorities
+    if name not in queues:
+        near = get_close_matches(name[:100], queues, n=1)
+        advice = f"did you mean {near[0]}?" if near else f"the queues are {', '.join(queues)}"
+        raise ApiProblem("not-found", f"no queue is named {name[:100]!r}; {advice}")
+    return name
+
+
+def list_workers(request: ApiRequest[NoQuery, UnsetType]) -> WorkerList:
+    """Worker processes with their slots and the jobs that they run."""
+    found = workers(request.services.broker)
+    if request.services.config.server.files != "none":
+        return found
+    hidden = tuple(
+        replace(process, jobs=tuple(replace(job, filepath="") for job in process.jobs)) for process in found.workers
+    )
+    return replace(found, workers=hidden)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/queues",
+        area="queues",
+        scopes=(Scope.READ,),
+        summary="the queues: waiting jobs, the oldest one, paused or not",
+        function=list_queues,
+        response=QueueList,
+    ),
+    Route(
+        method="GET",
+        path="/queues/{name}",
+        area="queues",
+        scopes=(Scope.READ,),
+        summary="one queue",
+        function=show_queue,
+        response=QueueDocument,
+    ),
+    Route(
+        method="POST",
+        path="/queues/{name}/pause",
+        area="queues",
+        scopes=(Scope.OPERATE,),
+        summary="pause a queue",
+        function=pause_queue,
+        response=QueueMessage,
+    ),
+    Route(
+        method="POST",
+        path="/queues/{name}/resume",
+        area="queues",
+        scopes=(Scope.OPERATE,),
+        summary="resume a queue",
+        function=resume_queue,
+        response=QueueMessage,
+    ),
+    Route(
+        method="GET",
+        path="/workers",
+        area="queues",
+        scopes=(Scope.READ,),
+        summary="worker processes and what they run",
+        function=list_workers,
+        response=WorkerList,
+    ),
+)

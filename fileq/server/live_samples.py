@@ -1,0 +1,96 @@
+"""The counts of the last hour, which the server takes from the broker every few seconds. Kept in memory only.
+
+What a kill -9 leaves: nothing. A server that has just started has few samples.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+from msgspec import Struct
+
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Census
+from fileq.core.errors import BrokerError
+from fileq.core.job import stamp
+
+EVERY_S = 5.0
+KEPT = 720  # an hour
+_RATES = ("produced", "completed", "failed", "dead")
+
+
+class LiveSample(Struct, frozen=True):
+    """The counts at one moment, and the rates since the sample before. `failed` counts attempts."""
+
+    at: str
+    waiting: int
+    scheduled: int
+    running: int
+    dead: int
+    produced_per_second: float
+    completed_per_second: float
+    failed_per_second: float
+    dead_per_second: float
+
+
+class LiveSamples:
+    """Takes samples in a thread of its own. take() and read() may be called by any thread."""
+
+    def __init__(self, broker: FullBroker) -> None:
+        self._broker = broker
+        self._taken: deque[Census] = deque(maxlen=KEPT)
+        self._lock = threading.Lock()
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="samples", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_stopping.set()
+
+    def take(self) -> None:
+        """A sample now."""
+        census = self._broker.census()
+        with self._lock:
+            if not self._taken or census.now_ms > self._taken[-1].now_ms:
+                self._taken.append(census)
+
+    def read(self) -> list[LiveSample]:
+        """The samples, oldest first. A clock that stepped back, or counters that began anew, leave a gap of zeros."""
+        with self._lock:
+            taken = list(self._taken)
+        return [_sample(before, now) for before, now in zip([taken[0], *taken], taken, strict=False)] if taken else []
+
+    def _run(self) -> None:
+        while True:
+            with suppress(BrokerError):  # the samples have a gap; requests report the outage
+                self.take()
+            if self._is_stopping.wait(EVERY_S):
+                return
+
+
+def per_second(samples: Sequence[LiveSample], name: str) -> float:
+    """The mean of the rate of these samples."""
+    values = [getattr(sample, f"{name}_per_second") for sample in samples]
+    return round(sum(values) / len(values), 3) if values else 0.0
+
+
+def _sample(before: Census, now: Census) -> LiveSample:
+    seconds = (now.now_ms - before.now_ms) / 1000
+
+    def rate(name: str) -> float:
+        count = now.counters.get(name, 0) - before.counters.get(name, 0)
+        return round(count / seconds, 3) if seconds > 0 and count > 0 else 0.0
+
+    return LiveSample(
+        stamp(now.now_ms) or "",
+        sum(now.pending.values()),
+        now.scheduled,
+        now.running,
+        now.dead,
+        *(rate(name) for name in _RATES),
+    )
