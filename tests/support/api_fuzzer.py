@@ -1,4 +1,4 @@
-"""Makes requests for every operation of openapi.json: most nearly right, some far from it. Any may be sent, none is a 500.
+"""Makes requests for every operation of openapi.json: most nearly right, some far from it. No answer may be a 500.
 
 The values follow the schemas, so that requests get past the checks of the body, and every value may be replaced by
 another JSON value. Names of jobs and keys that exist are drawn too.
