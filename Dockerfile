@@ -39,7 +39,8 @@ ENV PATH=/opt/fileq/bin:$PATH \
 WORKDIR /app
 # A number, because Kubernetes' runAsNonRoot can't check a name.
 USER 10001:10001
-EXPOSE 9090
+# Metrics and health; the REST API of `fileq serve`.
+EXPOSE 9090 8080
 # Liveness, not readiness: a container must not be restarted because the broker is unreachable.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=15s --retries=3 \
     CMD ["python", "-c", "import http.client, os, sys; c = http.client.HTTPConnection('127.0.0.1', int(os.environ.get('FILEQ_OBSERVABILITY_METRICS_PORT') or 9090), timeout=2); c.request('GET', '/healthz'); sys.exit(c.getresponse().status != 200)"]

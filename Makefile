@@ -1,7 +1,7 @@
 # Everything happens in .venv under this checkout; nothing here needs root.
 
 .DELETE_ON_ERROR:
-.PHONY: help run test check compile docs mutants soak bench venv clean
+.PHONY: help run test check compile docs mutants soak fuzz bench venv clean
 
 BIN := .venv/bin
 # What the program needs, and beside it what its tests need.
@@ -69,6 +69,10 @@ mutants: $(TOOLS)  ## break each guard of docs/guarantees.md once: its test must
 # Not in CI. SOAK_MINUTES=30 for half an hour; CHAOS_SEED=… for the faults of an earlier run; SOAK=network for one of three.
 soak: $(TOOLS)  ## random faults for minutes: in the end nothing is lost and nothing ended twice
 	$(BIN)/python -m tests.soak
+
+# Not in CI, which sends a few hundred requests. FUZZ_MINUTES=30 for half an hour.
+fuzz: $(TOOLS)  ## requests made from docs/openapi.json for minutes: no answer is a 500
+	$(BIN)/python -m tests.fuzz
 
 # Half an hour; not in CI. BENCH='drain "fileq thread" huey' chooses measures and systems, BENCH=--quick tries all of them
 # in small sizes, BENCH=--list lists them, BENCH=--continue resumes an interrupted run. docs/benchmarks.md explains it.

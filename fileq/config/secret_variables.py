@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
+from fileq.config.foreign_variables import FOREIGN_VARIABLES
 from fileq.config.kinds import HIDDEN, ValueKind
 from fileq.config.resolve import replaced_at, value_at
 from fileq.config.schema import Config, every_key
-from fileq.config.sources import ALIASES, PREFIX, variable_names
+from fileq.config.sources import PREFIX, variable_names
 from fileq.core.webhook import SECRET_PREFIX
 
 
@@ -20,7 +21,8 @@ def secret_variables(passed: Iterable[str], environ: Mapping[str, str] | None = 
     `environ` is the environment of this process unless it is given."""
     environ = os.environ if environ is None else environ
     kinds = dict(_kinds())
-    names = {prefix + name: path for name, path in variable_names().items() for prefix in ("", PREFIX)} | ALIASES
+    names = {prefix + name: path for name, path in variable_names().items() for prefix in ("", PREFIX)}
+    names |= FOREIGN_VARIABLES
     return tuple(
         name
         for name, path in names.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 from typing import Annotated, Literal
 
 from fileq.config.kinds import InvalidValue, RateKind, SecretKind, SizeKind, TextKind, ValueKind
@@ -13,6 +14,24 @@ from fileq.core.api_key import FEWEST_CHARACTERS
 from fileq.core.units import Rate
 
 HEADER_NAME = r"[A-Za-z0-9!#$%&'*+.^_`|~-]*"
+
+
+GUESSABLE = "is the same as server.username, which is the first guess; choose another password"
+
+
+def is_guessable(username: str, password: str) -> bool:
+    """Whether they are a pair such as admin and admin."""
+    return bool(password) and username.casefold() == password.casefold()
+
+
+def is_loopback(bind: str) -> bool:
+    """Whether only programs of this machine reach this address."""
+    if bind == "localhost":
+        return True
+    try:
+        return ip_address(bind).is_loopback
+    except ValueError:
+        return False
 
 
 class OriginKind(ValueKind, frozen=True):
@@ -52,7 +71,8 @@ class ServerSettings(Section, frozen=True):
     api_key_file: Annotated[str, "file that holds it, instead of api_key; a change needs no restart"] = ""
     console: Annotated[bool, "serve the web pages"] = True
     username: Annotated[str, "user name of HTTP Basic, together with password_file"] = ""
-    password_file: Annotated[str, "file that holds the password of HTTP Basic; a change needs no restart"] = ""
+    password: Annotated[str, SecretKind(), "password of HTTP Basic; prefer password_file"] = ""
+    password_file: Annotated[str, "file that holds it, instead of password; a change needs no restart"] = ""
     auth_header: Annotated[
         str,
         TextKind(HEADER_NAME, "the name of a header such as X-Forwarded-User"),
@@ -75,7 +95,11 @@ class ServerSettings(Section, frozen=True):
     def contradictions(self) -> Iterator[tuple[str, str]]:
         if self.api_key and self.api_key_file:
             yield "api_key_file", "is set, and api_key too; keep one"
-        if bool(self.username) != bool(self.password_file):
+        if self.password and self.password_file:
+            yield "password_file", "is set, and password too; keep one"
+        if bool(self.username) != bool(self.password or self.password_file):
             yield "", "has only one of username and password_file; set both or none"
+        if is_guessable(self.username, self.password):
+            yield "password", GUESSABLE
         if self.auth_header and not self.trusted_proxies:
             yield "auth_header", "is set without trusted_proxies; any client could send it"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from fileq.config.foreign_variables import FOREIGN_VARIABLES, in_our_spelling
 from fileq.config.kinds import ValueKind
 from fileq.config.misspelt_variables import describes_a_service, most_similar
 from fileq.config.read import DEFAULT, Node, Origin, nested, overlay, unknown_key
@@ -28,8 +29,6 @@ PREFIX = "FILEQ_"
 DEFAULT_FILE = "config.yaml"
 # Variables of fileq that are not settings: the name of the file, and the variables that commands receive.
 _NOT_SETTINGS = re.compile(r"FILEQ_CONFIG|FILEQ_JOB_\w+")
-# Names that other job servers use for these settings; without the prefix. The setting's own variable has precedence.
-ALIASES = {"API_KEY": "server.api_key", "PORT": "server.port"}
 _COMMA = re.compile(r",(?![^{]*\})")  # not the commas of a glob such as *.{pdf,txt}
 _YAML_TAG = "tag:yaml.org,2002:"
 _SCALAR_TAGS = {_YAML_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp", "value")}
@@ -97,8 +96,8 @@ def environment_layers(environ: Mapping[str, str], names: Mapping[str, str], pro
     """The layer of X, then that of FILEQ_X. Top-level keys need the prefix, because their names are too common."""
     for prefix in ("", PREFIX):
         layer = Node({}, DEFAULT)
-        for name, path in (*(() if prefix else ALIASES.items()), *names.items()):
-            text = environ.get(prefix + name, "")
+        for name, path in (*(() if prefix else FOREIGN_VARIABLES.items()), *names.items()):
+            text = in_our_spelling(name, environ.get(prefix + name, ""))
             if name.endswith("PORT") and describes_a_service(name, text):
                 continue  # Kubernetes sets FILEQ_SERVER_PORT for a service named fileq-server
             if text and (prefix or "." in path):

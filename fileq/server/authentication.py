@@ -58,6 +58,7 @@ class Authentication:
         self._proxies = [ip_network(text) for text in settings.trusted_proxies]
         self._outside = PasswordFile(settings.api_key_file, settings.api_key) if settings.api_key_file else None
         self._password = PasswordFile(settings.password_file, "") if settings.password_file else None
+        self._has_basic = bool(settings.password or settings.password_file)
         self._wrong = RateLimiter(_WRONG_PASSWORDS, time.monotonic)
 
     def sender(self, address: str, scheme: str, headers: Mapping[str, str]) -> RequestSender:
@@ -74,7 +75,7 @@ class Authentication:
         given = headers.get("x-api-key") or (value.strip() if kind.lower() == "bearer" else "")
         if given:
             return await self._of_key(given)
-        if kind.lower() == "basic" and self._password is not None:
+        if kind.lower() == "basic" and self._has_basic:
             return self._of_basic(value.strip(), sender)
         if authorization:
             raise self._refused("Authorization must be Bearer and a key")
@@ -144,12 +145,11 @@ class Authentication:
             return  # the request itself reports the outage
 
     def _of_basic(self, value: str, sender: RequestSender) -> Caller:
-        assert self._password is not None
         try:
             user, _, password = base64.b64decode(value, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             user, password = "", ""
-        expected = self._password.current()
+        expected = self._password.current() if self._password is not None else self._settings.password
         is_right = hmac.compare_digest(user.encode(), self._settings.username.encode())
         is_right &= bool(expected) and hmac.compare_digest(password.encode(), expected.encode())
         if not is_right:
@@ -182,5 +182,5 @@ class Authentication:
         return any(found in network for network in self._proxies)
 
     def _refused(self, detail: str) -> ApiProblem:
-        challenge = 'Basic realm="fileq", Bearer' if self._password is not None else "Bearer"
+        challenge = 'Basic realm="fileq", Bearer' if self._has_basic else "Bearer"
         return ApiProblem("unauthenticated", detail, headers={"WWW-Authenticate": challenge})

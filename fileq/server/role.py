@@ -13,6 +13,7 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.api_keys import KeyStore
 from fileq.config import Config, Loaded
+from fileq.config.server_settings import GUESSABLE, is_guessable, is_loopback
 from fileq.core.errors import ConfigError
 from fileq.core.events import Emit
 from fileq.runtime.fatal_error import FatalError
@@ -25,7 +26,7 @@ from fileq.server.http_service import HttpService
 from fileq.server.services import Services
 from fileq.server.sessions import LINK_S, LoginLink
 from fileq.server.signing import signer_of
-from fileq.server.web_app import WebApp, is_loopback
+from fileq.server.web_app import WebApp
 
 ANSWER_S = 0.8  # of the broker, so that a request is answered within a second
 
@@ -71,7 +72,7 @@ class ServerService(HttpService):
 def run_serve(loaded: Loaded, read: Callable[[], Loaded]) -> int:
     """Serves the API until a signal arrives. `read` reads the configuration again."""
     config = loaded.config
-    _check_key_file(config)
+    _check_secret_files(config)
     if config.broker_kind == "memory":
         raise ConfigError("broker is 'memory', which only 'fileq start' can serve; set sqlite or redis")
     loaded = replace(loaded, config=with_short_timeouts(config))
@@ -84,6 +85,7 @@ def run_serve(loaded: Loaded, read: Callable[[], Loaded]) -> int:
 
 def server_beside(config: Config, worker_broker: FullBroker, emit: Emit) -> ServerService:
     """The server for a process that has a worker too. Its connections are its own, with shorter timeouts."""
+    _check_secret_files(config)
     if config.broker_kind == "memory":
         return ServerService(config, worker_broker, emit=emit)
     config = with_short_timeouts(config)
@@ -103,18 +105,28 @@ def with_short_timeouts(config: Config) -> Config:
     return replace(config, redis=short)
 
 
-def _check_key_file(config: Config) -> None:
+def _check_secret_files(config: Config) -> None:
     """What can be refused before the broker is asked."""
     settings = config.server
-    if settings.api_key_file:
-        from fileq.config.password_file import read_password
+    _read_secret("api_key_file", settings.api_key_file)
+    if is_guessable(settings.username, _read_secret("password_file", settings.password_file)):
+        raise ConfigError(f"the password in server.password_file {GUESSABLE}")
 
-        try:
-            if not read_password(settings.api_key_file):
-                raise ConfigError(f"server.api_key_file {settings.api_key_file!r} is empty; write a key into it")
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not text"
-            raise ConfigError(f"server.api_key_file {settings.api_key_file!r} cannot be read: {reason}") from error
+
+def _read_secret(name: str, path: str) -> str:
+    """The content of the file that the setting names; "" if the setting is empty."""
+    from fileq.config.password_file import read_password
+
+    if not path:
+        return ""
+    try:
+        content = read_password(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise ConfigError(f"server.{name} {path!r} cannot be read: {reason}") from error
+    if not content:
+        raise ConfigError(f"server.{name} {path!r} is empty; write the secret into it")
+    return content
 
 
 def _login_link(config: Config, keys: KeyStore) -> LoginLink | None:

@@ -17,6 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from fileq.config.server_settings import is_loopback
 from fileq.server.api_app import ApiApp, problem_response
 from fileq.server.authentication import RequestSender
 from fileq.server.live_streams import EventSocket
@@ -182,15 +183,6 @@ class WebApp:
 
 async def _healthz(request: Request, sender: RequestSender, request_id: str) -> Response:
     return Response(b'{"status":"ok"}', media_type="application/json")
-
-
-def is_loopback(bind: str) -> bool:
-    if bind == "localhost":
-        return True
-    try:
-        return ip_address(bind).is_loopback
-    except ValueError:
-        return False
 
 
 def _is_address(name: str) -> bool:

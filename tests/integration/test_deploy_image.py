@@ -147,6 +147,8 @@ def test_compose_builds_and_names_this_version() -> None:
         assert (service["build"], service["image"]) == (".", f"fileq:{fileq.__version__}")
         assert (service["command"], service["read_only"]) == ([role], True)
         assert service["environment"]["FILEQ_BROKER"] == "redis"
+    server = compose()["services"]["server"]
+    assert (server["image"], server["read_only"]) == (f"fileq:{fileq.__version__}", True)
     volumes = {role: compose()["services"][role]["volumes"] for role in ("producer", "worker")}
     assert volumes == {"producer": ["./inbox:/data:ro"], "worker": ["./inbox:/data"]}
 

@@ -152,14 +152,17 @@ def test_the_broker_of_the_base_is_redis() -> None:
 
 def test_pods_have_time_to_finish_and_to_release_their_jobs(manifests: Manifests, tmp_path: Path) -> None:
     for workload in manifests.fileqs():
-        shutdown_s = configuration_of(workload, manifests, tmp_path).config.worker.shutdown_timeout
+        is_server = container_of(workload)["args"] == ["serve"]  # it has no jobs; requests in progress have 5 s
+        shutdown_s = (
+            5.0 if is_server else configuration_of(workload, manifests, tmp_path).config.worker.shutdown_timeout
+        )
         assert pod_of(workload)["terminationGracePeriodSeconds"] >= shutdown_s + 15
 
 
 def test_probes_use_the_health_endpoints(manifests: Manifests, tmp_path: Path) -> None:
     for workload in manifests.fileqs():
         container = container_of(workload)
-        [port] = container["ports"]
+        [port] = [port for port in container["ports"] if port["name"] == "metrics"]
         assert (
             port["containerPort"] == configuration_of(workload, manifests, tmp_path).config.observability.metrics_port
         )
@@ -173,7 +176,7 @@ def test_the_resources_of_workers_fit_their_slots(manifests: Manifests, tmp_path
         worker = configuration_of(workload, manifests, tmp_path).config.worker
         resources = container_of(workload)["resources"]
         assert "cpu" not in resources["limits"]
-        if container_of(workload)["args"] != ["producer"]:
+        if container_of(workload)["args"] not in (["producer"], ["serve"]):
             assert worker.max_memory is not None
             needed = WORKER_ITSELF + worker.count * worker.max_memory
             assert needed <= amount(resources["requests"]["memory"]) <= amount(resources["limits"]["memory"])
@@ -201,7 +204,8 @@ def test_selectors_find_their_own_pods_and_no_others(manifests: Manifests) -> No
     for kind, where in (("Service", "selector"), ("NetworkPolicy", "podSelector")):
         for found in manifests.of(kind):
             selector = found["spec"][where]
-            wanted = {"redis"} if found["metadata"]["name"] == "redis" else names
+            name = found["metadata"]["name"]
+            wanted = {name} if name in ("redis", "fileq-serve") else names
             assert selected(selector.get("matchLabels", selector), manifests) == wanted
     for budget in manifests.of("PodDisruptionBudget"):
         assert selected(budget["spec"]["selector"]["matchLabels"], manifests) == {"fileq-worker"}
@@ -298,6 +302,26 @@ def test_monitoring_scrapes_the_pods_and_adds_rules_and_dashboard() -> None:
     assert shown == json.loads((ROOT / "deploy" / "grafana" / "fileq.json").read_text())
 
 
+def test_the_server_is_reached_by_its_service_with_the_key_of_a_secret(tmp_path: Path) -> None:
+    serve = overlay("serve")
+    workload = serve.get("Deployment", "fileq-serve")
+    server = configuration_of(workload, serve, tmp_path).config.server
+    [port] = serve.get("Service", "fileq-serve")["spec"]["ports"]
+    [opened] = [one for one in container_of(workload)["ports"] if one["name"] == port["targetPort"]]
+    assert (server.bind, server.port, server.hosts) == ("0.0.0.0", opened["containerPort"], ("fileq-serve",))
+    example = K8S / "components" / "serve" / "secret.example.yaml"
+    assert [level for level, _ in validate(example)] == ["INFO"]
+    secret = yaml.safe_load(example.read_text())
+    mount = mounts_of(workload)[str(Path(server.api_key_file).parent)]
+    assert mount["volume"]["secret"]["secretName"] == secret["metadata"]["name"]
+    assert [*secret["stringData"]] == [Path(server.api_key_file).name]
+    assert "Secret" not in serve.kinds()
+    [rule] = serve.get("NetworkPolicy", "fileq-serve")["spec"]["ingress"]
+    assert rule["ports"] == [{"port": opened["name"], "protocol": "TCP"}]
+    assert all(one["podSelector"]["matchLabels"] for one in rule["from"]), "never every pod"
+    assert mounts_of(workload)["/data"]["readOnly"] is True
+
+
 def test_components_can_be_combined(tmp_path: Path) -> None:
     """Each overlay is the base and one component; a kustomization can name several."""
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
@@ -305,7 +329,7 @@ def test_components_can_be_combined(tmp_path: Path) -> None:
     mine.mkdir()
     together = {
         "resources": ["../k8s/base"],
-        "components": [f"../k8s/components/{name}" for name in ("redis", "keda", "monitoring")],
+        "components": [f"../k8s/components/{name}" for name in ("redis", "keda", "monitoring", "serve")],
     }
     (mine / "kustomization.yaml").write_text(yaml.safe_dump(together))
     assert Manifests(kustomize(mine)).kinds() >= CUSTOM | {"StatefulSet", "Deployment"}

@@ -181,18 +181,23 @@ def test_the_single_overlay_processes_a_file(image: Image, pod: Pod, tmp_path: P
 
 def test_the_services_of_compose_process_a_file(image: Image, redis_image: Image, pod: Pod, tmp_path: Path) -> None:
     services = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())["services"]
-    for name in ("inbox", "redis"):
+    shutil.copytree(REPOSITORY / "deploy/compose/server", tmp_path / "server-script")
+    for name in ("inbox", "redis", "server"):
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(0o777)
+
+    def source_of(source: str) -> str:
+        return "server-script" if source == "./deploy/compose/server" else Path(source).name
 
     def start(name: str, image: Image, **env: str) -> Container:
         service = services[name]
         mounts = [volume.split(":") for volume in service["volumes"]]
         return pod.start(
             image,
-            service["command"],
+            service.get("command", []),
+            command=service.get("entrypoint", []),
             env=service.get("environment", {}) | {"FILEQ_PRODUCER_SETTLE_UNCLOSED": "200ms"} | env,
-            volumes=[(target, tmp_path / Path(source).name, "ro" in how) for source, target, *how in mounts],
+            volumes=[(target, tmp_path / source_of(source), "ro" in how) for source, target, *how in mounts],
             tmpfs=service.get("tmpfs", []),
             hosts=["redis"],
             user=999 if name == "redis" else None,
@@ -208,4 +213,25 @@ def test_the_services_of_compose_process_a_file(image: Image, redis_image: Image
     producer.wait_for("role.started")
     (tmp_path / "inbox" / "letter.txt").write_text("Dear reader")
     completed(worker)
-    assert [container.stop() for container in (producer, worker, redis)] == [0, 0, 0]
+
+    server = start("server", image, FILEQ_OBSERVABILITY_METRICS_PORT="9092")
+    key = server.wait_for("the API key, shown only this once: ").rpartition(" ")[2].strip()
+    server.wait_for("server.opened")
+    assert answer_of(server, key) == "200 1"
+    assert answer_of(server, "wrong").startswith("401")
+    assert server.stop() == 0
+    again = start("server", image, FILEQ_OBSERVABILITY_METRICS_PORT="9092")
+    again.wait_for("server.opened")
+    assert answer_of(again, key) == "200 1", "the volume keeps the key"
+    assert key not in again.text()
+    assert [container.stop() for container in (again, producer, worker, redis)] == [0, 0, 0, 0]
+
+
+def answer_of(server: Container, key: str) -> str:
+    """The status of GET /stats with this key, and how many jobs were processed."""
+    code = (
+        "import http.client as h, json; c = h.HTTPConnection('127.0.0.1', 8080, timeout=5); "
+        f"c.request('GET', '/api/v1/stats', headers={{'Host': 'server', 'X-API-Key': {key!r}}}); r = c.getresponse(); "
+        "print(r.status, json.loads(r.read()).get('total_processed'))"
+    )
+    return server.execute(["python", "-c", code]).stdout.strip()

@@ -23,7 +23,7 @@ from tests.support.program import REPOSITORY, environment
 from tests.support.servers.server import free_port
 
 EXAMPLES = REPOSITORY / "examples"
-NAMES = ("container", "documents", "images", "nightly-report", "pipeline", "web-application", "webhook")
+NAMES = ("container", "documents", "images", "nightly-report", "pipeline", "rest-api", "web-application", "webhook")
 # What the commands of the README must print to stdout.
 PRINTED = {
     "images": ['"width": 640', "completed 1", '{"format": "png", "width": 640, "height": 480, "bytes": 24}'],
@@ -36,6 +36,7 @@ PRINTED = {
         "T02:30",
     ],
     "container": ['"documents": 2', "completed 1"],
+    "rest-api": ['200 {"message":"Job cancelled"}', '200 {"message":"Purged 1 dead jobs"}', "401 "],
     "web-application": ["count-words  tasks:count_words", '"result": {"to": 2, "be": 2, "or": 1}'],
 }
 HOOK = "https://example.com/hook"

@@ -17,7 +17,7 @@ from tests.conftest import require
 
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "deploy" / "k8s"
-OVERLAYS = ("single", "redis", "keda", "monitoring")
+OVERLAYS = ("single", "redis", "keda", "monitoring", "serve")
 # Kinds of operators, which Kubernetes' own schemas do not contain.
 CUSTOM = {"PodMonitor", "PrometheusRule", "ScaledObject"}
 _UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}

@@ -145,6 +145,37 @@ def test_names_of_other_job_servers_set_the_server_and_the_settings_own_variable
     assert "API_KEY" in secret_variables((), {"API_KEY": key})
 
 
+def test_the_variables_of_other_job_servers_are_accepted_in_their_spelling(config_directory: ConfigDirectory) -> None:
+    environ = {
+        "WORKER_CONCURRENCY": "7",
+        "JOB_DEFAULT_TIMEOUT": "30",
+        "JOB_DEFAULT_MAX_RETRIES": "5",
+        "JOB_DEFAULT_RETRY_DELAY": "2s",
+        "DASHBOARD_ENABLED": "false",
+        "DASHBOARD_USERNAME": "ann",
+        "DASHBOARD_PASSWORD": "a-password",
+        "REDIS_URL": "redis.example:6380",
+    }
+    loaded = config_directory.load("redis: {url: 'redis://other'}\nworker: {count: 2}", environ)
+    worker, server = loaded.config.worker, loaded.config.server
+    assert (worker.count, worker.timeout, worker.max_retries, worker.backoff.base) == (7, 30.0, 5, 2.0)
+    assert (server.console, server.username, server.password) == (False, "ann", "a-password")
+    assert (loaded.config.redis.url, loaded.config.broker_kind) == ("redis://redis.example:6380", "redis")
+    assert str(loaded.origins["worker.count"]) == "WORKER_CONCURRENCY"
+    assert str(loaded.origins["redis.url"]) == "REDIS_URL"
+    own = {**environ, "WORKER_COUNT": "8", "WORKER_TIMEOUT": "9s", "FILEQ_SERVER_USERNAME": "bob"}
+    config = config_directory.load(None, own).config
+    assert (config.worker.count, config.worker.timeout, config.server.username) == (8, 9.0, "bob")
+    assert config_directory.problems(None, {"REDIS_URL": "nothing"})[0].startswith("REDIS_URL")
+    assert secret_variables((), environ) == ("DASHBOARD_PASSWORD",)
+
+
+def test_a_password_that_is_the_user_name_is_refused(config_directory: ConfigDirectory) -> None:
+    [problem] = config_directory.problems(None, {"DASHBOARD_USERNAME": "admin", "DASHBOARD_PASSWORD": "Admin"})
+    assert "server.password is the same as server.username" in problem
+    assert config_directory.problems(None, {"DASHBOARD_PASSWORD": "secret"})
+
+
 def test_unknown_names_with_the_prefix_are_listed_and_never_an_error(config_directory: ConfigDirectory) -> None:
     environ = {
         "FILEQ_PORT": "tcp://10.0.0.1:80",

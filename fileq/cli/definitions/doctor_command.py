@@ -26,10 +26,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "role",
         nargs="?",
-        choices=("producer", "worker", "all"),
+        choices=("producer", "worker", "all", "serve", "start"),
         default="all",
         metavar="ROLE",
-        help="the role that runs on this machine: producer, worker or all",
+        help="the role that runs on this machine: producer, worker, all, serve or start",
     )
     add_app_dir(parser)
     add_json(parser)
@@ -97,12 +97,14 @@ note. Exit code 1 if there is a problem.
 Checks the configuration; the broker: on Redis its version, eviction, persistence, clock and the permissions of our
 user, on SQLite the directory, file system, disk space and schema; producer.scan_dir and how it is watched, with the
 limits of inotify; the roots from which workers read files, and what worker.after needs; that handlers can be imported
-and programs are on the PATH; the port of /metrics.
+and programs are on the PATH; the port of /metrics. With serve or start, or with all if a setting of the server is set:
+the address of the server, its keys, whether they are sent unencrypted, and server.upload_dir.
 
 Creates and changes nothing. Handlers are imported, as a worker would do.""",
         examples=(
             ("fileq doctor", "before the first start, or when something does not work"),
             ("fileq doctor worker --app-dir /opt/handlers", "only what a worker needs"),
+            ("fileq doctor serve", "what the REST server needs: address, keys, proxy, uploads"),
             ("fileq doctor --json", "for a health check in CI"),
         ),
         arguments=_arguments,

@@ -155,7 +155,14 @@ Answers the requests of the REST API until SIGTERM or Ctrl-C; docs/api.md lists 
 closed at once when it stops, and requests in progress have 5 s.
 
 Every request needs a key (`fileq keys create`). Without any key it listens on loopback only, and prints a link that
-logs a browser in once, within 10 minutes.""",
+logs a browser in once, within 10 minutes.
+
+First steps: start it and open the link that it prints. For a program, make a key in another terminal, and send it:
+
+  fileq keys create me --scope operate
+  curl -H "X-API-Key: fq_…" http://127.0.0.1:8080/api/v1/stats
+
+`fileq doctor serve` checks its settings.""",
         examples=(
             ("fileq serve", "on http://127.0.0.1:8080"),
             ("fileq serve --bind 0.0.0.0 --port 80", "for other machines; needs a key"),

@@ -17,20 +17,25 @@ def check_port(loaded: Loaded) -> Iterator[Finding]:
     if port == 0:
         yield sound("metrics port", "any free port")
         return
+    error = bind_error(bind, port)
+    yield sound("metrics port", f"{port} on {bind} is free") if error is None else _refused(loaded, bind, port, error)
+
+
+def bind_error(bind: str, port: int) -> OSError | None:
+    """Why this address can't be listened on; None if it can."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in bind else socket.AF_INET) as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
             trial.bind((bind, port))
             trial.listen()
     except OSError as error:
-        yield _refused(loaded, bind, port, error)
-        return
-    yield sound("metrics port", f"{port} on {bind} is free")
+        return error
+    return None
 
 
 def _refused(loaded: Loaded, bind: str, port: int, error: OSError) -> Finding:
     if error.errno == errno.EADDRINUSE:
-        if _is_fileq(bind, port):
+        if answers_health(bind, port, "Server", "fileq"):
             return sound("metrics port", f"{port} on {bind} is served by a running fileq")
         if not loaded.is_set("observability.metrics_port"):
             return unknown("metrics port", f"{port} on {bind} is in use; a free port is chosen at start")
@@ -38,14 +43,16 @@ def _refused(loaded: Loaded, bind: str, port: int, error: OSError) -> Finding:
     return wrong("metrics port", f"{port} on {bind}: {reason}", "set observability.metrics_port to another, or to 0")
 
 
-def _is_fileq(bind: str, port: int) -> bool:
+def answers_health(bind: str, port: int, header: str, start: str = "") -> bool:
+    """Whether a server there answers /healthz with this header, whose value begins like this."""
     from http.client import HTTPConnection, HTTPException
 
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bind, bind)
     connection = HTTPConnection(host, port, timeout=_TIMEOUT_S)
     try:
         connection.request("GET", "/healthz")
-        return (connection.getresponse().getheader("Server") or "").startswith("fileq")
+        found = connection.getresponse().getheader(header)
+        return found is not None and found.startswith(start)
     except (OSError, HTTPException):
         return False
     finally:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
-from fileq.config import Loaded
+from fileq.config import Config, Loaded
 from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.finding import Finding, sound, wrong
 from fileq.webhooks.store import WebhookStore, definition_problems
@@ -16,11 +16,10 @@ from fileq.webhooks.subscriptions import Subscriptions
 
 def check_webhooks(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding]:
     config = loaded.config
-    if config.broker_kind == "memory" or (config.broker_kind == "sqlite" and not _is_current(config.sqlite.path)):
-        return
-    store = WebhookStore(open_it(), config.webhooks, wall_clock_ms) if _can_open(open_it) else None
-    if store is None:
+    catalog = catalog_of(config, open_it)
+    if catalog is None:
         return  # the check of the broker reports it
+    store = WebhookStore(catalog, config.webhooks, wall_clock_ms)
     known = store.load()
     problems = [*store.problems, *Subscriptions(config.paths, "").set(known.values())]
     for one in known.values():
@@ -37,16 +36,20 @@ def check_webhooks(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterato
         yield sound("webhooks", ", ".join(known))
 
 
+def catalog_of(config: Config, open_it: Callable[[], FullBroker]) -> FullBroker | None:
+    """The broker, if its documents can be read without a change of its database."""
+    if config.broker_kind == "memory" or (config.broker_kind == "sqlite" and not _is_current(config.sqlite.path)):
+        return None
+    try:
+        broker = open_it()
+        broker.catalog_revision("webhooks")
+    except (BrokerError, ConfigError):
+        return None
+    return broker
+
+
 def _is_current(path: str) -> bool:
     """Whether the database exists and opening it does not migrate it."""
     from fileq.brokers.sqlite.examine import older_schema
 
     return os.path.exists(path) and not older_schema(path)
-
-
-def _can_open(open_it: Callable[[], FullBroker]) -> bool:
-    try:
-        open_it().catalog_revision("webhooks")
-    except (BrokerError, ConfigError):
-        return False
-    return True

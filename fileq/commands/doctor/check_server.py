@@ -1,0 +1,128 @@
+"""Checks what `fileq serve` needs: its address, a key, names, proxies, uploads. Sends no request but GET /healthz."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from ipaddress import ip_network
+
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.protocol import FullBroker
+from fileq.commands.api_keys import KeyStore
+from fileq.commands.doctor.check_port import answers_health, bind_error
+from fileq.commands.doctor.check_webhooks import catalog_of
+from fileq.config import Loaded
+from fileq.config.server_settings import GUESSABLE, ServerSettings, is_guessable, is_loopback
+from fileq.core.api_key import StoredKey
+from fileq.core.finding import Finding, sound, unknown, wrong
+
+SOON_MS = 14 * 86_400_000  # a key that expires within this time is worth a note
+_KEY_ADVICE = "'fileq keys create NAME --scope admin', or set server.api_key_file"
+
+
+def is_configured(loaded: Loaded) -> bool:
+    """Whether a source sets anything about the server."""
+    return any(loaded.is_set(key) for key in loaded.origins if key.startswith("server."))
+
+
+def check_server(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding]:
+    settings = loaded.config.server
+    yield _address(settings)
+    yield from _keys(loaded, open_it)
+    yield from _secret_file("api_key_file", settings.api_key_file)
+    yield from _secret_file("password_file", settings.password_file, settings.username)
+    yield from _network(settings)
+    yield from _uploads(loaded)
+
+
+def _address(settings: ServerSettings) -> Finding:
+    bind, port = settings.bind, settings.port
+    if port == 0:
+        return sound("server", f"any free port on {bind}")
+    error = bind_error(bind, port)
+    if error is None:
+        return sound("server", f"{port} on {bind} is free")
+    if answers_health(bind, port, "X-Request-Id"):
+        return sound("server", f"{port} on {bind} is served by a running fileq")
+    return wrong("server", f"{port} on {bind}: {error.strerror or error}", "set server.port or server.bind")
+
+
+def _keys(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding]:
+    settings = loaded.config.server
+    if settings.api_key and loaded.origins["server.api_key"].layer == "file":
+        yield unknown("server key", "server.api_key is in the configuration file", "prefer server.api_key_file")
+    catalog = catalog_of(loaded.config, open_it)
+    keys = KeyStore(catalog, wall_clock_ms).load() if catalog is not None else {}
+    valid = [key for key in keys.values() if not key.is_login and not key.is_expired(wall_clock_ms())]
+    yield from _expiring(valid)
+    has_outside = bool(settings.api_key or settings.api_key_file)
+    if valid or has_outside:
+        yield sound("server key", f"{len(valid)} on the broker{', one from outside' if has_outside else ''}")
+    elif not is_loopback(settings.bind):
+        yield wrong("server key", f"there is none, and other machines reach {settings.bind}", _KEY_ADVICE)
+    else:
+        yield unknown("server key", "there is none; the server prints a link to log in once", _KEY_ADVICE)
+
+
+def _expiring(keys: list[StoredKey]) -> Iterator[Finding]:
+    for key in keys:
+        if key.expires_ms and (left_ms := key.expires_ms - wall_clock_ms()) < SOON_MS:
+            advice = "make a new one, give it to its program, then revoke the old one"
+            yield unknown("server key", f"{key.name!r} expires in {left_ms / 86_400_000:.1f} days", advice)
+
+
+def _secret_file(name: str, path: str, username: str = "") -> Iterator[Finding]:
+    from fileq.config.password_file import read_password
+
+    if not path:
+        return
+    try:
+        content, mode = read_password(path), os.stat(path).st_mode
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        yield wrong(f"server {name}", f"{path}: {reason}", "create it, readable by this user")
+        return
+    if not content:
+        yield wrong(f"server {name}", f"{path} is empty", "write the secret into it")
+    elif username and is_guessable(username, content):
+        yield wrong(f"server {name}", f"the password {GUESSABLE}", "write another one into the file")
+    elif mode & stat.S_IROTH:
+        yield unknown(f"server {name}", f"every user of this machine can read {path}", f"chmod o-r {path}")
+    else:
+        yield sound(f"server {name}", path)
+
+
+def _network(settings: ServerSettings) -> Iterator[Finding]:
+    if settings.auth_header and any(ip_network(one).prefixlen == 0 for one in settings.trusted_proxies):
+        detail = f"server.trusted_proxies has all addresses: any client can name itself by {settings.auth_header}"
+        yield wrong("server proxy", detail, "list only the addresses of the proxy")
+    if is_loopback(settings.bind):
+        return
+    if not settings.trusted_proxies:
+        advice = "put a proxy with TLS before it, and its address into server.trusted_proxies: docs/production.md"
+        yield unknown("server TLS", f"http on {settings.bind}: keys are sent unencrypted", advice)
+    else:
+        yield sound("server TLS", f"left to the proxies {', '.join(settings.trusted_proxies)}")
+    if not settings.hosts:
+        yield unknown("server hosts", "only requests to an IP address are accepted", "add its names to server.hosts")
+
+
+def _uploads(loaded: Loaded) -> Iterator[Finding]:
+    directory = loaded.config.server.upload_dir
+    if not directory:
+        return
+    if not os.path.isdir(directory):
+        yield wrong("server uploads", f"{directory} is not a directory", "create it, or change server.upload_dir")
+    elif not os.access(directory, os.W_OK | os.X_OK, effective_ids=True):
+        yield wrong("server uploads", f"{directory} is not writable", "give this user the permissions w and x on it")
+    elif not _is_below(directory, loaded.config.producer.scan_dir):
+        advice = "set server.upload_dir to a directory below it, unless another producer watches this one"
+        yield unknown("server uploads", f"{directory} is not below producer.scan_dir", advice)
+    else:
+        yield sound("server uploads", f"{directory} is writable")
+
+
+def _is_below(directory: str, root: str) -> bool:
+    found, above = os.path.realpath(directory), os.path.realpath(root)
+    return os.path.commonpath([found, above]) == above
