@@ -2,6 +2,7 @@
 
 from tests.support.guards.admit_guards import ADMIT_GUARDS
 from tests.support.guards.after_guards import AFTER_GUARDS
+from tests.support.guards.batch_count_guards import BATCH_COUNT_GUARDS
 from tests.support.guards.batch_guards import BATCH_GUARDS
 from tests.support.guards.child_guards import CHILD_GUARDS
 from tests.support.guards.earlier_job_guards import EARLIER_JOB_GUARDS
@@ -38,6 +39,7 @@ GUARDS: tuple[Guard, ...] = (
     *ADMIT_GUARDS,
     *EARLIER_JOB_GUARDS,
     *FOLLOW_UP_GUARDS,
+    *BATCH_COUNT_GUARDS,
     *SCHEDULE_GUARDS,
     *FIRING_GUARDS,
     *WORKER_GUARDS,

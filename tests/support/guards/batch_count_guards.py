@@ -1,0 +1,176 @@
+"""The guards of batches in the brokers: each member is counted once, each callback fires once, and in which order."""
+
+from tests.support.guards.guard import Guard, Promise
+from tests.support.guards.redis_guards import LUA
+
+SQLITE, MEMORY, RULES = "fileq/brokers/sqlite/", "fileq/brokers/memory/", "fileq/core/batch.py"
+BATCHES = f"{LUA}prelude/batches.lua"
+FSCK = "fileq/commands/admin/fsck/"
+
+COUNTED_ONCE = Promise(
+    "A member of a batch is counted once",
+    "a batch finishes before its last job has ended",
+    "TestBatchEnds::test_a_copy_that_ends_later_counts_nothing_more",
+)
+FIRED_ONCE = Promise(
+    "Each callback of a batch is enqueued once",
+    "`finally` runs again after a dead job is retried",
+    "TestBatchEnds::test_finally_never_fires_twice",
+)
+TAKES_NONE = Promise(
+    "A batch that is sealed takes no jobs from outside",
+    "jobs are added after the callbacks have run",
+    "TestBatch::test_a_batch_that_takes_no_jobs_refuses_them_and_nothing_changes",
+)
+OWN_FOLLOW_UPS = Promise(
+    "Only a member of a sealed batch adds follow-ups to it",
+    "jobs are added after the callbacks have run",
+    "TestBatchJoin::test_a_follow_up_of_a_job_outside_joins_only_an_open_batch",
+)
+FOLLOW_UPS_FIRST = Promise(
+    "The follow-ups of a member join its batch before the member is counted",
+    "the batch finishes although its jobs have added others",
+    "TestBatchJoin::test_follow_ups_that_join_are_counted_before_the_job_that_they_follow",
+)
+CALLBACKS_FIRST = Promise(
+    "The callbacks of a batch join its parent before the parent counts the batch",
+    "the parent finishes before the callbacks of its last child have run",
+    "TestBatchNesting::test_the_callbacks_of_a_child_are_members_of_its_parent",
+)
+FLAGGED = Promise(
+    "A claim of a member says that its batch is cancelled",
+    "the jobs of a cancelled batch run",
+    "TestBatchCancel::test_a_cancelled_batch_is_sealed_and_its_members_are_cancelled_when_claimed",
+)
+REOPENED = Promise(
+    "A dead member that is revived makes its batch unfinished",
+    "`then` never fires although all jobs have completed in the end",
+    "TestBatchEnds::test_a_revived_member_makes_the_batch_unfinished_and_then_may_still_fire",
+)
+
+MEMORY_FIRE = "    _fire(store, batch, due, now_ms)\n"
+MEMORY_REST = """    store.finished_batches.append(facts.id)
+    store.publish(now_ms, wire_events.batch_finished(facts))
+    parent = store.batches.get(facts.parent)
+    if parent is not None and not facts.is_counted:
+        _fire(store, parent, rules.count_child(parent.facts, facts), now_ms)
+        finish_if_done(store, parent, now_ms)
+"""
+SQLITE_FIRE = "    _fire(work, work.batches.change(batch), due)\n"
+SQLITE_REST = """    work.finished_batches.append(batch.id)
+    work.publish(wire_events.batch_finished(batch) if work.has_subscribers else b"")
+    parent = work.batches.find(batch.parent)
+    if parent is not None and not batch.is_counted:
+        _fire(work, parent, rules.count_child(work.batches.change(parent), batch))
+        finish_if_done(work, parent)
+"""
+
+
+def _callbacks_last(fire: str, rest: str) -> tuple[str, str]:
+    """The lines that finish a batch, and the same lines with the callbacks after the parent."""
+    return fire + rest, rest + fire
+
+
+BATCH_COUNT_GUARDS = (
+    COUNTED_ONCE.on(
+        "redis",
+        BATCHES,
+        "  if redis.call('SREM', batch.key .. ':members', member) == 0 then return false end\n",
+        "  redis.call('SREM', batch.key .. ':members', member)\n",
+    ),
+    COUNTED_ONCE.on(
+        "sqlite",
+        f"{SQLITE}batch_counts.py",
+        "    if batch is None or not work.batches.take(batch, id, MemberState.UNFINISHED):\n",
+        "    if batch is None:\n",
+    ),
+    COUNTED_ONCE.on(
+        "memory",
+        f"{MEMORY}batch_counts.py",
+        "    if batch is None or id not in batch.members:\n        return False\n    batch.members.remove(id)\n",
+        "    if batch is None:\n        return False\n    batch.members.discard(id)\n",
+    ),
+    FIRED_ONCE.on("redis", BATCHES, "  if string.find(batch.fired, kind, 1, true) then return end\n", ""),
+    FIRED_ONCE.on("memory", RULES, " if c.kind is kind and kind not in batch.fired]", " if c.kind is kind]"),
+    TAKES_NONE.on("redis", BATCHES, " batch.state == 'open' and batch.is_cancelled ~= '1'\n", " true\n"),
+    TAKES_NONE.on(
+        "memory",
+        RULES,
+        "        return self.state is BatchState.OPEN and not self.is_cancelled\n",
+        "        return not self.is_cancelled\n",
+    ),
+    OWN_FOLLOW_UPS.on("redis", BATCHES, "  if not is_batch_open(id) and follows ~= id then return nil end\n", ""),
+    OWN_FOLLOW_UPS.on(
+        "sqlite", f"{SQLITE}entries.py", "    return batch if is_member else None\n", "    return batch\n"
+    ),
+    OWN_FOLLOW_UPS.on(
+        "memory",
+        f"{MEMORY}entries.py",
+        "    return batch if follows is not None and follows.id in batch.members else None\n",
+        "    return batch\n",
+    ),
+    FOLLOW_UPS_FIRST.on(
+        "redis",
+        BATCHES,
+        "  keep_follow_ups(job, job.extras and followed_batch(batch, id))\n"
+        "  if batch and ENDINGS[ending] then count_member(batch, id, ending, job.error) end\n",
+        "  if batch and ENDINGS[ending] then count_member(batch, id, ending, job.error) end\n"
+        "  keep_follow_ups(job, job.extras and followed_batch(batch, id))\n",
+    ),
+    FOLLOW_UPS_FIRST.on(
+        "sqlite",
+        f"{SQLITE}settlements.py",
+        "    add_follow_ups(work, record, s.follow_ups)\n"
+        "    if record is not None and record.extra and (ending := ENDINGS.get(s.verb)) is not None:\n"
+        "        count_member(work, record.facts.batch, record.id, ending, s.error)\n",
+        "    if record is not None and record.extra and (ending := ENDINGS.get(s.verb)) is not None:\n"
+        "        count_member(work, record.facts.batch, record.id, ending, s.error)\n"
+        "    add_follow_ups(work, record, s.follow_ups)\n",
+    ),
+    FOLLOW_UPS_FIRST.on(
+        "memory",
+        f"{MEMORY}settlements.py",
+        "    add_follow_ups(store, record, s.follow_ups, now_ms)\n"
+        "    if record is not None and record.batch and (ending := ENDINGS.get(s.verb)) is not None:\n"
+        "        count_member(store, record.batch, record.id, ending, s.error, now_ms)\n",
+        "    if record is not None and record.batch and (ending := ENDINGS.get(s.verb)) is not None:\n"
+        "        count_member(store, record.batch, record.id, ending, s.error, now_ms)\n"
+        "    add_follow_ups(store, record, s.follow_ups, now_ms)\n",
+    ),
+    CALLBACKS_FIRST.on(
+        "redis",
+        BATCHES,
+        "    fire_callback(batch, 'finally')\n",
+        "    if batch.parent == '' then fire_callback(batch, 'finally') end\n",
+    ),
+    CALLBACKS_FIRST.on("sqlite", f"{SQLITE}batch_counts.py", *_callbacks_last(SQLITE_FIRE, SQLITE_REST)),
+    CALLBACKS_FIRST.on("memory", f"{MEMORY}batch_counts.py", *_callbacks_last(MEMORY_FIRE, MEMORY_REST)),
+    FLAGGED.on("redis", f"{LUA}claim.lua", "was and was[4] and is_batch_cancelled(was[4]) or 0\n", "0\n"),
+    FLAGGED.on(
+        "sqlite",
+        f"{SQLITE}queues.py",
+        '"is_cancelled": is_batch_cancelled(work, record)}\n',
+        '"is_cancelled": False}\n',
+    ),
+    FLAGGED.on(
+        "memory", f"{MEMORY}store.py", '"is_cancelled": self.is_batch_cancelled(record)}\n', '"is_cancelled": False}\n'
+    ),
+    REOPENED.on("redis", f"{LUA}revive.lua", "      if batch_ids[i] then revive_member(batch_ids[i], id) end\n", ""),
+    REOPENED.on("memory", f"{MEMORY}inspector.py", "            revive_member(store, record.batch, record.id)\n", ""),
+    Guard(
+        "Wrong counts of a batch are reported only if two checks find them",
+        "fsck reports a batch whose jobs were ending",
+        f"{FSCK}check.py",
+        "        found.batch_faults = batches.confirmed()\n",
+        "        found.batch_faults = batches.faults\n",
+        "tests/conformance/test_fsck_batches.py::test_counts_that_are_right_at_the_second_check_are_not_reported",
+    ),
+    Guard(
+        "A repair counts members only after the jobs are repaired",
+        "a job that gets its record back counts as deleted in its batch",
+        f"{FSCK}check.py",
+        "        if len(repairs.done) == done_before:\n            # Not",
+        "        if True:\n            # Not",
+        "tests/conformance/test_fsck_batches.py::test_a_member_that_only_lost_its_record_is_not_counted_as_deleted",
+    ),
+)
