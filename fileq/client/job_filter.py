@@ -22,8 +22,8 @@ class JobFilter(Struct, frozen=True):
 
     `since_ms` and `until_ms` are about the time when a job ended or, until then, when it was created. `limit` is the
     largest number of jobs. `is_deferred` goes with the state `retrying`: only jobs that were deferred. `worker` is the
-    id of the slot that runs or last ran a job, `schedule` the name of the schedule that enqueued it. `batch` is its
-    `batch_id`. `fingerprint` is that of a dead job, or its beginning. `text` is in
+    id of the slot that runs or last ran a job, `schedule` the name of the schedule that enqueued it. `batch` is the id
+    of the batch that a job is a member of or names. `fingerprint` is that of a dead job, or its beginning. `text` is in
     the id, path, type or error of a job; case-insensitive. `leaves_deliveries` leaves out the deliveries of webhooks,
     unless `type` is set; it is no condition."""
 
@@ -82,6 +82,12 @@ class StoredJob(Struct, frozen=True):
     def fingerprint(self) -> str:
         """Of a dead job; "" otherwise."""
         return fingerprint_of(self.job, self.record, self.error) if self.state is State.DEAD else ""
+
+    @property
+    def batches(self) -> tuple[str, str]:
+        """The batch that it is a member of, and the one that its own JSON names; "" for none."""
+        member = self.record.batch if self.record is not None else ""
+        return member, (self.job.batch_id or "") if self.job is not None else ""
 
     @property
     def is_deferred(self) -> bool:
@@ -160,6 +166,7 @@ class Conditions:
             and self._wanted.worker in (None, stored.record.slot if stored.record is not None else "")
             and (self._wanted.fingerprint is None or stored.fingerprint.startswith(self._wanted.fingerprint))
             and (self._text is None or self._text in _searched(stored))
+            and self._wanted.batch in (None, *stored.batches)
         )
 
     def meets_path(self, path: bytes) -> bool:
