@@ -113,7 +113,7 @@ LEASES = (
     guard(promises.RENEWED, RENEW, "redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)", ""),
     guard(promises.LOST, RENEW, "if really ~= believed and believed ~= '' then", "if false then"),
     guard(promises.UNEXPECTED, RENEW, "elseif really ~= believed then", "elseif false then"),
-    guard(promises.CANCELLED, RENEW, "'cancel')[1] == '1'", "'cancel')[1] == 'never'"),
+    guard(promises.CANCELLED, RENEW, "is_wanted = was[1] == '1' or", "is_wanted ="),
     guard(promises.ALIVE, REAP, "local is_alive = read('EXISTS', heartbeat) == 1\n", "local is_alive = false\n"),
     guard(
         promises.ONLY_SILENT_SUSPECTS,
