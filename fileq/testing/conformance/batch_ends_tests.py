@@ -27,6 +27,7 @@ from fileq.testing.conformance.builders import (
     burial,
     claim_one,
     claims_of,
+    counter,
     deferred,
     drift,
     expire_leases,
@@ -220,6 +221,7 @@ def test_finally_never_fires_twice(harness: Harness) -> None:
         harness.advance(harness.config.worker.history_ttl + 10)
         assert revive(harness, "a")
     assert callback_jobs(harness) == set()
+    assert counter(harness, "produced") == 3  # with one of each callback
 
 
 def test_a_revived_batch_does_not_expire(harness: Harness) -> None:

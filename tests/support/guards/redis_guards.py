@@ -113,7 +113,7 @@ LEASES = (
     guard(promises.RENEWED, RENEW, "redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)", ""),
     guard(promises.LOST, RENEW, "if really ~= believed and believed ~= '' then", "if false then"),
     guard(promises.UNEXPECTED, RENEW, "elseif really ~= believed then", "elseif false then"),
-    guard(promises.CANCELLED, RENEW, "was[1] == '1' or was[2]", "was[1] == 'never' or was[2]"),
+    guard(promises.CANCELLED, RENEW, "is_wanted = was[1] == '1' or", "is_wanted ="),
     guard(promises.ALIVE, REAP, "local is_alive = read('EXISTS', heartbeat) == 1\n", "local is_alive = false\n"),
     guard(
         promises.ONLY_SILENT_SUSPECTS,
@@ -149,12 +149,6 @@ LEASES = (
 )
 
 ENQUEUEING = (
-    guard(
-        promises.ID_ALONE_ONCE,
-        f"{LUA}enqueue_plain.lua",
-        "if redis.call('EXISTS', record) == 1 then",
-        "if false then",
-    ),
     guard(promises.ID_ONCE, ENQUEUE, "  if is_recorded[record] or holder then\n", "  if holder then\n"),
     guard(
         promises.VERSION_ONCE,
