@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Entry
-from fileq.client.job_filter import JobFilter
-from fileq.commands.bulk_actions import BulkActions, JobAction
-from fileq.commands.operations import OperationStore
-from fileq.core.job import typed_job
 from fileq.core.server_events import OperationEnded, OperationStarted
-from fileq.server.operation_runner import OperationRunner
-from fileq.testing.conformance.builders import burial, worker_info
+from fileq.testing.conformance.builders import worker_info
 from tests.support.api_client import ServedApi, served_api
+from tests.support.dead_jobs import bury
 from tests.support.waiting import wait_until
 
 
@@ -37,23 +28,6 @@ def is_empty(api: ServedApi) -> None:
     assert api.client.delete("/dead").status == 200
 
 
-def bury(
-    broker: FullBroker, count: int = 0, *, type: str = "report", error: str = "ValueError: row {n} is bad"
-) -> None:
-    """Makes this many dead jobs, as a worker does. All jobs that wait die."""
-    now = datetime.now(UTC)
-    broker.enqueue([Entry(typed_job(type, None, priority="low", now=now), "low") for _ in range(count)])
-    slots = {f"slot-{n}": worker_info() for n in range(100)}
-    broker.register(slots)
-    settlements: list[Any] = []
-    while True:
-        claims = broker.settle_and_claim(settlements, list(slots)).claims
-        settlements = [burial(claim, error=error.format(n=n)) for n, claim in enumerate(claims)]
-        if not claims:
-            break
-    broker.deregister(list(slots))
-
-
 def ids_in(answer: dict[str, Any]) -> list[str]:
     return [job["id"] for job in answer["jobs"]]
 
@@ -66,6 +40,7 @@ def test_a_list_is_read_by_pages_and_by_cursors(api: ServedApi) -> None:
     ids = [f"job-{n:02d}" for n in range(25)]
     first = api.client.get("/jobs?status=pending")
     assert (ids_in(first), first["total"], first["page"], first["limit"]) == (ids[:20], 25, 1, 20)
+    assert api.client.get("/jobs?status=pending&type=&q=&page=1&limit=20&cursor=") == first
     second = api.client.get("/jobs?status=pending&page=2")
     followed = api.client.get(f"/jobs?status=pending&cursor={first['next_cursor']}")
     assert ids_in(second) == ids_in(followed) == ids[20:]
@@ -92,6 +67,9 @@ def test_what_is_wrong_with_a_list_is_named(api: ServedApi) -> None:
         ("since=yesterday", "?since", "a duration such as 2h"),
         ("since=1h&until=2h", "?since", "later than until"),
         ("fingerprint=xyz", "?fingerprint", "matching regex"),
+        ("match={1..999999}", "?match", "must not have a range"),
+        ("match={a,b}{a,b}{a,b}", "?match", "at most one pair of braces"),
+        ("match=*a*a*a*a*a*a*b", "?match", "at most 6 stars"),
         ("cursor=abc", "?cursor", "begin without it"),
         (f"cursor={cursor}&status=dead", "?cursor", "begin without it"),
         (f"cursor={cursor}&status=cancelled&page=2", "?page", "give one of them"),
@@ -227,48 +205,3 @@ def test_an_operation_does_many_jobs_shows_its_progress_and_can_be_stopped(
     assert api.client.delete("/operations/unknown").slug == "not-found"
     names = [event.name for event in api.events if isinstance(event, OperationStarted | OperationEnded)]
     assert names[-2:] == ["operation.started", "operation.ended"]
-
-
-class Killed(BaseException):
-    """Ends a thread as a kill -9 ends a process: nothing after it runs."""
-
-
-class StoppingActions(BulkActions):
-    """Changes one batch, and is gone before it can write that down."""
-
-    batches_left = 2
-
-    def apply(self, action: JobAction, jobs: Any) -> list[str]:
-        reasons = super().apply(action, jobs)
-        self.batches_left -= 1
-        if not self.batches_left:
-            raise Killed
-        return reasons
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_an_operation_is_taken_over_and_does_no_job_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fileq.server.operation_runner.TAKEOVER_S", 0.1)
-    monkeypatch.setattr("fileq.server.operation_runner.LOOK_S", 0.02)
-    with served_api(tmp_path, {"server": {"read_only": True}}) as api:  # its own runner does not work
-        bury(api.broker, 500)
-        store = OperationStore(api.broker, lambda: api.broker.census().now_ms)
-        wanted = {"matched": 500, "cutoff_ms": store.now_ms()}
-        id = store.create(JobAction.RETRY, JobFilter(), {}, created_by="a test", **wanted).id
-        first = OperationRunner(store, StoppingActions(api.broker, api.config, store.now_ms), api.events.append)
-        hook = threading.excepthook
-        threading.excepthook = lambda args: None
-        first.start()
-        wait_until(lambda: not first._thread.is_alive())
-        threading.excepthook = hook
-        left = api.client.get(f"/operations/{id}")
-        assert (left["state"], left["done"], api.broker.census().dead) == ("running", 200, 100)
-        # Jobs that were put back die again meanwhile: the operation has done them already.
-        bury(api.broker)
-        assert api.broker.census().dead == 500
-        second = OperationRunner(store, BulkActions(api.broker, api.config, store.now_ms), api.events.append)
-        second.start()
-        ended = wait_until(lambda: (found := api.client.get(f"/operations/{id}"))["ended_at"] and found, 30)
-        second.stop(5.0)
-        assert (ended["state"], ended["done"], ended["takeovers"]) == ("completed", 500, 1)
-        assert (api.broker.census().dead, sum(api.broker.census().pending.values())) == (400, 100)
