@@ -5,6 +5,7 @@ Keys are read from the broker at most once in CACHE_S, so a revoked key is refus
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hmac
@@ -28,6 +29,7 @@ from fileq.server.sessions import COOKIE, Sessions
 
 CACHE_S = 3.0
 USE_EVERY_MS = 60_000
+NOTE_S = 0.1
 OUTSIDE = "outside"  # the id of the key from outside
 _WRONG_PASSWORDS = Rate(10, 60_000)  # from one address
 
@@ -55,6 +57,7 @@ class Authentication:
         self._cached: dict[str, StoredKey] = {}
         self._read_s = float("-inf")
         self._noted_ms: dict[str, int] = {}
+        self._notes: set[asyncio.Future[None]] = set()
         self._proxies = [ip_network(text) for text in settings.trusted_proxies]
         self._outside = PasswordFile(settings.api_key_file, settings.api_key) if settings.api_key_file else None
         self._password = PasswordFile(settings.password_file, "") if settings.password_file else None
@@ -135,8 +138,20 @@ class Authentication:
             raise self._refused("the key has expired")
         if self._now_ms() - self._noted_ms.get(id, 0) >= USE_EVERY_MS:
             self._noted_ms[id] = self._now_ms()
-            await self._pool.call(lambda: self._note_use(id))
+            await self._begin_note(id)
         return caller_of_key(id, key, how)
+
+    async def _begin_note(self, id: str) -> None:
+        """Waits for a moment only: while the broker does not answer, the request needs the rest of its second."""
+        task = asyncio.ensure_future(self._pool.call(lambda: self._note_use(id)))
+        self._notes.add(task)
+        task.add_done_callback(self._noted)
+        await asyncio.wait({task}, timeout=NOTE_S)
+
+    def _noted(self, task: asyncio.Future[None]) -> None:
+        self._notes.discard(task)
+        if not task.cancelled():
+            task.exception()  # a full pool; the request itself reports it
 
     def _note_use(self, id: str) -> None:
         try:

@@ -1,4 +1,4 @@
-"""examples/rest-api/calls.sh against the real program: every answer has the fields and texts of the contract."""
+"""examples/rest-api/calls.sh, run against the real program: each answer has the fields and texts of the contract."""
 
 from __future__ import annotations
 

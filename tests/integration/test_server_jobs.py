@@ -116,8 +116,13 @@ def test_keys_are_made_listed_used_and_revoked(api: ServedApi) -> None:
     watcher = api.client.with_key(made.json["key"])
     assert watcher.get("/whoami")["scopes"] == ["read", "operate"]
     assert watcher.call("GET", "/keys").slug == "forbidden"
-    [listed] = [one for one in api.client.get("/keys")["keys"] if one["name"] == "watcher"]
-    assert listed["last_used"]
+
+    def last_used() -> str | None:
+        [listed] = [one for one in api.client.get("/keys")["keys"] if one["name"] == "watcher"]
+        used: str | None = listed["last_used"]
+        return used
+
+    assert wait_until(last_used)
     assert made.json["key"] not in str(api.client.get("/keys"))
     assert api.client.post("/keys", {"name": "watcher", "scopes": ["read"]}).slug == "invalid"
     assert api.client.delete(f"/keys/{made.json['id']}").json == {"message": "Key revoked", "id": made.json["id"]}

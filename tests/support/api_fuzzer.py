@@ -22,6 +22,14 @@ from tests.support.api_client import API, ApiClient, Reply, check_described, des
 ODD_TEXTS = ("", "\x00", "\ud800", "../../etc/passwd", "\u202e", "a" * 5000, "%2e%2e", "{{7*7}}", "1e400", "-0", "nan")
 DIRECTORIES = ("/", "/tmp", "/tmp/x", "~", ".")
 STREAMS = ("text/event-stream",)  # their answers do not end
+# Bodies that are accepted. Some requests are one of them with a few fields replaced.
+BODIES: dict[tuple[str, str], dict[str, Any]] = {
+    ("POST", "/jobs"): {"type": "known"},
+    ("POST", "/jobs/bulk"): {"jobs": [{"type": "known"}, {"path": "/tmp/x"}]},
+    ("POST", "/jobs/actions"): {"action": "cancel", "filter": {"type": "known"}, "dry_run": True},
+    ("POST", "/dead/retry"): {"filter": {}, "dry_run": True},
+    ("POST", "/keys"): {"name": "new", "scopes": ["read"]},
+}
 
 
 class FuzzedRequest(NamedTuple):
@@ -46,6 +54,8 @@ any_json = st.recursive(
 )
 header_texts = st.text(st.characters(min_codepoint=32, max_codepoint=255, blacklist_characters="\x7f"), max_size=30)
 
+seldom = st.sampled_from([False] * 15 + [True])  # not integers(): it prefers small ones
+
 
 @cache
 def operations() -> list[tuple[str, str, dict[str, Any]]]:
@@ -58,6 +68,11 @@ def operations() -> list[tuple[str, str, dict[str, Any]]]:
     return [one for one in found if not _is_stream(one[2])]
 
 
+@cache
+def with_body() -> list[tuple[str, str, dict[str, Any]]]:
+    return [one for one in operations() if "requestBody" in one[2]]
+
+
 def _is_stream(operation: dict[str, Any]) -> bool:
     return any(kind in STREAMS for answer in operation["responses"].values() for kind in answer.get("content", {}))
 
@@ -65,7 +80,7 @@ def _is_stream(operation: dict[str, Any]) -> bool:
 @st.composite
 def fuzzed_requests(draw: DrawFn, known: Sequence[str]) -> FuzzedRequest:
     """One request. `known` are names of things that exist."""
-    method, route, operation = draw(st.sampled_from(operations()))
+    method, route, operation = draw(st.one_of(st.sampled_from(operations()), st.sampled_from(with_body())))
     path, query, headers = route, dict[str, Any](), dict[str, str]()
     for parameter in operation["parameters"]:
         name = parameter["name"]
@@ -79,13 +94,13 @@ def fuzzed_requests(draw: DrawFn, known: Sequence[str]) -> FuzzedRequest:
                 query[name] = draw(st.one_of(_values(parameter["schema"], known), texts))
             else:
                 headers[name] = draw(st.one_of(header_texts, st.sampled_from(["*", '"x"', 'W/"x", "y"'])))
-    if draw(st.integers(0, 9)) == 0:
+    if draw(seldom):
         query[draw(texts)] = draw(texts)
     body = None
     if "requestBody" in operation:
         [(kind, content)] = operation["requestBody"]["content"].items()
-        body, headers["Content-Type"] = draw(_bodies(content.get("schema", {}), known)), kind
-    if draw(st.integers(0, 9)) == 0:
+        body, headers["Content-Type"] = draw(_bodies((method, route), content.get("schema", {}), known)), kind
+    if draw(seldom):
         names = st.sampled_from(
             ["Content-Type", "Accept", "X-Request-Id", "Origin", "Cookie", "Range", "Content-Digest"]
         )
@@ -95,16 +110,27 @@ def fuzzed_requests(draw: DrawFn, known: Sequence[str]) -> FuzzedRequest:
     return FuzzedRequest(method, route, f"{path}?{text}" if text else path, body, headers)
 
 
-def _bodies(schema: dict[str, Any], known: Sequence[str]) -> SearchStrategy[bytes]:
-    right = _values(schema, known).map(lambda value: json.dumps(value).encode())
-    wrong = any_json.map(lambda value: json.dumps(value).encode())
-    return st.one_of(right, right, right, right, wrong, st.binary(max_size=50), st.just(b"[" * 5000))
+def _bodies(key: tuple[str, str], schema: dict[str, Any], known: Sequence[str]) -> SearchStrategy[bytes]:
+    right = _values(schema, known)
+    if key in BODIES:
+        changed = _some_fields(schema, known).map(lambda part: {**BODIES[key], **part})
+        right = st.one_of(right, changed, changed, changed)
+    written = st.one_of(right, right, right, right, any_json).map(lambda value: json.dumps(value).encode())
+    return st.one_of(written, written, written, st.binary(max_size=50) | st.just(b"[" * 5000))
+
+
+def _some_fields(schema: dict[str, Any], known: Sequence[str]) -> SearchStrategy[dict[str, Any]]:
+    fields = description()["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["properties"]
+    names = st.lists(st.sampled_from(sorted(fields)), min_size=1, max_size=3, unique=True)
+    return names.flatmap(
+        lambda chosen: st.fixed_dictionaries({name: _values(fields[name], known, 1) for name in chosen})
+    )
 
 
 def _values(schema: dict[str, Any], known: Sequence[str], depth: int = 0) -> SearchStrategy[Any]:
     """Values of the schema; now and then one of another kind in their place."""
     right = _right_values(schema, known, depth)
-    return right if depth == 0 else st.integers(0, 11).flatmap(lambda n: any_json if n == 0 else right)
+    return right if depth == 0 else seldom.flatmap(lambda is_other: any_json if is_other else right)
 
 
 def _right_values(schema: dict[str, Any], known: Sequence[str], depth: int) -> SearchStrategy[Any]:
@@ -131,14 +157,19 @@ def _right_values(schema: dict[str, Any], known: Sequence[str], depth: int) -> S
 
 
 def _objects(schema: dict[str, Any], known: Sequence[str], depth: int) -> SearchStrategy[Any]:
+    """With few of the optional fields: many of them exclude each other."""
     fields = schema.get("properties", {})
-    required = {name: _values(fields[name], known, depth + 1) for name in schema.get("required", [])}
-    others = {name: _values(shape, known, depth + 1) for name, shape in fields.items() if name not in required}
-    right = st.fixed_dictionaries(required, optional=others)
     more = schema.get("additionalProperties")
     if not fields and more is not False:
         return st.dictionaries(texts, _values(more if isinstance(more, dict) else {}, known, depth + 1), max_size=3)
-    return right
+    required = schema.get("required", [])
+    optional = [name for name in fields if name not in required]
+    chosen = st.lists(st.sampled_from(optional), max_size=4, unique=True) if optional else st.just([])
+    return chosen.flatmap(
+        lambda names: st.fixed_dictionaries(
+            {name: _values(fields[name], known, depth + 1) for name in (*required, *names)}
+        )
+    )
 
 
 def sent(client: ApiClient, request: FuzzedRequest) -> Reply:
