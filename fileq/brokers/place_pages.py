@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from fileq.brokers.types import Record, WorkerView
+from fileq.brokers.types import LedgerEntry, Record, WorkerView
 from fileq.core.errors import BrokerError
 
 PROCESSING = "processing"
@@ -29,6 +29,14 @@ class Page(Struct, frozen=True):
     raws: tuple[bytes, ...]
     next_cursor: str
     total: int
+
+
+class LedgerPage(Struct, frozen=True):
+    """Some entries of the ledger, by path. `scanned` is about how many were looked at."""
+
+    entries: tuple[tuple[bytes, LedgerEntry], ...]
+    next_cursor: str
+    scanned: int
 
 
 class PlacePages(Protocol):
@@ -53,6 +61,13 @@ class PlacePages(Protocol):
 
         `raw`, `result`, `attempts`, `after`, `follow_ups` and `outputs` are empty, `queued` is 0 and `waits_for` and
         `unique_key` are ""; everything else is as in records()."""
+        ...
+
+    def ledger_page(self, under: bytes, cursor: str = "", size: int = 500) -> LedgerPage:
+        """The next entries of the ledger whose paths start with `under`, in the broker's own order. Only reads.
+
+        Looks at about `size` entries, so a page may be empty before the end, which is a cursor of "". Following the
+        cursors returns every entry that stays, and perhaps one twice. Raises BrokerError for a wrong cursor."""
         ...
 
 
@@ -139,3 +154,17 @@ def check_page(place: str, size: int, queues: Sequence[str]) -> None:
 
 def wrong_cursor(cursor: str) -> BrokerError:
     return BrokerError(f"cursor {cursor!r} is none that page() has returned for this place; begin without one")
+
+
+def ledger_page_of(entries: Sequence[tuple[bytes, LedgerEntry]], size: int) -> LedgerPage:
+    """A page of entries in the order of their paths, of which there may be more if there are `size`."""
+    cursor = entries[-1][0].hex() if len(entries) == size else ""
+    return LedgerPage(tuple(entries), cursor, len(entries))
+
+
+def path_of_cursor(cursor: str) -> bytes:
+    """The last path of the page before; b"" at the beginning."""
+    try:
+        return bytes.fromhex(cursor)
+    except ValueError:
+        raise BrokerError(f"cursor {cursor!r} is none of the ledger; begin without one") from None

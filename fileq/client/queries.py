@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -77,18 +78,24 @@ class Maker(Struct, frozen=True):
 
 
 class FileTrace(Struct, frozen=True):
+    """`is_partial`: not all records were searched for jobs that the ledger does not know."""
+
     filepath: str
     missing_since_ms: int
     versions: tuple[VersionTrace, ...]
     made_by: Maker | None = None
+    is_partial: bool = False
 
 
-def trace(broker: FullBroker, path: bytes) -> FileTrace:
-    """Everything that the ledger and the records know about a file, newest version first. BrokerError if nothing."""
+def trace(broker: FullBroker, path: bytes, records_max: int = sys.maxsize) -> FileTrace:
+    """Everything that the ledger and the records know about a file, newest version first. BrokerError if nothing.
+
+    About `records_max` records are searched for jobs that the ledger does not know."""
     [entry] = broker.lookup([path])
     versions = entry.versions if entry is not None else ()
     known = dict(zip(_ids(versions), broker.records(_ids(versions)), strict=True))
-    others = [record for record in _records_about(broker, path) if record.id not in known]
+    search = _RecordSearch(broker, path, records_max)
+    others = [record for record in search.run() if record.id not in known]
     waits_for = obstacles_of(broker, [*known.values(), *others])
     traced = [
         _version(signature, id, known[id], waits_for, is_newest=i == 0, is_in_ledger=True)
@@ -106,7 +113,8 @@ def trace(broker: FullBroker, path: bytes) -> FileTrace:
         if looks_like_id(name):
             advice = f"for a job: 'fileq show {name}'; for a file: {advice}"
         raise BrokerError(f"nothing is known about {shown!r}; {advice}")
-    return FileTrace(shown, entry.missing_since_ms if entry is not None else 0, tuple(traced), made_by)
+    missing_since_ms = entry.missing_since_ms if entry is not None else 0
+    return FileTrace(shown, missing_since_ms, tuple(traced), made_by, search.is_partial)
 
 
 def _maker(broker: FullBroker, path: bytes) -> Maker | None:
@@ -142,16 +150,30 @@ def read_signature(signature: str) -> tuple[int | None, int | None]:
     return (int(size), int(modified)) if size.isdigit() and modified.isdigit() else (None, None)
 
 
-def _records_about(broker: FullBroker, path: bytes) -> Iterator[Record]:
-    """Records of jobs for this file, including jobs that the ledger does not know: those of other programs, and those
+class _RecordSearch:
+    """Records of jobs for a file, including jobs that the ledger does not know: those of other programs, and those
     whose file a worker moved to this path."""
-    needle = msgspec.json.encode(os.path.basename(path).decode(errors="backslashreplace"))[1:-1]
-    for page in broker.ids():
-        for record in broker.records(page):
-            if record is not None and record.moved_to == path:
-                yield record
-            # Searching for the name avoids decoding every job. Another program may have escaped it as \uXXXX.
-            elif record is not None and (needle in record.raw or b"\\u" in record.raw):
-                job = decode_or_none(record.raw)
-                if job is not None and job.path == path:
-                    yield record
+
+    def __init__(self, broker: FullBroker, path: bytes, records_max: int) -> None:
+        self._broker = broker
+        self._path = path
+        self._left = records_max
+        self._needle = msgspec.json.encode(os.path.basename(path).decode(errors="backslashreplace"))[1:-1]
+        self.is_partial = False
+
+    def run(self) -> Iterator[Record]:
+        for page in self._broker.ids():
+            if self._left <= 0:
+                self.is_partial = True
+                return
+            self._left -= len(page)
+            yield from filter(self._is_about, filter(None, self._broker.records(page)))
+
+    def _is_about(self, record: Record) -> bool:
+        if record.moved_to == self._path:
+            return True
+        # Searching for the name avoids decoding every job. Another program may have escaped it as \uXXXX.
+        if self._needle not in record.raw and b"\\u" not in record.raw:
+            return False
+        job = decode_or_none(record.raw)
+        return job is not None and job.path == self._path

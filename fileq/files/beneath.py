@@ -53,6 +53,21 @@ def open_beneath(path: bytes, roots: Sequence[bytes]) -> int:
     return _open_resolved(path, roots)
 
 
+def open_without_links(path: bytes, roots: Sequence[bytes]) -> int:
+    """Like open_beneath(), but no link below the root is followed, also none that stays there."""
+    if b"\0" in path:
+        raise ValueError("embedded null byte")
+    for root in roots:
+        above = root if root.endswith(b"/") else root + b"/"
+        if path.startswith(above):
+            directory = os.open(root, _REFERENCE | os.O_DIRECTORY)
+            try:
+                return _open_by_steps(directory, path[len(above) :])
+            finally:
+                os.close(directory)
+    raise LeadsOutside
+
+
 def is_below(real_path: bytes, roots: Iterable[bytes]) -> bool:
     """Whether a path without links is below one of the roots, which may be links."""
     return any(real_path.startswith(os.path.realpath(root).rstrip(b"/") + b"/") for root in roots)

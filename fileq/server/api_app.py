@@ -160,7 +160,8 @@ def _escaped(value: Any) -> Any:
 def _check_accept(route: Route, accept: str) -> None:
     made = route.response if isinstance(route.response, str) else JSON
     wanted = [part.partition(";")[0].strip().lower() for part in accept.split(",") if part.strip()]
-    if wanted and not {made, f"{made.partition('/')[0]}/*", "*/*"} & set(wanted):
+    possible = {made, *route.other_types}
+    if wanted and {*possible, *(f"{one.partition('/')[0]}/*" for one in possible), "*/*"}.isdisjoint(wanted):
         raise ApiProblem("not-acceptable", f"the answer is {made}; Accept is {accept[:100]!r}")
 
 

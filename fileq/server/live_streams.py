@@ -37,7 +37,7 @@ class SseResponse(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await _until_first(self._send_all(send), _until_gone(receive, "http.disconnect"))
+            await until_first(self._send_all(send), until_gone(receive, "http.disconnect"))
         finally:
             self._hub.leave(self._stream)
 
@@ -70,7 +70,7 @@ class EventSocket:
             return
         try:
             await socket.accept(headers=[(b"x-request-id", request_id.encode())])
-            await _until_first(self._send_all(socket.send, stream), _until_gone(socket.receive, "websocket.disconnect"))
+            await until_first(self._send_all(socket.send, stream), until_gone(socket.receive, "websocket.disconnect"))
         finally:
             self._services.hub.leave(stream)
 
@@ -112,7 +112,7 @@ def sending(stream: LiveStream) -> Any:
         stream.sending_since_s = 0.0
 
 
-async def _until_first(*works: Coroutine[Any, Any, None]) -> None:
+async def until_first(*works: Coroutine[Any, Any, None]) -> None:
     """Runs all until one has ended, and cancels the others. An error is raised, unless the client has gone."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
@@ -126,7 +126,7 @@ async def _until_first(*works: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _until_gone(receive: Callable[[], Awaitable[Message]], kind: str) -> None:
+async def until_gone(receive: Callable[[], Awaitable[Message]], kind: str) -> None:
     """Ignores what the client sends."""
     while (await receive())["type"] != kind:
         pass

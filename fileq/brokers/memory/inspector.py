@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import nsmallest
 from itertools import islice
+from operator import itemgetter
 
 from fileq.brokers.clocks import HOUR_MS
 from fileq.brokers.memory.batch_counts import delete_member, revive_member
@@ -14,11 +16,14 @@ from fileq.brokers.memory.withdrawals import cancel, end_withdrawn
 from fileq.brokers.place_pages import (
     NEWEST_FIRST,
     PROCESSING,
+    LedgerPage,
     Page,
     check_page,
+    ledger_page_of,
     offset_of,
     outline_of,
     page_of_slots,
+    path_of_cursor,
     start_after,
     within_bytes,
 )
@@ -77,6 +82,12 @@ class MemoryInspector:
         start = start_after(raws, last)
         found = within_bytes(raws[start : start + size])
         return Page(tuple(found), last.after(start, found, len(raws)), len(raws))
+
+    def ledger_page(self, under: bytes, cursor: str = "", size: int = 500) -> LedgerPage:
+        last = path_of_cursor(cursor)
+        with self._store.lock:
+            found = ((path, entry) for path, entry in self._store.ledger.items() if path.startswith(under))
+            return ledger_page_of(nsmallest(size, (one for one in found if one[0] > last), itemgetter(0)), size)
 
     def _oldest_first(self, place: str) -> list[bytes]:
         scheduled = self._store.scheduled

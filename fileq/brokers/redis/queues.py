@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.admission_types import Admission, AdmitRequest, AdmitResult
 from fileq.brokers.clocks import FULL_WAIT_MS, STEP_TOLERANCE_MS
+from fileq.brokers.place_pages import LedgerPage
 from fileq.brokers.redis.batch_turns import may_be_member, with_members
 from fileq.brokers.redis.due_watch import as_time
 from fileq.brokers.redis.encoding import (
@@ -49,6 +50,7 @@ from fileq.brokers.types import (
     check_follow_ups,
 )
 from fileq.core.claim import Buried, Claim
+from fileq.core.errors import BrokerError
 from fileq.core.settlement import Settlement, SettleResult, Verb
 
 BATCH = 1000  # entries of one script call; more would block the server too long
@@ -320,15 +322,22 @@ class RedisQueues:
         ]
 
     def ledger(self, under: bytes) -> Iterator[tuple[bytes, LedgerEntry]]:
-        key = self._store.keys.ledger
-        pattern = b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^-" else bytes([c]) for c in under) + b"*"
-        cursor: bytes | int = 0
+        cursor = ""
         while True:
-            cursor, flat = self._store.call("HSCAN", key, cursor, "MATCH", pattern, "COUNT", BATCH)
-            for path, value in zip(flat[::2], flat[1::2], strict=True):
-                yield path, unpack_ledger(value)
-            if int(cursor) == 0:
+            page = self.ledger_page(under, cursor, BATCH)
+            yield from page.entries
+            cursor = page.next_cursor
+            if not cursor:
                 return
+
+    def ledger_page(self, under: bytes, cursor: str = "", size: int = BATCH) -> LedgerPage:
+        if cursor and not cursor.isdecimal():
+            raise BrokerError(f"cursor {cursor!r} is none of the ledger; begin without one")
+        pattern = b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^-" else bytes([c]) for c in under) + b"*"
+        scan = ("HSCAN", self._store.keys.ledger, cursor or 0, "MATCH", pattern, "COUNT", size)
+        following, flat = self._store.call(*scan)
+        entries = tuple((path, unpack_ledger(value)) for path, value in zip(flat[::2], flat[1::2], strict=True))
+        return LedgerPage(entries, "" if int(following) == 0 else str(int(following)), max(size, len(entries)))
 
     def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
         args = [(path, pack_ledger(was), b"" if new is None else pack_ledger(new)) for path, was, new in changes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fileq.brokers.known_versions import newest_versions
+from fileq.brokers.place_pages import LedgerPage, ledger_page_of, path_of_cursor
 from fileq.brokers.sqlite.ledger_rows import decode_ledger_entry
 from fileq.brokers.sqlite.rows import find_ledger_entries
 from fileq.brokers.sqlite.store import SqliteStore
@@ -38,6 +39,15 @@ class SqliteLedger:
             if not page:
                 return
             first, comparison = page[-1][0], ">"
+
+    def ledger_page(self, under: bytes, cursor: str = "", size: int = 500) -> LedgerPage:
+        last = path_of_cursor(cursor)
+        comparison, first = (">", last) if last else (">=", under)
+        sql = f"SELECT path, entry FROM ledger WHERE path {comparison} ? ORDER BY path LIMIT ?"
+        with self._store.snapshot() as (db, _):
+            page = db.execute(sql, (first, size)).fetchall()
+        found = [(path, decode_ledger_entry(entry)) for path, entry in page if path.startswith(under)]
+        return ledger_page_of(found, size)
 
     def update_ledger(self, changes: Sequence[tuple[bytes, LedgerEntry, LedgerEntry | None]]) -> list[bool]:
         if not changes:

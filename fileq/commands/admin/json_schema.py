@@ -125,6 +125,7 @@ TRACE_FIELDS = (
     ("versions[].signature", "size-mtime in ns; also -i and the inode, -c and the hash, if the producer recorded them"),
     ("versions[].job", "as in `fileq admin show --json`; null if the record has expired"),
     ("made_by", "null, or the last job that made the file: job_id, filepath (empty for a job without a file), type"),
+    ("is_partial", "not all records were searched for other jobs of the file; always false here"),
 )
 CANCEL_FIELDS = (
     (

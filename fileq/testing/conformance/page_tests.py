@@ -174,3 +174,19 @@ def test_an_outline_is_the_record_without_what_may_be_long(harness: Harness) -> 
     records = [record for record in harness.broker.records(ids) if record is not None]
     assert harness.broker.outlines([*ids, "unknown"]) == [*map(outline_of, records), None]
     assert harness.broker.outlines([]) == []
+
+
+def test_following_the_cursors_of_the_ledger_returns_every_entry_below_a_path(harness: Harness) -> None:
+    paths = [b"/data/%s/%d" % (folder, number) for folder in (b"a", b"a*b", b"b") for number in range(40)]
+    versions = [a_version("1-1", path) for path in paths]
+    harness.broker.enqueue([an_entry(f"job-{i}", version=version) for i, version in enumerate(versions)])
+    for under, count in ((b"", 120), (b"/data/a", 80), (b"/data/a*", 40), (b"/data/b/", 40), (b"/nothing", 0)):
+        found, cursor, is_end = list[bytes](), "", False
+        while not is_end:
+            page = harness.broker.ledger_page(under, cursor, 7)
+            found += [path for path, entry in page.entries if entry.versions]
+            cursor, is_end = page.next_cursor, not page.next_cursor
+        assert sorted(set(found)) == sorted(path for path in paths if path.startswith(under))
+        assert len(set(found)) == count
+    with pytest.raises(BrokerError, match="cursor"):
+        harness.broker.ledger_page(b"", "x.y")

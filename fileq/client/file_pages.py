@@ -1,0 +1,198 @@
+"""The files that the ledger knows, by pages and by directory: bounded scans, each file with its newest job.
+
+Changes nothing. The cost depends on `scan_max`, never on the length of the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from msgspec import Struct
+
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import LedgerEntry, Record
+from fileq.client.job_filter import path_matcher
+from fileq.client.queries import read_signature
+from fileq.core.job import State, stamp
+
+SCAN_MAX = 10_000
+DIRECTORIES_MAX = 1_000
+EXPIRED = "expired"
+FileStatus = Literal["pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled", "expired"]
+_PAGE = 500
+_WAITING = (State.PENDING, State.SCHEDULED, State.RETRYING)
+
+
+class KnownFile(Struct, frozen=True):
+    """A file of the ledger with its newest version and that version's job. `status` is that of the job, or `expired`:
+    the job has ended, and its record is gone. `missing_since` is when a producer missed the file."""
+
+    path: str
+    size: int | None
+    modified_at: str | None
+    status: str
+    job_id: str
+    error: str
+    enqueued_at: str | None
+    missing_since: str | None
+    versions: int
+
+
+class FilePage(Struct, frozen=True):
+    """`next_cursor` is "" at the end. `is_partial`: the scan ended before the ledger did and before the page was full.
+    `total` is the number of files; None if it is not known."""
+
+    files: tuple[KnownFile, ...]
+    next_cursor: str
+    scanned: int
+    is_partial: bool
+    total: int | None
+
+
+class DirectoryCounts(Struct, frozen=True):
+    """A directory with everything below it. `oldest_unprocessed_at` is since when the oldest file waits or runs,
+    `last_arrival_at` when the newest was enqueued."""
+
+    directory: str
+    files: int
+    waiting: int
+    running: int
+    dead: int
+    oldest_unprocessed_at: str | None
+    last_arrival_at: str | None
+
+
+class FileTree(Struct, frozen=True):
+    """Directories in the order of their names. `is_partial`: not every file was counted, or not every directory is
+    here."""
+
+    directories: tuple[DirectoryCounts, ...]
+    scanned: int
+    is_partial: bool
+
+
+class _Seen(Struct):
+    files: int = 0
+    waiting: int = 0
+    running: int = 0
+    dead: int = 0
+    oldest_ms: int = 0
+    newest_ms: int = 0
+
+
+def file_page(
+    broker: FullBroker,
+    under: str,
+    *,
+    match: str | None = None,
+    status: str | None = None,
+    cursor: str = "",
+    limit: int = 50,
+    scan_max: int = SCAN_MAX,
+) -> FilePage:
+    """The next files below a directory, about `limit` of them. ConfigError for a glob that can't be read."""
+    matches = path_matcher(match) if match is not None else None
+    found: list[KnownFile] = []
+    scanned, is_first = 0, not cursor
+    size = min(_PAGE, max(1, limit))
+    while scanned < scan_max and len(found) < limit:
+        page = broker.ledger_page(prefix_of(under), cursor, size)
+        scanned += page.scanned
+        wanted = [(path, entry) for path, entry in page.entries if matches is None or matches(path)]
+        found += [one for one in _known(broker, wanted) if status in (None, one.status)]
+        cursor, size = page.next_cursor, min(2 * size, _PAGE)
+        if not cursor:
+            break
+    is_partial = bool(cursor) and len(found) < limit
+    return FilePage(tuple(found), cursor, scanned, is_partial, len(found) if is_first and not cursor else None)
+
+
+def file_tree(broker: FullBroker, under: str, depth: int, *, scan_max: int = SCAN_MAX) -> FileTree:
+    """Counts by directory, down to `depth` levels below the given one."""
+    prefix, cursor, scanned = prefix_of(under), "", 0
+    counts: dict[bytes, _Seen] = {}
+    is_cut = False
+    while True:
+        page = broker.ledger_page(prefix, cursor, _PAGE)
+        scanned += page.scanned
+        for path, record in _records(broker, page.entries):
+            for directory in _directories(path, prefix, depth):
+                if directory not in counts and len(counts) >= DIRECTORIES_MAX:
+                    is_cut = True
+                    continue
+                _count(counts.setdefault(directory, _Seen()), record)
+        cursor = page.next_cursor
+        if not cursor or scanned >= scan_max:
+            break
+    directories = tuple(_counted(directory, seen) for directory, seen in sorted(counts.items()))
+    return FileTree(directories, scanned, bool(cursor) or is_cut)
+
+
+def prefix_of(under: str) -> bytes:
+    """What the paths below a directory start with; b"" for all paths."""
+    return under.rstrip("/").encode(errors="surrogateescape") + b"/" if under else b""
+
+
+def _known(broker: FullBroker, entries: list[tuple[bytes, LedgerEntry]]) -> Iterator[KnownFile]:
+    records = dict(_records(broker, entries))
+    for path, entry in entries:
+        if not entry.versions:
+            continue
+        signature, id = entry.versions[0]
+        size, modified_ns = read_signature(signature)
+        record = records.get(path)
+        yield KnownFile(
+            path=path.decode(errors="backslashreplace"),
+            size=size,
+            modified_at=stamp(modified_ns // 1_000_000) if modified_ns is not None else None,
+            status=record.state.value if record is not None else EXPIRED,
+            job_id=id,
+            error=record.error if record is not None else "",
+            enqueued_at=stamp(record.created_ms) if record is not None else None,
+            missing_since=stamp(entry.missing_since_ms) if entry.missing_since_ms else None,
+            versions=len(entry.versions),
+        )
+
+
+def _records(
+    broker: FullBroker, entries: list[tuple[bytes, LedgerEntry]] | tuple[tuple[bytes, LedgerEntry], ...]
+) -> Iterator[tuple[bytes, Record | None]]:
+    known = [(path, entry.versions[0][1]) for path, entry in entries if entry.versions]
+    for start in range(0, len(known), _PAGE):
+        part = known[start : start + _PAGE]
+        for (path, _), record in zip(part, broker.records([id for _, id in part]), strict=True):
+            yield path, record
+
+
+def _directories(path: bytes, prefix: bytes, depth: int) -> Iterator[bytes]:
+    """The directory of the prefix and those below it that hold the file, down to the depth."""
+    names = path[len(prefix) :].lstrip(b"/").split(b"/")[:-1]
+    top = prefix.rstrip(b"/")
+    yield top or b"/"
+    for level in range(1, min(depth, len(names)) + 1):
+        yield top + b"/" + b"/".join(names[:level])
+
+
+def _count(seen: _Seen, record: Record | None) -> None:
+    seen.files += 1
+    if record is None:
+        return
+    seen.newest_ms = max(seen.newest_ms, record.created_ms)
+    seen.waiting += record.state in _WAITING
+    seen.running += record.state is State.RUNNING
+    seen.dead += record.state is State.DEAD
+    if record.state.is_unfinished:
+        seen.oldest_ms = min(seen.oldest_ms or record.created_ms, record.created_ms)
+
+
+def _counted(directory: bytes, seen: _Seen) -> DirectoryCounts:
+    return DirectoryCounts(
+        directory=directory.decode(errors="backslashreplace"),
+        files=seen.files,
+        waiting=seen.waiting,
+        running=seen.running,
+        dead=seen.dead,
+        oldest_unprocessed_at=stamp(seen.oldest_ms) if seen.oldest_ms else None,
+        last_arrival_at=stamp(seen.newest_ms) if seen.newest_ms else None,
+    )
