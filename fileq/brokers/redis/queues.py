@@ -1,8 +1,7 @@
 """The hot path on Redis: enqueue, settle and claim, renew, promote, reap, the registry and the ledger.
 
 Every verb that changes something is one script call in one round trip (enqueue: one for each 1,000 entries). Scripts
-are atomic, so a kill -9 leaves a call executed or not received. Nothing here decides what happens to a job: the
-settlement says it.
+are atomic, so a kill -9 leaves a call executed or not received. Settlements say what happens to a job.
 """
 
 from __future__ import annotations
@@ -334,8 +333,7 @@ class RedisQueues:
         if cursor and not cursor.isdecimal():
             raise BrokerError(f"cursor {cursor!r} is none of the ledger; begin without one")
         pattern = b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^-" else bytes([c]) for c in under) + b"*"
-        scan = ("HSCAN", self._store.keys.ledger, cursor or 0, "MATCH", pattern, "COUNT", size)
-        following, flat = self._store.call(*scan)
+        following, flat = self._store.call("HSCAN", self._store.keys.ledger, cursor or 0, "MATCH", pattern, "COUNT", size)
         entries = tuple((path, unpack_ledger(value)) for path, value in zip(flat[::2], flat[1::2], strict=True))
         return LedgerPage(entries, "" if int(following) == 0 else str(int(following)), max(size, len(entries)))
 
