@@ -40,6 +40,7 @@ def test_a_list_is_read_by_pages_and_by_cursors(api: ServedApi) -> None:
     ids = [f"job-{n:02d}" for n in range(25)]
     first = api.client.get("/jobs?status=pending")
     assert (ids_in(first), first["total"], first["page"], first["limit"]) == (ids[:20], 25, 1, 20)
+    assert api.client.get("/jobs?status=pending&type=&q=&page=1&limit=20&cursor=") == first
     second = api.client.get("/jobs?status=pending&page=2")
     followed = api.client.get(f"/jobs?status=pending&cursor={first['next_cursor']}")
     assert ids_in(second) == ids_in(followed) == ids[20:]
