@@ -60,10 +60,11 @@ def broker_now_ms(broker: FullBroker) -> int:
     return broker.promote(0).now_ms
 
 
-def define(broker: FullBroker, name: str, document: ScheduleDocument, now_ms: int) -> None:
+def define(broker: FullBroker, name: str, document: ScheduleDocument, now_ms: int, expected: int | None = None) -> None:
     """Defines a schedule, or replaces its definition and keeps its last and, for the same times, its next slot.
 
-    Raises InvalidCron or InvalidZone, and BrokerError for a wrong name, before anything changes."""
+    Raises InvalidCron or InvalidZone, and BrokerError for a wrong name, before anything changes; Conflict if the
+    document has another revision than `expected`."""
     check_name("schedule", name)
     next_slot(document.definition, now_ms=now_ms)
     known = known_schedules(broker).get(name) or KnownSchedule(name, None, None)
@@ -75,7 +76,7 @@ def define(broker: FullBroker, name: str, document: ScheduleDocument, now_ms: in
         else:
             broker.resume_schedule(name, next_slot(document.definition, now_ms=now_ms, last_ms=known.state.last_ms))
             known = KnownSchedule(name, broker.schedules().get(name), was)
-    broker.put_document(KIND, name, encode_document(document))
+    broker.put_document(KIND, name, encode_document(document), expected)
     _set_state(broker, name, document, known.state, was, now_ms)
 
 

@@ -28,7 +28,7 @@ PAUSE_S = 0.1  # before the second try; doubled after each
 RETRY_AFTER_MAX_S = 5.0
 IDLE_MAX = 8
 SLICE_S = 0.5  # how long one look at a silent connection lasts, so that a stop is noticed
-_TOO_MANY, _AWAY = 429, 503
+_TOO_MANY, _AWAY, _GATEWAY = 429, 503, (502, 504)
 
 
 class HttpReply(Struct, frozen=True):
@@ -78,8 +78,10 @@ class HttpConnections:
                     raise BrokerUnavailable(f"no answer from {self._address}: {_shown(error)}") from error
                 is_repeat = True
             else:
-                if not _is_temporary(reply) or time.monotonic() >= until_s:
+                is_lost = reply.status in _GATEWAY and tries < TRIES  # a proxy has no answer, but may have sent it on
+                if not (is_lost or _is_temporary(reply)) or time.monotonic() >= until_s:
                     return HttpReply(reply.status, reply.headers, reply.body, is_repeat)
+                is_repeat = is_repeat or is_lost
                 pause_s = max(pause_s, _retry_after_s(reply))
             if is_stopped is not None and is_stopped():
                 raise GivenUp

@@ -25,8 +25,17 @@ from fileq.core.errors import BrokerError, ConfigError
 from fileq.core.schedule import ScheduleDocument, job_of, manual_id_of
 
 
-def add_schedule(broker: FullBroker, config: Config, name: str, options: ScheduleOptions, *, where: str) -> None:
-    """Defines a schedule or replaces its definition; the same definition again changes nothing."""
+def add_schedule(
+    broker: FullBroker,
+    config: Config,
+    name: str,
+    options: ScheduleOptions,
+    *,
+    where: str,
+    expected: int | None = None,
+) -> None:
+    """Defines a schedule or replaces its definition; the same definition again changes nothing. Raises Conflict if its
+    document has another revision than `expected`."""
     settings = schedule_from(name, options.values(), where, config.worker.priorities)
     found = known_schedules(broker).get(name)
     if found is not None and found.document is not None and found.document.is_configured:
@@ -37,7 +46,7 @@ def add_schedule(broker: FullBroker, config: Config, name: str, options: Schedul
     # `paused` is for new schedules: pause and resume are for those that exist.
     is_paused = settings.paused if found is None or found.document is None else found.document.is_paused
     document = ScheduleDocument(definition=definition, is_paused=is_paused)
-    define(broker, name, document, broker_now_ms(broker))
+    define(broker, name, document, broker_now_ms(broker), expected)
 
 
 def remove_schedule(broker: FullBroker, config: Config, name: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from msgspec import Struct
 
 from fileq.core.errors import ConfigError
@@ -32,6 +30,8 @@ class ServerAddress(Struct, frozen=True):
 
 def server_address(where: str, key: str) -> ServerAddress:
     """ConfigError for an address or a key that can't be used. Its message never has the key."""
+    from urllib.parse import urlsplit  # not needed by a program that uses a broker
+
     try:
         parts = urlsplit(where)
         host, port = parts.hostname or "", parts.port

@@ -14,6 +14,7 @@ from fileq.client.tasks import task
 from tests.support.program import Program, environment
 
 ROOT = Path(__file__).parents[2]
+KEY = "an-admin-key-from-outside"
 GUIDE = (ROOT / "docs" / "client.md").read_text()
 # Each fenced block opens with the name of its file.
 BLOCKS = dict(re.findall(r"```(?:python|yaml)\n# (\S+)\n(.*?)```", GUIDE, re.DOTALL))
@@ -28,11 +29,11 @@ def app(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def in_app(app: Path, *arguments: str) -> str:
+def in_app(app: Path, *arguments: str, **variables: str) -> str:
     ended = subprocess.run(
         [sys.executable, "-B", *arguments],
         cwd=app,
-        env=environment(),
+        env=environment(**variables),
         capture_output=True,
         text=True,
         timeout=60,
@@ -49,7 +50,7 @@ def promised(name: str) -> list[str]:
 
 def test_every_block_of_code_names_its_file() -> None:
     assert len(BLOCKS) == GUIDE.count("```") // 2
-    assert len(BLOCKS) == 7
+    assert len(BLOCKS) == 8
 
 
 def test_the_tests_of_the_guide_pass(app: Path) -> None:
@@ -72,6 +73,11 @@ def test_the_programs_of_the_guide_print_what_they_say(app: Path) -> None:
             "job:started",
             "job:completed",
         ]
+        served = Program("serve", cwd=app, settings={"server.port": 0}, variables={"API_KEY": KEY})
+        with served as server:
+            url = server.wait_for("server.opened")["url"]
+            printed = in_app(app, "http_use.py", QUEUE_URL=url, QUEUE_KEY=KEY).splitlines()
+            assert printed == promised("http_use.py")
 
 
 def test_every_option_is_in_the_guide() -> None:

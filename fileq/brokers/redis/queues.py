@@ -280,16 +280,15 @@ class RedisQueues(RedisEntries):
         while True:
             page = self.ledger_page(under, cursor, PAGE)
             yield from page.entries
-            cursor = page.next_cursor
-            if not cursor:
+            if not (cursor := page.next_cursor):
                 return
 
     def ledger_page(self, under: bytes, cursor: str = "", size: int = PAGE) -> LedgerPage:
         if cursor and not cursor.isdecimal():
             raise BrokerError(f"cursor {cursor!r} is none of the ledger; begin without one")
         pattern = b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^-" else bytes([c]) for c in under) + b"*"
-        scan = ("HSCAN", self._store.keys.ledger, cursor or 0, "MATCH", pattern, "COUNT", size)
-        following, flat = self._store.call(*scan)
+        key, store = self._store.keys.ledger, self._store
+        following, flat = store.call("HSCAN", key, cursor or 0, "MATCH", pattern, "COUNT", size)
         entries = tuple((path, unpack_ledger(value)) for path, value in zip(flat[::2], flat[1::2], strict=True))
         return LedgerPage(entries, "" if int(following) == 0 else str(int(following)), max(size, len(entries)))
 

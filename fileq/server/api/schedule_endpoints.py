@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from itertools import islice
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct, UnsetType
 
-from fileq.brokers.schedule_definitions import broker_now_ms, known_schedules
+from fileq.brokers.schedule_definitions import KIND, broker_now_ms, known_schedules
 from fileq.client.schedule_changes import (
     add_schedule,
     pause_schedule,
@@ -30,7 +28,7 @@ from fileq.commands.admin.schedules import (
 from fileq.core.api_key import Scope
 from fileq.core.cron import parsed
 from fileq.core.errors import BrokerError
-from fileq.server.conditional import check_etag
+from fileq.server.conditional import check_etag, etag_of
 from fileq.server.decoding import invalid
 from fileq.server.problems import ApiProblem, FieldProblem
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
@@ -121,12 +119,19 @@ def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer:
     services, name, wanted = request.services, request.params["name"], request.body
     if wanted.type is not None:
         request.caller.check_type(wanted.type)
-    known = known_schedules(services.broker).get(name)
-    check_etag(request.headers, _etag(services, name) if known is not None else None)
+    known = services.broker.documents(KIND).get(name)
+    check_etag(request.headers, etag_of(known.body) if known is not None else None)
     given = {field: getattr(wanted, field) for field in wanted.__struct_fields__}
     if wanted.reprocess is not None:
         given["reprocess"] = {"match": wanted.reprocess.match, "since": wanted.reprocess.since}
-    add_schedule(services.broker, services.config, name, ScheduleOptions(**given), where=f"PUT /schedules/{name}")
+    add_schedule(
+        services.broker,
+        services.config,
+        name,
+        ScheduleOptions(**given),
+        where=f"PUT /schedules/{name}",
+        expected=known.revision if known is not None else 0,
+    )
     return _answer(services, name, 200 if known is not None else 201)
 
 
@@ -173,14 +178,8 @@ def _answer(services: Services, name: str, status: int = 200) -> ApiAnswer:
     times: tuple[ScheduledTime, ...] = ()
     if view.status not in ("broken", "paused", "incomplete"):
         times = tuple(next_times(services.broker, name, TIMES))
-    return ApiAnswer(ScheduleDetail(view, times), status, {"ETag": _etag(services, name)})
-
-
-def _etag(services: Services, name: str) -> str:
-    """Of the definition and where it comes from."""
-    document = the_schedule(services.broker, name).document
-    raw = msgspec.json.encode((document.definition, document.source), order="sorted") if document is not None else b""
-    return f'"{hashlib.sha256(raw).hexdigest()[:32]}"'
+    document = services.broker.documents(KIND).get(name)
+    return ApiAnswer(ScheduleDetail(view, times), status, {"ETag": etag_of(document.body if document else b"")})
 
 
 def _check_known(services: Services, name: str) -> None:
