@@ -72,7 +72,7 @@ def job_page(
     `states` are those that are read if the filter names none. `skip` leaves out the first jobs. A scan looks at up to
     `scan_max` elements; where there are more in all, one whose outline it reads counts as OUTLINE_COST. Where there are
     not more, the scan goes on behind a full page, to find out how many jobs there are; without conditions the lengths
-    of the places say it. `is_counted` goes on all the same, up to `scan_max`. ConfigError for a cursor that belongs to
+    of the places say it. `is_counted` always goes on, up to `scan_max`. ConfigError for a cursor that belongs to
     another list."""
     wanted_states = (wanted.state,) if wanted.state is not None else tuple(states) or _ALL
     scan = _Scan(broker, queues, wanted, wanted_states, limit, skip, scan_max)
