@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,6 +129,29 @@ def open_without_reading(api: ServedApi) -> socket.socket:
     opened.sendall(request.encode())
     assert b" 200 " in opened.recv(15)
     return opened
+
+
+def test_clients_that_leave_during_a_flood_leave_no_stream_and_no_subscription(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fileq.server.event_hub.LINGER_S", 0.0)
+    monkeypatch.setattr("fileq.server.event_hub.CHECK_S", 0.1)
+    with served_api(tmp_path, {"broker": "memory"}) as api:
+        opened = [open_without_reading(api) for _ in range(40)]
+        is_over = threading.Event()
+
+        def flood() -> None:
+            for number in itertools.takewhile(lambda _: not is_over.is_set(), itertools.count()):
+                api.broker.enqueue([Entry(a_job(f"{number}-{i}"), "low") for i in range(20)])
+
+        flooding = threading.Thread(target=flood)
+        flooding.start()
+        for one in opened:
+            one.recv(100)
+            one.close()
+        wait_until(lambda: "live events" not in {thread.name for thread in threading.enumerate()}, 20)
+        is_over.set()
+        flooding.join()
 
 
 def test_after_an_outage_clients_are_told_and_get_events_again(tmp_path: Path, valkey: Server) -> None:
