@@ -140,8 +140,8 @@ BATCH_COUNT_GUARDS = (
     CALLBACKS_FIRST.on(
         "redis",
         BATCHES,
-        "    fire_callback(batch, 'finally')\n",
-        "    if batch.parent == '' then fire_callback(batch, 'finally') end\n",
+        "    if is_success(batch) then fire_callback(batch, 'then') end\n",
+        "    if is_success(batch) and batch.parent == '' then fire_callback(batch, 'then') end\n",
     ),
     CALLBACKS_FIRST.on("sqlite", f"{SQLITE}batch_counts.py", *_callbacks_last(SQLITE_FIRE, SQLITE_REST)),
     CALLBACKS_FIRST.on("memory", f"{MEMORY}batch_counts.py", *_callbacks_last(MEMORY_FIRE, MEMORY_REST)),
@@ -149,8 +149,8 @@ BATCH_COUNT_GUARDS = (
     FLAGGED.on(
         "sqlite",
         f"{SQLITE}queues.py",
-        '"is_cancelled": is_batch_cancelled(work, record)}\n',
-        '"is_cancelled": False}\n',
+        "    if record.extra and is_batch_cancelled(work, record):\n",
+        "    if False:\n",
     ),
     FLAGGED.on(
         "memory", f"{MEMORY}store.py", '"is_cancelled": self.is_batch_cancelled(record)}\n', '"is_cancelled": False}\n'
