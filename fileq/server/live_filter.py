@@ -13,10 +13,10 @@ from msgspec import Meta, Struct
 
 from fileq.client.event_stream import NAMES
 from fileq.client.job_filter import path_matcher
-from fileq.core.errors import ConfigError
 from fileq.server.decoding import invalid
 from fileq.server.event_ring import RESET, LiveEvent
 from fileq.server.problems import FieldProblem
+from fileq.server.request_globs import glob_problems
 
 LIVE_NAMES = tuple(name.replace(":", ".") for name in NAMES)
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -79,11 +79,8 @@ def filter_of(query: EventsQuery, *, hides_paths: bool) -> LiveFilter:
         names.update(found)
     if query.match is not None and hides_paths:
         problems.append(FieldProblem("?match", "match is set, but server.files is none: this server hides paths"))
-    elif query.match is not None:
-        try:
-            _matcher(query.match)
-        except ConfigError as error:
-            problems.append(FieldProblem("?match", "; ".join(error.problems)))
+    else:
+        problems += glob_problems(query.match, "?match")
     if problems:
         raise invalid(problems)
     return LiveFilter(frozenset(names), query.type, query.match, query.batch)

@@ -78,6 +78,11 @@ def test_what_is_wrong_with_a_list_is_named(api: ServedApi) -> None:
         assert reply.slug == "invalid", query
         found = {error["pointer"]: error["detail"] for error in reply.json["errors"]}
         assert detail in found.get(pointer, ""), (query, found)
+    for path in ("/files", "/events"):
+        reply = api.client.call("GET", f"{path}?match={{1..999999}}")
+        assert "must not have a range" in reply.json["errors"][0]["detail"], path
+    reply = api.client.post("/files/reprocess", {"match": "{1..999999}", "dry_run": True})
+    assert "must not have a range" in reply.json["errors"][0]["detail"]
     assert api.client.call("GET", f"/dead?cursor={cursor}").slug == "invalid"
     assert api.client.call("GET", "/dead?status=pending").slug == "invalid"
 

@@ -20,6 +20,7 @@ from fileq.core.job import State
 from fileq.server.decoding import invalid
 from fileq.server.file_content import BINARY, IMAGE_TYPES, ContentResponse, OpenContent, open_content
 from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.request_globs import glob_problems
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
 from fileq.server.services import Services
 
@@ -78,6 +79,8 @@ class ReprocessOrder(Struct, frozen=True, forbid_unknown_fields=True):
 def list_files(request: ApiRequest[FilesQuery, UnsetType]) -> FilePage:
     services, query = request.services, request.query
     _check_shown(services)
+    if problems := glob_problems(query.match, "?match"):
+        raise invalid(problems)
     place = f"files:{query.under}:{query.match}:{query.status}"
     cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor else ""
     page = file_page(
@@ -154,6 +157,8 @@ def _run(services: Services, wanted: JobFilter, *, is_dry_run: bool) -> Reproces
 
 
 def _filter_of(order: ReprocessOrder) -> JobFilter:
+    if problems := glob_problems(order.match, "/match"):
+        raise invalid(problems)
     wanted = JobFilter(
         state=order.status,
         type=order.type,
