@@ -36,13 +36,15 @@ _PLACE_OF = {
 
 class JobPage(Struct, frozen=True):
     """Jobs of a list. `next_cursor` is "" at its end. `is_partial`: the scan ended before the list did and before the
-    page was full, so the next page may have more. `total` is None if it is not known."""
+    page was full, so the next page may have more. `total` is None if it is not known. `matched` counts what was found,
+    skipped jobs and those behind the page included."""
 
     jobs: tuple[StoredJob, ...]
     next_cursor: str
     scanned: int
     is_partial: bool
     total: int | None
+    matched: int = 0
 
 
 class _Position(Struct, frozen=True, array_like=True):
@@ -63,17 +65,19 @@ def job_page(
     limit: int = 50,
     skip: int = 0,
     scan_max: int = SCAN_MAX,
+    is_counted: bool = False,
 ) -> JobPage:
     """The next jobs of a list after a cursor: running, waiting, delayed, dead, completed, cancelled ones.
 
     `states` are those that are read if the filter names none. `skip` leaves out the first jobs. A scan looks at up to
     `scan_max` elements; where there are more in all, one whose outline it reads counts as OUTLINE_COST. Where there are
     not more, the scan goes on behind a full page, to find out how many jobs there are; without conditions the lengths
-    of the places say it. ConfigError for a cursor that belongs to another list."""
+    of the places say it. `is_counted` always goes on, up to `scan_max`. ConfigError for a cursor that belongs to
+    another list."""
     wanted_states = (wanted.state,) if wanted.state is not None else tuple(states) or _ALL
     scan = _Scan(broker, queues, wanted, wanted_states, limit, skip, scan_max)
     length = scan.length_of_places()
-    is_short = length <= scan_max
+    is_short = is_counted or length <= scan_max
     scan.run(cursor, is_counted=is_short and not cursor, outline_cost=1 if is_short else OUTLINE_COST)
     total: int | None = None
     if scan.is_plain:
@@ -82,7 +86,7 @@ def job_page(
         total = scan.matched
     is_partial = not scan.is_complete and scan.matched < skip + limit
     jobs = tuple(complete_records(broker, scan.found))
-    return JobPage(jobs, scan.next_cursor, scan.scanned, is_partial, total)
+    return JobPage(jobs, scan.next_cursor, scan.scanned, is_partial, total, scan.matched)
 
 
 class _Scan:

@@ -91,8 +91,9 @@ class BulkActions:
             states=STATES[action],
             limit=max(1, sample),
             scan_max=COUNT_MAX,
+            is_counted=True,
         )
-        count = page.total if page.total is not None else len(page.jobs)
+        count = page.total if page.total is not None else page.matched
         return MatchedJobs(count, page.jobs[:sample], page.total is None)
 
     def batches(self, action: JobAction, wanted: JobFilter, cutoff_ms: int) -> Iterator[list[StoredJob]]:

@@ -31,13 +31,16 @@ def decode_body(raw: bytes, type: type[S]) -> S:
 
 
 def decode_query(pairs: Sequence[tuple[str, str]], type: type[S]) -> S:
-    """A field that is a list takes repeated parameters, or commas; one that is a mapping takes `name.key=value`."""
+    """A field that is a list takes repeated parameters, or commas; one that is a mapping takes `name.key=value`. An
+    empty parameter that may be left out counts as left out: forms send all their fields."""
     known = _fields(type)
     value: dict[str, Any] = {}
     found: list[FieldProblem] = []
     for name, text in pairs:
         outer, dot, key = name.partition(".")
         field = known.get(name) or (known.get(outer) if dot else None)
+        if not text and field is not None and field.default is None:
+            continue
         if field is not None and dot and _is_mapping(field.type):
             value.setdefault(outer, {})[key] = text
         elif field is not None and _is_list(field.type):

@@ -151,6 +151,13 @@ curl -H "X-API-Key: $KEY" -H "Content-Type: application/json" -d '{"type": "repo
 - A problem is `application/problem+json` (RFC 9457). Its `type` is `urn:fileq:problem:` and one of the slugs below,
   `instance` names the request, which `X-Request-Id` names too, and `errors` lists everything that is wrong with a body.
 - `Idempotency-Key` on `POST /jobs`: a repeat returns the job of the first request, as long as its record lives.
+- Lists: `page` and `limit` reach the first 10,000 jobs; `next_cursor` goes on without an end. A request looks at no
+  more than 10,000 elements: `is_partial` says that it ended early, and `total` is null where it would take longer to
+  know. Conditions are the same for lists, groups and actions; `tag.colour=red` in a query is
+  `{"tag": {"colour": "red"}}` in a body.
+- Actions on many jobs take two requests: `{"action": "retry", "filter": {"error": "timeout"}}` is a dry run and answers
+  `matched`; the same with `"dry_run": false, "expect": N` acts, unless more than 1 % more jobs match by then. More than
+  1,000 jobs are done by an operation: 202, and `GET /operations/{id}` shows its progress.
 - `429` and `503` have `Retry-After`, in seconds.
 - Scopes: `read`, `enqueue`, `operate` (includes `read`), `files`, `admin` (includes all). One of the listed ones is
   needed.

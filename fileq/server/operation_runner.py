@@ -117,8 +117,8 @@ class OperationRunner:
                     return  # another server takes it over
             except Conflict:
                 raise
-            except FileqError as error:
-                ended = work.end(FAILED, str(error))
+            except Exception as error:
+                ended = work.end(FAILED, str(error) if isinstance(error, FileqError) else repr(error))
                 break
         if ended is not None:
             self._emit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -20,6 +21,9 @@ DEFERRED = "deferred"
 StatusWord = Literal[
     "pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled", "processing", "failed", "deferred"
 ]
+STARS_MAX = 6
+BRACES_MAX = 50
+_STARS = re.compile(r"\*+")
 FilterText = Annotated[str, Meta(min_length=1, max_length=500)]
 FilterTime = Annotated[str, Meta(min_length=1, max_length=50)]
 
@@ -67,11 +71,8 @@ def filter_of(given: JobConditions, config: Config, now_ms: int, *, at: str = "?
     if given.queue is not None and given.queue not in queues:
         detail = f"queue is {given.queue!r}; the queues are {', '.join(queues)}"
         found.append(FieldProblem(f"{at}queue", detail))
-    if given.match is not None:
-        try:
-            path_matcher(given.match)
-        except ConfigError as error:
-            found.append(FieldProblem(f"{at}match", f"match is {given.match!r}: {error}"))
+    if given.match is not None and (why := why_no_glob(given.match)):
+        found.append(FieldProblem(f"{at}match", f"match is {given.match!r}; {why}"))
     if found:
         raise invalid(found)
     return JobFilter(
@@ -91,6 +92,22 @@ def filter_of(given: JobConditions, config: Config, now_ms: int, *, at: str = "?
         tags=tuple(sorted(given.tag.items())),
         text=given.q,
     )
+
+
+def why_no_glob(pattern: str) -> str:
+    """Why a glob from a request can't be used; empty if it can. A short text may stand for a million patterns, or take
+    years to compare with a long name."""
+    if len(_STARS.findall(pattern)) > STARS_MAX:
+        return f"it must have at most {STARS_MAX} stars"
+    if ".." in pattern and "{" in pattern:
+        return "it must not have a range in braces; list the words, such as {pdf,txt}"
+    if pattern.count("{") > 1 or pattern.count(",") > BRACES_MAX:
+        return f"it must have at most one pair of braces, with at most {BRACES_MAX} words"
+    try:
+        path_matcher(pattern)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def name_of(given: JobConditions) -> str:

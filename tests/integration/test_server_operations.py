@@ -1,0 +1,158 @@
+"""Operations of the REST server when the server that works on one is gone, or is to stop."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fileq.brokers import open_broker
+from fileq.client.job_filter import JobFilter
+from fileq.commands.bulk_actions import BulkActions, JobAction
+from fileq.commands.operations import OperationStore
+from fileq.config import config_from
+from fileq.core.job import decode
+from fileq.server.operation_runner import OperationRunner
+from tests.support.api_client import ADMIN_KEY, ApiClient, served_api
+from tests.support.dead_jobs import bury
+from tests.support.program import Program
+from tests.support.servers import Server
+from tests.support.waiting import wait_until
+
+DEAD = 4000
+
+
+def server(tmp_path: Path, address: str) -> tuple[Program, ApiClient]:
+    settings = {"broker": "redis", "redis.addr": address, "server.port": 0, "server.rate_limit": "100000/s"}
+    program = Program("serve", cwd=tmp_path, settings=settings, variables={"API_KEY": ADMIN_KEY})
+    return program, ApiClient(int(program.wait_for("server.opened")["url"].rpartition(":")[2]), ADMIN_KEY)
+
+
+def test_a_killed_server_leaves_an_operation_that_the_next_one_completes(tmp_path: Path, valkey: Server) -> None:
+    config = config_from({"broker": "redis", "redis": {"addr": valkey.address}})
+    with closing(open_broker(config)) as broker:
+        bury(broker, DEAD)
+        first, client = server(tmp_path, valkey.address)
+        with first:
+            wanted = {"action": "retry", "filter": {"type": "report"}, "dry_run": False, "expect": DEAD}
+            made = client.post("/jobs/actions", wanted)
+            path = f"/operations/{made.json['operation']['id']}"
+            wait_until(lambda: 0 < client.get(path)["done"] < DEAD, 30, every_s=0.001)
+            first.kill()
+        assert 0 < broker.census().dead < DEAD
+        second, client = server(tmp_path, valkey.address)
+        with second:
+            ended = wait_until(lambda: (found := client.get(path))["ended_at"] and found, 60, every_s=0.1)
+            assert (ended["state"], ended["done"], ended["takeovers"]) == ("completed", DEAD, 1)
+            assert second.wait_for("operation.started")["is_resumed"] is True
+            assert second.stop() == 0
+        retried = [decode(raw).id for page in broker.pages("low") for raw in page]
+        assert (len(retried), len(set(retried)), broker.census().dead) == (DEAD, DEAD, 0)
+
+
+class Killed(BaseException):
+    """Ends a thread as a kill -9 ends a process: nothing after it runs."""
+
+
+class StoppingActions(BulkActions):
+    """Changes one batch, and is gone before it can write that down."""
+
+    batches_left = 2
+
+    def apply(self, action: JobAction, jobs: Any) -> list[str]:
+        reasons = super().apply(action, jobs)
+        self.batches_left -= 1
+        if not self.batches_left:
+            raise Killed
+        return reasons
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_operation_is_taken_over_and_does_no_job_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fileq.server.operation_runner.TAKEOVER_S", 0.1)
+    monkeypatch.setattr("fileq.server.operation_runner.LOOK_S", 0.02)
+    with served_api(tmp_path, {"server": {"read_only": True}}) as api:  # its own runner does not work
+        bury(api.broker, 500)
+        store = OperationStore(api.broker, lambda: api.broker.census().now_ms)
+        wanted = {"matched": 500, "cutoff_ms": store.now_ms()}
+        id = store.create(JobAction.RETRY, JobFilter(), {}, created_by="a test", **wanted).id
+        first = OperationRunner(store, StoppingActions(api.broker, api.config, store.now_ms), api.events.append)
+        hook = threading.excepthook
+        threading.excepthook = lambda args: None
+        first.start()
+        wait_until(lambda: not first._thread.is_alive())
+        threading.excepthook = hook
+        left = api.client.get(f"/operations/{id}")
+        assert (left["state"], left["done"], api.broker.census().dead) == ("running", 200, 100)
+        # Jobs that were put back die again meanwhile: the operation has done them already.
+        bury(api.broker)
+        assert api.broker.census().dead == 500
+        second = OperationRunner(store, BulkActions(api.broker, api.config, store.now_ms), api.events.append)
+        second.start()
+        ended = wait_until(lambda: (found := api.client.get(f"/operations/{id}"))["ended_at"] and found, 30)
+        second.stop(5.0)
+        assert (ended["state"], ended["done"], ended["takeovers"]) == ("completed", 500, 1)
+        assert (api.broker.census().dead, sum(api.broker.census().pending.values())) == (400, 100)
+
+
+def test_a_server_that_stops_gives_its_operation_back_and_a_stopped_operation_does_no_more(tmp_path: Path) -> None:
+    with served_api(tmp_path, {"server": {"read_only": True}}) as api:
+        bury(api.broker, 500)
+        store = OperationStore(api.broker, lambda: api.broker.census().now_ms)
+        actions = PausingActions(api.broker, api.config, store.now_ms)
+        wanted = {"matched": 500, "cutoff_ms": store.now_ms()}
+        id = store.create(JobAction.DELETE, JobFilter(), {}, created_by="a test", **wanted).id
+        first = OperationRunner(store, actions, api.events.append)
+        first.start()
+        assert actions.has_begun.wait(10)
+        first._is_stopping.set()
+        actions.may_go_on.set()
+        first.stop(10.0)
+        given_back = store.get(id)
+        assert given_back is not None
+        assert (given_back.operation.owner, given_back.operation.done) == ("", 200)
+        actions = PausingActions(api.broker, api.config, store.now_ms)
+        second = OperationRunner(store, actions, api.events.append)
+        second.start()
+        assert actions.has_begun.wait(10)
+        stopped = store.stop(id)
+        assert stopped is not None
+        assert stopped.state == "stopped"
+        actions.may_go_on.set()
+        wait_until(lambda: api.client.get(f"/operations/{id}")["done"] == 400)
+        second.stop(10.0)
+        assert api.broker.census().dead == 100
+
+
+class PausingActions(BulkActions):
+    """Waits in its first batch until the test lets it go on."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def apply(self, action: JobAction, jobs: Any) -> list[str]:
+        self.has_begun.set()
+        assert self.may_go_on.wait(10)
+        return super().apply(action, jobs)
+
+
+def test_an_action_that_begins_again_leaves_what_it_did_before(tmp_path: Path) -> None:
+    with served_api(tmp_path) as api:
+        client, broker = api.client, api.broker
+        later = client.post("/jobs", {"type": "a", "delay": "1h"}).json["id"]
+        actions = BulkActions(broker, api.config, lambda: 0)
+        cutoff_ms = actions.now_ms()
+        wait_until(lambda: actions.now_ms() > cutoff_ms)
+        after = client.post("/jobs", {"type": "a", "delay": "1h"}).json["id"]
+        for action in (JobAction.RUN, JobAction.CANCEL):
+            [batch] = actions.batches(action, JobFilter(), cutoff_ms)
+            assert [job.id for job in batch] == [later]
+            assert actions.apply(action, batch) == [""]
+            assert actions.apply(action, batch) != [""]
+            assert actions.changed(action, [later, after], cutoff_ms) == 2
+            assert list(actions.batches(action, JobFilter(), cutoff_ms)) == []
+        assert client.get(f"/jobs/{after}")["status"] == "scheduled"

@@ -1,0 +1,25 @@
+"""Makes dead jobs on a broker, as a worker does."""
+
+from datetime import UTC, datetime
+
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Entry
+from fileq.core.job import typed_job
+from fileq.core.settlement import Settlement
+from fileq.testing.conformance.builders import burial, worker_info
+
+SLOTS = 100
+
+
+def bury(
+    broker: FullBroker, count: int = 0, *, type: str = "report", error: str = "ValueError: row {n} is bad"
+) -> None:
+    """Enqueues this many jobs; then every job that waits dies."""
+    now = datetime.now(UTC)
+    broker.enqueue([Entry(typed_job(type, None, priority="low", now=now), "low") for _ in range(count)])
+    slots = {f"slot-{n}": worker_info() for n in range(SLOTS)}
+    broker.register(slots)
+    settlements: list[Settlement] = []
+    while claims := broker.settle_and_claim(settlements, list(slots)).claims:
+        settlements = [burial(claim, error=error.format(n=n)) for n, claim in enumerate(claims)]
+    broker.deregister(list(slots))
