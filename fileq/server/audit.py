@@ -8,6 +8,7 @@ name says how many it has. What a kill -9 leaves: the list lacks the entries of 
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 from collections import deque
@@ -29,6 +30,7 @@ TRIM_EVERY = 100  # documents
 PAUSE_S = 0.2
 TEXT_MAX = 200
 _WAITING_MAX = 5_000
+_KEY = re.compile(r"(fq_[A-Za-z0-9]{8}_)[\w-]{20,}")
 
 
 class AuditEntry(Struct, frozen=True):
@@ -63,7 +65,7 @@ class AuditLog:
     def add(
         self, who: str, caller_id: str, action: str, target: str, *, count: int, result: int, request_id: str
     ) -> None:
-        target = target[:TEXT_MAX]
+        action, target = _without_keys(action)[:TEXT_MAX], _without_keys(target)[:TEXT_MAX]
         entry = AuditEntry(stamp(self._now_ms()) or "", who, caller_id, action, target, count, result, request_id)
         self._emit(RequestAudited(who, caller_id, action, target, count, result, request_id))
         self._waiting.append(entry)
@@ -99,6 +101,11 @@ class AuditLog:
             if self._written % TRIM_EVERY == 0:
                 trim(self._catalog)
             self._written += 1
+
+
+def _without_keys(text: str) -> str:
+    """A key that was sent in a path by mistake is not kept."""
+    return _KEY.sub(r"\1***", text)
 
 
 def trim(catalog: Catalog, keep: int = ENTRIES_MAX) -> None:
