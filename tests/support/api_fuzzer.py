@@ -121,7 +121,7 @@ def _bodies(key: tuple[str, str], schema: dict[str, Any], known: Sequence[str]) 
 
 def _some_fields(schema: dict[str, Any], known: Sequence[str]) -> SearchStrategy[dict[str, Any]]:
     fields = description()["components"]["schemas"][schema["$ref"].rpartition("/")[2]]["properties"]
-    names = st.lists(st.sampled_from(sorted(fields)), min_size=1, max_size=3, unique=True)
+    names = st.lists(st.sampled_from(sorted(fields)), min_size=1, max_size=2, unique=True)
     return names.flatmap(
         lambda chosen: st.fixed_dictionaries({name: _values(fields[name], known, 1) for name in chosen})
     )
