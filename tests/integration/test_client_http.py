@@ -93,6 +93,19 @@ def _is_followed(client: Client, events: EventStream) -> bool:
     return events.next_within(0.5) is not None
 
 
+def test_a_stream_that_breaks_is_continued_after_its_last_event(api: ServedApi) -> None:
+    with HttpProxy(api.client.port) as proxy, client_at(proxy.port) as client, client_at(api.client.port) as direct:
+        subscription = client.transport().subscribe()
+        for _ in range(2):
+            id = direct.enqueue(double, Number(1)).id
+            event = subscription.get(30)
+            assert event is not None
+            assert id.encode() in event
+            proxy.reset_all()
+        wait_until(lambda: sum(b"Last-Event-ID: " in request for request in proxy.requests) == 2, 30, "it is continued")
+        subscription.close()
+
+
 def test_coroutines_wait_and_follow_events(api: ServedApi) -> None:
     async def use() -> None:
         async with fileq.AsyncClient(f"http://127.0.0.1:{api.client.port}", key=ADMIN_KEY) as client:

@@ -59,7 +59,7 @@ class HttpProxy:
             answers.start()
             with suppress(OSError):
                 while request := client.recv(65536):
-                    self.requests.append(request[:200])
+                    self.requests.append(request[:1000])
                     if self._is_lost(request):
                         losing.set()
                     server.sendall(request)
