@@ -6,7 +6,6 @@ which know only offsets: an offset, and a digest of the job before it, to find t
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -94,6 +93,8 @@ def offset_of(cursor: str) -> Offset:
 
 def digest_of(raw: bytes) -> str:
     """As in redis/lua/page.lua."""
+    import hashlib  # it loads OpenSSL, and commands should start fast
+
     return hashlib.sha1(b"%d:" % len(raw) + raw[:_DIGESTED], usedforsecurity=False).hexdigest()[:16]
 
 

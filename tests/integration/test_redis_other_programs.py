@@ -54,8 +54,13 @@ def test_events_are_json_with_exactly_the_fields_of_the_contract(store):
     assert {event["event"] for event in events} == {
         *("job:created", "job:started", "job:completed", "job:failed", "job:dead", "job:recovered", "job:cancelled"),
         "job:deferred",
+        "batch:finished",
     }
+    counts = ["total", "completed", "dead", "cancelled", "deleted"]
     for event in events:
+        if event["event"] == "batch:finished":
+            assert list(event) == ["event", "batch_id", *counts, "at"]
+            continue
         assert list(event) == fields
         assert isinstance(event["duration_ms"], int)
         assert isinstance(event["retry_count"], int)

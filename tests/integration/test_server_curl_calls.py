@@ -63,7 +63,7 @@ def check_answers(calls: list[CurlCall]) -> None:
     assert got.answer["worker_id"]
 
     assert (later.status, later.answer["status"]) == (201, "scheduled")
-    assert (cancelled.status, cancelled.answer) == (200, {"message": "Job cancelled"})
+    assert (cancelled.status, cancelled.answer) == (200, {"message": "Job cancelled", "result": "cancelled"})
 
     assert broken.status == 201
     has(died.answer, status="dead")

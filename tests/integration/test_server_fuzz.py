@@ -1,4 +1,4 @@
-"""Requests made from openapi.json: whatever is sent, no answer is a 500, and each is one that is described."""
+"""Requests made from openapi.json: whatever is sent, no answer is a 200, and each is one that is described."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.api_fuzzer import fuzz, operations
 
-REQUESTS = 500  # `make fuzz` sends more, and other ones each time
+REQUESTS = 200  # `make fuzz` sends more, and other ones each time
 
 
 def test_no_request_that_the_description_suggests_is_answered_with_a_defect(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ _CALLBACKS = re.compile(rb"jobqueue:job:[bp]\.(then|catch|finally)")
 BATCH_CALLS = (
     *_ENDS,
     BrokerCall("enqueue members", _enqueue),
-    BrokerCall("create_batch", _create, lambda answer: False),
+    BrokerCall("create_batch", _create),
     BrokerCall("seal_batch", _seal, lambda answer: False),
     BrokerCall("cancel_batch", _cancel_batch, lambda answer: False),
     BrokerCall("uncancel_batch", _uncancel, lambda answer: False),

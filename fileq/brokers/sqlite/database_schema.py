@@ -169,11 +169,19 @@ def newer(path: str, version: int) -> BrokerError:
     )
 
 
-def _checked_version(connection: sqlite3.Connection, path: str) -> int:
-    """The file's schema; 0 for an empty file."""
+def _identity(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Whose file it is, its schema, and the number of its tables."""
     owner = connection.execute("PRAGMA application_id").fetchone()[0]
     version = version_of(connection)
-    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    return owner, version, connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+
+
+def _checked_version(connection: sqlite3.Connection, path: str) -> int:
+    """The file's schema; 0 for an empty file."""
+    owner, version, tables = _identity(connection)
+    if owner != APPLICATION_ID and (version or tables):
+        # Another process may have created the schema after `owner` was read.
+        owner, version, tables = _identity(connection)
     if owner == 0 and version == 0 and tables == 0:
         return 0
     if owner != APPLICATION_ID or version == 0:

@@ -65,7 +65,7 @@ def _create(invocation: Invocation) -> int:
     is_traced = config.observability.tracing.enabled
     options = JobOptions(priority=given.priority, batch=plan.id, is_traced=is_traced)
     entries = entries_for(config, paths, options) if paths else []
-    broker = invocation.broker(create=True)
+    broker = invocation.broker()
     enqueuing = Enqueuing(broker, config)
     fill(broker, config, plan, entries, enqueuing)
     if is_sealed:
