@@ -20,6 +20,7 @@ from starlette.websockets import WebSocket
 from fileq.config.server_settings import is_loopback
 from fileq.server.api_app import ApiApp, problem_response
 from fileq.server.authentication import RequestSender
+from fileq.server.base_path import without_base
 from fileq.server.live_streams import EventSocket
 from fileq.server.problems import ApiProblem, problem_of
 from fileq.server.routes import ROUTES
@@ -56,9 +57,24 @@ class WebApp:
         self._api = ApiApp(ROUTES, services)
         self._pages: list[tuple[re.Pattern[str], Page]] = []
         self._sockets: dict[str, Socket] = {}
-        self.add(r"/login", self._login)
         self.add(r"/healthz", _healthz)
+        if self._settings.console:
+            self._add_console()
+        else:
+            self.add(r"/login", self._login)
         self.add_socket("/ws", EventSocket(services).serve)
+
+    def _add_console(self) -> None:
+        # Imported only here: a server without pages needs no templates.
+        from fileq.server.console.console_app import Console
+        from fileq.server.console.login_page import LoginPage
+
+        console, login = Console(self._services), LoginPage(self._services)
+        self.add(r"/|/dashboard/", console.home)
+        self.add(r"/dashboard(/.+)?", console.page)
+        self.add(r"/static/[^/]+", console.static)
+        self.add(r"/login", login.login)
+        self.add(r"/logout", login.logout)
 
     def add(self, pattern: str, page: Page) -> None:
         self._pages.append((re.compile(pattern), page))
@@ -109,10 +125,7 @@ class WebApp:
         )
 
     def _path(self, request: Request) -> str:
-        """Without the base path, also if the proxy leaves it in."""
-        path: str = request.scope["path"]
-        base = self._settings.base_path
-        return path.removeprefix(base) if base and path.startswith(f"{base}/") else path
+        return without_base(request.scope["path"], self._settings.base_path)
 
     def _sender(self, request: Request | WebSocket) -> RequestSender:
         address = request.client.host if request.client is not None else ""

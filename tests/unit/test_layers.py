@@ -48,6 +48,8 @@ OWNERS: dict[str, str | tuple[str, ...]] = {
     "grpc": "fileq.observe.span_sender",
     "starlette": "fileq.server",
     "uvicorn": "fileq.server",
+    "jinja2": "fileq.server.console",
+    "markupsafe": "fileq.server.console",
     "pytest": "fileq.testing",
     "hypothesis": "fileq.testing",
 }

@@ -1,0 +1,101 @@
+"""Charts as SVG, made by the server. Colours come from the stylesheet by class; nothing in them is text of a user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+_LEFT, _TOP, _BOTTOM = 44, 8, 20
+
+
+def line_chart(
+    series: Sequence[tuple[str, Sequence[float]]],
+    labels: Sequence[str],
+    *,
+    title: str,
+    width: int = 720,
+    height: int = 200,
+) -> Markup:
+    """Lines over the same labels. `series` are (class, values); the first one has an area. A few labels are shown."""
+    top_value = _round_up(max((value for _, values in series for value in values), default=0))
+    count = max(len(labels), 2)
+    step, scale = (width - _LEFT - 8) / (count - 1), (height - _TOP - _BOTTOM) / top_value
+    base = height - _BOTTOM
+
+    def point(index: int, value: float) -> str:
+        return f"{_LEFT + index * step:.1f},{base - value * scale:.1f}"
+
+    parts = [_grid(top_value, width, base, scale)]
+    for number, (name, values) in enumerate(series):
+        points = " ".join(point(index, value) for index, value in enumerate(values))
+        if number == 0 and values:
+            last = f"{_LEFT + (len(values) - 1) * step:.1f},{base}"
+            parts.append(Markup('<polygon class="area" points="{},{} {} {}"/>').format(_LEFT, base, points, last))
+        parts.append(Markup('<polyline class="line {}" points="{}"/>').format(name, points))
+    shown = range(0, len(labels), max(1, len(labels) // 6))
+    for index in shown:
+        x = f"{_LEFT + index * step:.1f}"
+        anchor = "start" if index == 0 else "middle"
+        parts.append(
+            Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>').format(x, height - 4, anchor, labels[index])
+        )
+    return _svg(parts, width, height, title)
+
+
+def sparkline(values: Sequence[float], *, title: str) -> Markup:
+    """A small line without axes."""
+    width, height, top_value = 120, 28, max([*values, 1])
+    step = (width - 4) / max(len(values) - 1, 1)
+    points = " ".join(
+        f"{2 + i * step:.1f},{height - 3 - value / top_value * (height - 6):.1f}" for i, value in enumerate(values)
+    )
+    return Markup(
+        '<svg class="chart spark" viewBox="0 0 {} {}" role="img" aria-label="{}">'
+        '<polyline class="line b" points="{}"/></svg>'
+    ).format(width, height, title, points)
+
+
+def bar(value: float, most: float, *, title: str, name: str = "a") -> Markup:
+    """One horizontal bar, as long as its share of `most`."""
+    length = 0.0 if not most else max(1.0, 200 * value / most) if value else 0.0
+    return Markup(
+        '<svg class="chart" viewBox="0 0 200 8" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<rect class="track" width="200" height="8" rx="2"/><rect class="{}" width="{:.1f}" height="8" rx="2"/></svg>'
+    ).format(title, name, length)
+
+
+def _grid(top_value: float, width: int, base: int, scale: float) -> Markup:
+    parts = []
+    for share in (0.0, 0.5, 1.0):
+        y = f"{base - top_value * share * scale:.1f}"
+        parts.append(Markup('<line class="grid" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(_LEFT, width - 8, y, y))
+        parts.append(
+            Markup('<text x="{}" y="{}" text-anchor="end" dominant-baseline="middle">{}</text>').format(
+                _LEFT - 6, y, _short(top_value * share)
+            )
+        )
+    return Markup("").join(parts)
+
+
+def _svg(parts: Sequence[Markup], width: int, height: int, title: str) -> Markup:
+    return Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
+        width, height, title, Markup("").join(parts)
+    )
+
+
+def _round_up(value: float) -> float:
+    """The next of 1, 2, 5, 10, 20, 50, …; at least 1."""
+    power = 1.0
+    while True:
+        for factor in (1, 2, 5):
+            if value <= factor * power:
+                return factor * power
+        power *= 10
+
+
+def _short(value: float) -> str:
+    for unit, size in (("M", 1_000_000), ("k", 1000)):
+        if value >= size:
+            return f"{value / size:g}{unit}"
+    return f"{value:g}"

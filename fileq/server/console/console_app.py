@@ -1,0 +1,153 @@
+"""One request for a web page, step by step: who sends it, which page, scope, rate, then the function and its template.
+
+Without a valid session the answer is the page to log in. While the broker is away a page shows what it showed last,
+greyed, within a fraction of a second; see last_known.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from fileq import __version__
+from fileq.core.server_events import RequestFailed
+from fileq.server.authentication import RequestSender
+from fileq.server.base_path import without_base
+from fileq.server.console.last_known import LastKnown
+from fileq.server.console.page import ConsolePage, PageRequest
+from fileq.server.console.pages import NAVIGATION, PAGES
+from fileq.server.console.rendering import ago, query_string, render
+from fileq.server.console.static_files import static_response, versioned
+from fileq.server.decoding import decode_query
+from fileq.server.identity import Caller
+from fileq.server.problems import PROBLEMS, ApiProblem, problem_of
+from fileq.server.services import Services
+
+AWAY_SLUGS = ("broker-away", "busy")
+PAGE_S = 0.28  # how long a page that was shown before waits for the broker
+STATE_HEADER = "X-Fileq-State"  # the script reads it, because it swaps a part of the page only
+_FRAGMENT = "hx-request"
+
+
+class Console:
+    """Serves /dashboard and what belongs to it."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._base = services.config.server.base_path
+        self._last_known = LastKnown()
+
+    async def home(self, request: Request, sender: RequestSender, request_id: str) -> Response:
+        return RedirectResponse(f"{self._base}/dashboard", 303)
+
+    async def static(self, request: Request, sender: RequestSender, request_id: str) -> Response:
+        return static_response(request.scope["path"].rpartition("/")[2], request.query_params.get("v", ""))
+
+    async def page(self, request: Request, sender: RequestSender, request_id: str) -> Response:
+        """Never raises, except for a client that has gone."""
+        path = without_base(request.scope["path"], self._base)
+        caller: Caller | None = None
+        try:
+            if request.method not in ("GET", "HEAD"):
+                detail = "pages are only read; actions are requests to the API"
+                raise ApiProblem("method-not-allowed", detail, headers={"Allow": "GET, HEAD"})
+            headers = {name.lower(): value for name, value in request.headers.items()}
+            caller = await self._services.authentication.caller(headers, request.cookies, sender)
+            found, params = _page_of(path)
+            self._services.rate_limiter.take(caller.id)
+            caller.require(found.scopes)
+            given = [(name, value) for name, value in request.query_params.multi_items() if value]
+            query = decode_query(given, found.query)  # a form sends its empty fields, too
+            made = PageRequest(caller, params, query, self._services, request_id)
+            return await self._shown(found, made, f"{path}?{request.url.query}")
+        except Exception as error:
+            return self._refused(error, request, caller, request_id, path)
+
+    async def _shown(self, page: ConsolePage, request: PageRequest, address: str) -> Response:
+        key = (request.caller.id, address)
+        last = self._last_known.get(key)
+
+        def work() -> str:
+            return self._rendered(page, request, page.function(request))
+
+        try:
+            text = await self._services.pool.call(
+                work, is_scan=page.is_scan, timeout_s=PAGE_S if last is not None else None
+            )
+        except ApiProblem as problem:
+            if problem.slug not in AWAY_SLUGS:
+                raise
+            return HTMLResponse(self._stale(page, request, last), headers={STATE_HEADER: "away"})
+        self._last_known.put(key, text)
+        return HTMLResponse(text)
+
+    def _rendered(self, page: ConsolePage, request: PageRequest, values: Mapping[str, Any]) -> str:
+        return render(page.template, **self._shared(request.caller, page), request=request, **values)
+
+    def _stale(self, page: ConsolePage, request: PageRequest, last: str | None) -> str:
+        """What the page showed last, with a banner; without that, a page with the banner only."""
+        if last is not None:
+            return self._last_known.greyed(last)
+        return render("away.html", **self._shared(request.caller, page), request=request)
+
+    def _shared(self, caller: Caller | None, page: ConsolePage | None) -> dict[str, Any]:
+        """What every template gets."""
+        now_ms = self._services.now_ms()
+        base = self._base
+
+        def url(path: str, **query: object) -> str:
+            return f"{base}{path}{query_string(**query)}"
+
+        def static(name: str) -> str:
+            return f"{base}/static/{versioned(name)}"
+
+        return {
+            "page": page,
+            "navigation": NAVIGATION,
+            "url": url,
+            "static": static,
+            "base": base,
+            "caller": caller,
+            "ago": lambda value: ago(value, now_ms),
+            "now_ms": now_ms,
+            "version": __version__,
+            "is_read_only": self._services.config.server.read_only,
+        }
+
+    def _refused(
+        self, error: Exception, request: Request, caller: Caller | None, request_id: str, path: str
+    ) -> Response:
+        problem = problem_of(error)
+        if problem is None:
+            self._services.emit(RequestFailed(f"page {path[:200]}", request_id, repr(error)[:500], error))
+            problem = ApiProblem("internal", "see the log of the server for this request id")
+        if problem.slug == "unauthenticated":
+            return self._to_login(request, problem)
+        title = PROBLEMS[problem.slug][1]
+        shared = self._shared(caller, None)
+        text = render("problem.html", **shared, title=title, problem=problem, request_id=request_id)
+        return HTMLResponse(text, problem.status, problem.headers)
+
+    def _to_login(self, request: Request, problem: ApiProblem) -> Response:
+        """With HTTP Basic the browser asks; otherwise the page to log in, which leads back here."""
+        address = without_base(request.scope["path"], self._base)
+        if request.url.query:
+            address = f"{address}?{request.url.query}"
+        login = f"{self._base}/login?next={quote(address, safe='/')}"
+        if _FRAGMENT in request.headers:
+            return Response(status_code=401, headers={"HX-Redirect": login})
+        if "Basic" in problem.headers.get("WWW-Authenticate", ""):
+            text = render("login.html", **self._shared(None, None), next=address, detail=problem.detail)
+            return HTMLResponse(text, 401, problem.headers)
+        return RedirectResponse(login, 303)
+
+
+def _page_of(path: str) -> tuple[ConsolePage, Mapping[str, str]]:
+    for page in PAGES:
+        if (found := page.pattern.fullmatch(path.rstrip("/") or "/")) is not None:
+            return page, found.groupdict()
+    raise ApiProblem("not-found", f"there is no page {path[:200]!r}; the navigation names all of them")

@@ -1,0 +1,106 @@
+"""Logging in and out: the one-time link, or a key in a form. Basic and the header of a proxy need no login.
+
+The key travels once, in the body of a request of our own page; the session holds its id only.
+"""
+
+from __future__ import annotations
+
+import time
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from fileq.core.units import Rate
+from fileq.server.authentication import RequestSender
+from fileq.server.console.rendering import render
+from fileq.server.console.static_files import versioned
+from fileq.server.csrf import check_same_site
+from fileq.server.problems import ApiProblem, problem_of
+from fileq.server.rate_limit import RateLimiter
+from fileq.server.services import Services
+from fileq.server.sessions import login_key
+
+FORM_MAX = 4096
+_TRIES = Rate(10, 60_000)  # wrong keys from one address
+HOME = "/dashboard"
+
+
+class LoginPage:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._base = services.config.server.base_path
+        self._limiter = RateLimiter(_TRIES, time.monotonic)
+
+    async def login(self, request: Request, sender: RequestSender, request_id: str) -> Response:
+        next_page = _own_page(request.query_params.get("next", HOME))
+        try:
+            if token := request.query_params.get("once", ""):
+                return await self._by_link(token, sender)
+            if request.method == "POST":
+                return await self._by_key(request, sender, next_page)
+        except Exception as error:
+            problem = problem_of(error)
+            if problem is None:
+                raise
+            return self._form(next_page, problem.detail, problem.status)
+        return self._form(next_page)
+
+    async def logout(self, request: Request, sender: RequestSender, request_id: str) -> Response:
+        """Ends the session of this browser."""
+        if request.method != "POST":
+            raise ApiProblem("method-not-allowed", "send a POST", headers={"Allow": "POST"})
+        check_same_site({name.lower(): value for name, value in request.headers.items()}, sender.scheme, sender.host)
+        response = RedirectResponse(f"{self._base}/login", 303)
+        response.headers["Set-Cookie"] = self._services.sessions.end_cookie(is_https=sender.scheme == "https")
+        return response
+
+    async def _by_link(self, token: str, sender: RequestSender) -> Response:
+        services = self._services
+        if services.link is None or not services.link.use(token):
+            raise ApiProblem(
+                "unauthenticated", "the link was used already, or is older than 10 minutes; restart the server"
+            )
+        id = await services.pool.call(lambda: login_key(services.keys, services.now_ms()))
+        services.authentication.forget_cached()
+        return self._begin(id, "", sender, HOME)
+
+    async def _by_key(self, request: Request, sender: RequestSender, next_page: str) -> Response:
+        check_same_site({name.lower(): value for name, value in request.headers.items()}, sender.scheme, sender.host)
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > FORM_MAX:
+                raise ApiProblem("too-large", f"the form is longer than {FORM_MAX} bytes")
+        key = parse_qs(body.decode("utf-8", "replace")).get("key", [""])[0].strip()
+        if not key:
+            raise ApiProblem("unauthenticated", "the key is missing; 'fileq keys create' makes one")
+        try:
+            subject, mark = await self._services.authentication.login(key)
+        except ApiProblem as problem:
+            if problem.slug == "unauthenticated":
+                self._limiter.take(sender.address)
+            raise
+        return self._begin(subject, mark, sender, next_page)
+
+    def _begin(self, subject: str, mark: str, sender: RequestSender, next_page: str) -> Response:
+        response = RedirectResponse(f"{self._base}{next_page}", 303)
+        cookie = self._services.sessions.cookie(subject, is_https=sender.scheme == "https", mark=mark)
+        response.headers["Set-Cookie"] = cookie
+        return response
+
+    def _form(self, next_page: str, detail: str = "", status: int = 200) -> Response:
+        def url(path: str, **query: object) -> str:
+            return f"{self._base}{path}"
+
+        def static(name: str) -> str:
+            return f"{self._base}/static/{versioned(name)}"
+
+        text = render("login.html", url=url, static=static, base=self._base, next=next_page, detail=detail)
+        return HTMLResponse(text, status)
+
+
+def _own_page(given: str) -> str:
+    """Where to go after the login: a page of ours, whatever the address says."""
+    is_own = given.startswith(HOME) and "//" not in given and "\\" not in given and given.isprintable()
+    return given if is_own and len(given) <= 2000 else HOME

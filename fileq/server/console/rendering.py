@@ -1,0 +1,161 @@
+"""Templates into HTML. Everything that a template prints is escaped; names of files and errors are never trusted.
+
+A text that is not printable as it is, such as a control character or a mark that turns the direction of writing, is
+shown as an escape, so that it can't disguise what it names.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+_UNSHOWN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # categories of Unicode
+
+
+def shown(value: object) -> str:
+    """The text with everything that is invisible, or that moves other text, as an escape."""
+    text = "" if value is None else str(value)
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(char if unicodedata.category(char) not in _UNSHOWN else _escaped(char) for char in text)
+
+
+def _escaped(char: str) -> str:
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a name that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def lines(value: object) -> str:
+    """As `shown`, but line breaks stay."""
+    return "\n".join(shown(line) for line in str(value or "").splitlines())
+
+
+def number(value: float | None) -> str:
+    """With a thin space between thousands."""
+    if value is None:
+        return "–"
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:,.1f}".replace(",", "\u202f")
+    return f"{int(value):,}".replace(",", "\u202f")
+
+
+def duration(seconds: float | None) -> str:
+    """Two units at most: `3 min 20 s`."""
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    rest, parts = round(seconds), []
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, rest = divmod(rest, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2])
+
+
+def size(count: float | None) -> str:
+    if count is None:
+        return "–"
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def seconds_between(first: str | None, second: str | None) -> float | None:
+    """Of two times in RFC 3339; None if one is missing or they are in the wrong order."""
+    if not first or not second:
+        return None
+    between = (datetime.fromisoformat(second) - datetime.fromisoformat(first)).total_seconds()
+    return between if between >= 0 else None
+
+
+def ago(value: str | None, now_ms: int) -> Markup:
+    """A time in RFC 3339 as how long ago it was, or will be; the time itself is its title."""
+    if not value:
+        return Markup("–")
+    seconds = now_ms / 1000 - datetime.fromisoformat(value).timestamp()
+    if abs(seconds) < 1:
+        words = "now"
+    elif seconds > 0:
+        words = f"{_rough(seconds)} ago"
+    else:
+        words = f"in {_rough(-seconds)}"
+    at = datetime.fromisoformat(value).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(value, at, words)
+
+
+def _rough(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return f"{int(seconds)} s"
+
+
+def as_json(value: object) -> str:
+    return lines(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def attribute_json(value: object) -> Markup:
+    """JSON for an attribute in double quotes."""
+    return escape(json.dumps(value, ensure_ascii=True, separators=(",", ":"), default=str))
+
+
+def query_string(**values: object) -> str:
+    """`?a=b` of those that are not empty; "" without any."""
+    given = {name: value for name, value in values.items() if value not in (None, "", False)}
+    return f"?{urlencode(given, errors='surrogateescape')}" if given else ""
+
+
+def path_part(value: object) -> str:
+    return quote(str(value), safe="", errors="surrogateescape")
+
+
+@cache
+def environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("fileq.server.console"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+        finalize=_finalized,
+    )
+    made.filters.update(
+        shown=shown,
+        lines=lines,
+        number=number,
+        duration=duration,
+        size=size,
+        as_json=as_json,
+        attribute_json=attribute_json,
+        path_part=path_part,
+    )
+    made.globals.update(query_string=query_string, seconds_between=seconds_between)
+    return made
+
+
+def _finalized(value: Any) -> Any:
+    """What a template prints: hostile texts are made harmless even where it does not say so."""
+    if isinstance(value, Markup):
+        return value
+    if isinstance(value, str):
+        return lines(value) if "\n" in value else shown(value)
+    return "" if value is None else value
+
+
+def render(template: str, **values: Any) -> str:
+    return environment().get_template(template).render(**values)

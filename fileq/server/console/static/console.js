@@ -1,0 +1,203 @@
+// The script of the console: live updates, actions, keys, theme. Every action is a request to the API, with the session.
+const body = document.body, root = document.documentElement;
+const api = `${body.dataset.base}/api/v1`;
+const find = (selector, from = document) => from.querySelector(selector);
+const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+const stored = (name, value) => { try { return value === undefined ? localStorage.getItem(`fileq.${name}`) : localStorage.setItem(`fileq.${name}`, value); } catch { return null; } };
+
+// Theme. The page is already painted with that of the system; a stored choice is set at once.
+const setTheme = (theme) => { root.dataset.theme = theme; };
+if (stored("theme")) setTheme(stored("theme"));
+const toggleTheme = () => {
+  const isLight = root.dataset.theme ? root.dataset.theme === "light" : matchMedia("(prefers-color-scheme: light)").matches;
+  setTheme(isLight ? "dark" : "light"); stored("theme", root.dataset.theme);
+};
+
+// Toasts: text only, never HTML.
+export const toast = (text, isBad = false) => {
+  const made = document.createElement("div");
+  made.className = isBad ? "toast bad" : "toast"; made.textContent = text;
+  find("#toasts").append(made); setTimeout(() => made.remove(), isBad ? 10000 : 5000);
+};
+
+// Selected rows survive a refresh of their table.
+const selected = new Set();
+const showSelection = () => {
+  for (const box of all("input[data-id]")) box.checked = selected.has(box.dataset.id);
+  for (const one of all("[data-selected]")) one.hidden = !selected.size;
+  for (const one of all("[data-selected-count]")) one.textContent = selected.size;
+};
+
+// Live updates: one stream that says what changed, at most once a second; then the live part of the page is fetched again.
+let stream = null, isLive = stored("live") !== "off", isDue = false, lastRefresh = 0, timer = 0;
+const live = () => find("[data-live]");
+const isBusy = () => !!find("dialog[open]") || (live() && live().contains(document.activeElement) && /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName) && document.activeElement.type !== "checkbox") || (!getSelection().isCollapsed && live() && live().contains(getSelection().anchorNode));
+export const refresh = () => {
+  clearTimeout(timer); timer = 0;
+  if (!live() || document.hidden) { isDue = true; return; }
+  const wait = lastRefresh + 1000 - Date.now();
+  if (isBusy() || wait > 0) { timer = setTimeout(refresh, Math.max(wait, 250)); return; }
+  lastRefresh = Date.now(); isDue = false;
+  const part = live();
+  htmx.ajax("GET", location.pathname + location.search, { source: part, target: part, select: "[data-live]", swap: "outerHTML" });
+};
+const concerns = (tick) => { const wanted = body.dataset.changes; return tick.is_reset || tick.dropped || wanted === "*" || Object.keys(tick.events || {}).some((name) => wanted.split(" ").some((one) => one.endsWith("*") ? name.startsWith(one.slice(0, -1)) : name === one)); };
+const connect = () => {
+  if (stream || !isLive || document.hidden || !find("#main") || !body.dataset.changes) return;
+  stream = new EventSource(`${api}/events?mode=ticks`);
+  stream.addEventListener("tick", (event) => {
+    const tick = JSON.parse(event.data);
+    const deaths = (tick.events || {})["job.dead"];
+    if (deaths) toast(deaths === 1 ? "A job died." : `${deaths} jobs died.`, true);
+    if (concerns(tick)) refresh();
+  });
+  stream.addEventListener("reset", refresh); stream.addEventListener("lag", refresh);
+};
+const disconnect = () => { if (stream) stream.close(); stream = null; };
+const showLive = () => { for (const one of all('[data-do="live"]')) { one.setAttribute("aria-pressed", isLive); find("[data-live-word]", one).textContent = isLive ? "Live" : "Paused"; } };
+const toggleLive = () => { isLive = !isLive; stored("live", isLive ? "on" : "off"); showLive(); if (isLive) { connect(); refresh(); } else disconnect(); };
+document.addEventListener("visibilitychange", () => { if (document.hidden) disconnect(); else { connect(); if (isDue && isLive) refresh(); } });
+document.addEventListener("htmx:afterRequest", (event) => {
+  const xhr = event.detail.xhr; if (!xhr || !xhr.status) return;
+  body.dataset.state = xhr.getResponseHeader("X-Fileq-State") || "live";
+});
+document.addEventListener("htmx:afterSettle", () => { showSelection(); mark(); });
+document.addEventListener("htmx:responseError", (event) => { if (event.detail.xhr.status !== 401) toast("The page could not be refreshed.", true); });
+setInterval(() => { if (isLive && body.dataset.state === "away") refresh(); }, 2000);
+setInterval(() => { if (isLive && stream) refresh(); }, 30000); // ages on the page
+
+// Actions: <button data-action="POST /jobs/x/retry" data-body='{}' data-confirm="…" data-yes="…">.
+const ask = (title, text, yes, sample = []) => new Promise((resolve) => {
+  const dialog = find("#confirm"), list = find("[data-confirm-sample]", dialog);
+  find("h2", dialog).textContent = title; find("[data-confirm-text]", dialog).textContent = text;
+  list.replaceChildren(...sample.map((one) => { const item = document.createElement("li"); item.textContent = one; return item; }));
+  find("[data-confirm-yes]", dialog).textContent = yes; dialog.returnValue = "no"; dialog.showModal();
+  dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
+});
+export const call = async (method, path, content, headers = {}) => {
+  const options = { method, credentials: "same-origin", headers: { Accept: "application/json", ...headers } };
+  if (content !== undefined) { options.body = JSON.stringify(content); options.headers["Content-Type"] = "application/json"; }
+  let answer;
+  try { answer = await fetch(api + path, options); } catch { throw new Error("The server does not answer."); }
+  if (answer.status === 401) { location.assign(`${body.dataset.base}/login?next=${encodeURIComponent(location.pathname.slice(body.dataset.base.length) + location.search)}`); throw new Error("The session has ended."); }
+  const found = answer.status === 204 ? {} : await answer.json().catch(() => ({}));
+  if (!answer.ok) throw new Error([found.detail || answer.statusText, ...(found.errors || []).map((one) => one.detail)].filter((one, i, list) => list.indexOf(one) === i).join(" "));
+  return { ...found, status_code: answer.status, etag: answer.headers.get("ETag") };
+};
+const follow = async (id) => { // an operation, until it has ended
+  for (;;) {
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    const found = await call("GET", `/operations/${id}`).catch(() => null);
+    if (found && found.ended_at) { toast(found.state === "completed" ? `Done: ${found.done} jobs.` : `The operation is ${found.state}: ${found.error || ""}`, found.state === "failed"); refresh(); return; }
+  }
+};
+const act = async (button) => {
+  const [method, path] = button.dataset.action.split(" ");
+  if (button.dataset.confirm && !await ask(button.dataset.confirm, button.dataset.detail || "", button.dataset.yes || "Yes")) return;
+  button.disabled = true;
+  try {
+    const headers = button.dataset.etag ? { "If-Match": button.dataset.etag } : {};
+    const found = await call(method, path, button.dataset.body ? JSON.parse(button.dataset.body) : undefined, headers);
+    toast(button.dataset.done || found.message || "Done.");
+    if (found.operation) follow(found.operation.id);
+    if (button.dataset.then) location.assign(button.dataset.then); else { lastRefresh = 0; refresh(); }
+  } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
+};
+const words = { retry: ["Retry", "Retry them", "retried"], cancel: ["Cancel", "Cancel them", "cancelled"], run: ["Run now", "Run them now", "started"], delete: ["Delete", "Delete them", "deleted"] };
+// Bulk actions count first: <button data-bulk="retry" data-filter='{…}'>; without a filter the selected rows are meant.
+const bulk = async (button) => {
+  const action = button.dataset.bulk, filter = button.dataset.filter && JSON.parse(button.dataset.filter);
+  const choice = filter ? { filter } : { ids: [...selected] };
+  if (!filter && !selected.size) { toast("Select rows first, with x or a click.", true); return; }
+  button.disabled = true;
+  try {
+    const dry = await call("POST", "/jobs/actions", { action, ...choice, dry_run: true });
+    if (!dry.matched) { toast("No job matches any more."); refresh(); return; }
+    const count = `${dry.is_partial ? "at least " : ""}${dry.matched} ${dry.matched === 1 ? "job" : "jobs"}`;
+    if (!await ask(`${words[action][0]} ${count}?`, dry.matched > 5 ? "Among them:" : "", words[action][1], dry.sample.map((one) => one.path || one.id))) return;
+    const found = await call("POST", "/jobs/actions", { action, ...choice, dry_run: false, expect: dry.matched });
+    if (found.operation) { toast(`${count} are being ${words[action][2]}.`); follow(found.operation.id); } else toast(`${found.done} ${words[action][2]}${found.refused.length ? `, ${found.refused.length} refused: ${found.refused[0].reason}` : ""}.`, found.refused.length > 0);
+    if (!filter) { selected.clear(); showSelection(); }
+    lastRefresh = 0; refresh();
+  } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
+};
+
+// Uploads: files dropped on <div data-upload="directory/">, or chosen in the input inside it.
+const upload = async (area, files) => {
+  for (const file of files) {
+    const path = (area.dataset.upload + file.name).split("/").map(encodeURIComponent).join("/");
+    try {
+      const answer = await fetch(`${api}/uploads/${path}`, { method: "PUT", body: file, credentials: "same-origin", headers: { "If-None-Match": "*" } });
+      const found = await answer.json().catch(() => ({}));
+      if (!answer.ok) throw new Error(found.detail || answer.statusText);
+      toast(`${file.name} is uploaded.`);
+    } catch (error) { toast(`${file.name}: ${error.message}`, true); }
+  }
+  lastRefresh = 0; refresh();
+};
+document.addEventListener("dragover", (event) => { const area = event.target.closest("[data-upload]"); if (area) { event.preventDefault(); area.classList.add("over"); } });
+document.addEventListener("dragleave", (event) => { const area = event.target.closest("[data-upload]"); if (area) area.classList.remove("over"); });
+document.addEventListener("drop", (event) => { const area = event.target.closest("[data-upload]"); if (area) { event.preventDefault(); area.classList.remove("over"); upload(area, event.dataTransfer.files); } });
+
+// Forms whose fields become a JSON body: <form data-send="PUT /schedules/{name}" data-then="…">. An empty field is left out.
+const send = async (form) => {
+  const fields = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, String(value)]));
+  const path = form.dataset.send.replace(/\{(\w+)\}/g, (_, name) => { const value = fields[name] || ""; delete fields[name]; return encodeURIComponent(value); });
+  const [method, target] = path.split(" "), content = {};
+  for (const [name, value] of Object.entries(fields)) {
+    if (value === "") continue;
+    const kind = form.elements[name].dataset.kind;
+    try { content[name] = kind === "json" ? JSON.parse(value) : kind === "list" ? value.split(/[\s,]+/).filter(Boolean) : kind === "number" ? Number(value) : value; } catch { toast(`${name} is not valid JSON.`, true); return; }
+  }
+  try {
+    const found = await call(method, target, content, form.dataset.etag ? { "If-Match": form.dataset.etag } : {});
+    toast(form.dataset.done || found.message || "Saved.");
+    if (form.dataset.shows && found[form.dataset.shows]) { const place = find(form.dataset.into); place.textContent = found[form.dataset.shows]; place.hidden = false; }
+    else if (form.dataset.then) location.assign(form.dataset.then); else { lastRefresh = 0; refresh(); }
+  } catch (error) { toast(error.message, true); }
+};
+
+document.addEventListener("submit", (event) => { if (event.target.matches("[data-send]")) { event.preventDefault(); send(event.target); } });
+document.addEventListener("change", (event) => {
+  const one = event.target;
+  if (one.matches("input[data-id]")) { selected[one.checked ? "add" : "delete"](one.dataset.id); showSelection(); }
+  else if (one.matches("input[data-all]")) { for (const box of all("input[data-id]")) selected[one.checked ? "add" : "delete"](box.dataset.id); showSelection(); }
+  else if (one.matches('[data-do="keys"]')) stored("keys", one.checked ? "on" : "off");
+  else if (one.matches("[data-upload] input[type=file]")) upload(one.closest("[data-upload]"), one.files);
+  else if (one.matches("[data-submits]")) one.form.requestSubmit();
+});
+document.addEventListener("click", (event) => {
+  const one = event.target.closest("[data-action], [data-bulk], [data-do], [data-copy]");
+  if (!one || one.disabled) return;
+  if (one.dataset.action) act(one);
+  else if (one.dataset.bulk) bulk(one);
+  else if (one.dataset.copy) navigator.clipboard.writeText(one.dataset.copy).then(() => toast("Copied."), () => toast("The browser does not allow copying here.", true));
+  else if (one.dataset.do === "theme") toggleTheme();
+  else if (one.dataset.do === "live") toggleLive();
+  else if (one.dataset.do === "help") find("#help").showModal();
+  else if (one.dataset.do === "menu") one.setAttribute("aria-expanded", body.classList.toggle("open"));
+});
+
+// Keys. `g` waits for a letter.
+let here = "", afterG = 0;
+const rows = () => all("tr[data-row], article[data-row]");
+const mark = () => { for (const row of rows()) row.classList.toggle("here", row.dataset.row === here); };
+const move = (step) => { const list = rows(), at = list.findIndex((row) => row.dataset.row === here), row = list[Math.min(list.length - 1, Math.max(0, at + step))]; if (row) { here = row.dataset.row; mark(); row.scrollIntoView({ block: "nearest" }); } };
+const current = () => rows().find((row) => row.dataset.row === here);
+const press = (selector) => { const button = (current() && find(selector, current())) || find(`[data-page-actions] ${selector}`); if (button && !button.disabled) button.click(); };
+document.addEventListener("keydown", (event) => {
+  if (stored("keys") === "off" || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
+  if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.type !== "checkbox") { if (event.key === "Escape") event.target.blur(); return; }
+  if (find("dialog[open]")) return;
+  if (Date.now() - afterG < 1500) { afterG = 0; const link = find(`[data-go="${CSS.escape(event.key)}"]`); if (link) { event.preventDefault(); link.click(); } return; }
+  const keys = {
+    "/": () => find("#search").focus(), g: () => { afterG = Date.now(); }, j: () => move(1), k: () => move(-1),
+    x: () => { const box = current() && find("input[data-id]", current()); if (box) box.click(); },
+    o: () => { const link = current() && find("a[href]", current()); if (link) link.click(); },
+    e: () => press('[data-key="e"]'), c: () => press('[data-key="c"]'), r: toggleLive, t: toggleTheme, "?": () => find("#help").showModal(),
+  };
+  if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
+});
+
+const keysBox = find('[data-do="keys"]'); if (keysBox) keysBox.checked = stored("keys") !== "off";
+showLive(); showSelection(); connect();
