@@ -6,9 +6,11 @@ Looks at a bounded number of dead jobs, the newest first, and says if there are 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
 from fileq.client.job_filter import Conditions, JobFilter, StoredJob
@@ -19,6 +21,7 @@ from fileq.core.job import stamp
 GroupedBy: TypeAlias = Literal["fingerprint", "directory", "kind", "type"]
 SCAN_MAX = 10_000
 _PAGE = 500
+_PARTS = 24  # of a timeline
 _NAMED = 3  # directories and extensions of a group
 
 
@@ -28,7 +31,9 @@ class NameCount(Struct, frozen=True):
 
 
 class DeadGroup(Struct, frozen=True):
-    """Dead jobs that share `key`. The error, its kind, the type, the fingerprint and the sample are of the newest."""
+    """Dead jobs that share `key`. The error, its kind, the type, the fingerprint and the sample are of the newest.
+    `timeline` is how many died in each of 24 equal parts of the time of the whole answer, from `timeline_from` to
+    `timeline_until`."""
 
     key: str
     count: int
@@ -42,10 +47,12 @@ class DeadGroup(Struct, frozen=True):
     extensions: tuple[NameCount, ...]
     sample_id: str
     sample_path: str
+    timeline: tuple[int, ...] = ()
 
 
 class DeadGroups(Struct, frozen=True):
-    """`is_partial`: older dead jobs were not looked at. `group_count` includes the groups beyond the limit."""
+    """`is_partial`: older dead jobs were not looked at. `group_count` includes the groups beyond the limit. The
+    timelines begin with the first death that was seen and end with the last; null if there is none."""
 
     by: str
     total: int
@@ -53,6 +60,8 @@ class DeadGroups(Struct, frozen=True):
     is_partial: bool
     group_count: int
     groups: tuple[DeadGroup, ...]
+    timeline_from: str | None = None
+    timeline_until: str | None = None
 
 
 def group_dead(
@@ -74,7 +83,26 @@ def group_dead(
             break
     largest = sorted(found.items(), key=lambda item: (-item[1].count, item[0]))[:limit]
     groups = tuple(gathered.group(key) for key, gathered in largest)
-    return DeadGroups(by, total, scanned, bool(cursor), len(found), groups)
+    return _with_timelines(DeadGroups(by, total, scanned, bool(cursor), len(found), groups), found)
+
+
+def _with_timelines(groups: DeadGroups, found: Mapping[str, _Gathered]) -> DeadGroups:
+    times = [time for gathered in found.values() for time in gathered.times_ms]
+    if not times:
+        return groups
+    first, last = min(times), max(times)
+    with_each = tuple(
+        replace(group, timeline=timeline(found[group.key].times_ms, first, last, _PARTS)) for group in groups.groups
+    )
+    return replace(groups, groups=with_each, timeline_from=stamp(first), timeline_until=stamp(last))
+
+
+def timeline(times_ms: Iterable[int], first_ms: int, last_ms: int, parts: int) -> tuple[int, ...]:
+    """How many of the times are in each of these equal parts of the time from the first to the last, both included."""
+    counts, length = [0] * parts, last_ms - first_ms + 1
+    for time in times_ms:
+        counts[(time - first_ms) * parts // length] += 1
+    return tuple(counts)
 
 
 def _key_of(dead: StoredJob, by: GroupedBy) -> str:
@@ -98,12 +126,15 @@ class _Gathered:
         self._newest = newest
         self.count = 0
         self._first_ms = self._last_ms = newest.time_ms
+        self.times_ms: list[int] = []  # of those deaths whose time is known
         self._directories: Counter[str] = Counter()
         self._extensions: Counter[str] = Counter()
 
     def add(self, dead: StoredJob) -> None:
         self.count += 1
         self._first_ms, self._last_ms = min(self._first_ms, dead.time_ms), max(self._last_ms, dead.time_ms)
+        if dead.time_ms:
+            self.times_ms.append(dead.time_ms)
         if path := _path_of(dead):
             directory, _, name = path.rpartition("/")
             self._directories[directory or "/"] += 1

@@ -53,6 +53,16 @@ class OpenContent(Struct, frozen=True):
 
 def open_content(broker: FullBroker, config: Config, path: bytes, job_id: str | None) -> OpenContent:
     """Blocks. Raises ApiProblem if the file is not known, not there or not to be shown."""
+    fd, size = open_known(broker, config, path, job_id)
+    try:
+        return _described(fd, os.fsdecode(os.path.basename(path)), size, config.server.files)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def open_known(broker: FullBroker, config: Config, path: bytes, job_id: str | None) -> tuple[int, int]:
+    """A descriptor of the file, which the caller closes, and its size. Blocks, and raises ApiProblem."""
     signature = _known_version(broker, path, job_id)
     here = config.paths.here(path)
     try:
@@ -63,7 +73,7 @@ def open_content(broker: FullBroker, config: Config, path: bytes, job_id: str | 
                 raise ApiProblem("conflict", "this is not a regular file")
             if changed_version(here, status, signature) is not None:
                 raise ApiProblem("conflict", "the file has changed since its job was enqueued, so it is not shown")
-            fd = os.open(f"/proc/self/fd/{reference}", _READ)
+            return os.open(f"/proc/self/fd/{reference}", _READ), status.st_size
         finally:
             os.close(reference)
     except LeadsOutside:
@@ -71,11 +81,6 @@ def open_content(broker: FullBroker, config: Config, path: bytes, job_id: str | 
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "no file can have this name"
         raise ApiProblem("not-found", f"the file can't be opened: {why}") from error
-    try:
-        return _described(fd, os.fsdecode(os.path.basename(path)), status.st_size, config.server.files)
-    except BaseException:
-        os.close(fd)
-        raise
 
 
 def _known_version(broker: FullBroker, path: bytes, job_id: str | None) -> str:

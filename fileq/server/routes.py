@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fileq.server.api import (
+    acknowledgement_endpoints,
     action_endpoints,
     api_description,
     audit_endpoints,
@@ -28,6 +29,7 @@ ROUTES: tuple[Route, ...] = (
     *job_endpoints.ROUTES,
     *action_endpoints.ROUTES,
     *dead_endpoints.ROUTES,
+    *acknowledgement_endpoints.ROUTES,
     *queue_endpoints.ROUTES,
     *state_endpoints.ROUTES,
     *queue_clearing.ROUTES,

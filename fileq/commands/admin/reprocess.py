@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import EnqueueResult, Entry, Record
+from fileq.brokers.types import EnqueueResult, Entry, LedgerEntry, Record
 from fileq.client.job_filter import ENDED, Conditions, JobFilter, StoredJob
 from fileq.client.job_summary import file_place
 from fileq.client.queries import read_signature
@@ -59,16 +59,20 @@ def reprocess(
     config: Config,
     *,
     wanted: JobFilter,
+    prefix: bytes = b"",
+    path: bytes | None = None,
     is_dry_run: bool = False,
     here: Callable[[bytes], bytes] = lambda path: path,
 ) -> ReprocessReport:
     """Path and times of the filter are about the file, its other conditions about the file's last job.
 
-    `here` maps a producer's path to a path on this machine."""
+    Only files whose path in the ledger begins with `prefix`, or only the file `path`. `here` maps a producer's path to
+    a path on this machine."""
     counts = {"enqueued": 0, "missing": 0, "unfinished": 0}
     shown: list[ReprocessedFile] = []
     left = sys.maxsize if wanted.limit is None else wanted.limit
-    for batch in _batches(_wanted(broker, wanted), min(_BATCH, left)):
+    entries = broker.ledger(prefix) if path is None else zip([path], broker.lookup([path]), strict=True)
+    for batch in _batches(_wanted(broker, entries, wanted), min(_BATCH, left)):
         room = left - counts["enqueued"]
         if not room:
             break
@@ -91,15 +95,17 @@ def render(report: ReprocessReport) -> list[str]:
     return [*lines, f"{plural(report.enqueued, 'file')} {would}enqueued again{skipped}"]
 
 
-def _wanted(broker: FullBroker, wanted: JobFilter) -> Iterator[Known]:
+def _wanted(
+    broker: FullBroker, entries: Iterable[tuple[bytes, LedgerEntry | None]], wanted: JobFilter
+) -> Iterator[Known]:
     """The files whose path meets the conditions: the path in the ledger, or the one that a worker moved the file to."""
     conditions = Conditions(wanted)
     has_times = wanted.since_ms is not None or wanted.until_ms is not None
     # Reads the record of every file. A pattern for names does without: a moved file is found by its former name.
     is_whole_path = "/" in (wanted.match or "")
     others: list[Known] = []
-    for path, entry in broker.ledger(b""):
-        if not entry.versions:
+    for path, entry in entries:
+        if entry is None or not entry.versions:
             continue
         signature, id = entry.versions[0]
         _, modified_ns = read_signature(signature)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from datetime import datetime
 from typing import Annotated
 
 from msgspec import Meta, Struct, UnsetType
 from starlette.responses import Response
 
-from fileq.client.file_pages import FilePage, FileStatus, FileTree, file_page, file_tree
+from fileq.brokers.protocol import FullBroker
+from fileq.client.file_pages import FilePage, FileStatus, FileTree, file_page, file_tree, prefix_of
 from fileq.client.job_filter import JobFilter
 from fileq.client.queries import FileTrace, trace
 from fileq.commands.admin.reprocess import ReprocessReport, reprocess
@@ -28,6 +30,7 @@ RECORDS_MAX = 10_000
 REPROCESSED_MAX = 1_000
 MARGIN = 0.01  # how many more files than expected are accepted
 PathText = Annotated[str, Meta(min_length=1, max_length=4096)]
+_ESCAPED = re.compile(rb"\\x([89a-f][0-9a-f])")
 Glob = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
@@ -59,10 +62,12 @@ class ContentQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ReprocessOrder(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which files are enqueued again; all conditions must be met, and one is needed. `since` and `until` are about the
-    modification of the file, the others about its last job. First `dry_run`, then without it and with the `enqueued` of
-    the dry run as `expect`."""
+    """Which files are enqueued again; all conditions must be met, and one is needed. `path` is one file, `under` a
+    directory. `since` and `until` are about the modification of the file, the others about its last job. First
+    `dry_run`, then without it and with the `enqueued` of the dry run as `expect`."""
 
+    path: PathText | None = None
+    under: PathText | None = None
     match: Glob | None = None
     status: State | None = None
     type: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
@@ -94,7 +99,8 @@ def trace_file(request: ApiRequest[TraceQuery, UnsetType]) -> FileTrace:
     """Its versions with their jobs, newest first, and the job that made it."""
     _check_shown(request.services)
     try:
-        return trace(request.services.broker, _bytes(request.query.path), RECORDS_MAX)
+        broker = request.services.broker
+        return trace(broker, known_path(broker, request.query.path), RECORDS_MAX)
     except BrokerUnavailable:
         raise
     except BrokerError as error:
@@ -113,7 +119,7 @@ def reprocess_files(request: ApiRequest[NoQuery, ReprocessOrder]) -> ApiAnswer:
     if request.caller.path_prefix or request.caller.allowed_types:
         raise ApiProblem("not-allowed", f"key {request.caller.name!r} is limited to paths or types")
     wanted = _filter_of(order)
-    planned = _run(services, wanted, is_dry_run=True)
+    planned = _run(services, order, wanted, is_dry_run=True)
     if order.dry_run:
         return ApiAnswer(planned, count=0)
     if order.expect is None:
@@ -122,7 +128,7 @@ def reprocess_files(request: ApiRequest[NoQuery, ReprocessOrder]) -> ApiAnswer:
     if planned.enqueued > order.expect * (1 + MARGIN):
         detail = f"{planned.enqueued:,} files would be enqueued, and {order.expect:,} are expected; repeat the dry run"
         raise ApiProblem("count-changed", detail)
-    done = _run(services, wanted, is_dry_run=False)
+    done = _run(services, order, wanted, is_dry_run=False)
     return ApiAnswer(done, count=done.enqueued)
 
 
@@ -132,10 +138,10 @@ async def show_content(request: ApiRequest[ContentQuery, UnsetType]) -> Response
     services, query = request.services, request.query
     if services.config.server.files not in ("preview", "download"):
         raise ApiProblem("not-allowed", "the content of files is not shown: server.files is not preview or download")
-    path = _bytes(query.path)
     given_up = asyncio.Event()
 
     def opened() -> OpenContent:
+        path = known_path(services.broker, query.path)
         content = open_content(services.broker, services.config, path, query.job)
         if given_up.is_set():
             os.close(content.fd)
@@ -151,9 +157,17 @@ async def show_content(request: ApiRequest[ContentQuery, UnsetType]) -> Response
     return ContentResponse(content, services.transfers)
 
 
-def _run(services: Services, wanted: JobFilter, *, is_dry_run: bool) -> ReprocessReport:
+def _run(services: Services, order: ReprocessOrder, wanted: JobFilter, *, is_dry_run: bool) -> ReprocessReport:
     config = services.config
-    return reprocess(services.broker, config, wanted=wanted, is_dry_run=is_dry_run, here=config.paths.here)
+    return reprocess(
+        services.broker,
+        config,
+        wanted=wanted,
+        prefix=prefix_of(order.under or ""),
+        path=known_path(services.broker, order.path) if order.path is not None else None,
+        is_dry_run=is_dry_run,
+        here=config.paths.here,
+    )
 
 
 def _filter_of(order: ReprocessOrder) -> JobFilter:
@@ -170,7 +184,9 @@ def _filter_of(order: ReprocessOrder) -> JobFilter:
         limit=order.limit,
         fingerprint=order.fingerprint,
     )
-    if not wanted.has_conditions and wanted.state is None:
+    if order.path is not None and order.under is not None:
+        raise invalid([FieldProblem("/under", "path and under are both given; give one of them")])
+    if not wanted.has_conditions and (wanted.state, order.path, order.under) == (None, None, None):
         raise invalid([FieldProblem("", "no condition is given; for all files, match is '*'")])
     return wanted
 
@@ -184,8 +200,15 @@ def _check_shown(services: Services) -> None:
         raise ApiProblem("not-allowed", "server.files is none: this server hides the paths of files")
 
 
-def _bytes(path: str) -> bytes:
-    return path.encode(errors="surrogateescape")
+def known_path(broker: FullBroker, path: str) -> bytes:
+    """The bytes of a path that a client sent. Answers show a byte that is not UTF-8 as an escape such as \\xff, so a
+    path that has escapes may mean these bytes: it does if the ledger knows only that path."""
+    raw = path.encode(errors="surrogateescape")
+    meant = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), raw)
+    if meant == raw:
+        return raw
+    exact, escaped = broker.lookup([raw, meant])
+    return meant if exact is None and escaped is not None else raw
 
 
 ROUTES = (

@@ -99,7 +99,7 @@ class Console:
         now_ms = self._services.now_ms()
         base = self._base
 
-        def url(path: str, **query: object) -> str:
+        def url(path: str, /, **query: object) -> str:
             return f"{base}{path}{query_string(**query)}"
 
         def static(name: str) -> str:

@@ -16,6 +16,7 @@ from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_endpoints import show_job
 from fileq.server.api.job_lists import JobListQuery
 from fileq.server.api.list_endpoints import list_jobs
+from fileq.server.console.file_preview import may_see_content
 from fileq.server.console.page import PageRequest
 from fileq.server.console.rendering import seconds_between
 
@@ -64,6 +65,7 @@ def job(request: PageRequest) -> Mapping[str, Any]:
         "job": found,
         "steps": _steps(found),
         "may_operate": request.has(Scope.OPERATE),
+        "may_preview": may_see_content(request),
         "curl": f'curl -H "X-API-Key: $KEY" {{origin}}/api/v1/jobs/{found.id}',
         "python": _python(found),
         "cli": f"fileq show {found.id}",

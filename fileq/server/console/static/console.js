@@ -67,8 +67,9 @@ setInterval(() => { if (isLive && body.dataset.state === "away") refresh(); }, 2
 setInterval(() => { if (isLive && stream) refresh(); }, 30000); // ages on the page
 
 // Actions: <button data-action="POST /jobs/x/retry" data-body='{}' data-confirm="…" data-yes="…">.
-const ask = (title, text, yes, sample = []) => new Promise((resolve) => {
+const ask = (title, text, yes, sample = [], field = "") => new Promise((resolve) => {
   const dialog = find("#confirm"), list = find("[data-confirm-sample]", dialog);
+  find("[data-confirm-field]", dialog).hidden = !field; find("[data-confirm-field] textarea", dialog).value = "";
   find("h2", dialog).textContent = title; find("[data-confirm-text]", dialog).textContent = text;
   list.replaceChildren(...sample.map((one) => { const item = document.createElement("li"); item.textContent = one; return item; }));
   find("[data-confirm-yes]", dialog).textContent = yes; dialog.returnValue = "no"; dialog.showModal();
@@ -93,11 +94,13 @@ const follow = async (id) => { // an operation, until it has ended
 };
 const act = async (button) => {
   const [method, path] = button.dataset.action.split(" ");
-  if (button.dataset.confirm && !await ask(button.dataset.confirm, button.dataset.detail || "", button.dataset.yes || "Yes")) return;
+  const field = button.dataset.asks || ""; // the name of a text that the dialog asks for
+  if (button.dataset.confirm && !await ask(button.dataset.confirm, button.dataset.detail || "", button.dataset.yes || "Yes", [], field)) return;
   button.disabled = true;
   try {
     const headers = button.dataset.etag ? { "If-Match": button.dataset.etag } : {};
-    const found = await call(method, path, button.dataset.body ? JSON.parse(button.dataset.body) : undefined, headers);
+    const content = field ? { [field]: find("[data-confirm-field] textarea").value } : button.dataset.body ? JSON.parse(button.dataset.body) : undefined;
+    const found = await call(method, path, content, headers);
     toast(button.dataset.done || found.message || "Done.");
     if (found.operation) follow(found.operation.id);
     if (button.dataset.then) location.assign(button.dataset.then); else { lastRefresh = 0; refresh(); }
@@ -119,6 +122,21 @@ const bulk = async (button) => {
     if (found.operation) { toast(`${count} are being ${words[action][2]}.`); follow(found.operation.id); } else toast(`${found.done} ${words[action][2]}${found.refused.length ? `, ${found.refused.length} refused: ${found.refused[0].reason}` : ""}.`, found.refused.length > 0);
     if (!filter) { selected.clear(); showSelection(); }
     lastRefresh = 0; refresh();
+  } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
+};
+
+// Files are enqueued again after a dry run: <button data-reprocess='{"under":"/in"}'>.
+const reprocess = async (button) => {
+  const order = JSON.parse(button.dataset.reprocess), plural = (count) => `${count} ${count === 1 ? "file" : "files"}`;
+  button.disabled = true;
+  try {
+    const dry = await call("POST", "/files/reprocess", { ...order, dry_run: true });
+    const left = [dry.missing && `${plural(dry.missing)} no longer there`, dry.unfinished && `${plural(dry.unfinished)} not finished yet`].filter(Boolean).join(", ");
+    if (!dry.enqueued) { toast(`Nothing can be enqueued again${left ? `: ${left}` : ""}.`, true); return; }
+    const text = [left && `Left out: ${left}.`, dry.enqueued >= 1000 && "At most 1,000 at a time.", dry.enqueued > 5 && "Among them:"].filter(Boolean).join(" ");
+    if (!await ask(`Reprocess ${plural(dry.enqueued)}?`, text, "Reprocess", dry.files.filter((one) => one.result === "would_enqueue").slice(0, 5).map((one) => one.filepath))) return;
+    const found = await call("POST", "/files/reprocess", { ...order, dry_run: false, expect: dry.enqueued });
+    toast(`${plural(found.enqueued)} enqueued again.`); lastRefresh = 0; refresh();
   } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
 };
 
@@ -167,10 +185,11 @@ document.addEventListener("change", (event) => {
   else if (one.matches("[data-submits]")) one.form.requestSubmit();
 });
 document.addEventListener("click", (event) => {
-  const one = event.target.closest("[data-action], [data-bulk], [data-do], [data-copy]");
+  const one = event.target.closest("[data-action], [data-bulk], [data-reprocess], [data-do], [data-copy]");
   if (!one || one.disabled) return;
   if (one.dataset.action) act(one);
   else if (one.dataset.bulk) bulk(one);
+  else if (one.dataset.reprocess) reprocess(one);
   else if (one.dataset.copy) navigator.clipboard.writeText(one.dataset.copy).then(() => toast("Copied."), () => toast("The browser does not allow copying here.", true));
   else if (one.dataset.do === "theme") toggleTheme();
   else if (one.dataset.do === "live") toggleLive();

@@ -1,0 +1,75 @@
+"""Acknowledged groups of dead jobs: an operator knows the cause, and says so with a note. Documents of the catalog, by
+the fingerprint of the group. Changes no job.
+
+A kill -9 leaves each document as it was or as it should be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from fileq.brokers.catalog import Catalog
+from fileq.core.job import parse_time, stamp
+
+KIND = "acknowledgements"
+ACKNOWLEDGEMENTS_MAX = 1_000  # the oldest ones are removed: most of their groups are gone
+NOTE_LENGTH = 1_000
+_FINGERPRINT = re.compile("[0-9a-f]{12}")
+GroupState: TypeAlias = Literal["new", "acknowledged", "again"]
+
+
+class Acknowledgement(Struct, frozen=True):
+    """Who acknowledged the group with this fingerprint, and when. It comes back with a job that dies later."""
+
+    fingerprint: str
+    note: str
+    by: str
+    at: str
+
+
+def is_fingerprint(text: str) -> bool:
+    return _FINGERPRINT.fullmatch(text) is not None
+
+
+def group_state(known: Acknowledgement | None, last_death: str | None) -> GroupState:
+    """`last_death` is when the newest job of the group died, in RFC 3339; None if that is unknown."""
+    if known is None:
+        return "new"
+    died, acknowledged = parse_time(last_death or ""), parse_time(known.at)
+    is_later = died is not None and acknowledged is not None and died > acknowledged
+    return "again" if is_later else "acknowledged"
+
+
+class AcknowledgementStore:
+    """The acknowledgements of one broker."""
+
+    def __init__(self, catalog: Catalog, now_ms: Callable[[], int]) -> None:
+        self._catalog = catalog
+        self._now_ms = now_ms
+
+    def load(self) -> dict[str, Acknowledgement]:
+        """By fingerprint. A document that can't be read acknowledges nothing."""
+        found = {}
+        for name, document in self._catalog.documents(KIND).items():
+            try:
+                found[name] = msgspec.json.decode(document.body, type=Acknowledgement)
+            except msgspec.DecodeError:
+                continue
+        return found
+
+    def put(self, fingerprint: str, note: str, by: str) -> Acknowledgement:
+        """Replaces the one before. `fingerprint` is a whole one."""
+        made = Acknowledgement(fingerprint, note, by, stamp(self._now_ms()) or "")
+        self._catalog.put_document(KIND, fingerprint, msgspec.json.encode(made))
+        for old in sorted(self.load().values(), key=lambda one: one.at, reverse=True)[ACKNOWLEDGEMENTS_MAX:]:
+            self._catalog.remove_document(KIND, old.fingerprint)
+        return made
+
+    def remove(self, fingerprint: str) -> bool:
+        """False if there is none."""
+        return self._catalog.remove_document(KIND, fingerprint)

@@ -1,0 +1,124 @@
+"""Files: the directories with what waits and what died in them, the files of one, and the history of one file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, get_args
+
+from msgspec import Meta, Struct
+
+from fileq.client.file_pages import EXPIRED, DirectoryCounts, FileStatus
+from fileq.client.queries import VersionTrace
+from fileq.core.api_key import Scope
+from fileq.core.job import stamp
+from fileq.server.api.file_endpoints import (
+    FilesQuery,
+    Glob,
+    PathText,
+    TraceQuery,
+    TreeQuery,
+    list_files,
+    show_tree,
+    trace_file,
+)
+from fileq.server.console.file_preview import may_download, preview_of
+from fileq.server.console.page import PageRequest
+
+STATUSES: tuple[str, ...] = get_args(FileStatus)
+FILES_SHOWN = 50
+ROWS_MAX = 60  # of the tree: with more, only the next level is shown
+DEPTH = 2
+
+
+class FilesPageQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`under` is a directory; without it producer.scan_dir."""
+
+    under: PathText | None = None
+    match: Glob | None = None
+    status: FileStatus | None = None
+    cursor: Annotated[str, Meta(min_length=1, max_length=10_000)] | None = None
+
+
+class FilePageQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`job` chooses the version that is previewed."""
+
+    path: PathText
+    job: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+
+
+class TreeRow(Struct, frozen=True):
+    counts: DirectoryCounts
+    name: str
+    level: int
+
+
+def files(request: PageRequest) -> Mapping[str, Any]:
+    """The tree and the list are two scans, so the tree is left out where the list is filtered."""
+    query: FilesPageQuery = request.query
+    config = request.services.config
+    under = query.under or os.path.abspath(config.producer.scan_dir)
+    is_filtered = bool(query.match or query.status or query.cursor)
+    wanted = FilesQuery(under, query.match, query.status, query.cursor or "", FILES_SHOWN)
+    tree = request.ask(show_tree, TreeQuery(under, DEPTH)) if not is_filtered else None
+    order = {"under": under, "match": query.match, "status": query.status}
+    return {
+        "under": under,
+        "trail": trail(under),
+        "query": query,
+        "tree": tree,
+        "rows": tree_rows(tree.directories, under) if tree is not None else [],
+        "found": request.ask(list_files, wanted),
+        "statuses": STATUSES,
+        "order": {name: value for name, value in order.items() if value},
+        "may_reprocess": request.has(Scope.OPERATE) and query.status != EXPIRED,
+        "upload_dir": config.server.upload_dir and os.path.abspath(config.server.upload_dir),
+        "upload_to": upload_target(config.server.upload_dir, under),
+        "may_upload": request.has(Scope.ENQUEUE),
+    }
+
+
+def tree_rows(directories: Sequence[DirectoryCounts], under: str) -> list[TreeRow]:
+    """The chosen directory, then those below it."""
+    top = under.rstrip("/")
+    rows = []
+    for one in directories:
+        below = one.directory.removeprefix(top).strip("/")
+        rows.append(TreeRow(one, below.rpartition("/")[2] or one.directory, below.count("/") + 1 if below else 0))
+    return [row for row in rows if row.level < DEPTH] if len(rows) > ROWS_MAX else rows
+
+
+def trail(directory: str) -> list[tuple[str, str]]:
+    """The directories above this one and itself, from the top: (name, path)."""
+    names = [name for name in directory.split("/") if name]
+    return [("/", "/"), *((name, "/" + "/".join(names[: i + 1])) for i, name in enumerate(names))]
+
+
+def upload_target(upload_dir: str, under: str) -> str:
+    """The chosen directory below that for uploads, with a final slash; "" for the directory for uploads itself."""
+    top = os.path.abspath(upload_dir).rstrip("/") if upload_dir else ""
+    below = under.rstrip("/").removeprefix(f"{top}/") if top and under.startswith(f"{top}/") else ""
+    return f"{below}/" if below else ""
+
+
+def file(request: PageRequest) -> Mapping[str, Any]:
+    query: FilePageQuery = request.query
+    found = request.ask(trace_file, TraceQuery(query.path))
+    newest = found.versions[0].job.job if found.versions and found.versions[0].job is not None else None
+    return {
+        "trace": found,
+        "directory": found.filepath.rpartition("/")[0] or "/",
+        "name": found.filepath.rpartition("/")[2],
+        "newest": newest,
+        "modified": _modified,
+        "missing_since": stamp(found.missing_since_ms) if found.missing_since_ms else None,
+        "job_id": query.job,
+        "preview": preview_of(request, found.filepath, query.job),
+        "may_download": may_download(request),
+        "may_operate": request.has(Scope.OPERATE),
+        "is_known": any(version.is_in_ledger for version in found.versions),
+    }
+
+
+def _modified(version: VersionTrace) -> str | None:
+    return stamp(version.modified_ns // 1_000_000) if version.modified_ns is not None else None
