@@ -56,6 +56,23 @@ def sparkline(values: Sequence[float], *, title: str) -> Markup:
     ).format(width, height, title, points)
 
 
+def spark_bars(values: Sequence[int], *, title: str) -> Markup:
+    """Small bars without axes, one for each value. A value above 0 is always visible."""
+    width, height, top_value = 120, 28, max([*values, 1])
+    step = width / max(len(values), 1)
+    bars = [
+        Markup('<rect class="b" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>').format(
+            i * step, height - 1 - tall, max(step - 1, 1), tall
+        )
+        for i, value in enumerate(values)
+        if (tall := max(2.0, value / top_value * (height - 2)) if value else 0.0)
+    ]
+    base = Markup('<line class="grid" x1="0" x2="{}" y1="{}" y2="{}"/>').format(width, height - 0.5, height - 0.5)
+    return Markup('<svg class="chart spark" viewBox="0 0 {} {}" role="img" aria-label="{}">{}{}</svg>').format(
+        width, height, title, Markup("").join(bars), base
+    )
+
+
 def bar(value: float, most: float, *, title: str, name: str = "a") -> Markup:
     """One horizontal bar, as long as its share of `most`."""
     length = 0.0 if not most else max(1.0, 200 * value / most) if value else 0.0

@@ -20,7 +20,7 @@ from fileq.server.api.job_conditions import JobConditions, conditions_in
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_endpoints import show_job
 from fileq.server.api.job_lists import JobList, JobListQuery
-from fileq.server.console.charts import sparkline
+from fileq.server.console.charts import spark_bars
 from fileq.server.console.file_preview import preview_of
 from fileq.server.console.page import PageRequest
 from fileq.server.problems import ApiProblem
@@ -107,7 +107,7 @@ def _card(group: DeadGroup, acknowledgement: Acknowledgement | None, query: Dead
         group=group,
         state=group_state(acknowledgement, group.last),
         acknowledgement=acknowledgement,
-        chart=sparkline(group.timeline, title=f"{group.count} deaths over time"),
+        chart=spark_bars(group.timeline, title=f"{group.count} deaths over time"),
         directories=tuple(
             Facet(one.name, one.count, directory_match(one.name, query.match)) for one in group.directories
         ),

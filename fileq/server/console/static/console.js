@@ -51,6 +51,8 @@ const connect = () => {
     if (deaths) toast(deaths === 1 ? "A job died." : `${deaths} jobs died.`, true);
     if (concerns(tick)) refresh();
   });
+  // What the page waits for may have happened before the stream was open.
+  stream.addEventListener("open", () => { if (live() && live().dataset.unsettled !== undefined) refresh(); });
   stream.addEventListener("reset", refresh); stream.addEventListener("lag", refresh);
 };
 const disconnect = () => { if (stream) stream.close(); stream = null; };
