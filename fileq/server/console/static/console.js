@@ -71,7 +71,7 @@ setInterval(() => { if (isLive && stream) refresh(); }, 30000); // ages on the p
 // Actions: <button data-action="POST /jobs/x/retry" data-body='{}' data-confirm="…" data-yes="…">.
 const ask = (title, text, yes, sample = [], field = "") => new Promise((resolve) => {
   const dialog = find("#confirm"), list = find("[data-confirm-sample]", dialog);
-  find("[data-confirm-field]", dialog).hidden = !field; find("[data-confirm-field] textarea", dialog).value = "";
+  find("[data-confirm-field]", dialog).hidden = !field;
   find("h2", dialog).textContent = title; find("[data-confirm-text]", dialog).textContent = text;
   list.replaceChildren(...sample.map((one) => { const item = document.createElement("li"); item.textContent = one; return item; }));
   find("[data-confirm-yes]", dialog).textContent = yes; dialog.returnValue = "no"; dialog.showModal();
@@ -96,12 +96,13 @@ const follow = async (id) => { // an operation, until it has ended
 };
 const act = async (button) => {
   const [method, path] = button.dataset.action.split(" ");
-  const field = button.dataset.asks || ""; // the name of a text that the dialog asks for
+  const field = button.dataset.asks || "", text = find("#confirm-note"); // the dialog asks for a text of this name
+  if (field) text.value = button.dataset.given || "";
   if (button.dataset.confirm && !await ask(button.dataset.confirm, button.dataset.detail || "", button.dataset.yes || "Yes", [], field)) return;
   button.disabled = true;
   try {
     const headers = button.dataset.etag ? { "If-Match": button.dataset.etag } : {};
-    const content = field ? { [field]: find("[data-confirm-field] textarea").value } : button.dataset.body ? JSON.parse(button.dataset.body) : undefined;
+    const content = field ? { [field]: text.value } : button.dataset.body ? JSON.parse(button.dataset.body) : undefined;
     const found = await call(method, path, content, headers);
     toast(button.dataset.done || found.message || "Done.");
     if (found.operation) follow(found.operation.id);
