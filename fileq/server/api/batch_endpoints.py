@@ -145,8 +145,7 @@ def list_dead_members(request: ApiRequest[MemberQuery, UnsetType]) -> DeadMember
     cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor is not None else ""
     _report(services, id)
     page = services.transport.batches.dead_page(id, cursor)
-    shows_paths = services.config.server.files != "none"
-    jobs = tuple(job_document(record, shows_paths=shows_paths) for record in page.records)
+    jobs = tuple(job_document(record) for record in page.records)
     return DeadMembers(jobs, services.signer.cursor(place, page.next_cursor) if page.next_cursor else None)
 
 
