@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,12 +35,19 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
         yield served
 
 
+@pytest.fixture(scope="module")
+def any_api(tmp_path_factory: pytest.TempPathFactory, broker_values: dict[str, Any]) -> Iterator[ServedApi]:
+    """On each kind of broker, for what depends on it."""
+    with served_api(tmp_path_factory.mktemp("any"), broker_values) as served:
+        yield served
+
+
 def client_at(port: int, key: str = ADMIN_KEY) -> Client:
     return Client(f"http://127.0.0.1:{port}", key=key)
 
 
-def test_calls_whose_answers_are_lost_are_made_once(api: ServedApi) -> None:
-    with HttpProxy(api.client.port) as proxy, client_at(proxy.port) as client:
+def test_calls_whose_answers_are_lost_are_made_once(any_api: ServedApi) -> None:
+    with HttpProxy(any_api.client.port) as proxy, client_at(proxy.port) as client:
         before = client.size("low")
         proxy.lose_next_answer_to(b"POST /api/v1/jobs ")
         handle = client.enqueue(double, Number(1))
@@ -93,8 +101,9 @@ def _is_followed(client: Client, events: EventStream) -> bool:
     return events.next_within(0.5) is not None
 
 
-def test_a_stream_that_breaks_is_continued_after_its_last_event(api: ServedApi) -> None:
-    with HttpProxy(api.client.port) as proxy, client_at(proxy.port) as client, client_at(api.client.port) as direct:
+def test_a_stream_that_breaks_is_continued_after_its_last_event(any_api: ServedApi) -> None:
+    port = any_api.client.port
+    with HttpProxy(port) as proxy, client_at(proxy.port) as client, client_at(port) as direct:
         subscription = client.transport().subscribe()
         for _ in range(2):
             id = direct.enqueue(double, Number(1)).id

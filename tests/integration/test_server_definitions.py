@@ -14,10 +14,10 @@ from tests.support.webhook_receiver import open_receiver
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
+def api(tmp_path_factory: pytest.TempPathFactory, broker_values: dict[str, Any]) -> Iterator[ServedApi]:
     allowed = {"allow_http": True, "allow_networks": ["127.0.0.0/8"], "allow_ports": [*range(1024, 65536)]}
     schedules = {"configured": {"cron": "@daily", "type": "report"}}
-    values = {"webhooks": allowed, "schedules": schedules}
+    values = {**broker_values, "webhooks": allowed, "schedules": schedules}
     with served_api(tmp_path_factory.mktemp("definitions"), values) as served:
         yield served
 
