@@ -39,6 +39,7 @@ HANDLERS = '[{"type":"noop","use":"benchmarks.executors:noop"}]'
 READERS = Path(__file__).parent / "programs" / "sse_readers.py"
 CHANNEL = "jobqueue:events"
 FEED_S = 0.05
+BACKLOG = 5_000
 BEHIND_MAX = 10_000  # jobs that may wait at the end of a round
 
 
@@ -72,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--streams", type=int, default=200)
-    parser.add_argument("--events", type=int, default=5000, help="a second")
+    parser.add_argument("--events", type=int, default=5000, help="a second; 0 = as many as the worker can cause")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each round")
     options = parser.parse_args()
     binary = available_servers()["redis"] or available_servers()["valkey"]
@@ -120,13 +121,17 @@ def _running(redis: Server, folder: Path) -> Iterator[Setup]:
 
 @contextmanager
 def _fed(setup: Setup, events: int) -> Iterator[None]:
-    """Enqueues jobs at the rate at which they cause so many events. CPU time of this process is not measured."""
+    """Enqueues jobs at the rate at which they cause so many events, or so that BACKLOG jobs wait. CPU time of this
+    process is not measured."""
     jobs_s, stopping = events / _events_a_job(setup), threading.Event()
 
     def feed() -> None:
         start_s, count = time.monotonic(), 0
         while not stopping.wait(FEED_S):
-            missing = int((time.monotonic() - start_s) * jobs_s) - count
+            if events:
+                missing = int((time.monotonic() - start_s) * jobs_s) - count
+            else:
+                missing = max(0, BACKLOG - sum(setup.broker.census().pending.values()))
             now = datetime.now(UTC)
             setup.broker.enqueue(
                 [Entry(typed_job("noop", None, priority="low", now=now), "low") for _ in range(missing)]
