@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from fileq.brokers.catalog import NAME_RULE
 from fileq.brokers.types import CancelResult, Record
 from fileq.client.current_span import span_of_caller
 from fileq.client.handle import Handle
@@ -49,7 +50,7 @@ class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
     unique_key: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     deadline: DurationValue | None = None
     tags: Annotated[dict[str, str], Meta(max_length=20)] | None = None
-    batch_id: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    batch_id: Annotated[str, Meta(pattern=f"^{NAME_RULE}$")] | None = None
 
 
 class WaitQuery(Struct, frozen=True, forbid_unknown_fields=True):
