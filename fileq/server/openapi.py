@@ -158,8 +158,9 @@ proxies, keys and single sign-on.
   `instance` names the request, which `X-Request-Id` names too, and `errors` lists everything that is wrong with a body.
 - `Idempotency-Key` on a `POST` that enqueues jobs: a repeat returns the jobs of the first request, as long as their
   records live. With another body it is refused.
-- `GET /jobs/{id}` and `GET /schedules/{name}` have an `ETag`. `PUT /schedules/{name}` needs it as `If-Match`, so that
-  no client overwrites a change that it has not seen; `If-None-Match: *` only creates.
+- A job, queue, batch, operation or schedule has an `ETag`. With `If-None-Match`, the first four are answered with 304
+  while they stay the same. `PUT /schedules/{name}` needs the ETag as `If-Match`, so that no client overwrites a change
+  that it has not seen; `If-None-Match: *` only creates.
 - Lists: `page` and `limit` reach the first 10,000 jobs; `next_cursor` has no such end. A request looks at no more than
   10,000 elements, or 2,000 to 5,000 where the records of jobs must be read. If it ended early, `is_partial` is true:
   follow `next_cursor`, even if there are no jobs on this page. `total` is exact without conditions, and with some if

@@ -45,7 +45,13 @@ def test_a_batch_is_created_filled_sealed_and_cancelled(api: ServedApi) -> None:
     assert api.client.post("/batches/b-1/retry").json == {"count": 0, "left": {}}
     assert api.client.get("/batches/b-1/dead") == {"jobs": [], "next_cursor": None}
     assert api.client.post("/batches/b-1/cancel").json["has_changed"] is True
-    assert api.client.get("/batches/b-1")["cancelled"] == 3
+    shown = api.client.call("GET", "/batches/b-1")
+    assert shown.json["cancelled"] == 3
+    again = api.client.call("GET", "/batches/b-1", headers={"If-None-Match": shown.headers["etag"]})
+    assert again.status == 304
+    assert api.client.call("GET", "/batches/a:b").slug == "not-found", "no batch can have this name"
+    assert api.client.post("/jobs", {"type": "c", "batch_id": "a:b"}).slug == "invalid"
+    assert api.client.post("/jobs/bulk", {"jobs": [{"type": "c", "batch_id": "b-1"}]}).slug == "batch-closed"
 
 
 def test_batches_are_listed_by_pages_and_wrong_ones_are_refused(api: ServedApi) -> None:

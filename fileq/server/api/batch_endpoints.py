@@ -204,6 +204,7 @@ ROUTES = (
         summary="one batch with its counts, callbacks and first failures",
         function=show_one_batch,
         response=BatchReport,
+        has_etag=True,
     ),
     Route(
         method="GET",
