@@ -65,8 +65,8 @@ def group_dead(
 ) -> DeadGroups:
     """The largest groups of the dead jobs that meet the conditions, among the newest `scan_max`.
 
-    If the conditions need outlines of records, these are `scan_max` / OUTLINE_COST jobs. A job that an older release
-    buried counts as RECORD_COST, because its fingerprint follows from its whole record."""
+    These are fewer where more must be read of a job: an outline of its record counts as OUTLINE_COST, and the whole
+    record as RECORD_COST, which a job takes that an older release buried, because it has no fingerprint."""
     conditions, found, cursor, scanned, total = Conditions(wanted), dict[str, _Gathered](), "", 0, 0
     cost, cost_of_one = 0, OUTLINE_COST if conditions.needs_records or wanted.queue is not None else 1
     while cost < scan_max:
@@ -74,9 +74,10 @@ def group_dead(
         page = broker.page("dead_letter", cursor, size)
         total = max(total, page.total)
         scanned += len(page.raws)
-        jobs = _dated(broker, outlined(broker, page.raws, "dead_letter", conditions))
+        jobs = outlined(broker, page.raws, "dead_letter", conditions)
+        cost += len(page.raws) * cost_of_one + _add_dates(broker, jobs) * OUTLINE_COST
         keys, read = _fingerprints(broker, jobs) if by == "fingerprint" else ([_key_of(dead, by) for dead in jobs], 0)
-        cost += len(page.raws) * cost_of_one + read * RECORD_COST
+        cost += read * RECORD_COST
         for key, dead in zip(keys, jobs, strict=True):
             if key not in found:
                 found[key] = _Gathered(dead)
@@ -90,13 +91,13 @@ def group_dead(
     return DeadGroups(by, total, scanned, bool(cursor), len(found), groups)
 
 
-def _dated(broker: FullBroker, jobs: list[StoredJob]) -> list[StoredJob]:
-    """The same jobs. Those whose bytes do not say when they died have outlines."""
+def _add_dates(broker: FullBroker, jobs: list[StoredJob]) -> int:
+    """Adds outlines to the jobs whose bytes do not say when they died. Returns how many these are."""
     undated = [i for i, dead in enumerate(jobs) if dead.record is None and not _failed_at(dead)]
     outlines = broker.outlines([jobs[i].id for i in undated]) if undated else []
     for i, outline in zip(undated, outlines, strict=True):
         jobs[i] = replace(jobs[i], record=outline)
-    return jobs
+    return len(undated)
 
 
 def _fingerprints(broker: FullBroker, jobs: Sequence[StoredJob]) -> tuple[list[str], int]:
