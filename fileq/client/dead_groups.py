@@ -1,7 +1,7 @@
 """Groups of dead jobs, so that an operator sees a few causes and not thousands of jobs. Changes nothing.
 
 Looks at a bounded number of dead jobs, the newest first, and says if there are more. Of most of them it reads only the
-bytes and the fingerprint, so 10,000 of them cost a broker less than 50 ms. Whole records are read for the samples.
+bytes and the fingerprint, so 10,000 of them cost a broker about 50 ms at most. Whole records are read for the samples.
 """
 
 from __future__ import annotations
