@@ -165,7 +165,7 @@ proxies, keys and single sign-on.
   10,000 elements, or 2,000 to 5,000 where the records of jobs must be read. If it ended early, `is_partial` is true:
   follow `next_cursor`, even if there are no jobs on this page. `total` is exact without conditions, and with some if
   the whole list was read; otherwise it is null.
-- `GET /dead/groups` looks at the newest 10,000 dead jobs, or 2,000 where records must be read; `scanned` and `total`
+- `GET /dead/groups` looks at the newest 7,500 dead jobs, or 2,000 where records must be read; `scanned` and `total`
   say how many there were.
 - The conditions are the same for lists, groups and actions; `tag.colour=red` in a query is `{"tag": {"colour": "red"}}`
   in a body.
