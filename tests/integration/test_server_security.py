@@ -114,6 +114,8 @@ def test_an_outage_of_redis_is_a_503_and_ends_by_itself(tmp_path: Path, valkey: 
         valkey.resume()
         assert (away.slug, away.headers["retry-after"]) == ("broker-away", "1")
         wait_until(lambda: client.call("GET", "/stats").status == 200, 20)
+        program.signal(signal.SIGHUP)
+        assert program.wait_for("config.reloaded")["needs_restart"] == [], "the short timeouts are no setting"
         assert program.stop() == 0
         assert ADMIN_KEY not in program.text()
 
