@@ -62,6 +62,11 @@ class PlacePages(Protocol):
         `unique_key` are ""; everything else is as in records()."""
         ...
 
+    def fingerprints(self, ids: Sequence[str]) -> list[str]:
+        """The fingerprint in each record, for groups of dead jobs, which compare many; "" if there is none. Only
+        reads."""
+        ...
+
     def ledger_page(self, under: bytes, cursor: str = "", size: int = 500) -> LedgerPage:
         """The next entries of the ledger whose paths start with `under`, in the broker's own order. Only reads.
 

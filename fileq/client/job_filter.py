@@ -25,7 +25,8 @@ class JobFilter(Struct, frozen=True):
     id of the slot that runs or last ran a job, `schedule` the name of the schedule that enqueued it. `batch` is the id
     of the batch that a job is a member of or names. `fingerprint` is that of a dead job, or its beginning. `text` is in
     the id, path, type or error of a job; case-insensitive. `leaves_deliveries` leaves out the deliveries of webhooks,
-    unless `type` is set; it is no condition."""
+    unless `type` is set; it is no condition. Nor is `ignores_paths`: `text` and `error` are then compared with texts
+    that have `…` in place of the job's path."""
 
     state: State | None = None
     type: str | None = None
@@ -44,6 +45,7 @@ class JobFilter(Struct, frozen=True):
     tags: tuple[tuple[str, str], ...] = ()
     text: str | None = None
     leaves_deliveries: bool = False
+    ignores_paths: bool = False
 
     @property
     def has_conditions(self) -> bool:
@@ -153,21 +155,27 @@ class Conditions:
         error = _error_in(job, state)
         if job is None or error is None:
             return None
-        return self.meets_error(error) and (self._text is None or self._text in _words_of(job, error))
+        return self._meets_words(job.id, job, error)
 
     def meets(self, stored: StoredJob) -> bool:
         """All conditions."""
         return (
             self.meets_bytes(stored.job)
             and self.meets_time(stored.time_ms)
-            and self.meets_error(stored.error)
+            and self._meets_words(stored.id, stored.job, stored.error)
             and self._wanted.queue in (None, stored.home)
             and (stored.is_deferred or not self._wanted.is_deferred)
             and self._wanted.worker in (None, stored.record.slot if stored.record is not None else "")
             and (self._wanted.fingerprint is None or stored.fingerprint.startswith(self._wanted.fingerprint))
-            and (self._text is None or self._text in _searched(stored))
             and self._wanted.batch in (None, *stored.batches)
         )
+
+    def _meets_words(self, id: str, job: Job | None, error: str) -> bool:
+        path = job.filepath if job is not None else ""
+        if self._wanted.ignores_paths and path:
+            path, error = "", error.replace(path, "…")
+        words = (id, path, (job.type if job is not None else "") or "", error)
+        return self.meets_error(error) and (self._text is None or self._text in "\n".join(words).casefold())
 
     def meets_path(self, path: bytes) -> bool:
         return self._matches is None or self._matches(path)
@@ -184,16 +192,6 @@ class Conditions:
 def is_delivery(job: Job) -> bool:
     """Whether it is a delivery of a webhook. Those about cancellations must not be cancelled with the jobs."""
     return job.type is not None and job.type.startswith(OWN_TYPES)
-
-
-def _searched(stored: StoredJob) -> str:
-    if stored.job is None:
-        return f"{stored.id}\n{stored.error}".casefold()
-    return _words_of(stored.job, stored.error)
-
-
-def _words_of(job: Job, error: str) -> str:
-    return "\n".join((job.id, job.filepath, job.type or "", error)).casefold()
 
 
 def _error_in(job: Job | None, state: State) -> str | None:

@@ -21,6 +21,7 @@ from fileq.core.job import State
 
 SCAN_MAX = 10_000  # elements that one call looks at
 OUTLINE_COST = 5  # of an outline, in elements
+SHORT_LIST_COST = 2  # of an outline where a whole list may be read, to know how many jobs it has
 _PAGE = 500
 _DELAYED = (State.RETRYING, State.SCHEDULED)
 _ALL = (State.RUNNING, State.PENDING, *_DELAYED, State.DEAD, State.COMPLETED, State.CANCELLED)
@@ -70,15 +71,16 @@ def job_page(
     """The next jobs of a list after a cursor: running, waiting, delayed, dead, completed, cancelled ones.
 
     `states` are those that are read if the filter names none. `skip` leaves out the first jobs. A scan looks at up to
-    `scan_max` elements; where there are more in all, one whose outline it reads counts as OUTLINE_COST. Where there are
-    not more, the scan goes on behind a full page, to find out how many jobs there are; without conditions the lengths
-    of the places say it. `is_counted` always goes on, up to `scan_max`. ConfigError for a cursor that belongs to
-    another list."""
+    `scan_max` elements; where there are more in all, one whose outline it reads counts as OUTLINE_COST, otherwise as
+    SHORT_LIST_COST. Where there are not more, the scan goes on behind a full page, to find out how many jobs there are;
+    without conditions the lengths of the places say it. `is_counted` always goes on, up to `scan_max`, and outlines
+    count as one. ConfigError for a cursor that belongs to another list."""
     wanted_states = (wanted.state,) if wanted.state is not None else tuple(states) or _ALL
     scan = _Scan(broker, queues, wanted, wanted_states, limit, skip, scan_max)
     length = scan.length_of_places()
     is_short = is_counted or length <= scan_max
-    scan.run(cursor, is_counted=is_short and not cursor, outline_cost=1 if is_short else OUTLINE_COST)
+    outline_cost = 1 if is_counted else SHORT_LIST_COST if is_short else OUTLINE_COST
+    scan.run(cursor, is_counted=is_short and not cursor, outline_cost=outline_cost)
     total: int | None = None
     if scan.is_plain:
         total = length

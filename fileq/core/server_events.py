@@ -23,6 +23,15 @@ class ServerWarned(Event, frozen=True):
     reason: str
 
 
+class UploadsRemoved(Event, frozen=True):
+    """Incomplete uploads were removed from server.upload_dir. The server that had received them was killed."""
+
+    name = "uploads.removed"
+
+    count: int
+    directory: str
+
+
 class RequestAudited(Event, frozen=True):
     """A request that may change something: who sent it, what it did, to how many things, and the answer's status."""
 

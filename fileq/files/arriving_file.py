@@ -1,7 +1,7 @@
 """A file that arrives in parts below a directory: under a private name until it is complete and on the disk.
 
-No link below that directory is followed. discard() leaves nothing. A kill -9 leaves a file `.fileq-….tmp`, which
-producers never take; once the file has its name it is complete.
+No link below that directory is followed. discard() leaves nothing. A kill -9 leaves a file `.fileq-upload….tmp`, which
+producers never take and a server removes later (abandoned_uploads.py); once the file has its name it is complete.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 
+from fileq.files.abandoned_uploads import UPLOAD, hold
 from fileq.files.exclusive_move import private_name, rename_exclusively
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -33,7 +34,7 @@ class ArrivingFile:
         self._lock = threading.Lock()
         self._is_discarded = False
         self._fd = self._directory = -1
-        self._private = private_name(f"upload{secrets.token_hex(12)}")
+        self._private = private_name(UPLOAD.decode() + secrets.token_hex(12))
 
     def open(self) -> None:
         """Raises OSError, for example if a part of the path is a link or a file."""
@@ -43,6 +44,7 @@ class ArrivingFile:
                 while self._missing and self._enter(self._missing[0]):
                     del self._missing[0]
                 self._fd = os.open(self._private, _NEW_FILE, 0o666, dir_fd=self._directory)
+                hold(self._fd)
             except BaseException:
                 os.close(self._directory)
                 raise

@@ -78,7 +78,7 @@ class ApiApp:
             raise ApiProblem(
                 "method-not-allowed", f"{method} is not allowed here; there are {names}", headers={"Allow": names}
             )
-        raise ApiProblem("not-found", f"there is no endpoint {path[:200]!r}; see openapi.json")
+        raise ApiProblem("not-found", f"there is no endpoint {path[:200]!r}; GET /api/v1/openapi.json lists them")
 
     async def _read(
         self,

@@ -30,6 +30,9 @@ from fileq.server.sessions import COOKIE, Sessions
 CACHE_S = 3.0
 USE_EVERY_MS = 60_000
 NOTE_S = 0.1
+KEYS_S = 0.15  # how long a page waits for the keys
+AGAIN_S = 1.0
+OLD_S = 900.0
 OUTSIDE = "outside"  # the id of the key from outside
 _WRONG_PASSWORDS = Rate(10, 60_000)  # from one address
 
@@ -55,7 +58,8 @@ class Authentication:
         self._sessions = sessions
         self._now_ms = now_ms
         self._cached: dict[str, StoredKey] = {}
-        self._read_s = float("-inf")
+        self._read_s = self._failed_s = float("-inf")
+        self.is_away = False  # whether the last reading of the keys failed
         self._noted_ms: dict[str, int] = {}
         self._notes: set[asyncio.Future[None]] = set()
         self._proxies = [ip_network(text) for text in settings.trusted_proxies]
@@ -71,8 +75,18 @@ class Authentication:
             scheme = given
         return RequestSender(address, scheme, headers.get("host", ""), is_proxy)
 
-    async def caller(self, headers: Mapping[str, str], cookies: Mapping[str, str], sender: RequestSender) -> Caller:
-        """Raises ApiProblem if the request has no valid credentials. Those that are given explicitly count first."""
+    async def caller(
+        self,
+        headers: Mapping[str, str],
+        cookies: Mapping[str, str],
+        sender: RequestSender,
+        *,
+        bears_outage: bool = False,
+    ) -> Caller:
+        """Raises ApiProblem if the request has no valid credentials. Those that are given explicitly count first.
+
+        `bears_outage`: while the broker does not answer, a session whose key was known within OLD_S is accepted. For
+        pages, which then show only what they showed before."""
         authorization = headers.get("authorization", "")
         kind, _, value = authorization.partition(" ")
         given = headers.get("x-api-key") or (value.strip() if kind.lower() == "bearer" else "")
@@ -83,7 +97,7 @@ class Authentication:
         if authorization:
             raise self._refused("Authorization must be Bearer and a key")
         if COOKIE in cookies:
-            return await self._of_session(cookies[COOKIE])
+            return await self._of_session(cookies[COOKIE], bears_outage=bears_outage)
         header = self._settings.auth_header
         if header and sender.is_proxy and (name := headers.get(header.lower(), "").strip()):
             return admin(f"user:{name[:100]}", name[:100], PROXY)
@@ -120,7 +134,7 @@ class Authentication:
             raise self._refused("the key is not known; it may have been revoked")
         return await self._accepted(id, key, "key")
 
-    async def _of_session(self, cookie: str) -> Caller:
+    async def _of_session(self, cookie: str, *, bears_outage: bool) -> Caller:
         session = self._sessions.read(cookie)
         if session is None:
             raise self._refused("the session has ended; log in again")
@@ -128,9 +142,11 @@ class Authentication:
             if not self._outside_key() or not hmac.compare_digest(session.mark, self._mark()):
                 raise self._refused("the key of the session is no longer accepted")
             return admin(OUTSIDE, "server.api_key", SESSION)
-        key = await self._known(session.subject)
+        key = await (self._known_in_outage if bears_outage else self._known)(session.subject)
         if key is None:
             raise self._refused("the key of the session was revoked")
+        if self.is_away:
+            return caller_of_key(session.subject, key, SESSION)
         return await self._accepted(session.subject, key, SESSION)
 
     async def _accepted(self, id: str, key: StoredKey, how: str) -> Caller:
@@ -172,12 +188,26 @@ class Authentication:
             raise self._refused("the user name or the password is wrong")
         return admin(f"user:{user}", user, BASIC)
 
-    async def _known(self, id: str) -> StoredKey | None:
+    async def _known(self, id: str, timeout_s: float | None = None) -> StoredKey | None:
         if time.monotonic() - self._read_s >= CACHE_S:
             began_s = time.monotonic()
-            self._cached = await self._pool.call(self._keys.load)
+            self._cached = await self._pool.call(self._keys.load, timeout_s=timeout_s)
             self._read_s = began_s
+            self.is_away = False
         return self._cached.get(id)
+
+    async def _known_in_outage(self, id: str) -> StoredKey | None:
+        """Tries the broker for a moment, and during an outage once in AGAIN_S only."""
+        now_s = time.monotonic()
+        if self.is_away and now_s - self._failed_s < AGAIN_S:
+            return self._cached.get(id)
+        try:
+            return await self._known(id, timeout_s=KEYS_S)
+        except (ApiProblem, BrokerError):
+            if id not in self._cached or now_s - self._read_s > OLD_S:
+                raise
+            self.is_away, self._failed_s = True, now_s
+            return self._cached[id]
 
     def forget_cached(self) -> None:
         """After a change of the keys by this server."""

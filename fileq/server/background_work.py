@@ -1,4 +1,4 @@
-"""What a server does beside answering requests: operations, and samples of the counts."""
+"""What a server does beside answering requests: operations, samples of the counts, removal of abandoned uploads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fileq.config import Config
 from fileq.core.events import Emit
 from fileq.server.live_samples import LiveSamples
 from fileq.server.operation_runner import OperationRunner
+from fileq.server.upload_sweep import UploadSweep
 
 
 class BackgroundWork:
@@ -22,12 +23,15 @@ class BackgroundWork:
         self.operations = OperationStore(broker, now_ms)
         self.runner = OperationRunner(self.operations, self.actions, emit)
         self.samples = LiveSamples(broker)
+        self._sweep = UploadSweep(config.server.upload_dir, emit)
 
     def start(self) -> None:
         self.samples.start()
         if not self._is_read_only:
             self.runner.start()
+            self._sweep.start()
 
     def stop(self, timeout_s: float) -> None:
         self.samples.stop()
+        self._sweep.stop()
         self.runner.stop(timeout_s)

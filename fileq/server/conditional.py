@@ -42,14 +42,16 @@ def check_etag(headers: Mapping[str, str], etag: str | None) -> None:
     given = headers.get("if-match")
     if etag is None:
         if given is not None:
-            raise ApiProblem("precondition-failed", "there is no such resource; send If-None-Match: * to create it")
+            raise ApiProblem("precondition-failed", "the resource does not exist; send If-None-Match: * to create it")
         return
     if headers.get("if-none-match", "").strip() == "*":
-        raise ApiProblem("precondition-failed", "it exists already")
+        raise ApiProblem("precondition-failed", "the resource exists already, and If-None-Match: * is set")
     if given is None:
         raise ApiProblem("precondition-required", "send If-Match with the ETag of the last GET")
     if given.strip() != "*" and etag not in [part.strip() for part in given.split(",")]:
-        raise ApiProblem("precondition-failed", f"it has changed; its ETag is {etag}", headers={"ETag": etag})
+        raise ApiProblem(
+            "precondition-failed", f"the resource has changed; its ETag is now {etag}", headers={"ETag": etag}
+        )
 
 
 class IdempotentRequest(Struct, frozen=True):

@@ -31,7 +31,7 @@ class JobWaits:
         if self._is_closed:
             return
         if len(self._waits) >= WAITS_MAX:
-            raise ApiProblem("busy", f"{WAITS_MAX} jobs are waited for already; try again", retry_after_s=5)
+            raise ApiProblem("busy", f"{WAITS_MAX} jobs are waited for already; try again in 5 s", retry_after_s=5)
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waits.setdefault(id, set()).add(ended)
         if self._task is None or self._task.done():

@@ -77,10 +77,7 @@ def filter_of(query: EventsQuery, *, hides_paths: bool) -> LiveFilter:
         if not found:
             problems.append(FieldProblem("?events", f"no event matches {text!r}; there are {', '.join(LIVE_NAMES)}"))
         names.update(found)
-    if query.match is not None and hides_paths:
-        problems.append(FieldProblem("?match", "match is set, but server.files is none: this server hides paths"))
-    else:
-        problems += glob_problems(query.match, "?match")
+    problems += glob_problems(query.match, "?match", hides_paths=hides_paths)
     if problems:
         raise invalid(problems)
     return LiveFilter(frozenset(names), query.type, query.match, query.batch)

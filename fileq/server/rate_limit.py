@@ -30,7 +30,8 @@ class RateLimiter:
         if tokens < 1:
             self._buckets[caller] = tokens, now_s
             wait_s = max(1, math.ceil((1 - tokens) / self._per_s))
-            raise ApiProblem("rate-limited", f"more than {self._rate} requests; try again later", retry_after_s=wait_s)
+            detail = f"the limit is {self._rate} (server.rate_limit); try again in {wait_s} s"
+            raise ApiProblem("rate-limited", detail, retry_after_s=wait_s)
         if caller not in self._buckets and len(self._buckets) >= CALLERS_MAX:
             self._forget_full(now_s)
         self._buckets[caller] = tokens - 1, now_s

@@ -13,8 +13,11 @@ BRACES_MAX = 50
 _STARS = re.compile(r"\*+")
 
 
-def glob_problems(pattern: str | None, pointer: str) -> list[FieldProblem]:
-    """Why a glob can't be used; none if it can, or if there is none. `pointer` is where it is in the request."""
+def glob_problems(pattern: str | None, pointer: str, *, hides_paths: bool) -> list[FieldProblem]:
+    """Why a glob can't be used; none if it can, or if there is none. `pointer` is where it is in the request. A server
+    that hides paths compares none: otherwise a client could guess them piece by piece."""
+    if pattern is not None and hides_paths:
+        return [FieldProblem(pointer, "match is set, but server.files is none: this server hides paths")]
     why = _why_not(pattern) if pattern is not None else ""
     return [FieldProblem(pointer, f"match is {pattern!r}; {why}")] if why else []
 

@@ -75,10 +75,10 @@ def run_serve(loaded: Loaded, read: Callable[[], Loaded]) -> int:
     _check_secret_files(config)
     if config.broker_kind == "memory":
         raise ConfigError("broker is 'memory', which only 'fileq start' can serve; set sqlite or redis")
-    loaded = replace(loaded, config=with_short_timeouts(config))
-    with closing(Observers(config)) as observers, closing(start_broker(loaded, observers.emit)) as broker:
+    impatient = replace(loaded, config=with_short_timeouts(config))
+    with closing(Observers(config)) as observers, closing(start_broker(impatient, observers.emit)) as broker:
         observers.watch_broker(broker)
-        service = ServerService(loaded.config, broker, emit=observers.emit)
+        service = ServerService(config, broker, emit=observers.emit)
         run_until_signal([service], Reloader(loaded, read, None, observers.emit), observers, broker, FatalError())
     return 0
 
@@ -88,8 +88,7 @@ def server_beside(config: Config, worker_broker: FullBroker, emit: Emit) -> Serv
     _check_secret_files(config)
     if config.broker_kind == "memory":
         return ServerService(config, worker_broker, emit=emit)
-    config = with_short_timeouts(config)
-    return ServerService(config, open_broker(config), emit=emit, owns_broker=True)
+    return ServerService(config, open_broker(with_short_timeouts(config)), emit=emit, owns_broker=True)
 
 
 def with_short_timeouts(config: Config) -> Config:

@@ -25,14 +25,14 @@ from fileq.server.route import Route
 
 # In the order of docs/api.md. Of two routes that match a path the first one is used.
 ROUTES: tuple[Route, ...] = (
-    *list_endpoints.ROUTES,
     *job_endpoints.ROUTES,
+    *list_endpoints.ROUTES,
     *action_endpoints.ROUTES,
     *dead_endpoints.ROUTES,
     *acknowledgement_endpoints.ROUTES,
     *queue_endpoints.ROUTES,
-    *state_endpoints.ROUTES,
     *queue_clearing.ROUTES,
+    *state_endpoints.ROUTES,
     *batch_endpoints.ROUTES,
     *schedule_endpoints.ROUTES,
     *webhook_endpoints.ROUTES,

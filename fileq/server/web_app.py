@@ -177,9 +177,8 @@ class WebApp:
         if request.method != "GET" or not token:
             raise ApiProblem("not-found", "the link to log in is printed when the server starts without a key")
         if link is None or not link.use(token):
-            raise ApiProblem(
-                "unauthenticated", "the link was used already, or is older than 10 minutes; restart the server"
-            )
+            detail = "the link was used already, or is older than 10 minutes; a restart of the server makes a new one"
+            raise ApiProblem("unauthenticated", detail)
         services = self._services
         try:
             id = await services.pool.call(lambda: login_key(services.keys, services.now_ms()))

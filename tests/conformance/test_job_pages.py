@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry, Record
-from fileq.client.dead_groups import group_dead
+from fileq.client.dead_groups import GroupedBy, group_dead
 from fileq.client.job_filter import JobFilter
 from fileq.client.job_pages import JobPage, job_page
 from fileq.commands.admin.dlq import retry_all
@@ -118,6 +118,18 @@ def test_a_list_reads_the_records_of_its_page_only(harness: Harness) -> None:
     page = job_page(cast(FullBroker, broker), QUEUES, JobFilter(state=State.DEAD, error="odd"), limit=2)
     assert (len(page.jobs), page.total) == (2, 6)
     assert (broker.records_read, broker.outlines_read) == (2, 0)
+
+
+def test_groups_read_the_records_of_their_samples_only(harness: Harness) -> None:
+    for n in range(12):
+        bury(harness, a_job(f"row-{n}"), f"ValueError: {'odd' if n % 2 else 'even'} row")
+    broker = CountingReads(harness.broker)
+    for by in ("fingerprint", "kind"):
+        found = group_dead(cast(FullBroker, broker), JobFilter(), cast(GroupedBy, by))
+        assert (found.scanned, sum(group.count for group in found.groups)) == (12, 12)
+    assert (broker.records_read, broker.outlines_read) == (2 + 1, 0)
+    timed = group_dead(cast(FullBroker, broker), JobFilter(since_ms=1), scan_max=50)
+    assert (timed.scanned, timed.is_partial, broker.outlines_read) == (10, True, 10)
 
 
 class CountingReads:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +41,19 @@ def broker_setup(request: pytest.FixtureRequest, tmp_path: Path, server_pool: Se
     assert binary is not None
     for server in server_pool.lend("valkey", lambda: Server(binary)):
         yield redis_broker_setup(tmp_path, server)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "redis"])
+def broker_values(request: pytest.FixtureRequest, server_pool: ServerPool) -> Iterator[dict[str, Any]]:
+    """The settings of a broker of each kind, which the tests of a module share. SQLite is what served_api() makes."""
+    if request.param == "sqlite":
+        yield {}
+        return
+    binary = available_servers()["valkey"]
+    assert binary is not None
+    # Not the server of `valkey`, which is cleared for each test.
+    for server in server_pool.lend("valkey of a module", lambda: Server(binary)):
+        yield {"broker": "redis", "redis": {"addr": server.address}}
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ import subprocess
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,12 +35,19 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
         yield served
 
 
+@pytest.fixture(scope="module")
+def any_api(tmp_path_factory: pytest.TempPathFactory, broker_values: dict[str, Any]) -> Iterator[ServedApi]:
+    """On each kind of broker, for what depends on it."""
+    with served_api(tmp_path_factory.mktemp("any"), broker_values) as served:
+        yield served
+
+
 def client_at(port: int, key: str = ADMIN_KEY) -> Client:
     return Client(f"http://127.0.0.1:{port}", key=key)
 
 
-def test_calls_whose_answers_are_lost_are_made_once(api: ServedApi) -> None:
-    with HttpProxy(api.client.port) as proxy, client_at(proxy.port) as client:
+def test_calls_whose_answers_are_lost_are_made_once(any_api: ServedApi) -> None:
+    with HttpProxy(any_api.client.port) as proxy, client_at(proxy.port) as client:
         before = client.size("low")
         proxy.lose_next_answer_to(b"POST /api/v1/jobs ")
         handle = client.enqueue(double, Number(1))
@@ -93,8 +101,9 @@ def _is_followed(client: Client, events: EventStream) -> bool:
     return events.next_within(0.5) is not None
 
 
-def test_a_stream_that_breaks_is_continued_after_its_last_event(api: ServedApi) -> None:
-    with HttpProxy(api.client.port) as proxy, client_at(proxy.port) as client, client_at(api.client.port) as direct:
+def test_a_stream_that_breaks_is_continued_after_its_last_event(any_api: ServedApi) -> None:
+    port = any_api.client.port
+    with HttpProxy(port) as proxy, client_at(proxy.port) as client, client_at(port) as direct:
         subscription = client.transport().subscribe()
         for _ in range(2):
             id = direct.enqueue(double, Number(1)).id
@@ -215,7 +224,41 @@ def test_a_busy_server_is_tried_again_and_a_gateway_error_is_an_outage() -> None
         client.size("low")
 
 
-def test_a_certificate_that_is_not_trusted_is_refused(tmp_path: Path) -> None:
+@contextmanager
+def tls_before(port: int, context: ssl.SSLContext) -> Iterator[int]:
+    """A proxy that ends TLS before a server, as nginx does; yields its port."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with suppress(OSError):
+                while data := await reader.read(65536):
+                    writer.write(data)
+                    await writer.drain()
+        finally:
+            writer.transport.abort()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        upstream = await asyncio.open_connection("127.0.0.1", port)
+        await asyncio.gather(copy(reader, upstream[1]), copy(upstream[0], writer))
+
+    loop = asyncio.new_event_loop()
+    listening = loop.run_until_complete(asyncio.start_server(forward, "127.0.0.1", 0, ssl=context))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield listening.sockets[0].getsockname()[1]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        listening.close()
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+            loop.run_until_complete(asyncio.wait([task]))
+        loop.run_until_complete(asyncio.sleep(0))  # the aborted connections are closed
+        loop.close()
+
+
+def test_certificates_are_verified(api: ServedApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"]
     subject = ["-days", "1", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
     subprocess.run([*made, *subject], cwd=tmp_path, check=True, capture_output=True)
@@ -226,3 +269,9 @@ def test_a_certificate_that_is_not_trusted_is_refused(tmp_path: Path) -> None:
         with Client(f"https://localhost:{port}", key="k") as client, refused:
             client.size("low")
         assert received == [], "the key was not sent"
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "cert.pem"))
+    with tls_before(api.client.port, context) as port, Client(f"https://localhost:{port}", key=ADMIN_KEY) as client:
+        with client.events() as events:
+            handle = client.enqueue(double, Number(4))
+            assert next(iter(events)).job_id == handle.id
+        assert handle.status().state == "pending"

@@ -143,6 +143,7 @@ QUERIES = {
     "peek": lambda broker: [broker.peek(place, 3) for place in ("high", "low", "scheduled", "dead_letter")],
     "pages": lambda broker: [list(broker.pages(place)) for place in ("high", "completed", "cancelled", "scheduled")],
     "outlines": lambda broker: broker.outlines(["a"]),
+    "fingerprints": lambda broker: broker.fingerprints(["a"]),
     "page": lambda broker: [broker.page(place) for place in ("high", "completed", "scheduled", "processing")],
     "lookup": lambda broker: broker.lookup([b"/data/a"]),
     "knows": lambda broker: broker.knows([(b"/data/a", "1-1-i1")]),

@@ -14,10 +14,10 @@ from tests.support.webhook_receiver import open_receiver
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
+def api(tmp_path_factory: pytest.TempPathFactory, broker_values: dict[str, Any]) -> Iterator[ServedApi]:
     allowed = {"allow_http": True, "allow_networks": ["127.0.0.0/8"], "allow_ports": [*range(1024, 65536)]}
     schedules = {"configured": {"cron": "@daily", "type": "report"}}
-    values = {"webhooks": allowed, "schedules": schedules}
+    values = {**broker_values, "webhooks": allowed, "schedules": schedules}
     with served_api(tmp_path_factory.mktemp("definitions"), values) as served:
         yield served
 
@@ -45,7 +45,13 @@ def test_a_batch_is_created_filled_sealed_and_cancelled(api: ServedApi) -> None:
     assert api.client.post("/batches/b-1/retry").json == {"count": 0, "left": {}}
     assert api.client.get("/batches/b-1/dead") == {"jobs": [], "next_cursor": None}
     assert api.client.post("/batches/b-1/cancel").json["has_changed"] is True
-    assert api.client.get("/batches/b-1")["cancelled"] == 3
+    shown = api.client.call("GET", "/batches/b-1")
+    assert shown.json["cancelled"] == 3
+    again = api.client.call("GET", "/batches/b-1", headers={"If-None-Match": shown.headers["etag"]})
+    assert again.status == 304
+    assert api.client.call("GET", "/batches/a:b").slug == "not-found", "no batch can have this name"
+    assert api.client.post("/jobs", {"type": "c", "batch_id": "a:b"}).slug == "invalid"
+    assert api.client.post("/jobs/bulk", {"jobs": [{"type": "c", "batch_id": "b-1"}]}).slug == "batch-closed"
 
 
 def test_batches_are_listed_by_pages_and_wrong_ones_are_refused(api: ServedApi) -> None:

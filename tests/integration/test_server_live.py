@@ -15,6 +15,7 @@ from fileq.core.api_key import Scope
 from fileq.core.server_events import ServerWarned
 from fileq.testing.conformance.builders import a_job
 from tests.support.api_client import API, ServedApi, served_api
+from tests.support.dead_jobs import bury
 from tests.support.live_client import SocketClient, SseClient
 from tests.support.servers.server import Server
 from tests.support.waiting import wait_until
@@ -183,4 +184,14 @@ def test_a_server_that_hides_paths_shows_none_in_events_and_answers(tmp_path: Pa
         assert made.status == 201
         assert stream.wait_for_event("job.created").data["filepath"] == ""
         assert "secret" not in made.body.decode()
-        assert api.client.call("GET", "/events?match=*").slug == "invalid"
+        for path in ("/events?match=*", "/jobs?match=*", "/dead/groups?match=*"):
+            assert api.client.call("GET", path).slug == "invalid", path
+        chosen = {"action": "cancel", "filter": {"match": "*"}, "dry_run": True}
+        assert api.client.post("/jobs/actions", chosen).slug == "invalid"
+        bury(api.broker, error=f"OSError: {tmp_path}/secret.txt is gone")
+        id = made.json["id"]
+        for path in ("/jobs", f"/jobs/{id}", "/dead", "/dead/groups", "/jobs?q=is+gone", "/dead?error=%E2%80%A6+is"):
+            answer = api.client.call("GET", path).body.decode()
+            assert (id in answer, "secret" in answer) == (True, False), path
+        for path in ("/jobs?q=secret.txt", "/dead?error=secret"):
+            assert api.client.get(path)["jobs"] == [], "paths could be guessed"

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from fileq.core.api_key import Scope
+from fileq.core.server_events import UploadsRemoved
+from fileq.files.arriving_file import ArrivingFile
 from tests.support.api_client import ADMIN_KEY, API, ApiClient, Reply, ServedApi, check_described, served_api
 from tests.support.program import Program
 from tests.support.waiting import wait_until
@@ -101,6 +103,25 @@ def test_a_cut_upload_leaves_nothing(api: ServedApi) -> None:
     wait_until(lambda: len(files_in(api)) > len(before), what="a part is on the disk")
     connection.close()
     wait_until(lambda: files_in(api) == before)
+
+
+def test_what_a_killed_server_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    below = tmp_path / "in" / "x"
+    below.mkdir(parents=True)
+    names = [f".fileq-upload{n}.tmp" for n in ("left", "older", "fresh")] + [".fileq-other.tmp", "upload.tmp"]
+    for name in names:
+        (below / name).write_bytes(b"part")
+        os.utime(below / name, (1, 1))
+    (below / ".fileq-uploadfresh.tmp").write_bytes(b"part")
+    arriving = ArrivingFile(os.fsencode(tmp_path), b"in/x/y")
+    arriving.open()
+    [new] = set(os.listdir(below)) - set(names)
+    os.utime(below / new, (1, 1))
+    with served_api(tmp_path, {"server": {"upload_dir": str(tmp_path / "in")}}) as api:
+        wait_until(lambda: UploadsRemoved(2, api.config.server.upload_dir) in api.events)
+    assert sorted(os.listdir(below)) == sorted([".fileq-uploadfresh.tmp", ".fileq-other.tmp", "upload.tmp", new])
+    arriving.discard()
+    assert new not in os.listdir(below)
 
 
 def test_without_a_directory_there_are_no_uploads(tmp_path: Path) -> None:

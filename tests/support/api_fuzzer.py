@@ -1,12 +1,13 @@
 """Makes requests for every operation of openapi.json: most nearly right, some far from it. No answer may be a 500.
 
 The values follow the schemas, so that requests get past the checks of the body, and every value may be replaced by
-another JSON value. Names of jobs and keys that exist are drawn too.
+another JSON value. Names of jobs, keys, batches, schedules, webhooks and files that exist are drawn too.
 """
 
+import http.client
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +18,12 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
 from fileq.core.server_events import RequestFailed
-from tests.support.api_client import API, ApiClient, Reply, check_described, description, served_api
+from tests.support.api_client import API, ApiClient, Reply, ServedApi, check_described, description, served_api
+from tests.support.dead_jobs import bury
 
 ODD_TEXTS = ("", "\x00", "\ud800", "../../etc/passwd", "\u202e", "a" * 5000, "%2e%2e", "{{7*7}}", "1e400", "-0", "nan")
 DIRECTORIES = ("/", "/tmp", "/tmp/x", "~", ".")
-STREAMS = ("text/event-stream",)  # their answers do not end
+STREAM = "text/event-stream"  # such an answer does not end
 # Bodies that are accepted. Some requests are one of them with a few fields replaced.
 BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/jobs"): {"type": "known"},
@@ -29,6 +31,12 @@ BODIES: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/jobs/actions"): {"action": "cancel", "filter": {"type": "known"}, "dry_run": True},
     ("POST", "/dead/retry"): {"filter": {}, "dry_run": True},
     ("POST", "/keys"): {"name": "new", "scopes": ["read"]},
+    ("POST", "/batches"): {"name": "new", "then": {"type": "known"}},
+    ("POST", "/batches/{id}/jobs"): {"jobs": [{"type": "known"}]},
+    ("POST", "/schedules/preview"): {"cron": "30 2 * * 1-5"},
+    ("PUT", "/schedules/{name}"): {"cron": "@daily", "type": "known"},
+    ("POST", "/webhooks"): {"name": "new", "url": "https://203.0.113.1/hook", "events": ["job.dead"]},
+    ("POST", "/files/reprocess"): {"match": "*.pdf", "dry_run": True},
 }
 
 
@@ -59,22 +67,17 @@ seldom = st.sampled_from([False] * 15 + [True])  # not integers(): it prefers sm
 
 @cache
 def operations() -> list[tuple[str, str, dict[str, Any]]]:
-    """Method, path and description of each, without event streams."""
-    found = [
+    """Method, path and description of each."""
+    return [
         (method.upper(), path, operation)
         for path, methods in description()["paths"].items()
         for method, operation in methods.items()
     ]
-    return [one for one in found if not _is_stream(one[2])]
 
 
 @cache
 def with_body() -> list[tuple[str, str, dict[str, Any]]]:
     return [one for one in operations() if "requestBody" in one[2]]
-
-
-def _is_stream(operation: dict[str, Any]) -> bool:
-    return any(kind in STREAMS for answer in operation["responses"].values() for kind in answer.get("content", {}))
 
 
 @st.composite
@@ -174,7 +177,7 @@ def _objects(schema: dict[str, Any], known: Sequence[str], depth: int) -> Search
 
 def sent(client: ApiClient, request: FuzzedRequest) -> Reply:
     """Sends the request. Fails unless the answer is one that openapi.json describes, and not a 500."""
-    reply = client.send(request.method, f"{API}{request.path}", request.body, request.headers)
+    reply = _answered(client, request)
     assert reply.status != 500, f"{request.curl}\n{reply.body!r}"
     plain = unquote(request.path.partition("?")[0], errors="surrogatepass")
     if "?" not in plain and reply.status != 400:  # 400: not HTTP, which the server library answers itself
@@ -185,13 +188,46 @@ def sent(client: ApiClient, request: FuzzedRequest) -> Reply:
     return reply
 
 
-def fuzz(directory: Path, count: int, *, is_repeatable: bool) -> Counter[int]:
+def _answered(client: ApiClient, request: FuzzedRequest) -> Reply:
+    """Of a stream only the head is read."""
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=30)
+    try:
+        headers = {"Host": client.host, "X-API-Key": client.key, **request.headers}
+        connection.request(request.method, f"{API}{request.path}", request.body, headers)
+        answer = connection.getresponse()
+        found = {name.lower(): value for name, value in answer.getheaders()}
+        is_stream = found.get("content-type", "").startswith(STREAM)
+        return Reply(answer.status, found, b"" if is_stream else answer.read())
+    finally:
+        connection.close()
+
+
+def _made_things(api: ServedApi, directory: Path) -> list[str]:
+    """One thing of each kind. Returns what names them."""
+    post = api.client.post
+    file = directory / "known.pdf"
+    file.write_bytes(b"%PDF")
+    made = [
+        post("/jobs", {"type": "known", "delay": "1h"}),
+        post("/jobs", {"path": str(file)}),
+        post("/keys", {"name": "known", "scopes": ["read"]}),
+        post("/batches", {"id": "known"}),
+        post("/webhooks", {"name": "known", "url": "https://203.0.113.1/hook", "events": ["job.dead"]}),
+        api.client.call("PUT", "/schedules/known", {"cron": "@daily", "type": "known"}),
+    ]
+    assert {reply.status for reply in made} == {201}, made
+    bury(api.broker, 1, type="known")
+    [dead] = api.client.get("/dead?type=known")["jobs"]
+    return [*(reply.json["id"] for reply in made[:3]), dead["id"], str(file), "known", "low"]
+
+
+def fuzz(directory: Path, count: int, *, is_repeatable: bool, values: Mapping[str, Any] | None = None) -> Counter[int]:
     """Sends so many requests to a server in this process. Returns how often each status was answered."""
     seen = Counter[int]()
     (directory / "up").mkdir()
-    with served_api(directory, {"server": {"upload_dir": str(directory / "up"), "files": "download"}}) as api:
-        job = api.client.post("/jobs", {"type": "known", "delay": "1h"}).json["id"]
-        key = api.client.post("/keys", {"name": "known", "scopes": ["read"]}).json["id"]
+    server = {"upload_dir": str(directory / "up"), "files": "download"}
+    with served_api(directory, {**(values or {}), "server": server}) as api:
+        known = _made_things(api, directory)
 
         @settings(
             max_examples=count,
@@ -200,7 +236,7 @@ def fuzz(directory: Path, count: int, *, is_repeatable: bool) -> Counter[int]:
             derandomize=is_repeatable,
             suppress_health_check=list(HealthCheck),
         )
-        @given(request=fuzzed_requests([job, key, "low", "known"]))
+        @given(request=fuzzed_requests(known))
         def send(request: FuzzedRequest) -> None:
             seen[sent(api.client, request).status] += 1
 

@@ -119,6 +119,9 @@ class MemoryInspector:
     def outlines(self, ids: Sequence[str]) -> list[Record | None]:
         return [outline_of(record) if record is not None else None for record in self.records(ids)]
 
+    def fingerprints(self, ids: Sequence[str]) -> list[str]:
+        return [record.fingerprint if record is not None else "" for record in self.records(ids)]
+
     def workers(self) -> list[WorkerView]:
         store = self._store
         with store.lock:

@@ -139,6 +139,10 @@ class RedisInspector:
         found = zip(ids, self._store.calls_in_batches(commands), strict=True)
         return [as_outline(id, values) for id, values in found]
 
+    def fingerprints(self, ids: Sequence[str]) -> list[str]:
+        commands = [("HGET", self._store.keys.record(id), "fingerprint") for id in ids]
+        return [(found or b"").decode() for found in self._store.calls_in_batches(commands)]
+
     def workers(self) -> list[WorkerView]:
         return list(_as_views(self._store.run("workers", (), self._store.keys.split_patterns())))
 

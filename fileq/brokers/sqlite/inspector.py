@@ -125,6 +125,11 @@ class SqliteInspector:
             found = find_outlines(db, ids, now_ms)
             return [outline_of(record.view()) if (record := found.get(id)) is not None else None for id in ids]
 
+    def fingerprints(self, ids: Sequence[str]) -> list[str]:
+        with self._store.snapshot() as (db, now_ms):
+            found = find_outlines(db, ids, now_ms)
+            return [record.facts.fingerprint if (record := found.get(id)) is not None else "" for id in ids]
+
     def workers(self) -> list[WorkerView]:
         with self._store.snapshot() as (db, now_ms):
             return list(self._read_workers(db, now_ms))

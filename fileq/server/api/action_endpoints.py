@@ -89,6 +89,7 @@ ROUTES = (
         summary="the progress of an operation",
         function=show_operation,
         response=OperationDocument,
+        has_etag=True,
     ),
     Route(
         method="DELETE",

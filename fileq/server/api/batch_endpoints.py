@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 from msgspec.structs import replace
 
+from fileq.brokers.catalog import check_name
 from fileq.client.batch_options import batch_request
 from fileq.client.batch_status import status_of_batch
 from fileq.client.job_options import EnqueueOptions
@@ -14,7 +15,7 @@ from fileq.client.task_call import TaskCall
 from fileq.client.transport import BatchRetry
 from fileq.commands.admin.batch_reports import BatchReport, report_of, show_batch
 from fileq.core.api_key import Scope
-from fileq.core.errors import BatchError
+from fileq.core.errors import BatchError, BrokerError
 from fileq.server.api.job_document import JobDocument, job_document
 from fileq.server.api.job_endpoints import DurationValue
 from fileq.server.api.list_endpoints import BULK_BYTES, BulkJobs, NewJobs, enqueue_jobs
@@ -145,8 +146,7 @@ def list_dead_members(request: ApiRequest[MemberQuery, UnsetType]) -> DeadMember
     cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor is not None else ""
     _report(services, id)
     page = services.transport.batches.dead_page(id, cursor)
-    shows_paths = services.config.server.files != "none"
-    jobs = tuple(job_document(record, shows_paths=shows_paths) for record in page.records)
+    jobs = tuple(job_document(record) for record in page.records)
     return DeadMembers(jobs, services.signer.cursor(place, page.next_cursor) if page.next_cursor else None)
 
 
@@ -160,7 +160,11 @@ def _callback(wanted: WantedCallback | None, caller: Caller) -> TaskCall[Any, An
 
 
 def _report(services: Services, id: str) -> BatchReport:
-    """Raises ApiProblem for an unknown batch."""
+    """Raises ApiProblem for an unknown batch, or a name that none can have."""
+    try:
+        check_name("batch", id)
+    except BrokerError as error:
+        raise ApiProblem("not-found", str(error)) from error
     try:
         return show_batch(services.broker, id)
     except BatchError as error:
@@ -200,6 +204,7 @@ ROUTES = (
         summary="one batch with its counts, callbacks and first failures",
         function=show_one_batch,
         response=BatchReport,
+        has_etag=True,
     ),
     Route(
         method="GET",

@@ -167,7 +167,7 @@ def _answer(
         dry_run=done is None and operation is None,
         matched=matched,
         is_partial=is_partial,
-        sample=tuple(document_of(stored, services) for stored in sample),
+        sample=tuple(document_of(stored) for stored in sample),
         done=done or 0,
         refused=tuple(refused or ())[:REFUSED_SHOWN],
         operation=operation_document(operation) if operation is not None else None,

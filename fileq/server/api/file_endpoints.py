@@ -84,7 +84,7 @@ class ReprocessOrder(Struct, frozen=True, forbid_unknown_fields=True):
 def list_files(request: ApiRequest[FilesQuery, UnsetType]) -> FilePage:
     services, query = request.services, request.query
     _check_shown(services)
-    if problems := glob_problems(query.match, "?match"):
+    if problems := glob_problems(query.match, "?match", hides_paths=False):
         raise invalid(problems)
     place = f"files:{query.under}:{query.match}:{query.status}"
     cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor else ""
@@ -171,7 +171,7 @@ def _run(services: Services, order: ReprocessOrder, wanted: JobFilter, *, is_dry
 
 
 def _filter_of(order: ReprocessOrder) -> JobFilter:
-    if problems := glob_problems(order.match, "/match"):
+    if problems := glob_problems(order.match, "/match", hides_paths=False):
         raise invalid(problems)
     wanted = JobFilter(
         state=order.status,

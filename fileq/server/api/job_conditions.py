@@ -29,7 +29,8 @@ class JobConditions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     `match` is a glob: without a slash it is compared with the name of the file, otherwise with its path. `error` is
     part of an error, or its kind. `since` and `until` compare when a job ended or, until then, was created: RFC 3339,
     or a duration such as 2h, which means two hours ago. `tag.k` in a query, `{"tag": {"k": …}}` in a body. `q` is in
-    the id, path, type or error. `fingerprint` may be shortened to 4 digits."""
+    the id, path, type or error. `fingerprint` may be shortened to 4 digits. A server that hides paths refuses `match`,
+    and `q` and `error` do not see paths."""
 
     status: StatusWord | None = None
     type: FilterText | None = None
@@ -67,7 +68,8 @@ def filter_of(given: JobConditions, config: Config, now_ms: int, *, at: str = "?
     if given.queue is not None and given.queue not in queues:
         detail = f"queue is {given.queue!r}; the queues are {', '.join(queues)}"
         found.append(FieldProblem(f"{at}queue", detail))
-    found += glob_problems(given.match, f"{at}match")
+    hides_paths = config.server.files == "none"
+    found += glob_problems(given.match, f"{at}match", hides_paths=hides_paths)
     if found:
         raise invalid(found)
     return JobFilter(
@@ -86,6 +88,7 @@ def filter_of(given: JobConditions, config: Config, now_ms: int, *, at: str = "?
         schedule=given.schedule,
         tags=tuple(sorted(given.tag.items())),
         text=given.q,
+        ignores_paths=hides_paths,
     )
 
 

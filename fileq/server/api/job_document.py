@@ -52,8 +52,8 @@ class JobDocument(Struct, frozen=True):
     fingerprint: str | None
 
 
-def job_document(record: Record, waits_for: tuple[str, ...] = (), *, shows_paths: bool = True) -> JobDocument:
-    """`waits_for` is what keeps a waiting job from running. Without `shows_paths`, no path is in it."""
+def job_document(record: Record, waits_for: tuple[str, ...] = ()) -> JobDocument:
+    """`waits_for` is what keeps a waiting job from running."""
     known = history(record, waits_for)
     job, summary = decode_or_none(record.raw), known.job
     return JobDocument(
@@ -68,7 +68,7 @@ def job_document(record: Record, waits_for: tuple[str, ...] = (), *, shows_paths
         completed_at=summary.ended,
         worker_id=summary.worker or None,
         queue=summary.queue,
-        path=(summary.filepath or None) if shows_paths else None,
+        path=summary.filepath or None,
         payload=known.payload,
         error=_error(known),
         scheduled_at=summary.due,
@@ -86,7 +86,7 @@ def job_document(record: Record, waits_for: tuple[str, ...] = (), *, shows_paths
         attempt_count=summary.attempts,
         attempts=known.attempts,
         follow_ups=known.follow_ups,
-        outputs=known.outputs if shows_paths else (),
+        outputs=known.outputs,
         filesize=summary.filesize,
         trace_id=job.trace_id if job is not None else "",
         span_id=job.span_id if job is not None else "",

@@ -7,6 +7,7 @@ from typing import Annotated, Any, cast
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from fileq.brokers.catalog import NAME_RULE
 from fileq.brokers.types import CancelResult, Record
 from fileq.client.current_span import span_of_caller
 from fileq.client.handle import Handle
@@ -49,7 +50,7 @@ class NewJob(Struct, frozen=True, forbid_unknown_fields=True):
     unique_key: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     deadline: DurationValue | None = None
     tags: Annotated[dict[str, str], Meta(max_length=20)] | None = None
-    batch_id: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    batch_id: Annotated[str, Meta(pattern=f"^{NAME_RULE}$")] | None = None
 
 
 class WaitQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,7 +87,7 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer:
     record = _record(services, handle.id)
     if handle.fate != "enqueued":
         _check_repeat(record, repeat)
-    document = job_document(record, shows_paths=services.config.server.files != "none")
+    document = job_document(record)
     is_new = handle.fate == "enqueued" or repeat is not None
     location = {"Location": f"{services.config.server.base_path}/api/v1/jobs/{document.id}"}
     return ApiAnswer(document, 201 if is_new else 200, location)
@@ -152,7 +153,7 @@ def show_job(request: ApiRequest[NoQuery, UnsetType]) -> JobDocument:
     services = request.services
     record = _record(services, request.params["id"])
     waits_for = obstacles_of(services.broker, [record]).get(record.id, ())
-    return job_document(record, waits_for, shows_paths=services.config.server.files != "none")
+    return job_document(record, waits_for)
 
 
 async def wait_for_job(request: ApiRequest[WaitQuery, UnsetType]) -> ApiAnswer:
@@ -160,7 +161,7 @@ async def wait_for_job(request: ApiRequest[WaitQuery, UnsetType]) -> ApiAnswer:
     services, id = request.services, request.params["id"]
 
     def read() -> JobDocument:
-        return job_document(_record(services, id), shows_paths=services.config.server.files != "none")
+        return job_document(_record(services, id))
 
     document = await services.pool.call(read)
     if not document.is_finished and request.query.timeout:

@@ -73,7 +73,7 @@ def list_page(services: Services, query: JobListQuery, name: str, wanted: JobFil
     )
     following = _Cursor(page.next_cursor, number + 1, wanted.since_ms, wanted.until_ms)
     return JobList(
-        jobs=tuple(document_of(stored, services) for stored in page.jobs),
+        jobs=tuple(document_of(stored) for stored in page.jobs),
         total=page.total,
         page=number,
         limit=query.limit,
@@ -83,8 +83,8 @@ def list_page(services: Services, query: JobListQuery, name: str, wanted: JobFil
     )
 
 
-def document_of(stored: StoredJob, services: Services) -> JobDocument:
+def document_of(stored: StoredJob) -> JobDocument:
     """The job as its place holds it. A job that another program pushed may have no record yet."""
     record = stored.record or Record(stored.id, stored.state, stored.raw, stored.home)
     shown = replace(record, state=stored.state, raw=stored.raw)
-    return job_document(shown, shows_paths=services.config.server.files != "none")
+    return job_document(shown)

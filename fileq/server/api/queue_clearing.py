@@ -40,7 +40,7 @@ ROUTES = (
     Route(
         method="POST",
         path="/queues/{name}/clear",
-        area="state",
+        area="queues",
         scopes=(Scope.OPERATE,),
         summary="cancel the jobs that wait in a queue",
         function=clear_queue,

@@ -128,6 +128,7 @@ ROUTES = (
         summary="one queue",
         function=show_queue,
         response=QueueDocument,
+        has_etag=True,
     ),
     Route(
         method="POST",

@@ -232,6 +232,7 @@ ROUTES = (
         response=ScheduleDetail,
         statuses={201: "the schedule is new"},
         problems=("precondition-failed", "precondition-required", "not-allowed", "conflict"),
+        headers=("If-Match", "If-None-Match"),
     ),
     Route(
         method="DELETE",

@@ -105,7 +105,9 @@ async def _pieces(http: Request) -> AsyncIterator[bytes]:
             async with asyncio.timeout(IDLE_S):
                 piece = await anext(stream, None)
         except TimeoutError:
-            raise ApiProblem("too-slow", f"nothing has arrived for {IDLE_S:.0f} s", headers=_CLOSE) from None
+            raise ApiProblem(
+                "too-slow", f"no part of the body has arrived for {IDLE_S:.0f} s", headers=_CLOSE
+            ) from None
         if piece is None:
             return
         yield piece
@@ -149,7 +151,9 @@ def _expected_digests(header: str | None) -> dict[str, bytes]:
 def _compare(file: ArrivingFile, expected: Mapping[str, bytes]) -> None:
     for name, value in expected.items():
         if not hmac.compare_digest(file.digests[name].digest(), value):
-            raise ApiProblem("digest-mismatch", f"the {name} of the {file.size:,} bytes that arrived is another one")
+            raise ApiProblem(
+                "digest-mismatch", f"the {name} of the {file.size:,} bytes that arrived differs from Content-Digest"
+            )
 
 
 def _length(headers: Mapping[str, str]) -> int:
@@ -169,7 +173,9 @@ def _refused(pointer: str, detail: str) -> ApiProblem:
 
 def _problem_of(error: OSError, relative: str) -> ApiProblem:
     if isinstance(error, FileExistsError):
-        return ApiProblem("precondition-failed", f"there is a file {relative!r} already", headers=_CLOSE)
+        return ApiProblem(
+            "precondition-failed", f"there is a file {relative!r} already, and If-None-Match: * is set", headers=_CLOSE
+        )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ApiProblem("no-space", f"{relative!r} can't be stored: {error.strerror}", headers=_CLOSE)
     why = "a part of the path is a link or a file" if error.errno in (errno.ELOOP, errno.ENOTDIR) else error.strerror

@@ -56,7 +56,8 @@ class Console:
                 detail = "pages are only read; actions are requests to the API"
                 raise ApiProblem("method-not-allowed", detail, headers={"Allow": "GET, HEAD"})
             headers = {name.lower(): value for name, value in request.headers.items()}
-            caller = await self._services.authentication.caller(headers, request.cookies, sender)
+            authentication = self._services.authentication
+            caller = await authentication.caller(headers, request.cookies, sender, bears_outage=True)
             found, params = _page_of(path)
             self._services.rate_limiter.take(caller.id)
             caller.require(found.scopes)
@@ -74,6 +75,8 @@ class Console:
         def work() -> str:
             return self._rendered(page, request, page.function(request))
 
+        if self._services.authentication.is_away:
+            return self._stale(page, request, last)
         try:
             text = await self._services.pool.call(
                 work, is_scan=page.is_scan, timeout_s=PAGE_S if last is not None else None
@@ -81,18 +84,20 @@ class Console:
         except ApiProblem as problem:
             if problem.slug not in AWAY_SLUGS:
                 raise
-            return HTMLResponse(self._stale(page, request, last), headers={STATE_HEADER: "away"})
+            return self._stale(page, request, last)
         self._last_known.put(key, text)
         return HTMLResponse(text)
 
     def _rendered(self, page: ConsolePage, request: PageRequest, values: Mapping[str, Any]) -> str:
         return render(page.template, **self._shared(request.caller, page), request=request, **values)
 
-    def _stale(self, page: ConsolePage, request: PageRequest, last: str | None) -> str:
+    def _stale(self, page: ConsolePage, request: PageRequest, last: str | None) -> Response:
         """What the page showed last, with a banner; without that, a page with the banner only."""
         if last is not None:
-            return self._last_known.greyed(last)
-        return render("away.html", **self._shared(request.caller, page), request=request)
+            text = self._last_known.greyed(last)
+        else:
+            text = render("away.html", **self._shared(request.caller, page), request=request)
+        return HTMLResponse(text, headers={STATE_HEADER: "away"})
 
     def _shared(self, caller: Caller | None, page: ConsolePage | None) -> dict[str, Any]:
         """What every template gets."""

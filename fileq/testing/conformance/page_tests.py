@@ -174,6 +174,8 @@ def test_an_outline_is_the_record_without_what_may_be_long(harness: Harness) -> 
     records = [record for record in harness.broker.records(ids) if record is not None]
     assert harness.broker.outlines([*ids, "unknown"]) == [*map(outline_of, records), None]
     assert harness.broker.outlines([]) == []
+    assert harness.broker.fingerprints([*ids, "unknown"]) == [*(record.fingerprint for record in records), ""]
+    assert harness.broker.fingerprints([]) == []
 
 
 def test_following_the_cursors_of_the_ledger_returns_every_entry_below_a_path(harness: Harness) -> None:
