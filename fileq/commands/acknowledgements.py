@@ -66,8 +66,9 @@ class AcknowledgementStore:
         """Replaces the one before. `fingerprint` is a whole one."""
         made = Acknowledgement(fingerprint, note, by, stamp(self._now_ms()) or "")
         self._catalog.put_document(KIND, fingerprint, msgspec.json.encode(made))
-        for old in sorted(self.load().values(), key=lambda one: one.at, reverse=True)[ACKNOWLEDGEMENTS_MAX:]:
-            self._catalog.remove_document(KIND, old.fingerprint)
+        if len(self._catalog.documents(KIND)) > ACKNOWLEDGEMENTS_MAX:
+            for old in sorted(self.load().values(), key=lambda one: one.at, reverse=True)[ACKNOWLEDGEMENTS_MAX:]:
+                self._catalog.remove_document(KIND, old.fingerprint)
         return made
 
     def remove(self, fingerprint: str) -> bool:

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 
+from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
 from fileq.core.job import typed_job
@@ -21,5 +22,6 @@ def bury(
     broker.register(slots)
     settlements: list[Settlement] = []
     while claims := broker.settle_and_claim(settlements, list(slots)).claims:
-        settlements = [burial(claim, error=error.format(n=n)) for n, claim in enumerate(claims)]
+        now_ms = wall_clock_ms()
+        settlements = [burial(claim, error=error.format(n=n), now_ms=now_ms) for n, claim in enumerate(claims)]
     broker.deregister(list(slots))

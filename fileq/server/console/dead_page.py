@@ -92,7 +92,7 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
 
 
 def _cards(request: PageRequest, found: DeadGroups, query: DeadQuery) -> list[GroupCard]:
-    """The groups that nobody has acknowledged, or that came back, are first; otherwise the largest."""
+    """Groups without an acknowledgement, and those that came back, are first; among them the largest."""
     is_by_cause = query.by == "fingerprint"
     listed = request.ask(list_acknowledgements).acknowledgements if is_by_cause and found.groups else ()
     known = {one.fingerprint: one for one in listed}
@@ -149,7 +149,7 @@ def directory_match(directory: str, current: str | None) -> str:
 def extension_match(extension: str, current: str | None) -> str:
     """The glob of the files with an extension. A condition on the directory that is set already stays."""
     if extension == NO_EXTENSION:
-        return ""
+        return ""  # a glob does not describe them
     directory = current[:-1] if current and current.endswith("/*") else ""
     return f"{directory}*{_UNSAFE.sub('?', extension)}"
 

@@ -1,0 +1,117 @@
+"""The pages of dead jobs and of files, and the requests behind their buttons."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from fileq.brokers.types import Entry
+from fileq.core.api_key import Scope
+from fileq.core.job import Version, file_job
+from fileq.files.version import signature_of
+from tests.support.api_client import ServedApi, served_api
+from tests.support.dead_jobs import bury
+from tests.support.waiting import wait_until
+
+HOSTILE = os.fsdecode(b"{{7*7}} <b>\xff.txt")
+SHOWN = "{{7*7}} &lt;b&gt;\\xff.txt"
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
+    top = tmp_path_factory.mktemp("pages")
+    with served_api(top, {"server": {"files": "preview", "upload_dir": str(top)}}) as served:
+        yield served
+
+
+def page(api: ServedApi, path: str) -> str:
+    reply = api.client.send("GET", f"/dashboard/{path}")
+    assert reply.status == 200, reply.body
+    return reply.body.decode()
+
+
+def add_file(api: ServedApi, name: str, content: bytes) -> str:
+    """Writes a file and enqueues it as a producer does. Returns its path."""
+    path = Path(api.config.producer.scan_dir) / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    raw, signature = os.fsencode(path), signature_of(path.stat())
+    job = file_job(raw, size=len(content), priority="low", now=datetime.now(UTC), signature=signature)
+    api.broker.enqueue([Entry(job, "low", Version(raw, signature))])
+    return str(path)
+
+
+def test_a_group_is_acknowledged_comes_back_and_is_forgotten(api: ServedApi) -> None:
+    bury(api.broker, 3)
+    [group] = api.client.get("/dead/groups")["groups"]
+    assert sum(group["timeline"]) == 3
+    target = f"/dead/groups/{group['fingerprint']}/acknowledgement"
+    assert api.client_with(Scope.READ).call("PUT", target, {"note": "x"}).slug == "forbidden"
+    operator = api.client_with(Scope.OPERATE, name="olga")
+    made = operator.call("PUT", target, {"note": "the <i>scanner</i>\nin hall 3"})
+    assert (made.json["by"], api.client.get("/dead/acknowledgements")["acknowledgements"]) == ("olga", [made.json])
+    text = page(api, "dead")
+    assert "state acknowledged" in text
+    assert "the &lt;i&gt;scanner&lt;/i&gt;\nin hall 3" in text
+    bury(api.broker, 1)
+    assert "state again" in page(api, "dead")
+    assert "state acknowledged" not in page(api, "dead?by=kind")
+    wait_until(lambda: ("olga", "put_acknowledgement") in audited(api), 10.0)
+    assert [operator.delete(target).status for _ in range(2)] == [200, 404]
+    assert "state again" not in page(api, "dead")
+    for wrong in ("nonsense", group["fingerprint"][:4], group["fingerprint"].upper() + "0"):
+        assert operator.call("PUT", f"/dead/groups/{wrong}/acknowledgement", {}).slug == "not-found"
+    assert operator.call("PUT", target, {"note": "x" * 1001}).slug == "invalid"
+
+
+def audited(api: ServedApi) -> list[tuple[str, str]]:
+    return [(one["who"], one["action"]) for one in api.client.get("/audit")["entries"]]
+
+
+def test_the_page_of_a_group_shows_its_probe_and_its_jobs(api: ServedApi) -> None:
+    bury(api.broker, 2, type="mail", error="OSError: disk {n} is full")
+    [group] = api.client.get("/dead/groups?type=mail")["groups"]
+    address = f"dead?fingerprint={group['fingerprint']}&probe={group['sample_id']}"
+    assert "It died again" in page(api, address)
+    assert api.client.post(f"/jobs/{group['sample_id']}/retry").status == 200
+    text = page(api, address)
+    assert "data-unsettled" in text
+    assert "1 job</strong>" in text, "the probe has left the group"
+    assert "No dead job matches" in page(api, "dead?type=nothing")
+    assert "data-unsettled" not in page(api, f"dead?fingerprint={group['fingerprint']}&probe=unknown")
+    bury(api.broker)
+
+
+def test_a_hostile_file_is_listed_shown_and_reprocessed(api: ServedApi) -> None:
+    path = add_file(api, f"in/{HOSTILE}", b"<script>alert(1)</script>\n")
+    add_file(api, "in/other.bin", b"\x00\x01\xff")
+    bury(api.broker)
+    directory = os.path.dirname(path)
+    assert SHOWN in page(api, f"files?under={quote(directory)}&status=dead")
+    assert "other.bin" in page(api, "files"), "the directory that is watched"
+    assert "No file matches" in page(api, "files?match=*.nothing")
+    shown = api.client.get(f"/files?under={quote(directory)}&match=*.txt")["files"][0]["path"]
+    text = page(api, f"files/trace?path={quote(shown)}")
+    assert f"<h1>{SHOWN}</h1>" in text
+    assert '<pre class="content" tabindex="0">&lt;script&gt;alert(1)&lt;/script&gt;' in text
+    assert "00 01 ff" in page(api, f"files/trace?path={quote(directory)}/other.bin")
+    assert 'id="preview"' not in reader_page(api, f"files/trace?path={quote(shown)}"), "needs the scope files"
+
+    def reprocess(**order: object) -> int:
+        reply = api.client.post("/files/reprocess", order)
+        assert reply.status == 200, reply.body
+        return int(reply.json["enqueued"])
+
+    assert [reprocess(path=shown), reprocess(under=directory), reprocess(under="/nothing")] == [1, 2, 0]
+    assert reprocess(path=shown, dry_run=False, expect=1) == 1
+    assert reprocess(path=shown) == 0, "its job has not ended"
+    assert api.client.post("/files/reprocess", {"path": shown, "under": directory}).slug == "invalid"
+
+
+def reader_page(api: ServedApi, path: str) -> str:
+    return api.client_with(Scope.READ, name="reader").send("GET", f"/dashboard/{path}").body.decode()

@@ -1,0 +1,117 @@
+"""What pages of the console make of the API's answers: globs of facets, states of groups, trees, previews."""
+
+from __future__ import annotations
+
+import pytest
+
+from fileq.brokers.memory import MemoryBroker
+from fileq.client.dead_groups import timeline
+from fileq.client.file_pages import DirectoryCounts
+from fileq.client.job_filter import path_matcher
+from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS_MAX, Acknowledgement, AcknowledgementStore, group_state
+from fileq.config import config_from
+from fileq.server.console.charts import spark_bars
+from fileq.server.console.dead_page import address_of, directory_match, extension_match
+from fileq.server.console.file_preview import PREVIEW_IMAGE, hex_dump, preview_of_head
+from fileq.server.console.files_page import trail, tree_rows, upload_target
+
+KNOWN = Acknowledgement("0123456789ab", "known", "ops", "2026-05-01T12:00:00.000Z")
+
+
+def test_a_group_comes_back_with_a_death_after_its_acknowledgement() -> None:
+    assert group_state(None, "2026-05-01T12:00:00.000Z") == "new"
+    assert group_state(KNOWN, "2026-05-01T12:00:00.000Z") == "acknowledged"
+    assert group_state(KNOWN, "2026-05-01T12:00:00.001Z") == "again"
+    assert group_state(KNOWN, "2026-05-01T14:00:00.001+03:00") == "acknowledged", "another zone, an hour before"
+    assert group_state(KNOWN, None) == "acknowledged"
+
+
+def test_the_newest_acknowledgements_are_kept() -> None:
+    broker = MemoryBroker(config_from({"broker": "memory"}))
+    now = [1_000]
+    store = AcknowledgementStore(broker, lambda: now[0])
+    for number in range(ACKNOWLEDGEMENTS_MAX + 2):
+        now[0] += 1
+        store.put(f"{number:012x}", "", "ops")
+    assert sorted(store.load()) == [f"{number:012x}" for number in range(2, ACKNOWLEDGEMENTS_MAX + 2)]
+    assert store.put(f"{2:012x}", "another note", "ops") == store.load()[f"{2:012x}"]
+    assert [store.remove(f"{2:012x}") for _ in range(2)] == [True, False]
+    broker.put_document("acknowledgements", f"{3:012x}", b"of a later version")
+    assert f"{3:012x}" not in store.load()
+
+
+def test_a_timeline_counts_every_death_once() -> None:
+    assert timeline([0, 1, 9], 0, 9, 5) == (2, 0, 0, 0, 1)
+    assert timeline([7, 7], 7, 7, 3) == (2, 0, 0), "all in the same millisecond"
+    assert sum(timeline(range(1000), 0, 999, 24)) == 1000
+    assert timeline([], 5, 6, 2) == (0, 0)
+
+
+def test_small_bars_show_every_value_above_zero() -> None:
+    assert spark_bars([0, 1, 1000], title="<deaths>").count("<rect") == 2
+    assert "&lt;deaths&gt;" in spark_bars([], title="<deaths>")
+
+
+@pytest.mark.parametrize(
+    ("directory", "path", "is_met"),
+    [
+        ("/in/a", b"/in/a/x.pdf", True),
+        ("/in/a", b"/in/a/b/x.pdf", False),
+        ("/in/[a]{b,c}*", b"/in/[a]{b,c}*/x.pdf", True),
+        ("/in/\\xff", b"/in/\xff/x.pdf", True),
+        ("/", b"/x.pdf", True),
+    ],
+)
+def test_a_facet_of_a_directory_matches_its_files(directory: str, path: bytes, is_met: bool) -> None:
+    assert path_matcher(directory_match(directory, None))(path) is is_met
+
+
+def test_facets_of_directory_and_extension_add_up() -> None:
+    assert extension_match(".pdf", None) == "*.pdf"
+    assert extension_match(".pdf", directory_match("/in", None)) == "/in/*.pdf"
+    assert directory_match("/in", extension_match(".pdf", None)) == "/in/*.pdf"
+    assert extension_match("(none)", None) == ""
+
+
+def test_tags_are_parameters_of_an_address() -> None:
+    assert address_of({"type": "a", "tag": {"k": "v"}}) == {"type": "a", "tag.k": "v"}
+
+
+def counts(directory: str) -> DirectoryCounts:
+    return DirectoryCounts(directory, 1, 0, 0, 0, None, None)
+
+
+def test_rows_of_a_tree_know_their_level_and_a_long_tree_has_one_level_only() -> None:
+    rows = tree_rows([counts(path) for path in ("/in", "/in/a", "/in/a/b")], "/in/")
+    assert [(row.name, row.level) for row in rows] == [("/in", 0), ("a", 1), ("b", 2)]
+    assert [row.level for row in tree_rows([counts("/"), counts("/in")], "/")] == [0, 1]
+    many = [counts("/in"), *(counts(f"/in/a/{n}") for n in range(100))]
+    assert [row.level for row in tree_rows(many, "/in")] == [0]
+
+
+def test_the_trail_leads_to_every_directory_above() -> None:
+    assert trail("/srv/in/") == [("/", "/"), ("srv", "/srv"), ("in", "/srv/in")]
+    assert trail("/") == [("/", "/")]
+
+
+def test_uploads_go_to_the_chosen_directory_if_it_is_below_that_for_uploads() -> None:
+    assert upload_target("/srv/in", "/srv/in/a/b") == "a/b/"
+    assert [upload_target("/srv/in", under) for under in ("/srv/in", "/srv/inner", "/", "/srv")] == [""] * 4
+    assert upload_target("", "/srv/in") == ""
+
+
+def test_previews_are_text_hexadecimal_or_images() -> None:
+    text = preview_of_head(b"<svg onload=alert(1)>\tx", 23)
+    assert (text.kind, text.text, text.is_cut) == ("text", "<svg onload=alert(1)>   x", False)
+    cut = preview_of_head("aä".encode()[:2], 3)
+    assert (cut.kind, cut.text, cut.is_cut) == ("text", "a", True)
+    assert preview_of_head(b"%PDF-1.7\x00\xff", 10).kind == "hex"
+    png = b"\x89PNG\r\n\x1a\n"
+    assert [preview_of_head(png, size).kind for size in (8, PREVIEW_IMAGE + 1)] == ["image", "none"]
+    assert (preview_of_head(b"", 0).kind, preview_of_head(b"", 0).size) == ("text", 0)
+
+
+def test_a_hex_dump_has_offsets_digits_and_printable_characters() -> None:
+    first, second = hex_dump(b"<script>\x00\xff" + b"x" * 10).split("\n")
+    assert first == "000000  3c 73 63 72 69 70 74 3e 00 ff 78 78 78 78 78 78  <script>..xxxxxx"
+    assert second == f"000010  78 78 78 78{' ' * 36}  xxxx"
