@@ -167,6 +167,8 @@ DLQ_GROUPS_FIELDS = (
     ("groups[].fingerprint, error, kind, type, sample_id, sample_path", "string: of the newest job; type may be null"),
     ("groups[].first, last", "string (RFC 3339) or null: when the first and the last of them became dead"),
     ("groups[].directories[], extensions[]", "name and count: where most of its files are, at most 3 of each"),
+    ("groups[].timeline", "24 numbers: its deaths in equal parts of the time from timeline_from to timeline_until"),
+    ("timeline_from, timeline_until", "string (RFC 3339) or null: the first and the last death that was seen"),
 )
 DLQ_REPORT_FIELDS = (
     ("count", "number: jobs that were put back or deleted, or would be with --dry-run"),
