@@ -16,13 +16,24 @@ from zlib import crc32
 import msgspec
 
 from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.sqlite.batch_members import BatchMembers, MemberState
 from fileq.brokers.sqlite.batch_table import BatchTable
 from fileq.brokers.sqlite.ended_list import EndedList
 from fileq.brokers.sqlite.ledger_table import LedgerTable
 from fileq.brokers.sqlite.queue_table import QueueTable
-from fileq.brokers.sqlite.rows import SAVE_RECORD, SAVE_SLOT, RecordRow, SlotRow, find_records, find_slots
+from fileq.brokers.sqlite.rows import (
+    SAVE_MEMBER,
+    SAVE_NEW_RECORD,
+    SAVE_RECORD,
+    SAVE_SLOT,
+    RecordRow,
+    SlotRow,
+    find_records,
+    find_slots,
+)
 from fileq.brokers.wire_events import stamped
 from fileq.config import Config
+from fileq.core.batch import Batch, add_member
 from fileq.core.job import ENDED_STATES, State, decode_or_none
 
 EVENTS_KEPT = 10_000
@@ -49,9 +60,12 @@ class UnitOfWork:
         self.queued = QueueTable(db)
         self.ledger = LedgerTable(db)
         self.batches = BatchTable(db, now_ms)
+        self.members = BatchMembers(db, self.record, self.change_record)
         self.finished_batches: list[str] = []  # in this transaction
         self._records: dict[str, RecordRow | None] = {}
         self._changed_records: dict[str, None] = {}  # an ordered set: rows are written in the order of their changes
+        self._new_records: set[str] = set()
+        self._deleted_members: list[RecordRow] = []
         self._slots: dict[str, SlotRow | None] = {}
         self._changed_slots: set[str] = set()
         self._ended: dict[State, EndedList] = {}
@@ -80,6 +94,7 @@ class UnitOfWork:
         record = self.record(id)
         if record is None:
             record = self._records[id] = RecordRow(id, State.PENDING, raw, queue, created_ms=self.now_ms)
+            self._new_records.add(id)
         record.expires_ms = None
         self._changed_records[id] = None
         return record
@@ -89,6 +104,9 @@ class UnitOfWork:
         return record
 
     def delete_record(self, id: str) -> None:
+        record = self._records.get(id)
+        if record is not None and record.batch:
+            self._deleted_members.append(record)
         self._records[id] = None
         self._changed_records[id] = None
 
@@ -192,10 +210,8 @@ class UnitOfWork:
 
     def write(self) -> None:
         """Writes everything gathered to the tables. The caller commits."""
+        self._write_records()
         astuple = msgspec.structs.astuple
-        records = [(id, self._records[id]) for id in self._changed_records]
-        _execute_each(self.db, "DELETE FROM records WHERE id = ?", [(id,) for id, record in records if record is None])
-        _execute_each(self.db, SAVE_RECORD, [astuple(record) for _, record in records if record is not None])
         slots = [self._slots[slot] for slot in self._changed_slots]
         _execute_each(self.db, SAVE_SLOT, [astuple(slot_row) for slot_row in slots if slot_row is not None])
         self.ledger.write()
@@ -204,6 +220,28 @@ class UnitOfWork:
             ended.write()
         self._write_counts()
         self._write_events()
+
+    def _write_records(self) -> None:
+        # The trigger that keeps a member without a record reads the mark from the table.
+        marks = [(record.member, record.id) for record in self._deleted_members]
+        _execute_each(self.db, "UPDATE records SET member = ? WHERE id = ?", marks)
+        gone, new, members, others = [], [], [], []
+        for id in self._changed_records:
+            record = self._records[id]
+            if record is None:
+                gone.append((id,))
+                continue
+            values = msgspec.structs.astuple(record)
+            if id in self._new_records:
+                new.append(values)
+            elif record.batch:
+                members.append(values)
+            else:
+                others.append(values[:-2])
+        _execute_each(self.db, "DELETE FROM records WHERE id = ?", gone)
+        _execute_each(self.db, SAVE_NEW_RECORD, new)
+        _execute_each(self.db, SAVE_MEMBER, members)
+        _execute_each(self.db, SAVE_RECORD, others)
 
     def _write_counts(self) -> None:
         hour = self.now_ms // HOUR_MS
@@ -246,8 +284,14 @@ def is_blocked(work: UnitOfWork, record: RecordRow | None) -> bool:
 
 def is_batch_cancelled(work: UnitOfWork, record: RecordRow | None) -> bool:
     """Whether the job is a member of a batch that is cancelled."""
-    batch = work.batches.find(record.facts.batch) if record is not None and record.extra else None
+    batch = work.batches.find(record.batch) if record is not None else None
     return batch is not None and batch.is_cancelled
+
+
+def join_batch(work: UnitOfWork, batch: Batch, id: str) -> None:
+    """Makes a job an unfinished member, unless it still is one because its record was lost."""
+    if work.members.put(batch, id, MemberState.UNFINISHED):
+        add_member(work.batches.change(batch), work.now_ms)
 
 
 def unfinished_before(work: UnitOfWork, id: str | None) -> list[str]:
