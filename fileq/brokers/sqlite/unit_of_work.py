@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from zlib import crc32
 
 import msgspec
@@ -210,8 +210,13 @@ class UnitOfWork:
 
     def write(self) -> None:
         """Writes everything gathered to the tables. The caller commits."""
-        self._write_records()
         astuple = msgspec.structs.astuple
+        # The trigger that keeps a member without a record reads the mark from the table.
+        marks = [(record.member, record.id) for record in self._deleted_members]
+        _execute_each(self.db, "UPDATE records SET member = ? WHERE id = ?", marks)
+        records = [(id, self._records[id]) for id in self._changed_records]
+        _execute_each(self.db, "DELETE FROM records WHERE id = ?", [(id,) for id, record in records if record is None])
+        _save_records(self.db, [record for _, record in records if record is not None], self._new_records)
         slots = [self._slots[slot] for slot in self._changed_slots]
         _execute_each(self.db, SAVE_SLOT, [astuple(slot_row) for slot_row in slots if slot_row is not None])
         self.ledger.write()
@@ -220,28 +225,6 @@ class UnitOfWork:
             ended.write()
         self._write_counts()
         self._write_events()
-
-    def _write_records(self) -> None:
-        # The trigger that keeps a member without a record reads the mark from the table.
-        marks = [(record.member, record.id) for record in self._deleted_members]
-        _execute_each(self.db, "UPDATE records SET member = ? WHERE id = ?", marks)
-        gone, new, members, others = [], [], [], []
-        for id in self._changed_records:
-            record = self._records[id]
-            if record is None:
-                gone.append((id,))
-                continue
-            values = msgspec.structs.astuple(record)
-            if id in self._new_records:
-                new.append(values)
-            elif record.batch:
-                members.append(values)
-            else:
-                others.append(values[:-2])
-        _execute_each(self.db, "DELETE FROM records WHERE id = ?", gone)
-        _execute_each(self.db, SAVE_NEW_RECORD, new)
-        _execute_each(self.db, SAVE_MEMBER, members)
-        _execute_each(self.db, SAVE_RECORD, others)
 
     def _write_counts(self) -> None:
         hour = self.now_ms // HOUR_MS
@@ -267,6 +250,20 @@ class UnitOfWork:
 def _execute_each(db: sqlite3.Connection, sql: str, values: Sequence[tuple[object, ...]]) -> None:
     if values:
         db.executemany(sql, values)
+
+
+def _save_records(db: sqlite3.Connection, records: Iterable[RecordRow], new: Collection[str]) -> None:
+    values: dict[str, list[tuple[object, ...]]] = {SAVE_NEW_RECORD: [], SAVE_MEMBER: [], SAVE_RECORD: []}
+    for record in records:
+        row = msgspec.structs.astuple(record)
+        if record.id in new:
+            values[SAVE_NEW_RECORD].append(row)
+        elif record.batch:
+            values[SAVE_MEMBER].append(row)
+        else:
+            values[SAVE_RECORD].append(row[:-2])
+    for sql, rows in values.items():
+        _execute_each(db, sql, rows)
 
 
 def is_blocked(work: UnitOfWork, record: RecordRow | None) -> bool:
