@@ -1,7 +1,7 @@
 # Everything happens in .venv under this checkout; nothing here needs root.
 
 .DELETE_ON_ERROR:
-.PHONY: help run test check compile docs mutants soak fuzz bench venv clean
+.PHONY: help run test coverage check compile docs mutants soak fuzz bench venv clean
 
 BIN := .venv/bin
 # What the program needs, and beside it what its tests need.
@@ -11,7 +11,8 @@ TOOLS := .venv/.installed-tools
 # The first of these that runs and is new enough; override with `make PYTHON=/path/to/python3.12 …`.
 PYTHON ?= $(shell for python in python3.11 python3 python3.12 python3.13 python3.14; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$python"; break; }; done)
-# Passed to pytest: make test PYTEST_ARGS='-x -k claim'. The coverage is measured only when everything runs.
+# Passed to pytest: make test PYTEST_ARGS='-x -k claim'. Without it all tests run, but those that look the same on every
+# broker on one kind of it only; PYTEST_ARGS=tests runs each on every kind.
 PYTEST_ARGS ?=
 
 help:  ## this list
@@ -25,24 +26,24 @@ run: $(STAMP)  ## set up, then process the files dropped into ./data
 TEST_PROCESSES ?= 4
 TEST_PYTHON = $(BIN)/python -X dev -W error
 # Development mode without its debug hooks in the memory allocator, which make every test slower.
-test compile: export PYTHONMALLOC = default
+test coverage compile: export PYTHONMALLOC = default
 # The bytecode is written also where the environment forbids it. Otherwise every test process would compile all tests
 # again, and each of the thousands of programs that tests start would compile fileq.
-test compile: export PYTHONDONTWRITEBYTECODE =
+test coverage compile: export PYTHONDONTWRITEBYTECODE =
 COMPILE = $(BIN)/python -m compileall -q fileq tests/support
 PYTEST = $(TEST_PYTHON) -m pytest --dist loadscope --no-loadscope-reorder --tx '$(TEST_PROCESSES)*popen//python=$(TEST_PYTHON)'
 
-test: $(TOOLS)  ## all tests with coverage, warnings as errors
-ifeq ($(strip $(PYTEST_ARGS)),)
+test: $(TOOLS)  ## all tests, warnings as errors
+	@$(COMPILE)
+	$(PYTEST) $(or $(strip $(PYTEST_ARGS)),--one-kind)
+
+# Not in CI: measuring makes the tests a third slower.
+coverage: $(TOOLS)  ## all tests, and which lines they run
 	@rm -f .coverage .coverage.*
 	@$(COMPILE)
-	$(PYTEST) --measure-coverage
+	$(PYTEST) --measure-coverage --one-kind
 	@$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
-else
-	@$(COMPILE)
-	$(PYTEST) $(PYTEST_ARGS)
-endif
 
 # For CI, beside `make check`, which uses one core. The test processes of `make test` then find all tests compiled.
 compile: $(TOOLS)

@@ -17,7 +17,7 @@ from fileq.handlers.registry import REGISTRY
 from tests.support.servers import Certificates, Cluster, Sentinel, Server, available_servers, make_certificates
 from tests.support.warm_programs import LAUNCHER
 
-pytest_plugins = ["tests.support.parallel_run"]
+pytest_plugins = ["tests.support.one_kind", "tests.support.parallel_run"]
 
 # No time limit for one example: a busy machine is no defect.
 settings.register_profile("fileq", deadline=None)

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from redis import Redis
 
@@ -19,6 +19,27 @@ from tests.support.sqlite_store import change_one_row, push_raw
 
 KINDS = ("memory", "sqlite", "valkey", "redis")
 SERVER_KINDS = ("valkey", "redis")
+
+
+class ProtocolOnly:
+    """A broker with the methods of the protocol and no others."""
+
+    def __init__(self, broker: FullBroker) -> None:
+        self._broker = broker
+        self.kind, self.where = broker.kind, broker.where
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in dir(FullBroker):
+            raise AttributeError(name)
+        return getattr(self._broker, name)
+
+
+class ProtocolHarness(MemoryHarness):
+    """The memory broker as the broker of another author: no conformance test can use more than the protocol."""
+
+    def __init__(self, config: Config, clock: FakeClock | None = None) -> None:
+        super().__init__(config, clock)
+        self.broker = cast(FullBroker, ProtocolOnly(self.memory))
 
 
 class SqliteHarness(Harness):
@@ -145,7 +166,7 @@ def open_harness(
 ) -> Harness:
     """Opens a new, empty broker of this kind; `server` is needed for a kind of server."""
     if kind == "memory":
-        return MemoryHarness(config_of("memory", settings), clock)
+        return ProtocolHarness(config_of("memory", settings), clock)
     if kind == "sqlite":
         path = str(directory / f"fileq-{len(list(directory.iterdir()))}.db")
         return SqliteHarness(config_of("sqlite", {"sqlite.path": path, **settings}), clock)

@@ -20,4 +20,4 @@ class TestBrokers(BrokerConformance):
 
     @pytest.fixture
     def state_machine_examples(self) -> int:
-        return int(os.environ.get("FILEQ_TEST_EXAMPLES", "60"))
+        return int(os.environ.get("FILEQ_TEST_EXAMPLES", "40"))

@@ -2,13 +2,13 @@
 
 import pytest
 
-from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.sqlite import SqliteBroker
 from fileq.commands.admin.formatting import Screen
 from fileq.commands.admin.fsck import broker_walk
 from fileq.commands.admin.fsck.report import render
 from fileq.core.batch import BatchState, CallbackKind
 from fileq.core.settlement import complete
+from fileq.testing.conformance import MemoryHarness
 from fileq.testing.conformance.batch_builders import add, batch_of, callback_jobs, counts, create, end
 from fileq.testing.conformance.builders import burial, claim_one, record_of
 from tests.conformance.fsck_checks import assert_repaired, check, kinds
@@ -31,8 +31,8 @@ def fill_batches(harness):
 
 
 def change_total(harness, by):
-    if isinstance(harness.broker, MemoryBroker):
-        harness.broker._store.batches["b"].facts.total += by
+    if isinstance(harness, MemoryHarness):
+        harness.memory.store.batches["b"].facts.total += by
     elif isinstance(harness.broker, SqliteBroker):
         sql = "UPDATE batches SET facts = json_set(facts, '$.total', json_extract(facts, '$.total') + ?) WHERE id = 'b'"
         change_one_row(harness.broker, sql, by)

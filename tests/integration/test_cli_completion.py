@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,22 +27,41 @@ def bash_script() -> str:
 
 def offered(script: str, *words: str, cwd: Path) -> set[str]:
     """What bash would offer for the last of these words."""
-    line = " ".join(map(shlex.quote, ("fileq", *words)))
-    asked = f"{script}\nCOMP_WORDS=({line}) COMP_CWORD={len(words)}\n_fileq\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+    [found] = offered_for_each(script, [words], cwd=cwd)
+    return found
+
+
+def offered_for_each(script: str, lines: Sequence[Sequence[str]], *, cwd: Path) -> list[set[str]]:
+    """What one bash would offer for the last word of each of these lines."""
+    asked = [script]
+    for words in lines:
+        line = " ".join(map(shlex.quote, ("fileq", *words)))
+        asked.append(f"COMP_WORDS=({line}) COMP_CWORD={len(words)}\n_fileq\nprintf '%s ' \"${{COMPREPLY[@]}}\"; echo")
     # By stdin: the script is longer than one argument of a program may be.
     ended = subprocess.run(
-        ["bash", "--norc", "-u", "-s"], input=asked, cwd=cwd, capture_output=True, text=True, timeout=30, check=True
+        ["bash", "--norc", "-u", "-s"],
+        input="\n".join(asked),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     assert ended.stderr == ""
-    return set(ended.stdout.split())
+    return [set(line.split()) for line in ended.stdout.splitlines()]
 
 
 def test_every_command_is_reached_word_by_word_and_offers_its_own_options(bash_script: str, tmp_path: Path) -> None:
-    for command in all_commands():
-        for i, word in enumerate(command.words):
-            assert word in offered(bash_script, *command.words[:i], word[:2], cwd=tmp_path), command.name
+    commands = all_commands()
+    steps = [(command, i) for command in commands for i in range(len(command.words))]
+    lines = [(*command.words[:i], command.words[i][:2]) for command, i in steps]
+    found = offered_for_each(bash_script, [*lines, *((*command.words, "-") for command in commands)], cwd=tmp_path)
+    assert len(found) == len(steps) + len(commands)
+    for (command, i), words in zip(steps, found, strict=False):
+        assert command.words[i] in words, command.name
+    for command, flags in zip(commands, found[len(steps) :], strict=True):
         own = {flag for action in parser_of(command).actions for flag in action.option_strings}
-        assert offered(bash_script, *command.words, "-", cwd=tmp_path) == own, command.name
+        assert flags == own, command.name
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,9 @@ def test_tasks_of_a_frozen_child_are_given_to_others_but_for_one(start: Start, t
 
 @pytest.mark.parametrize("position", range(SIZE))
 def test_a_task_of_a_batch_ends_at_its_own_timeout(start: Start, tmp_path: Path, position: int) -> None:
+    """The tasks before it may run for minutes, so the executor must not look only when their time is over."""
     driver = started(start)
-    submit(driver, tmp_path, *at(position, "hang"), timeout_s=0.3)
+    submit(driver, tmp_path, *at(position, "hang"), timeouts_s={"hang": 0.3})
     ended = outcomes(driver)
     assert ended.pop(position) == Failed("timed out after 300ms", "Timeout")
     assert all(isinstance(outcome, Done) for outcome in ended)
@@ -181,7 +182,8 @@ def test_the_last_words_of_a_task_behind_others_are_its_own(start: Start, tmp_pa
 
 def test_the_output_of_a_task_that_times_out_behind_others_is_its_own(start: Start, tmp_path: Path) -> None:
     driver = started(start, captures_output=True)
-    submit(driver, tmp_path, "speak one", "speak_and_hang two", "speak three", "speak four", timeout_s=0.3)
+    raws = ("speak one", "speak_and_hang two", "speak three", "speak four")
+    submit(driver, tmp_path, *raws, timeouts_s={raws[1]: 0.3})
     first, timed_out, *rest = outcomes(driver)
     assert [first, *rest] == [Done()] * 3
     assert isinstance(timed_out, Failed)

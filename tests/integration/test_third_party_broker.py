@@ -26,7 +26,6 @@ shelf = "shelf_broker:open_shelf"
 [tool.setuptools]
 py-modules = ["shelf_broker"]
 """
-# The wrapper has only the methods of the protocol, so the conformance tests can't depend on any other.
 MODULE = """
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.protocol import FullBroker
@@ -138,11 +137,12 @@ def run_python(site: Path, *arguments: str, cwd: Path) -> subprocess.CompletedPr
     return subprocess.run(command, cwd=cwd, env=environ, capture_output=True, text=True, check=False, timeout=110)
 
 
-def run_conformance(site: Path, directory: Path, selection: str) -> subprocess.CompletedProcess[str]:
+def run_conformance(site: Path, directory: Path, *selection: str) -> subprocess.CompletedProcess[str]:
     """Runs the test file of the broker's author in a directory of its own."""
     (directory / "test_shelf.py").write_text(CONFORMANCE)
     plugins = ("-p", "no:cacheprovider", "-p", "no:valkey")
-    return run_python(site, "-m", "pytest", "-q", *plugins, f"test_shelf.py::{selection}", cwd=directory)
+    tests = [f"test_shelf.py::{name}" for name in selection]
+    return run_python(site, "-m", "pytest", "-q", *plugins, *tests, cwd=directory)
 
 
 def test_an_installed_broker_is_opened_by_its_name(site: Path, tmp_path: Path) -> None:
@@ -151,11 +151,13 @@ def test_an_installed_broker_is_opened_by_its_name(site: Path, tmp_path: Path) -
 
 
 def test_an_installed_broker_passes_the_conformance_tests(site: Path, tmp_path: Path) -> None:
-    ended = run_conformance(site, tmp_path, "TestShelf")
+    """A part of them: tests/conformance runs all of them on a broker that has the methods of the protocol only."""
+    names = ("TestEnqueue", "TestClaim", "TestSettle", "TestReap", "TestStateMachine")
+    ended = run_conformance(site, tmp_path, *(f"TestShelf::{name}" for name in names))
     assert ended.returncode == 0, ended.stdout + ended.stderr
     summary = re.search(r"^(\d+) passed in ", ended.stdout, re.MULTILINE)
     assert summary is not None, ended.stdout
-    assert int(summary[1]) > 700
+    assert int(summary[1]) > 100
 
 
 def test_a_broker_that_breaks_a_promise_fails_and_pytest_shows_the_values(site: Path, tmp_path: Path) -> None:

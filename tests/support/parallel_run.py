@@ -1,7 +1,8 @@
-"""The plugin of `make test`: spreads the tests over several processes and measures the coverage in each of them.
+"""The plugin of `make test` and `make coverage`: spreads the tests over several processes, and measures in each of them
+which lines run.
 
 It must never measure the programs that tests start: that would make them a quarter slower. A killed run leaves
-.coverage.* files behind; the next `make test` removes them.
+.coverage.* files behind; the next `make coverage` removes them.
 """
 
 from __future__ import annotations

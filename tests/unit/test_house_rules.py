@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.statements import statements_of
+
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "fileq"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -41,7 +43,7 @@ def measured(path: Path) -> Measured:
     text = path.read_text()
     tree = ast.parse(text)
     functions, classes = [], []
-    for node in ast.walk(tree):
+    for node in statements_of(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             functions.append((node.name, node.end_lineno - node.lineno + 1))

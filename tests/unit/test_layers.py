@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from tests.support.statements import statements_of
+
 PACKAGE = Path(__file__).parents[2] / "fileq"
 
 # From the bottom up. A module imports from its own package and from packages before it in this list, so never sideways.
@@ -66,12 +68,12 @@ def imports_of(path: Path) -> list[str]:
 def _imports_of(tree: ast.Module) -> Iterator[str]:
     unseen = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in statements_of(tree)
         if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         for statement in node.body
-        for inner in ast.walk(statement)
+        for inner in (statement, *statements_of(statement))
     }
-    for node in ast.walk(tree):
+    for node in statements_of(tree):
         if id(node) in unseen:
             continue
         if isinstance(node, ast.Import):

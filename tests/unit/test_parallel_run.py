@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.support.one_kind import is_wanted
 from tests.support.parallel_run import IMAGE_FILES, group_of, is_measured
 from tests.support.program import REPOSITORY
 
@@ -47,6 +48,34 @@ def test_the_files_that_need_the_image_are_one_group() -> None:
 )
 def test_the_coverage_is_measured_where_a_test_adds_to_it(test: str, expected: bool) -> None:
     assert is_measured(test) is expected
+
+
+def kinds_of(file: str, *kinds: str, has_redis: bool = True) -> set[frozenset[str]]:
+    """The combinations of these kinds on which the tests of a file run."""
+    is_pair = "sqlite" not in kinds
+    names = [f"{file}::test_redis_{number}" for number in range(50)]
+    return {
+        frozenset(
+            kind
+            for kind in kinds
+            if is_wanted(f"{name}[x-{kind}]", kind, is_pair_of_servers=is_pair, has_redis=has_redis)
+        )
+        for name in names
+    }
+
+
+def test_with_one_kind_each_test_of_a_command_runs_on_one_broker_and_each_kill_on_both() -> None:
+    either = {frozenset({"sqlite"}), frozenset({"redis"})}
+    assert kinds_of("tests/integration/test_admin_dlq.py", "sqlite", "redis") == either
+    assert kinds_of("tests/integration/test_worker_after_killed.py", "sqlite", "redis") == {frozenset().union(*either)}
+
+
+def test_with_one_kind_no_test_is_left_without_a_server() -> None:
+    file = "tests/integration/test_redis_faults.py"
+    assert kinds_of(file, "valkey", "redis") == {frozenset({"valkey"}), frozenset({"redis"})}
+    assert kinds_of(file, "valkey", "redis", has_redis=False) == {frozenset({"valkey"})}
+    brokers = frozenset({"memory", "sqlite", "valkey"})
+    assert kinds_of("tests/conformance/test_brokers.py", *brokers, "redis") == {brokers, brokers | {"redis"}}
 
 
 def test_tests_and_the_programs_they_start_write_no_bytecode() -> None:

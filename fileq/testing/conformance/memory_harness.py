@@ -9,34 +9,33 @@ from fileq.testing.conformance.harness import FakeClock, Harness
 
 
 class MemoryHarness(Harness):
-    broker: MemoryBroker
-
     def __init__(self, config: Config, clock: FakeClock | None = None) -> None:
         super().__init__(config, clock)
-        self.broker = MemoryBroker(config, clock=self.clock)
+        self.memory = MemoryBroker(config, clock=self.clock)
+        self.broker = self.memory
 
     def open(self) -> FullBroker:
         return self.broker
 
     def push_raw(self, queue: str, raw: bytes) -> None:
-        with self.broker.store.lock:
-            self.broker.store.push_raw(queue, raw, front=False)
+        with self.memory.store.lock:
+            self.memory.store.push_raw(queue, raw, front=False)
 
     def schedule_raw(self, raw: bytes, due_ms: int) -> None:
-        self.broker.store.scheduled[raw] = due_ms
+        self.memory.store.scheduled[raw] = due_ms
 
     def remove_registration(self, slot: str) -> None:
-        del self.broker.store.registry[slot]
+        del self.memory.store.registry[slot]
 
     def remove_record(self, id: str) -> None:
-        del self.broker.store.records[id]
+        del self.memory.store.records[id]
 
     def remove_raw(self, place: str, raw: bytes, slot: str = "") -> None:
-        store = self.broker.store
+        store = self.memory.store
         if place == "scheduled":
             del store.scheduled[raw]
         else:
             {**store.queues, "dead_letter": store.dead, "processing": store.processing[slot]}[place].remove(raw)
 
     def change_counter(self, name: str, by: int) -> None:
-        self.broker.store.counters[name] += by
+        self.memory.store.counters[name] += by

@@ -5,8 +5,9 @@ from tests.support.guards.guard import Guard
 FOLDER = "fileq/worker/executors/"
 EXECUTOR, HANDLE, CHILD = (f"{FOLDER}process/{name}.py" for name in ("executor", "child_handle", "child"))
 THREAD, STOP = f"{FOLDER}thread.py", f"{FOLDER}stop_request.py"
-LIMITS, STOPS, DEATHS, RESULTS = (
-    f"tests/integration/test_executors_process_{name}.py::test_" for name in ("limits", "stops", "deaths", "outcomes")
+LIMITS, STOPS, DEATHS, RESULTS, BATCHES = (
+    f"tests/integration/test_executors_process_{name}.py::test_"
+    for name in ("limits", "stops", "deaths", "outcomes", "batches")
 )
 HANDLES, THREADS = (f"tests/integration/test_executors_{name}.py::test_" for name in ("child_handle", "thread"))
 OUTCOMES = "tests/unit/test_executors_outcomes.py::test_"
@@ -19,6 +20,14 @@ PROCESS_GUARDS = (
         "            if handle.kill_at_s <= now_s and handle.task is not None:\n",
         "            if False:\n",
         LIMITS + "a_timeout_does_not_affect_other_tasks",
+    ),
+    Guard(
+        "A task behind others of a batch is killed at its own timeout",
+        "a handler that hangs keeps its slot until the timeout of the first task is over, too",
+        EXECUTOR,
+        "        self._due_s = min(self._due_s, handle.kill_at_s)  # the first",
+        "        # the first",
+        BATCHES + "a_task_of_a_batch_ends_at_its_own_timeout",
     ),
     Guard(
         "A request to stop never gives a task more time",

@@ -221,6 +221,7 @@ class ProcessExecutor:
             if not handle.is_readable(_whole_ms(until_s)):
                 break
             self._receive(handle)
+        self._due_s = min(self._due_s, handle.kill_at_s)  # the first task of the batch may have more time than this one
         return handle.child != child or not handle.is_running
 
     def _start(self, handle: ChildHandle, task: Task) -> None:
@@ -346,5 +347,4 @@ def _handles_of(key: ClaimKey, handles: Sequence[ChildHandle]) -> list[ChildHand
 
 def _whole_ms(until_s: float) -> int:
     """How long to wait, in the unit of poll(): at least 1 ms before this time, and 0 after it."""
-    left_s = until_s - time.monotonic()
-    return math.ceil(left_s * 1000) if left_s > 0 else 0
+    return max(0, math.ceil((until_s - time.monotonic()) * 1000))
