@@ -276,13 +276,12 @@ class Census(Struct, frozen=True):
     counters: Mapping[str, int]
     paused: frozenset[str] = frozenset()
     now_ms: int = 0
+    unfinished_batches: int = 0
 
     @property
     def drift(self) -> int:
-        """Jobs taken in minus jobs accounted for.
-
-        Positive: jobs are lost. Negative: queues hold copies that were never counted. Those were doubled, or pushed
-        by another program and not claimed yet."""
+        """Jobs taken in minus jobs accounted for. Positive: jobs are lost. Negative: queues hold copies that were never
+        counted. Those were doubled, or pushed by another program and not claimed yet."""
         count = self.counters.get
         taken_in = count("produced", 0) + count("adopted", 0)
         waiting = sum(self.pending.values()) + self.scheduled + self.running + self.dead

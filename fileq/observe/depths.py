@@ -29,6 +29,7 @@ SILENT_S = 1.0  # a broker that has not answered for this long counts as unreach
 class Depths(Struct, frozen=True):
     lengths: Mapping[str, float]  # by place
     ages_s: Mapping[str, float]
+    unfinished_batches: int = 0
 
 
 class DepthGauge:
@@ -97,7 +98,7 @@ def read_depths(inspector: Inspector, queues: Sequence[str]) -> Depths:
     census = inspector.census()
     lengths = {**census.pending, "scheduled": census.scheduled, "dead_letter": census.dead}
     ages_s = {queue: _age_s(inspector, queue, census.now_ms) if census.pending.get(queue) else 0.0 for queue in queues}
-    return Depths({**lengths, "processing": census.running}, ages_s)
+    return Depths({**lengths, "processing": census.running}, ages_s, census.unfinished_batches)
 
 
 def _age_s(inspector: Inspector, queue: str, now_ms: int) -> float:

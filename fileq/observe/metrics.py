@@ -105,6 +105,7 @@ METRICS = (
     MetricInfo(
         "queue_oldest_age_seconds", "gauge", "How long the next job of a queue has been ready; 0 when empty.", "queue"
     ),
+    MetricInfo("batches_unfinished", "gauge", "Batches that are open or sealed, the same from every process."),
     MetricInfo("worker_active", "gauge", "Slots of this process that take jobs; 0 if it is not a worker."),
     MetricInfo("circuit_breaker_state", "gauge", "Worst breaker of this process: 0 closed, 1 half-open, 2 open."),
     MetricInfo("fileq_breaker_state", "gauge", "Breaker of a route: 0 closed, 1 half-open, 2 open.", "route"),
@@ -254,6 +255,7 @@ class Metrics(Collector):
             "worker_active": [(self.slots(), [])],
             "circuit_breaker_state": [(max((state for _, state in breakers), default=0), [])],
             "fileq_breaker_state": [(state, [route]) for route, state in breakers],
+            "batches_unfinished": [(depths.unfinished_batches if depths is not None else UNKNOWN, [])],
             "fileq_broker_up": [(depths is not None, [])],
         }
 

@@ -12,6 +12,9 @@ from tests.support.container import Image, Pod
 from tests.support.manifests import built, container_of
 from tests.support.program import REPOSITORY
 
+# The first of them builds the image, which takes a minute on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
 EXAMPLE = REPOSITORY / "examples" / "container"
 
 

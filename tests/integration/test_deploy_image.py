@@ -17,6 +17,9 @@ import fileq
 from tests.support.container import Container, Image, Pod, instructions
 from tests.support.program import REPOSITORY as ROOT
 
+# The first of them builds the image, which takes a minute on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
 HADOLINT = Path(sys.executable).with_name("hadolint")
 DOCKERFILES = ["Dockerfile", "examples/container/Dockerfile"]
 

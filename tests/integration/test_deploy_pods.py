@@ -26,6 +26,9 @@ from tests.support.manifests import (
 from tests.support.program import REPOSITORY
 from tests.support.waiting import wait_until
 
+# The first of them builds the image, which takes a minute on a busy machine.
+pytestmark = pytest.mark.timeout(300)
+
 PASSWORD = "correct horse"
 SECRETS = {"fileq-redis": {"redis-password": PASSWORD}}
 

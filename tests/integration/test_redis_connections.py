@@ -1,6 +1,9 @@
 """The same broker over TLS, a socket, with a password, in a database: every method over each of them."""
 
 import contextlib
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -115,6 +118,22 @@ def test_credentials_of_the_settings_win_over_those_of_the_url(redis_server):
     url = f"redis://other:wrong@{redis_server.address}"
     with broker_on(**{"redis.url": url, "redis.username": "app", "redis.password": SECRET}) as broker:
         assert broker.census().drift == 0
+
+
+def test_more_threads_than_connections_wait_for_each_other(redis_server):
+    """Each thread makes calls one after another, and far fewer connections may be open."""
+    with broker_on(**{"redis.addr": redis_server.address, "redis.pool_size_multiplier": 1}) as broker:
+        threads = 20 * (os.cpu_count() or 1)
+        start = threading.Barrier(threads)
+
+        def call(number: int) -> None:
+            start.wait(60)
+            for one in range(5):
+                broker.enqueue([an_entry(f"{number}-{one}")])
+
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(call, range(threads)))
+        assert sum(broker.census().pending.values()) == 5 * threads
 
 
 def test_two_databases_of_a_server_share_no_job(redis_server):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -70,6 +71,14 @@ def test_a_port_that_is_taken_before_the_start_is_replaced(redis_server, monkeyp
     with Server(redis_server.binary) as server:
         assert server.port != redis_server.port
         assert server.client().ping()
+
+
+def test_no_other_process_gets_the_port_of_a_server_that_was_killed(redis_server):
+    with Server(redis_server.binary) as server:
+        server.kill()
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", server.port))
+        assert server.start().client().ping()
 
 
 def test_a_bad_directive_fails_immediately_and_shows_the_servers_log(redis_server):

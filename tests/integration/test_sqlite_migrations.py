@@ -14,10 +14,12 @@ from fileq.brokers.sqlite import SqliteBroker, open_sqlite
 from fileq.core.follow_up import FollowUp, Output
 from fileq.core.job import Version
 from fileq.core.settlement import complete
-from fileq.testing.conformance.builders import a_job, an_entry, deferred, worker_info
+from fileq.testing.conformance.batch_builders import member
+from fileq.testing.conformance.builders import a_job, an_entry, burial, deferred, worker_info
 from fileq.testing.conformance.producers_tests import producer_info
 from tests.support.old_schemas import downgrade
 from tests.support.sqlite_process import a_config
+from tests.support.sqlite_store import change_one_row
 
 
 @pytest.fixture
@@ -30,11 +32,12 @@ def make_database(path: Path, *ids: str) -> None:
         broker.enqueue([an_entry(id) for id in ids])
 
 
-def columns_and_tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
-    """Name, type, whether it may be NULL, default and key of every column, by table."""
+def columns_and_more(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Name, type, whether it may be NULL, default and key of every column, by table; and every index and trigger."""
     with closing(sqlite3.connect(path)) as db:
         tables = [name for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
-        return {t: sorted(row[1:] for row in db.execute(f"PRAGMA table_info({t})")) for t in sorted(tables)}
+        columns = {t: sorted(row[1:] for row in db.execute(f"PRAGMA table_info({t})")) for t in sorted(tables)}
+        return columns | {"": db.execute("SELECT name, type FROM sqlite_schema ORDER BY name").fetchall()}
 
 
 def ids_in_backup(path: Path, version: int) -> list[str]:
@@ -42,7 +45,7 @@ def ids_in_backup(path: Path, version: int) -> list[str]:
         return [id for (id,) in db.execute("SELECT id FROM records")]
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6, 7])
 def test_a_migrated_database_has_the_columns_of_a_new_one(tmp_path: Path, version: int) -> None:
     new, old = tmp_path / "new.db", tmp_path / "old.db"
     for path in (new, old):
@@ -50,7 +53,7 @@ def test_a_migrated_database_has_the_columns_of_a_new_one(tmp_path: Path, versio
     downgrade(old, version)
     with closing(open_sqlite(a_config(old))) as broker:
         assert broker.census().pending["low"] == 1
-    assert columns_and_tables(old) == columns_and_tables(new)
+    assert columns_and_more(old) == columns_and_more(new)
 
 
 def test_jobs_of_schema_2_can_be_deferred_after_the_migration(path: Path) -> None:
@@ -128,3 +131,24 @@ def test_jobs_of_schema_6_join_a_batch_after_the_migration(path: Path) -> None:
         [claim] = broker.settle_and_claim([], ["w1"]).claims
         assert broker.settle_and_claim([complete(claim)], []).finished_batches == ("b",)
     assert ids_in_backup(path, 6) == ["a"]
+
+
+def test_members_of_schema_7_are_counted_once_after_the_migration(path: Path) -> None:
+    """One waits, one is dead, one is completed, and one has no record any more."""
+    with closing(SqliteBroker(a_config(path))) as broker:
+        broker.create_batch(NewBatch("b", allow_failures=True))
+        broker.enqueue([member(id) for id in ("dead", "done", "waits", "lost")])
+        broker.register({"w1": worker_info(), "w2": worker_info()})
+        first, second = broker.settle_and_claim([], ["w1", "w2"]).claims
+        broker.settle_and_claim([burial(first), complete(second)], [])
+        change_one_row(broker, "DELETE FROM records WHERE id = ?", "lost")
+    downgrade(path, 7)
+    with closing(open_sqlite(a_config(path))) as broker:
+        assert broker.records(["waits"])[0].batch == "b"
+        assert (broker.dead_members("b").ids, broker.unfinished_members("b").ids) == (("dead",), ("lost", "waits"))
+        assert broker.count_members("b", ["lost", "waits", "done", "dead"]) == 1
+        assert broker.seal_batch("b")
+        [claim] = broker.settle_and_claim([], ["w1"]).claims
+        assert broker.settle_and_claim([complete(claim)], []).finished_batches == ("b",)
+        [view] = broker.batches_by_id(["b"])
+        assert (view.total, view.completed, view.dead, view.deleted) == (4, 2, 1, 1)

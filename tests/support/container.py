@@ -91,7 +91,7 @@ class Image:
             **surroundings(self.directory),
         }
         done = subprocess.run(
-            _in_namespaces(spec, self.directory, []), capture_output=True, text=True, timeout=100, check=False
+            _in_namespaces(spec, self.directory, []), capture_output=True, text=True, timeout=250, check=False
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
         return self

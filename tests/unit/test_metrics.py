@@ -98,7 +98,7 @@ def test_every_series_of_the_contract_is_there_from_the_start_and_zero() -> None
         | {f"{name}_{part}" for name in HISTOGRAMS for part in ("count", "sum")}
         | {f"queue_length{{queue={place}}}" for place in PLACES}
         | {f"queue_oldest_age_seconds{{queue={queue}}}" for queue in QUEUES}
-        | {"worker_active", "circuit_breaker_state", "fileq_broker_up"}
+        | {"worker_active", "circuit_breaker_state", "fileq_broker_up", "batches_unfinished"}
     )
     assert {name for name in found if "_bucket" not in name} == expected
     assert {name for name, value in found.items() if value} == {"fileq_broker_up"}
@@ -109,7 +109,7 @@ def test_types_are_those_of_the_contract() -> None:
     types = dict(line.split()[2:] for line in lines if line.startswith("# TYPE"))
     assert {name for name, type in types.items() if type == "counter"} == COUNTERS | {"producer_files_skipped_total"}
     assert {name for name, type in types.items() if type == "histogram"} == HISTOGRAMS
-    assert len(types) == len(COUNTERS) + 1 + len(HISTOGRAMS) + 6
+    assert len(types) == len(COUNTERS) + 1 + len(HISTOGRAMS) + 7
 
 
 JOB = typed_job("t", None, priority="low", now=datetime.now(UTC), id="x")
@@ -187,18 +187,20 @@ def test_without_an_answer_from_the_broker_its_gauges_are_nan_and_the_rest_is_se
     found = series(metrics)
     assert found["fileq_broker_up"] == 0
     unknown = {name.partition("{")[0] for name, value in found.items() if math.isnan(value)}
-    assert unknown == {"queue_length", "queue_oldest_age_seconds"}
+    assert unknown == {"queue_length", "queue_oldest_age_seconds", "batches_unfinished"}
     assert (found["jobs_fenced_total"], found["worker_active"], found["circuit_breaker_state"]) == (1, 4, 2)
     states = {name: value for name, value in found.items() if name.startswith("fileq_breaker_state")}
     assert states == {"fileq_breaker_state{route=**/*.pdf}": 2, "fileq_breaker_state{route=mail}": 0}
 
 
 def test_the_lengths_of_the_broker_are_shown_by_place() -> None:
-    depths = Depths({"high": 1, "low": 2, "scheduled": 3, "dead_letter": 4, "processing": 5}, {"high": 1.5, "low": 0.0})
+    depths = Depths(
+        {"high": 1, "low": 2, "scheduled": 3, "dead_letter": 4, "processing": 5}, {"high": 1.5, "low": 0.0}, 6
+    )
     found = series(Metrics(QUEUES, depths=lambda: depths))
     assert {place: found[f"queue_length{{queue={place}}}"] for place in PLACES} == depths.lengths
     assert found["queue_oldest_age_seconds{queue=high}"] == 1.5
-    assert found["fileq_broker_up"] == 1
+    assert (found["fileq_broker_up"], found["batches_unfinished"]) == (1, 6)
 
 
 def test_an_unknown_reason_makes_no_new_series() -> None:

@@ -165,6 +165,7 @@ class MemoryStore:
             counters=dict(self.counters),
             paused=frozenset(self.paused),
             now_ms=now_ms,
+            unfinished_batches=sum(batch.facts.state is not BatchState.FINISHED for batch in self.batches.values()),
         )
 
     # records, claims and the ledger

@@ -50,7 +50,7 @@ class RedisInspector:
         return self._as_census(store.run("census", lists, store.keys.split_patterns()))
 
     def _as_census(self, reply: Any) -> Census:
-        now, pending, scheduled, running, dead, completed, cancelled, heartbeats, paused, counters = reply
+        now, pending, scheduled, running, dead, completed, cancelled, heartbeats, paused, counters, batches = reply
         return Census(
             pending=dict(zip(self._store.queues, pending, strict=True)),
             scheduled=scheduled,
@@ -62,6 +62,7 @@ class RedisInspector:
             counters=_counters(counters),
             paused=frozenset(name.decode() for name in paused),
             now_ms=int(now),
+            unfinished_batches=batches,
         )
 
     def overview(self, hours: int = 2) -> Overview:

@@ -7,6 +7,7 @@ replies still to come is never given to another call.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
 from typing import Any
@@ -30,13 +31,16 @@ class Link:
         self._open: set[RedisConnection] = set()  # of the pool, lent or not
         self._idle: deque[tuple[RedisConnection, float]] = deque()  # and when each was used last
         self._cooled_s = 0.0
+        self._wait_s = max(config.redis.read_timeout, config.redis.write_timeout)
+        self._freed = threading.Condition()
+        self._waiting = 0  # callers that wait for a connection
 
     def warm(self, count: int) -> None:
-        """Open this many connections, so that the first calls need not."""
+        """Open this many connections, or as many as there may be, so that the first calls need not."""
         with translated(self.where):
             opened: list[RedisConnection] = []
             try:
-                opened.extend(self.connection() for _ in range(count))
+                opened.extend(self.connection() for _ in range(min(count, self.topology.pool_size)))
             finally:
                 for connection in opened:
                     self.give_back(connection)
@@ -53,9 +57,21 @@ class Link:
             return self.topology.connect()
 
     def connection(self) -> RedisConnection:
-        """A connection for one call. It is tested first, unless it was used a moment ago."""
+        """A connection for one call. It is tested first, unless it was used a moment ago.
+
+        If all are in use, waits for one as long as for a reply, then raises ConnectionError."""
         if self._pid != os.getpid():  # after a fork: these are the connections of the parent
             self._pid, self._open, self._idle = os.getpid(), set(), deque()
+            self._freed, self._waiting = threading.Condition(), 0
+        until_s = 0.0
+        while True:
+            if (connection := self._idle_or_new()) is not None:
+                return connection
+            until_s = until_s or time.monotonic() + self._wait_s
+            if not self._wait_for_one(until_s):
+                raise ConnectionError(f"all {self.topology.pool_size} connections to it are in use")
+
+    def _idle_or_new(self) -> RedisConnection | None:
         while self._idle:
             try:
                 connection, used_s = self._idle.pop()
@@ -67,19 +83,39 @@ class Link:
                 return connection
             self.discard(connection)
         if len(self._open) >= self.topology.pool_size:
-            raise ConnectionError(f"all {self.topology.pool_size} connections to it are in use")
+            return None
         connection = self.topology.connect()
         self._open.add(connection)
         return connection
 
+    def _wait_for_one(self, until_s: float) -> bool:
+        """Wait until a connection is free; False if none is at this time."""
+        with self._freed:
+            self._waiting += 1  # before the check: a thread that frees one after it sees the waiting one
+            try:
+                while not self._idle and len(self._open) >= self.topology.pool_size:
+                    left_s = until_s - time.monotonic()
+                    if left_s <= 0 or not self._freed.wait(left_s):
+                        return False
+            finally:
+                self._waiting -= 1
+        return True
+
+    def _note_freed(self) -> None:
+        if self._waiting:
+            with self._freed:
+                self._freed.notify()
+
     def give_back(self, connection: RedisConnection) -> None:
         """All replies were read: the connection may serve another call."""
         self._idle.append((connection, time.monotonic()))
+        self._note_freed()
 
     def discard(self, connection: RedisConnection) -> None:
         """Replies may still come: close it, so that no other call reads them."""
         self._open.discard(connection)
         connection.close()
+        self._note_freed()
 
     def check_master(self, reply: ReplyError) -> None:
         """ConnectionError if the server says that it is no longer the master that Sentinel named."""

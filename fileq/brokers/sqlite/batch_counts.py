@@ -1,7 +1,7 @@
 """How the SQLite broker counts the members of a batch, in the caller's transaction: callbacks and parents included.
 
-The rules are in core/batch.py. A member is counted if its row says that it is unfinished, so a job that ends a second
-time changes nothing. Follows the memory broker's module line by line.
+The rules are in core/batch.py. A member is counted if it is marked as unfinished, so a job that ends a second time
+changes nothing. Follows the memory broker's module line by line.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from fileq.brokers import wire_events
 from fileq.brokers.batches import follow_up_of
-from fileq.brokers.sqlite.batch_table import MemberState
+from fileq.brokers.sqlite.batch_members import MemberState
 from fileq.brokers.sqlite.entries import add, existing_job
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork
 from fileq.brokers.types import entry_of
@@ -21,9 +21,9 @@ from fileq.core.batch import Batch, BatchState, Callback, Ending
 def count_member(work: UnitOfWork, batch_id: str, id: str, ending: Ending, error: str) -> bool:
     """Counts a member that has ended, and finishes the batch if it was the last. False if it is counted already."""
     batch = work.batches.find(batch_id)
-    if batch is None or not work.batches.take(batch, id, MemberState.UNFINISHED):
+    if batch is None or not work.members.take(batch, id, MemberState.UNFINISHED):
         return False
-    if ending is Ending.DEAD and not work.batches.put(batch, id, MemberState.DEAD):
+    if ending is Ending.DEAD and not work.members.put(batch, id, MemberState.DEAD):
         ending = Ending.DELETED  # it was enqueued again after its record was lost, and is counted as dead already
     _fire(work, batch, rules.count_ending(work.batches.change(batch), ending, id, error))
     finish_if_done(work, batch)
@@ -48,9 +48,9 @@ def finish_if_done(work: UnitOfWork, batch: Batch) -> None:
 def revive_member(work: UnitOfWork, batch_id: str, id: str) -> None:
     """A dead member waits again."""
     batch = work.batches.find(batch_id)
-    if batch is None or not work.batches.take(batch, id, MemberState.DEAD):
+    if batch is None or not work.members.take(batch, id, MemberState.DEAD):
         return
-    if not work.batches.put(batch, id, MemberState.UNFINISHED):
+    if not work.members.put(batch, id, MemberState.UNFINISHED):
         # It was enqueued again after its record was lost, and is counted as that job.
         rules.delete_dead(work.batches.change(batch))
         return
@@ -61,7 +61,7 @@ def revive_member(work: UnitOfWork, batch_id: str, id: str) -> None:
 def delete_member(work: UnitOfWork, batch_id: str, id: str) -> None:
     """A dead member is deleted."""
     batch = work.batches.find(batch_id)
-    if batch is not None and work.batches.take(batch, id, MemberState.DEAD):
+    if batch is not None and work.members.take(batch, id, MemberState.DEAD):
         rules.delete_dead(work.batches.change(batch))
 
 

@@ -1,19 +1,17 @@
 """The batches of one transaction: read when they are needed, changed in place, written at its end.
 
-A member has a row while it is unfinished or dead, or if it had ended when it joined. The row of a member that was
-counted is deleted, so a count is one deletion by key, whatever the size of the batch. A batch whose time is over counts
-as absent, even if it is not deleted yet.
+A batch whose time is over counts as absent, even if it is not deleted yet. Its members are in batch_members.py.
 """
 
 from __future__ import annotations
 
-import enum
 import sqlite3
 
 import msgspec
 from msgspec.structs import replace
 
-from fileq.core.batch import KEPT_MS, Batch, BatchState, Callback, add_member
+from fileq.brokers.sqlite.batch_members import clear_marks, delete_members
+from fileq.core.batch import KEPT_MS, Batch, BatchState, Callback
 
 _EXPIRED_AT_ONCE = 10
 _COLUMNS = "facts, fixed"
@@ -30,12 +28,6 @@ class FixedFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _fixed_decoder = msgspec.json.Decoder(FixedFacts)
-
-
-class MemberState(enum.IntEnum):
-    UNFINISHED = 0
-    DEAD = 1
-    KNOWN = 2  # it had ended when it joined
 
 
 def decode_batch(facts: bytes, fixed: bytes) -> Batch:
@@ -73,6 +65,7 @@ class BatchTable:
 
     def create(self, batch: Batch) -> None:
         self._delete(batch.id)  # one whose time is over
+        clear_marks(self._db, batch.id)
         self._batches[batch.id] = batch
         fixed = _encoder.encode(FixedFacts(batch.callbacks, batch.info))
         values = (batch.id, batch.parent, batch.created_ms, 0, b"", fixed)
@@ -82,28 +75,6 @@ class BatchTable:
     def children(self, id: str) -> list[Batch]:
         found = self._db.execute("SELECT id FROM batches WHERE parent = ? ORDER BY id", (id,)).fetchall()
         return [batch for (child,) in found if (batch := self.find(child)) is not None]
-
-    # members
-
-    def join(self, batch: Batch, id: str) -> None:
-        """Makes a job an unfinished member, unless it still is one because its record was lost."""
-        if self.put(batch, id, MemberState.UNFINISHED):
-            add_member(self.change(batch), self._now_ms)
-
-    def put(self, batch: Batch, id: str, state: MemberState) -> bool:
-        values = (batch.id, state, id)
-        return self._db.execute("INSERT OR IGNORE INTO batch_members VALUES (?, ?, ?)", values).rowcount > 0
-
-    def take(self, batch: Batch, id: str, state: MemberState) -> bool:
-        """Removes a member in this state; False if there is none."""
-        sql = "DELETE FROM batch_members WHERE batch = ? AND state = ? AND id = ?"
-        return self._db.execute(sql, (batch.id, state, id)).rowcount > 0
-
-    def has(self, batch: Batch, id: str, *states: MemberState) -> bool:
-        sql = "SELECT 1 FROM batch_members WHERE batch = ? AND state = ? AND id = ?"
-        return any(self._db.execute(sql, (batch.id, state, id)).fetchone() for state in states)
-
-    # the end
 
     def write(self) -> None:
         rows = []
@@ -121,5 +92,5 @@ class BatchTable:
             self._delete(id)
 
     def _delete(self, id: str) -> None:
-        self._db.execute("DELETE FROM batch_members WHERE batch = ?", (id,))
+        delete_members(self._db, id)
         self._db.execute("DELETE FROM batches WHERE id = ?", (id,))

@@ -19,10 +19,11 @@ from fileq.brokers.batches import (
     view_of,
 )
 from fileq.brokers.sqlite.batch_counts import count_member, finish_if_done
-from fileq.brokers.sqlite.batch_table import MemberState, find_batch
+from fileq.brokers.sqlite.batch_members import MemberState, member_page, unfinished_among
+from fileq.brokers.sqlite.batch_table import find_batch
 from fileq.brokers.sqlite.rows import RecordRow, all_slots
 from fileq.brokers.sqlite.store import SqliteStore
-from fileq.brokers.sqlite.unit_of_work import UnitOfWork
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork, join_batch
 from fileq.core import batch as rules
 from fileq.core.batch import ENDINGS_OF_STATES, KEPT_MS, LEVELS_MAX, Batch, BatchState, Ending
 from fileq.core.job import State, decode_or_none
@@ -116,11 +117,8 @@ class SqliteBatches:
 
     def _members(self, id: str, state: MemberState, cursor: str, limit: int) -> MemberPage:
         with self._store.snapshot() as (db, now_ms):
-            if find_batch(db, id, now_ms) is None:
-                return MemberPage(())
-            sql = "SELECT id FROM batch_members WHERE batch = ? AND state = ? AND id > ? ORDER BY id LIMIT ?"
-            ids = [found for (found,) in db.execute(sql, (id, state, cursor, limit + 1))]
-            return MemberPage(tuple(ids[:limit]), ids[limit - 1] if len(ids) > limit else "")
+            is_there = find_batch(db, id, now_ms) is not None
+            return member_page(db, id, state, cursor, limit) if is_there else MemberPage(())
 
     def count_members(self, id: str, job_ids: Sequence[str]) -> int:
         with self._store.unit_of_work() as work:
@@ -139,20 +137,20 @@ def _cancel(work: UnitOfWork, batch: Batch) -> None:
 
 def _join(work: UnitOfWork, batch: Batch, id: str) -> JoinResult:
     record = work.record(id)
-    other = record.facts.batch if record is not None else ""
-    if other == batch.id or work.batches.has(batch, id, *MemberState):
+    other = record.batch if record is not None else ""
+    if other == batch.id or work.members.has(batch, id, *MemberState):
         return JoinResult.MEMBER
     if not batch.is_takeable:
         return JoinResult.CLOSED
     ending = _ending_of(record) if record is not None else Ending.COMPLETED
     if other and ending in (None, Ending.DEAD):
         return JoinResult.ELSEWHERE
-    work.batches.join(batch, id)
     if record is not None and not other:
-        work.change_record(record).change_facts(batch=batch.id)
+        work.change_record(record).batch = batch.id
+    join_batch(work, batch, id)
     if ending is not None:
         if ending is not Ending.DEAD:
-            work.batches.put(batch, id, MemberState.KNOWN)
+            work.members.put(batch, id, MemberState.KNOWN)
         count_member(work, batch.id, id, ending, record.error if record is not None else "")
     return JoinResult.JOINED
 
@@ -176,6 +174,4 @@ def _held_ids(db: sqlite3.Connection) -> set[str]:
 
 
 def _view(db: sqlite3.Connection, batch: Batch, held: set[str]) -> BatchView:
-    sql = "SELECT 1 FROM batch_members WHERE batch = ? AND state = ? AND id = ?"
-    running = [id for id in held if db.execute(sql, (batch.id, MemberState.UNFINISHED, id)).fetchone()]
-    return view_of(batch, len(running))
+    return view_of(batch, unfinished_among(db, batch.id, held))

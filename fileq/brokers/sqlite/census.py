@@ -32,6 +32,7 @@ def take_census(db: sqlite3.Connection, store: SqliteStore, now_ms: int, *, is_e
         counters=dict(db.execute("SELECT name, value FROM stats")),
         paused=paused_queues(db),
         now_ms=now_ms,
+        unfinished_batches=_number(db, "SELECT count(*) FROM batches WHERE finished_ms = 0"),
     )
 
 

@@ -12,10 +12,12 @@ import os
 import sqlite3
 from collections.abc import Callable, Mapping
 
+import msgspec
+
 from fileq.brokers.sqlite.file_access import NEW_MODE
 from fileq.core.errors import BrokerError, BrokerUnavailable
 
-VERSION = 7
+VERSION = 8
 APPLICATION_ID = 0x66696C71  # "filq"
 OLDEST_SQLITE = (3, 35, 0)  # RETURNING
 
@@ -116,6 +118,29 @@ def _add_batches(connection: sqlite3.Connection) -> None:
     )
 
 
+def _mark_members_in_records(connection: sqlite3.Connection) -> None:
+    """From 7 to 8: the batch of a job is a column of its record, and its record says whether it is unfinished or dead.
+    Only members without a record stay in batch_members."""
+    connection.execute("ALTER TABLE records ADD COLUMN batch TEXT NOT NULL DEFAULT ''")
+    connection.execute("ALTER TABLE records ADD COLUMN member INTEGER")
+    found = connection.execute("SELECT extra, number FROM records WHERE instr(extra, ?)", (b'"batch":',)).fetchall()
+    batches = ((msgspec.json.decode(extra).get("batch", ""), number) for extra, number in found)
+    connection.executemany("UPDATE records SET batch = ? WHERE number = ?", batches)
+    connection.execute(
+        "UPDATE records SET member = (SELECT min(state) FROM batch_members AS m "
+        "WHERE m.batch = records.batch AND m.state < 2 AND m.id = records.id) WHERE batch <> ''"
+    )
+    connection.execute(
+        "DELETE FROM batch_members WHERE state < 2 AND EXISTS (SELECT 1 FROM records AS r "
+        "WHERE r.id = batch_members.id AND r.batch = batch_members.batch AND r.member = batch_members.state)"
+    )
+    connection.execute("CREATE INDEX records_members ON records (batch, member) WHERE member IS NOT NULL")
+    connection.execute(
+        "CREATE TRIGGER members_without_record AFTER DELETE ON records WHEN OLD.member IS NOT NULL "
+        "BEGIN INSERT OR IGNORE INTO batch_members VALUES (OLD.batch, OLD.member, OLD.id); END"
+    )
+
+
 # From each older schema to the next. A migration must not end the transaction it runs in.
 MIGRATIONS: Mapping[int, Migration] = {
     1: _add_holes,
@@ -124,6 +149,7 @@ MIGRATIONS: Mapping[int, Migration] = {
     4: _add_since,
     5: _add_jobs_that_make_jobs,
     6: _add_batches,
+    7: _mark_members_in_records,
 }
 
 
@@ -196,8 +222,12 @@ def _create(connection: sqlite3.Connection) -> None:
 
     script = files(__package__).joinpath("schema.sql").read_text()
     # executescript would commit the surrounding transaction.
-    for statement in script.split(";"):
-        connection.execute(statement)
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            connection.execute(statement)
+            statement = ""
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fileq.brokers import wire_events
-from fileq.brokers.sqlite.batch_table import MemberState
+from fileq.brokers.sqlite.batch_members import MemberState
 from fileq.brokers.sqlite.rows import RecordRow
-from fileq.brokers.sqlite.unit_of_work import UnitOfWork, unfinished_before
+from fileq.brokers.sqlite.unit_of_work import UnitOfWork, join_batch, unfinished_before
 from fileq.brokers.types import FOLLOW_UPS_KEPT, Entry, entry_of
 from fileq.core.batch import Batch
 from fileq.core.follow_up import FollowUp
@@ -43,7 +43,7 @@ def batch_to_join(work: UnitOfWork, entry: Entry, follows: RecordRow | None = No
     batch = work.batches.find(entry.job.batch_id or "") if entry.joins else None
     if batch is None or batch.is_takeable:
         return batch
-    is_member = follows is not None and work.batches.has(batch, follows.id, MemberState.UNFINISHED)
+    is_member = follows is not None and work.members.has(batch, follows.id, MemberState.UNFINISHED)
     return batch if is_member else None
 
 
@@ -54,8 +54,8 @@ def add(work: UnitOfWork, entry: Entry, *, waits_for: str = "", batch: Batch | N
     if waits_for:
         record.change_facts(waits_for=waits_for)
     if batch is not None:
-        record.change_facts(batch=batch.id)
-        work.batches.join(batch, job.id)
+        record.batch = batch.id
+        join_batch(work, batch, job.id)
     take_key(work, record, job.unique_key)
     due_ms = max(entry.at_ms, work.now_ms + entry.delay_ms)
     if due_ms > work.now_ms:

@@ -185,7 +185,7 @@ class SqliteInspector:
             for id in removed:
                 record = work.record(id)
                 if record is not None and record.state == State.DEAD:
-                    delete_member(work, record.facts.batch, id)
+                    delete_member(work, record.batch, id)
                 # A copy that still waits in a queue needs the record.
                 if record is not None and record.state == State.DEAD and not record.queued:
                     work.delete_record(id)
@@ -246,6 +246,6 @@ def _revive(work: UnitOfWork, revival: Revival) -> Revived:
         record.change_facts(fingerprint="")
         take_key(work, record, job.unique_key)
         work.push(record, front=False)
-        revive_member(work, record.facts.batch, record.id)
+        revive_member(work, record.batch, record.id)
     work.db.execute("DELETE FROM orders WHERE id = ?", (revival.id,))
     return Revived(True)

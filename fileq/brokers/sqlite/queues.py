@@ -323,7 +323,7 @@ def _start(work: UnitOfWork, slot_row: SlotRow, queue: str, queued: QueuedRow) -
     record.state, record.slot, record.queue, record.raw = State.RUNNING, slot_row.slot, queue, raw
     record.started_ms, record.due_ms = work.now_ms, 0
     claim = Claim(slot_row.slot, token, queue, raw, job, job.id, work.now_ms, is_blocked=is_blocked(work, record))
-    if record.extra and is_batch_cancelled(work, record):
+    if record.batch and is_batch_cancelled(work, record):
         claim = msgspec.structs.replace(claim, is_cancelled=True)
     work.publish(wire_events.started(claim) if work.has_subscribers else b"")
     return claim

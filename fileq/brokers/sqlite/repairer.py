@@ -111,6 +111,7 @@ class SqliteRepairer:
         record.attempts, record.attempt_count = encode(wanted.attempts), wanted.attempt_count
         facts = {name: getattr(wanted, name) for name in RareFacts.__struct_fields__}
         record.change_facts(**facts)
+        record.batch = wanted.batch
         record.queued = int(job.place in self._store.queue_names)
         if job.place == "scheduled":
             found = work.db.execute("SELECT due_ms FROM scheduled WHERE raw = ?", (wanted.raw,)).fetchone()

@@ -33,7 +33,6 @@ class RareFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     unique_key: str = ""
     follow_ups: tuple[str, ...] = ()
     outputs: tuple[Output, ...] = ()
-    batch: str = ""
     fingerprint: str = ""
 
 
@@ -69,6 +68,8 @@ class RecordRow(msgspec.Struct):
     after: bytes = b""  # JSON, empty if it names no job
     since_ms: int = 0
     extra: bytes = b""  # RareFacts as JSON, empty if there are none
+    batch: str = ""  # that it is a member of. Stays the last field but one: see SAVE_RECORD
+    member: int | None = None  # a MemberState while the batch counts it as unfinished or dead
 
     def add_attempt(self, attempt: Attempt) -> None:
         self.attempt_count += 1
@@ -109,7 +110,7 @@ class RecordRow(msgspec.Struct):
             unique_key=facts.unique_key,
             follow_ups=facts.follow_ups,
             outputs=facts.outputs,
-            batch=facts.batch,
+            batch=self.batch,
             fingerprint=facts.fingerprint,
         )
 
@@ -159,7 +160,17 @@ def _upsert(table: str, struct: type[msgspec.Struct]) -> str:
     )
 
 
-SAVE_RECORD = _upsert("records", RecordRow)
+def _update(table: str, fields: Sequence[str]) -> str:
+    """The values are those of the fields. The first one is the key."""
+    key, *rest = fields
+    return f"UPDATE {table} SET {', '.join(f'{name} = ?{n}' for n, name in enumerate(rest, 2))} WHERE {key} = ?1"
+
+
+# A record that is new may replace one that has expired.
+SAVE_NEW_RECORD = _upsert("records", RecordRow)
+SAVE_MEMBER = _update("records", RecordRow.__struct_encode_fields__)
+# Without the last two fields, which are empty for a job in no batch: SQLite then leaves the index of members alone.
+SAVE_RECORD = _update("records", RecordRow.__struct_encode_fields__[:-2])
 SAVE_SLOT = _upsert("slots", SlotRow)
 _SELECT_RECORD = f"SELECT {', '.join(RecordRow.__struct_encode_fields__)} FROM records"
 # What an outline has in place of the long columns: b"" or b"[]".

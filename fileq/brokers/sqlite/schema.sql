@@ -1,4 +1,4 @@
--- Schema 7. Applied as a whole, in one transaction, to an empty file. No semicolons in comments: they end a statement.
+-- Schema 8. Applied as a whole, in one transaction, to an empty file.
 -- Every place holds the raw bytes of its jobs. Everything more that is known of a job is in its record.
 -- Changing a comment inside a statement changes the text that SQLite stores in the file.
 
@@ -26,9 +26,12 @@ CREATE TABLE records (
     after               BLOB NOT NULL DEFAULT x'',
     since_ms            INTEGER NOT NULL DEFAULT 0,
     extra               BLOB NOT NULL DEFAULT x'',  -- JSON of what few jobs have, see RareFacts
+    batch               TEXT NOT NULL DEFAULT '',   -- that the job is a member of
+    member              INTEGER,            -- 0 while the batch counts it as unfinished, 1 as dead, else NULL
     expires_ms          INTEGER             -- wall clock, as every *_ms but slots.alive_until_ms and ends_ms
 );
 CREATE INDEX records_expiring ON records (expires_ms) WHERE expires_ms IS NOT NULL;
+CREATE INDEX records_members ON records (batch, member) WHERE member IS NOT NULL;
 
 -- The lowest position is the front: jobs are claimed there and pushed at the other end.
 CREATE TABLE queued (
@@ -200,13 +203,18 @@ CREATE INDEX batches_unfinished ON batches (created_ms, id) WHERE finished_ms = 
 CREATE INDEX batches_expiring ON batches (finished_ms) WHERE finished_ms > 0;
 CREATE INDEX batches_by_parent ON batches (parent) WHERE parent <> '';
 
--- Members that are unfinished (0) or dead (1), and jobs that had ended when they joined (2).
+-- Members that no record marks: unfinished (0) and dead (1) ones whose record was lost, and jobs that had ended when they
+-- joined (2). A record that is deleted leaves its mark here.
 CREATE TABLE batch_members (
     batch TEXT NOT NULL,
     state INTEGER NOT NULL,
     id    TEXT NOT NULL,
     PRIMARY KEY (batch, state, id)
 ) WITHOUT ROWID;
+CREATE TRIGGER members_without_record AFTER DELETE ON records WHEN OLD.member IS NOT NULL
+BEGIN
+    INSERT OR IGNORE INTO batch_members VALUES (OLD.batch, OLD.member, OLD.id);
+END;
 
 -- Written only while a subscriber exists. Only the newest are kept.
 CREATE TABLE events (

@@ -61,8 +61,8 @@ def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
     _count(work, s)
     work.publish(wire_events.settled(s) if work.has_subscribers else b"")
     add_follow_ups(work, record, s.follow_ups)
-    if record is not None and record.extra and (ending := ENDINGS.get(s.verb)) is not None:
-        count_member(work, record.facts.batch, record.id, ending, s.error)
+    if record is not None and record.batch and (ending := ENDINGS.get(s.verb)) is not None:
+        count_member(work, record.batch, record.id, ending, s.error)
     if s.verb in (Verb.COMPLETE, Verb.CANCEL):
         work.trim_ended(State.COMPLETED if s.verb is Verb.COMPLETE else State.CANCELLED)
 

@@ -10,19 +10,30 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from zlib import crc32
 
 import msgspec
 
 from fileq.brokers.clocks import HOUR_MS
+from fileq.brokers.sqlite.batch_members import BatchMembers, MemberState
 from fileq.brokers.sqlite.batch_table import BatchTable
 from fileq.brokers.sqlite.ended_list import EndedList
 from fileq.brokers.sqlite.ledger_table import LedgerTable
 from fileq.brokers.sqlite.queue_table import QueueTable
-from fileq.brokers.sqlite.rows import SAVE_RECORD, SAVE_SLOT, RecordRow, SlotRow, find_records, find_slots
+from fileq.brokers.sqlite.rows import (
+    SAVE_MEMBER,
+    SAVE_NEW_RECORD,
+    SAVE_RECORD,
+    SAVE_SLOT,
+    RecordRow,
+    SlotRow,
+    find_records,
+    find_slots,
+)
 from fileq.brokers.wire_events import stamped
 from fileq.config import Config
+from fileq.core.batch import Batch, add_member
 from fileq.core.job import ENDED_STATES, State, decode_or_none
 
 EVENTS_KEPT = 10_000
@@ -49,9 +60,12 @@ class UnitOfWork:
         self.queued = QueueTable(db)
         self.ledger = LedgerTable(db)
         self.batches = BatchTable(db, now_ms)
+        self.members = BatchMembers(db, self.record, self.change_record)
         self.finished_batches: list[str] = []  # in this transaction
         self._records: dict[str, RecordRow | None] = {}
         self._changed_records: dict[str, None] = {}  # an ordered set: rows are written in the order of their changes
+        self._new_records: set[str] = set()
+        self._deleted_members: list[RecordRow] = []
         self._slots: dict[str, SlotRow | None] = {}
         self._changed_slots: set[str] = set()
         self._ended: dict[State, EndedList] = {}
@@ -80,6 +94,7 @@ class UnitOfWork:
         record = self.record(id)
         if record is None:
             record = self._records[id] = RecordRow(id, State.PENDING, raw, queue, created_ms=self.now_ms)
+            self._new_records.add(id)
         record.expires_ms = None
         self._changed_records[id] = None
         return record
@@ -89,6 +104,9 @@ class UnitOfWork:
         return record
 
     def delete_record(self, id: str) -> None:
+        record = self._records.get(id)
+        if record is not None and record.batch:
+            self._deleted_members.append(record)
         self._records[id] = None
         self._changed_records[id] = None
 
@@ -193,9 +211,12 @@ class UnitOfWork:
     def write(self) -> None:
         """Writes everything gathered to the tables. The caller commits."""
         astuple = msgspec.structs.astuple
+        # The trigger that keeps a member without a record reads the mark from the table.
+        marks = [(record.member, record.id) for record in self._deleted_members]
+        _execute_each(self.db, "UPDATE records SET member = ? WHERE id = ?", marks)
         records = [(id, self._records[id]) for id in self._changed_records]
         _execute_each(self.db, "DELETE FROM records WHERE id = ?", [(id,) for id, record in records if record is None])
-        _execute_each(self.db, SAVE_RECORD, [astuple(record) for _, record in records if record is not None])
+        _save_records(self.db, [record for _, record in records if record is not None], self._new_records)
         slots = [self._slots[slot] for slot in self._changed_slots]
         _execute_each(self.db, SAVE_SLOT, [astuple(slot_row) for slot_row in slots if slot_row is not None])
         self.ledger.write()
@@ -231,6 +252,20 @@ def _execute_each(db: sqlite3.Connection, sql: str, values: Sequence[tuple[objec
         db.executemany(sql, values)
 
 
+def _save_records(db: sqlite3.Connection, records: Iterable[RecordRow], new: Collection[str]) -> None:
+    values: dict[str, list[tuple[object, ...]]] = {SAVE_NEW_RECORD: [], SAVE_MEMBER: [], SAVE_RECORD: []}
+    for record in records:
+        row = msgspec.structs.astuple(record)
+        if record.id in new:
+            values[SAVE_NEW_RECORD].append(row)
+        elif record.batch:
+            values[SAVE_MEMBER].append(row)
+        else:
+            values[SAVE_RECORD].append(row[:-2])
+    for sql, rows in values.items():
+        _execute_each(db, sql, rows)
+
+
 def is_blocked(work: UnitOfWork, record: RecordRow | None) -> bool:
     """Whether a job that the record names in `after` is running, or the one that it waits for is unfinished."""
     if record is None or not (record.after or record.extra):
@@ -246,8 +281,14 @@ def is_blocked(work: UnitOfWork, record: RecordRow | None) -> bool:
 
 def is_batch_cancelled(work: UnitOfWork, record: RecordRow | None) -> bool:
     """Whether the job is a member of a batch that is cancelled."""
-    batch = work.batches.find(record.facts.batch) if record is not None and record.extra else None
+    batch = work.batches.find(record.batch) if record is not None else None
     return batch is not None and batch.is_cancelled
+
+
+def join_batch(work: UnitOfWork, batch: Batch, id: str) -> None:
+    """Makes a job an unfinished member, unless it still is one because its record was lost."""
+    if work.members.put(batch, id, MemberState.UNFINISHED):
+        add_member(work.batches.change(batch), work.now_ms)
 
 
 def unfinished_before(work: UnitOfWork, id: str | None) -> list[str]:

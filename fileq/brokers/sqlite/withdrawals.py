@@ -70,5 +70,5 @@ def _end_withdrawn(work: UnitOfWork, record: RecordRow, follow_ups: Sequence[Fol
     work.end(record, State.CANCELLED)
     work.publish(wire_events.cancelled(record.id, record.queue, record.raw) if work.has_subscribers else b"")
     add_follow_ups(work, record, follow_ups)
-    if record.extra:
-        count_member(work, record.facts.batch, record.id, Ending.CANCELLED, record.error)
+    if record.batch:
+        count_member(work, record.batch, record.id, Ending.CANCELLED, record.error)

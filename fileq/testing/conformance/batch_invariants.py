@@ -58,7 +58,8 @@ class ComparedBatches(RuleBasedStateMachine):
     @invariant()
     def every_promise_holds(self) -> None:
         self.views = list(self.same(lambda broker: broker.batch_page().batches))
-        self.same(lambda broker: [view.id for view in broker.batch_page(unfinished=True).batches])
+        unfinished = self.same(lambda broker: [view.id for view in broker.batch_page(unfinished=True).batches])
+        assert self.same(lambda broker: broker.census().unfinished_batches) == len(unfinished)
         self.same(lambda broker: without_left_ms(broker.workers()))
         jobs = [id for page in self.model.broker.ids() for id in page]
         self.records = self.same(lambda broker: broker.records(sorted(jobs)))

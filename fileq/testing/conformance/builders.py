@@ -130,8 +130,10 @@ def claims_of(harness: Harness, *slots: str, broker: FullBroker | None = None) -
 
 
 def claim_one(harness: Harness, slot: str = "w1", *, broker: FullBroker | None = None) -> Claim:
-    [claim] = claims_of(harness, slot, broker=broker)
-    return claim
+    claims = claims_of(harness, slot, broker=broker)
+    # If another process has claimed the job, its slot is among the workers.
+    assert len(claims) == 1, (claims, harness.broker.workers(), harness.broker.census())
+    return claims[0]
 
 
 def running(harness: Harness, id: str = "a", slot: str = "w1", *, queue: str = "low") -> Claim:

@@ -47,6 +47,11 @@ REOPENED = Promise(
     "`then` never fires although all jobs have completed in the end",
     "TestBatchEnds::test_a_revived_member_makes_the_batch_unfinished_and_then_may_still_fire",
 )
+STILL_MEMBER = Promise(
+    "A member whose record is lost stays a member until it is counted",
+    "its batch never finishes",
+    "TestBatchJoin::test_members_that_ended_without_being_counted_are_counted",
+)
 
 MEMORY_FIRE = "    _fire(store, batch, due, now_ms)\n"
 MEMORY_REST = """    store.finished_batches.append(facts.id)
@@ -81,7 +86,7 @@ BATCH_COUNT_GUARDS = (
     COUNTED_ONCE.on(
         "sqlite",
         f"{SQLITE}batch_counts.py",
-        "    if batch is None or not work.batches.take(batch, id, MemberState.UNFINISHED):\n",
+        "    if batch is None or not work.members.take(batch, id, MemberState.UNFINISHED):\n",
         "    if batch is None:\n",
     ),
     COUNTED_ONCE.on(
@@ -121,10 +126,10 @@ BATCH_COUNT_GUARDS = (
         "sqlite",
         f"{SQLITE}settlements.py",
         "    add_follow_ups(work, record, s.follow_ups)\n"
-        "    if record is not None and record.extra and (ending := ENDINGS.get(s.verb)) is not None:\n"
-        "        count_member(work, record.facts.batch, record.id, ending, s.error)\n",
-        "    if record is not None and record.extra and (ending := ENDINGS.get(s.verb)) is not None:\n"
-        "        count_member(work, record.facts.batch, record.id, ending, s.error)\n"
+        "    if record is not None and record.batch and (ending := ENDINGS.get(s.verb)) is not None:\n"
+        "        count_member(work, record.batch, record.id, ending, s.error)\n",
+        "    if record is not None and record.batch and (ending := ENDINGS.get(s.verb)) is not None:\n"
+        "        count_member(work, record.batch, record.id, ending, s.error)\n"
         "    add_follow_ups(work, record, s.follow_ups)\n",
     ),
     FOLLOW_UPS_FIRST.on(
@@ -149,7 +154,7 @@ BATCH_COUNT_GUARDS = (
     FLAGGED.on(
         "sqlite",
         f"{SQLITE}queues.py",
-        "    if record.extra and is_batch_cancelled(work, record):\n",
+        "    if record.batch and is_batch_cancelled(work, record):\n",
         "    if False:\n",
     ),
     FLAGGED.on(
@@ -157,6 +162,7 @@ BATCH_COUNT_GUARDS = (
     ),
     REOPENED.on("redis", f"{LUA}revive.lua", "      if batch_ids[i] then revive_member(batch_ids[i], id) end\n", ""),
     REOPENED.on("memory", f"{MEMORY}inspector.py", "            revive_member(store, record.batch, record.id)\n", ""),
+    STILL_MEMBER.on("sqlite", f"{SQLITE}schema.sql", "WHEN OLD.member IS NOT NULL\n", "WHEN false\n"),
     Guard(
         "Wrong counts of a batch are reported only if two checks find them",
         "fsck reports a batch whose jobs were ending",

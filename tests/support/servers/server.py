@@ -44,12 +44,24 @@ def available_servers() -> dict[str, str | None]:
     return {"valkey": str(get_binary_path()), "redis": shutil.which("redis-server")}
 
 
+_reserved: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A free port with a free bus port; random, because several test processes share this machine."""
+    """A free port with a free bus port; random, because several test processes share this machine.
+
+    It stays reserved until this process ends: a bound socket that does not listen. Otherwise another test could get the
+    port of a server that was killed, and a worker that tries to reconnect there would claim the jobs of that test."""
     for port in random.SystemRandom().sample(PORTS, 200):
-        with contextlib.suppress(OSError), socket.socket() as plain, socket.socket() as bus:
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            plain, bus = (stack.enter_context(socket.socket()) for _ in range(2))
             plain.bind((HOST, port))
             bus.bind((HOST, port + BUS_OFFSET))
+            bus.close()
+            # Set after bind(): a server may bind the port too, but no other search for a free port succeeds.
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            stack.pop_all()
+            _reserved.append(plain)
             return port
     raise ServerFailed(f"no free port found between {PORTS.start} and {PORTS.stop}")
 

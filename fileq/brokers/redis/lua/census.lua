@@ -5,7 +5,7 @@
 -- own KEYS   processing lists without a registry entry
 -- own ARGV   1 and 2 pattern of processing lists, split at its %s; 3 and 4 pattern of heartbeats, split the same way
 -- returns    now; the length of each queue; the numbers of scheduled, running, dead, completed and cancelled jobs and
---            of heartbeats; the paused queues; the counters as name, value, …
+--            of heartbeats; the paused queues; the counters as name, value, …; the number of unfinished batches
 local pending, running, heartbeats = {}, 0, 0
 for i = 1, QUEUES do pending[i] = read('LLEN', queue_key[i]) end
 local is_counted = {}
@@ -19,7 +19,9 @@ end
 for i = own_keys + 1, #KEYS do
   if not is_counted[KEYS[i]] then running = running + read('LLEN', KEYS[i]) end
 end
+local batches = redis.pcall('ZCARD', string.sub(RECORDS, 1, -5) .. 'batches:unfinished') -- of another type: none
 return {
   NOW, pending, read('ZCARD', SCHEDULED), running, read('LLEN', DEAD), read('LLEN', COMPLETED),
   read('LLEN', CANCELLED), heartbeats, read('SMEMBERS', PAUSED), read('HGETALL', STATS),
+  type(batches) == 'number' and batches or 0,
 }
