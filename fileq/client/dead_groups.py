@@ -24,6 +24,7 @@ GroupedBy: TypeAlias = Literal["fingerprint", "directory", "kind", "type"]
 SCAN_MAX = 10_000
 RECORD_COST = 10  # of a whole record, in dead jobs
 _PAGE = 500
+_IDS = 20  # of a group
 _PARTS = 24  # of a timeline
 _NAMED = 3  # directories and extensions of a group
 
@@ -35,8 +36,8 @@ class NameCount(Struct, frozen=True):
 
 class DeadGroup(Struct, frozen=True):
     """Dead jobs that share `key`. The error, its kind, the type, the fingerprint and the sample are of the newest.
-    `timeline` is how many died in each of 24 equal parts of the time of the whole answer, from `timeline_from` to
-    `timeline_until`."""
+    `newest_ids` are the ids of the newest 20. `timeline` is how many died in each of 24 equal parts of the time of the
+    whole answer, from `timeline_from` to `timeline_until`."""
 
     key: str
     count: int
@@ -50,6 +51,7 @@ class DeadGroup(Struct, frozen=True):
     extensions: tuple[NameCount, ...]
     sample_id: str
     sample_path: str
+    newest_ids: tuple[str, ...] = ()
     timeline: tuple[int, ...] = ()
 
 
@@ -166,6 +168,7 @@ class _Gathered:
         self.newest = newest
         self.count = 0
         self._first_ms = self._last_ms = _died_ms(newest)
+        self._ids: list[str] = []
         self.times_ms: list[int] = []  # of those deaths whose time is known
         self._directories: Counter[str] = Counter()
         self._extensions: Counter[str] = Counter()
@@ -174,6 +177,8 @@ class _Gathered:
         self.count += 1
         died_ms = _died_ms(dead)
         self._first_ms, self._last_ms = min(self._first_ms, died_ms), max(self._last_ms, died_ms)
+        if len(self._ids) < _IDS:
+            self._ids.append(dead.id)
         if died_ms:
             self.times_ms.append(died_ms)
         if path := _path_of(dead):
@@ -197,6 +202,7 @@ class _Gathered:
             extensions=_most(self._extensions),
             sample_id=newest.id,
             sample_path=_path_of(newest),
+            newest_ids=tuple(self._ids),
         )
 
 

@@ -167,6 +167,7 @@ DLQ_GROUPS_FIELDS = (
     ("groups[].fingerprint, error, kind, type, sample_id, sample_path", "string: of the newest job; type may be null"),
     ("groups[].first, last", "string (RFC 3339) or null: when the first and the last of them became dead"),
     ("groups[].directories[], extensions[]", "name and count: where most of its files are, at most 3 of each"),
+    ("groups[].newest_ids", "list of strings: the ids of its newest 20 jobs"),
     ("groups[].timeline", "24 numbers: its deaths in equal parts of the time from timeline_from to timeline_until"),
     ("timeline_from, timeline_until", "string (RFC 3339) or null: the first and the last death that was seen"),
 )

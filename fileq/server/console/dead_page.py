@@ -14,19 +14,19 @@ from msgspec import Meta, Struct
 from fileq.client.dead_groups import DeadGroup, DeadGroups, GroupedBy
 from fileq.commands.acknowledgements import Acknowledgement, GroupState, group_state
 from fileq.core.api_key import Scope
+from fileq.core.job import State
 from fileq.server.api.acknowledgement_endpoints import list_acknowledgements
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, list_dead, show_dead_groups
 from fileq.server.api.job_conditions import JobConditions, conditions_in
-from fileq.server.api.job_document import JobDocument
+from fileq.server.api.job_document import JobDocument, job_document
 from fileq.server.api.job_endpoints import show_job
-from fileq.server.api.job_lists import JobList, JobListQuery
+from fileq.server.api.job_lists import JobListQuery
 from fileq.server.console.charts import spark_bars
 from fileq.server.console.file_preview import preview_of
 from fileq.server.console.page import PageRequest
 from fileq.server.problems import ApiProblem
 
 GROUPS_MAX = 50
-JOBS_SHOWN = 20
 GROUPINGS: Mapping[GroupedBy, str] = {
     "fingerprint": "Cause",
     "directory": "Directory",
@@ -69,21 +69,25 @@ class GroupCard(Struct, frozen=True):
 
 
 def dead(request: PageRequest) -> Mapping[str, Any]:
+    """One scan, that of the groups. A list with conditions would be another one, so it is on the page of jobs."""
     query: DeadQuery = request.query
     conditions = conditions_in(query)
     given = msgspec.structs.asdict(conditions)
     found = request.ask(show_dead_groups, DeadGroupsQuery(**given, by=query.by, limit=GROUPS_MAX))
     cards = _cards(request, found, query)
     opened = cards[0] if query.fingerprint and query.by == "fingerprint" and len(cards) == 1 else None
+    filter = _of_jobs(conditions)
+    listed = None if filter or not found.total else request.ask(list_dead, JobListQuery(cursor=query.cursor))
     return {
         "found": found,
         "cards": cards,
         "opened": opened,
-        "jobs": _jobs(request, given, opened, query) if found.total else None,
+        "jobs": _newest(request, opened.group) if opened else listed.jobs if listed is not None else (),
+        "next_cursor": listed.next_cursor if listed is not None else None,
         "probe": _probe(request, query.probe) if query.probe else None,
         "preview": preview_of(request, opened.group.sample_path, opened.group.sample_id) if opened else None,
-        "filter": _of_jobs(conditions),
-        "address": address_of(_of_jobs(conditions)),
+        "filter": filter,
+        "address": address_of(filter),
         "by": query.by,
         "groupings": GROUPINGS,
         "shows_paths": not request.services.hides_paths,
@@ -154,10 +158,12 @@ def extension_match(extension: str, current: str | None) -> str:
     return f"{directory}*{_UNSAFE.sub('?', extension)}"
 
 
-def _jobs(request: PageRequest, given: dict[str, Any], opened: GroupCard | None, query: DeadQuery) -> JobList:
-    """Of a group no more than it has: then the list ends where the scan of the group found its last job."""
-    limit = min(JOBS_SHOWN, opened.group.count) if opened is not None else JOBS_SHOWN
-    return request.ask(list_dead, JobListQuery(**given, limit=limit, cursor=query.cursor))
+def _newest(request: PageRequest, group: DeadGroup) -> list[JobDocument]:
+    """The newest jobs of a group that are still dead. The scan of the group has found their ids, so the page needs no
+    second scan."""
+    records = request.services.broker.records(list(group.newest_ids))
+    dead = [record for record in records if record is not None and record.state is State.DEAD]
+    return [request.shown(job_document(record)) for record in dead]
 
 
 def _probe(request: PageRequest, id: str) -> JobDocument | None:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import UNSET, Struct
 
 from fileq.core.api_key import Scope
+from fileq.server.hidden_paths import without_paths
 from fileq.server.identity import Caller
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery
 from fileq.server.services import Services
@@ -37,7 +39,13 @@ class PageRequest(Struct, frozen=True):
             self.caller, params, query, UNSET, self.services, self.request_id, headers={}
         )
         answer = function(made)
-        return answer.content if isinstance(answer, ApiAnswer) else answer  # type: ignore[return-value]
+        return self.shown(answer.content if isinstance(answer, ApiAnswer) else answer)  # type: ignore[return-value]
+
+    def shown(self, answer: T) -> T:
+        """The answer as the API sends it: without paths if this server hides them."""
+        if not self.services.hides_paths:
+            return answer
+        return msgspec.convert(without_paths(msgspec.to_builtins(answer)), type(answer))
 
     def has(self, scope: Scope) -> bool:
         """Whether the caller may use what needs this scope, on this server."""
