@@ -1,0 +1,90 @@
+"""Queues with their rates, and worker processes with the jobs that they run. Only reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Record
+from fileq.client.job_summary import id_in
+from fileq.core.api_key import Scope
+from fileq.server.api.queue_endpoints import list_queues, list_workers
+from fileq.server.api.state_endpoints import MINUTE_SAMPLES
+from fileq.server.console.charts import bar, line_chart
+from fileq.server.console.page import PageRequest
+from fileq.server.live_samples import LiveSample, per_second
+
+LOOKED_AT = 300  # of the newest completed jobs, for the rates of processes
+MINUTE_MS = 60_000
+
+
+def queues(request: PageRequest) -> Mapping[str, Any]:
+    """One round trip: the rates are from samples that the server has taken before."""
+    found = request.ask(list_queues)
+    samples = request.services.samples.read()
+    last = samples[-MINUTE_SAMPLES:]
+    change = request.services.samples.waiting_change(MINUTE_SAMPLES)
+    most = max((queue.waiting for queue in found.queues), default=0)
+    return {
+        "found": found,
+        "rows": [
+            (queue, change.get(queue.name), bar(queue.waiting, most, title=f"{queue.waiting} waiting"))
+            for queue in found.queues
+        ],
+        "in_per_minute": per_second(last, "produced") * 60 if len(samples) > 1 else None,
+        "out_per_minute": (per_second(last, "completed") + per_second(last, "dead")) * 60 if len(samples) > 1 else None,
+        "chart": _chart(samples),
+        "may_operate": request.has(Scope.OPERATE),
+    }
+
+
+def _chart(samples: list[LiveSample]) -> Any:
+    if len(samples) < 2:
+        return None
+    kept = samples[:: max(1, len(samples) // 180)]
+    return line_chart(
+        [("a", [one.waiting for one in kept])],
+        [one.at[11:16] for one in kept],
+        title="Waiting jobs, last hour",
+        height=150,
+    )
+
+
+def workers(request: PageRequest) -> Mapping[str, Any]:
+    found = request.ask(list_workers)
+    rates = jobs_a_minute(_newest_completed(request.services.broker), request.services.now_ms())
+    living = [process for process in found.workers if process.is_alive]
+    return {
+        "found": found,
+        "rows": [(process, rates.get(f"{process.host}-{process.pid}", 0.0)) for process in found.workers],
+        "processes": len(living),
+        "silent": sum(process.is_silent for process in found.workers),
+        "may_operate": request.has(Scope.OPERATE),
+    }
+
+
+def _newest_completed(broker: FullBroker) -> list[Record | None]:
+    ids = [id_in(raw) for raw in broker.peek("completed", LOOKED_AT)]
+    return broker.records(ids) if ids else []
+
+
+def jobs_a_minute(records: Iterable[Record | None], now_ms: int) -> dict[str, float]:
+    """How many jobs each process completed within the last minute, by `host-pid`, which a slot's name begins with.
+
+    If all records are of this minute, there may have been more jobs: then it is the rate over their own time."""
+    known = [record for record in records if record is not None and record.ended_ms]
+    recent = [record for record in known if record.ended_ms > now_ms - MINUTE_MS]
+    if not recent:
+        return {}
+    minutes = 1.0
+    if len(recent) == len(known) >= LOOKED_AT:
+        minutes = max(1, now_ms - min(record.ended_ms for record in recent)) / MINUTE_MS
+    counts = Counter(process_of(record.slot) for record in recent)
+    return {name: count / minutes for name, count in counts.items()}
+
+
+def process_of(slot: str) -> str:
+    """`host-pid` of a slot's name, which is `host-pid-number-random`."""
+    return slot.rsplit("-", 2)[0]

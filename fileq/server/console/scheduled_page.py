@@ -1,0 +1,168 @@
+"""Jobs that wait for their time, and schedules with their next times; the forms of a schedule. Only reads.
+
+A page asks the broker for the schedules, their definitions and the last job of each: three round trips, beside the
+bounded list of delayed jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Annotated, Any, cast
+
+from msgspec import Meta, Struct
+
+from fileq.brokers.schedule_definitions import KIND
+from fileq.client.job_filter import JobFilter
+from fileq.client.job_pages import job_page
+from fileq.commands.admin.schedules import ScheduledTime, ScheduleView, list_schedules, scheduled_time
+from fileq.core.api_key import Scope
+from fileq.core.cron import parsed
+from fileq.core.errors import ConfigError
+from fileq.core.job import State
+from fileq.core.schedule import FROM_CONFIGURATION, REPROCESS_TYPE, SCAN_TYPE
+from fileq.core.units import format_duration
+from fileq.server.api.job_document import JobDocument
+from fileq.server.api.job_lists import document_of
+from fileq.server.api.schedule_endpoints import ScheduleDetail, WantedTimes, preview_schedule, show_one_schedule
+from fileq.server.conditional import etag_of
+from fileq.server.console.page import PageRequest
+from fileq.server.problems import ApiProblem
+
+LIST = "console:scheduled"
+JOBS, SCHEDULES, TIMES = 50, 200, 3
+_WITHOUT_TIMES = ("paused", "broken", "incomplete")
+
+
+class ScheduledQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`cursor` is for the list of jobs."""
+
+    cursor: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+
+
+class PreviewQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    cron: Annotated[str, Meta(max_length=200)] = ""
+    timezone: Annotated[str, Meta(max_length=200)] = "UTC"
+
+
+class DelayedJobs(Struct, frozen=True):
+    """The earliest first. `total` is that of the whole list."""
+
+    jobs: tuple[JobDocument, ...]
+    total: int | None
+    next_cursor: str | None
+
+
+class ScheduleForm(Struct, frozen=True):
+    """The values that the form of a schedule begins with. `kind` says what it makes: type, scan or reprocess."""
+
+    name: str = ""
+    cron: str = ""
+    timezone: str = "UTC"
+    kind: str = "type"
+    type: str = ""
+    payload: dict[str, Any] = {}
+    scan: str = ""
+    reprocess: dict[str, Any] = {}
+    priority: str = ""
+    missed: str = "last"
+    overlap: str = "skip"
+    within: str = "10m"
+    max_retries: int | None = None
+    timeout: str = ""
+
+
+def scheduled(request: PageRequest) -> Mapping[str, Any]:
+    services = request.services
+    now_ms = services.now_ms()
+    schedules = list_schedules(services.broker, now_ms)
+    shown = schedules[:SCHEDULES]
+    return {
+        "delayed": _delayed(request),
+        "rows": [(view, upcoming(view, now_ms)) for view in shown],
+        "unshown": len(schedules) - len(shown),
+        "is_later_page": request.query.cursor is not None,
+        "from_configuration": FROM_CONFIGURATION,
+        "may_operate": request.has(Scope.OPERATE),
+        "may_admin": request.has(Scope.ADMIN),
+    }
+
+
+def _delayed(request: PageRequest) -> DelayedJobs:
+    services, cursor = request.services, request.query.cursor
+    position = services.signer.read_cursor(LIST, cursor, str) if cursor is not None else ""
+    queues, states = services.config.worker.priorities, (State.SCHEDULED, State.RETRYING)
+    try:
+        page = job_page(services.broker, queues, JobFilter(), states=states, cursor=position, limit=JOBS)
+    except ConfigError as error:
+        raise ApiProblem("invalid", str(error)) from error
+    jobs = tuple(document_of(stored, services) for stored in page.jobs)
+    return DelayedJobs(jobs, page.total, services.signer.cursor(LIST, page.next_cursor) if page.next_cursor else None)
+
+
+def upcoming(view: ScheduleView, now_ms: int, count: int = TIMES) -> Sequence[ScheduledTime]:
+    """The next times, beginning with the one that the broker has. None if it is paused or can't fire."""
+    if view.status in _WITHOUT_TIMES or view.next is None:
+        return ()
+    next_ms = round(datetime.fromisoformat(view.next.utc).timestamp() * 1000)
+    following = parsed(view.cron, view.timezone).times_after(max(next_ms, now_ms))
+    return [view.next, *(scheduled_time(ms, view.timezone) for ms in islice(following, count - 1))]
+
+
+def preview(request: PageRequest) -> Mapping[str, Any]:
+    """A part of a page: what the form shows while the user types."""
+    query: PreviewQuery = request.query
+    cron, timezone = query.cron.strip(), query.timezone.strip() or "UTC"
+    if not cron:
+        return {"found": None, "problem": ""}
+    try:
+        return {"found": request.ask(preview_schedule, body=WantedTimes(cron, timezone)), "problem": ""}
+    except ApiProblem as problem:
+        if problem.slug != "invalid":
+            raise
+        return {"found": None, "problem": problem.errors[0].detail if problem.errors else problem.detail}
+
+
+def new_schedule(request: PageRequest) -> Mapping[str, Any]:
+    return _form(request, ScheduleForm(), "")
+
+
+def edit_schedule(request: PageRequest) -> Mapping[str, Any]:
+    name, broker = request.params["name"], request.services.broker
+    document = broker.documents(KIND).get(name)  # first: a change behind it is refused by the ETag
+    view = cast(ScheduleDetail, request.ask(show_one_schedule, name=name)).schedule
+    return _form(request, form_of(view), etag_of(document.body if document is not None else b""))
+
+
+def _form(request: PageRequest, form: ScheduleForm, etag: str) -> Mapping[str, Any]:
+    return {
+        "form": form,
+        "etag": etag,
+        "queues": request.services.config.worker.priorities,
+        "overlaps": ("skip", "allow", "queue", "cancel"),
+        "may_admin": request.has(Scope.ADMIN),
+    }
+
+
+def form_of(view: ScheduleView) -> ScheduleForm:
+    """The definition as the API takes it: durations are texts, and fileq's own jobs have keys of their own."""
+    kind = {SCAN_TYPE: "scan", REPROCESS_TYPE: "reprocess"}.get(view.type, "type")
+    since_s = view.payload.get("since_s")
+    reprocess = {"match": view.payload.get("match"), "since": format_duration(since_s) if since_s else None}
+    return ScheduleForm(
+        name=view.name,
+        cron=view.cron,
+        timezone=view.timezone,
+        kind=kind,
+        type=view.type if kind == "type" else "",
+        payload=view.payload if kind == "type" else {},
+        scan=str(view.payload.get("dir", "")) if kind == "scan" else "",
+        reprocess={name: value for name, value in reprocess.items() if value} if kind == "reprocess" else {},
+        priority=view.priority,
+        missed=view.missed,
+        overlap=view.overlap,
+        within=format_duration(view.within_s),
+        max_retries=view.max_retries,
+        timeout=format_duration(view.timeout_s) if view.timeout_s else "",
+    )
