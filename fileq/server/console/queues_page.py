@@ -35,21 +35,21 @@ def queues(request: PageRequest) -> Mapping[str, Any]:
         ],
         "in_per_minute": per_second(last, "produced") * 60 if len(samples) > 1 else None,
         "out_per_minute": (per_second(last, "completed") + per_second(last, "dead")) * 60 if len(samples) > 1 else None,
-        "chart": _chart(samples),
+        "charts": _charts(samples),
         "may_operate": request.has(Scope.OPERATE),
     }
 
 
-def _chart(samples: list[LiveSample]) -> Any:
+def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
+    """What waits, and what comes in and goes out, over the last hour; None before the second sample."""
     if len(samples) < 2:
         return None
     kept = samples[:: max(1, len(samples) // 180)]
-    return line_chart(
-        [("a", [one.waiting for one in kept])],
-        [one.at[11:16] for one in kept],
-        title="Waiting jobs, last hour",
-        height=150,
-    )
+    times = [one.at[11:16] for one in kept]
+    waiting = line_chart([("a", [one.waiting for one in kept])], times, title="Waiting jobs, last hour")
+    produced = [one.produced_per_second for one in kept]
+    ended = [one.completed_per_second + one.dead_per_second for one in kept]
+    return waiting, line_chart([("a", produced), ("b", ended)], times, title="Jobs per second, last hour")
 
 
 def workers(request: PageRequest) -> Mapping[str, Any]:

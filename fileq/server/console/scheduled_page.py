@@ -31,7 +31,7 @@ from fileq.server.console.page import PageRequest
 from fileq.server.problems import ApiProblem
 
 LIST = "console:scheduled"
-JOBS, SCHEDULES, TIMES = 50, 200, 3
+JOBS, SCHEDULES, TIMES = 25, 200, 3
 _WITHOUT_TIMES = ("paused", "broken", "incomplete")
 
 
