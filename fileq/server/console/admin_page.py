@@ -31,7 +31,7 @@ from fileq.server.console.page import PageRequest
 from fileq.server.problems import ApiProblem
 
 FSCK_S, DOCTOR_S = 120.0, 15.0
-_fsck_runs = threading.Lock()
+fsck_runs = threading.Lock()
 
 
 class AuditPageQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,12 +92,12 @@ def consistency(request: PageRequest) -> Mapping[str, Any]:
     """One check at a time: each looks at every job."""
     if not request.query.run:
         return {"report": None}
-    if not _fsck_runs.acquire(blocking=False):
+    if not fsck_runs.acquire(blocking=False):
         raise ApiProblem("conflict", "a check is running already; try again when it has ended")
     try:
         report: Report = fsck(request.services.broker, request.services.config)
     finally:
-        _fsck_runs.release()
+        fsck_runs.release()
     return {"report": report}
 
 

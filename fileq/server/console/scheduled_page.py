@@ -6,6 +6,7 @@ bounded list of delayed jobs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice
@@ -28,6 +29,7 @@ from fileq.server.api.job_lists import document_of
 from fileq.server.api.schedule_endpoints import ScheduleDetail, WantedTimes, preview_schedule, show_one_schedule
 from fileq.server.conditional import etag_of
 from fileq.server.console.page import PageRequest
+from fileq.server.console.rendering import lines, shown
 from fileq.server.problems import ApiProblem
 
 LIST = "console:scheduled"
@@ -77,11 +79,11 @@ def scheduled(request: PageRequest) -> Mapping[str, Any]:
     services = request.services
     now_ms = services.now_ms()
     schedules = list_schedules(services.broker, now_ms)
-    shown = schedules[:SCHEDULES]
+    first = schedules[:SCHEDULES]
     return {
         "delayed": _delayed(request),
-        "rows": [(view, upcoming(view, now_ms)) for view in shown],
-        "unshown": len(schedules) - len(shown),
+        "rows": [(view, upcoming(view, now_ms)) for view in first],
+        "unshown": len(schedules) - len(first),
         "is_later_page": request.query.cursor is not None,
         "from_configuration": FROM_CONFIGURATION,
         "may_operate": request.has(Scope.OPERATE),
@@ -139,10 +141,19 @@ def _form(request: PageRequest, form: ScheduleForm, etag: str) -> Mapping[str, A
     return {
         "form": form,
         "etag": etag,
+        "payload": json_text(form.payload) if form.payload else "",
+        "reprocess": json_text(form.reprocess),
+        "is_exact": shown(form.type) == form.type and shown(form.scan) == form.scan,
         "queues": request.services.config.worker.priorities,
         "overlaps": ("skip", "allow", "queue", "cancel"),
         "may_admin": request.has(Scope.ADMIN),
     }
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    """JSON that reads as the same value. Characters that a page shows as an escape are escapes of JSON."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return text if lines(text) == text else json.dumps(value, indent=2)
 
 
 def form_of(view: ScheduleView) -> ScheduleForm:
