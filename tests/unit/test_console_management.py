@@ -9,6 +9,7 @@ from itertools import count
 from msgspec.structs import replace
 
 from fileq.brokers.batches import NewBatch
+from fileq.brokers.schedule_definitions import known_schedules
 from fileq.brokers.types import Entry, Record, WorkerInfo
 from fileq.client.schedule_changes import add_schedule
 from fileq.client.schedule_options import ScheduleOptions
@@ -153,12 +154,13 @@ def test_a_schedule_has_the_time_that_the_broker_has_and_the_two_after_it() -> N
 
 
 def test_the_form_of_a_schedule_has_what_the_api_takes() -> None:
-    views = {view.name: view for view in list_schedules(filled().broker)}
-    assert form_of(views["report"]).payload == {"x": HOSTILE}
-    assert form_of(views["report"]).kind == "type"
-    assert (form_of(views["inbox"]).kind, form_of(views["inbox"]).scan) == ("scan", "/srv/inbox")
-    assert form_of(views["again"]).reprocess == {"match": "*.pdf", "since": "2h"}
-    assert (form_of(views["report"]).within, form_of(views["report"]).timeout) == ("10m", "1m30s")
+    known = {name: one.document for name, one in known_schedules(filled().broker).items()}
+    forms = {name: form_of(name, document.definition) for name, document in known.items() if document is not None}
+    assert forms["report"].payload == {"x": HOSTILE}
+    assert forms["report"].kind == "type"
+    assert (forms["inbox"].kind, forms["inbox"].scan) == ("scan", "/srv/inbox")
+    assert forms["again"].reprocess == {"match": "*.pdf", "since": "2h"}
+    assert (forms["report"].within, forms["report"].timeout) == ("10m", "1m30s")
 
 
 def test_a_payload_in_the_form_reads_as_the_same_payload() -> None:
@@ -188,10 +190,12 @@ def filled() -> ConsolePages:
     broker = pages.broker
     info = WorkerInfo(HOSTILE, 7, NOW_MS, "1", ("high", "low"), lost_roots=(HOSTILE,), lease_ms=30_000)
     broker.register({"slot-7-0-ffff": info})
-    broker.create_batch(NewBatch("nightly", "nightly"))
-    broker.enqueue([Entry(replace(new_job(HOSTILE), batch_id="nightly"), "high", joins=True)])
-    [claim] = broker.settle_and_claim([], ["slot-7-0-ffff"]).claims
-    broker.settle_and_claim([bury(claim, claim.raw, error=HOSTILE, kind="ValueError")], [])
+    broker.create_batch(NewBatch("nightly", "nightly", allow_failures=True))
+    for type in (HOSTILE, CHECK_TYPE):
+        broker.enqueue([Entry(replace(new_job(type), batch_id="nightly"), "high", joins=True)])
+        [claim] = broker.settle_and_claim([], ["slot-7-0-ffff"]).claims
+        error = f"missing: /in/{HOSTILE}; also: missing: /in/b"
+        broker.settle_and_claim([bury(claim, claim.raw, error=error, kind="ValueError")], [])
     broker.enqueue([Entry(new_job(HOSTILE), "high"), *(Entry(new_job(HOSTILE), "high", delay_ms=n) for n in DELAYS)])
     broker.settle_and_claim([], ["slot-7-0-ffff"])
     for name, options in {
@@ -216,6 +220,12 @@ def test_every_page_shows_hostile_names_as_text() -> None:
         assert "s3cret" not in text, address
     shown = pages.show(["/workers", "/scheduled", "/batches/nightly", "/webhooks", "/admin"])
     assert all("&lt;script&gt;alert(1)&lt;/script&gt;" in text for _, text in shown), "they are there, as text"
+
+
+def test_a_batch_shows_the_files_that_its_delivery_lacks_before_its_dead_members() -> None:
+    [(_, text)] = filled().show(["/batches/nightly"])
+    assert 0 < text.index("Files that are missing or differ") < text.index("Dead members")
+    assert text.count("also: missing") == 1, "only the other dead member has the whole error"
 
 
 def test_every_page_without_anything_says_what_to_do() -> None:

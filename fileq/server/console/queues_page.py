@@ -9,6 +9,7 @@ from typing import Any
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Record
 from fileq.client.job_summary import id_in
+from fileq.commands.admin.stats import WorkerProcess
 from fileq.core.api_key import Scope
 from fileq.server.api.queue_endpoints import list_queues, list_workers
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES
@@ -18,6 +19,7 @@ from fileq.server.live_samples import LiveSample, per_second
 
 LOOKED_AT = 300  # of the newest completed jobs, for the rates of processes
 MINUTE_MS = 60_000
+PROCESSES, JOBS = 100, 20  # that the page of workers shows, of each process so many jobs
 
 
 def queues(request: PageRequest) -> Mapping[str, Any]:
@@ -55,14 +57,23 @@ def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
 def workers(request: PageRequest) -> Mapping[str, Any]:
     found = request.ask(list_workers)
     rates = jobs_a_minute(_newest_completed(request.services.broker), request.services.now_ms())
+    shown = sorted(found.workers, key=needs_attention)[:PROCESSES]
     living = [process for process in found.workers if process.is_alive]
     return {
         "found": found,
-        "rows": [(process, rates.get(f"{process.host}-{process.pid}", 0.0)) for process in found.workers],
+        "rows": [(process, rates.get(f"{process.host}-{process.pid}", 0.0)) for process in shown],
+        "unshown": len(found.workers) - len(shown),
+        "jobs_shown": JOBS,
         "processes": len(living),
         "silent": sum(process.is_silent for process in found.workers),
         "may_operate": request.has(Scope.OPERATE),
     }
+
+
+def needs_attention(process: WorkerProcess) -> tuple[bool, str, int]:
+    """Sorts processes: those with something wrong first."""
+    is_wrong = process.is_silent or bool(process.lost_roots or process.breakers)
+    return not is_wrong, process.host, process.pid
 
 
 def _newest_completed(broker: FullBroker) -> list[Record | None]:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -22,11 +22,11 @@ from fileq.core.api_key import Scope
 from fileq.core.cron import parsed
 from fileq.core.errors import ConfigError
 from fileq.core.job import State
-from fileq.core.schedule import FROM_CONFIGURATION, REPROCESS_TYPE, SCAN_TYPE
+from fileq.core.schedule import FROM_CONFIGURATION, REPROCESS_TYPE, SCAN_TYPE, ScheduleDefinition, decode_document
 from fileq.core.units import format_duration
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_lists import document_of
-from fileq.server.api.schedule_endpoints import ScheduleDetail, WantedTimes, preview_schedule, show_one_schedule
+from fileq.server.api.schedule_endpoints import WantedTimes, preview_schedule
 from fileq.server.conditional import etag_of
 from fileq.server.console.page import PageRequest
 from fileq.server.console.rendering import lines, shown
@@ -131,22 +131,32 @@ def new_schedule(request: PageRequest) -> Mapping[str, Any]:
 
 
 def edit_schedule(request: PageRequest) -> Mapping[str, Any]:
-    name, broker = request.params["name"], request.services.broker
-    document = broker.documents(KIND).get(name)  # first: a change behind it is refused by the ETag
-    view = cast(ScheduleDetail, request.ask(show_one_schedule, name=name)).schedule
-    return _form(request, form_of(view), etag_of(document.body if document is not None else b""))
+    """One round trip. The ETag is that of the definition in the form, so a change after it is noticed when saving."""
+    name = request.params["name"]
+    document = request.services.broker.documents(KIND).get(name)
+    if document is None:
+        raise ApiProblem("not-found", f"no schedule is named {name[:100]!r}")
+    try:
+        found = decode_document(document.body)
+    except ValueError as error:
+        raise ApiProblem("conflict", f"the definition of {name[:100]!r} can't be read: {error}") from error
+    form = form_of(name, found.definition)
+    return _form(request, form, etag_of(document.body), is_configured=found.is_configured)
 
 
-def _form(request: PageRequest, form: ScheduleForm, etag: str) -> Mapping[str, Any]:
+def _form(request: PageRequest, form: ScheduleForm, etag: str, *, is_configured: bool = False) -> Mapping[str, Any]:
+    is_exact = shown(form.type) == form.type and shown(form.scan) == form.scan
     return {
         "form": form,
         "etag": etag,
         "payload": json_text(form.payload) if form.payload else "",
         "reprocess": json_text(form.reprocess),
-        "is_exact": shown(form.type) == form.type and shown(form.scan) == form.scan,
+        "is_configured": is_configured,
+        "is_exact": is_exact,
+        "may_save": request.has(Scope.ADMIN) and is_exact and not is_configured,
+        "may_delete": request.has(Scope.ADMIN) and not is_configured,
         "queues": request.services.config.worker.priorities,
         "overlaps": ("skip", "allow", "queue", "cancel"),
-        "may_admin": request.has(Scope.ADMIN),
     }
 
 
@@ -156,24 +166,24 @@ def json_text(value: Mapping[str, Any]) -> str:
     return text if lines(text) == text else json.dumps(value, indent=2)
 
 
-def form_of(view: ScheduleView) -> ScheduleForm:
+def form_of(name: str, definition: ScheduleDefinition) -> ScheduleForm:
     """The definition as the API takes it: durations are texts, and fileq's own jobs have keys of their own."""
-    kind = {SCAN_TYPE: "scan", REPROCESS_TYPE: "reprocess"}.get(view.type, "type")
-    since_s = view.payload.get("since_s")
-    reprocess = {"match": view.payload.get("match"), "since": format_duration(since_s) if since_s else None}
+    kind = {SCAN_TYPE: "scan", REPROCESS_TYPE: "reprocess"}.get(definition.type, "type")
+    since_s = definition.payload.get("since_s")
+    reprocess = {"match": definition.payload.get("match"), "since": format_duration(since_s) if since_s else None}
     return ScheduleForm(
-        name=view.name,
-        cron=view.cron,
-        timezone=view.timezone,
+        name=name,
+        cron=definition.cron,
+        timezone=definition.timezone,
         kind=kind,
-        type=view.type if kind == "type" else "",
-        payload=view.payload if kind == "type" else {},
-        scan=str(view.payload.get("dir", "")) if kind == "scan" else "",
-        reprocess={name: value for name, value in reprocess.items() if value} if kind == "reprocess" else {},
-        priority=view.priority,
-        missed=view.missed,
-        overlap=view.overlap,
-        within=format_duration(view.within_s),
-        max_retries=view.max_retries,
-        timeout=format_duration(view.timeout_s) if view.timeout_s else "",
+        type=definition.type if kind == "type" else "",
+        payload=definition.payload if kind == "type" else {},
+        scan=str(definition.payload.get("dir", "")) if kind == "scan" else "",
+        reprocess={key: value for key, value in reprocess.items() if value} if kind == "reprocess" else {},
+        priority=definition.priority,
+        missed=definition.missed,
+        overlap=definition.overlap,
+        within=format_duration(definition.within_s),
+        max_retries=definition.max_retries,
+        timeout=format_duration(definition.timeout_s) if definition.timeout_s else "",
     )
