@@ -74,6 +74,10 @@ class CallsInFlight:
             self._is_awaited = True
         self._calls.append(Call(settling, claiming, frozenset((*settling, *claiming)), reply))
 
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for the reply to the oldest call, for at most this long; whether it is there."""
+        return self._calls[0].reply.wait(timeout_s)
+
     def take(self) -> tuple[Call, TurnReply]:
         """The oldest call and its reply. If taking the reply fails, the call is no longer in flight."""
         call = self._calls.popleft()

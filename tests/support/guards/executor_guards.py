@@ -72,7 +72,7 @@ PROCESS_GUARDS = (
         "The child of a task that can't be sent runs the next task",
         "one strange job costs the worker a slot",
         EXECUTOR,
-        "            handle.drop_task()\n            self._idle.append(handle)\n",
+        "            handle.drop_task()\n            self.idle.append(handle)\n",
         "            handle.drop_task()\n",
         RESULTS + "a_task_that_cannot_be_sent_is_a_permanent_failure_and_its_child_runs_the_next",
     ),
