@@ -75,7 +75,7 @@ CLAIMING = (
     guard(promises.UNREGISTERED, CLAIM, "  if registered[i] then held[i] =", "  if true then held[i] ="),
     guard(promises.GIVEN_AGAIN, CLAIM, "  local raw = held[i] or taken[slot]\n", "  local raw = taken[slot]\n"),
     guard(promises.SLOT_NAMED_TWICE, CLAIM, "  local raw = held[i] or taken[slot]\n", "  local raw = held[i]\n"),
-    guard(promises.CLAIM_RENEWS, CLAIM, "  redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)\n", ""),
+    guard(promises.CLAIM_RENEWS, CLAIM, "  redis.call('SET', heartbeats[i], raw, 'PX', HEARTBEAT_TTL)\n", ""),
     guard(promises.VAIN_CLAIM_RENEWS, CLAIM, "    if is_freed[slot] then redis", "    if false then redis"),
     guard(promises.VAIN_CLAIM_ALONE, CLAIM, "    if is_freed[slot] then redis", "    if true then redis"),
     guard(promises.PAUSED, CLAIM, "  if is_paused[i] then return nil end\n", ""),
