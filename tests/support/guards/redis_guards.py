@@ -187,6 +187,14 @@ ENQUEUEING = (
         "",
         EXPIRY + "test_a_window_of_the_rate_limit_that_is_too_long_has_ended",
     ),
+    Guard(
+        "A job that is refused is not counted",
+        "the counters say that a job was lost",
+        f"{LUA}enqueue_plain.lua",
+        "  undo(stats, counted)\n",
+        "",
+        "tests/integration/test_redis_permissions.py::test_a_key_of_the_wrong_type_is_refused_and_nothing_changes",
+    ),
     guard(promises.LEDGER_UNCHANGED, f"{LUA}update_ledger.lua", "redis.call('HGET', LEDGER, path) ~= was", "false"),
 )
 
