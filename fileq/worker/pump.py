@@ -138,7 +138,9 @@ class Pump:
 
         Makes one round trip at most, apart from the rare extra calls."""
         # Tiny tasks run on while there is a reply to take: their outcomes are needed when the next ones are submitted.
-        self._attempts.collect(may_run=not self.is_quiet, waits=not self._calls)
+        # A broker that works in this process does not work meanwhile; there, larger calls gain more.
+        overlaps = self._calls.is_awaited
+        self._attempts.collect(may_run=not self.is_quiet, waits=not self._calls, overlaps=overlaps)
         # Deliveries of webhooks run beside `worker.count` jobs, so a slow receiver takes no slot from a job.
         self._calls.count = self._slots.count + self._depth + self._attempts.delivering
         claim_count = 0
@@ -237,7 +239,8 @@ class Pump:
         if completed:
             self._emit_all(completed)  # while tiny tasks run
         # Some may have ended while the reply was awaited, or as soon as they were submitted.
-        self._attempts.collect(may_run=not self.is_quiet, waits=False)
+        overlaps = self._calls.is_awaited
+        self._attempts.collect(may_run=not self.is_quiet, waits=not overlaps, overlaps=overlaps)
         for id in reply.gone:
             if (slot := self._slots.by_id.get(id)) is not None:
                 self._heartbeats.replace(slot)

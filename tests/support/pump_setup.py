@@ -42,6 +42,7 @@ class FakeExecutor:
         self.cancelled: list[ClaimKey] = []
         self.abandoned: list[ClaimKey] = []
         self.has_tiny_tasks = False
+        self.waits: list[bool] = []  # of each collect()
 
     def fileno(self) -> int:
         raise AssertionError("the pump does not wait")
@@ -53,6 +54,7 @@ class FakeExecutor:
         assert len(self.running) <= self._count, "more tasks than the executor can run"
 
     def collect(self, *, waits: bool = True) -> list[tuple[Task, Any]]:
+        self.waits.append(waits)
         ended, self.ended = self.ended, []
         return ended
 

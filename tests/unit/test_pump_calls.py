@@ -148,6 +148,16 @@ def test_tiny_tasks_are_collected_before_a_reply_that_takes_longer(setup: SlowSe
     assert setup.state("b") is State.COMPLETED
 
 
+def test_tiny_tasks_run_while_the_broker_works_but_not_while_it_works_in_this_process(setup: SlowSetup) -> None:
+    for each in (setup, PumpSetup(count=4)):
+        each.enqueue(*(f"job-{i}" for i in range(12)))
+        each.pump.turn()
+        while each.pump.is_turn_due or each.executor.running:
+            each.executor.end(Done())
+            each.pump.turn()
+        assert all(each.executor.waits) == (each is not setup)
+
+
 def test_a_completion_is_reported_while_the_next_tasks_run_and_a_failure_before_they_begin(setup: SlowSetup) -> None:
     setup.enqueue("a", "b", "c", "d", "e", "f")
     setup.turn_until_nothing_is_due()
