@@ -1,5 +1,5 @@
-"""`fileq start` with its web pages, for a browser: an empty directory, handlers that fail until a test repairs them, and
-the link that the program prints."""
+"""`fileq start` with its web pages, for a browser: an empty directory, handlers that fail until a test repairs them,
+and the link that the program prints."""
 
 from __future__ import annotations
 
