@@ -88,7 +88,7 @@ def list_files(request: ApiRequest[FilesQuery, UnsetType]) -> FilePage:
         raise invalid(problems)
     place = f"files:{query.under}:{query.match}:{query.status}"
     cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor else ""
-    under = _known_directory(services.broker, query.under)
+    under = _directory(query.under)
     page = file_page(services.broker, under, match=query.match, status=query.status, cursor=cursor, limit=query.limit)
     following = services.signer.cursor(place, page.next_cursor) if page.next_cursor else ""
     return FilePage(page.files, following, page.scanned, page.is_partial, page.total)
@@ -108,8 +108,7 @@ def trace_file(request: ApiRequest[TraceQuery, UnsetType]) -> FileTrace:
 
 def show_tree(request: ApiRequest[TreeQuery, UnsetType]) -> FileTree:
     _check_shown(request.services)
-    broker = request.services.broker
-    return file_tree(broker, _known_directory(broker, request.query.under), request.query.depth)
+    return file_tree(request.services.broker, _directory(request.query.under), request.query.depth)
 
 
 def reprocess_files(request: ApiRequest[NoQuery, ReprocessOrder]) -> ApiAnswer:
@@ -163,7 +162,7 @@ def _run(services: Services, order: ReprocessOrder, wanted: JobFilter, *, is_dry
         services.broker,
         config,
         wanted=wanted,
-        prefix=prefix_of(_known_directory(services.broker, order.under or "")),
+        prefix=prefix_of(_directory(order.under or "")),
         path=known_path(services.broker, order.path) if order.path is not None else None,
         is_dry_run=is_dry_run,
         here=config.paths.here,
@@ -211,10 +210,10 @@ def known_path(broker: FullBroker, path: str) -> bytes:
     return meant if exact is None and escaped is not None else raw
 
 
-def _known_directory(broker: FullBroker, under: str) -> str:
-    """As known_path(): the directory that is meant, its bytes as surrogates."""
-    meant = _unescaped(under.encode(errors="surrogateescape")).decode(errors="surrogateescape")
-    return under if meant == under or broker.ledger_page(prefix_of(under), "", 1).entries else meant
+def _directory(under: str) -> str:
+    """The directory that is meant, with bytes that are not UTF-8 as surrogates. Here an escape always means the byte:
+    to find out if a directory of that very name is known, a broker might have to look through the whole ledger."""
+    return _unescaped(under.encode(errors="surrogateescape")).decode(errors="surrogateescape")
 
 
 def _unescaped(path: bytes) -> bytes:
