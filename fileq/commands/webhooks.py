@@ -162,14 +162,25 @@ def deliveries(broker: FullBroker, config: Config, name: str, limit: int) -> Del
     return DeliveryList(name, tuple(found[:limit]))
 
 
-def _stored_deliveries(broker: FullBroker, queue: str) -> Iterator[StoredJob]:
+def latest_deliveries(broker: FullBroker, config: Config, limit: int) -> dict[str, tuple[DeliverySummary, ...]]:
+    """The newest deliveries of each webhook, by its name. Cheaper than `deliveries`: of each place only the first
+    PAGE jobs are looked at, so those of a webhook that is rarely used may be missing."""
+    found: dict[str, list[DeliverySummary]] = {}
+    for stored in _stored_deliveries(broker, config.worker.priorities[-1], pages_max=1):
+        if (payload := _payload(stored.job)) is not None:
+            found.setdefault(payload.webhook, []).append(_delivery(stored, payload))
+    newest_first = {name: sorted(some, key=lambda one: one.created or "", reverse=True) for name, some in found.items()}
+    return {name: tuple(some[:limit]) for name, some in newest_first.items()}
+
+
+def _stored_deliveries(broker: FullBroker, queue: str, pages_max: int = PAGES_MAX) -> Iterator[StoredJob]:
     conditions = Conditions(JobFilter(type=DELIVERY_TYPE))
     yield from matching(broker, [view.raw for view in broker.workers() if view.raw], "processing", conditions)
     for place in (queue, "scheduled"):
-        for page in itertools.islice(broker.pages(place, PAGE), PAGES_MAX):
+        for page in itertools.islice(broker.pages(place, PAGE), pages_max):
             yield from matching(broker, page, place, conditions)
     for place in ("dead_letter", "completed", "cancelled"):
-        newest = broker.peek(place, PAGES_MAX * PAGE)
+        newest = broker.peek(place, pages_max * PAGE)
         for start in range(0, len(newest), PAGE):
             yield from matching(broker, newest[start : start + PAGE], place, conditions)
 

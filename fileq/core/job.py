@@ -195,6 +195,12 @@ def decode(raw: bytes) -> Job:
     return job
 
 
+def first_id(raw: bytes) -> bytes:
+    """The id that Lua reads at the beginning of these bytes; b"" if they do not begin as a job of fileq does."""
+    first = _FIRST_ID.match(raw)
+    return first[1] if first else b""
+
+
 def decode_or_none(raw: bytes) -> Job | None:
     """The job in these bytes, or None if they are not a job."""
     try:

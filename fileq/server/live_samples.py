@@ -65,6 +65,17 @@ class LiveSamples:
             taken = list(self._taken)
         return [_sample(before, now) for before, now in zip([taken[0], *taken], taken, strict=False)] if taken else []
 
+    def waiting_change(self, samples: int) -> dict[str, float]:
+        """How many more jobs wait in each queue than so many samples ago, per minute; below 0 if fewer wait. Empty
+        without two samples. Counters of what comes in and goes out are of all queues together."""
+        with self._lock:
+            taken = list(self._taken)[-samples - 1 :]
+        minutes = (taken[-1].now_ms - taken[0].now_ms) / 60_000 if taken else 0.0
+        if minutes <= 0:
+            return {}
+        first, last = taken[0].pending, taken[-1].pending
+        return {name: (count - first.get(name, 0)) / minutes for name, count in last.items()}
+
     def _run(self) -> None:
         while True:
             with suppress(BrokerError):  # the samples have a gap; requests report the outage

@@ -150,7 +150,7 @@ def test_hostile_names_are_text_on_every_page(tmp_path: Path) -> None:
         for path in sorted(addresses(), key=lambda path: path == "/dashboard/jobs"):
             text = shown(api.client, path, cookie).body.decode()
             found = Elements(text).found
-            assert [tag for tag, _ in found].count("script") == 2, path
+            assert [tag for tag, _ in found].count("script") in (0, 2), path  # a part of a page has none
             assert not {name for _, attributes in found for name in attributes if name.startswith("on")}, path
             assert "49.pdf" not in text, path
             assert "\u202e" not in text, path

@@ -26,9 +26,12 @@ def store(redis_server) -> Iterator[Store]:
 
 
 def settle_as_the_last_release(store: Store, settlements: list[Any]) -> None:
-    """Runs its settle script, which knows no batches, with the same keys and arguments."""
+    """Runs its settle script, which knows no batches, with the same keys and arguments. It takes the queue number and
+    the flags apart from each other."""
     for s in settlements:
         part = store.broker._settle_part(s.verb, [s], frozenset())
+        slot, token, raw, form, *rest = part.args
+        part = part._replace(args=(slot, token, raw, form[:1], form[1:], *rest))
         command = store.broker._store.scripts.settle_and_claim([part])
         name = next(n for n in (COMPLETE_AND_CLAIM, SETTLE_AND_CLAIM) if scripts.script(n).sha == command[1])
         text = (LAST_RELEASE / f"{name}.lua").read_bytes()

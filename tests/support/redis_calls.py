@@ -49,6 +49,10 @@ def _enqueue(store: Store) -> Invocation:
     return lambda broker: list(broker.enqueue(entries, limit=10).results)
 
 
+def _enqueue_one(store: Store) -> Invocation:
+    return lambda broker: list(broker.enqueue([an_entry("a")]).results)
+
+
 def _claim(store: Store) -> Invocation:
     enqueue(store, "a", queue="high")
     store.client.lpush("jobqueue:low_priority", foreign("b"), GARBAGE)
@@ -223,6 +227,7 @@ SETTLEMENTS = (leaving, failed, burial, release, cancel, deferred)
 
 CALLS = (
     BrokerCall("enqueue", _enqueue),
+    BrokerCall("enqueue one", _enqueue_one),
     BrokerCall("claim", _claim),
     BrokerCall("complete", _settling(leaving), _done_already),
     BrokerCall("retry", _settling(failed), _done_already),

@@ -21,7 +21,7 @@ from fileq.brokers.types import Attempt, LedgerEntry, Record
 from fileq.core.claim import Claim
 from fileq.core.errors import Undecodable
 from fileq.core.follow_up import Output
-from fileq.core.job import State, decode
+from fileq.core.job import State, decode, first_id
 from fileq.core.settlement import Settlement, Verb
 
 MISSING, SEEN_ON = "missing", "on"
@@ -66,7 +66,8 @@ def settlement_args(s: Settlement, keys: Keys, *, is_claiming: bool = False) -> 
         flags += "f"
     duration: Argument = b"" if s.duration_ms is None else s.duration_ms
     result = s.result if s.verb is not Verb.BURY else s.fingerprint
-    short = (claim.slot, claim.token, claim.raw, keys.queue_numbers[claim.queue], flags, result, duration)
+    form = f"{keys.queue_numbers[claim.queue]}{flags}"
+    short = (claim.slot, claim.token, claim.raw, form, result, duration)
     if is_plain and not s.order and "f" not in flags:
         return short
     more = () if is_plain else _long_args(s)
@@ -122,10 +123,19 @@ def _plain_tail(slot: str, outcome: str) -> bytes:
     return b"," + _encoder.encode({"worker": slot, "outcome": outcome})[1:-1]
 
 
-def as_claim(row: Sequence[Any], token: int, keys: Keys) -> Claim:
-    """The claim in a row of claim.lua or renew.lua: slot, queue number, raw, id, start time, whether it is blocked,
-    whether its batch is cancelled."""
-    slot, number, raw, id, started_ms, is_blocked, is_cancelled = row
+def as_plain_claim(number: int, raw: bytes, started_ms: int, slot: str, token: int, keys: Keys) -> Claim:
+    """A claim of which claim.lua says nothing more than this. The id that it read is the first field."""
+    try:
+        job = decode(raw)  # of two ids the first one is the last one
+    except Undecodable:
+        return as_claim((number, raw, first_id(raw), started_ms, 0, 0), slot, token, keys)
+    return Claim(slot, token, keys.queue_names[number - 1], raw, job, job.id, started_ms)
+
+
+def as_claim(row: Sequence[Any], slot: str, token: int, keys: Keys) -> Claim:
+    """The claim in a row of claim.lua or renew.lua: queue number, raw, id, start time, whether it is blocked, whether
+    its batch is cancelled."""
+    number, raw, id, started_ms, is_blocked, is_cancelled = row
     queue = keys.queue_names[int(number) - 1]  # 0 is unknown, and selects the last queue
     id_read = id.decode(errors="replace") or None
     try:
@@ -133,9 +143,9 @@ def as_claim(row: Sequence[Any], token: int, keys: Keys) -> Claim:
         if job.id != id_read:
             raise Undecodable(f"not a job: its id can be read as {id_read!r} and as {job.id!r}")
     except Undecodable as defect:
-        return Claim(slot.decode(), token, queue, raw, None, id_read, int(started_ms), str(defect))
+        return Claim(slot, token, queue, raw, None, id_read, int(started_ms), str(defect))
     facts = bool(is_blocked), bool(is_cancelled)
-    return Claim(slot.decode(), token, queue, raw, job, job.id, int(started_ms), "", *facts)
+    return Claim(slot, token, queue, raw, job, job.id, int(started_ms), "", *facts)
 
 
 def id_in(raw: bytes) -> str | None:

@@ -20,6 +20,7 @@ from fileq.brokers.redis.batch_turns import may_be_member, with_members
 from fileq.brokers.redis.due_watch import as_time
 from fileq.brokers.redis.encoding import (
     as_claim,
+    as_plain_claim,
     id_in,
     is_newest,
     pack_ledger,
@@ -96,7 +97,7 @@ class RedisQueues(RedisEntries):
 
         def decode(replies: Replies) -> TurnReply:
             answers, finished = with_members(store, store.link.checked(replies[0]), parts)
-            reply = self._as_turn_reply(answers, by_verb.values(), len(settlements), wanted, start)
+            reply = self._as_turn_reply(answers, by_verb.values(), len(settlements), slots, start)
             return replace(reply, finished_batches=finished) if finished else reply
 
         def undo() -> None:
@@ -125,34 +126,47 @@ class RedisQueues(RedisEntries):
         return Part("claim", len(named), self._slot_keys(named), (order.claims, order.every, int(is_first), *named))
 
     def _as_turn_reply(
-        self, answers: Sequence[Any], positions: Collection[list[int]], total: int, wanted: int, start: int
+        self, answers: Sequence[Any], positions: Collection[list[int]], total: int, slots: Sequence[str], start: int
     ) -> TurnReply:
-        """`positions` are those of each verb's settlements among all of them."""
+        """`positions` are those of each verb's settlements among all of them, `slots` those that claim."""
         store, checked = self._store, self._store.link.checked
         settled = [SettleResult.FENCED] * total
         for at, answer in zip(positions, answers, strict=False):
             for i, word in zip(at, checked(answer), strict=True):
                 settled[i] = _SETTLE_RESULTS[word]
-        if not wanted:
+        if not slots:
             return TurnReply(tuple(settled))
-        paused, gone, rows, claims_after, buried_rows = checked(answers[-1])
-        claims = tuple(self._as_claim(row) for row in rows)
+        paused, gone, flat, claims_after, buried_rows, now_ms = checked(answers[-1])
+        claims = self._as_claims(slots, flat, int(now_ms))
         paused_queues = frozenset(store.queues[number - 1] for number in paused)
         buried = tuple(
             Buried(id.decode(), slot.decode(), store.queues[number - 1], error.decode())
             for slot, number, id, error in buried_rows
         )
         reply = TurnReply(tuple(settled), claims, tuple(slot.decode() for slot in gone), paused_queues, buried)
-        store.order.claims -= wanted - (claims_after - start)
+        store.order.claims -= len(slots) - (claims_after - start)
         return reply
 
     def _slot_keys(self, slots: Sequence[str]) -> tuple[str, ...]:
         return tuple(chain.from_iterable(map(self._store.keys.of_slot, slots)))
 
-    def _as_claim(self, row: Sequence[Any]) -> Claim:
-        slot, tokens = row[0].decode(), self._store.tokens
+    def _as_claims(self, slots: Sequence[str], flat: Sequence[Any], now_ms: int) -> tuple[Claim, ...]:
+        """Four values of claim.lua for each: number of the slot, queue number, raw, and what is unusual about it."""
+        claims, keys = [], self._store.keys
+        values = iter(flat)
+        for at, number, raw, facts in zip(values, values, values, values, strict=True):
+            slot = slots[at - 1]
+            token = self._next_token(slot)
+            if facts:
+                claims.append(as_claim((number, raw, *facts), slot, token, keys))
+            else:
+                claims.append(as_plain_claim(number, raw, now_ms, slot, token, keys))
+        return tuple(claims)
+
+    def _next_token(self, slot: str) -> int:
+        tokens = self._store.tokens
         tokens[slot] += 1
-        return as_claim(row, tokens[slot], self._store.keys)
+        return tokens[slot]
 
     def admit(self, requests: Sequence[AdmitRequest]) -> list[Admission]:
         if not requests:
@@ -177,8 +191,9 @@ class RedisQueues(RedisEntries):
 
     def _as_renewal(self, slot: str, row: Sequence[Any]) -> Renewal:
         status = LeaseStatus(row[0].decode())
-        is_unexpected = status is LeaseStatus.UNEXPECTED
-        return Renewal(slot, status, self._as_claim((slot.encode(), *row[1:])) if is_unexpected else None)
+        if status is not LeaseStatus.UNEXPECTED:
+            return Renewal(slot, status, None)
+        return Renewal(slot, status, as_claim(row[1:], slot, self._next_token(slot), self._store.keys))
 
     def promote(self, limit: int = 500) -> Promoted:
         times, is_watched = self._store.due_watch.times()
@@ -229,8 +244,8 @@ class RedisQueues(RedisEntries):
         for raw, id, record in zip(raws, ids, records, strict=True):
             number = keys.queue_numbers.get(record.queue, 0) if record else 0
             started_ms = record.started_ms if record else 0
-            row = (slot.encode(), b"%d" % number, raw, (id or "").encode(), b"%d" % started_ms, 0, 0)
-            claims.append(as_claim(row, 0, keys))
+            row = (number, raw, (id or "").encode(), started_ms, 0, 0)
+            claims.append(as_claim(row, slot, 0, keys))
         return tuple(claims)
 
     def reap(self, slot: str, settlements: Sequence[Settlement]) -> tuple[SettleResult, ...]:

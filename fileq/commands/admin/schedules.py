@@ -54,8 +54,9 @@ class ScheduleView(Struct, frozen=True):
     missed_count: int
 
 
-def list_schedules(broker: FullBroker) -> list[ScheduleView]:
-    return _views(broker, list(known_schedules(broker).values()))
+def list_schedules(broker: FullBroker, now_ms: int | None = None) -> list[ScheduleView]:
+    """`now_ms` is about the broker's time; without it the broker is asked."""
+    return _views(broker, list(known_schedules(broker).values()), now_ms)
 
 
 def show_schedule(broker: FullBroker, name: str) -> ScheduleView:
@@ -76,8 +77,8 @@ def next_times(broker: FullBroker, name: str, count: int) -> list[ScheduledTime]
         raise BrokerError(f"schedule {name} has no times: {error}") from error
 
 
-def _views(broker: FullBroker, known: Sequence[KnownSchedule]) -> list[ScheduleView]:
-    now_ms = broker_now_ms(broker)
+def _views(broker: FullBroker, known: Sequence[KnownSchedule], now_ms: int | None = None) -> list[ScheduleView]:
+    now_ms = broker_now_ms(broker) if now_ms is None else now_ms
     records = broker.records([one.state.last_job_id if one.state is not None else "" for one in known])
     outcomes = [record.state.value if record is not None else None for record in records]
     return [_view(one, outcome, now_ms) for one, outcome in zip(known, outcomes, strict=True)]

@@ -26,7 +26,7 @@ from fileq.commands.admin.schedules import (
     show_schedule,
 )
 from fileq.core.api_key import Scope
-from fileq.core.cron import parsed
+from fileq.core.cron import InvalidZone, parsed
 from fileq.core.errors import BrokerError
 from fileq.server.conditional import check_etag, etag_of
 from fileq.server.decoding import invalid
@@ -168,8 +168,11 @@ def preview_schedule(request: ApiRequest[NoQuery, WantedTimes]) -> SchedulePrevi
         now_ms = broker_now_ms(request.services.broker)
         found = [scheduled_time(ms, wanted.timezone) for ms in islice(times.times_after(now_ms), TIMES)]
         return SchedulePreview(times.explain(), tuple(found))
+    except InvalidZone as error:
+        detail = f"timezone is {wanted.timezone!r}; it must be {error}"
+        raise invalid([FieldProblem("/timezone", detail)]) from error
     except ValueError as error:
-        raise invalid([FieldProblem("/cron", str(error))]) from error
+        raise invalid([FieldProblem("/cron", f"cron is {wanted.cron!r}; it must be {error}")]) from error
 
 
 def _answer(services: Services, name: str, status: int = 200) -> ApiAnswer:

@@ -36,7 +36,7 @@ def line_chart(
     shown = range(0, len(labels), max(1, len(labels) // 6))
     for index in shown:
         x = f"{_LEFT + index * step:.1f}"
-        anchor = "start" if index == 0 else "middle"
+        anchor = "start" if index == 0 else "end" if index == len(labels) - 1 else "middle"
         parts.append(
             Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>').format(x, height - 4, anchor, labels[index])
         )

@@ -77,10 +77,9 @@ class Console:
 
         if self._services.authentication.is_away:
             return self._stale(page, request, last)
+        timeout_s = PAGE_S if last is not None and page.timeout_s is None else page.timeout_s
         try:
-            text = await self._services.pool.call(
-                work, is_scan=page.is_scan, timeout_s=PAGE_S if last is not None else None
-            )
+            text = await self._services.pool.call(work, is_scan=page.is_scan, timeout_s=timeout_s)
         except ApiProblem as problem:
             if problem.slug not in AWAY_SLUGS:
                 raise

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from fileq.core.api_key import Scope
 from fileq.server.hidden_paths import without_paths
@@ -33,10 +33,17 @@ class PageRequest(Struct, frozen=True):
     services: Services
     request_id: str
 
-    def ask(self, function: Callable[[ApiRequest[Any, Any]], T], query: Struct = NO_QUERY, **params: str) -> T:
+    def ask(
+        self,
+        function: Callable[[ApiRequest[Any, Any]], T],
+        query: Struct = NO_QUERY,
+        *,
+        body: Struct | UnsetType = UNSET,
+        **params: str,
+    ) -> T:
         """What the endpoint of the API returns for this caller. Raises ApiProblem."""
         made: ApiRequest[Any, Any] = ApiRequest(
-            self.caller, params, query, UNSET, self.services, self.request_id, headers={}
+            self.caller, params, query, body, self.services, self.request_id, headers={}
         )
         answer = function(made)
         return self.shown(answer.content if isinstance(answer, ApiAnswer) else answer)  # type: ignore[return-value]
@@ -55,7 +62,8 @@ class PageRequest(Struct, frozen=True):
 class ConsolePage(Struct, frozen=True, dict=True):
     """`path` is below /dashboard and may have parameters in braces. The function runs in a thread of the pool and
     returns the values of the template. `letter` is the key after `g` that opens the page; pages with a letter are in
-    the navigation. `changes_with` are the events after which the page shows something else; `*` is any."""
+    the navigation. `changes_with` are the events after which the page shows something else; `*` is any. `timeout_s` is
+    for a page that takes longer than others, such as a check of the whole broker."""
 
     path: str
     name: str
@@ -67,6 +75,7 @@ class ConsolePage(Struct, frozen=True, dict=True):
     is_scan: bool = False
     letter: str = ""
     changes_with: str = "job.*"
+    timeout_s: float | None = None  # None: the pool's own
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:

@@ -2,12 +2,86 @@
 
 from __future__ import annotations
 
+from fileq.core.api_key import Scope
+from fileq.server.console import admin_page
+from fileq.server.console.batches_page import BatchesQuery, batch, batches
 from fileq.server.console.dead_page import DeadQuery, dead
 from fileq.server.console.files_page import FilePageQuery, FilesPageQuery, file, files
 from fileq.server.console.jobs_page import JobsQuery, job, jobs
 from fileq.server.console.overview_page import OverviewQuery, overview
 from fileq.server.console.page import ConsolePage
+from fileq.server.console.queues_page import queues, workers
+from fileq.server.console.scheduled_page import (
+    PreviewQuery,
+    ScheduledQuery,
+    edit_schedule,
+    new_schedule,
+    preview,
+    scheduled,
+)
+from fileq.server.console.webhooks_page import DeliveryLogQuery, webhook, webhooks
 
+ADMIN_PAGES = (
+    ConsolePage(
+        path="/admin",
+        name="admin",
+        title="Admin",
+        template="admin_keys.html",
+        function=admin_page.keys,
+        scopes=(Scope.ADMIN,),
+        letter="a",
+        changes_with="",
+    ),
+    ConsolePage(
+        path="/admin/audit",
+        name="admin",
+        title="Audit",
+        template="admin_audit.html",
+        function=admin_page.audit,
+        query=admin_page.AuditPageQuery,
+        scopes=(Scope.ADMIN,),
+        is_scan=True,
+        changes_with="",
+    ),
+    ConsolePage(
+        path="/admin/operations",
+        name="admin",
+        title="Operations",
+        template="admin_operations.html",
+        function=admin_page.operations,
+    ),
+    ConsolePage(
+        path="/admin/configuration",
+        name="admin",
+        title="Configuration",
+        template="admin_configuration.html",
+        function=admin_page.configuration,
+        scopes=(Scope.ADMIN,),
+        changes_with="",
+    ),
+    ConsolePage(
+        path="/admin/consistency",
+        name="admin",
+        title="Consistency",
+        template="admin_consistency.html",
+        function=admin_page.consistency,
+        query=admin_page.CheckQuery,
+        scopes=(Scope.ADMIN,),
+        changes_with="",
+        timeout_s=admin_page.FSCK_S,
+    ),
+    ConsolePage(
+        path="/admin/environment",
+        name="admin",
+        title="Environment",
+        template="admin_environment.html",
+        function=admin_page.environment,
+        query=admin_page.CheckQuery,
+        scopes=(Scope.ADMIN,),
+        changes_with="",
+        timeout_s=admin_page.DOCTOR_S,
+    ),
+)
 PAGES: tuple[ConsolePage, ...] = (
     ConsolePage(
         path="",
@@ -60,5 +134,74 @@ PAGES: tuple[ConsolePage, ...] = (
         query=FilePageQuery,
         is_scan=True,
     ),
+    ConsolePage(path="/queues", name="queues", title="Queues", template="queues.html", function=queues, letter="q"),
+    ConsolePage(
+        path="/workers", name="workers", title="Workers", template="workers.html", function=workers, letter="w"
+    ),
+    ConsolePage(
+        path="/scheduled",
+        name="scheduled",
+        title="Scheduled",
+        template="scheduled.html",
+        function=scheduled,
+        query=ScheduledQuery,
+        is_scan=True,
+        letter="s",
+    ),
+    ConsolePage(
+        path="/scheduled/preview",
+        name="scheduled",
+        title="Next times",
+        template="schedule_preview.html",
+        function=preview,
+        query=PreviewQuery,
+        changes_with="",
+    ),
+    ConsolePage(
+        path="/scheduled/new",
+        name="scheduled",
+        title="New schedule",
+        template="schedule_form.html",
+        function=new_schedule,
+        changes_with="",
+    ),
+    ConsolePage(
+        path="/scheduled/edit/{name}",
+        name="scheduled",
+        title="Schedule",
+        template="schedule_form.html",
+        function=edit_schedule,
+        changes_with="",
+    ),
+    ConsolePage(
+        path="/batches",
+        name="batches",
+        title="Batches",
+        template="batches.html",
+        function=batches,
+        query=BatchesQuery,
+        is_scan=True,
+        letter="b",
+    ),
+    ConsolePage(path="/batches/{id}", name="batches", title="Batch", template="batch.html", function=batch),
+    ConsolePage(
+        path="/webhooks",
+        name="webhooks",
+        title="Webhooks",
+        template="webhooks.html",
+        function=webhooks,
+        is_scan=True,
+        letter="h",
+    ),
+    ConsolePage(
+        path="/webhooks/{name}",
+        name="webhooks",
+        title="Webhook",
+        template="webhook.html",
+        function=webhook,
+        query=DeliveryLogQuery,
+        is_scan=True,
+    ),
+    *ADMIN_PAGES,
 )
 NAVIGATION = tuple(page for page in PAGES if page.letter)

@@ -150,7 +150,7 @@ BATCH_COUNT_GUARDS = (
     ),
     CALLBACKS_FIRST.on("sqlite", f"{SQLITE}batch_counts.py", *_callbacks_last(SQLITE_FIRE, SQLITE_REST)),
     CALLBACKS_FIRST.on("memory", f"{MEMORY}batch_counts.py", *_callbacks_last(MEMORY_FIRE, MEMORY_REST)),
-    FLAGGED.on("redis", f"{LUA}claim.lua", "was and was[4] and is_batch_cancelled(was[4]) or 0\n", "0\n"),
+    FLAGGED.on("redis", f"{LUA}claim.lua", "was and was[4])\n", "nil)\n"),
     FLAGGED.on(
         "sqlite",
         f"{SQLITE}queues.py",

@@ -56,7 +56,7 @@ EARLIER_JOB_GUARDS = (
         "            record.after = known.jobs_before(job.id, store.unfinished_before(same))\n",
         "            pass\n",
     ),
-    BLOCKED.on("redis", CLAIM, "NOW, was and was[3] and is_blocked(was[3]) or 0,", "NOW, 0,"),
+    BLOCKED.on("redis", CLAIM, "NOW, was and was[3],", "NOW, nil,"),
     BLOCKED.on("sqlite", f"{SQLITE}queues.py", "work.now_ms, is_blocked=is_blocked(work, record))", "work.now_ms)"),
     BLOCKED.on(
         "memory",
@@ -64,7 +64,7 @@ EARLIER_JOB_GUARDS = (
         '"is_blocked": self._is_blocked(record)',
         '"is_blocked": False',
     ),
-    BLOCKED_AGAIN.on("redis", CLAIM, "was[2] or '0', is_blocked(was[3]),", "was[2] or '0', 0,"),
+    BLOCKED_AGAIN.on("redis", CLAIM, "was[2] or '0', was[3],", "was[2] or '0', nil,"),
     BLOCKED_AGAIN.on("redis", f"{LUA}renew.lua", "was[2] or '0', is_blocked(was[3]),", "was[2] or '0', 0,"),
     BLOCKED_AGAIN.on("sqlite", f"{SQLITE}queues.py", '"is_blocked": is_blocked(work, record)', '"is_blocked": False'),
     ONLY_RUNNING.on("redis", LEDGER, "    if state == 'running' or is_awaited", "    if state or is_awaited"),

@@ -75,7 +75,7 @@ CLAIMING = (
     guard(promises.UNREGISTERED, CLAIM, "  if registered[i] then held[i] =", "  if true then held[i] ="),
     guard(promises.GIVEN_AGAIN, CLAIM, "  local raw = held[i] or taken[slot]\n", "  local raw = taken[slot]\n"),
     guard(promises.SLOT_NAMED_TWICE, CLAIM, "  local raw = held[i] or taken[slot]\n", "  local raw = held[i]\n"),
-    guard(promises.CLAIM_RENEWS, CLAIM, "  redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)\n", ""),
+    guard(promises.CLAIM_RENEWS, CLAIM, "  redis.call('SET', heartbeats[i], raw, 'PX', HEARTBEAT_TTL)\n", ""),
     guard(promises.VAIN_CLAIM_RENEWS, CLAIM, "    if is_freed[slot] then redis", "    if false then redis"),
     guard(promises.VAIN_CLAIM_ALONE, CLAIM, "    if is_freed[slot] then redis", "    if true then redis"),
     guard(promises.PAUSED, CLAIM, "  if is_paused[i] then return nil end\n", ""),
@@ -186,6 +186,14 @@ ENQUEUEING = (
         "if used > 0 and redis.call('PTTL', RATE_LIMIT) > WINDOW then used = 0 end\n",
         "",
         EXPIRY + "test_a_window_of_the_rate_limit_that_is_too_long_has_ended",
+    ),
+    Guard(
+        "A job that is refused is not counted",
+        "the counters say that a job was lost",
+        f"{LUA}enqueue_plain.lua",
+        "  undo(stats, counted)\n",
+        "",
+        "tests/integration/test_redis_permissions.py::test_a_key_of_the_wrong_type_is_refused_and_nothing_changes",
     ),
     guard(promises.LEDGER_UNCHANGED, f"{LUA}update_ledger.lua", "redis.call('HGET', LEDGER, path) ~= was", "false"),
 )

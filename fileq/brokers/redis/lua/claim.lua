@@ -7,16 +7,18 @@
 -- own ARGV   1 claims of this process so far, 2 every Nth claim starts at a lower queue (0 = none does), 3 whether the
 --            slots that settle with flag n come first (1; then they are not named here), or all slots follow (0); then
 --            the slots
--- returns    numbers of the paused queues; slots that are not registered; seven values for each claim: slot, queue
---            number (0 = the slot held the job already, and its record has no queue), raw, id ('' = it has none), start
---            time, 1 if an earlier job of the same file is running, 1 if its batch is cancelled; claims of this process
---            so far (a job given again does not count); slot, queue number, id and error of what was buried
+-- returns    numbers of the paused queues; slots that are not registered; four values for each claim: number of the slot
+--            in the order above, queue number (0 = the slot held the job already, and its record has no queue), raw,
+--            and 0 or a list: id ('' = it has none), start time, 1 if an earlier job of the same file is running, 1 if
+--            its batch is cancelled. 0: the id is the first field of raw, it starts now, and the rest is 0. Then claims
+--            of this process so far (a job given again does not count); slot, queue number, id and error of what was
+--            buried; the time of this call
 local claims_made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args + 2])
 local first = ARGV[own_args + 3] == '1' and claiming or {}
 local slots, lists, heartbeats, total = {}, {}, {}, #first + own_size
 local paused, is_paused, gone, claims, buried = {}, {}, {}, {}, {}
 -- A settlement before this was refused.
-if total == 0 or has_met_member then return { paused, gone, claims, claims_made, buried } end
+if total == 0 or has_met_member then return { paused, gone, claims, claims_made, buried, NOW } end
 
 for i, job in ipairs(first) do slots[i], lists[i], heartbeats[i] = job.slot, job.processing, job.heartbeat end
 for i = 1, own_size do
@@ -79,6 +81,11 @@ end
 -- Update the record. A job that is not counted in `queued` was pushed by another program, and is adopted.
 local function mark_running(slot, number, raw, record, was)
   local queued = tonumber(was[1]) or 0
+  if queued == 1 and was[2] == 'pending' then -- the usual case, in which `due` is 0 already
+    redis.call('HSET', record, 'state', 'running', 'worker', slot, 'queue', queue_name[number], 'json', raw,
+      'started', NOW, 'queued', '0')
+    return
+  end
   if queued > 0 then
     redis.call('HSET', record, 'state', 'running', 'worker', slot, 'queue', queue_name[number], 'json', raw,
       'started', NOW, 'due', '0', 'queued', int_text(queued - 1))
@@ -94,12 +101,19 @@ local function mark_running(slot, number, raw, record, was)
   end
 end
 
-local function claim(slot, processing, heartbeat, number, raw)
-  local id = read_id(raw)
+local function add_claim(i, number, raw, id, is_first, started, after, batch)
+  local n, blocked, cancelled = #claims, after and is_blocked(after) or 0, batch and is_batch_cancelled(batch) or 0
+  local is_plain = is_first and started == NOW and blocked == 0 and cancelled == 0
+  claims[n + 1], claims[n + 2], claims[n + 3] = i, number, raw
+  claims[n + 4] = is_plain and 0 or { id or '', started, blocked, cancelled }
+end
+
+local function claim(i, slot, number, raw)
+  local id, is_first = read_id(raw)
   local was = id and read('HMGET', RECORDS .. id, 'queued', 'state', 'after', 'batch') -- read before anything moves
-  redis.call('RPOPLPUSH', queue_key[number], processing)
+  redis.call('RPOPLPUSH', queue_key[number], lists[i])
   table.remove(fronts[number])
-  redis.call('SET', heartbeat, raw, 'PX', HEARTBEAT_TTL)
+  redis.call('SET', heartbeats[i], raw, 'PX', HEARTBEAT_TTL)
   if id then
     mark_running(slot, number, raw, RECORDS .. id, was)
     add_job_event('job:started', raw, queue_name[number], slot, '0')
@@ -108,15 +122,13 @@ local function claim(slot, processing, heartbeat, number, raw)
   end
   count('consumed')
   claims_made = claims_made + 1
-  local is_cancelled = was and was[4] and is_batch_cancelled(was[4]) or 0
-  return { slot, number, raw, id or '', NOW, was and was[3] and is_blocked(was[3]) or 0, is_cancelled }
+  add_claim(i, number, raw, id, is_first, NOW, was and was[3], was and was[4])
 end
 
-local function held_row(slot, raw)
-  local id = read_id(raw)
+local function add_held(i, raw)
+  local id, is_first = read_id(raw)
   local was = id and read('HMGET', RECORDS .. id, 'queue', 'started', 'after', 'batch') or {}
-  local is_cancelled = was[4] and is_batch_cancelled(was[4]) or 0
-  return { slot, queue_number[was[1] or ''] or 0, raw, id or '', was[2] or '0', is_blocked(was[3]), is_cancelled }
+  add_claim(i, queue_number[was[1] or ''] or 0, raw, id, is_first, was[2] or '0', was[3], was[4])
 end
 
 -- held: the raw that each registered slot holds, or false. taken: what this call gives to each slot; the caller may name
@@ -139,7 +151,7 @@ local function serve(i)
   end
   local raw = held[i] or taken[slot]
   if raw then
-    claims[#claims + 1] = held_row(slot, raw)
+    add_held(i, raw)
     return
   end
   local number, front_raw = next_job(slot)
@@ -149,8 +161,8 @@ local function serve(i)
     if is_freed[slot] then redis.call('SET', heartbeats[i], '', 'PX', HEARTBEAT_TTL) end
     return
   end
-  local claimed = claim(slot, lists[i], heartbeats[i], number, front_raw)
-  claims[#claims + 1], taken[slot] = claimed, claimed[3]
+  claim(i, slot, number, front_raw)
+  taken[slot] = front_raw
 end
 
 local failure
@@ -163,4 +175,4 @@ for i = 1, total do
 end
 -- Jobs claimed before one that can't be claimed must reach their slots. The next call meets that job first.
 if failure and #claims == 0 then error(failure) end
-return { paused, gone, claims, claims_made, buried }
+return { paused, gone, claims, claims_made, buried, NOW }

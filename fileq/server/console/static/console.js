@@ -84,6 +84,7 @@ export const call = async (method, path, content, headers = {}) => {
   try { answer = await fetch(api + path, options); } catch { throw new Error("The server does not answer."); }
   if (answer.status === 401) { location.assign(`${body.dataset.base}/login?next=${encodeURIComponent(location.pathname.slice(body.dataset.base.length) + location.search)}`); throw new Error("The session has ended."); }
   const found = answer.status === 204 ? {} : await answer.json().catch(() => ({}));
+  if (answer.status === 412 && headers["If-Match"]) throw new Error("It was changed meanwhile. Reload the page to see how.");
   if (!answer.ok) throw new Error([found.detail || answer.statusText, ...(found.errors || []).map((one) => one.detail)].filter((one, i, list) => list.indexOf(one) === i).join(" "));
   return { ...found, status_code: answer.status, etag: answer.headers.get("ETag") };
 };
@@ -93,6 +94,14 @@ const follow = async (id) => { // an operation, until it has ended
     const found = await call("GET", `/operations/${id}`).catch(() => null);
     if (found && found.ended_at) { toast(found.state === "completed" ? `Done: ${found.done} jobs.` : `The operation is ${found.state}: ${found.error || ""}`, found.state === "failed"); refresh(); return; }
   }
+};
+// A secret that is shown this once: data-shows names the field of the answer, data-into the place for it.
+const reveal = (one, found) => {
+  const { shows, into } = one.dataset; if (!shows || !found[shows]) return false;
+  const place = find(into), around = place.closest("[data-reveal]");
+  place.textContent = found[shows]; around.hidden = false; around.focus(); around.scrollIntoView({ block: "center" });
+  const copy = find("[data-copy]", around); if (copy) copy.dataset.copy = found[shows];
+  return true;
 };
 const act = async (button) => {
   const [method, path] = button.dataset.action.split(" ");
@@ -104,7 +113,8 @@ const act = async (button) => {
     const headers = button.dataset.etag ? { "If-Match": button.dataset.etag } : {};
     const content = field ? { [field]: text.value } : button.dataset.body ? JSON.parse(button.dataset.body) : undefined;
     const found = await call(method, path, content, headers);
-    toast(button.dataset.done || found.message || "Done.");
+    if (found.error) toast(found.error, true); else toast(button.dataset.done || found.message || "Done.");
+    reveal(button, found);
     if (found.operation) follow(found.operation.id);
     if (button.dataset.then) location.assign(button.dataset.then); else { lastRefresh = 0; refresh(); }
   } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
@@ -162,19 +172,19 @@ document.addEventListener("drop", (event) => { const area = event.target.closest
 
 // Forms whose fields become a JSON body: <form data-send="PUT /schedules/{name}" data-then="…">. An empty field is left out.
 const send = async (form) => {
-  const fields = Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, String(value)]));
+  const data = new FormData(form), fields = Object.fromEntries([...data.keys()].map((name) => [name, data.getAll(name).join(" ")])); // boxes may share a name
   const path = form.dataset.send.replace(/\{(\w+)\}/g, (_, name) => { const value = fields[name] || ""; delete fields[name]; return encodeURIComponent(value); });
   const [method, target] = path.split(" "), content = {};
   for (const [name, value] of Object.entries(fields)) {
     if (value === "") continue;
-    const kind = form.elements[name].dataset.kind;
-    try { content[name] = kind === "json" ? JSON.parse(value) : kind === "list" ? value.split(/[\s,]+/).filter(Boolean) : kind === "number" ? Number(value) : value; } catch { toast(`${name} is not valid JSON.`, true); return; }
+    const { kind } = find(`[name="${name}"]`, form).dataset;
+    try { content[name] = kind === "json" ? JSON.parse(value) : kind === "time" ? new Date(value).toISOString() : kind === "list" ? value.split(/[\s,]+/).filter(Boolean) : kind === "number" ? Number(value) : value; } catch { toast(`${name} is not valid JSON.`, true); return; }
   }
   try {
-    const found = await call(method, target, content, form.dataset.etag ? { "If-Match": form.dataset.etag } : {});
+    const found = await call(method, target, content, form.dataset.etag ? { "If-Match": form.dataset.etag } : form.dataset.isNew ? { "If-None-Match": "*" } : {});
     toast(form.dataset.done || found.message || "Saved.");
-    if (form.dataset.shows && found[form.dataset.shows]) { const place = find(form.dataset.into); place.textContent = found[form.dataset.shows]; place.hidden = false; }
-    else if (form.dataset.then) location.assign(form.dataset.then); else { lastRefresh = 0; refresh(); }
+    if (reveal(form, found)) form.reset();
+    if (form.dataset.then) location.assign(form.dataset.then); else { lastRefresh = 0; refresh(); }
   } catch (error) { toast(error.message, true); }
 };
 

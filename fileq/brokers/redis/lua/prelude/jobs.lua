@@ -6,11 +6,12 @@ local UNFINISHED = { pending = true, scheduled = true, running = true, retrying 
 
 local MAX_DECODED_BYTES = 17825792 -- as in core/job.py; parsing more would block the server
 
--- The id of a job, or nil. It is the first field of every job that fileq wrote. The JSON of another program is parsed.
--- Parsed JSON is never written back.
+-- The id of a job, or nil; and whether it is the first field, as in every job that fileq wrote. The JSON of another
+-- program is parsed. Parsed JSON is never written back. Most ids consist of letters, digits and dashes: the pattern for
+-- those takes half the time.
 local function read_id(raw)
-  local id = string.match(raw, '^{"id":"([^"\\%c]+)","filepath":')
-  if id then return id end
+  local id = string.match(raw, '^{"id":"([%w-]+)","filepath":') or string.match(raw, '^{"id":"([^"\\%c]+)","filepath":')
+  if id then return id, true end
   if #raw > MAX_DECODED_BYTES then return nil end
   local ok, job = pcall(cjson.decode, raw)
   if ok and type(job) == 'table' and type(job.id) == 'string' and job.id ~= '' then return job.id end

@@ -3,17 +3,17 @@
 -- own KEYS   of each settlement: processing list, heartbeat, record; with flag o also: orders; with flag f also:
 --            those of follow_ups.lua
 -- own ARGV   of each settlement:
---            1 slot, 2 token, 3 raw, 4 queue number, 5 flags, 6 result (of a burial: the fingerprint of its error),
---            7 duration in ms ('' = none). With flag x also:
---            8 id, 9 the attempt's JSON from `,"worker"` on, 10 event ('' = none), 11 next_raw, 12 error (of a
---            deferral: its reason), 13 kind of error, 14 delay in ms, 15 id of the record that the claim made by mistake
---            ('' = none), 16 path, 17 signature and 18 device of the version that the handler leaves behind ('' = none).
+--            1 slot, 2 token, 3 raw, 4 queue number and flags in one text, 5 result (of a burial: the fingerprint of its
+--            error), 6 duration in ms ('' = none). With flag x also:
+--            7 id, 8 the attempt's JSON from `,"worker"` on, 9 event ('' = none), 10 next_raw, 11 error (of a
+--            deferral: its reason), 12 kind of error, 13 delay in ms, 14 id of the record that the claim made by mistake
+--            ('' = none), 15 path, 16 signature and 17 device of the version that the handler leaves behind ('' = none).
 --            With flag o also: the order. With flag f also: those of follow_ups.lua
 -- flags      d = the worker died, r = refused before the handler ran, s = superseded, u = the bytes have no id,
---            n = the same call claims for this slot, and that claim renews the heartbeat, x = arguments 8 to 18 follow;
+--            n = the same call claims for this slot, and that claim renews the heartbeat, x = arguments 7 to 17 follow;
 --            without it this is the completion of an attempt without an error, o = an order follows, f = follow-ups
 --            and outputs follow
-local SETTLEMENT_KEYS, SHORT_ARGS, LONG_ARGS = 3, 7, 11
+local SETTLEMENT_KEYS, SHORT_ARGS, LONG_ARGS = 3, 6, 11
 local ATTEMPTS_KEPT = 20
 
 -- One settlement of each slot that settles and claims in this call, in their order.
@@ -23,32 +23,40 @@ local claiming, is_claiming = {}, {}
 -- even define them.
 local read_hook, require_hook, keep_hook
 
+-- Queue number and flags of settlements. Most settlements of a call have the same, so each text is read once.
+local forms = {}
+local function read_form(text)
+  local number, flags = string.match(text, '^(%d+)(%a*)$')
+  local form = { queue = tonumber(number), flags = flags, is_plain = flags == '' or flags == 'n' }
+  for flag in string.gmatch(flags, '%a') do form[flag] = true end
+  forms[text] = form
+  return form
+end
+
 -- The next settlement; own_keys and own_args move on.
 local function next_settlement()
   local k, a = own_keys, own_args
   own_keys, own_args = k + SETTLEMENT_KEYS, a + SHORT_ARGS
-  local slot, raw, flags = ARGV[a + 1], ARGV[a + 3], ARGV[a + 5]
+  local slot, raw, form = ARGV[a + 1], ARGV[a + 3], forms[ARGV[a + 4]] or read_form(ARGV[a + 4])
   local job = {
     processing = KEYS[k + 1], heartbeat = KEYS[k + 2], record = KEYS[k + 3], slot = slot, token = ARGV[a + 2],
-    raw = raw, next_raw = raw, queue = tonumber(ARGV[a + 4]), result = ARGV[a + 6], duration = ARGV[a + 7],
-    error = '', kind = '', mistaken_id = '', path = '',
+    raw = raw, next_raw = raw, queue = form.queue, result = ARGV[a + 5], duration = ARGV[a + 6],
+    error = '', kind = '', mistaken_id = '', path = '', is_claiming = form.n,
   }
-  if flags == '' then return job end
-  job.is_claiming = string.find(flags, 'n', 1, true)
-  if job.is_claiming and not is_claiming[slot] then claiming[#claiming + 1], is_claiming[slot] = job, true end
-  if string.find(flags, 'x', 1, true) then
+  if form.n and not is_claiming[slot] then claiming[#claiming + 1], is_claiming[slot] = job, true end
+  if form.is_plain then return job end
+  if form.x then
     own_args = own_args + LONG_ARGS
-    job.died, job.superseded = string.find(flags, 'd', 1, true), string.find(flags, 's', 1, true)
-    job.has_no_id, job.refused = string.find(flags, 'u', 1, true), string.find(flags, 'r', 1, true)
-    job.id, job.attempt, job.event, job.next_raw = ARGV[a + 8], ARGV[a + 9], ARGV[a + 10], ARGV[a + 11]
-    job.error, job.kind, job.delay, job.mistaken_id = ARGV[a + 12], ARGV[a + 13], tonumber(ARGV[a + 14]), ARGV[a + 15]
-    job.path, job.signature, job.device = ARGV[a + 16], ARGV[a + 17], ARGV[a + 18]
+    job.died, job.superseded, job.has_no_id, job.refused = form.d, form.s, form.u, form.r
+    job.id, job.attempt, job.event, job.next_raw = ARGV[a + 7], ARGV[a + 8], ARGV[a + 9], ARGV[a + 10]
+    job.error, job.kind, job.delay, job.mistaken_id = ARGV[a + 11], ARGV[a + 12], tonumber(ARGV[a + 13]), ARGV[a + 14]
+    job.path, job.signature, job.device = ARGV[a + 15], ARGV[a + 16], ARGV[a + 17]
   end
-  if string.find(flags, 'o', 1, true) then
+  if form.o then
     own_keys, own_args = own_keys + 1, own_args + 1
     job.orders, job.order = KEYS[own_keys], ARGV[own_args]
   end
-  if read_hook then read_hook(job, flags) end
+  if read_hook then read_hook(job, form.flags) end
   return job
 end
 

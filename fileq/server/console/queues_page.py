@@ -1,0 +1,101 @@
+"""Queues with their rates, and worker processes with the jobs that they run. Only reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Record
+from fileq.client.job_summary import id_in
+from fileq.commands.admin.stats import WorkerProcess
+from fileq.core.api_key import Scope
+from fileq.server.api.queue_endpoints import list_queues, list_workers
+from fileq.server.api.state_endpoints import MINUTE_SAMPLES
+from fileq.server.console.charts import bar, line_chart
+from fileq.server.console.page import PageRequest
+from fileq.server.live_samples import LiveSample, per_second
+
+LOOKED_AT = 300  # of the newest completed jobs, for the rates of processes
+MINUTE_MS = 60_000
+PROCESSES, JOBS = 100, 20  # that the page of workers shows, of each process so many jobs
+
+
+def queues(request: PageRequest) -> Mapping[str, Any]:
+    """One round trip: the rates are from samples that the server has taken before."""
+    found = request.ask(list_queues)
+    samples = request.services.samples.read()
+    last = samples[-MINUTE_SAMPLES:]
+    change = request.services.samples.waiting_change(MINUTE_SAMPLES)
+    most = max((queue.waiting for queue in found.queues), default=0)
+    return {
+        "found": found,
+        "rows": [
+            (queue, change.get(queue.name), bar(queue.waiting, most, title=f"{queue.waiting} waiting"))
+            for queue in found.queues
+        ],
+        "in_per_minute": per_second(last, "produced") * 60 if len(samples) > 1 else None,
+        "out_per_minute": (per_second(last, "completed") + per_second(last, "dead")) * 60 if len(samples) > 1 else None,
+        "charts": _charts(samples),
+        "may_operate": request.has(Scope.OPERATE),
+    }
+
+
+def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
+    """What waits, and what comes in and goes out, over the last hour; None before the second sample."""
+    if len(samples) < 2:
+        return None
+    kept = samples[:: max(1, len(samples) // 180)]
+    times = [one.at[11:16] for one in kept]
+    waiting = line_chart([("a", [one.waiting for one in kept])], times, title="Waiting jobs, last hour")
+    produced = [one.produced_per_second for one in kept]
+    ended = [one.completed_per_second + one.dead_per_second for one in kept]
+    return waiting, line_chart([("a", produced), ("b", ended)], times, title="Jobs per second, last hour")
+
+
+def workers(request: PageRequest) -> Mapping[str, Any]:
+    found = request.ask(list_workers)
+    rates = jobs_a_minute(_newest_completed(request.services.broker), request.services.now_ms())
+    shown = sorted(found.workers, key=needs_attention)[:PROCESSES]
+    living = [process for process in found.workers if process.is_alive]
+    return {
+        "found": found,
+        "rows": [(process, rates.get(f"{process.host}-{process.pid}", 0.0)) for process in shown],
+        "unshown": len(found.workers) - len(shown),
+        "jobs_shown": JOBS,
+        "processes": len(living),
+        "silent": sum(process.is_silent for process in found.workers),
+        "may_operate": request.has(Scope.OPERATE),
+    }
+
+
+def needs_attention(process: WorkerProcess) -> tuple[bool, str, int]:
+    """Sorts processes: those with something wrong first."""
+    is_wrong = process.is_silent or bool(process.lost_roots or process.breakers)
+    return not is_wrong, process.host, process.pid
+
+
+def _newest_completed(broker: FullBroker) -> list[Record | None]:
+    ids = [id_in(raw) for raw in broker.peek("completed", LOOKED_AT)]
+    return broker.records(ids) if ids else []
+
+
+def jobs_a_minute(records: Iterable[Record | None], now_ms: int) -> dict[str, float]:
+    """How many jobs each process completed within the last minute, by `host-pid`, which a slot's name begins with.
+
+    If all records are of this minute, there may have been more jobs: then it is the rate over their own time."""
+    known = [record for record in records if record is not None and record.ended_ms]
+    recent = [record for record in known if record.ended_ms > now_ms - MINUTE_MS]
+    if not recent:
+        return {}
+    minutes = 1.0
+    if len(recent) == len(known) >= LOOKED_AT:
+        minutes = max(1, now_ms - min(record.ended_ms for record in recent)) / MINUTE_MS
+    counts = Counter(process_of(record.slot) for record in recent)
+    return {name: count / minutes for name, count in counts.items()}
+
+
+def process_of(slot: str) -> str:
+    """`host-pid` of a slot's name, which is `host-pid-number-random`."""
+    return slot.rsplit("-", 2)[0]

@@ -1,0 +1,189 @@
+"""Jobs that wait for their time, and schedules with their next times; the forms of a schedule. Only reads.
+
+A page asks the broker for the schedules, their definitions and the last job of each: three round trips, beside the
+bounded list of delayed jobs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from fileq.brokers.schedule_definitions import KIND
+from fileq.client.job_filter import JobFilter
+from fileq.client.job_pages import job_page
+from fileq.commands.admin.schedules import ScheduledTime, ScheduleView, list_schedules, scheduled_time
+from fileq.core.api_key import Scope
+from fileq.core.cron import parsed
+from fileq.core.errors import ConfigError
+from fileq.core.job import State
+from fileq.core.schedule import FROM_CONFIGURATION, REPROCESS_TYPE, SCAN_TYPE, ScheduleDefinition, decode_document
+from fileq.core.units import format_duration
+from fileq.server.api.job_document import JobDocument
+from fileq.server.api.job_lists import document_of
+from fileq.server.api.schedule_endpoints import WantedTimes, preview_schedule
+from fileq.server.conditional import etag_of
+from fileq.server.console.page import PageRequest
+from fileq.server.console.rendering import lines, shown
+from fileq.server.problems import ApiProblem
+
+LIST = "console:scheduled"
+JOBS, SCHEDULES, TIMES = 25, 200, 3
+_WITHOUT_TIMES = ("paused", "broken", "incomplete")
+
+
+class ScheduledQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`cursor` is for the list of jobs."""
+
+    cursor: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+
+
+class PreviewQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    cron: Annotated[str, Meta(max_length=200)] = ""
+    timezone: Annotated[str, Meta(max_length=200)] = "UTC"
+
+
+class DelayedJobs(Struct, frozen=True):
+    """The earliest first. `total` is that of the whole list."""
+
+    jobs: tuple[JobDocument, ...]
+    total: int | None
+    next_cursor: str | None
+
+
+class ScheduleForm(Struct, frozen=True):
+    """The values that the form of a schedule begins with. `kind` says what it makes: type, scan or reprocess."""
+
+    name: str = ""
+    cron: str = ""
+    timezone: str = "UTC"
+    kind: str = "type"
+    type: str = ""
+    payload: dict[str, Any] = {}
+    scan: str = ""
+    reprocess: dict[str, Any] = {}
+    priority: str = ""
+    missed: str = "last"
+    overlap: str = "skip"
+    within: str = "10m"
+    max_retries: int | None = None
+    timeout: str = ""
+
+
+def scheduled(request: PageRequest) -> Mapping[str, Any]:
+    services = request.services
+    now_ms = services.now_ms()
+    schedules = list_schedules(services.broker, now_ms)
+    first = schedules[:SCHEDULES]
+    return {
+        "delayed": _delayed(request),
+        "rows": [(view, upcoming(view, now_ms)) for view in first],
+        "unshown": len(schedules) - len(first),
+        "is_later_page": request.query.cursor is not None,
+        "from_configuration": FROM_CONFIGURATION,
+        "may_operate": request.has(Scope.OPERATE),
+        "may_admin": request.has(Scope.ADMIN),
+    }
+
+
+def _delayed(request: PageRequest) -> DelayedJobs:
+    services, cursor = request.services, request.query.cursor
+    position = services.signer.read_cursor(LIST, cursor, str) if cursor is not None else ""
+    queues, states = services.config.worker.priorities, (State.SCHEDULED, State.RETRYING)
+    try:
+        page = job_page(services.broker, queues, JobFilter(), states=states, cursor=position, limit=JOBS)
+    except ConfigError as error:
+        raise ApiProblem("invalid", str(error)) from error
+    jobs = tuple(request.shown(document_of(stored)) for stored in page.jobs)
+    return DelayedJobs(jobs, page.total, services.signer.cursor(LIST, page.next_cursor) if page.next_cursor else None)
+
+
+def upcoming(view: ScheduleView, now_ms: int, count: int = TIMES) -> Sequence[ScheduledTime]:
+    """The next times, beginning with the one that the broker has. None if it is paused or can't fire."""
+    if view.status in _WITHOUT_TIMES or view.next is None:
+        return ()
+    next_ms = round(datetime.fromisoformat(view.next.utc).timestamp() * 1000)
+    following = parsed(view.cron, view.timezone).times_after(max(next_ms, now_ms))
+    return [view.next, *(scheduled_time(ms, view.timezone) for ms in islice(following, count - 1))]
+
+
+def preview(request: PageRequest) -> Mapping[str, Any]:
+    """A part of a page: what the form shows while the user types."""
+    query: PreviewQuery = request.query
+    cron, timezone = query.cron.strip(), query.timezone.strip() or "UTC"
+    if not cron:
+        return {"found": None, "problem": ""}
+    try:
+        return {"found": request.ask(preview_schedule, body=WantedTimes(cron, timezone)), "problem": ""}
+    except ApiProblem as problem:
+        if problem.slug != "invalid":
+            raise
+        return {"found": None, "problem": problem.errors[0].detail if problem.errors else problem.detail}
+
+
+def new_schedule(request: PageRequest) -> Mapping[str, Any]:
+    return _form(request, ScheduleForm(), "")
+
+
+def edit_schedule(request: PageRequest) -> Mapping[str, Any]:
+    """One round trip. The ETag is that of the definition in the form, so a change after it is noticed when saving."""
+    name = request.params["name"]
+    document = request.services.broker.documents(KIND).get(name)
+    if document is None:
+        raise ApiProblem("not-found", f"no schedule is named {name[:100]!r}")
+    try:
+        found = decode_document(document.body)
+    except ValueError as error:
+        raise ApiProblem("conflict", f"the definition of {name[:100]!r} can't be read: {error}") from error
+    form = form_of(name, found.definition)
+    return _form(request, form, etag_of(document.body), is_configured=found.is_configured)
+
+
+def _form(request: PageRequest, form: ScheduleForm, etag: str, *, is_configured: bool = False) -> Mapping[str, Any]:
+    is_exact = shown(form.type) == form.type and shown(form.scan) == form.scan
+    return {
+        "form": form,
+        "etag": etag,
+        "payload": json_text(form.payload) if form.payload else "",
+        "reprocess": json_text(form.reprocess),
+        "is_configured": is_configured,
+        "is_exact": is_exact,
+        "may_save": request.has(Scope.ADMIN) and is_exact and not is_configured,
+        "may_delete": request.has(Scope.ADMIN) and not is_configured,
+        "queues": request.services.config.worker.priorities,
+        "overlaps": ("skip", "allow", "queue", "cancel"),
+    }
+
+
+def json_text(value: Mapping[str, Any]) -> str:
+    """JSON that reads as the same value. Characters that a page shows as an escape are escapes of JSON."""
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    return text if lines(text) == text else json.dumps(value, indent=2)
+
+
+def form_of(name: str, definition: ScheduleDefinition) -> ScheduleForm:
+    """The definition as the API takes it: durations are texts, and fileq's own jobs have keys of their own."""
+    kind = {SCAN_TYPE: "scan", REPROCESS_TYPE: "reprocess"}.get(definition.type, "type")
+    since_s = definition.payload.get("since_s")
+    reprocess = {"match": definition.payload.get("match"), "since": format_duration(since_s) if since_s else None}
+    return ScheduleForm(
+        name=name,
+        cron=definition.cron,
+        timezone=definition.timezone,
+        kind=kind,
+        type=definition.type if kind == "type" else "",
+        payload=definition.payload if kind == "type" else {},
+        scan=str(definition.payload.get("dir", "")) if kind == "scan" else "",
+        reprocess={key: value for key, value in reprocess.items() if value} if kind == "reprocess" else {},
+        priority=definition.priority,
+        missed=definition.missed,
+        overlap=definition.overlap,
+        within=format_duration(definition.within_s),
+        max_retries=definition.max_retries,
+        timeout=format_duration(definition.timeout_s) if definition.timeout_s else "",
+    )

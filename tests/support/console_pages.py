@@ -1,0 +1,61 @@
+"""Web pages without a network: a memory broker, the services of a server, and requests made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from starlette.requests import Request
+
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.memory import MemoryBroker
+from fileq.commands.api_keys import KeyOptions, KeyStore
+from fileq.config import config_from
+from fileq.core.api_key import Scope
+from fileq.server.audit import AuditLog
+from fileq.server.authentication import RequestSender
+from fileq.server.background_work import BackgroundWork
+from fileq.server.console.console_app import Console
+from fileq.server.services import Services
+from fileq.server.signing import signer_of
+from tests.support.clocks import RecordedEvents
+
+SENDER = RequestSender("127.0.0.1", "http", "127.0.0.1", is_proxy=False)
+
+
+class ConsolePages:
+    """The console of a server on a memory broker. `events` are those of the server, such as a page that failed."""
+
+    def __init__(self, **config: Any) -> None:
+        self.config = config_from({"broker": "memory", **config})
+        self.broker = MemoryBroker(self.config)
+        self.keys = KeyStore(self.broker, wall_clock_ms)
+        self.events = RecordedEvents()
+
+    def show(self, addresses: Sequence[str], *scopes: Scope) -> list[tuple[int, str]]:
+        """The status and the text of these pages below /dashboard, as a new key with these scopes gets them."""
+        name = f"key-{len(self.keys.load())}"
+        key = self.keys.create(KeyOptions(name, scopes or (Scope.ADMIN,))).key
+        return asyncio.run(self._show(addresses, key))
+
+    async def _show(self, addresses: Sequence[str], key: str) -> list[tuple[int, str]]:
+        audit = AuditLog(self.broker, self.events, wall_clock_ms)
+        background = BackgroundWork(self.config, self.broker, emit=self.events, now_ms=wall_clock_ms)
+        services = Services(
+            self.config, self.broker, signer_of(self.broker), audit, background, emit=self.events, now_ms=wall_clock_ms
+        )
+        console, found = Console(services), []
+        for address in addresses:
+            path, _, query = address.partition("?")
+            scope = {
+                "type": "http",
+                "method": "GET",
+                "path": f"/dashboard{path}",
+                "query_string": query.encode(),
+                "headers": [(b"x-api-key", key.encode())],
+            }
+            answer = await console.page(Request(scope), SENDER, "request-1")
+            found.append((answer.status_code, bytes(answer.body).decode()))
+        services.pool.close()
+        return found

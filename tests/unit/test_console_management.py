@@ -1,0 +1,268 @@
+"""The pages of queues, workers, schedules, batches, webhooks and administration: what they compute, what they show."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from itertools import count
+
+from msgspec.structs import replace
+
+from fileq.brokers.batches import NewBatch
+from fileq.brokers.schedule_definitions import known_schedules
+from fileq.brokers.types import Entry, Record, WorkerInfo
+from fileq.client.schedule_changes import add_schedule
+from fileq.client.schedule_options import ScheduleOptions
+from fileq.commands.admin.batch_reports import BatchReport, FailureReport
+from fileq.commands.admin.schedules import list_schedules
+from fileq.commands.api_keys import KeyOptions
+from fileq.core.api_key import Scope
+from fileq.core.delivery import CHECK_TYPE
+from fileq.core.job import Job, State, stamp, typed_job
+from fileq.core.settlement import bury
+from fileq.core.webhook import Webhook, WebhookFilter
+from fileq.server.console import admin_page
+from fileq.server.console.batches_page import failures_of, progress
+from fileq.server.console.pages import PAGES
+from fileq.server.console.queues_page import LOOKED_AT, jobs_a_minute, process_of
+from fileq.server.console.rendering import lines
+from fileq.server.console.scheduled_page import form_of, json_text, upcoming
+from fileq.server.live_samples import LiveSamples
+from fileq.webhooks.store import WebhookStore
+from tests.support.console_pages import ConsolePages
+
+NOW_MS = 1_800_000_000_000
+HOSTILE = '<script>alert(1)</script>"><svg onload=alert(1)>\u202e{{7*7}}'
+DELAYS = range(60_000, 360_000, 60_000)
+# Every page of these, with names that exist once `filled` has run.
+ADDRESSES = (
+    "/queues",
+    "/workers",
+    "/scheduled",
+    "/scheduled/new",
+    "/scheduled/edit/report",
+    "/scheduled/edit/inbox",
+    "/scheduled/edit/again",
+    "/scheduled/preview?cron=0+6+*+*+*&timezone=Asia/Tokyo",
+    "/batches",
+    "/batches/nightly",
+    "/webhooks",
+    "/webhooks/alerts",
+)
+ADMIN_ADDRESSES = (
+    "/admin",
+    "/admin/audit",
+    "/admin/configuration",
+    "/admin/consistency?run=true",
+    "/admin/environment?run=true",
+)
+BATCH = BatchReport(
+    id="b",
+    name="nightly",
+    parent="",
+    state="sealed",
+    is_cancelled=False,
+    is_success=False,
+    allow_failures=False,
+    priority="",
+    total=10,
+    waiting=5,
+    running=1,
+    completed=3,
+    dead=1,
+    cancelled=0,
+    deleted=0,
+    created=stamp(NOW_MS - 60_000),
+    sealed=None,
+    finished=None,
+    first_dead="",
+    first_error="",
+)
+
+
+def new_job(type: str) -> Job:
+    return typed_job(type, {}, priority="high", now=datetime.now(UTC))
+
+
+def record(slot: str, ended_ms: int) -> Record:
+    return Record("id", State.COMPLETED, b"{}", "high", slot=slot, ended_ms=ended_ms)
+
+
+# what pages compute
+
+
+def test_the_rest_of_a_batch_takes_as_long_for_each_job_as_those_that_ended() -> None:
+    found = progress(BATCH, NOW_MS)
+    assert (found.ended, found.share, found.eta_s, found.word) == (4, 0.4, 90.0, "sealed")
+    assert progress(replace(BATCH, waiting=9, running=1, completed=0, dead=0), NOW_MS).eta_s is None, "no speed yet"
+    done = replace(BATCH, state="finished", waiting=0, running=0, completed=10, dead=0, finished=stamp(NOW_MS))
+    assert progress(done, NOW_MS).word == "finished"
+    assert progress(done, NOW_MS).eta_s is None
+    assert progress(replace(done, is_success=True), NOW_MS).word == "completed"
+    assert progress(replace(BATCH, is_cancelled=True), NOW_MS).word == "cancelled"
+    empty = replace(BATCH, total=0, waiting=0, running=0, completed=0, dead=0)
+    assert progress(empty, NOW_MS).share == 0.0
+
+
+def test_files_that_a_delivery_lacks_are_apart_from_other_failures_and_each_has_its_own_problem() -> None:
+    missing = FailureReport("1", "", CHECK_TYPE, "missing: /in/a does not exist; also: missing: b")
+    failed = FailureReport("2", "/in/c", None, "ValueError: x; also: y")
+    wrong_files, dead = failures_of(replace(BATCH, failures=(missing, failed)))
+    assert [problem for problem, _ in wrong_files] == ["missing: /in/a does not exist"]
+    assert dead == [failed]
+
+
+def test_jobs_a_minute_are_those_of_the_last_minute_by_process() -> None:
+    old = record("host-a-7-0-ffff", NOW_MS - 61_000)
+    assert jobs_a_minute(
+        [record("host-a-7-0-ffff", NOW_MS - 1000), record("b-9-1-eeee", NOW_MS), None, old], NOW_MS
+    ) == {
+        "host-a-7": 1.0,
+        "b-9": 1.0,
+    }
+    many = [record("a-1-0-ffff", NOW_MS - 6000)] * LOOKED_AT
+    assert jobs_a_minute(many, NOW_MS) == {"a-1": LOOKED_AT * 10}, "there were more than the page looks at"
+    assert jobs_a_minute([], NOW_MS) == {}
+    assert process_of("my-host-12-3-ab12cd34") == "my-host-12"
+
+
+def test_the_change_of_a_queue_is_per_minute_and_unknown_before_the_second_sample() -> None:
+    pages, times = ConsolePages(), count(NOW_MS, 30_000)
+    samples = LiveSamples(pages.broker)
+    pages.broker.census = _censuses(pages, times)  # type: ignore[method-assign]
+    assert samples.waiting_change(12) == {}
+    samples.take()
+    assert samples.waiting_change(12) == {}
+    pages.broker.enqueue([Entry(new_job("report"), "high"), Entry(new_job("report"), "high")])
+    samples.take()
+    assert samples.waiting_change(12) == {"high": 4.0, "low": 0.0}
+
+
+def _censuses(pages: ConsolePages, times):  # type: ignore[no-untyped-def]
+    real = pages.broker.census
+    return lambda: replace(real(), now_ms=next(times))
+
+
+def test_a_schedule_has_the_time_that_the_broker_has_and_the_two_after_it() -> None:
+    pages = filled()
+    views = {view.name: view for view in list_schedules(pages.broker)}
+    times = upcoming(views["report"], NOW_MS)
+    assert times[0] == views["report"].next
+    assert len(times) == 3
+    assert [one.utc for one in times] == sorted({one.utc for one in times})
+    assert upcoming(replace(views["report"], status="paused"), NOW_MS) == ()
+
+
+def test_the_form_of_a_schedule_has_what_the_api_takes() -> None:
+    known = {name: one.document for name, one in known_schedules(filled().broker).items()}
+    forms = {name: form_of(name, document.definition) for name, document in known.items() if document is not None}
+    assert forms["report"].payload == {"x": HOSTILE}
+    assert forms["report"].kind == "type"
+    assert (forms["inbox"].kind, forms["inbox"].scan) == ("scan", "/srv/inbox")
+    assert forms["again"].reprocess == {"match": "*.pdf", "since": "2h"}
+    assert (forms["report"].within, forms["report"].timeout) == ("10m", "1m30s")
+
+
+def test_a_payload_in_the_form_reads_as_the_same_payload() -> None:
+    for payload in ({"x": HOSTILE}, {"x": "\x7f\U000e0001"}, {"name": "Jürgen"}):
+        text = json_text(payload)
+        assert json.loads(text) == payload
+        assert lines(text) == text, "the page shows it as it is"
+    assert "Jürgen" in json_text({"name": "Jürgen"})
+    [(_, page)] = filled().show(["/scheduled/edit/report"])
+    assert "can't show" in page, "its type would not be the same after saving"
+
+
+def test_settings_are_listed_by_section_with_their_dotted_paths() -> None:
+    found = admin_page.sections_of({"broker": "sqlite", "worker": {"count": 2, "retry": {"base": "1s"}}, "tags": {}})
+    assert found == {
+        "": [("broker", "sqlite"), ("tags", "{}")],
+        "worker": [("worker.count", "2"), ("worker.retry.base", "1s")],
+    }
+
+
+# what pages show
+
+
+def filled() -> ConsolePages:
+    """Names that try to be more than text, wherever one can be given."""
+    pages = ConsolePages()
+    broker = pages.broker
+    info = WorkerInfo(HOSTILE, 7, NOW_MS, "1", ("high", "low"), lost_roots=(HOSTILE,), lease_ms=30_000)
+    broker.register({"slot-7-0-ffff": info})
+    broker.create_batch(NewBatch("nightly", "nightly", allow_failures=True))
+    for type in (HOSTILE, CHECK_TYPE):
+        broker.enqueue([Entry(replace(new_job(type), batch_id="nightly"), "high", joins=True)])
+        [claim] = broker.settle_and_claim([], ["slot-7-0-ffff"]).claims
+        error = f"missing: /in/{HOSTILE}; also: missing: /in/b"
+        broker.settle_and_claim([bury(claim, claim.raw, error=error, kind="ValueError")], [])
+    broker.enqueue([Entry(new_job(HOSTILE), "high"), *(Entry(new_job(HOSTILE), "high", delay_ms=n) for n in DELAYS)])
+    broker.settle_and_claim([], ["slot-7-0-ffff"])
+    for name, options in {
+        "report": ScheduleOptions("0 * * * *", HOSTILE, {"x": HOSTILE}, "Asia/Tokyo", timeout="90s"),
+        "inbox": ScheduleOptions("@every 15m", scan="/srv/inbox"),
+        "again": ScheduleOptions("30 6 * * mon-fri", reprocess={"match": "*.pdf", "since": "2h"}),
+    }.items():
+        add_schedule(broker, pages.config, name, options, where="a test")
+    pages.keys.create(KeyOptions("<b>key</b>", (Scope.READ,), allowed_types=(HOSTILE,), path_prefix=f"/{HOSTILE}"))
+    WebhookStore(broker, pages.config.webhooks, lambda: NOW_MS).add(
+        Webhook("alerts", "https://example.org/<script>?token=s3cret", ("job.dead",), WebhookFilter(match=HOSTILE))
+    )
+    return pages
+
+
+def test_every_page_shows_hostile_names_as_text() -> None:
+    pages = filled()
+    addresses = [*ADDRESSES, *ADMIN_ADDRESSES]
+    for address, (status, text) in zip(addresses, pages.show(addresses), strict=True):
+        assert status == 200, (address, pages.events.seen)
+        assert [found for found in ("<script>alert", "<svg onload", "<b>key", "\u202e") if found in text] == [], address
+        assert "s3cret" not in text, address
+    shown = pages.show(["/workers", "/scheduled", "/batches/nightly", "/webhooks", "/admin"])
+    assert all("&lt;script&gt;alert(1)&lt;/script&gt;" in text for _, text in shown), "they are there, as text"
+
+
+def test_a_batch_shows_the_files_that_its_delivery_lacks_before_its_dead_members() -> None:
+    [(_, text)] = filled().show(["/batches/nightly"])
+    assert 0 < text.index("Files that are missing or differ") < text.index("Dead members")
+    assert text.count("also: missing") == 1, "only the other dead member has the whole error"
+
+
+def test_every_page_without_anything_says_what_to_do() -> None:
+    addresses = [address for address in ADDRESSES if address.count("/") == 1]
+    for address, (status, text) in zip(addresses, ConsolePages().show(addresses), strict=True):
+        assert status == 200, address
+        assert 'class="empty"' in text, address
+
+
+def test_a_caller_without_the_scope_gets_disabled_buttons_and_no_page_of_administrators() -> None:
+    pages = filled()
+    for address, (status, text) in zip(ADDRESSES, pages.show(ADDRESSES, Scope.READ), strict=True):
+        assert status == 200, address
+        buttons = [tag for tag in text.split("<button")[1:] if "data-action" in tag.split(">")[0]]
+        assert all(" disabled" in tag.split(">")[0] for tag in buttons), address
+    for address, (status, text) in zip(ADMIN_ADDRESSES, pages.show(ADMIN_ADDRESSES, Scope.READ), strict=True):
+        assert (status, "<html" in text) == (403, True), address
+    [(_, text)] = pages.show(["/queues"], Scope.READ)
+    assert "/dashboard/admin" not in text, "the navigation has what the caller may see"
+
+
+def test_a_wrong_time_is_explained_in_the_preview() -> None:
+    addresses = ["/scheduled/preview?cron=99+*+*+*+*", "/scheduled/preview?cron=@daily&timezone=Mars"]
+    (first, wrong_time), (second, wrong_zone) = ConsolePages().show(addresses)
+    assert (first, second) == (200, 200)
+    assert "its minute is wrong" in wrong_time
+    assert "timezone is &#39;Mars&#39;" in wrong_zone
+    assert "<html" not in wrong_time, "it is a part of a page"
+
+
+def test_one_check_of_the_consistency_runs_at_a_time() -> None:
+    with admin_page.fsck_runs:
+        [(status, text)] = ConsolePages().show(["/admin/consistency?run=true"])
+    assert status == 409
+    assert "running already" in text
+
+
+def test_letters_of_pages_are_used_once() -> None:
+    letters = [page.letter for page in PAGES if page.letter]
+    assert len(letters) == len(set(letters))
