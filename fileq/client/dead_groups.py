@@ -76,6 +76,9 @@ def group_dead(
 
     These are fewer where more must be read of a job: an outline of its record counts as OUTLINE_COST, and the whole
     record as RECORD_COST, which a job takes that an older release buried, because it has no fingerprint."""
+    prefix = (wanted.fingerprint or "") if by == "fingerprint" else ""
+    if prefix:  # the fingerprints are read anyway, without outlines
+        wanted = replace(wanted, fingerprint=None)
     conditions, found, cursor, scanned, total = Conditions(wanted), dict[str, _Gathered](), "", 0, 0
     cost, cost_of_one = 0, OUTLINE_COST if conditions.needs_records or wanted.queue is not None else 1
     while cost < scan_max:
@@ -88,9 +91,8 @@ def group_dead(
         keys, read = _fingerprints(broker, jobs) if by == "fingerprint" else ([_key_of(dead, by) for dead in jobs], 0)
         cost += read * RECORD_COST
         for key, dead in zip(keys, jobs, strict=True):
-            if key not in found:
-                found[key] = _Gathered(dead)
-            found[key].add(dead)
+            if key.startswith(prefix):
+                found.setdefault(key, _Gathered(dead)).add(dead)
         cursor = page.next_cursor
         if not cursor:
             break

@@ -197,6 +197,10 @@ def test_dead_jobs_are_grouped_by_their_cause(harness: Harness) -> None:
     by_directory = group_dead(harness.broker, JobFilter(), "directory").groups
     assert [(group.key, group.count) for group in by_directory] == [("/in/csv", 3), ("", 1), ("/in/pdf", 1)]
     assert [group.count for group in group_dead(harness.broker, JobFilter(), "kind", limit=1).groups] == [3]
+    # One group costs no more than all of them, so an old one is found among as many jobs.
+    [one] = group_dead(harness.broker, JobFilter(fingerprint=first.key[:6]), scan_max=5).groups
+    assert (one.key, one.count, one.newest_ids) == (first.key, 3, ("row-2", "row-1", "row-0"))
+    assert (sum(one.timeline), sum(first.timeline)) == (3, 3)
     partial = group_dead(harness.broker, JobFilter(), scan_max=2)
     assert (partial.scanned, partial.is_partial, partial.total) == (2, True, 5)
 

@@ -18,6 +18,7 @@ from tests.support.api_client import ServedApi, served_api
 from tests.support.dead_jobs import bury
 from tests.support.waiting import wait_until
 
+DIRECTORY = os.fsdecode(b"in \xfe")
 HOSTILE = os.fsdecode(b"{{7*7}} <b>\xff.txt")
 SHOWN = "{{7*7}} &lt;b&gt;\\xff.txt"
 
@@ -88,10 +89,10 @@ def test_the_page_of_a_group_shows_its_probe_and_its_jobs(api: ServedApi) -> Non
 
 
 def test_a_hostile_file_is_listed_shown_and_reprocessed(api: ServedApi) -> None:
-    path = add_file(api, f"in/{HOSTILE}", b"<script>alert(1)</script>\n")
-    add_file(api, "in/other.bin", b"\x00\x01\xff")
+    path = add_file(api, f"{DIRECTORY}/{HOSTILE}", b"<script>alert(1)</script>\n")
+    add_file(api, f"{DIRECTORY}/other.bin", b"\x00\x01\xff")
     bury(api.broker)
-    directory = os.path.dirname(path)
+    directory = os.fsencode(os.path.dirname(path)).decode(errors="backslashreplace")  # as answers show it
     assert SHOWN in page(api, f"files?under={quote(directory)}&status=dead")
     assert "other.bin" in page(api, "files"), "the directory that is watched"
     assert "No file matches" in page(api, "files?match=*.nothing")

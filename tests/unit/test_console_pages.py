@@ -98,6 +98,7 @@ def test_uploads_go_to_the_chosen_directory_if_it_is_below_that_for_uploads() ->
     assert upload_target("/srv/in", "/srv/in/a/b") == "a/b/"
     assert [upload_target("/srv/in", under) for under in ("/srv/in", "/srv/inner", "/", "/srv")] == [""] * 4
     assert upload_target("", "/srv/in") == ""
+    assert upload_target("/srv/in", "/srv/in/\\xff") == "", "not UTF-8"
 
 
 def test_previews_are_text_hexadecimal_or_images() -> None:

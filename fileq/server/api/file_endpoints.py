@@ -88,9 +88,8 @@ def list_files(request: ApiRequest[FilesQuery, UnsetType]) -> FilePage:
         raise invalid(problems)
     place = f"files:{query.under}:{query.match}:{query.status}"
     cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor else ""
-    page = file_page(
-        services.broker, query.under, match=query.match, status=query.status, cursor=cursor, limit=query.limit
-    )
+    under = _directory(query.under)
+    page = file_page(services.broker, under, match=query.match, status=query.status, cursor=cursor, limit=query.limit)
     following = services.signer.cursor(place, page.next_cursor) if page.next_cursor else ""
     return FilePage(page.files, following, page.scanned, page.is_partial, page.total)
 
@@ -109,7 +108,7 @@ def trace_file(request: ApiRequest[TraceQuery, UnsetType]) -> FileTrace:
 
 def show_tree(request: ApiRequest[TreeQuery, UnsetType]) -> FileTree:
     _check_shown(request.services)
-    return file_tree(request.services.broker, request.query.under, request.query.depth)
+    return file_tree(request.services.broker, _directory(request.query.under), request.query.depth)
 
 
 def reprocess_files(request: ApiRequest[NoQuery, ReprocessOrder]) -> ApiAnswer:
@@ -163,7 +162,7 @@ def _run(services: Services, order: ReprocessOrder, wanted: JobFilter, *, is_dry
         services.broker,
         config,
         wanted=wanted,
-        prefix=prefix_of(order.under or ""),
+        prefix=prefix_of(_directory(order.under or "")),
         path=known_path(services.broker, order.path) if order.path is not None else None,
         is_dry_run=is_dry_run,
         here=config.paths.here,
@@ -204,11 +203,21 @@ def known_path(broker: FullBroker, path: str) -> bytes:
     """The bytes of a path that a client sent. Answers show a byte that is not UTF-8 as an escape such as \\xff, so a
     path that has escapes may mean these bytes: it does if the ledger knows only that path."""
     raw = path.encode(errors="surrogateescape")
-    meant = _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), raw)
+    meant = _unescaped(raw)
     if meant == raw:
         return raw
     exact, escaped = broker.lookup([raw, meant])
     return meant if exact is None and escaped is not None else raw
+
+
+def _directory(under: str) -> str:
+    """The directory that is meant, with bytes that are not UTF-8 as surrogates. Here an escape always means the byte:
+    to find out if a directory of that very name is known, a broker might have to look through the whole ledger."""
+    return _unescaped(under.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+
+
+def _unescaped(path: bytes) -> bytes:
+    return _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), path)
 
 
 ROUTES = (

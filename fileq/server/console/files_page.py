@@ -95,10 +95,11 @@ def trail(directory: str) -> list[tuple[str, str]]:
 
 
 def upload_target(upload_dir: str, under: str) -> str:
-    """The chosen directory below that for uploads, with a final slash; "" for the directory for uploads itself."""
+    """The chosen directory below that for uploads, with a final slash; "" for the directory for uploads itself. A name
+    with a backslash may be the escape of one that is not UTF-8, which an upload can't have."""
     top = os.path.abspath(upload_dir).rstrip("/") if upload_dir else ""
     below = under.rstrip("/").removeprefix(f"{top}/") if top and under.startswith(f"{top}/") else ""
-    return f"{below}/" if below else ""
+    return f"{below}/" if below and "\\" not in below else ""
 
 
 def file(request: PageRequest) -> Mapping[str, Any]:
