@@ -30,7 +30,7 @@ from fileq.server.sessions import COOKIE, Sessions
 CACHE_S = 3.0
 USE_EVERY_MS = 60_000
 NOTE_S = 0.1
-KEYS_S = 0.15  # how long a page waits for the keys
+KEYS_S = 0.2  # how long a page waits for the keys
 AGAIN_S = 1.0
 OLD_S = 900.0
 OUTSIDE = "outside"  # the id of the key from outside

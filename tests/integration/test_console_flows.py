@@ -170,7 +170,7 @@ def test_a_batch_shows_its_progress(operator: Tab, program: ConsoleProgram) -> N
 
 def test_a_file_is_uploaded_by_dropping_it(operator: Tab, program: ConsoleProgram) -> None:
     tab = operator
-    tab.open(f"{program.base}/dashboard/files")
+    tab.open(f"{program.base}/dashboard/files?match=dropped*")
     tab.run(
         """(() => {
             const data = new DataTransfer();

@@ -6,6 +6,7 @@ greyed, within a fraction of a second; see last_known.py.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from fileq import __version__
+from fileq.core.errors import BrokerError
 from fileq.core.server_events import RequestFailed
 from fileq.server.authentication import RequestSender
 from fileq.server.base_path import without_base
@@ -27,8 +29,8 @@ from fileq.server.identity import Caller
 from fileq.server.problems import PROBLEMS, ApiProblem, problem_of
 from fileq.server.services import Services
 
-AWAY_SLUGS = ("broker-away", "busy")
-PAGE_S = 0.28  # how long a page that was shown before waits for the broker
+QUICK_S = 0.14  # twice this, and a page during an outage is shown
+PAGE_S = 10.0
 STATE_HEADER = "X-Fileq-State"  # the script reads it, because it swaps a part of the page only
 _FRAGMENT = "hx-request"
 
@@ -77,15 +79,31 @@ class Console:
 
         if self._services.authentication.is_away:
             return self._stale(page, request, last)
-        timeout_s = PAGE_S if last is not None and page.timeout_s is None else page.timeout_s
-        try:
-            text = await self._services.pool.call(work, is_scan=page.is_scan, timeout_s=timeout_s)
-        except ApiProblem as problem:
-            if problem.slug not in AWAY_SLUGS:
-                raise
+        shown = asyncio.ensure_future(
+            self._services.pool.call(work, is_scan=page.is_scan, timeout_s=page.timeout_s or PAGE_S)
+        )
+        shown.add_done_callback(_taken)
+        done, _ = await asyncio.wait({shown}, timeout=QUICK_S)
+        if not done and not await self._is_broker_there():
             return self._stale(page, request, last)
+        try:
+            text = await shown
+        except ApiProblem as problem:
+            if problem.slug == "broker-away":
+                return self._stale(page, request, last)
+            if problem.slug == "busy" and last is not None:
+                return HTMLResponse(last)
+            raise
         self._last_known.put(key, text)
         return HTMLResponse(text)
+
+    async def _is_broker_there(self) -> bool:
+        """Whether it answers at all: a page that takes long on a busy machine is waited for, an outage is not."""
+        try:
+            await self._services.pool.call(self._services.broker.census, timeout_s=QUICK_S)
+        except (ApiProblem, BrokerError):
+            return False
+        return True
 
     def _rendered(self, page: ConsolePage, request: PageRequest, values: Mapping[str, Any]) -> str:
         return render(page.template, **self._shared(request.caller, page), request=request, **values)
@@ -148,6 +166,12 @@ class Console:
             text = render("login.html", **self._shared(None, None), next=address, detail=problem.detail)
             return HTMLResponse(text, 401, problem.headers)
         return RedirectResponse(login, 303)
+
+
+def _taken(shown: asyncio.Future[str]) -> None:
+    """Takes the error of a page that no request waits for any more."""
+    if not shown.cancelled():
+        shown.exception()
 
 
 def _page_of(path: str) -> tuple[ConsolePage, Mapping[str, str]]:

@@ -3,6 +3,7 @@
 Never on port 6379: a test must not reach a server that is in use.
 """
 
+import atexit
 import contextlib
 import os
 import random
@@ -62,6 +63,7 @@ def free_port() -> int:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             stack.pop_all()
             _reserved.append(plain)
+            atexit.register(plain.close)
             return port
     raise ServerFailed(f"no free port found between {PORTS.start} and {PORTS.stop}")
 
