@@ -153,7 +153,10 @@ class Tab:
 
     def until_text(self, text: str, selector: str = "body", timeout_s: float = WAIT_S) -> None:
         element = f"(document.querySelector({json.dumps(selector)})?.innerText ?? '')"
-        self.until(f"{element}.includes({json.dumps(text)})", timeout_s)
+        try:
+            self.until(f"{element}.includes({json.dumps(text)})", timeout_s)
+        except TimeoutError:
+            raise BrowserError(f"{text!r} is not in {selector} after {timeout_s} s:\n{self.text(selector)}") from None
 
     def click(self, selector: str, text: str = "") -> None:
         """Clicks the first element that is shown, enabled and has the text."""

@@ -97,11 +97,11 @@ class ConsoleProgram:
         (self.directory / "repaired").touch()
 
     def drop(self, *names: str) -> None:
-        """Puts files into the watched directory."""
+        """Puts files into the watched directory, each complete from the first moment."""
         for name in names:
-            path = self.inbox / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("x")
+            draft = self.directory / "draft"
+            draft.write_text("x")
+            draft.rename(self.inbox / name)
 
     def client(self, key: str) -> ApiClient:
         return ApiClient(self.port, key)
