@@ -14,7 +14,7 @@ from tests.support.api_client import ApiClient
 from tests.support.program import command, environment
 from tests.support.waiting import wait_until
 
-HANDLERS = '''
+HANDLERS = """
 import os
 import time
 import fileq
@@ -53,7 +53,7 @@ def slow(job, context):
 @fileq.handler(type="report")
 def report(job, context):
     return "reported"
-'''
+"""
 
 
 class ConsoleProgram:

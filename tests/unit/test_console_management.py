@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from itertools import count
+from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from fileq.brokers.batches import NewBatch
@@ -14,6 +16,8 @@ from fileq.brokers.types import Entry, Record, WorkerInfo
 from fileq.client.schedule_changes import add_schedule
 from fileq.client.schedule_options import ScheduleOptions
 from fileq.commands.admin.batch_reports import BatchReport, FailureReport
+from fileq.commands.admin.fsck import Report, fsck
+from fileq.commands.admin.fsck.report import Problem
 from fileq.commands.admin.schedules import list_schedules
 from fileq.commands.api_keys import KeyOptions
 from fileq.core.api_key import Scope
@@ -184,9 +188,9 @@ def test_settings_are_listed_by_section_with_their_dotted_paths() -> None:
 # what pages show
 
 
-def filled() -> ConsolePages:
+def filled(**config: Any) -> ConsolePages:
     """Names that try to be more than text, wherever one can be given."""
-    pages = ConsolePages()
+    pages = ConsolePages(**config)
     broker = pages.broker
     info = WorkerInfo(HOSTILE, 7, NOW_MS, "1", ("high", "low"), lost_roots=(HOSTILE,), lease_ms=30_000)
     broker.register({"slot-7-0-ffff": info})
@@ -226,6 +230,20 @@ def test_a_batch_shows_the_files_that_its_delivery_lacks_before_its_dead_members
     [(_, text)] = filled().show(["/batches/nightly"])
     assert 0 < text.index("Files that are missing or differ") < text.index("Dead members")
     assert text.count("also: missing") == 1, "only the other dead member has the whole error"
+
+
+def test_a_server_that_hides_paths_hides_those_of_deliveries_and_of_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_problem(*given: Any) -> Report:
+        return replace(fsck(*given), problems=(Problem("lost", "job-1", "pending", "/in/private.pdf"),))
+
+    monkeypatch.setattr(admin_page, "fsck", with_problem)
+    for files, is_shown in (("names", True), ("none", False)):
+        pages = filled(server={"files": files})
+        [(_, batch), (_, check)] = pages.show(["/batches/nightly", "/admin/consistency?run=true"])
+        delivery = batch.partition("Dead members")[0]
+        assert ("missing: /in/" in delivery, "/in/private.pdf" in check) == (is_shown, is_shown), files
+        assert ">missing" in delivery
+        assert "job-1" in check
 
 
 def test_every_page_without_anything_says_what_to_do() -> None:

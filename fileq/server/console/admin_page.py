@@ -98,7 +98,7 @@ def consistency(request: PageRequest) -> Mapping[str, Any]:
         report: Report = fsck(request.services.broker, request.services.config)
     finally:
         fsck_runs.release()
-    return {"report": report}
+    return {"report": request.shown(report)}
 
 
 def environment(request: PageRequest) -> Mapping[str, Any]:

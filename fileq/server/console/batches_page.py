@@ -47,7 +47,7 @@ def batches(request: PageRequest) -> Mapping[str, Any]:
 
 def batch(request: PageRequest) -> Mapping[str, Any]:
     found = request.ask(show_one_batch, id=request.params["id"])
-    wrong_files, dead = failures_of(found)
+    wrong_files, dead = failures_of(found, hides_paths=request.services.hides_paths)
     return {
         "batch": found,
         "progress": progress(found, request.services.now_ms()),
@@ -77,8 +77,12 @@ def _word(batch: BatchReport) -> str:
     return "completed" if batch.is_success else "finished"
 
 
-def failures_of(batch: BatchReport) -> tuple[list[tuple[str, FailureReport]], list[FailureReport]]:
-    """The files of a delivery that are missing or differ, each with its own problem; and the other dead members."""
+def failures_of(
+    batch: BatchReport, *, hides_paths: bool = False
+) -> tuple[list[tuple[str, FailureReport]], list[FailureReport]]:
+    """The files of a delivery that are missing or differ, each with its own problem; and the other dead members.
+    A problem names its file, so with `hides_paths` only its kind is left, such as "missing"."""
+    end = ":" if hides_paths else ALSO
     checks = [one for one in batch.failures if one.type == CHECK_TYPE]
     others = [one for one in batch.failures if one.type != CHECK_TYPE]
-    return [(one.error.partition(ALSO)[0], one) for one in checks], others
+    return [(one.error.partition(end)[0], one) for one in checks], others

@@ -84,7 +84,7 @@ export const call = async (method, path, content, headers = {}) => {
   try { answer = await fetch(api + path, options); } catch { throw new Error("The server does not answer."); }
   if (answer.status === 401) { location.assign(`${body.dataset.base}/login?next=${encodeURIComponent(location.pathname.slice(body.dataset.base.length) + location.search)}`); throw new Error("The session has ended."); }
   const found = answer.status === 204 ? {} : await answer.json().catch(() => ({}));
-  if (answer.status === 412 && headers["If-Match"]) throw new Error("It was changed meanwhile. Reload the page to see how.");
+  if (answer.status === 412) throw new Error(headers["If-Match"] ? "It was changed meanwhile. Reload the page to see how." : "This name is taken. Choose another one.");
   if (!answer.ok) throw new Error([found.detail || answer.statusText, ...(found.errors || []).map((one) => one.detail)].filter((one, i, list) => list.indexOf(one) === i).join(" "));
   return { ...found, status_code: answer.status, etag: answer.headers.get("ETag") };
 };
