@@ -116,7 +116,7 @@ def file_tree(broker: FullBroker, under: str, depth: int, *, scan_max: int = SCA
     while True:
         page = broker.ledger_page(prefix, cursor, _PAGE)
         scanned += page.scanned
-        for path, record in _records(broker, page.entries):
+        for path, record in _outlines(broker, page.entries):
             for directory in _directories(path, prefix, depth):
                 if directory not in counts and len(counts) >= DIRECTORIES_MAX:
                     is_cut = True
@@ -135,7 +135,7 @@ def prefix_of(under: str) -> bytes:
 
 
 def _known(broker: FullBroker, entries: list[tuple[bytes, LedgerEntry]]) -> Iterator[KnownFile]:
-    records = dict(_records(broker, entries))
+    records = dict(_outlines(broker, entries))
     for path, entry in entries:
         if not entry.versions:
             continue
@@ -155,13 +155,13 @@ def _known(broker: FullBroker, entries: list[tuple[bytes, LedgerEntry]]) -> Iter
         )
 
 
-def _records(
+def _outlines(
     broker: FullBroker, entries: list[tuple[bytes, LedgerEntry]] | tuple[tuple[bytes, LedgerEntry], ...]
 ) -> Iterator[tuple[bytes, Record | None]]:
     known = [(path, entry.versions[0][1]) for path, entry in entries if entry.versions]
     for start in range(0, len(known), _PAGE):
         part = known[start : start + _PAGE]
-        for (path, _), record in zip(part, broker.records([id for _, id in part]), strict=True):
+        for (path, _), record in zip(part, broker.outlines([id for _, id in part]), strict=True):
             yield path, record
 
 

@@ -82,6 +82,8 @@ ADMIN_PAGES = (
         timeout_s=admin_page.DOCTOR_S,
     ),
 )
+LONG_SCAN_S = 3.0  # on a busy machine 10,000 dead jobs or files take longer than a page may otherwise
+
 PAGES: tuple[ConsolePage, ...] = (
     ConsolePage(
         path="",
@@ -113,6 +115,7 @@ PAGES: tuple[ConsolePage, ...] = (
         function=dead,
         query=DeadQuery,
         is_scan=True,
+        timeout_s=LONG_SCAN_S,
         letter="d",
     ),
     ConsolePage(
@@ -123,6 +126,7 @@ PAGES: tuple[ConsolePage, ...] = (
         function=files,
         query=FilesPageQuery,
         is_scan=True,
+        timeout_s=LONG_SCAN_S,
         letter="f",
     ),
     ConsolePage(
@@ -133,6 +137,7 @@ PAGES: tuple[ConsolePage, ...] = (
         function=file,
         query=FilePageQuery,
         is_scan=True,
+        timeout_s=LONG_SCAN_S,
     ),
     ConsolePage(path="/queues", name="queues", title="Queues", template="queues.html", function=queues, letter="q"),
     ConsolePage(

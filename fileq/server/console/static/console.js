@@ -162,6 +162,8 @@ const upload = async (area, files) => {
       const found = await answer.json().catch(() => ({}));
       if (!answer.ok) throw new Error(found.detail || answer.statusText);
       toast(`${file.name} is uploaded.`);
+      const link = document.createElement("a"); // the list may show it on a later page only
+      link.href = `${body.dataset.base}/dashboard/files/trace?path=${encodeURIComponent(found.path)}`; link.textContent = file.name; area.append(link);
     } catch (error) { toast(`${file.name}: ${error.message}`, true); }
   }
   lastRefresh = 0; refresh();
