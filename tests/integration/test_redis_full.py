@@ -60,7 +60,16 @@ def test_a_full_server_accepts_the_scripts_that_it_does_not_have(store):
 
 
 REFUSED_WHEN_FULL = {
-    *("enqueue", "enqueue with unique keys", "revive", "revive with a unique key", "pause", "restore", "create_record"),
+    *(
+        "enqueue",
+        "enqueue one",
+        "enqueue with unique keys",
+        "revive",
+        "revive with a unique key",
+        "pause",
+        "restore",
+        "create_record",
+    ),
     *("fire", "fire and skip", "fire and queue", "fire and withdraw", "fire and ask to stop", "define_schedule"),
     *("pause_schedule", "resume_schedule", "remove_schedule", "put_document"),
     *("enqueue members", "create_batch", "join_batch", "revive a member"),

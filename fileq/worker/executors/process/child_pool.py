@@ -8,6 +8,7 @@ fork server that fails right after its start is started again after a pause that
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -215,7 +216,8 @@ class ChildPool:
                 if handle := self._by_child.get(message.child):
                     handle.set_process(message.pid, fd)
                 else:
-                    signal.pidfd_send_signal(fd, signal.SIGKILL)  # replaced before it was reported
+                    with contextlib.suppress(ProcessLookupError):  # it has ended already
+                        signal.pidfd_send_signal(fd, signal.SIGKILL)  # replaced before it was reported
                     os.close(fd)
             case NotSpawned():
                 self._pending.discard(message.child)
