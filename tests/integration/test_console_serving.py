@@ -168,3 +168,11 @@ def test_an_unknown_page_and_a_wrong_query_are_pages_too(api: ServedApi) -> None
         reply = shown(api.client, path, cookie)
         assert (reply.status, reply.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
         assert word in reply.body.decode()
+
+
+def test_the_page_of_a_job_has_it_for_curl_and_the_command_line(api: ServedApi) -> None:
+    api.client.post("/jobs", {"type": "report", "id": "weekly"})
+    page = shown(api.client, "/dashboard/jobs/weekly", logged_in(api.client, ADMIN_KEY)).body.decode()
+    server = api.config.server
+    assert f"http://{server.bind}:{server.port}/api/v1/jobs/weekly" in page
+    assert "fileq show weekly" in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -10,7 +11,6 @@ import msgspec
 from msgspec import Meta
 
 from fileq.core.api_key import Scope
-from fileq.core.job import State
 from fileq.server.api.job_conditions import JobConditions, conditions_in
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_endpoints import show_job
@@ -18,11 +18,9 @@ from fileq.server.api.job_lists import JobListQuery
 from fileq.server.api.list_endpoints import list_jobs
 from fileq.server.console.file_preview import may_see_content
 from fileq.server.console.page import PageRequest
-from fileq.server.console.rendering import seconds_between
+from fileq.server.console.rendering import path_part, seconds_between
 
 STATES = ("pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled")
-ACTIONS = {"dead": "retry", "pending": "cancel", "running": "cancel", "scheduled": "run", "retrying": "run"}
-_WAITING = (State.PENDING, State.SCHEDULED, State.RETRYING)
 
 
 class JobsQuery(JobConditions, frozen=True, forbid_unknown_fields=True):
@@ -61,14 +59,16 @@ def _bulk_actions(status: str | None) -> list[str]:
 
 def job(request: PageRequest) -> Mapping[str, Any]:
     found = request.ask(show_job, id=request.params["id"])
+    server = request.services.config.server
+    address = f"http://{server.bind}:{server.port}{server.base_path}/api/v1/jobs/{path_part(found.id)}"
     return {
         "job": found,
         "steps": _steps(found),
         "may_operate": request.has(Scope.OPERATE),
         "may_preview": may_see_content(request),
-        "curl": f'curl -H "X-API-Key: $KEY" {{origin}}/api/v1/jobs/{found.id}',
+        "curl": f'curl -H "X-API-Key: $KEY" {shlex.quote(address)}',
         "python": _python(found),
-        "cli": f"fileq show {found.id}",
+        "cli": f"fileq show {shlex.quote(found.id)}",
     }
 
 
