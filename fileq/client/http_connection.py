@@ -64,7 +64,7 @@ class HttpConnections:
         timeout_s: float = ANSWER_S,
         is_stopped: Callable[[], bool] | None = None,
     ) -> HttpReply:
-        """The answer, whatever its status. BrokerUnavailable if there is none; GivenUp once `is_stopped`."""
+        """The answer, also one that reports an error. Raises BrokerUnavailable without one, GivenUp if `is_stopped`."""
         target = f"{path}?{urlencode(query)}" if query else path
         until_s, pause_s, is_repeat, tries = time.monotonic() + BUDGET_S, PAUSE_S, False, 0
         while True:

@@ -1,4 +1,5 @@
-"""The errors of a server as the errors of fileq: whatever the transport, a program handles the same exceptions."""
+"""Turns the problems that a server answers with into the exceptions that a broker raises, so that a program handles one
+set of exceptions for both transports."""
 
 from __future__ import annotations
 

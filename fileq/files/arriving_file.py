@@ -146,5 +146,5 @@ def _exists(name: bytes, directory: int) -> bool:
 
 
 def _below(directory: int, name: bytes) -> bytes:
-    """A path that stays that of the open directory, whatever is renamed."""
+    """A path that leads to the open directory also after the directory was renamed."""
     return b"/proc/self/fd/%d/%b" % (directory, name)

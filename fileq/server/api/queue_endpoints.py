@@ -28,7 +28,7 @@ class QueueDocument(Struct, frozen=True):
 
 
 class QueueList(Struct, frozen=True):
-    """In the order in which workers claim from them. `scheduled` jobs wait for their time, whatever their queue."""
+    """In the order in which workers claim from them. `scheduled` counts the delayed and retrying jobs of all queues."""
 
     at: str
     queues: tuple[QueueDocument, ...]

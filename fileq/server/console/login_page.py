@@ -101,6 +101,6 @@ class LoginPage:
 
 
 def _own_page(given: str) -> str:
-    """Where to go after the login: a page of ours, whatever the address says."""
+    """The page to show after the login: the given one if it is a page of the console, else the overview."""
     is_own = given.startswith(HOME) and "//" not in given and "\\" not in given and given.isprintable()
     return given if is_own and len(given) <= 2000 else HOME
