@@ -37,6 +37,13 @@ def test_a_program_has_the_session_directory_umask_and_limits_that_its_test_chos
         assert program.wait() == -signal.SIGKILL
 
 
+def test_a_program_has_its_process_group_as_soon_as_it_is_known(on_sqlite: BrokerSetup) -> None:
+    for _ in range(20):
+        program = Program("producer", "in", cwd=on_sqlite.directory, settings=on_sqlite.settings, wait=False)
+        os.killpg(program.process.pid, signal.SIGKILL)
+        assert program.wait() == -signal.SIGKILL
+
+
 def test_a_program_has_its_own_variables_and_none_of_the_launcher_or_an_earlier_program(tmp_path: Path) -> None:
     launcher = Launcher(environment(SQLITE_PATH="launcher.db"))
 

@@ -1,5 +1,6 @@
 """The real program under test: started by its command line, observed by its logs and endpoints, ended by signals."""
 
+import contextlib
 import json
 import os
 import signal
@@ -181,5 +182,6 @@ class Program:
     def kill(self) -> None:
         """Sends SIGKILL to the program and its child processes; may be called twice."""
         if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and its exit code is still on its way
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(STOP_TIMEOUT_S)

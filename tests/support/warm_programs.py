@@ -181,10 +181,12 @@ def serve(requests: socket.socket) -> list[str]:
             pid = os.fork()
             if pid == 0:
                 requests.detach()
+                os.setsid()
+                # Told by the program itself: whoever knows its number may send a signal to its process group.
+                os.write(fds[3], NUMBER.pack(os.getpid()))
                 return _become(json.loads(data), fds[:3])
             for stream in fds[:3]:
                 os.close(stream)
-            os.write(fds[3], NUMBER.pack(pid))
             pidfd = os.pidfd_open(pid)
             running[pidfd] = pid, fds[3]
             ready.register(pidfd, select.POLLIN)
@@ -203,7 +205,6 @@ def _report_end(pidfd: int, pid: int, answers: int) -> None:
 
 def _become(request: dict[str, Any], streams: list[int]) -> list[str]:
     """Gives this process what a program gets from the process that starts it."""
-    os.setsid()
     for number, action in DEFAULT_ACTIONS.items():
         signal.signal(number, action)
     for target, stream in enumerate(streams):
