@@ -7,13 +7,14 @@ which know only offsets: an offset, and a digest of the job before it, to find t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fileq.brokers.types import LedgerEntry, Record, WorkerView
 from fileq.core.errors import BrokerError
+from fileq.core.job import State
 
 PROCESSING = "processing"
 NEWEST_FIRST = ("dead_letter", "completed", "cancelled")
@@ -38,6 +39,9 @@ class LedgerPage(Struct, frozen=True):
     scanned: int
 
 
+Standing: TypeAlias = tuple[State, int]  # of a job, with the time when it was created in ms
+
+
 class PlacePages(Protocol):
     """For lists. Never on the hot path."""
 
@@ -60,6 +64,10 @@ class PlacePages(Protocol):
 
         `raw`, `result`, `attempts`, `after`, `follow_ups` and `outputs` are empty, `queued` is 0 and `waits_for` and
         `unique_key` are ""; everything else is as in records()."""
+        ...
+
+    def standings(self, ids: Sequence[str]) -> list[Standing | None]:
+        """The state and the time of creation in each record, for counts of many files. Only reads."""
         ...
 
     def fingerprints(self, ids: Sequence[str]) -> list[str]:

@@ -243,10 +243,11 @@ class Inspector(PlacePages, Protocol):
         not registered, and may count the jobs one by one; that takes longer."""
         ...
 
-    def overview(self, hours: int = 2) -> Overview:
+    def overview(self, hours: int = 2, jobs: int = 0) -> Overview:
         """The census, the front of each queue, workers, producers and the counters of the last hours. Only reads.
 
-        At most two round trips. The census is of one moment; the rest is read right after it."""
+        `jobs` are how many jobs of each place it has beside that, those that peek() returns. One round trip, unless the
+        clocks differ by more than an hour. The census is of one moment; the rest is read right after it."""
         ...
 
     def peek(self, place: str, limit: int) -> list[bytes]:
@@ -299,6 +300,10 @@ class Inspector(PlacePages, Protocol):
 
     def makers(self, paths: Sequence[bytes]) -> list[str | None]:
         """The id of the job that made each file last, as its outputs say; for `worker.history_ttl`. Only reads."""
+        ...
+
+    def known_files(self, paths: Sequence[bytes]) -> list[tuple[LedgerEntry | None, str | None]]:
+        """What lookup() and makers() return for each path, in one round trip. Only reads."""
         ...
 
     def revive(self, revivals: Sequence[Revival]) -> list[Revived]:

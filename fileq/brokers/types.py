@@ -297,6 +297,7 @@ class Overview(Struct, frozen=True):
     hours: Mapping[int, Mapping[str, int]]  # the counters of the last hours, by hours since the epoch
     producers: tuple[ProducerView, ...] = ()
     orders: int = 0  # that are not finished
+    first: Mapping[str, tuple[bytes, ...]] = {}  # the first jobs of each place that has one, if they were asked for
 
 
 class UnrecordedJob(Struct, frozen=True):

@@ -6,8 +6,10 @@ bytes and the fingerprint, so 10,000 of them cost a broker about 50 ms at most. 
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
+from operator import itemgetter
 from typing import Literal, TypeAlias
 
 from msgspec import Struct
@@ -57,7 +59,8 @@ class DeadGroup(Struct, frozen=True):
 
 class DeadGroups(Struct, frozen=True):
     """`is_partial`: older dead jobs were not looked at. `group_count` includes the groups beyond the limit. The
-    timelines begin with the first death that was seen and end with the last; null if there is none."""
+    timelines begin with the first death that was seen and end with the last; null if there is none. `newest_ids` are
+    the ids of the newest 20 jobs of all groups."""
 
     by: str
     total: int
@@ -67,6 +70,7 @@ class DeadGroups(Struct, frozen=True):
     groups: tuple[DeadGroup, ...]
     timeline_from: str | None = None
     timeline_until: str | None = None
+    newest_ids: tuple[str, ...] = ()
 
 
 def group_dead(
@@ -80,6 +84,7 @@ def group_dead(
     if prefix:  # the fingerprints are read anyway, without outlines
         wanted = replace(wanted, fingerprint=None)
     conditions, found, cursor, scanned, total = Conditions(wanted), dict[str, _Gathered](), "", 0, 0
+    newest_ids: list[str] = []
     cost, cost_of_one = 0, OUTLINE_COST if conditions.needs_records or wanted.queue is not None else 1
     while cost < scan_max:
         size = min(_PAGE, -(-(scan_max - cost) // cost_of_one))
@@ -91,15 +96,21 @@ def group_dead(
         keys, read = _fingerprints(broker, jobs) if by == "fingerprint" else ([_key_of(dead, by) for dead in jobs], 0)
         cost += read * RECORD_COST
         for key, dead in zip(keys, jobs, strict=True):
-            if key.startswith(prefix):
-                found.setdefault(key, _Gathered(dead)).add(dead)
+            if not key.startswith(prefix):
+                continue
+            if (gathered := found.get(key)) is None:
+                gathered = found[key] = _Gathered(dead)
+            gathered.add(dead)
+            if len(newest_ids) < _IDS:
+                newest_ids.append(dead.id)
         cursor = page.next_cursor
         if not cursor:
             break
     largest = sorted(found.items(), key=lambda item: (-item[1].count, item[0]))[:limit]
     newest = complete_records(broker, [gathered.newest for _, gathered in largest])
     groups = tuple(gathered.group(key, dead) for (key, gathered), dead in zip(largest, newest, strict=True))
-    return _with_timelines(DeadGroups(by, total, scanned, bool(cursor), len(found), groups), found)
+    seen = DeadGroups(by, total, scanned, bool(cursor), len(found), groups, newest_ids=tuple(newest_ids))
+    return _with_timelines(seen, found)
 
 
 def _with_timelines(groups: DeadGroups, found: Mapping[str, _Gathered]) -> DeadGroups:
@@ -169,16 +180,19 @@ class _Gathered:
     def __init__(self, newest: StoredJob) -> None:
         self.newest = newest
         self.count = 0
-        self._first_ms = self._last_ms = _died_ms(newest)
+        self._first_ms = self._last_ms = 0
         self._ids: list[str] = []
         self.times_ms: list[int] = []  # of those deaths whose time is known
-        self._directories: Counter[str] = Counter()
-        self._extensions: Counter[str] = Counter()
+        self._directories: defaultdict[str, int] = defaultdict(int)
+        self._extensions: defaultdict[str, int] = defaultdict(int)
 
     def add(self, dead: StoredJob) -> None:
         self.count += 1
         died_ms = _died_ms(dead)
-        self._first_ms, self._last_ms = min(self._first_ms, died_ms), max(self._last_ms, died_ms)
+        if self.count == 1 or died_ms < self._first_ms:
+            self._first_ms = died_ms
+        if died_ms > self._last_ms:
+            self._last_ms = died_ms
         if len(self._ids) < _IDS:
             self._ids.append(dead.id)
         if died_ms:
@@ -208,5 +222,6 @@ class _Gathered:
         )
 
 
-def _most(counts: Counter[str]) -> tuple[NameCount, ...]:
-    return tuple(NameCount(name, count) for name, count in counts.most_common(_NAMED))
+def _most(counts: Mapping[str, int]) -> tuple[NameCount, ...]:
+    """The largest; of equal ones the one that was seen first."""
+    return tuple(NameCount(name, count) for name, count in nlargest(_NAMED, counts.items(), key=itemgetter(1)))

@@ -5,11 +5,12 @@ Changes nothing. The cost depends on `scan_max`, never on the length of the ledg
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 
+from fileq.brokers.place_pages import Standing
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import LedgerEntry, Record
 from fileq.client.job_filter import path_matcher
@@ -21,7 +22,7 @@ DIRECTORIES_MAX = 1_000
 EXPIRED = "expired"
 FileStatus = Literal["pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled", "expired"]
 _PAGE = 500
-_WAITING = (State.PENDING, State.SCHEDULED, State.RETRYING)
+_UNFINISHED = frozenset((State.PENDING, State.SCHEDULED, State.RETRYING, State.RUNNING))
 
 
 class KnownFile(Struct, frozen=True):
@@ -80,6 +81,14 @@ class _Seen(Struct):
     oldest_ms: int = 0
     newest_ms: int = 0
 
+    def add(self, other: _Seen) -> None:
+        self.files += other.files
+        self.waiting += other.waiting
+        self.running += other.running
+        self.dead += other.dead
+        self.oldest_ms = min(self.oldest_ms or other.oldest_ms, other.oldest_ms or self.oldest_ms)
+        self.newest_ms = max(self.newest_ms, other.newest_ms)
+
 
 def file_page(
     broker: FullBroker,
@@ -100,7 +109,8 @@ def file_page(
         page = broker.ledger_page(prefix_of(under), cursor, size)
         scanned += page.scanned
         wanted = [(path, entry) for path, entry in page.entries if matches is None or matches(path)]
-        found += [one for one in _known(broker, wanted) if status in (None, one.status)]
+        records = dict(_outlines(broker, wanted))
+        found += [one for one in _known(wanted, records) if status in (None, one.status)]
         cursor, size = page.next_cursor, min(2 * size, _PAGE)
         if not cursor:
             break
@@ -110,23 +120,57 @@ def file_page(
 
 def file_tree(broker: FullBroker, under: str, depth: int, *, scan_max: int = SCAN_MAX) -> FileTree:
     """Counts by directory, down to `depth` levels below the given one."""
+    return file_tree_and_page(broker, under, depth, limit=0, scan_max=scan_max)[0]
+
+
+def file_tree_and_page(
+    broker: FullBroker, under: str, depth: int, *, limit: int, scan_max: int = SCAN_MAX
+) -> tuple[FileTree, FilePage]:
+    """What file_tree() and file_page() without conditions return, from one scan. The page has about `limit` files."""
     prefix, cursor, scanned = prefix_of(under), "", 0
-    counts: dict[bytes, _Seen] = {}
-    is_cut = False
+    seen_in: dict[bytes, _Seen] = {}  # by the directory of the files themselves
+    listed: list[KnownFile] = []
+    following, size = "", limit or _PAGE  # of the page after the first files
     while True:
-        page = broker.ledger_page(prefix, cursor, _PAGE)
+        page = broker.ledger_page(prefix, cursor, min(_PAGE, size))
         scanned += page.scanned
-        for path, record in _outlines(broker, page.entries):
-            for directory in _directories(path, prefix, depth):
-                if directory not in counts and len(counts) >= DIRECTORIES_MAX:
-                    is_cut = True
-                    continue
-                _count(counts.setdefault(directory, _Seen()), record)
-        cursor = page.next_cursor
+        if len(listed) < limit:
+            records = dict(_outlines(broker, page.entries))
+            listed += _known(page.entries, records)
+            following = page.next_cursor
+            standings: Iterable[tuple[bytes, Standing | None]] = (
+                (path, (record.state, record.created_ms) if record is not None else None)
+                for path, record in records.items()
+            )
+        else:
+            standings = _standings(broker, page.entries)
+        for path, standing in standings:
+            directory = path[: path.rfind(b"/")]
+            if (seen := seen_in.get(directory)) is None:
+                seen = seen_in[directory] = _Seen()
+            _count(seen, standing)
+        cursor, size = page.next_cursor, size if len(listed) < limit else _PAGE
         if not cursor or scanned >= scan_max:
             break
-    directories = tuple(_counted(directory, seen) for directory, seen in sorted(counts.items()))
-    return FileTree(directories, scanned, bool(cursor) or is_cut)
+    directories, is_cut = _with_parents(seen_in, prefix, depth)
+    total = len(listed) if not following else None
+    first = FilePage(tuple(listed), following, scanned, bool(following) and len(listed) < limit, total)
+    return FileTree(directories, scanned, bool(cursor) or is_cut), first
+
+
+def _with_parents(
+    seen_in: Mapping[bytes, _Seen], prefix: bytes, depth: int
+) -> tuple[tuple[DirectoryCounts, ...], bool]:
+    """Adds the counts of each directory to those above it. Also returns if there were more than DIRECTORIES_MAX."""
+    counts: dict[bytes, _Seen] = {}
+    is_cut = False
+    for leaf, seen in seen_in.items():
+        for directory in _directories(leaf + b"/", prefix, depth):
+            if directory not in counts and len(counts) >= DIRECTORIES_MAX:
+                is_cut = True
+                continue
+            counts.setdefault(directory, _Seen()).add(seen)
+    return tuple(_counted(directory, seen) for directory, seen in sorted(counts.items())), is_cut
 
 
 def prefix_of(under: str) -> bytes:
@@ -134,8 +178,7 @@ def prefix_of(under: str) -> bytes:
     return under.rstrip("/").encode(errors="surrogateescape") + b"/" if under else b""
 
 
-def _known(broker: FullBroker, entries: list[tuple[bytes, LedgerEntry]]) -> Iterator[KnownFile]:
-    records = dict(_outlines(broker, entries))
+def _known(entries: Sequence[tuple[bytes, LedgerEntry]], records: Mapping[bytes, Record | None]) -> Iterator[KnownFile]:
     for path, entry in entries:
         if not entry.versions:
             continue
@@ -156,7 +199,7 @@ def _known(broker: FullBroker, entries: list[tuple[bytes, LedgerEntry]]) -> Iter
 
 
 def _outlines(
-    broker: FullBroker, entries: list[tuple[bytes, LedgerEntry]] | tuple[tuple[bytes, LedgerEntry], ...]
+    broker: FullBroker, entries: Sequence[tuple[bytes, LedgerEntry]]
 ) -> Iterator[tuple[bytes, Record | None]]:
     known = [(path, entry.versions[0][1]) for path, entry in entries if entry.versions]
     for start in range(0, len(known), _PAGE):
@@ -174,16 +217,28 @@ def _directories(path: bytes, prefix: bytes, depth: int) -> Iterator[bytes]:
         yield top + b"/" + b"/".join(names[:level])
 
 
-def _count(seen: _Seen, record: Record | None) -> None:
+def _standings(
+    broker: FullBroker, entries: Sequence[tuple[bytes, LedgerEntry]]
+) -> Iterator[tuple[bytes, Standing | None]]:
+    known = [(path, entry.versions[0][1]) for path, entry in entries if entry.versions]
+    found = broker.standings([id for _, id in known]) if known else []
+    return zip((path for path, _ in known), found, strict=True)
+
+
+def _count(seen: _Seen, standing: Standing | None) -> None:
     seen.files += 1
-    if record is None:
+    if standing is None:
         return
-    seen.newest_ms = max(seen.newest_ms, record.created_ms)
-    seen.waiting += record.state in _WAITING
-    seen.running += record.state is State.RUNNING
-    seen.dead += record.state is State.DEAD
-    if record.state.is_unfinished:
-        seen.oldest_ms = min(seen.oldest_ms or record.created_ms, record.created_ms)
+    state, created_ms = standing
+    if created_ms > seen.newest_ms:
+        seen.newest_ms = created_ms
+    if state is State.DEAD:
+        seen.dead += 1
+    elif state in _UNFINISHED:
+        seen.running += state is State.RUNNING
+        seen.waiting += state is not State.RUNNING
+        if not seen.oldest_ms or created_ms < seen.oldest_ms:
+            seen.oldest_ms = created_ms
 
 
 def _counted(directory: bytes, seen: _Seen) -> DirectoryCounts:

@@ -127,6 +127,7 @@ class Conditions:
         self._text = wanted.text.casefold() if wanted.text is not None else None
         others = (wanted.since_ms, wanted.until_ms, wanted.worker, wanted.fingerprint, wanted.batch)
         self.needs_records = wanted.is_deferred or any(value is not None for value in others)
+        self.is_open = not (wanted.has_conditions or wanted.is_deferred or wanted.leaves_deliveries)  # to every job
 
     def meets_bytes(self, job: Job | None) -> bool:
         """The conditions that need no record. None: bytes that are not a job, which have neither type nor path."""

@@ -88,12 +88,14 @@ def outlined(
     undecided: list[int] = []
     for raw in raws:
         job = decode_or_none(raw)
-        verdict = conditions.meets_without_record(job, state)
+        verdict = True if conditions.is_open else conditions.meets_without_record(job, state)
         if verdict is False:
             continue
         if verdict is None or is_always:
             undecided.append(len(found))
-        found.append(_stored(raw, job, None, state, queue))
+        found.append(StoredJob(raw, job.id if job is not None else raw_id(raw), job, None, state, queue))
+    if not undecided:
+        return [stored for stored in found if stored is not None]
     for i, stored in zip(undecided, _with_outlines(broker, [found[i] for i in undecided]), strict=True):
         found[i] = stored if conditions.meets(stored) else None
     return [stored for stored in found if stored is not None]

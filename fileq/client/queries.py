@@ -90,10 +90,13 @@ class FileTrace(Struct, frozen=True):
 def trace(broker: FullBroker, path: bytes, records_max: int = sys.maxsize) -> FileTrace:
     """Everything that the ledger and the records know about a file, newest version first. BrokerError if nothing.
 
-    About `records_max` records are searched for jobs that the ledger does not know."""
-    [entry] = broker.lookup([path])
+    About `records_max` records are searched for jobs that the ledger does not know. Beside that search it takes three
+    round trips, one of them only if a job waits."""
+    [(entry, maker)] = broker.known_files([path])
     versions = entry.versions if entry is not None else ()
-    known = dict(zip(_ids(versions), broker.records(_ids(versions)), strict=True))
+    ids = [*_ids(versions), *([maker] if maker else [])]
+    records = dict(zip(ids, broker.records(ids) if ids else (), strict=True))
+    known = {id: records[id] for id in _ids(versions)}
     search = _RecordSearch(broker, path, records_max)
     others = [record for record in search.run() if record.id not in known]
     waits_for = obstacles_of(broker, [*known.values(), *others])
@@ -106,7 +109,7 @@ def trace(broker: FullBroker, path: bytes, records_max: int = sys.maxsize) -> Fi
         signature = job.version if job is not None else None
         traced.append(_version(signature or "", record.id, record, waits_for, is_newest=False, is_in_ledger=False))
     shown = path.decode(errors="backslashreplace")
-    made_by = _maker(broker, path)
+    made_by = _maker(maker, records[maker]) if maker else None
     if not traced and made_by is None:
         name = os.path.basename(shown)
         advice = "give its path on the producer, below producer.scan_dir, and check include_globs and exclude_globs"
@@ -117,11 +120,7 @@ def trace(broker: FullBroker, path: bytes, records_max: int = sys.maxsize) -> Fi
     return FileTrace(shown, missing_since_ms, tuple(traced), made_by, search.is_partial)
 
 
-def _maker(broker: FullBroker, path: bytes) -> Maker | None:
-    [id] = broker.makers([path])
-    if not id:
-        return None
-    [record] = broker.records([id])
+def _maker(id: str, record: Record | None) -> Maker:
     job = decode_or_none(record.raw) if record is not None else None
     return Maker(id, job.filepath, job.type) if job is not None else Maker(id)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -24,6 +24,7 @@ from fileq.webhooks.store import KnownWebhook, WebhookStore, definition_problems
 
 PAGE = 500
 PAGES_MAX = 20  # of each place that `deliveries` looks through
+_TYPE_BYTES = DELIVERY_TYPE.encode()
 
 
 class WebhookSummary(Struct, frozen=True):
@@ -147,16 +148,17 @@ def test(broker: FullBroker, config: Config, name: str) -> WebhookTest:
     return WebhookTest(name, id, status, answer, error, round(time.monotonic() - started_s, 3))
 
 
-def deliveries(broker: FullBroker, config: Config, name: str, limit: int) -> DeliveryList:
+def deliveries(broker: FullBroker, config: Config, name: str, limit: int, *, is_known: bool = False) -> DeliveryList:
     """The newest deliveries first. Those of a webhook that was removed are found as long as their records last.
 
-    Bounded: of each place the 10,000 jobs that are found first are looked at."""
+    Bounded: of each place the 10,000 jobs that are found first are looked at. ConfigError if there is none and no
+    webhook has this name, unless the caller knows that one has."""
     found = [
         _delivery(stored, payload)
         for stored in _stored_deliveries(broker, config.worker.priorities[-1])
         if (payload := _payload(stored.job)) is not None and payload.webhook == name
     ]
-    if not found:
+    if not found and not is_known:
         store_of(broker, config).get(name)
     found.sort(key=lambda one: one.created or "", reverse=True)
     return DeliveryList(name, tuple(found[:limit]))
@@ -175,14 +177,20 @@ def latest_deliveries(broker: FullBroker, config: Config, limit: int) -> dict[st
 
 def _stored_deliveries(broker: FullBroker, queue: str, pages_max: int = PAGES_MAX) -> Iterator[StoredJob]:
     conditions = Conditions(JobFilter(type=DELIVERY_TYPE))
-    yield from matching(broker, [view.raw for view in broker.workers() if view.raw], "processing", conditions)
+    yield from matching(broker, _perhaps(view.raw for view in broker.workers()), "processing", conditions)
     for place in (queue, "scheduled"):
         for page in itertools.islice(broker.pages(place, PAGE), pages_max):
-            yield from matching(broker, page, place, conditions)
+            yield from matching(broker, _perhaps(page), place, conditions)
     for place in ("dead_letter", "completed", "cancelled"):
-        newest = broker.peek(place, pages_max * PAGE)
+        newest = _perhaps(broker.peek(place, pages_max * PAGE))
         for start in range(0, len(newest), PAGE):
             yield from matching(broker, newest[start : start + PAGE], place, conditions)
+
+
+def _perhaps(raws: Iterable[bytes]) -> list[bytes]:
+    """Those that may be deliveries. fileq itself enqueues them, so their type is in their bytes as it is written; most
+    jobs need not be decoded."""
+    return [raw for raw in raws if _TYPE_BYTES in raw]
 
 
 def _delivery(stored: StoredJob, payload: DeliveryPayload) -> DeliverySummary:

@@ -17,6 +17,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Record
 from fileq.client.job_summary import file_place
 from fileq.config import Config
 from fileq.core.job import decode_or_none
@@ -61,9 +62,16 @@ def open_content(broker: FullBroker, config: Config, path: bytes, job_id: str | 
         raise
 
 
-def open_known(broker: FullBroker, config: Config, path: bytes, job_id: str | None) -> tuple[int, int]:
-    """A descriptor of the file, which the caller closes, and its size. Blocks, and raises ApiProblem."""
-    signature = _known_version(broker, path, job_id)
+def open_known(
+    broker: FullBroker, config: Config, path: bytes, job_id: str | None, record: Record | None = None
+) -> tuple[int, int]:
+    """A descriptor of the file, which the caller closes, and its size. Blocks, and raises ApiProblem. `record` is that
+    of the job, if the caller has read it."""
+    return open_version(config, path, _known_version(broker, path, job_id, record))
+
+
+def open_version(config: Config, path: bytes, signature: str) -> tuple[int, int]:
+    """As open_known(), for a version that the ledger or a record knows."""
     here = config.paths.here(path)
     try:
         reference = open_without_links(here, config.paths.allowed)
@@ -83,14 +91,14 @@ def open_known(broker: FullBroker, config: Config, path: bytes, job_id: str | No
         raise ApiProblem("not-found", f"the file can't be opened: {why}") from error
 
 
-def _known_version(broker: FullBroker, path: bytes, job_id: str | None) -> str:
+def _known_version(broker: FullBroker, path: bytes, job_id: str | None, record: Record | None) -> str:
     """The signature of the version that the given job, the ledger, or the job that made the file knows."""
     if job_id is None:
-        [entry] = broker.lookup([path])
+        [(entry, job_id)] = broker.known_files([path])
         if entry is not None and entry.versions:
             return entry.versions[0][0]
-        [job_id] = broker.makers([path])
-    record = broker.records([job_id])[0] if job_id else None
+    if record is None and job_id:
+        [record] = broker.records([job_id])
     if record is not None:
         made = next((one.signature for one in record.outputs if one.path == path), "")
         job = decode_or_none(record.raw)

@@ -18,6 +18,7 @@ from fileq.brokers.place_pages import (
     PROCESSING,
     LedgerPage,
     Page,
+    Standing,
     check_page,
     ledger_page_of,
     offset_of,
@@ -31,6 +32,7 @@ from fileq.brokers.types import (
     CLEAR_REACH,
     CancelResult,
     Census,
+    LedgerEntry,
     Overview,
     Record,
     Revival,
@@ -51,12 +53,19 @@ class MemoryInspector:
         with self._store.lock:
             return self._store.census(self._store.begin())
 
-    def overview(self, hours: int = 2) -> Overview:
+    def overview(self, hours: int = 2, jobs: int = 0) -> Overview:
         with self._store.lock:
             fronts = {name: raws[-1] for name, raws in self._store.queues.items() if raws}
             producers = tuple(self._store.living_producers(self._store.begin()))
+            places = (*self._store.queue_names, "scheduled", *NEWEST_FIRST) if jobs > 0 else ()
             return Overview(
-                self.census(), fronts, tuple(self.workers()), self.hourly(hours), producers, len(self._store.orders)
+                census=self.census(),
+                fronts=fronts,
+                workers=tuple(self.workers()),
+                hours=self.hourly(hours),
+                producers=producers,
+                orders=len(self._store.orders),
+                first={place: tuple(raws) for place in places if (raws := self.peek(place, jobs))},
             )
 
     def peek(self, place: str, limit: int) -> list[bytes]:
@@ -118,6 +127,9 @@ class MemoryInspector:
 
     def outlines(self, ids: Sequence[str]) -> list[Record | None]:
         return [outline_of(record) if record is not None else None for record in self.records(ids)]
+
+    def standings(self, ids: Sequence[str]) -> list[Standing | None]:
+        return [(record.state, record.created_ms) if record is not None else None for record in self.records(ids)]
 
     def fingerprints(self, ids: Sequence[str]) -> list[str]:
         return [record.fingerprint if record is not None else "" for record in self.records(ids)]
@@ -191,6 +203,10 @@ class MemoryInspector:
             self._store.begin()
             found = (self._store.made.get(path) for path in paths)
             return [made[0] if made is not None else None for made in found]
+
+    def known_files(self, paths: Sequence[bytes]) -> list[tuple[LedgerEntry | None, str | None]]:
+        with self._store.lock:
+            return list(zip(map(self._store.ledger.get, paths), self.makers(paths), strict=True))
 
     def revive(self, revivals: Sequence[Revival]) -> list[Revived]:
         with self._store.lock:

@@ -196,6 +196,7 @@ def as_record(id: str, fields: Mapping[bytes, bytes]) -> Record:
 
 
 # In the order of as_outline().
+STATES: Mapping[bytes, State] = {state.value.encode(): state for state in State}
 OUTLINE_FIELDS = (
     "state",
     "queue",
@@ -224,7 +225,7 @@ def as_outline(id: str, values: Sequence[bytes | None]) -> Record | None:
     deferred, deferred_count, moved_to, fingerprint, batch = rest
     return Record(
         id=id,
-        state=State(state.decode()),
+        state=STATES[state],
         raw=b"",
         queue=_word(queue),
         slot=_word(slot),

@@ -11,16 +11,27 @@ from typing import Any
 
 import msgspec
 
-from fileq.brokers.place_pages import PAGE_BYTES, PROCESSING, REACH, Page, check_page, offset_of, page_of_slots
-from fileq.brokers.redis.encoding import OUTLINE_FIELDS, as_outline
+from fileq.brokers.place_pages import (
+    PAGE_BYTES,
+    PROCESSING,
+    REACH,
+    Page,
+    Standing,
+    check_page,
+    offset_of,
+    page_of_slots,
+)
+from fileq.brokers.redis.encoding import OUTLINE_FIELDS, STATES, as_outline, unpack_ledger
 from fileq.brokers.redis.list_search import SearchedJob, SearchScript, run_searching
 from fileq.brokers.redis.list_walk import list_pages
 from fileq.brokers.redis.producers import as_producers
+from fileq.brokers.redis.scripts import Command
 from fileq.brokers.redis.store import RedisStore
 from fileq.brokers.redis.withdrawals import cancel_by_id, clear
 from fileq.brokers.types import (
     CancelResult,
     Census,
+    LedgerEntry,
     Overview,
     Record,
     Revival,
@@ -65,38 +76,49 @@ class RedisInspector:
             unfinished_batches=batches,
         )
 
-    def overview(self, hours: int = 2) -> Overview:
-        """One round trip runs three scripts; a second one reads the queues' fronts, the number of orders and the hours'
-        counters, because the hours depend on the server's time."""
-        store = self._store
-        patterns = store.keys.split_patterns()
-        scripts = [store.scripts.command(name, (), patterns) for name in ("census", "workers")]
-        scripts.append(store.scripts.command("producers", (store.keys.producers,)))
-        census, workers, producers = (store.link.checked(reply) for reply in store.send(scripts, list).take())
-        fronts = [("LINDEX", key, -1) for key in store.keys.queues]
+    def overview(self, hours: int = 2, jobs: int = 0) -> Overview:
+        """One round trip. The hours that are read follow from our clock, with one more on both sides; if the server's
+        clock names others, a second round trip reads them."""
+        store, keys = self._store, self._store.keys
+        places = (*store.queues, "scheduled", "dead_letter", "completed", "cancelled") if jobs > 0 else ()
+        guessed = _last_hours(store.now_ms() + HOUR_MS, hours + 2)
+        patterns = keys.split_patterns()
+        commands: list[Command] = [store.scripts.command(name, (), patterns) for name in ("census", "workers")]
+        commands.append(store.scripts.command("producers", (keys.producers,)))
+        commands += [("HLEN", keys.orders), *(("LINDEX", key, -1) for key in keys.queues)]
+        commands += [self._peek_command(place, jobs) for place in places]
+        commands += [("HGETALL", keys.hour(hour)) for hour in guessed]
+        census, workers, producers, orders, *rest = store.calls(commands)
+        fronts, rest = rest[: len(store.queues)], rest[len(store.queues) :]
+        first = {place: self._in_order(place, raws) for place, raws in zip(places, rest, strict=False) if raws}
         wanted = _last_hours(int(census[0]), hours)
-        orders, *replies = store.calls(
-            [("HLEN", store.keys.orders), *fronts, *(("HGETALL", store.keys.hour(hour)) for hour in wanted)]
-        )
+        found = dict(zip(guessed, rest[len(places) :], strict=True))
+        if not found.keys() >= set(wanted):
+            found = dict(zip(wanted, store.calls([("HGETALL", keys.hour(hour)) for hour in wanted]), strict=True))
         return Overview(
             census=self._as_census(census),
-            fronts={queue: raw for queue, raw in zip(store.queues, replies, strict=False) if raw is not None},
+            fronts={queue: raw for queue, raw in zip(store.queues, fronts, strict=True) if raw is not None},
             workers=_as_views(workers),
-            hours=_as_hours(wanted, replies[len(fronts) :]),
+            hours=_as_hours(wanted, [found[hour] for hour in wanted]),
             producers=as_producers(producers),
             orders=orders,
+            first={place: tuple(raws) for place, raws in first.items()},
         )
 
     def peek(self, place: str, limit: int) -> list[bytes]:
         if limit < 1:
             return []
-        store = self._store
+        return self._in_order(place, self._store.call(*self._peek_command(place, limit)))
+
+    def _peek_command(self, place: str, limit: int) -> Command:
         if place == "scheduled":
-            return list(store.call("ZRANGE", store.keys.scheduled, 0, limit - 1))
+            return ("ZRANGE", self._store.keys.scheduled, 0, limit - 1)
         key = self._list_of(place)
-        if place in store.queues:
-            return list(reversed(store.call("LRANGE", key, -limit, -1)))
-        return list(store.call("LRANGE", key, 0, limit - 1))
+        return ("LRANGE", key, -limit, -1) if place in self._store.queues else ("LRANGE", key, 0, limit - 1)
+
+    def _in_order(self, place: str, raws: Sequence[bytes]) -> list[bytes]:
+        """A queue has its front at its end."""
+        return list(reversed(raws)) if place in self._store.queues else list(raws)
 
     def pages(self, place: str, size: int = 500) -> Iterator[list[bytes]]:
         store = self._store
@@ -132,13 +154,18 @@ class RedisInspector:
 
     def states(self, ids: Sequence[str]) -> list[State | None]:
         found = self._store.calls([("HGET", self._store.keys.record(id), "state") for id in ids])
-        return [State(word.decode()) if word is not None else None for word in found]
+        return [STATES[word] if word is not None else None for word in found]
 
     def outlines(self, ids: Sequence[str]) -> list[Record | None]:
         """Pipelined, so that the server serves other clients in between."""
         commands = [("HMGET", self._store.keys.record(id), *OUTLINE_FIELDS) for id in ids]
         found = zip(ids, self._store.calls_in_batches(commands), strict=True)
         return [as_outline(id, values) for id, values in found]
+
+    def standings(self, ids: Sequence[str]) -> list[Standing | None]:
+        commands = [("HMGET", self._store.keys.record(id), "state", "created") for id in ids]
+        found = self._store.calls_in_batches(commands)
+        return [(STATES[state], int(created or 0)) if state is not None else None for state, created in found]
 
     def fingerprints(self, ids: Sequence[str]) -> list[str]:
         commands = [("HGET", self._store.keys.record(id), "fingerprint") for id in ids]
@@ -167,6 +194,14 @@ class RedisInspector:
         pages = (keys[start : start + _PAGE] for start in range(0, len(keys), _PAGE))
         found = self._store.calls([("MGET", *page) for page in pages])
         return [id.decode() if id is not None else None for page in found for id in page]
+
+    def known_files(self, paths: Sequence[bytes]) -> list[tuple[LedgerEntry | None, str | None]]:
+        keys = self._store.keys
+        commands: list[Command] = [("HGET", keys.ledger, path) for path in paths]
+        found = self._store.calls([*commands, *(("GET", keys.made(path)) for path in paths)])
+        entries = (unpack_ledger(value) if value is not None else None for value in found[: len(paths)])
+        makers = (id.decode() if id is not None else None for id in found[len(paths) :])
+        return list(zip(entries, makers, strict=True))
 
     def revive(self, revivals: Sequence[Revival]) -> list[Revived]:
         keys = self._store.keys

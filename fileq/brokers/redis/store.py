@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from fileq.brokers.order import ClaimOrder
+from fileq.brokers.redis.connection import ReplyError
 from fileq.brokers.redis.due_watch import DueWatch
 from fileq.brokers.redis.encoding import as_record
 from fileq.brokers.redis.in_flight import InFlightCall, Replies
@@ -68,9 +69,11 @@ class RedisStore:
         """The replies, in one round trip; the first error reply is raised."""
         if not commands:
             return []
-        checked = self.link.checked
         replies = InFlightCall(self.link, commands, list).take()
-        return [checked(reply, " ".join(map(str, c[:2]))) for c, reply in zip(commands, replies, strict=True)]
+        for command, reply in zip(commands, replies, strict=True):
+            if isinstance(reply, ReplyError):
+                self.link.checked(reply, _name_of(command))
+        return replies
 
     def calls_in_batches(self, commands: Sequence[Command]) -> list[Any]:
         """As calls(), in as many round trips as it takes to keep each short."""
@@ -117,3 +120,8 @@ class RedisStore:
             yield keys
             if int(cursor) == 0:
                 return
+
+
+def _name_of(command: Command) -> str:
+    """What an error says of a command. An error of a script names its own one."""
+    return "" if command[0] == "EVALSHA" else " ".join(map(str, command[:2]))

@@ -12,20 +12,29 @@ from zlib import crc32
 import msgspec
 
 from fileq.brokers.clocks import HOUR_MS
-from fileq.brokers.place_pages import PROCESSING, Page, check_page, outline_of, page_of_slots
+from fileq.brokers.place_pages import PROCESSING, Page, Standing, check_page, outline_of, page_of_slots
 from fileq.brokers.sqlite.batch_counts import delete_member, revive_member
 from fileq.brokers.sqlite.census import take_census
 from fileq.brokers.sqlite.entries import key_holder, take_key
 from fileq.brokers.sqlite.outputs import makers
 from fileq.brokers.sqlite.place_pages import read_page
 from fileq.brokers.sqlite.producers import read_producers
-from fileq.brokers.sqlite.rows import all_slots, find_outlines, find_records, find_states
+from fileq.brokers.sqlite.rows import (
+    all_slots,
+    find_fingerprints,
+    find_ledger_entries,
+    find_outlines,
+    find_records,
+    find_standings,
+    find_states,
+)
 from fileq.brokers.sqlite.store import SqliteStore
 from fileq.brokers.sqlite.unit_of_work import UnitOfWork, oldest_hour_kept
 from fileq.brokers.sqlite.withdrawals import cancel, clear
 from fileq.brokers.types import (
     CancelResult,
     Census,
+    LedgerEntry,
     Overview,
     Record,
     Revival,
@@ -49,9 +58,10 @@ class SqliteInspector:
         with self._store.snapshot() as (db, now_ms):
             return take_census(db, self._store, now_ms, is_exact=sweep)
 
-    def overview(self, hours: int = 2) -> Overview:
+    def overview(self, hours: int = 2, jobs: int = 0) -> Overview:
         with self._store.snapshot() as (db, now_ms):
             pages = {queue: self._page(db, queue, None, 1) for queue in self._store.queue_names}
+            places = (*self._store.queue_names, "scheduled", *_NEWEST_FIRST) if jobs > 0 else ()
             return Overview(
                 census=take_census(db, self._store, now_ms),
                 fronts={queue: page[0][1] for queue, page in pages.items() if page},
@@ -59,15 +69,19 @@ class SqliteInspector:
                 hours=self._read_hours(db, now_ms, hours),
                 producers=tuple(read_producers(db, self._store)),
                 orders=db.execute("SELECT count(*) FROM orders").fetchone()[0],
+                first={place: tuple(raws) for place in places if (raws := self._peek(db, place, jobs))},
             )
 
     def peek(self, place: str, limit: int) -> list[bytes]:
         with self._store.snapshot() as (db, _):
-            if place in _NEWEST_FIRST:
-                source, values = self._source_of(place)
-                found = db.execute(f"SELECT raw FROM {source} ORDER BY position DESC LIMIT ?", (*values, limit))
-                return [raw for (raw,) in found]
-            return [raw for _, raw in self._page(db, place, None, limit)]
+            return self._peek(db, place, limit)
+
+    def _peek(self, db: sqlite3.Connection, place: str, limit: int) -> list[bytes]:
+        if place in _NEWEST_FIRST:
+            source, values = self._source_of(place)
+            found = db.execute(f"SELECT raw FROM {source} ORDER BY position DESC LIMIT ?", (*values, limit))
+            return [raw for (raw,) in found]
+        return [raw for _, raw in self._page(db, place, None, limit)]
 
     def pages(self, place: str, size: int = 500) -> Iterator[list[bytes]]:
         last: tuple[object, bytes] | None = None
@@ -127,8 +141,13 @@ class SqliteInspector:
 
     def fingerprints(self, ids: Sequence[str]) -> list[str]:
         with self._store.snapshot() as (db, now_ms):
-            found = find_outlines(db, ids, now_ms)
-            return [record.facts.fingerprint if (record := found.get(id)) is not None else "" for id in ids]
+            found = find_fingerprints(db, ids, now_ms)
+            return [found.get(id, "") for id in ids]
+
+    def standings(self, ids: Sequence[str]) -> list[Standing | None]:
+        with self._store.snapshot() as (db, now_ms):
+            found = find_standings(db, ids, now_ms)
+            return [found.get(id) for id in ids]
 
     def workers(self) -> list[WorkerView]:
         with self._store.snapshot() as (db, now_ms):
@@ -174,6 +193,11 @@ class SqliteInspector:
     def makers(self, paths: Sequence[bytes]) -> list[str | None]:
         with self._store.snapshot() as (db, now_ms):
             return makers(db, paths, now_ms)
+
+    def known_files(self, paths: Sequence[bytes]) -> list[tuple[LedgerEntry | None, str | None]]:
+        with self._store.snapshot() as (db, now_ms):
+            entries = find_ledger_entries(db, paths)
+            return list(zip(map(entries.get, paths), makers(db, paths, now_ms), strict=True))
 
     def revive(self, revivals: Sequence[Revival]) -> list[Revived]:
         with self._store.unit_of_work() as work:

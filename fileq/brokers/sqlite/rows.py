@@ -36,6 +36,7 @@ class RareFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     fingerprint: str = ""
 
 
+STATES = {state.value: state for state in State}
 _NO_FACTS = RareFacts()
 _facts_decoder = msgspec.json.Decoder(RareFacts)
 
@@ -194,6 +195,19 @@ def find_states(db: sqlite3.Connection, ids: Sequence[str], now_ms: int) -> dict
     """The states of these jobs, as find_records() finds them; a job without a record is left out."""
     rows = _find_all(db, "SELECT id, state, expires_ms FROM records", "id", ids)
     return {id: State(state) for id, state, expires_ms in rows if expires_ms is None or expires_ms > now_ms}
+
+
+def find_standings(db: sqlite3.Connection, ids: Sequence[str], now_ms: int) -> dict[str, tuple[State, int]]:
+    """The state of each job and when it was created; a job without a record is left out."""
+    rows = _find_all(db, "SELECT id, state, created_ms, expires_ms FROM records", "id", ids)
+    return {id: (STATES[state], created_ms) for id, state, created_ms, ends in rows if ends is None or ends > now_ms}
+
+
+def find_fingerprints(db: sqlite3.Connection, ids: Sequence[str], now_ms: int) -> dict[str, str]:
+    """The fingerprint in each record; a job without one is left out."""
+    rows = _find_all(db, "SELECT id, extra, expires_ms FROM records", "id", ids)
+    kept = ((id, extra) for id, extra, ends in rows if extra and (ends is None or ends > now_ms))
+    return {id: _facts_decoder.decode(extra).fingerprint for id, extra in kept}
 
 
 def find_outlines(db: sqlite3.Connection, ids: Sequence[str], now_ms: int) -> dict[str, RecordRow]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from msgspec import Struct
 
 from fileq.brokers.protocol import FullBroker
+from fileq.brokers.types import Record
 from fileq.client.batch_status import BatchStatus, status_of_batch
 from fileq.client.job_summary import summarize
 from fileq.core.job import State, stamp
@@ -79,7 +81,10 @@ def show_batch(broker: FullBroker, id: str) -> BatchReport:
     """With its callbacks and first failures. BatchError for an unknown id."""
     [view] = broker.batches_by_id([id])
     status = status_of_batch(id, view)
-    return report_of(status, _callbacks(broker, status), _failures(broker, status))
+    dead = broker.dead_members(id).ids if status.dead else ()
+    ids = [*(one.job_id for one in status.callbacks), *dead]
+    records = dict(zip(ids, broker.records(ids) if ids else (), strict=True))
+    return report_of(status, _callbacks(status, records), _failures([records[id] for id in dead]))
 
 
 def report_of(
@@ -113,21 +118,18 @@ def report_of(
     )
 
 
-def _callbacks(broker: FullBroker, status: BatchStatus) -> tuple[CallbackReport, ...]:
-    records = broker.records([one.job_id for one in status.callbacks]) if status.callbacks else []
+def _callbacks(status: BatchStatus, records: Mapping[str, Record | None]) -> tuple[CallbackReport, ...]:
     found = []
-    for one, record in zip(status.callbacks, records, strict=True):
+    for one in status.callbacks:
+        record = records[one.job_id]
         job = summarize(record.raw, record, state=record.state) if record is not None else None
         state, type, error = (job.state, job.type, job.error) if job is not None else (None, None, "")
         found.append(CallbackReport(one.kind.value, one.job_id, one.is_fired, state, type, error))
     return tuple(found)
 
 
-def _failures(broker: FullBroker, status: BatchStatus) -> tuple[FailureReport, ...]:
+def _failures(records: Iterable[Record | None]) -> tuple[FailureReport, ...]:
     """Of the first page of dead members: it is enough to see what goes wrong."""
-    if not status.dead:
-        return ()
-    records = broker.records(broker.dead_members(status.id).ids)
     dead = sorted((one for one in records if one and one.state is State.DEAD), key=lambda one: one.ended_ms)
     jobs = (summarize(record.raw, record, state=record.state) for record in islice(dead, FAILURES_SHOWN))
     return tuple(FailureReport(job.id, job.filepath, job.type, job.error) for job in jobs)

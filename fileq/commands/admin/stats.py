@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 
@@ -186,7 +186,7 @@ def gather(broker: FullBroker, recent: RecentTotals | None = None) -> Stats:
     now = recent.add(census.now_ms, census.counters) if recent is not None else None
     this_hour, last_hour = _throughputs(overview)
     workers = processes(overview.workers, census.now_ms)
-    eta = _eta(broker, overview, this_hour, last_hour)
+    eta = eta_of(overview, lambda: ended_per_second(broker, overview))
     return Stats(
         broker=broker.kind,
         where=broker.where,
@@ -244,20 +244,21 @@ def _throughputs(overview: Overview) -> tuple[Throughput, Throughput]:
     return throughput(hour, max(1, now_ms - hour * HOUR_MS) / 1000), throughput(hour - 1, HOUR_MS / 1000)
 
 
-def _eta(broker: FullBroker, overview: Overview, this_hour: Throughput, last_hour: Throughput) -> Eta:
+def eta_of(overview: Overview, last_minute: Callable[[], float]) -> Eta:
     """For all pending and running jobs, without new ones, paused queues and jobs due later.
 
-    The rate is that of the last minute. If no job ended in it, jobs may take longer than that: then it is the rate of
-    this hour and the last. Without a living worker there is no ETA."""
+    The rate is that of the last minute, in jobs a second, which is called only if it is needed. If no job ended in it,
+    jobs may take longer than that: then it is the rate of this hour and the last. Without a living worker there is no
+    ETA."""
     census = overview.census
     backlog = census.running + sum(n for name, n in census.pending.items() if name not in census.paused)
     if not backlog:
         return Eta(0.0)
     if not any(view.is_alive for view in overview.workers):
         return Eta(None)
-    if per_second := ended_per_second(broker, overview):
+    if per_second := last_minute():
         return Eta(backlog / per_second, per_second, LAST_MINUTE)
-    if per_second := _ended_per_second(_since_first_worker(overview, this_hour, last_hour)):
+    if per_second := _ended_per_second(_since_first_worker(overview, *_throughputs(overview))):
         return Eta(backlog / per_second, per_second, LAST_HOURS)
     return Eta(None)
 

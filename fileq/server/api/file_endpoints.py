@@ -12,7 +12,7 @@ from msgspec import Meta, Struct, UnsetType
 from starlette.responses import Response
 
 from fileq.brokers.protocol import FullBroker
-from fileq.client.file_pages import FilePage, FileStatus, FileTree, file_page, file_tree, prefix_of
+from fileq.client.file_pages import FilePage, FileStatus, FileTree, file_page, file_tree, file_tree_and_page, prefix_of
 from fileq.client.job_filter import JobFilter
 from fileq.client.queries import FileTrace, trace
 from fileq.commands.admin.reprocess import ReprocessReport, reprocess
@@ -86,12 +86,27 @@ def list_files(request: ApiRequest[FilesQuery, UnsetType]) -> FilePage:
     _check_shown(services)
     if problems := glob_problems(query.match, "?match", hides_paths=False):
         raise invalid(problems)
-    place = f"files:{query.under}:{query.match}:{query.status}"
+    place = _list_name(query)
     cursor = services.signer.read_cursor(place, query.cursor, str) if query.cursor else ""
     under = _directory(query.under)
     page = file_page(services.broker, under, match=query.match, status=query.status, cursor=cursor, limit=query.limit)
+    return _with_cursor(page, place, services)
+
+
+def _list_name(query: FilesQuery) -> str:
+    return f"files:{query.under}:{query.match}:{query.status}"
+
+
+def _with_cursor(page: FilePage, place: str, services: Services) -> FilePage:
     following = services.signer.cursor(place, page.next_cursor) if page.next_cursor else ""
     return FilePage(page.files, following, page.scanned, page.is_partial, page.total)
+
+
+def tree_and_files(services: Services, under: str, depth: int, limit: int) -> tuple[FileTree, FilePage]:
+    """What GET /files/tree and the first page of GET /files answer, from one scan."""
+    _check_shown(services)
+    tree, page = file_tree_and_page(services.broker, _directory(under), depth, limit=limit)
+    return tree, _with_cursor(page, _list_name(FilesQuery(under)), services)
 
 
 def trace_file(request: ApiRequest[TraceQuery, UnsetType]) -> FileTrace:

@@ -92,9 +92,13 @@ class ConfigDocument(Struct, frozen=True):
 
 def show_hourly_stats(request: ApiRequest[HoursQuery, UnsetType]) -> HourlyStats:
     count = request.query.hours
-    found = request.services.broker.hourly(count)
-    newest = max([request.services.now_ms() // HOUR_MS, *found])
-    return HourlyStats(tuple(_hour(hour, found.get(hour, {})) for hour in range(newest - count + 1, newest + 1)))
+    return HourlyStats(hours_of(request.services.broker.hourly(count), count, request.services.now_ms()))
+
+
+def hours_of(found: Mapping[int, Mapping[str, int]], count: int, now_ms: int) -> tuple[HourStats, ...]:
+    """The last hours from the counters of those that have some."""
+    newest = max([now_ms // HOUR_MS, *found])
+    return tuple(_hour(hour, found.get(hour, {})) for hour in range(newest - count + 1, newest + 1))
 
 
 def _hour(hour: int, counters: Mapping[str, int]) -> HourStats:

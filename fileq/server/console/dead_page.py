@@ -5,26 +5,24 @@ The page of a group shows its probe: one job that was put back to see if the cau
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
+from fileq.brokers.types import Record
 from fileq.client.dead_groups import DeadGroup, DeadGroups, GroupedBy
 from fileq.commands.acknowledgements import Acknowledgement, GroupState, group_state
 from fileq.core.api_key import Scope
 from fileq.core.job import State
 from fileq.server.api.acknowledgement_endpoints import list_acknowledgements
-from fileq.server.api.dead_endpoints import DeadGroupsQuery, list_dead, show_dead_groups
+from fileq.server.api.dead_endpoints import DeadGroupsQuery, show_dead_groups
 from fileq.server.api.job_conditions import JobConditions, conditions_in
 from fileq.server.api.job_document import JobDocument, job_document
-from fileq.server.api.job_endpoints import show_job
-from fileq.server.api.job_lists import JobListQuery
 from fileq.server.console.charts import spark_bars
-from fileq.server.console.file_preview import preview_of
+from fileq.server.console.file_preview import Preview, preview_of
 from fileq.server.console.page import PageRequest
-from fileq.server.problems import ApiProblem
 
 GROUPS_MAX = 50
 GROUPINGS: Mapping[GroupedBy, str] = {
@@ -43,7 +41,6 @@ class DeadQuery(JobConditions, frozen=True, forbid_unknown_fields=True):
 
     by: GroupedBy = "fingerprint"
     probe: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
-    cursor: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
 
 
 class Facet(Struct, frozen=True):
@@ -69,7 +66,8 @@ class GroupCard(Struct, frozen=True):
 
 
 def dead(request: PageRequest) -> Mapping[str, Any]:
-    """One scan, that of the groups. A list with conditions would be another one, so it is on the page of jobs."""
+    """One scan, that of the groups. It has seen the newest jobs, so their list needs only their records; a longer list
+    or one with conditions would be another scan, so it is on the page of jobs."""
     query: DeadQuery = request.query
     conditions = conditions_in(query)
     given = msgspec.structs.asdict(conditions)
@@ -77,15 +75,15 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
     cards = _cards(request, found, query)
     opened = cards[0] if query.fingerprint and query.by == "fingerprint" and len(cards) == 1 else None
     filter = _of_jobs(conditions)
-    listed = None if filter or not found.total else request.ask(list_dead, JobListQuery(cursor=query.cursor))
+    listed = opened.group.newest_ids if opened else found.newest_ids if not filter else ()
+    records = _records(request, [*listed, *([query.probe] if query.probe else [])])
     return {
         "found": found,
         "cards": cards,
         "opened": opened,
-        "jobs": _newest(request, opened.group) if opened else listed.jobs if listed is not None else (),
-        "next_cursor": listed.next_cursor if listed is not None else None,
-        "probe": _probe(request, query.probe) if query.probe else None,
-        "preview": preview_of(request, opened.group.sample_path, opened.group.sample_id) if opened else None,
+        "jobs": _dead_among(request, [records.get(id) for id in listed]),
+        "probe": _document(request, records.get(query.probe)) if query.probe else None,
+        "preview": _preview(request, opened.group, records) if opened else None,
         "filter": filter,
         "address": address_of(filter),
         "by": query.by,
@@ -158,19 +156,23 @@ def extension_match(extension: str, current: str | None) -> str:
     return f"{directory}*{_UNSAFE.sub('?', extension)}"
 
 
-def _newest(request: PageRequest, group: DeadGroup) -> list[JobDocument]:
-    """The newest jobs of a group that are still dead. The scan of the group has found their ids, so the page needs no
-    second scan."""
-    records = request.services.broker.records(list(group.newest_ids))
-    dead = [record for record in records if record is not None and record.state is State.DEAD]
-    return [request.shown(job_document(record)) for record in dead]
+def _records(request: PageRequest, ids: Sequence[str]) -> dict[str, Record]:
+    """By id; one round trip for all of them."""
+    found = request.services.broker.records(ids) if ids else []
+    return {record.id: record for record in found if record is not None}
 
 
-def _probe(request: PageRequest, id: str) -> JobDocument | None:
-    """None if its record has expired."""
-    try:
-        return request.ask(show_job, id=id)
-    except ApiProblem as problem:
-        if problem.slug != "not-found":
-            raise
-        return None
+def _dead_among(request: PageRequest, records: Iterable[Record | None]) -> list[JobDocument]:
+    """Those that are still dead."""
+    return [
+        request.shown(job_document(record)) for record in records if record is not None and record.state is State.DEAD
+    ]
+
+
+def _document(request: PageRequest, record: Record | None) -> JobDocument | None:
+    """None if the record has expired."""
+    return request.shown(job_document(record)) if record is not None else None
+
+
+def _preview(request: PageRequest, group: DeadGroup, records: Mapping[str, Record]) -> Preview | None:
+    return preview_of(request, group.sample_path, group.sample_id, record=records.get(group.sample_id))

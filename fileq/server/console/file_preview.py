@@ -12,10 +12,11 @@ from typing import Literal
 
 from msgspec import Struct
 
+from fileq.brokers.types import Record
 from fileq.core.api_key import Scope
 from fileq.server.api.file_endpoints import known_path
 from fileq.server.console.page import PageRequest
-from fileq.server.file_content import IMAGE_TYPES, PREVIEW_IMAGE, TEXT, kind_of, open_known
+from fileq.server.file_content import IMAGE_TYPES, PREVIEW_IMAGE, TEXT, kind_of, open_known, open_version
 from fileq.server.problems import ApiProblem
 
 TEXT_BYTES = 64 << 10
@@ -42,13 +43,26 @@ def may_download(request: PageRequest) -> bool:
     return may_see_content(request) and request.services.config.server.files == "download"
 
 
-def preview_of(request: PageRequest, path: str, job_id: str | None = None) -> Preview | None:
-    """Of the version that the job is about; without a job of the newest one. None if the caller may not see it."""
+def preview_of(
+    request: PageRequest,
+    path: str,
+    job_id: str | None = None,
+    *,
+    record: Record | None = None,
+    signature: str | None = None,
+) -> Preview | None:
+    """Of the version that the job is about; without a job of the newest one. None if the caller may not see it.
+
+    `record` is that of the job, and `signature` that of the version, if the page has read them already."""
     if not path or not may_see_content(request):
         return None
     services = request.services
     try:
-        fd, size = open_known(services.broker, services.config, known_path(services.broker, path), job_id)
+        raw = known_path(services.broker, path)
+        if signature is not None:
+            fd, size = open_version(services.config, raw, signature)
+        else:
+            fd, size = open_known(services.broker, services.config, raw, job_id, record)
     except ApiProblem as problem:
         return Preview("none", problem.detail)
     try:

@@ -8,8 +8,8 @@ from typing import Annotated, Any, get_args
 
 from msgspec import Meta, Struct
 
-from fileq.client.file_pages import EXPIRED, DirectoryCounts, FileStatus
-from fileq.client.queries import VersionTrace
+from fileq.client.file_pages import EXPIRED, DirectoryCounts, FileStatus, FileTree
+from fileq.client.queries import FileTrace, VersionTrace
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
 from fileq.server.api.file_endpoints import (
@@ -17,10 +17,9 @@ from fileq.server.api.file_endpoints import (
     Glob,
     PathText,
     TraceQuery,
-    TreeQuery,
     list_files,
-    show_tree,
     trace_file,
+    tree_and_files,
 )
 from fileq.server.console.file_preview import may_download, preview_of
 from fileq.server.console.page import PageRequest
@@ -54,13 +53,16 @@ class TreeRow(Struct, frozen=True):
 
 
 def files(request: PageRequest) -> Mapping[str, Any]:
-    """The tree and the list are two scans, so the tree is left out where the list is filtered."""
+    """The list without conditions comes from the scan of the tree. With conditions it is a scan of its own, so the tree
+    is left out."""
     query: FilesPageQuery = request.query
     config = request.services.config
     under = query.under or os.path.abspath(config.producer.scan_dir)
-    is_filtered = bool(query.match or query.status or query.cursor)
-    wanted = FilesQuery(under, query.match, query.status, query.cursor or "", FILES_SHOWN)
-    tree = request.ask(show_tree, TreeQuery(under, DEPTH)) if not is_filtered else None
+    tree: FileTree | None = None
+    if query.match or query.status or query.cursor:
+        found = request.ask(list_files, FilesQuery(under, query.match, query.status, query.cursor or "", FILES_SHOWN))
+    else:
+        tree, found = tree_and_files(request.services, under, DEPTH, FILES_SHOWN)
     order = {"under": under, "match": query.match, "status": query.status}
     return {
         "under": under,
@@ -68,7 +70,7 @@ def files(request: PageRequest) -> Mapping[str, Any]:
         "query": query,
         "tree": tree,
         "rows": tree_rows(tree.directories, under) if tree is not None else [],
-        "found": request.ask(list_files, wanted),
+        "found": found,
         "statuses": STATUSES,
         "order": {name: value for name, value in order.items() if value},
         "may_reprocess": request.has(Scope.OPERATE) and query.status != EXPIRED,
@@ -114,11 +116,21 @@ def file(request: PageRequest) -> Mapping[str, Any]:
         "modified": _modified,
         "missing_since": stamp(found.missing_since_ms) if found.missing_since_ms else None,
         "job_id": query.job,
-        "preview": preview_of(request, found.filepath, query.job),
+        "preview": preview_of(request, found.filepath, query.job, signature=known_signature(found, query.job)),
         "may_download": may_download(request),
         "may_operate": request.has(Scope.OPERATE),
         "is_known": any(version.is_in_ledger for version in found.versions),
     }
+
+
+def known_signature(trace: FileTrace, job_id: str | None) -> str | None:
+    """That of the version that the job is about; without a job that of the newest one in the ledger. None if the trace
+    does not say it, as for a job that wrote the file."""
+    for version in trace.versions:
+        made = version.job.outputs if version.job is not None else ()
+        if version.is_newest if job_id is None else version.job_id == job_id:
+            return version.signature if all(one.path != trace.filepath for one in made) else None
+    return None
 
 
 def _modified(version: VersionTrace) -> str | None:

@@ -7,14 +7,18 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from fileq.commands.admin.stats import Stats, gather
+from fileq.brokers.place_pages import PROCESSING
+from fileq.brokers.types import Overview
+from fileq.client.job_filter import Conditions, JobFilter
+from fileq.client.job_selection import complete_records, outlined
+from fileq.commands.admin.stats import QueueStats, WorkerProcess, eta_of, processes, queues_of
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, show_dead_groups
-from fileq.server.api.job_lists import JobListQuery
-from fileq.server.api.list_endpoints import list_jobs
-from fileq.server.api.state_endpoints import HoursQuery, HourStats, show_hourly_stats
+from fileq.server.api.job_document import JobDocument
+from fileq.server.api.job_lists import document_of
+from fileq.server.api.state_endpoints import MINUTE_SAMPLES, HourStats, hours_of
 from fileq.server.console.charts import bar, line_chart
 from fileq.server.console.page import PageRequest
-from fileq.server.live_samples import LiveSample
+from fileq.server.live_samples import LiveSample, per_second
 
 _RANGES = {"24h": 24, "7d": 168, "30d": 720}
 _GROUPS, _JOBS = 5, 10
@@ -33,18 +37,32 @@ class Banner(Struct, frozen=True):
     link_text: str = ""
 
 
+class BrokerState(Struct, frozen=True):
+    """`eta_s` is how long the backlog takes; None if that is unknown."""
+
+    broker: str
+    where: str
+    queues: tuple[QueueStats, ...]
+    workers: tuple[WorkerProcess, ...]
+    waiting: int
+    dead: int
+    eta_s: float | None
+
+
 def overview(request: PageRequest) -> Mapping[str, Any]:
-    services = request.services
-    stats = gather(services.broker)
-    hours = request.ask(show_hourly_stats, HoursQuery(_RANGES[request.query.hours])).hours
+    """Two round trips, the overview and the records of the latest jobs, and the scan of the dead jobs."""
+    services, count = request.services, _RANGES[request.query.hours]
+    found = services.broker.overview(count, jobs=_JOBS)
+    samples = services.samples.read()
+    state = _state(found, samples, services.broker.kind, services.broker.where)
+    hours = hours_of(found.hours, count, services.now_ms())
     day = hours[-24:]
     completed, failed = sum(one.completed for one in day), sum(one.failed for one in day)
-    groups = request.ask(show_dead_groups, DeadGroupsQuery(limit=_GROUPS)) if stats.dead else None
-    living = [process for process in stats.workers if process.is_alive]
-    ages = [queue.oldest_age_s for queue in stats.queues if queue.oldest_age_s is not None]
-    most = max((queue.length for queue in stats.queues), default=0)
+    living = [process for process in state.workers if process.is_alive]
+    ages = [queue.oldest_age_s for queue in state.queues if queue.oldest_age_s is not None]
+    most = max((queue.length for queue in state.queues), default=0)
     return {
-        "stats": stats,
+        "stats": state,
         "completed": completed,
         "failed": failed,
         "rate": completed / (completed + failed) * 100 if completed + failed else None,
@@ -54,12 +72,30 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "chart": _chart(hours, request.query.hours),
         "ranges": list(_RANGES),
         "chosen": request.query.hours,
-        "queues": [(queue, bar(queue.length, most, title=f"{queue.length} waiting")) for queue in stats.queues],
-        "live_chart": _live_chart(services.samples.read()),
-        "groups": groups,
-        "jobs": request.ask(list_jobs, JobListQuery(limit=_JOBS)).jobs,
-        "banners": _banners(stats),
+        "queues": [(queue, bar(queue.length, most, title=f"{queue.length} waiting")) for queue in state.queues],
+        "live_chart": _live_chart(samples),
+        "groups": request.ask(show_dead_groups, DeadGroupsQuery(limit=_GROUPS)) if state.dead else None,
+        "jobs": _latest(request, found),
+        "banners": _banners(state),
     }
+
+
+def _state(found: Overview, samples: Sequence[LiveSample], kind: str, where: str) -> BrokerState:
+    """The rate of the ETA is that of the samples of the last minute, which cost the broker nothing more."""
+    last = samples[-MINUTE_SAMPLES:]
+    eta = eta_of(found, lambda: per_second(last, "completed") + per_second(last, "dead"))
+    queues, workers = queues_of(found), processes(found.workers, found.census.now_ms)
+    return BrokerState(kind, where, queues, workers, sum(one.length for one in queues), found.census.dead, eta.eta_s)
+
+
+def _latest(request: PageRequest, found: Overview) -> list[JobDocument]:
+    """In the order of a list of jobs: running, waiting, delayed, then ended ones. One round trip."""
+    running = tuple(view.raw for view in found.workers if view.raw)
+    places = {PROCESSING: running, **found.first}
+    every = Conditions(JobFilter())
+    broker = request.services.broker
+    jobs = [job for place, raws in places.items() for job in outlined(broker, raws[:_JOBS], place, every)]
+    return [request.shown(document_of(stored)) for stored in complete_records(broker, jobs[:_JOBS])]
 
 
 def _chart(hours: Sequence[HourStats], chosen: str) -> Any:
@@ -78,7 +114,7 @@ def _live_chart(samples: Sequence[LiveSample]) -> Any:
     return line_chart(series, [one.at[11:16] for one in kept], title="Jobs per second, last hour", height=150)
 
 
-def _banners(stats: Stats) -> list[Banner]:
+def _banners(stats: BrokerState) -> list[Banner]:
     found = []
     living = [process for process in stats.workers if process.is_alive]
     if stats.waiting and not living:

@@ -10,11 +10,13 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from fileq.commands.webhooks import latest_deliveries
+from fileq.commands.webhooks import deliveries, latest_deliveries
 from fileq.core.api_key import Scope
+from fileq.core.errors import ConfigError
 from fileq.core.webhook import WEBHOOK_EVENTS
-from fileq.server.api.webhook_endpoints import DeliveryQuery, list_deliveries, list_webhooks
+from fileq.server.api.webhook_endpoints import list_webhooks
 from fileq.server.console.page import PageRequest
+from fileq.server.problems import ApiProblem
 
 LATEST = 3
 
@@ -39,11 +41,15 @@ def webhooks(request: PageRequest) -> Mapping[str, Any]:
 def webhook(request: PageRequest) -> Mapping[str, Any]:
     name, query = request.params["name"], request.query
     known = {one.name: one for one in request.ask(list_webhooks).webhooks}
-    found = request.ask(list_deliveries, DeliveryQuery(query.limit), name=name)
+    services = request.services
+    try:
+        found = deliveries(services.broker, services.config, name, query.limit, is_known=name in known)
+    except ConfigError as error:
+        raise ApiProblem("not-found", str(error)) from error
     return {
         "name": name,
         "webhook": known.get(name),
-        "deliveries": found.deliveries,
+        "deliveries": request.shown(found).deliveries,
         "limit": query.limit,
         **_permissions(request),
     }

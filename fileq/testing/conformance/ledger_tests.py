@@ -143,6 +143,11 @@ def test_lookup_returns_an_entry_for_each_path(harness: Harness) -> None:
     ]
 
 
+def test_known_files_returns_the_entries_of_lookup(harness: Harness) -> None:
+    enqueue_version(harness, "a", "v1")
+    assert harness.broker.known_files([PATH, b"/x"]) == [(harness.broker.lookup([PATH])[0], None), (None, None)]
+
+
 def test_lookup_of_nothing_finds_nothing(harness: Harness) -> None:
     assert harness.broker.lookup([]) == []
     assert harness.broker.knows([]) == []

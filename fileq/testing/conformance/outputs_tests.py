@@ -45,7 +45,10 @@ def test_the_maker_of_a_path_is_found(harness: Harness) -> None:
     assert harness.broker.makers([ODD]) == [None]
     complete_with(harness, "a", ODD, b"/out/b")
     complete_with(harness, "b", b"/out/c")
-    assert harness.another().makers([b"/out/b", ODD, b"/out/", b"/out/c"]) == ["a", "a", None, "b"]
+    paths = [b"/out/b", ODD, b"/out/", b"/out/c"]
+    assert harness.another().makers(paths) == ["a", "a", None, "b"]
+    assert harness.broker.known_files(paths) == [(None, "a"), (None, "a"), (None, None), (None, "b")]
+    assert harness.broker.known_files([]) == []
 
 
 def test_the_last_job_that_made_it_counts(harness: Harness) -> None:

@@ -32,6 +32,19 @@ def test_it_equals_the_separate_calls(harness: Harness) -> None:
     assert without_left_ms(overview.workers) == without_left_ms(harness.broker.workers())
     assert overview.hours == harness.broker.hourly(3)
     assert overview.fronts == {"low": harness.broker.peek("low", 1)[0]}
+    assert overview.first == {}
+
+
+def test_it_has_the_first_jobs_of_each_place(harness: Harness) -> None:
+    completed(harness, "c1")
+    completed(harness, "c2")
+    enqueue(harness, "first", "second", "third")
+    enqueue(harness, "later", delay_ms=1000)
+    overview = harness.broker.overview(1, jobs=2)
+    assert overview.first == {
+        place: tuple(harness.broker.peek(place, 2)) for place in ("low", "scheduled", "completed")
+    }
+    assert [len(raws) for raws in overview.first.values()] == [2, 1, 2]
 
 
 def test_it_counts_the_orders_that_are_not_finished(harness: Harness) -> None:

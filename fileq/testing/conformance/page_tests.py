@@ -176,6 +176,9 @@ def test_an_outline_is_the_record_without_what_may_be_long(harness: Harness) -> 
     assert harness.broker.outlines([]) == []
     assert harness.broker.fingerprints([*ids, "unknown"]) == [*(record.fingerprint for record in records), ""]
     assert harness.broker.fingerprints([]) == []
+    standings = [(record.state, record.created_ms) for record in records]
+    assert harness.broker.standings([*ids, "unknown"]) == [*standings, None]
+    assert harness.broker.standings([]) == []
 
 
 def test_following_the_cursors_of_the_ledger_returns_every_entry_below_a_path(harness: Harness) -> None:
