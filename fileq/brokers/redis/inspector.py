@@ -196,12 +196,12 @@ class RedisInspector:
         return [id.decode() if id is not None else None for page in found for id in page]
 
     def known_files(self, paths: Sequence[bytes]) -> list[tuple[LedgerEntry | None, str | None]]:
+        if not paths:
+            return []
         keys = self._store.keys
-        commands: list[Command] = [("HGET", keys.ledger, path) for path in paths]
-        found = self._store.calls([*commands, *(("GET", keys.made(path)) for path in paths)])
-        entries = (unpack_ledger(value) if value is not None else None for value in found[: len(paths)])
-        makers = (id.decode() if id is not None else None for id in found[len(paths) :])
-        return list(zip(entries, makers, strict=True))
+        values, ids = self._store.calls([("HMGET", keys.ledger, *paths), ("MGET", *map(keys.made, paths))])
+        entries = (unpack_ledger(value) if value is not None else None for value in values)
+        return list(zip(entries, (id.decode() if id is not None else None for id in ids), strict=True))
 
     def revive(self, revivals: Sequence[Revival]) -> list[Revived]:
         keys = self._store.keys

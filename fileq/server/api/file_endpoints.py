@@ -26,7 +26,7 @@ from fileq.server.request_globs import glob_problems
 from fileq.server.route import ApiAnswer, ApiRequest, NoQuery, Route
 from fileq.server.services import Services
 
-RECORDS_MAX = 10_000
+RECORDS_MAX = 2_500  # that a trace searches, whole: about 50 ms
 REPROCESSED_MAX = 1_000
 MARGIN = 0.01  # how many more files than expected are accepted
 PathText = Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -102,10 +102,12 @@ def _with_cursor(page: FilePage, place: str, services: Services) -> FilePage:
     return FilePage(page.files, following, page.scanned, page.is_partial, page.total)
 
 
-def tree_and_files(services: Services, under: str, depth: int, limit: int) -> tuple[FileTree, FilePage]:
+def tree_and_files(
+    services: Services, under: str, depth: int, *, limit: int, scan_max: int
+) -> tuple[FileTree, FilePage]:
     """What GET /files/tree and the first page of GET /files answer, from one scan."""
     _check_shown(services)
-    tree, page = file_tree_and_page(services.broker, _directory(under), depth, limit=limit)
+    tree, page = file_tree_and_page(services.broker, _directory(under), depth, limit=limit, scan_max=scan_max)
     return tree, _with_cursor(page, _list_name(FilesQuery(under)), services)
 
 
