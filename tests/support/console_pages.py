@@ -33,13 +33,13 @@ class ConsolePages:
         self.keys = KeyStore(self.broker, wall_clock_ms)
         self.events = RecordedEvents()
 
-    def show(self, addresses: Sequence[str], *scopes: Scope) -> list[tuple[int, str]]:
+    def show(self, addresses: Sequence[str], *scopes: Scope, cookie: str = "") -> list[tuple[int, str]]:
         """The status and the text of these pages below /dashboard, as a new key with these scopes gets them."""
         name = f"key-{len(self.keys.load())}"
         key = self.keys.create(KeyOptions(name, scopes or (Scope.ADMIN,))).key
-        return asyncio.run(self._show(addresses, key))
+        return asyncio.run(self._show(addresses, key, cookie))
 
-    async def _show(self, addresses: Sequence[str], key: str) -> list[tuple[int, str]]:
+    async def _show(self, addresses: Sequence[str], key: str, cookie: str) -> list[tuple[int, str]]:
         audit = AuditLog(self.broker, self.events, wall_clock_ms)
         background = BackgroundWork(self.config, self.broker, emit=self.events, now_ms=wall_clock_ms)
         services = Services(
@@ -53,7 +53,7 @@ class ConsolePages:
                 "method": "GET",
                 "path": f"/dashboard{path}",
                 "query_string": query.encode(),
-                "headers": [(b"x-api-key", key.encode())],
+                "headers": [(b"x-api-key", key.encode()), (b"cookie", cookie.encode())],
             }
             answer = await console.page(Request(scope), SENDER, "request-1")
             found.append((answer.status_code, bytes(answer.body).decode()))

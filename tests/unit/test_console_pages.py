@@ -5,15 +5,18 @@ from __future__ import annotations
 import pytest
 
 from fileq.brokers.memory import MemoryBroker
+from fileq.brokers.types import Overview
 from fileq.client.dead_groups import timeline
 from fileq.client.file_pages import DirectoryCounts
 from fileq.client.job_filter import path_matcher
 from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS_MAX, Acknowledgement, AcknowledgementStore, group_state
 from fileq.config import config_from
+from fileq.core.errors import BrokerUnavailable
 from fileq.server.console.charts import spark_bars
 from fileq.server.console.dead_page import address_of, directory_match, extension_match
 from fileq.server.console.file_preview import PREVIEW_IMAGE, hex_dump, preview_of_head
 from fileq.server.console.files_page import trail, tree_rows, upload_target
+from tests.support.console_pages import ConsolePages
 
 KNOWN = Acknowledgement("0123456789ab", "known", "ops", "2026-05-01T12:00:00.000Z")
 
@@ -116,3 +119,30 @@ def test_a_hex_dump_has_offsets_digits_and_printable_characters() -> None:
     first, second = hex_dump(b"<script>\x00\xff" + b"x" * 10).split("\n")
     assert first == "000000  3c 73 63 72 69 70 74 3e 00 ff 78 78 78 78 78 78  <script>..xxxxxx"
     assert second == f"000010  78 78 78 78{' ' * 36}  xxxx"
+
+
+def test_a_page_has_the_theme_that_the_browser_was_told_and_no_other_text() -> None:
+    pages = ConsolePages()
+    for cookie, tag in (
+        ("", '<html lang="en">'),
+        ("fileq_theme=light", '<html lang="en" data-theme="light">'),
+        ('fileq_theme="><script>', '<html lang="en">'),
+    ):
+        for _, text in pages.show(["/queues", "/nothing"], cookie=cookie):
+            assert text.splitlines()[1] == tag, cookie
+
+
+def test_a_broker_that_refuses_a_page_makes_it_show_what_it_showed_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = ConsolePages()
+    answers = iter([pages.broker.overview()])
+
+    def once(*given: object, **options: object) -> Overview:
+        if (answer := next(answers, None)) is None:
+            raise BrokerUnavailable("connection refused")
+        return answer
+
+    monkeypatch.setattr(pages.broker, "overview", once)
+    (_, live), (status, again), (other, first) = pages.show(["/queues", "/queues", "/workers"])
+    assert 'data-state="live"' in live
+    assert (status, again) == (200, live.replace('data-state="live"', 'data-state="away"'))
+    assert (other, 'data-state="away"' in first, "no last known state" in first) == (200, True, True)

@@ -29,9 +29,10 @@ from fileq.server.identity import Caller
 from fileq.server.problems import PROBLEMS, ApiProblem, problem_of
 from fileq.server.services import Services
 
-QUICK_S = 0.14  # twice this, and a page during an outage is shown
+QUICK_S = 0.12  # twice this, and a page during an outage is shown
 PAGE_S = 10.0
 STATE_HEADER = "X-Fileq-State"  # the script reads it, because it swaps a part of the page only
+THEME_COOKIE, THEMES = "fileq_theme", ("dark", "light")
 _FRAGMENT = "hx-request"
 
 
@@ -65,7 +66,7 @@ class Console:
             caller.require(found.scopes)
             given = [(name, value) for name, value in request.query_params.multi_items() if value]
             query = decode_query(given, found.query)  # a form sends its empty fields, too
-            made = PageRequest(caller, params, query, self._services, request_id)
+            made = PageRequest(caller, params, query, self._services, request_id, _theme(request))
             return await self._shown(found, made, f"{path}?{request.url.query}")
         except Exception as error:
             return self._refused(error, request, caller, request_id, path)
@@ -88,10 +89,11 @@ class Console:
             return self._stale(page, request, last)
         try:
             text = await shown
-        except ApiProblem as problem:
-            if problem.slug == "broker-away":
+        except (ApiProblem, BrokerError) as error:
+            problem = problem_of(error)
+            if problem is not None and problem.slug == "broker-away":
                 return self._stale(page, request, last)
-            if problem.slug == "busy" and last is not None:
+            if problem is not None and problem.slug == "busy" and last is not None:
                 return HTMLResponse(last)
             raise
         self._last_known.put(key, text)
@@ -106,17 +108,16 @@ class Console:
         return True
 
     def _rendered(self, page: ConsolePage, request: PageRequest, values: Mapping[str, Any]) -> str:
-        return render(page.template, **self._shared(request.caller, page), request=request, **values)
+        shared = self._shared(request.caller, page, request.theme)
+        return render(page.template, **shared, request=request, **values)
 
     def _stale(self, page: ConsolePage, request: PageRequest, last: str | None) -> Response:
         """What the page showed last, with a banner; without that, a page with the banner only."""
-        if last is not None:
-            text = self._last_known.greyed(last)
-        else:
-            text = render("away.html", **self._shared(request.caller, page), request=request)
-        return HTMLResponse(text, headers={STATE_HEADER: "away"})
+        if last is None:
+            last = render("away.html", **self._shared(request.caller, page, request.theme), request=request)
+        return HTMLResponse(self._last_known.greyed(last), headers={STATE_HEADER: "away"})
 
-    def _shared(self, caller: Caller | None, page: ConsolePage | None) -> dict[str, Any]:
+    def _shared(self, caller: Caller | None, page: ConsolePage | None, theme: str = "") -> dict[str, Any]:
         """What every template gets."""
         now_ms = self._services.now_ms()
         base = self._base
@@ -138,6 +139,7 @@ class Console:
             "now_ms": now_ms,
             "version": __version__,
             "is_read_only": self._services.config.server.read_only,
+            "theme": theme,
         }
 
     def _refused(
@@ -150,7 +152,7 @@ class Console:
         if problem.slug == "unauthenticated":
             return self._to_login(request, problem)
         title = PROBLEMS[problem.slug][1]
-        shared = self._shared(caller, None)
+        shared = self._shared(caller, None, _theme(request))
         text = render("problem.html", **shared, title=title, problem=problem, request_id=request_id)
         return HTMLResponse(text, problem.status, problem.headers)
 
@@ -166,6 +168,13 @@ class Console:
             text = render("login.html", **self._shared(None, None), next=address, detail=problem.detail)
             return HTMLResponse(text, 401, problem.headers)
         return RedirectResponse(login, 303)
+
+
+def _theme(request: Request) -> str:
+    """What the user chose in this browser, so that the page is painted with it from the first moment; "" for that of
+    the system. The script writes the cookie."""
+    given = request.cookies.get(THEME_COOKIE, "")
+    return given if given in THEMES else ""
 
 
 def _taken(shown: asyncio.Future[str]) -> None:

@@ -25,13 +25,14 @@ NO_QUERY = NoQuery()
 
 
 class PageRequest(Struct, frozen=True):
-    """One page that may be shown: `query` is decoded and valid."""
+    """One page that may be shown: `query` is decoded and valid. `theme` is dark, light, or "" for the system's."""
 
     caller: Caller
     params: Mapping[str, str]
     query: Any
     services: Services
     request_id: str
+    theme: str = ""
 
     def ask(
         self,

@@ -5,12 +5,13 @@ const find = (selector, from = document) => from.querySelector(selector);
 const all = (selector, from = document) => [...from.querySelectorAll(selector)];
 const stored = (name, value) => { try { return value === undefined ? localStorage.getItem(`fileq.${name}`) : localStorage.setItem(`fileq.${name}`, value); } catch { return null; } };
 
-// Theme. The page is already painted with that of the system; a stored choice is set at once.
-const setTheme = (theme) => { root.dataset.theme = theme; };
-if (stored("theme")) setTheme(stored("theme"));
+// Theme. The server reads the cookie, so a page is painted with the choice from the first moment. A page that was kept may be older.
+const setTheme = (theme) => { root.dataset.theme = theme; document.cookie = `fileq_theme=${theme}; Path=${body.dataset.base || "/"}; Max-Age=31536000; SameSite=Strict${location.protocol === "https:" ? "; Secure" : ""}`; };
+const chosen = (document.cookie.match(/(?:^|; )fileq_theme=(dark|light)/) || [])[1];
+if (chosen && chosen !== root.dataset.theme) setTheme(chosen);
 const toggleTheme = () => {
   const isLight = root.dataset.theme ? root.dataset.theme === "light" : matchMedia("(prefers-color-scheme: light)").matches;
-  setTheme(isLight ? "dark" : "light"); stored("theme", root.dataset.theme);
+  setTheme(isLight ? "dark" : "light");
 };
 
 // Toasts: text only, never HTML.
