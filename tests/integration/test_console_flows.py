@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import ServerPool, require
 from tests.support.browser import Tab, chromium
+from tests.support.console_operator import call, confirm
 from tests.support.console_program import ConsoleProgram, console_program
 from tests.support.servers import Server, available_servers
 
@@ -47,21 +48,6 @@ def _without_problems(tab: Tab) -> Iterator[None]:
     yield
     tab.drain()
     assert tab.problems == []
-
-
-def call(tab: Tab, method: str, path: str, body: object = None) -> object:
-    """A request to the API with the session of the browser."""
-    options = {"method": method, "headers": {"Content-Type": "application/json"}}
-    if body is not None:
-        options["body"] = json.dumps(body)
-    script = f"fetch('/api/v1{path}', {json.dumps(options)}).then((answer) => answer.json())"
-    return tab.run(script)
-
-
-def confirm(tab: Tab, word: str) -> None:
-    tab.until("document.querySelector('#confirm').open")
-    tab.click("#confirm button", word)
-    tab.until("!document.querySelector('#confirm').open")
 
 
 def test_a_dropped_file_completes_on_the_page_without_a_reload(operator: Tab, program: ConsoleProgram) -> None:

@@ -50,6 +50,12 @@ def slow(job, context):
     context.cancelled.wait(120)
 
 
+@fileq.handler(type="audit")
+def audit(job, context):
+    if not is_repaired():
+        raise ValueError("the books differ")
+
+
 @fileq.handler(type="report")
 def report(job, context):
     return "reported"

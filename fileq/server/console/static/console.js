@@ -64,6 +64,19 @@ document.addEventListener("htmx:afterRequest", (event) => {
   const xhr = event.detail.xhr; if (!xhr || !xhr.status) return;
   body.dataset.state = xhr.getResponseHeader("X-Fileq-State") || "live";
 });
+// The focus survives a swap: it goes to the element at the same place of its row, or of the page.
+const places = "a[href], button, input, select, textarea, summary, [tabindex]";
+let focused = null;
+document.addEventListener("htmx:beforeSwap", () => {
+  const one = document.activeElement, row = one.closest("[data-row]"), part = live();
+  focused = part && one !== part && part.contains(one) ? { row: row ? row.dataset.row : null, at: all(places, row || part).indexOf(one), tag: one.tagName } : null;
+});
+const refocus = () => {
+  if (!focused || document.activeElement !== body) return;
+  const within = focused.row === null ? live() : all("[data-row]").find((row) => row.dataset.row === focused.row), one = within && all(places, within)[focused.at];
+  if (one && one.tagName === focused.tag) one.focus({ preventScroll: true });
+};
+document.addEventListener("htmx:afterSwap", refocus);
 document.addEventListener("htmx:afterSettle", () => { showSelection(); mark(); });
 document.addEventListener("htmx:responseError", (event) => { if (event.detail.xhr.status !== 401) toast("The page could not be refreshed.", true); });
 setInterval(() => { if (isLive && body.dataset.state === "away") refresh(); }, 2000);
