@@ -121,6 +121,14 @@ BATCH_GUARDS = (
         "tests/unit/test_executors_output.py::test_the_thread_does_not_read_the_output_of_a_child_with_several_tasks",
     ),
     Guard(
+        "Output that was read too early is kept for its task",
+        "a failed attempt keeps what another job printed, and that job loses it",
+        OUTPUT,
+        "self._printed is None and not self._parts:\n",
+        "self._printed is None:\n",
+        "tests/unit/test_executors_output.py::test_output_that_was_read_with_that_of_the_task_before_is_its_tasks_own",
+    ),
+    Guard(
         "One task that can't be sent does not end the others of its batch",
         "one strange job fails others",
         TINY_BATCHES,
