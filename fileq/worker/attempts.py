@@ -101,7 +101,7 @@ class Attempts:
         is_any_begun = True
         while is_any_begun:
             ended = self._queue.collect(waits=waits)
-            self._prefetch.ended(len(ended))
+            self._prefetch.ended(len(ended), self._slots.count - self._queue.room)
             for task, ran in ended:
                 if (found := self._slots.running(task.key)) is not None:
                     self._end(*found, task, ran)

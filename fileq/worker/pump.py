@@ -40,7 +40,7 @@ from fileq.worker.slot import Settling, Slot
 from fileq.worker.slots import Slots
 
 KILL_GRACE_S = 5.0
-TINY_TASKS_S = 0.002  # so long may tiny tasks run before their outcomes are collected
+TINY_TASKS_S = 0.001  # so long a reply is awaited before the outcomes of tiny tasks, which may be ready, are collected
 
 
 class Pump:
@@ -150,7 +150,7 @@ class Pump:
                 claim_count += self._take_reply()
             self._make_extra_calls()
         is_just_underfilled = False
-        if self._calls and not self._may_send_another():
+        if self._calls and not self._may_send_another() and not self._is_another_due():
             claim_count += self._take_reply()
             is_just_underfilled = self.is_underfilled
         self._send(may_claim, is_claim_worth_it=not is_just_underfilled)
@@ -226,8 +226,7 @@ class Pump:
 
     def _take_reply(self) -> int:
         """Takes the reply to the oldest call and applies it. Returns the number of jobs claimed."""
-        if self._has_tiny_tasks and not self._calls.wait(TINY_TASKS_S):
-            self._attempts.collect(may_run=not self.is_quiet)
+        self._collect_if_late()
         try:
             call, reply = self._calls.take()
         except BrokerError:
@@ -251,11 +250,19 @@ class Pump:
         self._run_limited()
         return len(reply.claims) + len(reply.buried)
 
-    @property
-    def _has_tiny_tasks(self) -> bool:
-        """Whether tasks run that the executor takes for tiny: they should be collected soon."""
+    def _is_another_due(self) -> bool:
+        """Whether enough tiny tasks end while a reply takes long. A server that is far away needs two calls in flight:
+        one that waited for the reply to the other would halve the rate."""
+        return self._collect_if_late() and self._may_send_another()
+
+    def _collect_if_late(self) -> bool:
+        """Collects tiny tasks if the reply to the oldest call takes longer than they do; whether it does."""
         deadline_s = self._executor.next_deadline_s()
-        return deadline_s is not None and deadline_s <= 0.0
+        has_tiny_tasks = deadline_s is not None and deadline_s <= 0.0
+        if not has_tiny_tasks or self._calls.wait(TINY_TASKS_S):
+            return False
+        self._attempts.collect(may_run=not self.is_quiet)
+        return True
 
     def _run_limited(self) -> None:
         """Runs the claimed jobs of limited routes, or defers them. One round trip if a limit is shared by all workers.

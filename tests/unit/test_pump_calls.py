@@ -50,7 +50,7 @@ class SlowBroker(UnreliableBroker):
     loses_delayed_replies = 0
     has_lost = False
     replies_in_time = True
-    on_wait: Callable[[], None] = staticmethod(lambda: None)
+    on_wait: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
@@ -146,6 +146,21 @@ def test_tiny_tasks_are_collected_before_a_reply_that_takes_longer(setup: SlowSe
     setup.broker.on_wait = lambda: None
     setup.turn_until_nothing_is_due()
     assert setup.state("b") is State.COMPLETED
+
+
+def test_tiny_tasks_that_ended_before_a_late_reply_are_settled_by_a_second_call(setup: SlowSetup) -> None:
+    setup.enqueue(*(f"job-{i}" for i in range(12)))
+    setup.turn_until_nothing_is_due()
+    first, second, third, fourth = setup.submitted()
+    setup.executor.end(Done(), first)
+    setup.executor.end(Done(), second)
+    setup.pump.turn()
+    assert len(setup.broker.in_flight) == 1
+    setup.executor.has_tiny_tasks = True
+    setup.broker.replies_in_time = False
+    setup.broker.on_wait = lambda: [setup.executor.end(Done(), id) for id in (third, fourth)]
+    assert setup.pump.turn() == 0, "it took a reply that was late"
+    assert len(setup.broker.in_flight) == 2
 
 
 def test_tiny_tasks_run_while_the_broker_works_but_not_while_it_works_in_this_process(setup: SlowSetup) -> None:
