@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -84,11 +85,12 @@ def _banners(stats: Stats) -> list[Banner]:
     if stats.waiting and not living:
         text = f"{stats.waiting} jobs wait and no worker is running. Start one: fileq worker"
         found.append(Banner(text, is_bad=True, link="/dashboard/workers", link_text="Workers"))
+    opened = Counter(one.route for process in living for one in process.breakers)
+    for route, count in opened.items():
+        where = "1 worker process" if count == 1 else f"{count} worker processes"
+        text = f"The breaker of {route} is open in {where}: too many of its jobs fail, so the others wait."
+        found.append(Banner(text, link="/dashboard/workers", link_text="Workers"))
     for process in stats.workers:
-        opened = [one.route for one in process.breakers] or (["its jobs"] if process.breaker == "open" else [])
-        if opened:
-            text = f"The breaker of {process.host} ({process.pid}) is open for {', '.join(opened)}: too many jobs fail."
-            found.append(Banner(text, link="/dashboard/dead", link_text="Dead jobs"))
         if process.lost_roots:
             text = f"{process.host} ({process.pid}) does not find {', '.join(process.lost_roots)}, so its files wait."
             found.append(Banner(text, is_bad=True, link="/dashboard/workers", link_text="Workers"))
