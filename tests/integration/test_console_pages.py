@@ -1,5 +1,5 @@
 """Every web page in a real browser, wide and narrow, dark and light: no error in the developer tools, nothing that runs
-over the edge, and no serious finding of axe-core.
+over the edge, nothing too low for a finger on a phone, and no serious finding of axe-core.
 
 FILEQ_SCREENSHOTS=DIRECTORY keeps the pictures: docs/console.md shows some of them."""
 
@@ -27,6 +27,10 @@ pytestmark = pytest.mark.timeout(300)
 WIDE, NARROW = (1280, 900), (390, 844)
 NAMES = ("invoice-0017.pdf", "<script>alert(1)<script>.pdf", '"><svg onload=alert(1)>.pdf', "{{7*7}}.pdf", "n" * 255)
 SERIOUS = ("serious", "critical")
+# What is touched on a phone and is lower than 40 px. Boxes to tick have a label or a margin around them.
+LOW_TARGETS = """[...document.querySelectorAll("button, .button, select, textarea, input:not([type=checkbox]), .tabs a")]
+    .filter((one) => one.offsetParent && one.getBoundingClientRect().height < 40)
+    .map((one) => `${one.tagName} ${one.name || one.textContent.trim()}`)"""
 
 
 class Shown(NamedTuple):
@@ -93,6 +97,8 @@ def checked(shown: Shown, page: str, size: tuple[int, int], scheme: str, directo
     wide = tab.run("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     if wide > 0:
         problems.append(f"{wide} px over the edge")
+    if size == NARROW:
+        problems += [f"{one} is lower than a finger needs" for one in tab.run(LOW_TARGETS)]
     axe = files("axe_core_python").joinpath("axe.min.js").read_text()
     tab.run(f"{axe}; true")
     found = json.loads(
