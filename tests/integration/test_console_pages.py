@@ -1,7 +1,7 @@
 """Every web page in a real browser, wide and narrow, dark and light: no error in the developer tools, nothing that runs
 over the edge, nothing too low for a finger on a phone, and no serious finding of axe-core.
 
-FILEQ_SCREENSHOTS=DIRECTORY keeps the pictures: docs/console.md shows some of them."""
+FILEQ_SCREENSHOTS=DIRECTORY keeps a picture of each, to look at."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from fileq.server.console.pages import PAGES
 from tests.conftest import require
 from tests.support.api_client import ADMIN_KEY, ServedApi, served_api
 from tests.support.browser import Tab, chromium
-from tests.support.program import REPOSITORY
 
 pytestmark = pytest.mark.timeout(300)
 WIDE, NARROW = (1280, 900), (390, 844)
@@ -122,13 +121,3 @@ def test_a_page_has_no_error_no_overflow_and_no_serious_finding(shown: Shown, pa
     directory = Path(kept) if kept else tmp_path
     checked(shown, page, WIDE, "dark", directory)
     checked(shown, page, NARROW, "light", directory)
-
-
-def test_the_guide_shows_pictures_that_are_small() -> None:
-    """Taken with FILEQ_SCREENSHOTS, and cut to what fits a screen."""
-    guide = (REPOSITORY / "docs" / "console.md").read_text()
-    pictures = sorted((REPOSITORY / "docs" / "console").glob("*.png"))
-    assert pictures
-    for picture in pictures:
-        assert picture.stat().st_size < 150_000, picture
-        assert f"(console/{picture.name})" in guide
