@@ -58,7 +58,7 @@ def test_what_is_wrong_with_a_list_is_named(api: ServedApi) -> None:
     cursor = api.client.get("/jobs?limit=1&status=cancelled")["next_cursor"]
     for query, pointer, detail in (
         ("statsu=dead", "?statsu", "did you mean status?"),
-        ("status=ded", "?status", "invalid enum value"),
+        ("status=ded", "?status", "it must be one of cancelled, completed, dead"),
         ("limit=0", "?limit", ">= 1"),
         ("limit=1001", "?limit", "<= 1000"),
         ("page=0", "?page", ">= 1"),
