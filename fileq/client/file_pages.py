@@ -18,6 +18,8 @@ from fileq.client.queries import read_signature
 from fileq.core.job import State, stamp
 
 SCAN_MAX = 10_000
+STATES_MAX = 5_000  # files whose states a page reads, to find those with a status
+TREE_MAX = 5_000  # files that a tree counts: it reads the state and the time of each
 DIRECTORIES_MAX = 1_000
 EXPIRED = "expired"
 FileStatus = Literal["pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled", "expired"]
@@ -102,6 +104,7 @@ def file_page(
 ) -> FilePage:
     """The next files below a directory, about `limit` of them. ConfigError for a glob that can't be read."""
     matches = path_matcher(match) if match is not None else None
+    scan_max = min(scan_max, STATES_MAX) if status is not None else scan_max
     found: list[KnownFile] = []
     scanned, is_first = 0, not cursor
     size = min(_PAGE, max(1, limit))
@@ -109,8 +112,9 @@ def file_page(
         page = broker.ledger_page(prefix_of(under), cursor, size)
         scanned += page.scanned
         wanted = [(path, entry) for path, entry in page.entries if matches is None or matches(path)]
-        records = dict(_outlines(broker, wanted))
-        found += [one for one in _known(wanted, records) if status in (None, one.status)]
+        if status is not None:
+            wanted = _with_status(broker, wanted, status)
+        found += _known(wanted, dict(_outlines(broker, wanted)))
         cursor, size = page.next_cursor, min(2 * size, _PAGE)
         if not cursor:
             break
@@ -119,7 +123,8 @@ def file_page(
 
 
 def file_tree(broker: FullBroker, under: str, depth: int, *, scan_max: int = SCAN_MAX) -> FileTree:
-    """Counts by directory, down to `depth` levels below the given one."""
+    """Counts by directory, down to `depth` levels below the given one. Looks at `scan_max` files, and counts TREE_MAX
+    of them."""
     return file_tree_and_page(broker, under, depth, limit=0, scan_max=scan_max)[0]
 
 
@@ -127,13 +132,14 @@ def file_tree_and_page(
     broker: FullBroker, under: str, depth: int, *, limit: int, scan_max: int = SCAN_MAX
 ) -> tuple[FileTree, FilePage]:
     """What file_tree() and file_page() without conditions return, from one scan. The page has about `limit` files."""
-    prefix, cursor, scanned = prefix_of(under), "", 0
+    prefix, cursor, scanned, counted = prefix_of(under), "", 0, 0
     seen_in: dict[bytes, _Seen] = {}  # by the directory of the files themselves
     listed: list[KnownFile] = []
     following, size = "", limit or _PAGE  # of the page after the first files
     while True:
         page = broker.ledger_page(prefix, cursor, min(_PAGE, size))
         scanned += page.scanned
+        counted += len(page.entries)
         if len(listed) < limit:
             records = dict(_outlines(broker, page.entries))
             listed += _known(page.entries, records)
@@ -150,7 +156,7 @@ def file_tree_and_page(
                 seen = seen_in[directory] = _Seen()
             _count(seen, standing)
         cursor, size = page.next_cursor, size if len(listed) < limit else _PAGE
-        if not cursor or scanned >= scan_max:
+        if not cursor or scanned >= scan_max or counted >= TREE_MAX:
             break
     directories, is_cut = _with_parents(seen_in, prefix, depth)
     total = len(listed) if not following else None
@@ -176,6 +182,16 @@ def _with_parents(
 def prefix_of(under: str) -> bytes:
     """What the paths below a directory start with; b"" for all paths."""
     return under.rstrip("/").encode(errors="surrogateescape") + b"/" if under else b""
+
+
+def _with_status(
+    broker: FullBroker, entries: list[tuple[bytes, LedgerEntry]], status: str
+) -> list[tuple[bytes, LedgerEntry]]:
+    """Those whose newest job has this status. Reads only the states of the others."""
+    known = [one for one in entries if one[1].versions]
+    states = broker.states([entry.versions[0][1] for _, entry in known]) if known else []
+    words = (state.value if state is not None else EXPIRED for state in states)
+    return [one for one, word in zip(known, words, strict=True) if word == status]
 
 
 def _known(entries: Sequence[tuple[bytes, LedgerEntry]], records: Mapping[bytes, Record | None]) -> Iterator[KnownFile]:

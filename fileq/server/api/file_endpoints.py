@@ -102,12 +102,10 @@ def _with_cursor(page: FilePage, place: str, services: Services) -> FilePage:
     return FilePage(page.files, following, page.scanned, page.is_partial, page.total)
 
 
-def tree_and_files(
-    services: Services, under: str, depth: int, *, limit: int, scan_max: int
-) -> tuple[FileTree, FilePage]:
+def tree_and_files(services: Services, under: str, depth: int, *, limit: int) -> tuple[FileTree, FilePage]:
     """What GET /files/tree and the first page of GET /files answer, from one scan."""
     _check_shown(services)
-    tree, page = file_tree_and_page(services.broker, _directory(under), depth, limit=limit, scan_max=scan_max)
+    tree, page = file_tree_and_page(services.broker, _directory(under), depth, limit=limit)
     return tree, _with_cursor(page, _list_name(FilesQuery(under)), services)
 
 

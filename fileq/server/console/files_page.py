@@ -26,7 +26,6 @@ from fileq.server.console.page import PageRequest
 
 STATUSES: tuple[str, ...] = get_args(FileStatus)
 FILES_SHOWN = 50
-COUNTED_MAX = 5_000  # files of the tree: a page must be there within 100 ms
 ROWS_MAX = 60  # of the tree: with more, only the next level is shown
 DEPTH = 2
 
@@ -63,7 +62,7 @@ def files(request: PageRequest) -> Mapping[str, Any]:
     if query.match or query.status or query.cursor:
         found = request.ask(list_files, FilesQuery(under, query.match, query.status, query.cursor or "", FILES_SHOWN))
     else:
-        tree, found = tree_and_files(request.services, under, DEPTH, limit=FILES_SHOWN, scan_max=COUNTED_MAX)
+        tree, found = tree_and_files(request.services, under, DEPTH, limit=FILES_SHOWN)
     order = {"under": under, "match": query.match, "status": query.status}
     return {
         "under": under,
