@@ -244,10 +244,9 @@ class Inspector(PlacePages, Protocol):
         ...
 
     def overview(self, hours: int = 2, jobs: int = 0) -> Overview:
-        """The census, the front of each queue, workers, producers and the counters of the last hours. Only reads.
-
-        `jobs` are how many jobs of each place it has beside that, those that peek() returns. One round trip, unless the
-        clocks differ by more than an hour. The census is of one moment; the rest is read right after it."""
+        """The census, the front of each queue, workers, producers and the counters of the last hours; with `jobs` also
+        so many jobs of each place, as peek() returns them. Only reads. The census is of one moment; the rest is read
+        right after it. One round trip, unless the clocks differ by more than an hour."""
         ...
 
     def peek(self, place: str, limit: int) -> list[bytes]:

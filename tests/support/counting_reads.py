@@ -11,7 +11,7 @@ from fileq.core.job import State
 
 
 class CountingReads:
-    """`read` counts the records, outlines, states and standings that the broker has returned, and the pages of each place."""
+    """`read` counts the records, outlines, states and standings that the broker has returned, and the pages."""
 
     def __init__(self, broker: FullBroker) -> None:
         self._broker = broker

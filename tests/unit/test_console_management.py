@@ -23,12 +23,12 @@ from fileq.commands.api_keys import KeyOptions
 from fileq.core.api_key import Scope
 from fileq.core.delivery import CHECK_TYPE
 from fileq.core.job import Job, State, stamp, typed_job
-from fileq.core.settlement import bury
+from fileq.core.settlement import bury, complete
 from fileq.core.webhook import Webhook, WebhookFilter
 from fileq.server.console import admin_page
 from fileq.server.console.batches_page import failures_of, progress
 from fileq.server.console.pages import PAGES
-from fileq.server.console.queues_page import LOOKED_AT, jobs_a_minute, process_of
+from fileq.server.console.queues_page import ENDED, LOOKED_AT, ended_a_minute, out_a_minute, process_of
 from fileq.server.console.rendering import lines
 from fileq.server.console.scheduled_page import form_of, json_text, upcoming
 from fileq.server.live_samples import LiveSamples
@@ -117,17 +117,29 @@ def test_files_that_a_delivery_lacks_are_apart_from_other_failures_and_each_has_
 
 
 def test_jobs_a_minute_are_those_of_the_last_minute_by_process() -> None:
+    def rates(records: list[Record | None]) -> dict[str, float]:
+        return ended_a_minute(records, NOW_MS, LOOKED_AT, lambda record: process_of(record.slot))
+
     old = record("host-a-7-0-ffff", NOW_MS - 61_000)
-    assert jobs_a_minute(
-        [record("host-a-7-0-ffff", NOW_MS - 1000), record("b-9-1-eeee", NOW_MS), None, old], NOW_MS
-    ) == {
-        "host-a-7": 1.0,
-        "b-9": 1.0,
-    }
-    many = [record("a-1-0-ffff", NOW_MS - 6000)] * LOOKED_AT
-    assert jobs_a_minute(many, NOW_MS) == {"a-1": LOOKED_AT * 10}, "there were more than the page looks at"
-    assert jobs_a_minute([], NOW_MS) == {}
+    found = [record("host-a-7-0-ffff", NOW_MS - 1000), record("b-9-1-eeee", NOW_MS), None, old]
+    assert rates(found) == {"host-a-7": 1.0, "b-9": 1.0}
+    many: list[Record | None] = [record("a-1-0-ffff", NOW_MS - 6000)] * LOOKED_AT
+    assert rates(many) == {"a-1": LOOKED_AT * 10}, "there were more than the page looks at"
+    assert rates([]) == {}
     assert process_of("my-host-12-3-ab12cd34") == "my-host-12"
+
+
+def test_what_goes_out_of_a_queue_is_what_was_completed_and_what_died() -> None:
+    pages = ConsolePages()
+    broker = pages.broker
+    broker.register({"s": WorkerInfo("host", 7, NOW_MS, "1", ("high", "low"))})
+    for queue, count in (("high", 3), ("low", 2)):
+        broker.enqueue([Entry(new_job("report"), queue) for _ in range(count)])
+        for number in range(count):
+            [claim] = broker.settle_and_claim([], ["s"]).claims
+            broker.settle_and_claim([complete(claim) if number else bury(claim, claim.raw, error="E: x")], [])
+    assert out_a_minute(broker, broker.overview(1, jobs=ENDED)) == {"high": 3.0, "low": 2.0}
+    assert out_a_minute(broker, broker.overview(1)) == {}
 
 
 def test_the_change_of_a_queue_is_per_minute_and_unknown_before_the_second_sample() -> None:

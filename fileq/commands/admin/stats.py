@@ -247,9 +247,8 @@ def _throughputs(overview: Overview) -> tuple[Throughput, Throughput]:
 def eta_of(overview: Overview, last_minute: Callable[[], float]) -> Eta:
     """For all pending and running jobs, without new ones, paused queues and jobs due later.
 
-    The rate is that of the last minute, in jobs a second, which is called only if it is needed. If no job ended in it,
-    jobs may take longer than that: then it is the rate of this hour and the last. Without a living worker there is no
-    ETA."""
+    The rate is that of the last minute, which is asked for only if it is needed. If no job ended in it, jobs may take
+    longer than that: then it is the rate of this hour and the last. Without a living worker there is no ETA."""
     census = overview.census
     backlog = census.running + sum(n for name, n in census.pending.items() if name not in census.paused)
     if not backlog:

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
+from fileq.brokers.types import Overview
 from fileq.commands.admin.control import WorkerList, set_paused, workers
 from fileq.commands.admin.stats import queues_of
 from fileq.core.api_key import Scope
@@ -52,7 +53,10 @@ def list_queues(request: ApiRequest[NoQuery, UnsetType]) -> QueueList:
 
 
 def _queues(services: Services) -> QueueList:
-    overview = services.broker.overview(1)
+    return queue_list(services.broker.overview(1))
+
+
+def queue_list(overview: Overview) -> QueueList:
     living = [view.info for view in overview.workers if view.is_alive and not view.info.is_extra]
     queues = tuple(
         QueueDocument(

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Record
+from fileq.brokers.types import Overview, Record
 from fileq.client.job_summary import id_in
 from fileq.commands.admin.stats import WorkerProcess
 from fileq.core.api_key import Scope
-from fileq.server.api.queue_endpoints import list_queues, list_workers
+from fileq.server.api.queue_endpoints import list_workers, queue_list
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES
 from fileq.server.console.charts import bar, line_chart
 from fileq.server.console.page import PageRequest
 from fileq.server.live_samples import LiveSample, per_second
 
 LOOKED_AT = 300  # of the newest completed jobs, for the rates of processes
+ENDED = 100  # of the newest completed and of the newest dead jobs, for the rates of queues
 MINUTE_MS = 60_000
 PROCESSES, JOBS = 100, 20  # that the page of workers shows, of each process so many jobs
 
 
 def queues(request: PageRequest) -> Mapping[str, Any]:
-    """One round trip: the rates are from samples that the server has taken before."""
-    found = request.ask(list_queues)
+    """Two round trips: the overview with the newest ended jobs, and the outlines of these. The other rates are from
+    samples that the server has taken before."""
+    broker = request.services.broker
+    overview = broker.overview(1, jobs=ENDED)
+    found = queue_list(overview)
+    out = out_a_minute(broker, overview)
     samples = request.services.samples.read()
     last = samples[-MINUTE_SAMPLES:]
     change = request.services.samples.waiting_change(MINUTE_SAMPLES)
@@ -32,7 +38,12 @@ def queues(request: PageRequest) -> Mapping[str, Any]:
     return {
         "found": found,
         "rows": [
-            (queue, change.get(queue.name), bar(queue.waiting, most, title=f"{queue.waiting} waiting"))
+            (
+                queue,
+                change.get(queue.name),
+                out.get(queue.name, 0.0),
+                bar(queue.waiting, most, title=f"{queue.waiting} waiting"),
+            )
             for queue in found.queues
         ],
         "in_per_minute": per_second(last, "produced") * 60 if len(samples) > 1 else None,
@@ -40,6 +51,19 @@ def queues(request: PageRequest) -> Mapping[str, Any]:
         "charts": _charts(samples),
         "may_operate": request.has(Scope.OPERATE),
     }
+
+
+def out_a_minute(broker: FullBroker, overview: Overview) -> dict[str, float]:
+    """How many jobs of each queue were completed or died within the last minute. A counter for each queue would cost
+    the hot path something, so the newest ended jobs tell it."""
+    ids = {place: [id_in(raw) for raw in overview.first.get(place, ())] for place in ("completed", "dead_letter")}
+    found = iter(broker.outlines([id for some in ids.values() for id in some]) if any(ids.values()) else ())
+    rates: dict[str, float] = {}
+    for some in ids.values():
+        records = list(islice(found, len(some)))
+        ended = ended_a_minute(records, overview.census.now_ms, ENDED, lambda record: record.queue)
+        rates = {name: rates.get(name, 0.0) + ended.get(name, 0.0) for name in rates.keys() | ended.keys()}
+    return rates
 
 
 def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
@@ -56,7 +80,8 @@ def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
 
 def workers(request: PageRequest) -> Mapping[str, Any]:
     found = request.ask(list_workers)
-    rates = jobs_a_minute(_newest_completed(request.services.broker), request.services.now_ms())
+    newest = _newest_completed(request.services.broker)
+    rates = ended_a_minute(newest, request.services.now_ms(), LOOKED_AT, lambda record: process_of(record.slot))
     shown = sorted(found.workers, key=needs_attention)[:PROCESSES]
     living = [process for process in found.workers if process.is_alive]
     return {
@@ -81,18 +106,21 @@ def _newest_completed(broker: FullBroker) -> list[Record | None]:
     return broker.records(ids) if ids else []
 
 
-def jobs_a_minute(records: Iterable[Record | None], now_ms: int) -> dict[str, float]:
-    """How many jobs each process completed within the last minute, by `host-pid`, which a slot's name begins with.
+def ended_a_minute(
+    records: Iterable[Record | None], now_ms: int, limit: int, name: Callable[[Record], str]
+) -> dict[str, float]:
+    """How many of these jobs ended within the last minute, by a name that follows from the record.
 
-    If all records are of this minute, there may have been more jobs: then it is the rate over their own time."""
+    If they are as many as were looked at, and all of this minute, there may have been more: then it is the rate over
+    their own time."""
     known = [record for record in records if record is not None and record.ended_ms]
     recent = [record for record in known if record.ended_ms > now_ms - MINUTE_MS]
     if not recent:
         return {}
     minutes = 1.0
-    if len(recent) == len(known) >= LOOKED_AT:
+    if len(recent) == len(known) >= limit:
         minutes = max(1, now_ms - min(record.ended_ms for record in recent)) / MINUTE_MS
-    counts = Counter(process_of(record.slot) for record in recent)
+    counts = Counter(map(name, recent))
     return {name: count / minutes for name, count in counts.items()}
 
 
