@@ -133,9 +133,9 @@ def test_what_goes_out_of_a_queue_is_what_was_completed_and_what_died() -> None:
     pages = ConsolePages()
     broker = pages.broker
     broker.register({"s": WorkerInfo("host", 7, NOW_MS, "1", ("high", "low"))})
-    for queue, count in (("high", 3), ("low", 2)):
-        broker.enqueue([Entry(new_job("report"), queue) for _ in range(count)])
-        for number in range(count):
+    for queue, jobs in (("high", 3), ("low", 2)):
+        broker.enqueue([Entry(new_job("report"), queue) for _ in range(jobs)])
+        for number in range(jobs):
             [claim] = broker.settle_and_claim([], ["s"]).claims
             broker.settle_and_claim([complete(claim) if number else bury(claim, claim.raw, error="E: x")], [])
     assert out_a_minute(broker, broker.overview(1, jobs=ENDED)) == {"high": 3.0, "low": 2.0}
