@@ -224,7 +224,7 @@ class Batches(Protocol):
         ...
 
     def batches_by_id(self, ids: Sequence[str]) -> list[BatchView | None]:
-        """Each batch of one moment. Only reads."""
+        """Each batch of one moment; None where there is none, also for a name that none can have. Only reads."""
         ...
 
     def batch_page(self, cursor: str = "", limit: int = 100, *, unfinished: bool = False) -> BatchPage:

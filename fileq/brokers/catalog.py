@@ -24,9 +24,13 @@ class Document(Struct, frozen=True):
     revision: int
 
 
+def is_name(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None
+
+
 def check_name(what: str, name: str) -> str:
     """The name. Raises BrokerError for one that could be mistaken for something else, such as a key of Redis."""
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise BrokerError(f"{what} {name!r} can't be used; a name must match {NAME_RULE}")
     return name
 

@@ -12,6 +12,10 @@ class PendingReply(Protocol):
 
     is_answered: bool  # take() will not wait
 
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for at most this long; whether take() would return without waiting much longer."""
+        ...
+
     def take(self) -> TurnReply:
         """Waits for the reply and returns it, once. Raises what settle_and_claim raises."""
         ...
@@ -28,6 +32,9 @@ class ReadyReply:
 
     def __init__(self, reply: TurnReply) -> None:
         self._reply = reply
+
+    def wait(self, timeout_s: float) -> bool:
+        return True
 
     def take(self) -> TurnReply:
         return self._reply

@@ -17,6 +17,8 @@ from fileq.client.queries import read_signature
 from fileq.core.job import State, stamp
 
 SCAN_MAX = 10_000
+STATES_MAX = 5_000  # files whose states a page reads, to find those with a status
+TREE_MAX = 4_000  # files that a tree counts: it reads an outline of each
 DIRECTORIES_MAX = 1_000
 EXPIRED = "expired"
 FileStatus = Literal["pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled", "expired"]
@@ -93,6 +95,7 @@ def file_page(
 ) -> FilePage:
     """The next files below a directory, about `limit` of them. ConfigError for a glob that can't be read."""
     matches = path_matcher(match) if match is not None else None
+    scan_max = min(scan_max, STATES_MAX) if status is not None else scan_max
     found: list[KnownFile] = []
     scanned, is_first = 0, not cursor
     size = min(_PAGE, max(1, limit))
@@ -100,7 +103,7 @@ def file_page(
         page = broker.ledger_page(prefix_of(under), cursor, size)
         scanned += page.scanned
         wanted = [(path, entry) for path, entry in page.entries if matches is None or matches(path)]
-        found += [one for one in _known(broker, wanted) if status in (None, one.status)]
+        found += _known(broker, _with_status(broker, wanted, status) if status is not None else wanted)
         cursor, size = page.next_cursor, min(2 * size, _PAGE)
         if not cursor:
             break
@@ -109,13 +112,15 @@ def file_page(
 
 
 def file_tree(broker: FullBroker, under: str, depth: int, *, scan_max: int = SCAN_MAX) -> FileTree:
-    """Counts by directory, down to `depth` levels below the given one."""
-    prefix, cursor, scanned = prefix_of(under), "", 0
+    """Counts by directory, down to `depth` levels below the given one. Looks at `scan_max` files, and counts TREE_MAX
+    of them."""
+    prefix, cursor, scanned, counted = prefix_of(under), "", 0, 0
     counts: dict[bytes, _Seen] = {}
     is_cut = False
     while True:
         page = broker.ledger_page(prefix, cursor, _PAGE)
         scanned += page.scanned
+        counted += len(page.entries)
         for path, record in _outlines(broker, page.entries):
             for directory in _directories(path, prefix, depth):
                 if directory not in counts and len(counts) >= DIRECTORIES_MAX:
@@ -123,7 +128,7 @@ def file_tree(broker: FullBroker, under: str, depth: int, *, scan_max: int = SCA
                     continue
                 _count(counts.setdefault(directory, _Seen()), record)
         cursor = page.next_cursor
-        if not cursor or scanned >= scan_max:
+        if not cursor or scanned >= scan_max or counted >= TREE_MAX:
             break
     directories = tuple(_counted(directory, seen) for directory, seen in sorted(counts.items()))
     return FileTree(directories, scanned, bool(cursor) or is_cut)
@@ -132,6 +137,16 @@ def file_tree(broker: FullBroker, under: str, depth: int, *, scan_max: int = SCA
 def prefix_of(under: str) -> bytes:
     """What the paths below a directory start with; b"" for all paths."""
     return under.rstrip("/").encode(errors="surrogateescape") + b"/" if under else b""
+
+
+def _with_status(
+    broker: FullBroker, entries: list[tuple[bytes, LedgerEntry]], status: str
+) -> list[tuple[bytes, LedgerEntry]]:
+    """Those whose newest job has this status. Reads only the states of the others."""
+    known = [one for one in entries if one[1].versions]
+    states = broker.states([entry.versions[0][1] for _, entry in known]) if known else []
+    words = (state.value if state is not None else EXPIRED for state in states)
+    return [one for one, word in zip(known, words, strict=True) if word == status]
 
 
 def _known(broker: FullBroker, entries: list[tuple[bytes, LedgerEntry]]) -> Iterator[KnownFile]:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from fileq.brokers.types import Record
 from fileq.client.job_summary import JobSummary, created_ms, fingerprint_of, summarize
+from fileq.core.delivery import without_files
 from fileq.core.error_kinds import kind_of
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, State
@@ -26,7 +27,7 @@ class JobFilter(Struct, frozen=True):
     of the batch that a job is a member of or names. `fingerprint` is that of a dead job, or its beginning. `text` is in
     the id, path, type or error of a job; case-insensitive. `leaves_deliveries` leaves out the deliveries of webhooks,
     unless `type` is set; it is no condition. Nor is `ignores_paths`: `text` and `error` are then compared with texts
-    that have `…` in place of the job's path."""
+    that have `…` in place of the job's path, and of the files that the check of a delivery names."""
 
     state: State | None = None
     type: str | None = None
@@ -172,8 +173,8 @@ class Conditions:
 
     def _meets_words(self, id: str, job: Job | None, error: str) -> bool:
         path = job.filepath if job is not None else ""
-        if self._wanted.ignores_paths and path:
-            path, error = "", error.replace(path, "…")
+        if self._wanted.ignores_paths:
+            path, error = "", without_files(error.replace(path, "…") if path else error)
         words = (id, path, (job.type if job is not None else "") or "", error)
         return self.meets_error(error) and (self._text is None or self._text in "\n".join(words).casefold())
 

@@ -21,7 +21,8 @@ from fileq.core.job import State
 
 SCAN_MAX = 10_000  # elements that one call looks at
 OUTLINE_COST = 5  # of an outline, in elements
-SHORT_LIST_COST = 2  # of an outline where a whole list may be read, to know how many jobs it has
+SHORT_LIST_COST = 3  # of an outline where a whole list may be read, to know how many jobs it has
+STATE_COST = 2  # of the state alone
 _PAGE = 500
 _DELAYED = (State.RETRYING, State.SCHEDULED)
 _ALL = (State.RUNNING, State.PENDING, *_DELAYED, State.DEAD, State.COMPLETED, State.CANCELLED)
@@ -72,9 +73,9 @@ def job_page(
 
     `states` are those that are read if the filter names none. `skip` leaves out the first jobs. A scan looks at up to
     `scan_max` elements; where there are more in all, one whose outline it reads counts as OUTLINE_COST, otherwise as
-    SHORT_LIST_COST. Where there are not more, the scan goes on behind a full page, to find out how many jobs there are;
-    without conditions the lengths of the places say it. `is_counted` always goes on, up to `scan_max`, and outlines
-    count as one. ConfigError for a cursor that belongs to another list."""
+    SHORT_LIST_COST, and one whose state it reads as STATE_COST. Where there are not more, the scan goes on behind a
+    full page, to find out how many jobs there are; without conditions the lengths of the places say it. `is_counted`
+    always goes on, up to `scan_max`, and each element counts as one. ConfigError for a cursor of another list."""
     wanted_states = (wanted.state,) if wanted.state is not None else tuple(states) or _ALL
     scan = _Scan(broker, queues, wanted, wanted_states, limit, skip, scan_max)
     length = scan.length_of_places()
@@ -131,16 +132,12 @@ class _Scan:
     def _read(self, position: _Position, outline_cost: int) -> _Position | None:
         """Reads one page of a place. Returns where the next one begins."""
         before = self.matched
-        # Without conditions every job is wanted: a page of just these needs no second look.
-        size = min(self._end - before, _PAGE) if self.is_plain else min(self._size, self._scan_max - self._cost)
-        self._size = min(2 * self._size, _PAGE)
-        page = self._broker.page(position.place, position.cursor, size)
+        page = self._broker.page(position.place, position.cursor, self._size_of_next(position.place))
         self.scanned += len(page.raws)
         jobs = outlined(
             self._broker, page.raws, position.place, self._conditions, is_state_needed=self._is_half_a_place
         )
-        needs_outlines = self._is_half_a_place or self._conditions.needs_records
-        self._cost += len(page.raws) * (outline_cost if needs_outlines else 1)
+        self._cost += len(page.raws) * self._cost_of_one(outline_cost)
         jobs = [job for job in jobs if job.state in self._states] if self._is_half_a_place else jobs
         self.matched += len(jobs)
         left = max(0, self._end - before)
@@ -149,6 +146,20 @@ class _Scan:
         if before < self._end <= self.matched and not self.next_cursor:
             self._set_next(position, page.raws, jobs, left, following)
         return following
+
+    def _size_of_next(self, place: str) -> int:
+        left = self._scan_max - self._cost
+        if self.is_plain:  # every job is wanted: a page of just these needs no second look
+            return min(self._end - self.matched, _PAGE)
+        if place == PROCESSING:  # a broker looks at all slots for a page of any size
+            return left
+        size, self._size = min(self._size, left), min(2 * self._size, _PAGE)
+        return size
+
+    def _cost_of_one(self, outline_cost: int) -> int:
+        if self._conditions.needs_records:
+            return outline_cost
+        return min(STATE_COST, outline_cost) if self._is_half_a_place else 1
 
     def _set_next(
         self,

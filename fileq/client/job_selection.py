@@ -81,22 +81,35 @@ def outlined(
     is_outline_needed: bool = False,
 ) -> list[StoredJob]:
     """The jobs among these bytes that meet the conditions. Those whose bytes tell it have no record, the others have an
-    outline of it. `is_state_needed`: `scheduled` and `retrying` must be told apart, which takes outlines."""
+    outline of it. `is_state_needed`: `scheduled` and `retrying` must be told apart, which takes their states."""
     state, queue = _standing(place)
-    is_always = is_outline_needed or (is_state_needed and state is State.SCHEDULED)
     found: list[StoredJob | None] = []
     undecided: list[int] = []
+    stateless: list[int] = []
     for raw in raws:
         job = decode_or_none(raw)
         verdict = conditions.meets_without_record(job, state)
         if verdict is False:
             continue
-        if verdict is None or is_always:
+        if verdict is None or is_outline_needed:
             undecided.append(len(found))
+        elif is_state_needed and state is State.SCHEDULED:
+            stateless.append(len(found))
         found.append(_stored(raw, job, None, state, queue))
     for i, stored in zip(undecided, _with_outlines(broker, [found[i] for i in undecided]), strict=True):
         found[i] = stored if conditions.meets(stored) else None
+    for i, stored in zip(stateless, _with_states(broker, [found[i] for i in stateless]), strict=True):
+        found[i] = stored
     return [stored for stored in found if stored is not None]
+
+
+def _with_states(broker: FullBroker, some: Sequence[StoredJob | None]) -> list[StoredJob]:
+    delayed = [stored for stored in some if stored is not None]
+    states = broker.states([stored.id for stored in delayed]) if delayed else []
+    return [
+        replace(stored, state=State.RETRYING) if state is State.RETRYING else stored
+        for stored, state in zip(delayed, states, strict=True)
+    ]
 
 
 def _with_outlines(broker: FullBroker, some: Sequence[StoredJob | None]) -> list[StoredJob]:

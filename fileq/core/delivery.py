@@ -6,11 +6,21 @@ and fails with the problem, so that the file is among the dead letters. Retried,
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 from msgspec import Struct
 
 CHECK_TYPE = "fileq.delivery_check"
+BATCH_PREFIX = "delivery-"  # how the ids of the batches of deliveries begin; such a batch is named after its directory
 ALSO_MAX = 20  # other problems that one error names
+_ALSO = "; also: "
+_CUT_FROM = 200  # characters of an error that may have been cut
+# As problem_of() writes them. An error that is too long is cut, perhaps within a path.
+_KINDS = "(?:missing|wrong size|wrong checksum): "
+_NAMING = re.compile(rf"({_KINDS}).*?( is in the manifest and| has \d+ bytes, the manifest| has sha256 )", re.DOTALL)
+_CUT = re.compile(rf"((?:\A|; |also: ){_KINDS})(?!…).*", re.DOTALL)
+_UNREADABLE = re.compile(r"(it could not be read \().*", re.DOTALL)
 
 
 class DeliveryCheck(Struct, frozen=True, omit_defaults=True):
@@ -45,7 +55,15 @@ def with_others(problem: str, check: DeliveryCheck) -> str:
     if not check.also:
         return problem
     more = f" and {check.also_more} more" if check.also_more else ""
-    return f"{problem}; also: {'; '.join(check.also)}{more}"
+    return f"{problem}{_ALSO}{'; '.join(check.also)}{more}"
+
+
+def without_files(error: str) -> str:
+    """The error of a check with `…` in place of the files that it names; any other text as it is."""
+    if error.startswith("incomplete: "):
+        return _UNREADABLE.sub(r"\1…)", error)
+    hidden = _NAMING.sub(r"\1…\2", error)
+    return _CUT.sub(r"\1…", hidden) if _ALSO in error or len(error) >= _CUT_FROM else hidden
 
 
 def naming_others(checks: list[tuple[DeliveryCheck, str]]) -> list[DeliveryCheck]:

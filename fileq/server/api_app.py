@@ -39,7 +39,7 @@ class ApiApp:
         action, count = f"{request.method} {path}", 1
         found: Route | None = None
         try:
-            headers = _Headers(request)
+            headers = request.headers
             caller = await self._services.authentication.caller(headers, request.cookies, sender)
             if caller.is_browser and request.method not in SAFE:
                 check_same_site(headers, sender.scheme, sender.host)
@@ -117,15 +117,6 @@ class ApiApp:
 
 def problem_response(problem: ApiProblem, request_id: str) -> Response:
     return Response(problem.body(request_id), problem.status, problem.headers, MEDIA_TYPE)
-
-
-class _Headers(dict[str, str]):
-    """The headers by their names in lower case; of repeated ones the first."""
-
-    def __init__(self, request: Request) -> None:
-        super().__init__()
-        for name, value in request.headers.items():
-            self.setdefault(name.lower(), value)
 
 
 def _response(route: Route, content: Any, headers: Mapping[str, str], *, hides_paths: bool) -> Response:

@@ -1,10 +1,11 @@
 """Bodies and queries into Structs. Reports everything that is wrong at once, with the nearest known name.
 
-msgspec stops at the first mistake, so each field is converted by itself; nested Structs and lists of them likewise.
+msgspec stops at the first mistake, so each field is converted by itself; nested Structs, lists and mappings likewise.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
@@ -15,6 +16,7 @@ from msgspec import NODEFAULT, UNSET, Struct
 from msgspec.structs import FieldInfo, fields
 
 from fileq.server.problems import ApiProblem, FieldProblem
+from fileq.server.type_words import in_words
 
 S = TypeVar("S", bound=Struct)
 ERRORS_MAX = 100  # of one request; a list of a thousand wrong jobs would make a long answer
@@ -58,7 +60,7 @@ def _converted(value: Any, type: type[S], found: list[FieldProblem], *, is_text:
         try:
             return msgspec.convert(value, type, strict=not is_text)
         except (msgspec.ValidationError, RecursionError) as error:  # a rule that concerns several fields
-            found = [FieldProblem("?" if is_text else "", str(error))]
+            found = [FieldProblem("?" if is_text else "", str(error).partition(" - at `$")[0])]
     raise invalid(found)
 
 
@@ -88,15 +90,23 @@ def _value_problems(value: Any, type: Any, name: str, at: str, *, is_text: bool)
     if isinstance(value, dict) and (inner := _struct_in(type)) is not None:
         yield from _struct_problems(value, inner, at, is_text=is_text)
         return
-    if isinstance(value, list) and (inner := _struct_in_list(type)) is not None:
-        for index, item in enumerate(value):
-            yield from _value_problems(item, inner, f"{name}[{index}]", f"{at}/{index}", is_text=is_text)
-        return
     try:
         msgspec.convert(value, type, strict=not is_text)
-    except (msgspec.ValidationError, RecursionError) as error:
-        why = str(error).replace(" - at `$", f" - at `{name}") if "`$" in str(error) else str(error)
-        yield FieldProblem(at, f"{name} is {_shown(value)}; {why[0].lower()}{why[1:]}")
+    except msgspec.ValidationError:
+        inside = () if is_text else [*itertools.islice(_item_problems(value, type, name, at), ERRORS_MAX)]
+        yield from inside or [FieldProblem(at, f"{name} is {_shown(value)}; it must be {in_words(type)}")]
+    except RecursionError:
+        yield FieldProblem(at, f"{name} is nested too deeply; send a flatter value")
+
+
+def _item_problems(value: Any, type: Any, name: str, at: str) -> Iterator[FieldProblem]:
+    """What is wrong with the items of a list or with the members of an object."""
+    if isinstance(value, list) and (item := _item_type(type, list, tuple)) is not None:
+        for index, one in enumerate(value):
+            yield from _value_problems(one, item, f"{name}[{index}]", f"{at}/{index}", is_text=False)
+    if isinstance(value, dict) and (item := _item_type(type, dict)) is not None:
+        for key, one in value.items():
+            yield from _value_problems(one, item, f"{name}.{key[:100]}", _below(at, key), is_text=False)
 
 
 def _shown(value: Any) -> str:
@@ -140,11 +150,12 @@ def _struct_in(type: Any) -> Any:
     return next((one for one in _members(type) if isinstance(one, _TYPE) and issubclass(one, Struct)), None)
 
 
-def _struct_in_list(type: Any) -> Any:
-    for one in _members(type):
-        if get_origin(one) in (list, tuple) and (inner := _struct_in(get_args(one)[0])) is not None:
-            return inner
-    return None
+def _item_type(type: Any, *containers: Any) -> Any:
+    """Of the items of a list, or of the values of a mapping; None if the type is neither."""
+    found = next((one for one in _members(type) if get_origin(one) in containers), None)
+    if found is None:
+        return None
+    return get_args(found)[1 if dict in containers else 0]
 
 
 def _is_list(type: Any) -> bool:

@@ -76,8 +76,7 @@ class EventSocket:
 
     async def _opened(self, socket: WebSocket, sender: RequestSender) -> LiveStream:
         services = self._services
-        headers = {name.lower(): value for name, value in reversed(socket.headers.items())}
-        caller = await services.authentication.caller(headers, socket.cookies, sender)
+        caller = await services.authentication.caller(socket.headers, socket.cookies, sender)
         services.rate_limiter.take(caller.id)
         caller.require(self.scopes)
         query = decode_query(socket.query_params.multi_items(), EventsQuery)

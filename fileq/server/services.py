@@ -19,7 +19,7 @@ from fileq.server.event_hub import EventHub
 from fileq.server.file_transfers import FileTransfers
 from fileq.server.job_waits import JobWaits
 from fileq.server.rate_limit import RateLimiter
-from fileq.server.sessions import LoginLink, Sessions
+from fileq.server.sessions import LinkLogin, LoginLink, Sessions
 from fileq.server.signing import Signer
 
 
@@ -50,7 +50,6 @@ class Services:
         self.audit = audit
         self.emit = emit
         self.now_ms = now_ms
-        self.link = link
         self.actions = background.actions
         self.operations = background.operations
         self.operation_runner = background.runner
@@ -60,6 +59,8 @@ class Services:
         self.waits = JobWaits(broker.records, self.pool)
         self.sessions = Sessions(signer, now_ms, config.server.base_path)
         self.authentication = Authentication(config.server, self.keys, self.pool, self.sessions, now_ms)
+        forget = self.authentication.forget_cached
+        self.link_login = LinkLogin(link, self.keys, self.pool, now_ms, forget_keys=forget)
         self.rate_limiter = RateLimiter(config.server.rate_limit, loop.time)
         self.hides_paths = config.server.files == "none"
         self.hub = EventHub(broker, self.pool, self.authentication, hides_paths=self.hides_paths, emit=emit)

@@ -13,6 +13,8 @@ from msgspec import Struct
 
 from fileq.commands.api_keys import KeyOptions, KeyStore
 from fileq.core.api_key import Scope
+from fileq.server.broker_pool import BrokerPool
+from fileq.server.problems import ApiProblem
 from fileq.server.signing import Signer
 
 COOKIE = "fileq_session"
@@ -73,7 +75,36 @@ class LoginLink:
         return True
 
 
-def login_key(keys: KeyStore, now_ms: int) -> str:
-    """Makes the key behind a session that the one-time link begins, and returns its id. Its text is thrown away."""
-    options = KeyOptions(f"login {secrets.token_hex(4)}", (Scope.ADMIN,), now_ms + SESSION_S * 1000, is_login=True)
-    return keys.create(options).id
+class LinkLogin:
+    """Begins sessions by the one-time link. `forget_keys` is called after a new key is stored."""
+
+    def __init__(
+        self,
+        link: LoginLink | None,
+        keys: KeyStore,
+        pool: BrokerPool,
+        now_ms: Callable[[], int],
+        *,
+        forget_keys: Callable[[], None],
+    ) -> None:
+        self._link = link
+        self._keys = keys
+        self._pool = pool
+        self._now_ms = now_ms
+        self._forget_keys = forget_keys
+
+    async def subject(self, token: str) -> str:
+        """Uses the link: the id of a new key, which is the subject of the session. Raises ApiProblem for a token that
+        is not valid (any more), and what the broker raises."""
+        if self._link is None or not self._link.use(token):
+            detail = "the link was used already, or is older than 10 minutes; a restart of the server makes a new one"
+            raise ApiProblem("unauthenticated", detail)
+        id = await self._pool.call(self._make_key)
+        self._forget_keys()
+        return id
+
+    def _make_key(self) -> str:
+        """Its text is thrown away: only the session uses the key."""
+        expires_ms = self._now_ms() + SESSION_S * 1000
+        options = KeyOptions(f"login {secrets.token_hex(4)}", (Scope.ADMIN,), expires_ms, is_login=True)
+        return self._keys.create(options).id

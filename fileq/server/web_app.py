@@ -25,7 +25,6 @@ from fileq.server.live_streams import EventSocket
 from fileq.server.problems import ApiProblem, problem_of
 from fileq.server.routes import ROUTES
 from fileq.server.services import Services
-from fileq.server.sessions import login_key
 
 API = "/api/v1"
 Page: TypeAlias = Callable[[Request, RequestSender, str], Awaitable[Response]]
@@ -173,22 +172,16 @@ class WebApp:
 
     async def _login(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         """The one-time link. Any other use of /login belongs to the web pages."""
-        link, token = self._services.link, request.query_params.get("once", "")
+        services, token = self._services, request.query_params.get("once", "")
         if request.method != "GET" or not token:
             raise ApiProblem("not-found", "the link to log in is printed when the server starts without a key")
-        if link is None or not link.use(token):
-            detail = "the link was used already, or is older than 10 minutes; a restart of the server makes a new one"
-            raise ApiProblem("unauthenticated", detail)
-        services = self._services
         try:
-            id = await services.pool.call(lambda: login_key(services.keys, services.now_ms()))
+            id = await services.link_login.subject(token)
         except Exception as error:
             if (problem := problem_of(error)) is None:
                 raise
             raise problem from error
-        services.authentication.forget_cached()
-        target = "/dashboard" if self._settings.console else f"{API}/whoami"
-        response = RedirectResponse(f"{self._settings.base_path}{target}", 303)
+        response = RedirectResponse(f"{self._settings.base_path}{API}/whoami", 303)
         response.headers["Set-Cookie"] = services.sessions.cookie(id, is_https=sender.scheme == "https")
         return response
 

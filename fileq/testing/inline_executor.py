@@ -32,7 +32,7 @@ class InlineExecutor:
             self.count += 1
             self._ended.append((task, self._run(task)))
 
-    def collect(self) -> list[tuple[Task, TaskOutcome]]:
+    def collect(self, *, waits: bool = True) -> list[tuple[Task, TaskOutcome]]:
         ended, self._ended = self._ended, []
         return ended
 

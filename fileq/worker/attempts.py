@@ -95,17 +95,17 @@ class Attempts:
         if len(new) > room:
             self._queue.add(new[room:])
 
-    def collect(self, *, may_run: bool = True) -> None:
-        """Decides on the outcomes that the executor has, and runs waiting claims in their place. The executor's outcome
-        of a lost claim is ignored."""
+    def collect(self, *, may_run: bool = True, waits: bool = True, overlaps: bool = False) -> None:
+        """Decides on the outcomes that the executor has, but on none of a lost claim, and runs waiting claims in their
+        place. With `overlaps`, tiny tasks among these run while the caller does other work."""
         is_any_begun = True
         while is_any_begun:
-            ended = self._queue.collect()
-            self._prefetch.ended(len(ended))
+            ended = self._queue.collect(waits=waits)
+            self._prefetch.ended(len(ended), self._slots.count - self._queue.room)
             for task, ran in ended:
                 if (found := self._slots.running(task.key)) is not None:
                     self._end(*found, task, ran)
-            # Some of those that begin may end at once.
+            waits = not overlaps  # some of those that begin may end at once
             is_any_begun = self._queue.is_any_waiting and self._begin_waiting(may_run)
 
     # claims that wait

@@ -38,7 +38,7 @@ class CallsInFlight:
         self._broker = broker
         self._with_order = with_order  # what the broker is to keep with a settlement; None if it is nothing ever
         self.count = count  # slots that may hold a job
-        self._is_awaited = False  # the broker takes time to reply
+        self.is_awaited = False  # the broker takes time to reply
         self._calls: deque[Call] = deque()
 
     def __bool__(self) -> bool:
@@ -47,7 +47,7 @@ class CallsInFlight:
     @property
     def share(self) -> int:
         """Most slots of one call."""
-        return -(-self.count // CALLS_MAX) if self._is_awaited else self.count
+        return -(-self.count // CALLS_MAX) if self.is_awaited else self.count
 
     @property
     def is_answered(self) -> bool:
@@ -71,8 +71,12 @@ class CallsInFlight:
             settlements = list(map(self._with_order, states))
         reply = self._broker.send_settle_and_claim(settlements, [slot.id for slot in claiming])
         if not reply.is_answered:
-            self._is_awaited = True
+            self.is_awaited = True
         self._calls.append(Call(settling, claiming, frozenset((*settling, *claiming)), reply))
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for the reply to the oldest call, for at most this long; whether it is there."""
+        return self._calls[0].reply.wait(timeout_s)
 
     def take(self) -> tuple[Call, TurnReply]:
         """The oldest call and its reply. If taking the reply fails, the call is no longer in flight."""

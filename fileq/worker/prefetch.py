@@ -5,9 +5,10 @@ worker that ends thousands of jobs a second claims the next ones before it has r
 carries dozens. They wait in the worker, in the order of their claims, and never make more than `worker.count` jobs run.
 
 No job waits long for it. The worker claims only what it ends within AHEAD_S at its present rate, or one batch, and only
-while each slot ends a job within TURNOVER_S. If a job waits for WAIT_MAX_S all the same, because slow jobs came, the
-waiting jobs are released to the fronts of their queues, and the worker claims none in advance for a while. Pure: the
-clock is passed in.
+while a job runs for less than TURNOVER_S on average. The round trips do not count as running: a worker that is far from
+its server gains most. But each slot must end a job within CYCLE_S, round trips included: a worker with little to do
+leaves the jobs to others. If a job waits for WAIT_MAX_S all the same, because slow jobs came, the waiting jobs are
+released to the fronts of their queues, and the worker claims none in advance for a while. Pure: the clock is passed in.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable
 HELD_MAX = 64  # with those that run; a worker that has so many slots claims nothing in advance
 AHEAD_S = 0.004
 TURNOVER_S = 0.005
+CYCLE_S = 0.02
 WAIT_MAX_S = 0.008
 WINDOW_S = 0.005  # of one measurement of the rate
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
@@ -31,26 +33,32 @@ class Prefetch:
         # A worker with one slot runs its jobs in the order of their queue; two calls in flight could swap them.
         self.extra_max = max(0, HELD_MAX - count) if is_allowed and count > 1 else 0
         self._monotonic = monotonic
-        self._rate = 0.0
-        self._ended = 0
-        self._since_s = monotonic()
+        self._rate = self._mean_running = 0.0
+        self._ended = self._running = 0
+        self._busy_s = 0.0  # of all slots together, since the measurement began
+        self._since_s = self._last_s = monotonic()
         self._pause_s = FIRST_PAUSE_S
         self._resumes_s = self._gave_up_s = float("-inf")
         self.depth = 0
 
-    def ended(self, count: int) -> None:
-        """So many tasks have ended since the last call. To be called in every turn: an idle worker has a rate of 0."""
+    def ended(self, count: int, running: int) -> None:
+        """So many tasks have ended since the last call, and so many run now. To be called in every turn: an idle worker
+        has a rate of 0."""
         if not self.extra_max:
             return
-        self._ended += count
         now_s = self._monotonic()
+        self._busy_s += self._running * (now_s - self._last_s)
+        self._ended += count
+        self._running, self._last_s = running, now_s
         elapsed_s = now_s - self._since_s
         if elapsed_s < WINDOW_S:
             return
-        rate = self._ended / elapsed_s
-        self._rate = (self._rate + rate) / 2 if elapsed_s < 2 * WINDOW_S else rate
-        self._since_s, self._ended = now_s, 0
-        is_fast = self._rate * TURNOVER_S >= self._count and now_s >= self._resumes_s
+        kept = 0.5 if elapsed_s < 2 * WINDOW_S else 0.0  # of the last measurement
+        self._rate += (1 - kept) * (self._ended / elapsed_s - self._rate)
+        self._mean_running += (1 - kept) * (self._busy_s / elapsed_s - self._mean_running)
+        self._since_s, self._ended, self._busy_s = now_s, 0, 0.0
+        are_tasks_short = self._mean_running <= self._rate * TURNOVER_S
+        is_fast = are_tasks_short and self._rate * CYCLE_S >= self._count and now_s >= self._resumes_s
         self.depth = self._whole_batches(min(self.extra_max, int(self._rate * AHEAD_S))) if is_fast else 0
 
     def _whole_batches(self, depth: int) -> int:

@@ -40,6 +40,7 @@ from fileq.worker.slot import Settling, Slot
 from fileq.worker.slots import Slots
 
 KILL_GRACE_S = 5.0
+TINY_TASKS_S = 0.001  # so long a reply is awaited before the outcomes of tiny tasks, which may be ready, are collected
 
 
 class Pump:
@@ -136,7 +137,10 @@ class Pump:
         """Collects outcomes, takes a reply that is due, sends the next call. Returns the number of jobs claimed.
 
         Makes one round trip at most, apart from the rare extra calls."""
-        self._attempts.collect(may_run=not self.is_quiet)
+        # Tiny tasks run on while there is a reply to take: their outcomes are needed when the next ones are submitted.
+        # A broker that works in this process does not work meanwhile; there, larger calls gain more.
+        overlaps = self._calls.is_awaited
+        self._attempts.collect(may_run=not self.is_quiet, waits=not self._calls, overlaps=overlaps)
         # Deliveries of webhooks run beside `worker.count` jobs, so a slow receiver takes no slot from a job.
         self._calls.count = self._slots.count + self._depth + self._attempts.delivering
         claim_count = 0
@@ -146,7 +150,7 @@ class Pump:
                 claim_count += self._take_reply()
             self._make_extra_calls()
         is_just_underfilled = False
-        if self._calls and not self._may_send_another():
+        if self._calls and not self._may_send_another() and not self._is_another_due():
             claim_count += self._take_reply()
             is_just_underfilled = self.is_underfilled
         self._send(may_claim, is_claim_worth_it=not is_just_underfilled)
@@ -222,17 +226,20 @@ class Pump:
 
     def _take_reply(self) -> int:
         """Takes the reply to the oldest call and applies it. Returns the number of jobs claimed."""
+        self._collect_if_late()
         try:
             call, reply = self._calls.take()
         except BrokerError:
             self._forget_calls()
             raise
         self.reply_count += 1
-        self._apply_settled(call, reply)
+        completed = self._apply_settled(call, reply)
         self._attempts.start(reply.claims, may_run=not self.is_quiet)
-        self._attempts.collect(
-            may_run=not self.is_quiet
-        )  # some may have ended while the reply was awaited, or as soon as they were submitted
+        if completed:
+            self._emit_all(completed)  # while tiny tasks run
+        # Some may have ended while the reply was awaited, or as soon as they were submitted.
+        overlaps = self._calls.is_awaited
+        self._attempts.collect(may_run=not self.is_quiet, waits=not overlaps, overlaps=overlaps)
         for id in reply.gone:
             if (slot := self._slots.by_id.get(id)) is not None:
                 self._heartbeats.replace(slot)
@@ -242,6 +249,20 @@ class Pump:
         self.is_underfilled = len(reply.claims) < len(call.claiming) and not reply.buried
         self._run_limited()
         return len(reply.claims) + len(reply.buried)
+
+    def _is_another_due(self) -> bool:
+        """Whether enough tiny tasks end while a reply takes long. A server that is far away needs two calls in flight:
+        one that waited for the reply to the other would halve the rate."""
+        return self._collect_if_late() and self._may_send_another()
+
+    def _collect_if_late(self) -> bool:
+        """Collects tiny tasks if the reply to the oldest call takes longer than they do; whether it does."""
+        deadline_s = self._executor.next_deadline_s()
+        has_tiny_tasks = deadline_s is not None and deadline_s <= 0.0
+        if not has_tiny_tasks or self._calls.wait(TINY_TASKS_S):
+            return False
+        self._attempts.collect(may_run=not self.is_quiet)
+        return True
 
     def _run_limited(self) -> None:
         """Runs the claimed jobs of limited routes, or defers them. One round trip if a limit is shared by all workers.
@@ -258,12 +279,16 @@ class Pump:
             raise
         self._attempts.run_candidates(answers)
 
-    def _apply_settled(self, call: Call, reply: TurnReply) -> None:
+    def _apply_settled(self, call: Call, reply: TurnReply) -> list[Event]:
+        """Returns the events that may be emitted after the new claims have begun: those of completed jobs. The event of
+        a job that was put back precedes that of its next claim."""
         events: list[Event] = []
+        is_usual = not self._post_actions.has_rules and not reply.finished_batches
         accepted: list[Settling] = []
         for slot, result in zip(call.settling, reply.settled, strict=True):
             settling = slot.finish()
             settlement = settling.settlement
+            is_usual = is_usual and settlement.verb is Verb.COMPLETE
             if self._limits.is_any and settling.route is not None:
                 self._limits.ended(settling.route)
             if result is SettleResult.FENCED:
@@ -278,6 +303,8 @@ class Pump:
                 if settlement.follow_ups or settlement.outputs:
                     events.append(followed(settlement))
                 accepted.append(settling)
+        if is_usual:
+            return events
         if events:
             self._emit_all(events)
         if reply.finished_batches:
@@ -285,6 +312,7 @@ class Pump:
         if self._post_actions.has_rules:
             for settling in accepted:
                 self._post_actions.add(settling.settlement, settling.processed)
+        return []
 
     def _report_finished(self, ids: Sequence[str]) -> None:
         """Without the counts if the broker does not answer: the batches are finished all the same."""

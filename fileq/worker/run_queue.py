@@ -40,8 +40,8 @@ class RunQueue:
             self.room -= len(tasks)
             self._executor.submit(tasks)
 
-    def collect(self) -> list[tuple[Task, TaskOutcome]]:
-        ended = self._executor.collect()
+    def collect(self, *, waits: bool) -> list[tuple[Task, TaskOutcome]]:
+        ended = self._executor.collect(waits=waits)
         self.room += len(ended)
         if self.deliveries:
             for task, _ in ended:

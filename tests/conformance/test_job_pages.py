@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from msgspec import Raw
 
 from fileq.brokers.protocol import FullBroker
-from fileq.brokers.types import Entry, Record
+from fileq.brokers.types import Entry
 from fileq.client.dead_groups import GroupedBy, group_dead
 from fileq.client.job_filter import JobFilter
 from fileq.client.job_pages import JobPage, job_page
@@ -21,16 +20,19 @@ from fileq.testing.conformance.builders import (
     a_job,
     burial,
     claim_one,
+    claims_of,
     completed,
     deferred,
     enqueue,
     failed,
     names,
     record_of,
+    register,
     running,
     settle,
 )
 from fileq.testing.conformance.harness import Harness
+from tests.support.counting_reads import CountingReads
 
 QUEUES = ("high", "low")
 
@@ -109,6 +111,19 @@ def test_retrying_and_scheduled_jobs_are_two_lists_of_one_place(harness: Harness
     pages = all_pages(harness, retrying, limit=1, scan_max=6)
     assert ids_of(pages) == ["deferred", "failed"]
     assert max(page.scanned for page in pages) <= 6
+    # The states are enough.
+    broker = CountingReads(harness.broker)
+    assert ids_of([job_page(cast(FullBroker, broker), QUEUES, retrying)]) == ["deferred", "failed"]
+    assert broker.read == {"states": 8, "records": 2, "scheduled": 1}
+
+
+def test_a_filtered_list_looks_at_the_slots_once(harness: Harness) -> None:
+    register(harness, *names(9, "slot"))
+    enqueue(harness, *names(9))
+    claims_of(harness, *names(9, "slot"))
+    broker = CountingReads(harness.broker)
+    page = job_page(cast(FullBroker, broker), QUEUES, JobFilter(type="none"), states=[State.RUNNING], limit=1)
+    assert (page.scanned, page.total, broker.read) == (9, 0, {"processing": 1})
 
 
 def test_a_list_reads_the_records_of_its_page_only(harness: Harness) -> None:
@@ -117,7 +132,7 @@ def test_a_list_reads_the_records_of_its_page_only(harness: Harness) -> None:
     broker = CountingReads(harness.broker)
     page = job_page(cast(FullBroker, broker), QUEUES, JobFilter(state=State.DEAD, error="odd"), limit=2)
     assert (len(page.jobs), page.total) == (2, 6)
-    assert (broker.records_read, broker.outlines_read) == (2, 0)
+    assert (broker.read["records"], broker.read["outlines"]) == (2, 0)
 
 
 def test_groups_read_the_records_of_their_samples_only(harness: Harness) -> None:
@@ -127,28 +142,9 @@ def test_groups_read_the_records_of_their_samples_only(harness: Harness) -> None
     for by in ("fingerprint", "kind"):
         found = group_dead(cast(FullBroker, broker), JobFilter(), cast(GroupedBy, by))
         assert (found.scanned, sum(group.count for group in found.groups)) == (12, 12)
-    assert (broker.records_read, broker.outlines_read) == (2 + 1, 0)
+    assert (broker.read["records"], broker.read["outlines"]) == (2 + 1, 0)
     timed = group_dead(cast(FullBroker, broker), JobFilter(since_ms=1), scan_max=50)
-    assert (timed.scanned, timed.is_partial, broker.outlines_read) == (10, True, 10)
-
-
-class CountingReads:
-    """A broker that counts the records and outlines that it returns."""
-
-    def __init__(self, broker: FullBroker) -> None:
-        self._broker = broker
-        self.records_read = self.outlines_read = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._broker, name)
-
-    def records(self, ids: Sequence[str]) -> list[Record | None]:
-        self.records_read += len(ids)
-        return self._broker.records(ids)
-
-    def outlines(self, ids: Sequence[str]) -> list[Record | None]:
-        self.outlines_read += len(ids)
-        return self._broker.outlines(ids)
+    assert (timed.scanned, timed.is_partial, broker.read["outlines"]) == (10, True, 10)
 
 
 def test_every_condition_chooses(harness: Harness) -> None:

@@ -9,17 +9,23 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from msgspec import to_builtins
 
+from fileq.brokers.batches import NewBatch
 from fileq.brokers.types import Entry
 from fileq.core.api_key import Scope
-from fileq.core.job import Version, file_job
+from fileq.core.delivery import CHECK_TYPE, DeliveryCheck, problem_of, with_others
+from fileq.core.job import Version, file_job, typed_job
 from fileq.files.version import signature_of
+from fileq.server.routes import ROUTES
+from fileq.testing.conformance.builders import worker_info
 from tests.support.api_client import ServedApi, served_api
 from tests.support.dead_jobs import bury
 from tests.support.waiting import wait_until
 
 DIRECTORY = os.fsdecode(b"in \xfe")
 HOSTILE = os.fsdecode(b"{{7*7}} <b>\xff.txt")
+NOT_ASKED = {"/config", "/events", "/ws", "/files", "/files/trace", "/files/tree", "/files/content"}
 SHOWN = "{{7*7}} &lt;b&gt;\\xff.txt"
 
 
@@ -118,13 +124,30 @@ def reader_page(api: ServedApi, path: str) -> str:
     return api.client_with(Scope.READ, name="reader").send("GET", f"/dashboard/{path}").body.decode()
 
 
-def test_a_server_that_hides_paths_hides_them_on_pages(tmp_path: Path) -> None:
+def test_a_server_that_hides_paths_hides_them_in_answers_and_on_pages(tmp_path: Path) -> None:
     with served_api(tmp_path, {"server": {"files": "none"}}) as api:
-        path = add_file(api, "secret.txt", b"x")
-        bury(api.broker, error=f"ValueError: {path} is bad")
-        [group] = api.client.get("/dead/groups")["groups"]
-        pages = ("?hours=7d", "dead", "dead?by=kind", f"dead?fingerprint={group['fingerprint']}", "jobs")
-        for address in (*pages, f"jobs/{group['sample_id']}"):
-            text = page(api, address)
-            assert "secret" not in text, address
-        assert api.client.send("GET", "/dashboard/files").status == 403
+        broker, client = api.broker, api.client
+        path = add_file(api, "hushed.txt", b"x")
+        bury(broker, error=f"ValueError: {path} is bad")
+        broker.create_batch(NewBatch("delivery-1", name="/in/hushed"))
+        check = DeliveryCheck("/in/hushed", "/in/hushed/a.pdf", also=("missing: /in/hushed/b.pdf is in",))
+        job = typed_job(CHECK_TYPE, to_builtins(check), priority="low", now=datetime.now(UTC), id="check-1")
+        broker.enqueue([Entry(job.but(batch_id="delivery-1"), "low", joins=True)])
+        bury(broker, error=with_others(problem_of(check, None, ""), check))
+        client.call("PUT", "/schedules/s", {"cron": "0 3 * * *", "scan": "/in/hushed"}, {"If-None-Match": "*"})
+        add_file(api, "hushed 2.txt", b"x")
+        broker.register({"slot": worker_info(lost_roots=("/in/hushed is missing",))})
+        broker.settle_and_claim((), ["slot"])
+        groups = client.get("/dead/groups")["groups"]
+        assert len(groups) == 2
+        lists = {route.path for route in ROUTES if route.method == "GET" and "{" not in route.path} - NOT_ASKED
+        jobs = ("/jobs/check-1", "/batches/delivery-1", "/batches/delivery-1/dead", "/schedules/s", "/dead?q=check")
+        for address in (*lists, *jobs, *(f"/jobs/{group['sample_id']}" for group in groups)):
+            assert b"hushed" not in client.call("GET", address).body, address
+        for condition in ("q=hushed", "error=hushed"):
+            assert client.get(f"/dead?{condition}")["jobs"] == []
+        pages = ["?hours=7d", "dead", "dead?by=kind", "jobs", "workers", "scheduled", "batches", "batches/delivery-1"]
+        pages += [f"dead?fingerprint={group['fingerprint']}" for group in groups]
+        for address in (*pages, "jobs/check-1", *(f"jobs/{group['sample_id']}" for group in groups)):
+            assert "hushed" not in page(api, address), address
+        assert client.send("GET", "/dashboard/files").status == 403

@@ -13,7 +13,7 @@ import pytest
 
 from fileq.core.outcome import Cancelled, Died, Done, Failed, Released
 from fileq.handlers.task import Task
-from fileq.worker.executors.process import executor as process_executor
+from fileq.worker.executors.process import tiny_batches
 from tests.support.batch_tasks import LOADER, run_counts, runs
 from tests.support.executor_driver import key_of, result_of
 from tests.support.process_batches import NAMES, ONCE, SIZE, at, be_patient, outcomes, started, submit
@@ -158,7 +158,7 @@ def test_each_task_of_a_batch_has_its_own_output(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_patient: bool
 ) -> None:
     if is_patient:
-        monkeypatch.setattr(process_executor, "MAX_WAIT_S", 30.0)
+        monkeypatch.setattr(tiny_batches, "MAX_WAIT_S", 30.0)
     driver = started(start, captures_output=True)
     for _ in range(20):
         submit(driver, tmp_path, "speak one", "speak_and_fail two", "speak_and_fail three", "fail_silently")
@@ -214,15 +214,43 @@ def test_long_tasks_are_not_sent_together(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_patient")
-def test_a_large_batch_is_run_by_one_child_in_parts(start: Start, tmp_path: Path) -> None:
-    count = 2 * process_executor.MAX_BATCH + 1
+def test_the_pump_goes_on_while_a_child_runs_its_tasks(start: Start, tmp_path: Path) -> None:
+    driver = started(start)
+    submit(driver, tmp_path, *at(0, f"wait_for {tmp_path}/go"))
+    assert driver.executor.next_deadline_s() == 0.0
+    assert driver.executor.collect(waits=False) == []
+    (tmp_path / "go").touch()
+    driver.collect()
+    assert sorted(driver.ended) == sorted(NAMES)
+    assert driver.executor.next_deadline_s() != 0.0
+
+
+@pytest.mark.parametrize("end", ["cancel", "abandon"])
+def test_a_task_behind_another_one_is_stopped_like_any_other(start: Start, tmp_path: Path, end: str) -> None:
+    driver = started(start)
+    submit(driver, tmp_path, *[f"wait_for {tmp_path}/go"] * SIZE)
+    getattr(driver.executor, end)(key_of("d"))
+    (tmp_path / "go").touch()
+    assert all(isinstance(outcome, Done) for outcome in outcomes(driver, "a", "b", "c"))
+    if end == "cancel":
+        assert isinstance(driver.outcome("d"), Cancelled)
+    else:
+        driver.until(lambda: len(driver.executor.idle) == SIZE)
+        assert "d" not in driver.ended
+
+
+@pytest.mark.usefixtures("_patient")
+def test_a_large_batch_is_run_in_parts_by_one_child_each(start: Start, tmp_path: Path) -> None:
+    count = 2 * tiny_batches.MAX_BATCH + 1
     driver = started(start, count=count)
     names = [f"task-{n}" for n in range(count)]
     driver.executor.submit([Task(key_of(name), b"pid", 0, os.fsencode(tmp_path), (), 1, 300.0) for name in names])
     driver.collect()
     assert sorted(driver.ended) == sorted(names)
-    assert [name for name, _ in runs(tmp_path)] == names
-    assert len({pid for _, pid in runs(tmp_path)}) == 1
+    ran = dict(runs(tmp_path))
+    parts = [names[at : at + count // 3] for at in range(0, count, count // 3)]
+    assert [len({ran[name] for name in part}) for part in parts] == [1, 1, 1]
+    assert len(set(ran.values())) == 3
 
 
 def test_children_in_a_fresh_interpreter_run_batches_too(start: Start, tmp_path: Path) -> None:
@@ -238,8 +266,9 @@ def test_children_in_a_fresh_interpreter_run_batches_too(start: Start, tmp_path:
 def test_slow_tasks_are_not_given_to_one_child_again(start: Start, tmp_path: Path) -> None:
     policy = NotingPolicy()
     driver = start(SIZE, loader=LOADER, wait_policy=policy)
-    driver.until(lambda: len(driver.executor._idle) == SIZE)
+    driver.until(lambda: len(driver.executor.idle) == SIZE)
     submit(driver, tmp_path, *[f"wait_for {tmp_path}/go"] * SIZE)
+    driver.collect()
     (tmp_path / "go").touch()
     outcomes(driver)
     assert policy.waits == [False]
@@ -249,7 +278,7 @@ def test_slow_tasks_are_not_given_to_one_child_again(start: Start, tmp_path: Pat
 def test_tiny_tasks_are_given_to_one_child_again(start: Start, tmp_path: Path) -> None:
     policy = NotingPolicy()
     driver = start(SIZE, loader=LOADER, wait_policy=policy)
-    driver.until(lambda: len(driver.executor._idle) == SIZE)
+    driver.until(lambda: len(driver.executor.idle) == SIZE)
     for _ in range(3):
         submit(driver, tmp_path, *["pid"] * SIZE)
         outcomes(driver)

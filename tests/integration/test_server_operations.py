@@ -14,6 +14,7 @@ from fileq.client.job_filter import JobFilter
 from fileq.commands.bulk_actions import BulkActions, JobAction
 from fileq.commands.operations import OperationStore
 from fileq.config import config_from
+from fileq.config.show import redacted
 from fileq.core.job import decode
 from fileq.server.operation_runner import OperationRunner
 from tests.support.api_client import ADMIN_KEY, ApiClient, served_api
@@ -48,6 +49,8 @@ def test_a_killed_server_leaves_an_operation_that_the_next_one_completes(tmp_pat
             ended = wait_until(lambda: (found := client.get(path))["ended_at"] and found, 60, every_s=0.1)
             assert (ended["state"], ended["done"], ended["takeovers"]) == ("completed", DEAD, 1)
             assert second.wait_for("operation.started")["is_resumed"] is True
+            # The server waits less long for Redis, and shows what is configured.
+            assert client.get("/config")["config"]["redis"] == redacted(config)["redis"]
             assert second.stop() == 0
         retried = [decode(raw).id for page in broker.pages("low") for raw in page]
         assert (len(retried), len(set(retried)), broker.census().dead) == (DEAD, DEAD, 0)

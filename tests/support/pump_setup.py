@@ -41,6 +41,8 @@ class FakeExecutor:
         self.ended: list[tuple[Task, Any]] = []
         self.cancelled: list[ClaimKey] = []
         self.abandoned: list[ClaimKey] = []
+        self.has_tiny_tasks = False
+        self.waits: list[bool] = []  # of each collect()
 
     def fileno(self) -> int:
         raise AssertionError("the pump does not wait")
@@ -51,12 +53,13 @@ class FakeExecutor:
         self.running |= {task.key: task for task in tasks}
         assert len(self.running) <= self._count, "more tasks than the executor can run"
 
-    def collect(self) -> list[tuple[Task, Any]]:
+    def collect(self, *, waits: bool = True) -> list[tuple[Task, Any]]:
+        self.waits.append(waits)
         ended, self.ended = self.ended, []
         return ended
 
     def next_deadline_s(self) -> float | None:
-        return None
+        return 0.0 if self.has_tiny_tasks else None
 
     def cancel(self, key: ClaimKey) -> None:
         self.cancelled.append(key)

@@ -10,9 +10,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fileq.core.claim import ClaimKey
 from fileq.core.events import Event, HandlerOutputSkipped, HandlerPrinted
+from fileq.core.outcome import Failed
 from fileq.handlers.tail import Tail
 from fileq.handlers.task import Task
 from fileq.worker.executors.process.child_output import OutputReader
@@ -175,6 +177,21 @@ def test_the_thread_does_not_read_the_output_of_a_child_with_several_tasks() -> 
         assert output.end(1, reads=True) == "one"
         output.begin(task, is_alone=True)
         assert output.end(2, reads=True) == "two"
+
+
+def test_output_that_was_read_with_that_of_the_task_before_is_its_tasks_own() -> None:
+    """The child found its pipe empty at the end of the second task, so the output of that task has no mark."""
+    task = Task(ClaimKey("slot", 1), b"", 0, b"", (), 1, 1.0)
+    failure, outputs = Failed("wrong", "ValueError"), []
+    with closing(OutputReader(lambda event: None)) as reader, closing(reader.open()) as output:
+        for number in (1, 2, 3, 4):
+            output.begin(replace(task, key=ClaimKey("slot", number)), is_alone=number == 4)
+            if number == 1:
+                os.write(output.child_end, b"one\n" + encode_end(output.secret, 1) + b"two\n")
+            ended = output.finish(failure, number, reads=number == 1)
+            assert isinstance(ended, Failed)
+            outputs.append(ended.output)
+    assert outputs == ["one", "two", "", ""]
 
 
 def test_no_mark_is_written_into_a_file_that_took_the_place_of_the_pipe(tmp_path: Path) -> None:

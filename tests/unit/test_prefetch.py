@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from fileq.worker.prefetch import AHEAD_S, FIRST_PAUSE_S, HELD_MAX, LONGEST_PAUSE_S, TURNOVER_S, WINDOW_S, Prefetch
+from fileq.worker.prefetch import (
+    AHEAD_S,
+    CYCLE_S,
+    FIRST_PAUSE_S,
+    HELD_MAX,
+    LONGEST_PAUSE_S,
+    TURNOVER_S,
+    WINDOW_S,
+    Prefetch,
+)
 from tests.support.clocks import ManualClocks
 
 
@@ -13,16 +22,17 @@ class Worker:
 
     def __init__(self, count: int = 4, *, is_allowed: bool = True) -> None:
         self.clocks = ManualClocks()
+        self.count = count
         self.prefetch = Prefetch(count, is_allowed=is_allowed, monotonic=self.clocks.monotonic)
 
-    def work(self, rate: float, seconds: float = 10 * WINDOW_S) -> int:
-        """Returns the depth afterwards."""
+    def work(self, rate: float, seconds: float = 10 * WINDOW_S, *, running: int | None = None) -> int:
+        """While so many tasks run, by default one in each slot. Returns the depth afterwards."""
         steps = max(1, round(seconds / 0.001))
         done = 0
         for step in range(1, steps + 1):
             self.clocks.advance(seconds / steps)
             now_done = int(rate * seconds * step / steps)
-            self.prefetch.ended(now_done - done)
+            self.prefetch.ended(now_done - done, self.count if running is None else running)
             done = now_done
         return self.prefetch.depth
 
@@ -59,6 +69,18 @@ def test_slots_that_take_longer_for_a_job_claim_nothing_in_advance() -> None:
     assert Worker(16).work(1.1 * 16 / TURNOVER_S) > 0
 
 
+def test_a_worker_that_waits_for_its_server_most_of_the_time_claims_in_advance() -> None:
+    rate = 0.5 * 16 / TURNOVER_S
+    assert Worker(16).work(rate, running=16) == 0
+    assert Worker(16).work(rate, running=9) == 0
+    assert Worker(16).work(rate, running=7) == 16
+
+
+def test_a_worker_with_little_to_do_claims_nothing_in_advance() -> None:
+    assert Worker(16).work(0.9 * 16 / CYCLE_S, running=1) == 0
+    assert Worker(16).work(1.1 * 16 / CYCLE_S, running=1) == 16
+
+
 def test_a_worker_with_one_slot_claims_nothing_in_advance_so_that_its_jobs_keep_their_order() -> None:
     assert Worker(1).work(1_000_000) == 0
     assert Worker(2).work(1_000_000) > 0
@@ -68,7 +90,7 @@ def test_after_a_pause_the_rate_begins_at_nothing() -> None:
     worker = Worker()
     assert worker.work(8000)
     worker.clocks.advance(0.5)
-    worker.prefetch.ended(0)
+    worker.prefetch.ended(0, 0)
     assert worker.prefetch.depth == 0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -14,7 +14,7 @@ from fileq.core.job import State, decode
 from fileq.core.outcome import Done, Failed
 from fileq.core.settlement import Settlement
 from fileq.worker.calls import CALLS_MAX
-from tests.support.pump_setup import PumpSetup, UnreliableBroker
+from tests.support.pump_setup import PumpSetup, UnreliableBroker, job_id
 
 
 class DelayedReply:
@@ -25,6 +25,11 @@ class DelayedReply:
         self.reply = reply
         self.slots = slots
         self.is_dropped = False
+
+    def wait(self, timeout_s: float) -> bool:
+        assert timeout_s <= 0.01, "tiny tasks wait for their collection"
+        self.broker.on_wait()
+        return self.broker.replies_in_time
 
     def take(self) -> TurnReply:
         self.broker.in_flight.remove(self)
@@ -44,6 +49,8 @@ class SlowBroker(UnreliableBroker):
 
     loses_delayed_replies = 0
     has_lost = False
+    replies_in_time = True
+    on_wait: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
@@ -121,6 +128,62 @@ def test_under_load_two_calls_are_in_flight_about_half_of_the_slots_each(setup: 
     assert setup.broker.most_in_flight == CALLS_MAX
     assert set(setup.broker.sizes[2:-2]) == {2}
     assert all(setup.state(f"job-{i}") is State.COMPLETED for i in range(40))
+
+
+def test_tiny_tasks_are_collected_before_a_reply_that_takes_longer(setup: SlowSetup) -> None:
+    setup.enqueue("a", "b", "c", "d", "e")
+    setup.turn_until_nothing_is_due()
+    setup.executor.end(Done(), "a")
+    setup.pump.turn()
+    setup.executor.has_tiny_tasks = True
+    setup.broker.replies_in_time = False
+    setup.broker.on_wait = lambda: setup.executor.end(Done(), "b")
+    setup.broker.loses_delayed_replies = 1
+    with pytest.raises(BrokerUnavailable):  # so what the turn has done before is seen
+        setup.pump.turn()
+    assert [job_id(task) for task, _ in setup.executor.ended] == []
+    assert sorted(job_id(task) for task in setup.executor.running.values()) == ["c", "d"]
+    setup.broker.on_wait = lambda: None
+    setup.turn_until_nothing_is_due()
+    assert setup.state("b") is State.COMPLETED
+
+
+def test_tiny_tasks_that_ended_before_a_late_reply_are_settled_by_a_second_call(setup: SlowSetup) -> None:
+    setup.enqueue(*(f"job-{i}" for i in range(12)))
+    setup.turn_until_nothing_is_due()
+    first, second, third, fourth = setup.submitted()
+    setup.executor.end(Done(), first)
+    setup.executor.end(Done(), second)
+    setup.pump.turn()
+    assert len(setup.broker.in_flight) == 1
+    setup.executor.has_tiny_tasks = True
+    setup.broker.replies_in_time = False
+    setup.broker.on_wait = lambda: [setup.executor.end(Done(), id) for id in (third, fourth)]
+    assert setup.pump.turn() == 0, "it took a reply that was late"
+    assert len(setup.broker.in_flight) == 2
+
+
+def test_tiny_tasks_run_while_the_broker_works_but_not_while_it_works_in_this_process(setup: SlowSetup) -> None:
+    for each in (setup, PumpSetup(count=4)):
+        each.enqueue(*(f"job-{i}" for i in range(12)))
+        each.pump.turn()
+        while each.pump.is_turn_due or each.executor.running:
+            each.executor.end(Done())
+            each.pump.turn()
+        assert all(each.executor.waits) == (each is not setup)
+
+
+def test_a_completion_is_reported_while_the_next_tasks_run_and_a_failure_before_they_begin(setup: SlowSetup) -> None:
+    setup.enqueue("a", "b", "c", "d", "e", "f")
+    setup.turn_until_nothing_is_due()
+    setup.batches.clear()
+    setup.executor.end(Done(), "a")
+    setup.turn_until_nothing_is_due()
+    assert [names for names, _ in setup.batches] == [["job.claimed"], ["job.completed"]]
+    setup.batches.clear()
+    setup.executor.end(Failed("it failed", "Oops"), "b")
+    setup.turn_until_nothing_is_due()
+    assert [names for names, _ in setup.batches] == [["job.failed"], ["job.claimed"]]
 
 
 def test_after_a_lost_reply_the_call_is_repeated_and_nothing_runs_twice(setup: SlowSetup) -> None:

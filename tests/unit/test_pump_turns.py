@@ -67,7 +67,7 @@ def test_the_events_of_a_turn_are_emitted_together_and_those_of_claims_before_th
     setup.executor.end(Done())
     setup.batches.clear()
     setup.pump.turn()
-    assert setup.batches == [(["job.completed", "job.completed"], 2), (["job.claimed"], 2)]
+    assert setup.batches == [(["job.claimed"], 2), (["job.completed", "job.completed"], 3)]
 
 
 def test_an_idle_turn_without_a_claim_makes_no_round_trip(setup: PumpSetup) -> None:

@@ -21,7 +21,7 @@ from fileq.brokers.batches import (
     parent_refused,
     too_deep,
 )
-from fileq.brokers.catalog import check_name
+from fileq.brokers.catalog import check_name, is_name
 from fileq.brokers.redis.in_flight import Replies
 from fileq.brokers.redis.scripts import Argument
 from fileq.brokers.redis.store import RedisStore
@@ -91,13 +91,15 @@ class RedisBatches:
     # what is read
 
     def batches_by_id(self, ids: Sequence[str]) -> list[BatchView | None]:
-        pages = (ids[start : start + _VIEWS] for start in range(0, len(ids), _VIEWS))
-        return [view for page in pages for view in self._views(page)]
+        possible = [id for id in ids if is_name(id)]
+        pages = (possible[start : start + _VIEWS] for start in range(0, len(possible), _VIEWS))
+        views = iter([view for page in pages for view in self._views(page)])
+        return [next(views) if is_name(id) else None for id in ids]
 
     def _views(self, ids: Sequence[str]) -> list[BatchView | None]:
         keys: list[str] = []
         for id in ids:
-            batch, members, _, _, children = self._store.keys.of_batch(check_name("batch", id))
+            batch, members, _, _, children = self._store.keys.of_batch(id)
             keys += (batch, members, children)
         rows = self._store.run("batch_views", keys, (*self._store.keys.split_patterns()[:2], *ids))
         return [_as_view(id, row) for id, row in zip(ids, rows, strict=True)]

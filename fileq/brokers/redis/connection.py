@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
 from collections.abc import Callable, Iterable
@@ -116,6 +117,12 @@ class RedisConnection:
             self._socket.sendall(data)
         except BlockingIOError:
             raise self._timed_out(self._timeout_s) from None
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for at most this long until something arrives; whether it has."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(timeout_s * 1000))
 
     def read(self, timeout_s: float | None = None) -> Any:
         """The next reply. TimeoutError if it is not complete in time; with `timeout_s`, which may be 0, the connection

@@ -57,6 +57,10 @@ class InFlightCall(Generic[T]):
         except DRIVER_ERRORS as error:
             self._send_error = error  # take() decides whether to send again
 
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for at most this long until replies arrive, or an error that take() would raise; whether it has."""
+        return self._carrier is None or self._carrier.wait(timeout_s)
+
     def take(self) -> T:
         """The result; waits for it. BrokerUnavailable, or BrokerError if the server refuses."""
         if self._is_over:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.batches import Batches
 from fileq.brokers.catalog import Catalog
+from fileq.core.delivery import BATCH_PREFIX
 from fileq.core.errors import BrokerError, Conflict
 
 KIND = "deliveries"
@@ -64,7 +65,7 @@ def batch_id_of(path: bytes, number: int) -> str:
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in os.fsdecode(path)[-40:]).strip(
         "_"
     )
-    return f"delivery-{name or 'root'}-{document_name(path)[:8]}-{number}"
+    return f"{BATCH_PREFIX}{name or 'root'}-{document_name(path)[:8]}-{number}"
 
 
 class DeliveryRegister:

@@ -19,11 +19,12 @@ from fileq.core.errors import BrokerError
 from fileq.core.server_events import RequestFailed
 from fileq.server.authentication import RequestSender
 from fileq.server.base_path import without_base
+from fileq.server.console.addresses import addresses_below
 from fileq.server.console.last_known import LastKnown
 from fileq.server.console.page import ConsolePage, PageRequest
 from fileq.server.console.pages import NAVIGATION, PAGES
-from fileq.server.console.rendering import ago, query_string, render
-from fileq.server.console.static_files import static_response, versioned
+from fileq.server.console.rendering import ago, render
+from fileq.server.console.static_files import static_response
 from fileq.server.decoding import decode_query
 from fileq.server.identity import Caller
 from fileq.server.problems import PROBLEMS, ApiProblem, problem_of
@@ -57,9 +58,8 @@ class Console:
             if request.method not in ("GET", "HEAD"):
                 detail = "pages are only read; actions are requests to the API"
                 raise ApiProblem("method-not-allowed", detail, headers={"Allow": "GET, HEAD"})
-            headers = {name.lower(): value for name, value in request.headers.items()}
             authentication = self._services.authentication
-            caller = await authentication.caller(headers, request.cookies, sender, bears_outage=True)
+            caller = await authentication.caller(request.headers, request.cookies, sender, bears_outage=True)
             found, params = _page_of(path)
             self._services.rate_limiter.take(caller.id)
             caller.require(found.scopes)
@@ -119,20 +119,10 @@ class Console:
     def _shared(self, caller: Caller | None, page: ConsolePage | None) -> dict[str, Any]:
         """What every template gets."""
         now_ms = self._services.now_ms()
-        base = self._base
-
-        def url(path: str, /, **query: object) -> str:
-            return f"{base}{path}{query_string(**query)}"
-
-        def static(name: str) -> str:
-            return f"{base}/static/{versioned(name)}"
-
         return {
             "page": page,
             "navigation": NAVIGATION,
-            "url": url,
-            "static": static,
-            "base": base,
+            **addresses_below(self._base),
             "caller": caller,
             "ago": lambda value: ago(value, now_ms),
             "now_ms": now_ms,

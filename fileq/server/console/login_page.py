@@ -13,13 +13,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from fileq.core.units import Rate
 from fileq.server.authentication import RequestSender
+from fileq.server.console.addresses import addresses_below
 from fileq.server.console.rendering import render
-from fileq.server.console.static_files import versioned
 from fileq.server.csrf import check_same_site
 from fileq.server.problems import ApiProblem, problem_of
 from fileq.server.rate_limit import RateLimiter
 from fileq.server.services import Services
-from fileq.server.sessions import login_key
 
 FORM_MAX = 4096
 _TRIES = Rate(10, 60_000)  # wrong keys from one address
@@ -50,23 +49,17 @@ class LoginPage:
         """Ends the session of this browser."""
         if request.method != "POST":
             raise ApiProblem("method-not-allowed", "send a POST", headers={"Allow": "POST"})
-        check_same_site({name.lower(): value for name, value in request.headers.items()}, sender.scheme, sender.host)
+        check_same_site(request.headers, sender.scheme, sender.host)
         response = RedirectResponse(f"{self._base}/login", 303)
         response.headers["Set-Cookie"] = self._services.sessions.end_cookie(is_https=sender.scheme == "https")
         return response
 
     async def _by_link(self, token: str, sender: RequestSender) -> Response:
-        services = self._services
-        if services.link is None or not services.link.use(token):
-            raise ApiProblem(
-                "unauthenticated", "the link was used already, or is older than 10 minutes; restart the server"
-            )
-        id = await services.pool.call(lambda: login_key(services.keys, services.now_ms()))
-        services.authentication.forget_cached()
+        id = await self._services.link_login.subject(token)
         return self._begin(id, "", sender, HOME)
 
     async def _by_key(self, request: Request, sender: RequestSender, next_page: str) -> Response:
-        check_same_site({name.lower(): value for name, value in request.headers.items()}, sender.scheme, sender.host)
+        check_same_site(request.headers, sender.scheme, sender.host)
         body = b""
         async for chunk in request.stream():
             body += chunk
@@ -90,13 +83,7 @@ class LoginPage:
         return response
 
     def _form(self, next_page: str, detail: str = "", status: int = 200) -> Response:
-        def url(path: str, **query: object) -> str:
-            return f"{self._base}{path}"
-
-        def static(name: str) -> str:
-            return f"{self._base}/static/{versioned(name)}"
-
-        text = render("login.html", url=url, static=static, base=self._base, next=next_page, detail=detail)
+        text = render("login.html", **addresses_below(self._base), next=next_page, detail=detail)
         return HTMLResponse(text, status)
 
 

@@ -36,7 +36,7 @@ class Banner(Struct, frozen=True):
 
 def overview(request: PageRequest) -> Mapping[str, Any]:
     services = request.services
-    stats = gather(services.broker)
+    stats = request.shown(gather(services.broker))
     hours = request.ask(show_hourly_stats, HoursQuery(_RANGES[request.query.hours])).hours
     day = hours[-24:]
     completed, failed = sum(one.completed for one in day), sum(one.failed for one in day)

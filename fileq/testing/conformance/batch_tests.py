@@ -60,6 +60,9 @@ def test_of_two_creators_one_creates_it(harness: Harness) -> None:
 def test_a_wrong_name_is_refused(harness: Harness, id: str) -> None:
     with pytest.raises(BrokerError, match="name"):
         harness.broker.create_batch(NewBatch(id))
+    create(harness)
+    found = harness.broker.batches_by_id([id, "b", id])
+    assert [view and view.id for view in found] == [None, "b", None]
 
 
 def test_wrong_callbacks_are_refused(harness: Harness) -> None:

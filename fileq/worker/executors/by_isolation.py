@@ -83,10 +83,10 @@ class ExecutorsByIsolation:
             executor = self._start_threads(captures_output=False)
             executor.submit([task for task in tasks if self._routes[task.route].isolation == "thread"])
 
-    def collect(self) -> list[tuple[Task, TaskOutcome]]:
+    def collect(self, *, waits: bool = True) -> list[tuple[Task, TaskOutcome]]:
         if self._only is not None:
-            return self._only.collect()
-        return [ended for executor in self._executors.values() for ended in executor.collect()]
+            return self._only.collect(waits=waits)
+        return [ended for executor in self._executors.values() for ended in executor.collect(waits=waits)]
 
     def next_deadline_s(self) -> float | None:
         deadlines_s = [executor.next_deadline_s() for executor in self._executors.values()]

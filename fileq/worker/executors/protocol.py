@@ -27,12 +27,16 @@ class Executor(Protocol):
     def submit(self, tasks: Sequence[Task]) -> None:
         """Start these tasks. The caller never has more tasks submitted than the executor can run.
 
-        May wait for a few milliseconds while tasks are tiny. Some may have ended when submit() returns. collect()
-        returns those even if fileno() is not readable, and next_deadline_s() is then in the past."""
+        Some may have ended when submit() returns. collect() returns those even if fileno() is not readable, and
+        next_deadline_s() is then in the past: also while tiny tasks run for which collect() would wait a moment. Call
+        collect() soon then: tasks may wait behind one that is not tiny."""
         ...
 
-    def collect(self) -> list[tuple[Task, TaskOutcome]]:
-        """The tasks that have ended since the last call, each exactly once; ends those out of time or memory."""
+    def collect(self, *, waits: bool = True) -> list[tuple[Task, TaskOutcome]]:
+        """The tasks that have ended since the last call, each exactly once; ends those out of time or memory.
+
+        Without `waits` it leaves tiny tasks alone while their child still works on them. Otherwise it may wait for them
+        for a few milliseconds."""
         ...
 
     def next_deadline_s(self) -> float | None:

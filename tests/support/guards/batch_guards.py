@@ -3,9 +3,9 @@
 from tests.support.guards.guard import Guard
 
 PROCESS = "fileq/worker/executors/process/"
-EXECUTOR, HANDLE, CHILD, TOKENS, OUTPUT, TIMER = (
+EXECUTOR, HANDLE, CHILD, TOKENS, OUTPUT, TIMER, TINY_BATCHES = (
     f"{PROCESS}{name}.py"
-    for name in ("executor", "child_handle", "child", "task_tokens", "child_output", "batch_timer")
+    for name in ("executor", "child_handle", "child", "task_tokens", "child_output", "batch_timer", "tiny_batches")
 )
 BATCHES, DEATHS, HANDLES = (
     f"tests/integration/test_executors_{name}.py::test_"
@@ -13,6 +13,7 @@ BATCHES, DEATHS, HANDLES = (
 )
 SPREAD = BATCHES + "tasks_behind_a_slow_one_are_given_to_other_children"
 TWICE = "it runs twice"
+LOOP = "for handle in _handles_of(key, self._handles):\n            "
 
 BATCH_GUARDS = (
     Guard(
@@ -42,7 +43,7 @@ BATCH_GUARDS = (
     Guard(
         "Tasks behind a slow one are given to other children",
         "a job waits for as long as another one runs",
-        EXECUTOR,
+        TINY_BATCHES,
         "                left += handle.take_back()\n                until_s = 0.0\n",
         "                until_s = 0.0\n",
         SPREAD,
@@ -90,7 +91,7 @@ BATCH_GUARDS = (
     Guard(
         "A child is given no more tasks together than `worker.max_jobs_per_child` leaves",
         "memory that handlers leak grows beyond what was planned for",
-        EXECUTOR,
+        TINY_BATCHES,
         "        limit = self._max_jobs - handle.jobs_done if self._max_jobs else len(tasks)\n",
         "        limit = len(tasks)\n",
         BATCHES + "a_child_is_never_given_more_tasks_than_max_jobs",
@@ -120,9 +121,17 @@ BATCH_GUARDS = (
         "tests/unit/test_executors_output.py::test_the_thread_does_not_read_the_output_of_a_child_with_several_tasks",
     ),
     Guard(
+        "Output that was read too early is kept for its task",
+        "a failed attempt keeps what another job printed, and that job loses it",
+        OUTPUT,
+        "self._printed is None and not self._parts:\n",
+        "self._printed is None:\n",
+        "tests/unit/test_executors_output.py::test_output_that_was_read_with_that_of_the_task_before_is_its_tasks_own",
+    ),
+    Guard(
         "One task that can't be sent does not end the others of its batch",
         "one strange job fails others",
-        EXECUTOR,
+        TINY_BATCHES,
         "        except UnsendableTask:  # one of them: they are sent one by one\n            left += tasks[:limit]\n",
         "        except UnsendableTask:  # one of them: they are sent one by one\n",
         BATCHES + "a_task_that_cannot_be_sent_does_not_keep_its_batch_from_running",
@@ -130,9 +139,49 @@ BATCH_GUARDS = (
     Guard(
         "Slow tasks are not given to one child again",
         "handlers that wait run one after the other",
-        EXECUTOR,
-        "                was_tiny = was_done and",
-        "                was_tiny = True or",
+        TINY_BATCHES,
+        "was_done_in_time=was_done and timer",
+        "was_done_in_time=True or timer",
         BATCHES + "slow_tasks_are_not_given_to_one_child_again",
+    ),
+    Guard(
+        "A task behind another one can be cancelled",
+        "a cancelled job runs although its cancellation was confirmed",
+        EXECUTOR,
+        f"self._finish_batches()\n        {LOOP}self._request_stop",
+        f"{LOOP}self._request_stop",
+        BATCHES + "a_task_behind_another_one_is_stopped_like_any_other",
+    ),
+    Guard(
+        "A task behind another one can be abandoned",
+        "a job that was lost runs beside the worker that has it",
+        EXECUTOR,
+        f"self._finish_batches()\n        {LOOP}is_running",
+        f"{LOOP}is_running",
+        BATCHES + "a_task_behind_another_one_is_stopped_like_any_other",
+    ),
+    Guard(
+        "Tiny tasks are collected while a reply takes long",
+        "jobs wait behind a slow one for as long as the broker does not answer",
+        "fileq/worker/pump.py",
+        "        if not has_tiny_tasks or self._calls.wait(TINY_TASKS_S):\n",
+        "        if True:\n",
+        "tests/unit/test_pump_calls.py::test_tiny_tasks_are_collected_before_a_reply_that_takes_longer",
+    ),
+    Guard(
+        "What ended while a reply is late goes out before that reply is taken",
+        "with a server that is far away only one call is in flight, and the rate is halved",
+        "fileq/worker/pump.py",
+        " and not self._is_another_due():\n",
+        ":\n",
+        "tests/unit/test_pump_calls.py::test_tiny_tasks_that_ended_before_a_late_reply_are_settled_by_a_second_call",
+    ),
+    Guard(
+        "The event of a job that is put back precedes that of its next claim",
+        "the log of a job is out of order",
+        "fileq/worker/pump.py",
+        "            is_usual = is_usual and settlement.verb is Verb.COMPLETE\n",
+        "",
+        "tests/unit/test_pump_calls.py::test_a_completion_is_reported_while_the_next_tasks_run_and_a_failure_before_they_begin",
     ),
 )

@@ -24,9 +24,9 @@ PROCESS_GUARDS = (
     Guard(
         "A task behind others of a batch is killed at its own timeout",
         "a handler that hangs keeps its slot until the timeout of the first task is over, too",
-        EXECUTOR,
-        "        self._due_s = min(self._due_s, handle.kill_at_s)  # the first",
-        "        # the first",
+        f"{FOLDER}process/tiny_batches.py",
+        "                self._host.watch_task(handle, is_sent=True)\n",
+        "                pass\n",
         BATCHES + "a_task_of_a_batch_ends_at_its_own_timeout",
     ),
     Guard(
@@ -81,7 +81,7 @@ PROCESS_GUARDS = (
         "The child of a task that can't be sent runs the next task",
         "one strange job costs the worker a slot",
         EXECUTOR,
-        "            handle.drop_task()\n            self._idle.append(handle)\n",
+        "            handle.drop_task()\n            self.idle.append(handle)\n",
         "            handle.drop_task()\n",
         RESULTS + "a_task_that_cannot_be_sent_is_a_permanent_failure_and_its_child_runs_the_next",
     ),

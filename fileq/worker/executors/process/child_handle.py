@@ -114,6 +114,10 @@ class ChildHandle:
         Each outcome would wake a worker that waits for the stream, and a wake-up costs more than a tiny task."""
         return any(event & select.POLLOUT for _, event in self.tokens_poll.poll(timeout_ms))
 
+    def is_nearly_done(self) -> bool:
+        """Whether the child has begun the last of its tasks, or has ended."""
+        return bool(self.tokens_poll.poll(0))
+
     def has_begun(self) -> bool:
         """Whether the child, which has ended, had begun its only task. Call it once."""
         return self.tokens is None or not self.tokens.take_back()

@@ -5,8 +5,10 @@ in it, or when the child has ended or is about to be killed: its last words coun
 prints without end waits for its pipe, and neither the pump nor the memory of the worker suffers.
 
 A task's output is what is read between begin() and end(). Where a child has several tasks, the thread leaves the pipe
-alone, and what is read behind the TaskEnd of a task is kept for the next one: without the mark, which the child writes
-only if the pipe holds output, the tasks could not be told apart.
+alone, and what is read behind the TaskEnd of a task is kept for the next one. The child writes this mark only if the
+pipe holds output at the end of the task. If it holds none, the task was silent, or all that it printed was read
+together with the output of the task before it: then it is what was kept, because the pump reads nothing between two
+outcomes.
 
 A process that a handler left behind may hold the pipe open. Nothing waits for the end of the pipe.
 """
@@ -76,10 +78,10 @@ class ChildOutput:
 
     def end(self, number: int, *, reads: bool) -> str:
         """The end of what the task has printed; "" if it was nothing. With `reads`, reads the pipe up to the end of the
-        task of this number."""
+        task of this number. The number is 0 for a task that the child was not given."""
         with self._lock:
             left = _MAX_LAST_READS if reads else 0
-            if reads:
+            if number:
                 self._assign(number)
             while left and self._last_end != number and self._read() > 0:
                 self._assign(number)
@@ -93,7 +95,7 @@ class ChildOutput:
         """The outcome of the task, with its output if it failed."""
         # A silent task needs no lock: the pipe was empty at its end, and the thread holds the lock from before it reads
         # until `_printed` has what it read.
-        if not reads and not self._lock.locked() and self._printed is None:
+        if not reads and not self._lock.locked() and self._printed is None and not self._parts:
             self._task = None
             return ran
         output = self.end(number, reads=reads)

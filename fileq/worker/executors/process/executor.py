@@ -3,10 +3,8 @@
 Each handle keeps one warm child. A message that does not fit into the stream is sent later, and half a message waits in
 the inbox for its other half.
 
-Tiny tasks. Waking a child costs more than a tiny task. So while tasks are tiny submit() sends all of them to one child
-in one write and waits a moment until it has run them. When the moment is over it takes back the tasks that the child
-has not begun, see task_tokens.py, and gives each to another child. So whenever submit() has returned, each child has
-one task at most. PausingWaitPolicy decides when tasks count as tiny.
+While tasks are tiny, submit() sends many of them to one child, see tiny_batches.py. Every other call first finishes
+these batches: then each child has one task at most.
 
 How a task can end without an outcome from its child:
 1. The child has ended. The fork server reports it, with the status. The end of the stream alone proves nothing: a
@@ -26,7 +24,6 @@ A kill -9 of the worker leaves no process running: see fork_server.py.
 
 from __future__ import annotations
 
-import math
 import select
 import time
 from collections.abc import Sequence
@@ -36,23 +33,18 @@ from fileq.core.events import Emit, ignore
 from fileq.core.outcome import Died, Failed
 from fileq.core.units import format_size
 from fileq.handlers.task import Ran, Task
-from fileq.worker.executors.process.batch_timer import BatchTimer, ThreadTimes
 from fileq.worker.executors.process.child_handle import NEVER_S, ChildHandle, InvalidMessage, UnsendableTask
 from fileq.worker.executors.process.child_pool import ChildPool
 from fileq.worker.executors.process.descendants import memory_of
 from fileq.worker.executors.process.program import Program
 from fileq.worker.executors.process.stack_report import StackRequests
+from fileq.worker.executors.process.tiny_batches import TinyBatches
 from fileq.worker.executors.protocol import TaskOutcome
 from fileq.worker.executors.stop_request import CANCEL_GRACE_S, StopRequest, timed_out
 from fileq.worker.executors.wait_policy import PausingWaitPolicy, WaitPolicy
 
 WAKE_EVERY_S = 0.1  # while a task that should stop still runs
 CHECK_MEMORY_EVERY_S = 0.2
-MAX_WAIT_S = 0.0018  # until tasks behind a slow one are given to other children
-MAX_BATCH = 16  # tasks for one child at once
-TINY_S = 0.0001  # a task that takes longer is not tiny; fileq's own part is a third of it, on a busy machine two
-CHILD_WAKE_S = 0.00015  # until a child that was woken runs
-MAX_BATCH_BYTES = 1 << 15  # of jobs: fits into the stream together with what a child has not read of the last batch
 
 
 class ProcessExecutor:
@@ -73,46 +65,48 @@ class ProcessExecutor:
         captures_output: bool = False,
         wait_policy: WaitPolicy | None = None,
     ) -> None:
-        self._wait_policy = wait_policy or PausingWaitPolicy()
         self._max_memory = max_memory
         self._cancel_grace_s = cancel_grace_s
         self._max_jobs = max_jobs
         self._handles = [ChildHandle() for _ in range(count + 1 if max_jobs else count)]
-        self._idle: list[ChildHandle] = []  # ready and without a task; the last used, with warm caches, is used first
+        self.idle: list[ChildHandle] = []  # ready and without a task; the last used, with warm caches, is used first
         self._ended: list[tuple[Task, TaskOutcome]] = []
         self._is_quitting = self._is_closed = False
         self._due_s = 0.0  # a lower bound for the time of the next timed work
         self._memory_check_s = NEVER_S
         self._stacks = StackRequests()
-        self._pump_times = ThreadTimes()
         self._pool = ChildPool(self._handles, program, emit, captures_output=captures_output)
+        self._batches = TinyBatches(self, self._pool, wait_policy or PausingWaitPolicy(), max_jobs)
 
     def fileno(self) -> int:
         return self._pool.epoll.fileno()
 
     def submit(self, tasks: Sequence[Task]) -> None:
-        if len(tasks) > 1 and self._idle and not self._is_quitting and self._wait_policy.should_wait():
-            tasks = self._run_batches(tasks)
-        for task in tasks:
+        self._finish_batches()
+        for task in tasks if self._is_quitting else self._batches.send(tasks):
             self._submit_one(task)
 
-    def collect(self) -> list[tuple[Task, TaskOutcome]]:
-        self._receive_all()
-        if self._due_s <= (now_s := time.monotonic()):
-            self._do_due_work(now_s)
+    def collect(self, *, waits: bool = True) -> list[tuple[Task, TaskOutcome]]:
+        if waits or not self._batches.are_busy:
+            self._finish_batches()
+            self._receive_all()
+            if self._due_s <= (now_s := time.monotonic()):
+                self._do_due_work(now_s)
         ended, self._ended = self._ended, []
         return ended
 
     def next_deadline_s(self) -> float | None:
-        if self._ended:
+        if self._ended or self._batches.is_any_open:
             return 0.0  # the descriptor may not be readable
         return None if self._due_s == NEVER_S else self._due_s
 
     def cancel(self, key: ClaimKey) -> None:
+        self._finish_batches()
         for handle in _handles_of(key, self._handles):
             self._request_stop(handle, StopRequest.CANCEL, self._cancel_grace_s)
 
     def abandon(self, key: ClaimKey) -> None:
+        self._finish_batches()
         for handle in _handles_of(key, self._handles):
             is_running = handle.is_running
             handle.drop_task()
@@ -121,6 +115,7 @@ class ProcessExecutor:
         self._ended = [(task, outcome) for task, outcome in self._ended if task.key != key]
 
     def quit(self, grace_s: float) -> None:
+        self._finish_batches()
         self._receive_all()  # tasks that ended before this keep their outcome
         self._is_quitting = True
         self._pool.stop()
@@ -133,9 +128,14 @@ class ProcessExecutor:
         if not self._is_closed:
             self._is_closed = True
             self._pool.close()
-            self._pump_times.close()
+            self._batches.close()
 
     # tasks
+
+    def _finish_batches(self) -> None:
+        if self._batches.is_any_open:
+            for task in self._batches.finish():
+                self._submit_one(task)
 
     def _receive_all(self) -> None:
         pool = self._pool
@@ -145,7 +145,7 @@ class ProcessExecutor:
                 if event & select.EPOLLOUT:
                     pool.watch(handle, is_writing=not handle.flush())
                 if event & ~select.EPOLLOUT:
-                    self._receive(handle)
+                    self.receive(handle)
             elif fd == pool.server_fd:  # else the stream of a child that was replaced since the poll
                 self._receive_from_server()
 
@@ -155,8 +155,8 @@ class ProcessExecutor:
         self._due_s = 0.0
 
     def _submit_one(self, task: Task) -> None:
-        if self._idle:
-            self._start(self._idle.pop(), task)
+        if self.idle:
+            self._start(self.idle.pop(), task)
             return
         # It starts when the child is ready, and its timeout counts from then.
         handle = next(handle for handle in self._handles if handle.task is None)
@@ -164,80 +164,20 @@ class ProcessExecutor:
         if self._is_quitting:
             self._request_stop(handle, StopRequest.QUIT, 0.0)
 
-    def _run_batches(self, tasks: Sequence[Task]) -> list[Task]:
-        """Have one child run these tasks, a batch at a time, while they are tiny. Returns those not begun by then."""
-        size = -(-len(tasks) // -(-len(tasks) // MAX_BATCH))  # equal parts
-        limit_s = CHILD_WAKE_S + TINY_S * size
-        left: list[Task] = []
-        total_s = 0.0
-        for start in range(0, len(tasks), size):
-            handle = self._send_batch(tasks[start : start + size], left)
-            if handle is not None:
-                timer = BatchTimer(handle.times, self._pump_times)
-                was_done = self._await_batch(handle, timer, left)
-                spent_s = timer.spent_s(limit_s)
-                total_s += spent_s
-                was_tiny = was_done and spent_s <= limit_s
-                self._wait_policy.record(was_done_in_time=was_tiny)
-                if not was_tiny or total_s > MAX_WAIT_S:
-                    left += tasks[start + size :]
-                    break
-        return left
-
-    def _send_batch(self, tasks: Sequence[Task], left: list[Task]) -> ChildHandle | None:
-        """Send tasks to one child, if it can run them together. Adds those that were not sent to `left`."""
-        if not self._idle or sum(len(task.raw) for task in tasks) > MAX_BATCH_BYTES:
-            left += tasks
-            return None
-        handle = self._idle.pop()
-        limit = self._max_jobs - handle.jobs_done if self._max_jobs else len(tasks)
-        left += tasks[limit:]
-        try:
-            is_sent = handle.send(tasks[:limit])
-        except UnsendableTask:  # one of them: they are sent one by one
-            left += tasks[:limit]
-            self._idle.append(handle)
-            return None
-        except BrokenPipeError:
-            left += handle.take_back()
-            self._give_to_next_child(handle)
-            return None
-        self._watch_task(handle, is_sent=is_sent)
-        return handle
-
-    def _await_batch(self, handle: ChildHandle, timer: BatchTimer, left: list[Task]) -> bool:
-        """Wait until the child has run its tasks. If it has not in time, adds those that it has not begun to `left`,
-        and returns False. Then it has one task at most."""
-        child = handle.child
-        until_s = timer.began_s + MAX_WAIT_S
-        while not handle.wait_until_taken(_whole_ms(until_s)):
-            if not timer.is_held_up():
-                left += handle.take_back()
-                until_s = 0.0
-                break
-            until_s += MAX_WAIT_S
-        while handle.is_running and handle.child == child and handle.fd in self._pool.by_fd:
-            # The outcomes of all tasks that it has begun, but for the last one, are in the stream.
-            if not handle.is_readable(_whole_ms(until_s)):
-                break
-            self._receive(handle)
-        self._due_s = min(self._due_s, handle.kill_at_s)  # the first task of the batch may have more time than this one
-        return handle.child != child or not handle.is_running
-
     def _start(self, handle: ChildHandle, task: Task) -> None:
         try:
             is_sent = handle.send([task])
         except BrokenPipeError:
-            self._give_to_next_child(handle)
+            self.give_to_next_child(handle)
             return
         except UnsendableTask as error:
             self._ended.append((task, Failed(str(error), "UnsendableTask", is_permanent=True, is_sample=False)))
             handle.drop_task()
-            self._idle.append(handle)
+            self.idle.append(handle)
             return
-        self._watch_task(handle, is_sent=is_sent)
+        self.watch_task(handle, is_sent=is_sent)
 
-    def _watch_task(self, handle: ChildHandle, *, is_sent: bool) -> None:
+    def watch_task(self, handle: ChildHandle, *, is_sent: bool) -> None:
         """Have the task of this child end in time and within its memory."""
         if handle.kill_at_s < self._due_s:
             self._due_s = handle.kill_at_s
@@ -255,7 +195,7 @@ class ProcessExecutor:
             self._pool.watch(handle, is_writing=True)
         self._due_s = min(self._due_s, handle.kill_at_s, time.monotonic() + WAKE_EVERY_S)
 
-    def _receive(self, handle: ChildHandle) -> None:
+    def receive(self, handle: ChildHandle) -> None:
         was_ready, had_task = handle.is_ready, handle.is_running
         try:
             handle.receive(self._ended)
@@ -274,7 +214,7 @@ class ProcessExecutor:
         elif had_task and handle.jobs_done == self._max_jobs:
             self._replace(handle)
         elif had_task or (handle.is_ready and not was_ready):
-            self._idle.append(handle)
+            self.idle.append(handle)
 
     def _kill_and_finish(self, handle: ChildHandle, ran: Ran) -> None:
         left = handle.take_back() if handle.queued else []
@@ -291,23 +231,23 @@ class ProcessExecutor:
         """The child has ended: take the outcome that it may have sent, else end its task as Died."""
         child = handle.child
         while handle.is_running and handle.fd in self._pool.by_fd and handle.is_readable():
-            self._receive(handle)
+            self.receive(handle)
         if handle.child != child:
             return
         if handle.has_begun() or handle.stop_request is not StopRequest.NONE:
             self._kill_and_finish(handle, Died(cause))
         else:
-            self._give_to_next_child(handle)
+            self.give_to_next_child(handle)
 
-    def _give_to_next_child(self, handle: ChildHandle) -> None:
+    def give_to_next_child(self, handle: ChildHandle) -> None:
         """The child ended before it took the task, so the task did not run and does not count as died."""
         handle.last_number = 0
         handle.kill_at_s = NEVER_S
         self._replace(handle)
 
     def _replace(self, handle: ChildHandle) -> None:
-        if handle in self._idle:
-            self._idle.remove(handle)
+        if handle in self.idle:
+            self.idle.remove(handle)
         self._pool.replace(handle)
         self._due_s = 0.0
 
@@ -343,8 +283,3 @@ class ProcessExecutor:
 
 def _handles_of(key: ClaimKey, handles: Sequence[ChildHandle]) -> list[ChildHandle]:
     return [handle for handle in handles if handle.task is not None and handle.task.key == key]
-
-
-def _whole_ms(until_s: float) -> int:
-    """How long to wait, in the unit of poll(): at least 1 ms before this time, and 0 after it."""
-    return max(0, math.ceil((until_s - time.monotonic()) * 1000))

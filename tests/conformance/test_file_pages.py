@@ -1,0 +1,63 @@
+"""Lists of known files and trees of directories read no more than they need, over every broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fileq.brokers.place_pages import LedgerPage
+from fileq.client import file_pages
+from fileq.client.file_pages import file_page, file_tree
+from fileq.testing.conformance.builders import ERROR, a_version, burial, claim_one, enqueue, names, settle
+from fileq.testing.conformance.harness import Harness
+from tests.support.counting_reads import CountingReads
+
+FILES = names(12)
+
+
+class SmallPages(CountingReads):
+    """Returns no more files at once than asked for; Redis returns a short ledger whole."""
+
+    def ledger_page(self, under: bytes, cursor: str = "", size: int = 500) -> LedgerPage:
+        entries, start = sorted(self._broker.ledger(under)), int(cursor or 0)
+        page = tuple(entries[start : start + size])
+        end = start + len(page)
+        return LedgerPage(page, str(end) if end < len(entries) else "", len(page))
+
+
+@pytest.fixture
+def broker(harness: Harness) -> Any:
+    """Knows 12 files; the job of the first one is dead."""
+    for n, id in enumerate(FILES):
+        enqueue(harness, id, version=a_version("1-1", b"/data/%d/%d.pdf" % (n % 2, n)))
+    settle(harness, burial(claim_one(harness)))
+    return SmallPages(harness.broker)
+
+
+def test_a_status_is_compared_without_outlines_of_the_other_files(broker: Any) -> None:
+    [dead] = file_page(broker, "/data", status="dead").files
+    assert (dead.path, dead.status, dead.error) == ("/data/0/0.pdf", "dead", ERROR)
+    assert broker.read == {"states": 12, "outlines": 1}
+    assert file_page(broker, "/data", status="expired").files == ()
+    assert broker.read == {"states": 24, "outlines": 1}
+
+
+def test_a_scan_for_a_status_has_an_end_of_its_own(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_pages, "STATES_MAX", 6)
+    page = file_page(broker, "/data", status="expired", limit=3)
+    assert (page.files, page.scanned, page.is_partial) == ((), 9, True)  # pages of 3 and of 6
+    assert broker.read == {"states": 9}
+    rest = file_page(broker, "/data", status="expired", cursor=page.next_cursor, limit=3)
+    assert (rest.scanned, rest.is_partial) == (3, False)
+
+
+def test_a_tree_counts_a_bounded_number_of_files(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = file_tree(broker, "/data", 1)
+    found = [(one.directory, one.files, one.dead) for one in tree.directories]
+    assert found == [("/data", 12, 1), ("/data/0", 6, 1), ("/data/1", 6, 0)]
+    assert (tree.is_partial, broker.read) == (False, {"outlines": 12})
+    monkeypatch.setattr(file_pages, "TREE_MAX", 5)
+    monkeypatch.setattr(file_pages, "_PAGE", 3)
+    tree = file_tree(broker, "/data", 1)
+    assert (tree.directories[0].files, tree.is_partial, broker.read) == (6, True, {"outlines": 18})
