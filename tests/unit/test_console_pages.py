@@ -10,10 +10,11 @@ from fileq.client.file_pages import DirectoryCounts
 from fileq.client.job_filter import path_matcher
 from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS_MAX, Acknowledgement, AcknowledgementStore, group_state
 from fileq.config import config_from
-from fileq.server.console.charts import spark_bars
+from fileq.server.console.charts import line_chart, spark_bars
 from fileq.server.console.dead_page import address_of, directory_match, extension_match
 from fileq.server.console.file_preview import PREVIEW_IMAGE, hex_dump, preview_of_head
 from fileq.server.console.files_page import trail, tree_rows, upload_target
+from fileq.server.console.overview_page import breaker_banners
 
 KNOWN = Acknowledgement("0123456789ab", "known", "ops", "2026-05-01T12:00:00.000Z")
 
@@ -45,6 +46,17 @@ def test_a_timeline_counts_every_death_once() -> None:
     assert timeline([7, 7], 7, 7, 3) == (2, 0, 0), "all in the same millisecond"
     assert sum(timeline(range(1000), 0, 999, 24)) == 1000
     assert timeline([], 5, 6, 2) == (0, 0)
+
+
+def test_a_time_is_written_once_below_a_chart() -> None:
+    chart = line_chart([("a", [0.0] * 12)], ["15:23"] * 6 + ["15:24"] * 6, title="jobs")
+    assert (chart.count(">15:23<"), chart.count(">15:24<")) == (1, 1)
+
+
+def test_a_breaker_that_several_workers_opened_is_one_banner() -> None:
+    mail, scans = breaker_banners(["*.mail", "*.pdf", "*.mail"])
+    assert "*.mail is open in 2 worker processes" in mail.text
+    assert "*.pdf is open in 1 worker process:" in scans.text
 
 
 def test_small_bars_show_every_value_above_zero() -> None:

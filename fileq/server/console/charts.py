@@ -34,7 +34,7 @@ def line_chart(
             parts.append(Markup('<polygon class="area" points="{},{} {} {}"/>').format(_LEFT, base, points, last))
         parts.append(Markup('<polyline class="line {}" points="{}"/>').format(name, points))
     shown = range(0, len(labels), max(1, len(labels) // 6))
-    for index in shown:
+    for index in (one for place, one in enumerate(shown) if not place or labels[one] != labels[shown[place - 1]]):
         x = f"{_LEFT + index * step:.1f}"
         anchor = "start" if index == 0 else "end" if index == len(labels) - 1 else "middle"
         parts.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -78,17 +79,24 @@ def _live_chart(samples: Sequence[LiveSample]) -> Any:
     return line_chart(series, [one.at[11:16] for one in kept], title="Jobs per second, last hour", height=150)
 
 
+def breaker_banners(routes: Sequence[str]) -> list[Banner]:
+    """One for each route, however many processes have opened its breaker."""
+    found = []
+    for route, count in Counter(routes).items():
+        where = "1 worker process" if count == 1 else f"{count} worker processes"
+        text = f"The breaker of {route} is open in {where}: too many of its jobs fail, so the others wait."
+        found.append(Banner(text, link="/dashboard/workers", link_text="Workers"))
+    return found
+
+
 def _banners(stats: Stats) -> list[Banner]:
     found = []
     living = [process for process in stats.workers if process.is_alive]
     if stats.waiting and not living:
         text = f"{stats.waiting} jobs wait and no worker is running. Start one: fileq worker"
         found.append(Banner(text, is_bad=True, link="/dashboard/workers", link_text="Workers"))
+    found += breaker_banners([one.route for process in living for one in process.breakers])
     for process in stats.workers:
-        opened = [one.route for one in process.breakers] or (["its jobs"] if process.breaker == "open" else [])
-        if opened:
-            text = f"The breaker of {process.host} ({process.pid}) is open for {', '.join(opened)}: too many jobs fail."
-            found.append(Banner(text, link="/dashboard/dead", link_text="Dead jobs"))
         if process.lost_roots:
             text = f"{process.host} ({process.pid}) does not find {', '.join(process.lost_roots)}, so its files wait."
             found.append(Banner(text, is_bad=True, link="/dashboard/workers", link_text="Workers"))

@@ -13,6 +13,8 @@ const toggleTheme = () => {
   setTheme(isLight ? "dark" : "light"); stored("theme", root.dataset.theme);
 };
 
+const grouped = (count) => count.toLocaleString("en").replaceAll(",", "\u202f"); // as on the pages
+
 // Toasts: text only, never HTML.
 export const toast = (text, isBad = false) => {
   const made = document.createElement("div");
@@ -69,12 +71,12 @@ setInterval(() => { if (isLive && body.dataset.state === "away") refresh(); }, 2
 setInterval(() => { if (isLive && stream) refresh(); }, 30000); // ages on the page
 
 // Actions: <button data-action="POST /jobs/x/retry" data-body='{}' data-confirm="…" data-yes="…">.
-const ask = (title, text, yes, sample = [], field = "") => new Promise((resolve) => {
+const ask = (title, text, yes, isDanger, sample = [], field = "") => new Promise((resolve) => {
   const dialog = find("#confirm"), list = find("[data-confirm-sample]", dialog);
   find("[data-confirm-field]", dialog).hidden = !field;
   find("h2", dialog).textContent = title; find("[data-confirm-text]", dialog).textContent = text;
   list.replaceChildren(...sample.map((one) => { const item = document.createElement("li"); item.textContent = one; return item; }));
-  find("[data-confirm-yes]", dialog).textContent = yes; dialog.returnValue = "no"; dialog.showModal();
+  const button = find("[data-confirm-yes]", dialog); button.textContent = yes; button.className = isDanger ? "button danger" : "button main"; dialog.returnValue = "no"; dialog.showModal();
   dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
 });
 export const call = async (method, path, content, headers = {}) => {
@@ -92,7 +94,7 @@ const follow = async (id) => { // an operation, until it has ended
   for (;;) {
     await new Promise((resolve) => setTimeout(resolve, 1000));
     const found = await call("GET", `/operations/${id}`).catch(() => null);
-    if (found && found.ended_at) { toast(found.state === "completed" ? `Done: ${found.done} jobs.` : `The operation is ${found.state}: ${found.error || ""}`, found.state === "failed"); refresh(); return; }
+    if (found && found.ended_at) { toast(found.state === "completed" ? `Done: ${grouped(found.done)} jobs.` : `The operation is ${found.state}: ${found.error || ""}`, found.state === "failed"); refresh(); return; }
   }
 };
 // A secret that is shown this once: data-shows names the field of the answer, data-into the place for it.
@@ -107,7 +109,7 @@ const act = async (button) => {
   const [method, path] = button.dataset.action.split(" ");
   const field = button.dataset.asks || "", text = find("#confirm-note"); // the dialog asks for a text of this name
   if (field) text.value = button.dataset.given || "";
-  if (button.dataset.confirm && !await ask(button.dataset.confirm, button.dataset.detail || "", button.dataset.yes || "Yes", [], field)) return;
+  if (button.dataset.confirm && !await ask(button.dataset.confirm, button.dataset.detail || "", button.dataset.yes || "Yes", button.matches(".danger"), [], field)) return;
   button.disabled = true;
   try {
     const headers = button.dataset.etag ? { "If-Match": button.dataset.etag } : {};
@@ -129,10 +131,10 @@ const bulk = async (button) => {
   try {
     const dry = await call("POST", "/jobs/actions", { action, ...choice, dry_run: true });
     if (!dry.matched) { toast("No job matches any more."); refresh(); return; }
-    const count = `${dry.is_partial ? "at least " : ""}${dry.matched} ${dry.matched === 1 ? "job" : "jobs"}`;
-    if (!await ask(`${words[action][0]} ${count}?`, dry.matched > 5 ? "Among them:" : "", words[action][1], dry.sample.map((one) => one.path || one.id))) return;
+    const count = `${dry.is_partial ? "at least " : ""}${grouped(dry.matched)} ${dry.matched === 1 ? "job" : "jobs"}`;
+    if (!await ask(`${words[action][0]} ${count}?`, [action === "delete" && "Their files stay where they are.", dry.matched > 5 && "Among them:"].filter(Boolean).join(" "), words[action][1], button.matches(".danger"), dry.sample.map((one) => one.path || one.id))) return;
     const found = await call("POST", "/jobs/actions", { action, ...choice, dry_run: false, expect: dry.matched });
-    if (found.operation) { toast(`${count} are being ${words[action][2]}.`); follow(found.operation.id); } else toast(`${found.done} ${words[action][2]}${found.refused.length ? `, ${found.refused.length} refused: ${found.refused[0].reason}` : ""}.`, found.refused.length > 0);
+    if (found.operation) { toast(`${count} are being ${words[action][2]}.`); follow(found.operation.id); } else toast(`${grouped(found.done)} ${words[action][2]}${found.refused.length ? `, ${found.refused.length} refused: ${found.refused[0].reason}` : ""}.`, found.refused.length > 0);
     if (!filter) { selected.clear(); showSelection(); }
     lastRefresh = 0; refresh();
   } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
@@ -147,7 +149,7 @@ const reprocess = async (button) => {
     const left = [dry.missing && `${plural(dry.missing)} no longer there`, dry.unfinished && `${plural(dry.unfinished)} not finished yet`].filter(Boolean).join(", ");
     if (!dry.enqueued) { toast(`Nothing can be enqueued again${left ? `: ${left}` : ""}.`, true); return; }
     const text = [left && `Left out: ${left}.`, dry.enqueued >= 1000 && "At most 1,000 at a time.", dry.enqueued > 5 && "Among them:"].filter(Boolean).join(" ");
-    if (!await ask(`Reprocess ${plural(dry.enqueued)}?`, text, "Reprocess", dry.files.filter((one) => one.result === "would_enqueue").slice(0, 5).map((one) => one.filepath))) return;
+    if (!await ask(`Reprocess ${plural(dry.enqueued)}?`, text, "Reprocess", false, dry.files.filter((one) => one.result === "would_enqueue").slice(0, 5).map((one) => one.filepath))) return;
     const found = await call("POST", "/files/reprocess", { ...order, dry_run: false, expect: dry.enqueued });
     toast(`${plural(found.enqueued)} enqueued again.`); lastRefresh = 0; refresh();
   } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
