@@ -1,11 +1,11 @@
 """Measures what each list of the REST API costs Redis: python -m benchmarks.api_lists [--only /dead]
 
 A private Redis server is filled with 1,000,000 waiting and 100,000 dead jobs, with 10,000 delayed, completed and
-cancelled ones each, known files, batches and audit entries. Then the server of `fileq serve`, in this process, answers the first page of each list
-several times: without filters, and with filters that many jobs, few jobs or none meet. A row has the CPU time of Redis
-for one request (least and median), the commands, those in scripts included, and how often Redis read from a connection,
-which is about the number of round trips. `--redis HOST:PORT` fills a server of yours on this machine and keeps it, or
-uses it as an earlier run has filled it.
+cancelled ones each, known files, batches and audit entries. Then the server of `fileq serve`, in this process, answers
+the first page of each list several times: without filters, and with filters that many jobs, few jobs or none meet. A
+row has the CPU time of Redis for one request (least and median), the commands, those in scripts included, and how often
+Redis read from a connection, which is about the number of round trips. `--redis HOST:PORT` fills a server of yours on
+this machine and keeps it, or uses it as an earlier run has filled it.
 """
 
 from __future__ import annotations
