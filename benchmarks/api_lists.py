@@ -1,11 +1,11 @@
 """Measures what each list of the REST API costs Redis: python -m benchmarks.api_lists [--only /dead]
 
-A private Redis server is filled with 1,000,000 waiting and 100,000 dead jobs, and with delayed and running jobs, known
-files, batches and audit entries. Then the server of `fileq serve`, in this process, answers the first page of each list
-several times: without filters, and with filters that many jobs, few jobs or none meet. A row has the CPU time of Redis
-for one request (least and median), the commands, those in scripts included, and how often Redis read from a connection,
-which is about the number of round trips. `--redis HOST:PORT` fills a server of yours on this machine and keeps it, or
-uses it as an earlier run has filled it.
+A private Redis server is filled with 1,000,000 waiting and 100,000 dead jobs, with 10,000 delayed, completed and
+cancelled ones each, known files, batches and audit entries. Then the server of `fileq serve`, in this process, answers
+the first page of each list several times: without filters, and with filters that many jobs, few jobs or none meet. A
+row has the CPU time of Redis for one request (least and median), the commands, those in scripts included, and how often
+Redis read from a connection, which is about the number of round trips. `--redis HOST:PORT` fills a server of yours on
+this machine and keeps it, or uses it as an earlier run has filled it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 import contextlib
 import itertools
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +28,9 @@ from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Entry
 from fileq.config import config_from
+from fileq.core.claim import Claim
 from fileq.core.job import Job, Version, file_job, typed_job
-from fileq.core.settlement import Settlement
+from fileq.core.settlement import Settlement, complete
 from fileq.server.audit import KIND, AuditEntry
 from fileq.server.routes import ROUTES
 from fileq.testing.conformance.builders import burial, failed, worker_info
@@ -52,7 +53,7 @@ OTHERS = {"/config", "/events", "/files/content", "/files/trace", "/openapi.json
 FILTERS = (
     *("type=report", "type=none", "priority=low", "queue=low", "match=*.csv", "match=*.none", "tag.team=blue"),
     *("tag.team=none", "error=ValueError", "error=none", "q=report", "q=none", "since=1h", "until=1h", "worker=slot-1"),
-    *("batch=batch-1", "schedule=none", "fingerprint=ffff", "limit=1000", "page=500", "match=*.none&since=1h"),
+    *("batch=batch-2", "schedule=none", "fingerprint=ffff", "limit=1000", "page=500", "match=*.none&since=1h"),
 )
 STATES = ("pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled", "deferred")
 
@@ -69,7 +70,7 @@ class Cost(NamedTuple):
 def requests() -> Iterator[str]:
     """The first page of every list; AssertionError for a new one that is not here."""
     variants: dict[str, Sequence[str]] = {
-        "/jobs": (*(f"status={state}" for state in STATES), *FILTERS),
+        "/jobs": (*(f"status={state}" for state in STATES), *FILTERS, *(f"status=completed&{one}" for one in FILTERS)),
         "/dead": FILTERS,
         "/dead/groups": (*(f"by={by}" for by in ("directory", "kind", "type")), "limit=1000", *FILTERS[:-3]),
         "/files": ("under=/srv/inbox/5", "match=*.none", "status=dead", "status=expired", "limit=500"),
@@ -83,7 +84,7 @@ def requests() -> Iterator[str]:
     for path in sorted(known):
         yield path
         yield from (f"{path}?{one}" for one in variants.get(path, ()))
-    yield from ("/batches/batch-1/dead", "/webhooks/hook-1/deliveries")
+    yield from ("/batches/batch-2/dead", "/webhooks/hook-1/deliveries")
 
 
 def main() -> None:
@@ -161,10 +162,18 @@ def _fill(broker: FullBroker, waiting: int, dead: int) -> None:
         if batch % 2:
             broker.seal_batch(f"batch-{batch}")  # it has no jobs, so it is finished
     broker.register(slots)
-    _enqueue(broker, dead // 10, start=waiting + dead)
-    _claim_all(broker, list(slots), is_last=False)  # they wait for another attempt
-    _enqueue(broker, dead, start=waiting)
-    _claim_all(broker, list(slots), is_last=True)
+    others = dead // 10
+    cancelled = _enqueue(broker, others, start=waiting + dead)
+    for first in range(0, others, CHUNK):
+        broker.cancel(cancelled[first : first + CHUNK])
+    # Each part ends before the next one is enqueued.
+    for count, start, settle in (
+        (others, waiting + dead + others, _completed),
+        (others, waiting + dead + 2 * others, _retried),
+        (dead, waiting, _buried),
+    ):
+        _enqueue(broker, count, start=start)
+        _claim_all(broker, list(slots), settle)
     _enqueue(broker, waiting, start=0)
     broker.settle_and_claim((), list(slots))
     for n in range(10_000):  # of a server with few requests: each entry is a document
@@ -172,10 +181,15 @@ def _fill(broker: FullBroker, waiting: int, dead: int) -> None:
         broker.put_document(KIND, f"{1_700_000_000_000 + n:013d}-001-{n:08x}", _json([entry]))
 
 
-def _enqueue(broker: FullBroker, count: int, *, start: int) -> None:
+def _enqueue(broker: FullBroker, count: int, *, start: int) -> list[str]:
+    """The ids of the new jobs."""
+    ids = []
     for first in range(start, start + count, CHUNK):
         now = datetime.now(UTC)
-        broker.enqueue([_entry(n, now) for n in range(first, min(first + CHUNK, start + count))])
+        entries = [_entry(n, now) for n in range(first, min(first + CHUNK, start + count))]
+        broker.enqueue(entries)
+        ids += [entry.job.id for entry in entries]
+    return ids
 
 
 def _entry(n: int, now: datetime) -> Entry:
@@ -191,20 +205,29 @@ def _entry(n: int, now: datetime) -> Entry:
     return Entry(job.but(tags=tags), queue, Version(path, f"1000-{n}"))
 
 
-def _claim_all(broker: FullBroker, slots: Sequence[str], *, is_last: bool) -> None:
-    """Every job that waits fails; with `is_last` it dies."""
+def _claim_all(broker: FullBroker, slots: Sequence[str], settle: Callable[[Claim, int], Settlement]) -> None:
+    """Every job that waits is claimed and ends."""
     settlements: list[Settlement] = []
     numbers = itertools.count()
     while claims := broker.settle_and_claim(settlements, slots).claims:
-        now_ms, settlements = wall_clock_ms(), []
-        for claim in claims:
-            n = next(numbers)
-            error, traceback = ERRORS[n % 7 % len(ERRORS)].format(n=n), TRACEBACK if n % 4 == 0 else ""
-            kind = error.partition(":")[0]
-            given: dict[str, Any] = {"error": error, "kind": kind, "traceback": traceback}
-            settlements.append(
-                burial(claim, now_ms=now_ms, **given) if is_last else failed(claim, delay_ms=86_400_000, **given)
-            )
+        settlements = [settle(claim, next(numbers)) for claim in claims]
+
+
+def _completed(claim: Claim, n: int) -> Settlement:
+    return complete(claim, result=b'{"rows":%d}' % n, duration_ms=5)
+
+
+def _retried(claim: Claim, n: int) -> Settlement:
+    return failed(claim, delay_ms=86_400_000, **_failure(n))
+
+
+def _buried(claim: Claim, n: int) -> Settlement:
+    return burial(claim, now_ms=wall_clock_ms(), **_failure(n))
+
+
+def _failure(n: int) -> dict[str, Any]:
+    error = ERRORS[n % 7 % len(ERRORS)].format(n=n)
+    return {"error": error, "kind": error.partition(":")[0], "traceback": TRACEBACK if n % 4 == 0 else ""}
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def group_dead(
         page = broker.page("dead_letter", cursor, size)
         total = max(total, page.total)
         scanned += len(page.raws)
-        jobs = outlined(broker, page.raws, "dead_letter", conditions)
+        jobs = outlined(broker, page.raws, "dead_letter", conditions).jobs
         cost += len(page.raws) * cost_of_one + _add_dates(broker, jobs) * OUTLINE_COST
         keys, read = _fingerprints(broker, jobs) if by == "fingerprint" else ([_key_of(dead, by) for dead in jobs], 0)
         cost += read * RECORD_COST

@@ -134,10 +134,10 @@ class _Scan:
         before = self.matched
         page = self._broker.page(position.place, position.cursor, self._size_of_next(position.place))
         self.scanned += len(page.raws)
-        jobs = outlined(
+        jobs, outlines, states = outlined(
             self._broker, page.raws, position.place, self._conditions, is_state_needed=self._is_half_a_place
         )
-        self._cost += len(page.raws) * self._cost_of_one(outline_cost)
+        self._cost += len(page.raws) + outlines * (outline_cost - 1) + states * (min(STATE_COST, outline_cost) - 1)
         jobs = [job for job in jobs if job.state in self._states] if self._is_half_a_place else jobs
         self.matched += len(jobs)
         left = max(0, self._end - before)
@@ -155,11 +155,6 @@ class _Scan:
             return left
         size, self._size = min(self._size, left), min(2 * self._size, _PAGE)
         return size
-
-    def _cost_of_one(self, outline_cost: int) -> int:
-        if self._conditions.needs_records:
-            return outline_cost
-        return min(STATE_COST, outline_cost) if self._is_half_a_place else 1
 
     def _set_next(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -68,7 +69,15 @@ def _newest(broker: FullBroker, place: str, wanted: JobFilter, conditions: Condi
 
 def matching(broker: FullBroker, raws: Sequence[bytes], place: str, conditions: Conditions) -> list[StoredJob]:
     """The jobs among these bytes that meet the conditions, with their records."""
-    return complete_records(broker, outlined(broker, raws, place, conditions))
+    return complete_records(broker, outlined(broker, raws, place, conditions).jobs)
+
+
+class Outlined(NamedTuple):
+    """Jobs that meet the conditions, and of how many jobs the outline or the state was read to know it."""
+
+    jobs: list[StoredJob]
+    outlines: int
+    states: int
 
 
 def outlined(
@@ -79,7 +88,7 @@ def outlined(
     *,
     is_state_needed: bool = False,
     is_outline_needed: bool = False,
-) -> list[StoredJob]:
+) -> Outlined:
     """The jobs among these bytes that meet the conditions. Those whose bytes tell it have no record, the others have an
     outline of it. `is_state_needed`: `scheduled` and `retrying` must be told apart, which takes their states."""
     state, queue = _standing(place)
@@ -102,7 +111,7 @@ def outlined(
         found[i] = stored if conditions.meets(stored) else None
     for i, stored in zip(stateless, _with_states(broker, [found[i] for i in stateless]), strict=True):
         found[i] = stored
-    return [stored for stored in found if stored is not None]
+    return Outlined([stored for stored in found if stored is not None], len(undecided), len(stateless))
 
 
 def _with_states(broker: FullBroker, some: Sequence[StoredJob | None]) -> list[StoredJob]:

@@ -105,7 +105,7 @@ class BulkActions:
         queues = [queue for queue in self._queues if wanted.queue in (None, queue)]
         for place in places_of(states, queues):
             for raws in self._pages(place):
-                found = outlined(self._broker, raws, place, conditions, is_outline_needed=True)
+                found = outlined(self._broker, raws, place, conditions, is_outline_needed=True).jobs
                 due = [
                     job
                     for job in found

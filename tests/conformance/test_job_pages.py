@@ -117,6 +117,14 @@ def test_retrying_and_scheduled_jobs_are_two_lists_of_one_place(harness: Harness
     assert broker.read == {"states": 8, "records": 2, "scheduled": 1}
 
 
+def test_an_outline_counts_as_several_elements_whichever_condition_needs_it(harness: Harness) -> None:
+    completed(harness, *names(12))
+    for wanted in (JobFilter(queue="low"), JobFilter(since_ms=1)):
+        broker = CountingReads(harness.broker)
+        page = job_page(cast(FullBroker, broker), QUEUES, wanted, states=[State.COMPLETED], limit=1, scan_max=12)
+        assert (page.scanned, broker.read["outlines"], page.total, page.is_partial) == (6, 6, None, False)
+
+
 def test_a_filtered_list_looks_at_the_slots_once(harness: Harness) -> None:
     register(harness, *names(9, "slot"))
     enqueue(harness, *names(9))

@@ -27,7 +27,8 @@ WIDE, NARROW = (1280, 900), (390, 844)
 NAMES = ("invoice-0017.pdf", "<script>alert(1)<script>.pdf", '"><svg onload=alert(1)>.pdf', "{{7*7}}.pdf", "n" * 255)
 SERIOUS = ("serious", "critical")
 # What is touched on a phone and is lower than 40 px. Boxes to tick have a label or a margin around them.
-LOW_TARGETS = """[...document.querySelectorAll("button, .button, select, textarea, input:not([type=checkbox]), .tabs a")]
+LOW_TARGETS = """[...document.querySelectorAll(
+    "button, .button, select, textarea, input:not([type=checkbox]), .tabs a, .choices a")]
     .filter((one) => one.offsetParent && one.getBoundingClientRect().height < 40)
     .map((one) => `${one.tagName} ${one.name || one.textContent.trim()}`)"""
 

@@ -1,7 +1,7 @@
 """The pictures of docs/console.md and the README: taken in a real browser, of a server on which something has failed.
 
-FILEQ_GUIDE_PICTURES=docs/console takes them anew; otherwise they go to a temporary directory. They are the same in every
-run but for ids and times."""
+FILEQ_GUIDE_PICTURES=docs/console takes them anew; otherwise they go to a temporary directory. They are the same in
+every run but for ids and times."""
 
 from __future__ import annotations
 

@@ -149,10 +149,10 @@ breaker: its jobs stay in the queue for the next run, an error says how many and
     ),
     Command(
         words=("serve",),
-        summary="serve the REST API",
+        summary="serve the web console and the REST API",
         description="""\
-Answers the requests of the REST API until SIGTERM or Ctrl-C; docs/api.md lists them. Runs no jobs. Event streams are
-closed at once when it stops, and requests in progress have 5 s.
+Serves the web console (docs/console.md) and the REST API (docs/api.md) until SIGTERM or Ctrl-C. Runs no jobs. Event
+streams are closed at once when it stops, and requests in progress have 5 s.
 
 Every request needs a key (`fileq keys create`). Without any key it listens on loopback only, and prints a link that
 logs a browser in once, within 10 minutes.
@@ -172,11 +172,11 @@ First steps: start it and open the link that it prints. For a program, make a ke
     ),
     Command(
         words=("start",),
-        summary="producer, worker and REST API in one process",
+        summary="producer, worker, console and API in one process",
         description="""\
 Runs what `fileq all` and `fileq serve` run, in one process: watches a directory, processes its files and serves the
-REST API.""",
-        examples=(("fileq start ./inbox", "process files dropped into ./inbox; the API is on http://127.0.0.1:8080"),),
+web console and the REST API.""",
+        examples=(("fileq start ./inbox", "process files dropped into ./inbox; open the link that it prints"),),
         arguments=_start_arguments,
         run=_start,
     ),
