@@ -105,8 +105,6 @@ def outlined(
         elif is_state_needed and state is State.SCHEDULED:
             stateless.append(len(found))
         found.append(StoredJob(raw, job.id if job is not None else raw_id(raw), job, None, state, queue))
-    if not undecided and not stateless:
-        return [stored for stored in found if stored is not None]
     for i, stored in zip(undecided, _with_outlines(broker, [found[i] for i in undecided]), strict=True):
         found[i] = stored if conditions.meets(stored) else None
     for i, stored in zip(stateless, _with_states(broker, [found[i] for i in stateless]), strict=True):

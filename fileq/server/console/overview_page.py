@@ -95,7 +95,7 @@ def _latest(request: PageRequest, found: Overview) -> list[JobDocument]:
     places = {PROCESSING: running, **found.first}
     every = Conditions(JobFilter())
     broker = request.services.broker
-    jobs = [job for place, raws in places.items() for job in outlined(broker, raws[:_JOBS], place, every)]
+    jobs = [job for place, raws in places.items() for job in outlined(broker, raws[:_JOBS], place, every).jobs]
     return [request.shown(document_of(stored)) for stored in complete_records(broker, jobs[:_JOBS])]
 
 
