@@ -48,8 +48,12 @@ def list_dead(request: ApiRequest[JobListQuery, UnsetType]) -> JobList:
 
 def show_dead_groups(request: ApiRequest[DeadGroupsQuery, UnsetType]) -> DeadGroups:
     """Looks at the newest 7,500 dead jobs. The largest group is first."""
-    services, query = request.services, request.query
-    groups = group_dead(services.broker, _dead(query, services), query.by, limit=query.limit, scan_max=GROUPED_MAX)
+    return dead_groups(request.services, request.query, GROUPED_MAX)
+
+
+def dead_groups(services: Services, query: DeadGroupsQuery, scan_max: int) -> DeadGroups:
+    """As show_dead_groups(), among the newest `scan_max`."""
+    groups = group_dead(services.broker, _dead(query, services), query.by, limit=query.limit, scan_max=scan_max)
     if not services.hides_paths:
         return groups
     return replace(groups, groups=() if query.by == "directory" else tuple(map(_without_path, groups.groups)))

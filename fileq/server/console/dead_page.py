@@ -17,7 +17,7 @@ from fileq.commands.acknowledgements import Acknowledgement, GroupState, group_s
 from fileq.core.api_key import Scope
 from fileq.core.job import State
 from fileq.server.api.acknowledgement_endpoints import list_acknowledgements
-from fileq.server.api.dead_endpoints import DeadGroupsQuery, show_dead_groups
+from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.job_conditions import JobConditions, conditions_in
 from fileq.server.api.job_document import JobDocument, job_document
 from fileq.server.console.charts import spark_bars
@@ -25,6 +25,7 @@ from fileq.server.console.file_preview import Preview, preview_of
 from fileq.server.console.page import PageRequest
 
 GROUPS_MAX = 50
+GROUPED_MAX = 5_000  # dead jobs that are looked at: a page must be there within 100 ms
 GROUPINGS: Mapping[GroupedBy, str] = {
     "fingerprint": "Cause",
     "directory": "Directory",
@@ -71,7 +72,8 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
     query: DeadQuery = request.query
     conditions = conditions_in(query)
     given = msgspec.structs.asdict(conditions)
-    found = request.ask(show_dead_groups, DeadGroupsQuery(**given, by=query.by, limit=GROUPS_MAX))
+    wanted = DeadGroupsQuery(**given, by=query.by, limit=GROUPS_MAX)
+    found = request.shown(dead_groups(request.services, wanted, GROUPED_MAX))
     cards = _cards(request, found, query)
     opened = cards[0] if query.fingerprint and query.by == "fingerprint" and len(cards) == 1 else None
     filter = _of_jobs(conditions)

@@ -13,7 +13,7 @@ from fileq.brokers.types import Overview
 from fileq.client.job_filter import Conditions, JobFilter
 from fileq.client.job_selection import complete_records, outlined
 from fileq.commands.admin.stats import QueueStats, WorkerProcess, eta_of, processes, queues_of
-from fileq.server.api.dead_endpoints import DeadGroupsQuery, show_dead_groups
+from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_lists import document_of
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES, HourStats, hours_of
@@ -23,6 +23,7 @@ from fileq.server.live_samples import LiveSample, per_second
 
 _RANGES = {"24h": 24, "7d": 168, "30d": 720}
 _GROUPS, _JOBS = 5, 10
+_GROUPED = 2_500  # dead jobs that are looked at for the groups: this page is refreshed most often
 
 
 class OverviewQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +76,9 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "chosen": request.query.hours,
         "queues": [(queue, bar(queue.length, most, title=f"{queue.length} waiting")) for queue in state.queues],
         "live_chart": _live_chart(samples),
-        "groups": request.ask(show_dead_groups, DeadGroupsQuery(limit=_GROUPS)) if state.dead else None,
+        "groups": request.shown(dead_groups(services, DeadGroupsQuery(limit=_GROUPS), _GROUPED))
+        if state.dead
+        else None,
         "jobs": _latest(request, found),
         "banners": _banners(state),
     }
