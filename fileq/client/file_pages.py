@@ -19,7 +19,7 @@ from fileq.core.job import State, stamp
 
 SCAN_MAX = 10_000
 STATES_MAX = 5_000  # files whose states a page reads, to find those with a status
-TREE_MAX = 5_000  # files that a tree counts: it reads the state and the time of each
+TREE_MAX = 4_000  # files that a tree counts: it reads the state and the time of each
 DIRECTORIES_MAX = 1_000
 EXPIRED = "expired"
 FileStatus = Literal["pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled", "expired"]

@@ -166,7 +166,7 @@ proxies, keys and single sign-on.
   follow `next_cursor`, even if there are no jobs on this page. `total` is exact without conditions, and with some if
   the whole list was read; otherwise it is null.
 - `GET /dead/groups` looks at the newest 7,500 dead jobs, or 2,000 where records must be read; `scanned` and `total`
-  say how many there were. `GET /files` with a status looks at 5,000 files, and `GET /files/tree` counts 5,000.
+  say how many there were. `GET /files` with a status looks at 5,000 files, and `GET /files/tree` counts 4,000.
 - The conditions are the same for lists, groups and actions; `tag.colour=red` in a query is `{"tag": {"colour": "red"}}`
   in a body.
 - Actions on many jobs take two requests: `{"action": "retry", "filter": {"error": "timeout"}}` is a dry run and answers
