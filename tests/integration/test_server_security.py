@@ -82,6 +82,7 @@ def test_without_a_key_the_program_prints_a_link_for_one_session_and_refuses_oth
             url = process.stdout.readline().split()[-1]
             address, _, path = url.removeprefix("http://").partition("/")
             client = ApiClient(int(address.rpartition(":")[2]))
+            client.send("HEAD", f"/{path}")  # as a program that looks at links: it does not use the link up
             first = client.send("GET", f"/{path}")
             assert first.status == 303
             cookie = first.headers["set-cookie"]

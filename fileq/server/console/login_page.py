@@ -34,7 +34,8 @@ class LoginPage:
     async def login(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         next_page = _own_page(request.query_params.get("next", HOME))
         try:
-            if token := request.query_params.get("once", ""):
+            # Only GET uses the link up: a program that looks at links sends HEAD.
+            if request.method == "GET" and (token := request.query_params.get("once", "")):
                 return await self._by_link(token, sender)
             if request.method == "POST":
                 return await self._by_key(request, sender, next_page)
