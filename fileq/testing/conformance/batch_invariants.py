@@ -33,6 +33,7 @@ class ComparedBatches(RuleBasedStateMachine):
         self.added = 0  # jobs, without callbacks
         self.fired: dict[str, tuple[CallbackKind, ...]] = {}
         self.once_cancelled: set[str] = set()
+        self.children: dict[str, set[str]] = {}  # of each batch, also those that expired since
         self.damaged: set[str] = set()  # ids of jobs that lost their record
         self.follow_ups = 0
 
@@ -65,6 +66,8 @@ class ComparedBatches(RuleBasedStateMachine):
         self.records = self.same(lambda broker: broker.records(sorted(jobs)))
         self.once_cancelled |= {view.id for view in self.views if view.is_cancelled}
         for view in self.views:
+            self.children.setdefault(view.parent, set()).add(view.id)
+        for view in self.views:
             self.counts_are_those_of_the_members(view)
             self.callbacks_fire_when_they_are_due(view)
         self.callbacks_are_enqueued_once()
@@ -74,10 +77,9 @@ class ComparedBatches(RuleBasedStateMachine):
         assert min(getattr(view, state) for state in STATES) >= 0, view
         unfinished = set(self.same(lambda broker: sorted(broker.unfinished_members(view.id).ids)))
         dead = set(self.same(lambda broker: sorted(broker.dead_members(view.id).ids)))
-        children = [child for child in self.views if child.parent == view.id]
-        uncounted = [child for child in children if not child.is_counted]
+        uncounted = [child for child in self.views if child.parent == view.id and not child.is_counted]
         assert view.waiting + view.running == len(unfinished) + len(uncounted), view
-        assert len(dead) <= view.dead <= len(dead) + len(children), view
+        assert len(dead) <= view.dead <= len(dead) + len(self.children.get(view.id, ())), view
         if not self.damaged:
             mine = [record for record in self.records if record.batch == view.id]
             assert unfinished == {record.id for record in mine if record.state.is_unfinished}, view

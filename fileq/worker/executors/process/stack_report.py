@@ -17,7 +17,7 @@ from fileq.worker.executors.process.child_handle import ChildHandle
 from fileq.worker.executors.process.output_pipe import OutputPipe
 from fileq.worker.executors.stop_request import StopRequest
 
-ASKS = 2  # one signal may have no effect, see ChildHandle.wake()
+ASKS = 5  # one signal may have no effect, see ChildHandle.wake(); and a busy machine has no core for the child at once
 ANSWER_S = 0.05  # after each of them
 
 
