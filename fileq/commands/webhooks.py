@@ -4,6 +4,7 @@ new one."""
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -18,13 +19,14 @@ from fileq.config import Config
 from fileq.core.errors import ConfigError
 from fileq.core.job import Job, State, stamp
 from fileq.core.text import printable
-from fileq.core.webhook import DELIVERY_TYPE, Webhook, WebhookFilter, shown_url
+from fileq.core.webhook import ANSWERED, DELIVERY_TYPE, Webhook, WebhookFilter, shown_url
 from fileq.webhooks.event_body import DeliveryPayload, event_of, test_body
 from fileq.webhooks.store import KnownWebhook, WebhookStore, definition_problems
 
 PAGE = 500
 PAGES_MAX = 20  # of each place that `deliveries` looks through
 _TYPE_BYTES = DELIVERY_TYPE.encode()
+_ANSWERED = re.compile(rf"{ANSWERED} (\d{{3}})\b")
 
 
 class WebhookSummary(Struct, frozen=True):
@@ -201,7 +203,7 @@ def _delivery(stored: StoredJob, payload: DeliveryPayload) -> DeliverySummary:
         event=event_of(payload),
         job_id=job.parent_id,
         state=stored.state.value,
-        status=_status(record.result) if record is not None else None,
+        status=_status(record.result, stored.error) if record is not None else None,
         attempts=record.attempt_count if record is not None else 0,
         error=stored.error if stored.state is not State.COMPLETED else "",
         created=stamp(record.created_ms) if record is not None else job.creation_time,
@@ -210,10 +212,14 @@ def _delivery(stored: StoredJob, payload: DeliveryPayload) -> DeliverySummary:
     )
 
 
-def _status(result: bytes) -> int | None:
+def _status(result: bytes, error: str) -> int | None:
+    """What the receiver answered last: an attempt that failed has no result, and its error says it."""
     found = msgspec.json.decode(result) if result else None
     status = found.get("status") if isinstance(found, dict) else None
-    return status if isinstance(status, int) else None
+    if isinstance(status, int):
+        return status
+    answered = _ANSWERED.match(error)
+    return int(answered[1]) if answered is not None else None
 
 
 def _payload(job: Job | None) -> DeliveryPayload | None:

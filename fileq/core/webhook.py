@@ -16,6 +16,7 @@ DELIVERY_ROUTE = -1  # the number of the route of deliveries; all others count f
 DELIVERIES_MAX = 4  # that one worker makes at the same time, beside its `worker.count` jobs
 OWN_TYPES = "fileq."  # how the types of fileq's own jobs begin; they have no webhooks
 TEST_EVENT = "webhook.test"
+ANSWERED = "the receiver answered"  # how the error of an attempt begins, before the status
 # Not job.started: a follow-up can only be part of a transition that settles or cancels a job.
 WEBHOOK_EVENTS = ("job.completed", "job.failed", "job.dead", "job.cancelled", "job.recovered")
 WEBHOOKS_MAX = 50  # each may add a job to every settlement

@@ -23,6 +23,7 @@ class Caller(Struct, frozen=True):
     allowed_types: tuple[str, ...] = ()
     path_prefix: str = ""
     expires_ms: int = 0
+    is_login: bool = False  # by the one-time link, so that it can't log in again
 
     @property
     def is_browser(self) -> bool:
@@ -53,7 +54,8 @@ class Caller(Struct, frozen=True):
 
 
 def caller_of_key(id: str, key: StoredKey, how: str = KEY) -> Caller:
-    return Caller(id, key.name, how, effective_scopes(key.scopes), key.allowed_types, key.path_prefix, key.expires_ms)
+    scopes = effective_scopes(key.scopes)
+    return Caller(id, key.name, how, scopes, key.allowed_types, key.path_prefix, key.expires_ms, key.is_login)
 
 
 def admin(id: str, name: str, how: str) -> Caller:

@@ -18,6 +18,7 @@ from fileq.server.event_ring import RESET, LiveEvent
 from fileq.server.problems import FieldProblem
 from fileq.server.request_globs import glob_problems
 
+DEAD = "job.dead"
 LIVE_NAMES = tuple(name.replace(":", ".") for name in NAMES)
 Text = Annotated[str, Meta(min_length=1, max_length=200)]
 
@@ -85,12 +86,15 @@ def filter_of(query: EventsQuery, *, hides_paths: bool) -> LiveFilter:
 
 class Tick(Struct, frozen=True):
     """What changed since the last tick: how many events of each name, and the queues of their jobs. `dropped` events
-    could not be looked at. `is_reset`: events may be missing."""
+    could not be looked at. `is_reset`: events may be missing. `last_dead` is the id of the job that died last, if one
+    did; `last_dead_name` that of its file, or its type."""
 
     events: dict[str, int]
     queues: tuple[str, ...]
     dropped: int = 0
     is_reset: bool = False
+    last_dead: str = ""
+    last_dead_name: str = ""
 
 
 def tick_of(events: list[LiveEvent], dropped: int) -> Tick | None:
@@ -100,7 +104,21 @@ def tick_of(events: list[LiveEvent], dropped: int) -> Tick | None:
     if not counts and not dropped and not is_reset:
         return None
     queues = sorted({event.queue for event in events if event.queue})
-    return Tick(dict(sorted(counts.items())), tuple(queues), dropped, is_reset)
+    dead = next((event for event in reversed(events) if event.name == DEAD), None)
+    return Tick(
+        dict(sorted(counts.items())),
+        tuple(queues),
+        dropped,
+        is_reset,
+        dead.job_id if dead is not None else "",
+        _name_of(dead) if dead is not None else "",
+    )
+
+
+def _name_of(event: LiveEvent) -> str:
+    """As the event says it: the path of the filter is there even if the server hides paths."""
+    path = _object(event.data).get("filepath")
+    return path.rpartition("/")[2] if isinstance(path, str) and path else event.type or ""
 
 
 def sse_frame(name: str, data: bytes, id: str) -> bytes:

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from fileq.commands.api_keys import KeyOptions, KeyStore
 from fileq.core.api_key import Scope
+from fileq.core.job import stamp
 from fileq.server.broker_pool import BrokerPool
 from fileq.server.problems import ApiProblem
 from fileq.server.signing import Signer
@@ -97,14 +98,18 @@ class LinkLogin:
         """Uses the link: the id of a new key, which is the subject of the session. Raises ApiProblem for a token that
         is not valid (any more), and what the broker raises."""
         if self._link is None or not self._link.use(token):
-            detail = "the link was used already, or is older than 10 minutes; a restart of the server makes a new one"
+            detail = (
+                "the link was used already, or is older than 10 minutes; make a key, or restart the server: "
+                "without any key it prints a new link"
+            )
             raise ApiProblem("unauthenticated", detail)
         id = await self._pool.call(self._make_key)
         self._forget_keys()
         return id
 
     def _make_key(self) -> str:
-        """Its text is thrown away: only the session uses the key."""
-        expires_ms = self._now_ms() + SESSION_S * 1000
-        options = KeyOptions(f"login {secrets.token_hex(4)}", (Scope.ADMIN,), expires_ms, is_login=True)
+        """Its text is thrown away: only the session uses the key. Its name stands below notes and in the audit."""
+        now_ms = self._now_ms()
+        name = f"one-time link of {(stamp(now_ms) or '')[:16].replace('T', ' ')} UTC, {secrets.token_hex(2)}"
+        options = KeyOptions(name, (Scope.ADMIN,), now_ms + SESSION_S * 1000, is_login=True)
         return self._keys.create(options).id

@@ -25,7 +25,7 @@ from fileq.core.extension_events import WebhookDelivered, WebhookDisabled, Webho
 from fileq.core.job import Job
 from fileq.core.outcome import Done, Failed
 from fileq.core.text import printable
-from fileq.core.webhook import RETRY_DELAYS_S, signature_header
+from fileq.core.webhook import ANSWERED, RETRY_DELAYS_S, signature_header
 from fileq.webhooks.event_body import DeliveryPayload, event_of
 from fileq.webhooks.sender import Answer, NotSent, Sender
 from fileq.webhooks.store import FAILURES_MAX, KnownWebhook, WebhookStore
@@ -78,7 +78,7 @@ class DeliveryAttempts:
         answer: Answer | None = None
         try:
             answer = send(self._sender, known, job.id, body, self._now_ms())
-            error = "" if 200 <= answer.status < 300 else f"the receiver answered {answer.status}"
+            error = "" if 200 <= answer.status < 300 else f"{ANSWERED} {answer.status}"
         except (NotSent, ConfigError) as not_sent:
             error = str(not_sent)
         duration_ms = round((time.monotonic() - started_s) * 1000)

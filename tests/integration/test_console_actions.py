@@ -169,6 +169,12 @@ def test_a_schedule_runs_now_is_paused_resumed_changed_and_deleted(tab: Tab, pro
     wait_until(
         lambda: call(tab, "GET", "/jobs?schedule=weekly&status=completed")["jobs"], 30, "the job of the schedule"
     )
+    tab.click("#toasts a", "Open the job")
+    tab.until("location.pathname.startsWith('/dashboard/jobs/sched.weekly.manual.')")
+    tab.open(f"{program.base}/dashboard/scheduled/edit/weekly")
+    assert "by hand" in tab.text("#runs")
+    assert "completed" in tab.text("#runs")
+    tab.open(f"{program.base}/dashboard/scheduled")
     tab.click(f"{row} button", "Pause")
     tab.until_text("paused", row)
     tab.click(f"{row} button", "Resume")
@@ -213,6 +219,31 @@ def test_a_webhook_that_was_disabled_is_enabled(tab: Tab, program: ConsoleProgra
     tab.click("main button", "Enable")
     tab.until_text("enabled", "[data-live]")
     assert "410" not in tab.text("[data-live]")
+
+
+def test_on_a_phone_the_menu_is_in_view_and_a_death_has_a_link_and_swallows_no_tap(
+    tab: Tab, program: ConsoleProgram
+) -> None:
+    tab.resize(390, 844, is_mobile=True)
+    tab.open(f"{program.base}/dashboard/words")
+    tab.run("document.querySelector('main').append(...Array.from({length: 99}, () => document.createElement('hr')))")
+    tab.run("scrollTo(0, 1500)")
+    tab.click(".menu", "Menu")
+    link = "document.querySelector('nav a[data-go=q]')"
+    touched = "((box) => document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2))"
+    assert tab.run(f"scrollY > 1000 && {touched}({link}.getBoundingClientRect()) === {link}"), "it can be touched"
+    tab.run("document.querySelector('main').click()")
+    assert tab.run(f"{link}.offsetParent") is None, "a tap beside the menu closes it"
+    tab.open(f"{program.base}/dashboard/queues")
+    tab.until("streams.length && streams.at(-1).readyState === 1")
+    program.drop("broken.pdf")
+    tab.until_text("broken.pdf died.", "#toasts")
+    toast = "document.querySelector('.toast')"
+    assert tab.run(f"{toast}.contains({touched}({toast}.getBoundingClientRect()))") is False
+    tab.click(".toast a", "See why")
+    tab.until_text("ValueError", "main")
+    tab.resize(1280, 900)
+    call(tab, "DELETE", "/dead")
 
 
 def test_the_dead_jobs_of_a_group_are_deleted(tab: Tab, program: ConsoleProgram) -> None:

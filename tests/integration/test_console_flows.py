@@ -140,6 +140,15 @@ def test_a_schedule_is_made_with_a_preview_while_typing(operator: Tab, program: 
     tab.click("form button", "Save")
     tab.until("location.pathname === '/dashboard/scheduled'")
     tab.until_text("nightly")
+    tab.open(f"{program.base}/dashboard/scheduled/new?copy=nightly")
+    tab.fill("#s-name", "nightly")
+    tab.click("form button", "Save")
+    tab.until("document.activeElement.id === 's-name' && document.activeElement.ariaInvalid === 'true'")
+    assert "This name is taken" in tab.text("form .bad")
+    tab.fill("#s-name", "weekly")
+    assert "taken" not in tab.text("form")
+    tab.drain()
+    tab.problems.clear()  # the browser reports the refused request as an error
     assert "nightly" in json.dumps(call(tab, "GET", "/schedules/nightly"))
 
 
@@ -177,6 +186,8 @@ def test_a_key_that_may_only_read_sees_no_button_that_works(operator: Tab, progr
     assert isinstance(made, dict)
     cookies = tab.call("Network.getAllCookies")["cookies"]
     tab.click(".tools button", "Log out")
+    tab.until_text("the one-time link, which does not work again", "#confirm")
+    confirm(tab, "Log out")
     tab.until("location.pathname === '/login'")
     tab.fill("#key", made["key"])
     tab.click("form button", "Log in")

@@ -134,6 +134,11 @@ def test_static_files_are_kept_for_as_long_as_their_version(api: ServedApi) -> N
     assert stranger.send("GET", "/static/secrets.txt").status == 404
 
 
+def test_the_page_to_log_in_has_the_chosen_theme(api: ServedApi) -> None:
+    reply = api.client.with_key("").send("GET", "/login", headers={"Cookie": "fileq_theme=light"})
+    assert b'<html lang="en" data-theme="light">' in reply.body
+
+
 def test_the_keys_of_the_navigation_are_different() -> None:
     letters = [page.letter for page in NAVIGATION]
     assert len(set(letters)) == len(letters)

@@ -37,6 +37,10 @@ class ConsolePages:
         """The status and the text of these pages below /dashboard, as a new key with these scopes gets them."""
         name = f"key-{len(self.keys.load())}"
         key = self.keys.create(KeyOptions(name, scopes or (Scope.ADMIN,))).key
+        return self.show_with(key, addresses, cookie)
+
+    def show_with(self, key: str, addresses: Sequence[str], cookie: str = "") -> list[tuple[int, str]]:
+        """As the holder of this key gets them."""
         return asyncio.run(self._show(addresses, key, cookie))
 
     async def _show(self, addresses: Sequence[str], key: str, cookie: str) -> list[tuple[int, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from ipaddress import ip_network
 
 from fileq.brokers.clocks import wall_clock_ms
@@ -17,7 +17,7 @@ from fileq.config.server_settings import GUESSABLE, ServerSettings, is_guessable
 from fileq.core.api_key import StoredKey
 from fileq.core.finding import Finding, sound, unknown, wrong
 
-SOON_MS = 14 * 86_400_000  # a key that expires within this time is worth a note
+SOON_MS = 14 * 86_400_000  # a key that expires within this time is worth a note, unless it was made for so short
 _KEY_ADVICE = "'fileq keys create NAME --scope admin', or set server.api_key_file"
 
 
@@ -55,7 +55,7 @@ def _keys(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding
     catalog = catalog_of(loaded.config, open_it)
     keys = KeyStore(catalog, wall_clock_ms).load() if catalog is not None else {}
     valid = [key for key in keys.values() if not key.is_login and not key.is_expired(wall_clock_ms())]
-    yield from _expiring(valid)
+    yield from expiring(valid)
     has_outside = bool(settings.api_key or settings.api_key_file)
     if valid or has_outside:
         yield sound("server key", f"{len(valid)} on the broker{', one from outside' if has_outside else ''}")
@@ -65,9 +65,11 @@ def _keys(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding
         yield unknown("server key", "there is none; the server prints a link to log in once", _KEY_ADVICE)
 
 
-def _expiring(keys: list[StoredKey]) -> Iterator[Finding]:
+def expiring(keys: Iterable[StoredKey]) -> Iterator[Finding]:
+    """Those with less than a quarter of their life, and less than SOON_MS, before them."""
     for key in keys:
-        if key.expires_ms and (left_ms := key.expires_ms - wall_clock_ms()) < SOON_MS:
+        left_ms, life_ms = key.expires_ms - wall_clock_ms(), key.expires_ms - key.created_ms
+        if key.expires_ms and left_ms < min(SOON_MS, life_ms / 4):
             advice = "make a new one, give it to its program, then revoke the old one"
             yield unknown("server key", f"{key.name!r} expires in {left_ms / 86_400_000:.1f} days", advice)
 

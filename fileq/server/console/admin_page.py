@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -27,16 +28,48 @@ from fileq.core.finding import Finding, sound, wrong
 from fileq.server.api.action_endpoints import list_operations
 from fileq.server.api.audit_endpoints import AuditQuery, list_audit
 from fileq.server.api.state_endpoints import show_config
+from fileq.server.audit import AuditEntry
 from fileq.server.console.page import PageRequest
+from fileq.server.console.rendering import path_part
 from fileq.server.problems import ApiProblem
+from fileq.server.routes import ROUTES
 
 FSCK_S, DOCTOR_S = 120.0, 15.0
+SCOPES = {
+    Scope.READ: "look at everything, except the content of files",
+    Scope.ENQUEUE: "add jobs and upload files; alone, it sees only jobs whose id it knows",
+    Scope.OPERATE: "read, and retry, cancel, run, pause and reprocess",
+    Scope.FILES: "see and download the content of files; their names need only read",
+    Scope.ADMIN: "everything, also keys, schedules, webhooks and the configuration",
+}
+# The page below which the target of a request is shown, by the first part of its path.
+_PAGES = {"jobs": "jobs/", "batches": "batches/", "schedules": "scheduled/edit/", "webhooks": "webhooks/"}
+_OVERVIEWS = {
+    "queues": "queues",
+    "dead": "dead",
+    "files": "files",
+    "uploads": "files",
+    "keys": "admin",
+    "operations": "admin/operations",
+}
+_NOT_NAMES = ("actions", "bulk", "preview")
+_ABOUT_JOBS = ("jobs", "dead", "files", "batches", "queues", "operations")
 fsck_runs = threading.Lock()
 
 
 class AuditPageQuery(Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     cursor: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+
+
+class AuditRow(Struct, frozen=True):
+    """An entry in words. `page` shows its target, "" if none does; `jobs` is None if it is not about jobs."""
+
+    entry: AuditEntry
+    action: str
+    page: str
+    result: str
+    jobs: int | None
 
 
 class CheckQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,11 +79,15 @@ class CheckQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def keys(request: PageRequest) -> Mapping[str, Any]:
-    found = request.services.keys.summaries().keys
+    found, server = request.services.keys.summaries().keys, request.services.config.server
+    known = [key for key in found if not key.is_login]
+    has_admin = any(Scope.ADMIN in key.scopes and not key.is_expired for key in known)
+    has_other_login = bool(server.api_key or server.api_key_file or server.username or server.auth_header)
     return {
-        "keys": [key for key in found if not key.is_login],
+        "keys": known,
         "sessions": [key for key in found if key.is_login],
-        "scopes": tuple(Scope),
+        "lacks_admin": bool(known) and not has_admin and not has_other_login,
+        "scopes": SCOPES,
         "may_admin": request.has(Scope.ADMIN),
     }
 
@@ -58,7 +95,35 @@ def keys(request: PageRequest) -> Mapping[str, Any]:
 def audit(request: PageRequest) -> Mapping[str, Any]:
     query: AuditPageQuery = request.query
     found = request.ask(list_audit, AuditQuery(query.limit, query.cursor))
-    return {"entries": found.entries, "next_cursor": found.next_cursor, "is_later_page": query.cursor is not None}
+    return {
+        "entries": [in_words(entry) for entry in found.entries],
+        "next_cursor": found.next_cursor,
+        "is_later_page": query.cursor is not None,
+    }
+
+
+def in_words(entry: AuditEntry) -> AuditRow:
+    first, _, rest = entry.target.strip("/").partition("/")
+    name = rest.partition("/")[0] if first != "jobs" else rest.removesuffix("/retry").removesuffix("/run")
+    page = f"/dashboard/{_OVERVIEWS[first]}" if first in _OVERVIEWS else ""
+    if first in _PAGES and name and name not in _NOT_NAMES:
+        page = f"/dashboard/{_PAGES[first]}{path_part(name)}"
+    elif first in _PAGES:
+        page = f"/dashboard/{_PAGES[first].partition('/')[0]}"
+    result = "done" if entry.result < 400 else "refused" if entry.result < 500 else "failed"
+    return AuditRow(
+        entry,
+        action=_summaries().get(entry.action, entry.action),
+        page=page,
+        result=result,
+        jobs=entry.count if first in _ABOUT_JOBS else None,
+    )
+
+
+@cache
+def _summaries() -> dict[str, str]:
+    """What each endpoint does, by its name in the audit."""
+    return {route.name: route.summary for route in ROUTES}
 
 
 def operations(request: PageRequest) -> Mapping[str, Any]:

@@ -85,4 +85,4 @@ def failures_of(
     end = ":" if hides_paths else ALSO
     checks = [one for one in batch.failures if one.type == CHECK_TYPE]
     others = [one for one in batch.failures if one.type != CHECK_TYPE]
-    return [(one.error.partition(end)[0], one) for one in checks], others
+    return [(one.error.removeprefix("Permanent: ").partition(end)[0], one) for one in checks], others

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 _LEFT, _TOP, _BOTTOM = 44, 8, 20
+_LABELS, _HALF_LABEL = 7, 34  # how many at most; the half of one is so wide on a phone
 
 
 def line_chart(
@@ -16,31 +17,40 @@ def line_chart(
     title: str,
     width: int = 720,
     height: int = 200,
+    places: int = 0,
 ) -> Markup:
-    """Lines over the same labels. `series` are (class, values); the first one has an area. A few labels are shown."""
+    """Lines over the same labels. `series` are (class, values); the first one has an area. A few labels are shown.
+    With fewer values than `places` the left part stays empty: nothing is known about that time."""
     top_value = _round_up(max((value for _, values in series for value in values), default=0))
-    count = max(len(labels), 2)
+    count = max(len(labels), places, 2)
     step, scale = (width - _LEFT - 8) / (count - 1), (height - _TOP - _BOTTOM) / top_value
-    base = height - _BOTTOM
+    base, left = height - _BOTTOM, _LEFT + (max(places - len(labels), 0)) * step
 
     def point(index: int, value: float) -> str:
-        return f"{_LEFT + index * step:.1f},{base - value * scale:.1f}"
+        return f"{left + index * step:.1f},{base - value * scale:.1f}"
 
     parts = [_grid(top_value, width, base, scale)]
     for number, (name, values) in enumerate(series):
         points = " ".join(point(index, value) for index, value in enumerate(values))
         if number == 0 and values:
-            last = f"{_LEFT + (len(values) - 1) * step:.1f},{base}"
-            parts.append(Markup('<polygon class="area" points="{},{} {} {}"/>').format(_LEFT, base, points, last))
+            last = f"{left + (len(values) - 1) * step:.1f},{base}"
+            parts.append(Markup('<polygon class="area" points="{:.1f},{} {} {}"/>').format(left, base, points, last))
         parts.append(Markup('<polyline class="line {}" points="{}"/>').format(name, points))
-    shown = range(0, len(labels), max(1, len(labels) // 6))
-    for index in (one for place, one in enumerate(shown) if not place or labels[one] != labels[shown[place - 1]]):
-        x = f"{_LEFT + index * step:.1f}"
-        anchor = "start" if index == 0 else "end" if index == len(labels) - 1 else "middle"
+    for index in shown_labels(labels, most=max(1, round(_LABELS * len(labels) / count))):
+        x = min(left + index * step, width - _HALF_LABEL)  # so that no label is over the edge
         parts.append(
-            Markup('<text x="{}" y="{}" text-anchor="{}">{}</text>').format(x, height - 4, anchor, labels[index])
+            Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(x, height - 4, labels[index])
         )
     return _svg(parts, width, height, title)
+
+
+def shown_labels(labels: Sequence[str], most: int = 7) -> list[int]:
+    """The places of the labels that are written: where a label begins, at equal distances. The first label has often
+    begun before the chart, so it is written only if it is as long as the others."""
+    begins = [index for index, label in enumerate(labels) if not index or label != labels[index - 1]]
+    if len(begins) > 2 and begins[1] - begins[0] < begins[2] - begins[1]:
+        begins = begins[1:]
+    return begins[:: -(-len(begins) // most) or 1]
 
 
 def sparkline(values: Sequence[float], *, title: str) -> Markup:

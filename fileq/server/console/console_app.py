@@ -23,17 +23,17 @@ from fileq.server.console.addresses import addresses_below
 from fileq.server.console.last_known import LastKnown
 from fileq.server.console.page import ConsolePage, PageRequest
 from fileq.server.console.pages import NAVIGATION, PAGES
-from fileq.server.console.rendering import ago, render
+from fileq.server.console.problem_page import page_problem
+from fileq.server.console.rendering import ago, render, theme_in
 from fileq.server.console.static_files import static_response
 from fileq.server.decoding import decode_query
 from fileq.server.identity import Caller
-from fileq.server.problems import PROBLEMS, ApiProblem, problem_of
+from fileq.server.problems import ApiProblem, problem_of
 from fileq.server.services import Services
 
 QUICK_S = 0.12  # twice this, and a page during an outage is shown
 PAGE_S = 10.0
 STATE_HEADER = "X-Fileq-State"  # the script reads it, because it swaps a part of the page only
-THEME_COOKIE, THEMES = "fileq_theme", ("dark", "light")
 _FRAGMENT = "hx-request"
 
 
@@ -66,7 +66,7 @@ class Console:
             caller.require(found.scopes)
             given = [(name, value) for name, value in request.query_params.multi_items() if value]
             query = decode_query(given, found.query)  # a form sends its empty fields, too
-            made = PageRequest(caller, params, query, self._services, request_id, _theme(request))
+            made = PageRequest(caller, params, query, self._services, request_id, theme_in(request.cookies))
             return await self._shown(found, made, f"{path}?{request.url.query}")
         except Exception as error:
             return self._refused(error, request, caller, request_id, path)
@@ -141,9 +141,11 @@ class Console:
             problem = ApiProblem("internal", "see the log of the server for this request id")
         if problem.slug == "unauthenticated":
             return self._to_login(request, problem)
-        title = PROBLEMS[problem.slug][1]
-        shared = self._shared(caller, None, _theme(request))
-        text = render("problem.html", **shared, title=title, problem=problem, request_id=request_id)
+        page, params = _known_page(path)
+        found = page_problem(problem, page, params, request.query_params.multi_items())
+        shared = self._shared(caller, None, theme_in(request.cookies))
+        address = f"{self._base}{quote(path, safe='/', errors='surrogateescape')}"
+        text = render("problem.html", **shared, title=found.title, found=found, address=address, request_id=request_id)
         return HTMLResponse(text, problem.status, problem.headers)
 
     def _to_login(self, request: Request, problem: ApiProblem) -> Response:
@@ -155,16 +157,10 @@ class Console:
         if _FRAGMENT in request.headers:
             return Response(status_code=401, headers={"HX-Redirect": login})
         if "Basic" in problem.headers.get("WWW-Authenticate", ""):
-            text = render("login.html", **self._shared(None, None), next=address, detail=problem.detail)
+            shared = self._shared(None, None, theme_in(request.cookies))
+            text = render("login.html", **shared, next=address, detail=problem.detail)
             return HTMLResponse(text, 401, problem.headers)
         return RedirectResponse(login, 303)
-
-
-def _theme(request: Request) -> str:
-    """What the user chose in this browser, so that the page is painted with it from the first moment; "" for that of
-    the system. The script writes the cookie."""
-    given = request.cookies.get(THEME_COOKIE, "")
-    return given if given in THEMES else ""
 
 
 def _taken(shown: asyncio.Future[str]) -> None:
@@ -174,7 +170,14 @@ def _taken(shown: asyncio.Future[str]) -> None:
 
 
 def _page_of(path: str) -> tuple[ConsolePage, Mapping[str, str]]:
+    page, params = _known_page(path)
+    if page is None:
+        raise ApiProblem("not-found", f"there is no page {path[:200]!r}; the navigation names all of them")
+    return page, params
+
+
+def _known_page(path: str) -> tuple[ConsolePage | None, Mapping[str, str]]:
     for page in PAGES:
         if (found := page.pattern.fullmatch(path.rstrip("/") or "/")) is not None:
             return page, found.groupdict()
-    raise ApiProblem("not-found", f"there is no page {path[:200]!r}; the navigation names all of them")
+    return None, {}

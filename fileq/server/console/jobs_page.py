@@ -86,6 +86,5 @@ def _steps(job: JobDocument) -> list[dict[str, Any]]:
 
 
 def _python(job: JobDocument) -> str:
-    if job.path:
-        return f"fileq.Client().enqueue_file({job.path!r})"
-    return f"fileq.Client().enqueue({job.type!r}, {json.loads(json.dumps(job.payload))!r})"
+    """Shows the job, as the other two do. A text of JSON is one of Python too."""
+    return f"fileq.Client().job({json.dumps(job.id)}).status()"

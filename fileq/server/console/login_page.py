@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from fileq.core.units import Rate
 from fileq.server.authentication import RequestSender
 from fileq.server.console.addresses import addresses_below
-from fileq.server.console.rendering import render
+from fileq.server.console.rendering import render, theme_in
 from fileq.server.csrf import check_same_site
 from fileq.server.problems import ApiProblem, problem_of
 from fileq.server.rate_limit import RateLimiter
@@ -43,8 +43,8 @@ class LoginPage:
             problem = problem_of(error)
             if problem is None:
                 raise
-            return self._form(next_page, problem.detail, problem.status)
-        return self._form(next_page)
+            return self._form(request, next_page, problem.detail, problem.status)
+        return self._form(request, next_page)
 
     async def logout(self, request: Request, sender: RequestSender, request_id: str) -> Response:
         """Ends the session of this browser."""
@@ -83,8 +83,9 @@ class LoginPage:
         response.headers["Set-Cookie"] = cookie
         return response
 
-    def _form(self, next_page: str, detail: str = "", status: int = 200) -> Response:
-        text = render("login.html", **addresses_below(self._base), next=next_page, detail=detail)
+    def _form(self, request: Request, next_page: str, detail: str = "", status: int = 200) -> Response:
+        theme = theme_in(request.cookies)
+        text = render("login.html", **addresses_below(self._base), next=next_page, detail=detail, theme=theme)
         return HTMLResponse(text, status)
 
 

@@ -19,7 +19,7 @@ from fileq.server.api.job_lists import document_of
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES, HourStats, hours_of
 from fileq.server.console.charts import bar, line_chart
 from fileq.server.console.page import PageRequest
-from fileq.server.live_samples import LiveSample, per_second
+from fileq.server.live_samples import KEPT, LiveSample, per_second
 
 _RANGES = {"24h": 24, "7d": 168, "30d": 720}
 _GROUPS, _JOBS = 5, 10
@@ -115,7 +115,8 @@ def _live_chart(samples: Sequence[LiveSample]) -> Any:
     every = max(1, len(samples) // 180)
     kept = samples[::every]
     series = [("a", [one.completed_per_second for one in kept]), ("b", [one.failed_per_second for one in kept])]
-    return line_chart(series, [one.at[11:16] for one in kept], title="Jobs per second, last hour", height=150)
+    labels, places = [one.at[11:16] for one in kept], KEPT // every
+    return line_chart(series, labels, title="Jobs per second, last hour", height=150, places=places)
 
 
 def breaker_banners(routes: Sequence[str]) -> list[Banner]:

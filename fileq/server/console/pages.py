@@ -12,6 +12,7 @@ from fileq.server.console.overview_page import OverviewQuery, overview
 from fileq.server.console.page import ConsolePage
 from fileq.server.console.queues_page import queues, workers
 from fileq.server.console.scheduled_page import (
+    NewScheduleQuery,
     PreviewQuery,
     ScheduledQuery,
     edit_schedule,
@@ -20,6 +21,7 @@ from fileq.server.console.scheduled_page import (
     scheduled,
 )
 from fileq.server.console.webhooks_page import DeliveryLogQuery, webhook, webhooks
+from fileq.server.console.words_page import words
 
 ADMIN_PAGES = (
     ConsolePage(
@@ -168,6 +170,7 @@ PAGES: tuple[ConsolePage, ...] = (
         title="New schedule",
         template="schedule_form.html",
         function=new_schedule,
+        query=NewScheduleQuery,
         changes_with="",
     ),
     ConsolePage(
@@ -176,7 +179,7 @@ PAGES: tuple[ConsolePage, ...] = (
         title="Schedule",
         template="schedule_form.html",
         function=edit_schedule,
-        changes_with="",
+        is_scan=True,
     ),
     ConsolePage(
         path="/batches",
@@ -208,5 +211,6 @@ PAGES: tuple[ConsolePage, ...] = (
         is_scan=True,
     ),
     *ADMIN_PAGES,
+    ConsolePage(path="/words", name="words", title="Words", template="words.html", function=words, changes_with=""),
 )
 NAVIGATION = tuple(page for page in PAGES if page.letter)

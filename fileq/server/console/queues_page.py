@@ -16,7 +16,7 @@ from fileq.server.api.queue_endpoints import list_workers, queue_list
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES
 from fileq.server.console.charts import bar, line_chart
 from fileq.server.console.page import PageRequest
-from fileq.server.live_samples import LiveSample, per_second
+from fileq.server.live_samples import KEPT, LiveSample, per_second
 
 LOOKED_AT = 300  # of the newest completed jobs, for the rates of processes
 ENDED = 100  # of the newest completed and of the newest dead jobs, for the rates of queues
@@ -70,12 +70,14 @@ def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
     """What waits, and what comes in and goes out, over the last hour; None before the second sample."""
     if len(samples) < 2:
         return None
-    kept = samples[:: max(1, len(samples) // 180)]
+    every = max(1, len(samples) // 180)
+    kept, places = samples[::every], KEPT // every
     times = [one.at[11:16] for one in kept]
-    waiting = line_chart([("a", [one.waiting for one in kept])], times, title="Waiting jobs, last hour")
+    waiting = line_chart([("a", [one.waiting for one in kept])], times, title="Waiting jobs, last hour", places=places)
     produced = [one.produced_per_second for one in kept]
     ended = [one.completed_per_second + one.dead_per_second for one in kept]
-    return waiting, line_chart([("a", produced), ("b", ended)], times, title="Jobs per second, last hour")
+    series = [("a", produced), ("c", ended)]
+    return waiting, line_chart(series, times, title="Jobs per second, last hour", places=places)
 
 
 def workers(request: PageRequest) -> Mapping[str, Any]:

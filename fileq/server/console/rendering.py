@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -16,6 +17,9 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+THEME_COOKIE, THEMES = "fileq_theme", ("dark", "light")
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")  # strftime depends on the locale
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _UNSHOWN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # categories of Unicode
 
 
@@ -97,6 +101,15 @@ def ago(value: str | None, now_ms: int) -> Markup:
     return Markup('<time datetime="{}" title="{}">{}</time>').format(value, at, words)
 
 
+def clock_time(value: str, now_ms: int) -> str:
+    """A time with an offset as `Wed 18 Nov, 02:00 UTC`, in its own zone; with the year if that is not the present
+    one."""
+    at = datetime.fromisoformat(value)
+    year = "" if at.year == datetime.fromtimestamp(now_ms / 1000, at.tzinfo).year else f" {at.year}"
+    zone = "UTC" if not at.utcoffset() else value[-6:]
+    return f"{_DAYS[at.weekday()]} {at.day} {_MONTHS[at.month - 1]}{year}, {at:%H:%M} {zone}"
+
+
 def _rough(seconds: float) -> str:
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= length:
@@ -144,7 +157,7 @@ def environment() -> Environment:
         attribute_json=attribute_json,
         path_part=path_part,
     )
-    made.globals.update(query_string=query_string, seconds_between=seconds_between)
+    made.globals.update(query_string=query_string, seconds_between=seconds_between, clock_time=clock_time)
     return made
 
 
@@ -155,6 +168,13 @@ def _finalized(value: Any) -> Any:
     if isinstance(value, str):
         return lines(value) if "\n" in value else shown(value)
     return "" if value is None else value
+
+
+def theme_in(cookies: Mapping[str, str]) -> str:
+    """What the user chose in this browser, so that a page is painted with it from the first moment; "" for that of the
+    system. The script writes the cookie."""
+    given = cookies.get(THEME_COOKIE, "")
+    return given if given in THEMES else ""
 
 
 def render(template: str, **values: Any) -> str:

@@ -1,7 +1,7 @@
-"""Jobs that wait for their time, and schedules with their next times; the forms of a schedule. Only reads.
+"""Jobs that wait for their time, and schedules with their next times; the page and the forms of one. Only reads.
 
-A page asks the broker for the schedules, their definitions and the last job of each: three round trips, beside the
-bounded list of delayed jobs.
+The list asks the broker for the schedules, their definitions and the last job of each: three round trips, beside the
+bounded list of delayed jobs. The page of one schedule asks for its definition, and looks through the jobs for its own.
 """
 
 from __future__ import annotations
@@ -22,10 +22,18 @@ from fileq.core.api_key import Scope
 from fileq.core.cron import parsed
 from fileq.core.errors import ConfigError
 from fileq.core.job import State
-from fileq.core.schedule import FROM_CONFIGURATION, REPROCESS_TYPE, SCAN_TYPE, ScheduleDefinition, decode_document
+from fileq.core.schedule import (
+    FROM_CONFIGURATION,
+    REPROCESS_TYPE,
+    SCAN_TYPE,
+    ScheduleDefinition,
+    ScheduleDocument,
+    decode_document,
+)
 from fileq.core.units import format_duration
 from fileq.server.api.job_document import JobDocument
-from fileq.server.api.job_lists import document_of
+from fileq.server.api.job_lists import JobListQuery, document_of
+from fileq.server.api.list_endpoints import list_jobs
 from fileq.server.api.schedule_endpoints import WantedTimes, preview_schedule
 from fileq.server.conditional import etag_of
 from fileq.server.console.page import PageRequest
@@ -33,7 +41,13 @@ from fileq.server.console.rendering import lines, shown
 from fileq.server.problems import ApiProblem
 
 LIST = "console:scheduled"
-JOBS, SCHEDULES, TIMES = 25, 200, 3
+JOBS, SCHEDULES, TIMES, RUNS = 25, 200, 3, 10
+OVERLAPS = {
+    "skip": "skip this time",
+    "allow": "run beside it",
+    "queue": "run after it",
+    "cancel": "cancel the last job",
+}
 _WITHOUT_TIMES = ("paused", "broken", "incomplete")
 
 
@@ -41,6 +55,12 @@ class ScheduledQuery(Struct, frozen=True, forbid_unknown_fields=True):
     """`cursor` is for the list of jobs."""
 
     cursor: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+
+
+class NewScheduleQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """`copy` is the schedule whose values the form begins with."""
+
+    copy: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
 
 
 class PreviewQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -127,36 +147,67 @@ def preview(request: PageRequest) -> Mapping[str, Any]:
 
 
 def new_schedule(request: PageRequest) -> Mapping[str, Any]:
-    return _form(request, ScheduleForm(), "")
+    """At most one round trip, for the schedule to copy."""
+    copied: str | None = request.query.copy
+    form = form_of("", _known(request, copied)[0].definition) if copied else ScheduleForm()
+    return {**_form(request, form), "copied": copied or "", "may_edit": request.has(Scope.ADMIN) and _is_exact(form)}
 
 
 def edit_schedule(request: PageRequest) -> Mapping[str, Any]:
-    """One round trip. The ETag is that of the definition in the form, so a change after it is noticed when saving."""
+    """One round trip, and a scan for the latest jobs, also those that were run by hand. The ETag is that of the
+    definition in the form, so a change after it is noticed when saving."""
     name = request.params["name"]
+    found, etag = _known(request, name)
+    form = form_of(name, found.definition)
+    return {
+        **_form(request, form),
+        "etag": etag,
+        "is_configured": found.is_configured,
+        "may_edit": request.has(Scope.ADMIN) and _is_exact(form) and not found.is_configured,
+        "words": _words(found.definition),
+        "runs": request.ask(list_jobs, JobListQuery(schedule=name, limit=RUNS)).jobs,
+    }
+
+
+def _known(request: PageRequest, name: str) -> tuple[ScheduleDocument, str]:
+    """The definition of this name, and its ETag."""
     document = request.services.broker.documents(KIND).get(name)
     if document is None:
         raise ApiProblem("not-found", f"no schedule is named {name[:100]!r}")
     try:
-        found = decode_document(document.body)
+        return decode_document(document.body), etag_of(document.body)
     except ValueError as error:
         raise ApiProblem("conflict", f"the definition of {name[:100]!r} can't be read: {error}") from error
-    form = form_of(name, found.definition)
-    return _form(request, form, etag_of(document.body), is_configured=found.is_configured)
 
 
-def _form(request: PageRequest, form: ScheduleForm, etag: str, *, is_configured: bool = False) -> Mapping[str, Any]:
-    is_exact = shown(form.type) == form.type and shown(form.scan) == form.scan
+def _words(definition: ScheduleDefinition) -> str:
+    try:
+        return definition.times.explain()
+    except ValueError as error:
+        return str(error)
+
+
+def _is_exact(form: ScheduleForm) -> bool:
+    """Whether a form can show its names as they are."""
+    return shown(form.type) == form.type and shown(form.scan) == form.scan
+
+
+def _form(request: PageRequest, form: ScheduleForm) -> dict[str, Any]:
+    """What the templates of a new and of a known schedule share."""
     return {
         "form": form,
-        "etag": etag,
+        "etag": "",
+        "copied": "",
+        "words": "",
+        "runs": (),
+        "is_configured": False,
+        "is_exact": _is_exact(form),
+        "may_admin": request.has(Scope.ADMIN),
+        "may_operate": request.has(Scope.OPERATE),
         "payload": json_text(form.payload) if form.payload else "",
         "reprocess": json_text(form.reprocess),
-        "is_configured": is_configured,
-        "is_exact": is_exact,
-        "may_save": request.has(Scope.ADMIN) and is_exact and not is_configured,
-        "may_delete": request.has(Scope.ADMIN) and not is_configured,
         "queues": request.services.config.worker.priorities,
-        "overlaps": ("skip", "allow", "queue", "cancel"),
+        "overlaps": OVERLAPS,
     }
 
 

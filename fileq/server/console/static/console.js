@@ -16,11 +16,22 @@ const toggleTheme = () => {
 
 const grouped = (count) => count.toLocaleString("en").replaceAll(",", "\u202f"); // as on the pages
 
-// Toasts: text only, never HTML.
-export const toast = (text, isBad = false) => {
-  const made = document.createElement("div");
-  made.className = isBad ? "toast bad" : "toast"; made.textContent = text;
-  find("#toasts").append(made); setTimeout(() => made.remove(), isBad ? 10000 : 5000);
+const make = (tag, values) => Object.assign(document.createElement(tag), values);
+const toJob = (id) => `/dashboard/jobs/${encodeURIComponent(id)}`;
+
+// Toasts: text only, never HTML. A tap goes through them.
+export const toast = (text, isBad = false, href = "", word = "") => {
+  const made = make("div", { className: isBad ? "toast bad" : "toast" });
+  made.append(make("span", { textContent: text }));
+  if (href) made.append(make("a", { href: body.dataset.base + href, textContent: word }));
+  made.append(make("button", { type: "button", className: "plain", textContent: "×", ariaLabel: "Close", onclick: () => made.remove() }));
+  find("#toasts").append(made); setTimeout(() => made.remove(), isBad || href ? 10000 : 5000);
+  return made;
+};
+let died = 0, shown; // one toast, however many die
+const tellDeaths = (count, id, name) => {
+  died = count + (shown?.isConnected ? died : 0); shown?.remove();
+  shown = toast(died > 1 ? `${died} jobs died.` : `${name.replace(/\p{C}/gu, "?") || "A job"} died.`, true, died > 1 ? "/dashboard/dead" : toJob(id), "See why");
 };
 
 // Selected rows survive a refresh of their table.
@@ -50,8 +61,8 @@ const connect = () => {
   stream = new EventSource(`${api}/events?mode=ticks`);
   stream.addEventListener("tick", (event) => {
     const tick = JSON.parse(event.data);
-    const deaths = (tick.events || {})["job.dead"];
-    if (deaths) toast(deaths === 1 ? "A job died." : `${deaths} jobs died.`, true);
+    const count = (tick.events || {})["job.dead"];
+    if (count) tellDeaths(count, tick.last_dead, tick.last_dead_name);
     if (concerns(tick)) refresh();
   });
   // What the page waits for may have happened before the stream was open.
@@ -85,11 +96,12 @@ setInterval(() => { if (isLive && body.dataset.state === "away") refresh(); }, 2
 setInterval(() => { if (isLive && stream) refresh(); }, 30000); // ages on the page
 
 // Actions: <button data-action="POST /jobs/x/retry" data-body='{}' data-confirm="…" data-yes="…">.
-const ask = (title, text, yes, isDanger, sample = [], field = "") => new Promise((resolve) => {
+const ask = (title, text, yes, isDanger, sample = [], field = "", total = 0) => new Promise((resolve) => {
   const dialog = find("#confirm"), list = find("[data-confirm-sample]", dialog);
   find("[data-confirm-field]", dialog).hidden = !field;
   find("h2", dialog).textContent = title; find("[data-confirm-text]", dialog).textContent = text;
-  list.replaceChildren(...sample.map((one) => { const item = document.createElement("li"); item.textContent = one; return item; }));
+  const rest = total - sample.length;
+  list.replaceChildren(...[...sample, ...(rest > 0 ? [`and ${grouped(rest)} more`] : [])].map((one) => make("li", { textContent: one })));
   const button = find("[data-confirm-yes]", dialog); button.textContent = yes; button.className = isDanger ? "button danger" : "button main"; dialog.returnValue = "no"; dialog.showModal();
   dialog.addEventListener("close", () => resolve(dialog.returnValue === "yes"), { once: true });
 });
@@ -100,8 +112,8 @@ export const call = async (method, path, content, headers = {}) => {
   try { answer = await fetch(api + path, options); } catch { throw new Error("The server does not answer."); }
   if (answer.status === 401) { location.assign(`${body.dataset.base}/login?next=${encodeURIComponent(location.pathname.slice(body.dataset.base.length) + location.search)}`); throw new Error("The session has ended."); }
   const found = answer.status === 204 ? {} : await answer.json().catch(() => ({}));
-  if (answer.status === 412) throw new Error(headers["If-Match"] ? "It was changed meanwhile. Reload the page to see how." : "This name is taken. Choose another one.");
-  if (!answer.ok) throw new Error([found.detail || answer.statusText, ...(found.errors || []).map((one) => one.detail)].filter((one, i, list) => list.indexOf(one) === i).join(" "));
+  if (answer.status === 412) throw headers["If-Match"] ? new Error("It was changed meanwhile. Reload the page to see how.") : Object.assign(new Error("This name is taken. Choose another one."), { field: "name" });
+  if (!answer.ok) throw Object.assign(new Error([found.detail || answer.statusText, ...(found.errors || []).map((one) => one.detail)].filter((one, i, list) => list.indexOf(one) === i).join(" ")), { field: ((found.errors || [])[0]?.pointer || "").split("/")[1] });
   return { ...found, status_code: answer.status, etag: answer.headers.get("ETag") };
 };
 const follow = async (id) => { // an operation, until it has ended
@@ -129,7 +141,7 @@ const act = async (button) => {
     const headers = button.dataset.etag ? { "If-Match": button.dataset.etag } : {};
     const content = field ? { [field]: text.value } : button.dataset.body ? JSON.parse(button.dataset.body) : undefined;
     const found = await call(method, path, content, headers);
-    if (found.error) toast(found.error, true); else toast(button.dataset.done || found.message || "Done.");
+    if (found.error) toast(found.error, true); else toast(button.dataset.done || found.message || "Done.", false, button.dataset.opens && found.id ? toJob(found.id) : "", "Open the job");
     reveal(button, found);
     if (found.operation) follow(found.operation.id);
     if (button.dataset.then) location.assign(button.dataset.then); else { lastRefresh = 0; refresh(); }
@@ -146,7 +158,7 @@ const bulk = async (button) => {
     const dry = await call("POST", "/jobs/actions", { action, ...choice, dry_run: true });
     if (!dry.matched) { toast("No job matches any more."); refresh(); return; }
     const count = `${dry.is_partial ? "at least " : ""}${grouped(dry.matched)} ${dry.matched === 1 ? "job" : "jobs"}`;
-    if (!await ask(`${words[action][0]} ${count}?`, [action === "delete" && "Their files stay where they are.", dry.matched > 5 && "Among them:"].filter(Boolean).join(" "), words[action][1], button.matches(".danger"), dry.sample.map((one) => one.path || one.id))) return;
+    if (!await ask(`${words[action][0]} ${count}?`, [action === "delete" && "Their files stay where they are.", dry.matched > 5 && "Among them:"].filter(Boolean).join(" "), words[action][1], button.matches(".danger"), dry.sample.map((one) => one.path || `${one.type || ""} ${one.id}`), "", dry.matched)) return;
     const found = await call("POST", "/jobs/actions", { action, ...choice, dry_run: false, expect: dry.matched });
     if (found.operation) { toast(`${count} are being ${words[action][2]}.`); follow(found.operation.id); } else toast(`${grouped(found.done)} ${words[action][2]}${found.refused.length ? `, ${found.refused.length} refused: ${found.refused[0].reason}` : ""}.`, found.refused.length > 0);
     if (!filter) { selected.clear(); showSelection(); }
@@ -163,7 +175,7 @@ const reprocess = async (button) => {
     const left = [dry.missing && `${plural(dry.missing)} no longer there`, dry.unfinished && `${plural(dry.unfinished)} not finished yet`].filter(Boolean).join(", ");
     if (!dry.enqueued) { toast(`Nothing can be enqueued again${left ? `: ${left}` : ""}.`, true); return; }
     const text = [left && `Left out: ${left}.`, dry.enqueued >= 1000 && "At most 1,000 at a time.", dry.enqueued > 5 && "Among them:"].filter(Boolean).join(" ");
-    if (!await ask(`Reprocess ${plural(dry.enqueued)}?`, text, "Reprocess", false, dry.files.filter((one) => one.result === "would_enqueue").slice(0, 5).map((one) => one.filepath))) return;
+    if (!await ask(`Reprocess ${plural(dry.enqueued)}?`, text, "Reprocess", false, dry.files.filter((one) => one.result === "would_enqueue").slice(0, 5).map((one) => one.filepath), "", dry.enqueued)) return;
     const found = await call("POST", "/files/reprocess", { ...order, dry_run: false, expect: dry.enqueued });
     toast(`${plural(found.enqueued)} enqueued again.`); lastRefresh = 0; refresh();
   } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
@@ -178,8 +190,7 @@ const upload = async (area, files) => {
       const found = await answer.json().catch(() => ({}));
       if (!answer.ok) throw new Error(found.detail || answer.statusText);
       toast(`${file.name} is uploaded.`);
-      const link = document.createElement("a"); // the list may show it on a later page only
-      link.href = `${body.dataset.base}/dashboard/files/trace?path=${encodeURIComponent(found.path)}`; link.textContent = file.name; area.append(link);
+      area.append(make("a", { href: `${body.dataset.base}/dashboard/files/trace?path=${encodeURIComponent(found.path)}`, textContent: file.name })); // the list may show it on a later page only
     } catch (error) { toast(`${file.name}: ${error.message}`, true); }
   }
   lastRefresh = 0; refresh();
@@ -189,24 +200,35 @@ document.addEventListener("dragleave", (event) => { const area = event.target.cl
 document.addEventListener("drop", (event) => { const area = event.target.closest("[data-upload]"); if (area) { event.preventDefault(); area.classList.remove("over"); upload(area, event.dataTransfer.files); } });
 
 // Forms whose fields become a JSON body: <form data-send="PUT /schedules/{name}" data-then="…">. An empty field is left out.
+const blame = (form, name, text) => { // beside the wrong field, until it is changed
+  const field = name && find(`[name="${CSS.escape(name)}"]:not([type=hidden])`, form); if (!field) { toast(text, true); return; }
+  const note = make("p", { className: "small bad blame", role: "alert", textContent: text });
+  field.after(note); field.ariaInvalid = "true"; field.focus();
+  field.addEventListener("input", () => { note.remove(); field.ariaInvalid = null; }, { once: true });
+};
 const send = async (form) => {
+  for (const one of all(".blame", form)) one.remove();
   const data = new FormData(form), fields = Object.fromEntries([...data.keys()].map((name) => [name, data.getAll(name).join(" ")])); // boxes may share a name
   const path = form.dataset.send.replace(/\{(\w+)\}/g, (_, name) => { const value = fields[name] || ""; delete fields[name]; return encodeURIComponent(value); });
   const [method, target] = path.split(" "), content = {};
   for (const [name, value] of Object.entries(fields)) {
     if (value === "") continue;
     const { kind } = find(`[name="${name}"]`, form).dataset;
-    try { content[name] = kind === "json" ? JSON.parse(value) : kind === "time" ? new Date(value).toISOString() : kind === "list" ? value.split(/[\s,]+/).filter(Boolean) : kind === "number" ? Number(value) : value; } catch { toast(`${name} is not valid JSON.`, true); return; }
+    try { content[name] = kind === "json" ? JSON.parse(value) : kind === "days" ? new Date(Date.now() + value * 864e5).toISOString() : kind === "list" ? value.split(/[\s,]+/).filter(Boolean) : kind === "number" ? Number(value) : value; } catch { blame(form, name, "This is not valid JSON."); return; }
   }
   try {
     const found = await call(method, target, content, form.dataset.etag ? { "If-Match": form.dataset.etag } : form.dataset.isNew ? { "If-None-Match": "*" } : {});
     toast(form.dataset.done || found.message || "Saved.");
     if (reveal(form, found)) form.reset();
     if (form.dataset.then) location.assign(form.dataset.then); else { lastRefresh = 0; refresh(); }
-  } catch (error) { toast(error.message, true); }
+  } catch (error) { blame(form, error.field, error.message); }
 };
 
-document.addEventListener("submit", (event) => { if (event.target.matches("[data-send]")) { event.preventDefault(); send(event.target); } });
+document.addEventListener("submit", (event) => {
+  const form = event.target, { asksFirst, detail, yes } = form.dataset;
+  if (form.matches("[data-send]")) { event.preventDefault(); send(form); }
+  else if (asksFirst) { event.preventDefault(); ask(asksFirst, detail, yes, true).then((isSure) => isSure && form.submit()); }
+});
 document.addEventListener("change", (event) => {
   const one = event.target;
   if (one.matches("input[data-id]")) { selected[one.checked ? "add" : "delete"](one.dataset.id); showSelection(); }
@@ -215,8 +237,10 @@ document.addEventListener("change", (event) => {
   else if (one.matches("[data-upload] input[type=file]")) upload(one.closest("[data-upload]"), one.files);
   else if (one.matches("[data-submits]")) one.form.requestSubmit();
 });
+const openMenu = (isOpen) => { body.classList.toggle("open", isOpen); find(".menu")?.setAttribute("aria-expanded", isOpen); };
 document.addEventListener("click", (event) => {
   const one = event.target.closest("[data-action], [data-bulk], [data-reprocess], [data-do], [data-copy]");
+  if (!event.target.closest(".top, nav")) openMenu(false);
   if (!one || one.disabled) return;
   if (one.dataset.action) act(one);
   else if (one.dataset.bulk) bulk(one);
@@ -225,7 +249,7 @@ document.addEventListener("click", (event) => {
   else if (one.dataset.do === "theme") toggleTheme();
   else if (one.dataset.do === "live") toggleLive();
   else if (one.dataset.do === "help") find("#help").showModal();
-  else if (one.dataset.do === "menu") one.setAttribute("aria-expanded", body.classList.toggle("open"));
+  else if (one.dataset.do === "menu") openMenu(!body.classList.contains("open"));
 });
 
 // Keys. `g` waits for a letter.

@@ -1,0 +1,35 @@
+"""The words of the pages, each explained once. Does no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fileq.server.console.page import PageRequest
+
+WORDS = {
+    "Acknowledged": "An operator has seen the cause of these deaths, and may have left a note. When another job dies "
+    "of the same cause, the group comes back to the top.",
+    "Backlog": "The jobs that wait in queues, without those that wait for their time.",
+    "Batch": "Jobs that belong together. Sealed: no job is added any more. Ended: a job of it is completed, dead, "
+    "cancelled or deleted. Finished: all of its jobs have ended.",
+    "Breaker": "It protects what a handler needs. Closed is the usual state: jobs run. Open is the bad one: too many "
+    "jobs of that kind have failed, so the others are held back, and one is tried from time to time. When that one "
+    "succeeds, the breaker closes.",
+    "Dead": "The last attempt of the job has failed, and nothing is tried any more until an operator retries it.",
+    "Deferred": "The job was put off without being tried: for example, a breaker is open.",
+    "Fingerprint": "Twelve characters that are the same for all jobs that died of the same cause.",
+    "Found, created": "A job is created at the moment when its file was found, or when a program enqueued it.",
+    "Heartbeat": "A worker says regularly that it is alive. A worker that has been silent for too long counts as dead, "
+    "and other workers take over its jobs.",
+    "Pending": "The job waits in its queue for a free slot.",
+    "Priority, queue": "The same thing: each priority has a queue, and workers claim from the queues in their order.",
+    "Probe": "One job of a group that is retried first, to see whether the cause is gone.",
+    "Retrying": "An attempt has failed, and the next one has its time.",
+    "Scheduled": "The job has a time to come. A schedule makes jobs at its times.",
+    "Slot": "A place of a worker that runs one job at a time.",
+}
+
+
+def words(request: PageRequest) -> Mapping[str, Any]:
+    return {"words": WORDS}
