@@ -122,8 +122,8 @@ def in_words(entry: AuditEntry) -> AuditRow:
 
 @cache
 def _summaries() -> dict[str, str]:
-    """What each endpoint does, by its name in the audit."""
-    return {route.name: route.summary for route in ROUTES}
+    """What each endpoint does, by its name in the audit; without what a caller of it has to know."""
+    return {route.name: route.summary.partition("; ")[0] for route in ROUTES}
 
 
 def operations(request: PageRequest) -> Mapping[str, Any]:

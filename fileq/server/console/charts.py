@@ -41,6 +41,8 @@ def line_chart(
         parts.append(
             Markup('<text x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(x, height - 4, labels[index])
         )
+    if left > width / 3:  # most of the time is unknown
+        parts.append(Markup('<text x="{}" y="{}">{}</text>').format(_LEFT, height - 4, "no samples yet"))
     return _svg(parts, width, height, title)
 
 

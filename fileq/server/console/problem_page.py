@@ -44,6 +44,7 @@ def page_problem(
         return _unknown(page.path, params, dict(given))
     title = "Not found" if problem.slug == "not-found" else PROBLEMS[problem.slug][1]
     wrong = _wrong_values(problem, page, dict(given))
+    title = "A value can't be used" if wrong else title
     names = {one.name for one in wrong}
     about = {one.detail for one in wrong}
     details = dict.fromkeys(one.detail for one in problem.errors) if problem.errors else {problem.detail: None}
