@@ -82,7 +82,19 @@ document.addEventListener("htmx:afterSwap", refocus);
 document.addEventListener("htmx:afterSettle", () => { showSelection(); mark(); });
 document.addEventListener("htmx:responseError", (event) => { if (event.detail.xhr.status !== 401) toast("The page could not be refreshed.", true); });
 setInterval(() => { if (isLive && body.dataset.state === "away") refresh(); }, 2000);
-setInterval(() => { if (isLive && stream) refresh(); }, 30000); // ages on the page
+setInterval(() => { if (isLive && stream) refresh(); }, 30000);
+// Ages go on between refreshes, by the server's clock. What was due is "now" until the page is fetched again.
+const ahead = Date.now() - Number(body.dataset.now || Date.now());
+const rough = (seconds) => { const [unit, length] = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]].find(([, one]) => seconds >= one) || ["s", 1]; return `${Math.floor(seconds / length)} ${unit}`; };
+setInterval(() => {
+  if (!isLive || !live() || document.hidden || body.dataset.state === "away" || isBusy()) return;
+  for (const one of all("time", live())) {
+    const age = (Date.now() - ahead - Date.parse(one.dateTime)) / 1000, wasDue = one.textContent.startsWith("in ") || one.dataset.due;
+    if (wasDue) one.dataset.due = "1";
+    const text = Math.abs(age) < 1 || (wasDue && age > 0) ? "now" : age > 0 ? `${rough(age)} ago` : `in ${rough(-age)}`;
+    if (one.textContent !== text) one.textContent = text;
+  }
+}, 1000);
 
 // Actions: <button data-action="POST /jobs/x/retry" data-body='{}' data-confirm="…" data-yes="…">.
 const ask = (title, text, yes, isDanger, sample = [], field = "") => new Promise((resolve) => {
@@ -146,7 +158,7 @@ const bulk = async (button) => {
     const dry = await call("POST", "/jobs/actions", { action, ...choice, dry_run: true });
     if (!dry.matched) { toast("No job matches any more."); refresh(); return; }
     const count = `${dry.is_partial ? "at least " : ""}${grouped(dry.matched)} ${dry.matched === 1 ? "job" : "jobs"}`;
-    if (!await ask(`${words[action][0]} ${count}?`, [action === "delete" && "Their files stay where they are.", dry.matched > 5 && "Among them:"].filter(Boolean).join(" "), words[action][1], button.matches(".danger"), dry.sample.map((one) => one.path || one.id))) return;
+    if (!await ask(`${words[action][0]} ${count}?`, [action === "delete" && "Their files stay where they are.", dry.matched > 5 && "Among them:"].filter(Boolean).join(" "), words[action][1], button.matches(".danger"), dry.sample.map((one) => one.path || (one.type ? `${one.type} ${one.id}` : one.id)))) return;
     const found = await call("POST", "/jobs/actions", { action, ...choice, dry_run: false, expect: dry.matched });
     if (found.operation) { toast(`${count} are being ${words[action][2]}.`); follow(found.operation.id); } else toast(`${grouped(found.done)} ${words[action][2]}${found.refused.length ? `, ${found.refused.length} refused: ${found.refused[0].reason}` : ""}.`, found.refused.length > 0);
     if (!filter) { selected.clear(); showSelection(); }
