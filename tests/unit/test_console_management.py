@@ -242,7 +242,7 @@ def test_every_page_shows_hostile_names_as_text() -> None:
     pages = filled()
     addresses = [*ADDRESSES, *ADMIN_ADDRESSES]
     for address, (status, text) in zip(addresses, pages.show(addresses), strict=True):
-        assert status == 200, (address, pages.events.seen)
+        assert status == 200, (address, pages.events.events)
         assert [found for found in ("<script>alert", "<svg onload", "<b>key", "\u202e") if found in text] == [], address
         assert "s3cret" not in text, address
     shown = pages.show(["/workers", "/scheduled", "/batches/nightly", "/webhooks", "/admin"])

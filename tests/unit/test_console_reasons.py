@@ -63,7 +63,7 @@ def held(claim: Claim) -> Settlement:
 
 def shown(pages: ConsolePages, *addresses: str) -> list[str]:
     found = pages.show(addresses)
-    assert [status for status, _ in found] == [200] * len(addresses), pages.events.seen
+    assert [status for status, _ in found] == [200] * len(addresses), pages.events.events
     return [text for _, text in found]
 
 
@@ -94,6 +94,7 @@ def test_jobs_that_a_breaker_holds_back_are_counted_and_every_page_says_why() ->
     assert "state retrying" not in listed, "they were never tried"
     assert f"This job is held back: {reason}" in one
     assert "held back once so far" in one
+    assert "once, by a breaker" in one
     assert "waited" not in one
     assert f"1 job is held back: {reason}" in words(batch)
     assert f"It is held back: {reason}" in dead
@@ -193,13 +194,15 @@ def at(second: float) -> str:
 def test_a_timeline_tells_attempts_from_waits() -> None:
     first = AttemptSummary(1, at(10), at(310), 299.0, "w", "failed", "E")
     second = AttemptSummary(2, at(400), at(400.024), 0.017, "w", "completed", "")
-    done = document(State.COMPLETED, (first, second), completed_at=at(400.024), started_at=at(400), deferred_count=2)
+    done = document(State.COMPLETED, (first, second), completed_at=at(400.024), started_at=at(400))
     created, one, two, ended = steps_of(done, at(500))
     assert (created.word, created.notes) == ("created", ())
-    assert one.notes == ("waited 10 s", "was held back 2 times", "took 5 min, 4 min 59 s of it in the handler: failed")
+    assert one.notes == ("waited 10 s", "took 5 min, 4 min 59 s of it in the handler: failed")
     assert two.word == "attempt 2 started"
     assert two.notes == ("1 min 30 s after the attempt before", "took 24 ms, 17 ms of it in the handler: completed")
     assert (ended.word, ended.at) == ("completed", at(400.024))
+    given_back = replace(first, outcome="released")
+    assert steps_of(document(attempts=[given_back]), at(500))[1].notes[-1] == "put back into its queue after 5 min"
     running = steps_of(document(State.RUNNING, started_at=at(10)), at(70))
     assert running[-1].notes == ("waited 10 s", "has run for 1 min")
     assert steps_of(document(), at(5))[-1].notes == ("for 5.0 s",)
@@ -221,11 +224,11 @@ def test_the_longest_running_job_is_first_and_its_duration_goes_on() -> None:
     old = document(State.RUNNING, id="old", started_at=at(1))
     assert [job.id for job in longest_first([*jobs, old])] == ["old", "young", "waits"]
     pages = pages_with_worker()
-    pages.broker.enqueue([Entry(a_job("a"), "low")])
+    pages.broker.enqueue([Entry(a_job("a"), "low"), Entry(a_job("b"), "low")])
     pages.broker.settle_and_claim([], [SLOT])
     [text] = shown(pages, "/jobs")
     assert re.search(r'data-label="Runs for" class="number">\d+', text)
-    assert "running ones first" in text
+    assert "what runs is first" in text
 
 
 def test_a_reason_that_names_a_root_is_hidden_with_the_paths() -> None:

@@ -24,7 +24,7 @@ def _who() -> str:
     try:
         user = getpass.getuser()
     except (OSError, KeyError):
-        user = "somebody"
+        user = "an unknown user"
     return f"{user} on {socket.gethostname()}, command line"
 
 

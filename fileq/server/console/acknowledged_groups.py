@@ -1,4 +1,4 @@
-"""Which groups of dead jobs somebody has acknowledged, wherever a page shows a group or a dead job. Only reads."""
+"""Which groups of dead jobs operators have acknowledged, wherever a page shows a group or a dead job. Only reads."""
 
 from __future__ import annotations
 

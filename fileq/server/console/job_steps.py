@@ -1,6 +1,7 @@
 """The life of a job as a list of steps: when it was created, each attempt, what it waits for now, how it ended.
 
-Does no I/O. What was not recorded is not guessed: how often a job was held back is known, when is not.
+Does no I/O. What was not recorded is not guessed: how often a job was held back is known, but not when, so earlier
+times are no steps.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from fileq.client.job_summary import AttemptSummary
 from fileq.client.obstacles import paused_queue
 from fileq.server.api.job_document import JobDocument
 from fileq.server.console.rendering import duration, seconds_between
+
+RELEASED = "released"  # the outcome of an attempt that a worker gave back
 
 
 class JobStep(Struct, frozen=True):
@@ -46,10 +49,9 @@ def _attempts(job: JobDocument) -> Iterator[JobStep]:
         yield JobStep(f"{count} no longer listed", None)
     before = None if forgotten else job.created_at
     for attempt in job.attempts:
-        word = "started" if job.attempt_count == 1 else f"attempt {attempt.number} started"
-        is_first = attempt.number == 1
-        notes = (*_wait(before, attempt.started, is_first), *_held(job, is_first), _run(attempt))
-        yield JobStep(word, attempt.started, notes)
+        word = "claimed" if attempt.outcome == RELEASED else "started"
+        numbered = word if job.attempt_count == 1 else f"attempt {attempt.number} {word}"
+        yield JobStep(numbered, attempt.started, (*_wait(before, attempt.started, attempt.number == 1), _run(attempt)))
         before = attempt.ended
 
 
@@ -59,19 +61,15 @@ def _wait(before: str | None, at: str | None, is_first: bool) -> Iterator[str]:
         yield f"waited {duration(waited_s)}" if is_first else f"{duration(waited_s)} after the attempt before"
 
 
-def _held(job: JobDocument, is_first: bool) -> Iterator[str]:
-    """How often the job was held back is known for its whole life, so it is told at its first attempt only."""
-    if is_first and job.deferred_count and not job.deferred:
-        yield f"was held back {_times(job.deferred_count)}"
-
-
-def _times(count: int) -> str:
+def times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
 def _run(attempt: AttemptSummary) -> str:
     """The broker counts from the claim to the settlement, the worker what its handler took."""
     whole_s = seconds_between(attempt.started, attempt.ended)
+    if attempt.outcome == RELEASED:
+        return f"put back into its queue after {duration(whole_s)}"
     if whole_s is None or whole_s <= attempt.duration_s:
         return f"took {duration(attempt.duration_s)}: {attempt.outcome}"
     return f"took {duration(whole_s)}, {duration(attempt.duration_s)} of it in the handler: {attempt.outcome}"
@@ -90,7 +88,7 @@ def _current(job: JobDocument, now: str) -> Iterator[JobStep]:
         notes = (*_wait(before, job.started_at, not job.attempt_count), f"has run for {duration(runs_s)}")
         yield JobStep("started", job.started_at, notes)
     elif job.deferred:
-        notes = (job.deferred, f"held back {_times(job.deferred_count or 1)} so far")
+        notes = (job.deferred, f"held back {times(job.deferred_count or 1)} so far")
         yield JobStep("held back, tried again", job.scheduled_at, notes)
     elif job.scheduled_at:
         yield JobStep("due", job.scheduled_at)

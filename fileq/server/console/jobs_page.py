@@ -23,7 +23,7 @@ from fileq.server.api.list_endpoints import list_jobs
 from fileq.server.console.acknowledged_groups import acknowledgements
 from fileq.server.console.dead_page import address_of
 from fileq.server.console.file_preview import may_see_content
-from fileq.server.console.job_steps import obstacles_in, paused_of, steps_of
+from fileq.server.console.job_steps import obstacles_in, paused_of, steps_of, times
 from fileq.server.console.page import PageRequest
 from fileq.server.console.rendering import path_part
 
@@ -114,6 +114,7 @@ def job(request: PageRequest) -> Mapping[str, Any]:
     return {
         "job": found,
         "steps": steps_of(found, stamp(request.services.now_ms()) or ""),
+        "held": times(found.deferred_count) if found.deferred_count else "",
         "paused": paused_of(found),
         "obstacles": obstacles_in(found),
         "acknowledgement": acknowledgements(request).get(found.fingerprint) if found.fingerprint else None,

@@ -29,7 +29,7 @@ PROCESSES, JOBS = 100, 20  # that the page of workers shows, of each process so 
 
 class QueueRow(Struct, frozen=True):
     """`came` and `left` are jobs of the last minute; `came` is None before the server has two samples. `note` says who
-    paused the queue; None if nobody knows."""
+    paused the queue; None if that is unknown."""
 
     queue: QueueDocument
     came: int | None
