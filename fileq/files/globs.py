@@ -53,12 +53,13 @@ class FileFilter:
         self.patterns = include, exclude = tuple(include), tuple(exclude)
         self._include = Globs(include)
         self._exclude = Globs(exclude)
+        self._includes_all, self._excludes_any = self._include.matches_all, bool(exclude)
         below = ("/**", "/**/*")
         self._unentered = Globs(p.removesuffix(end) for p in exclude for end in below if p.endswith(end))
 
     def takes(self, prefix: str, name: str) -> bool:
-        is_included = self._include.matches_all or self._include.match(prefix, name)
-        return is_included and not self._exclude.match(prefix, name)
+        is_included = self._includes_all or self._include.match(prefix, name)
+        return is_included and not (self._excludes_any and self._exclude.match(prefix, name))
 
     def enters(self, prefix: str, name: str) -> bool:
         """False only if an exclude glob covers everything below this directory."""

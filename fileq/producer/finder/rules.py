@@ -40,6 +40,7 @@ class ScanRules:
         self._special_starts = PREFIX, self._database.name
         self._moved = MoveFolders(config, self.root)
         self.deliveries = DeliveryPlaces(producer.deliveries, self.root)
+        self._has_deliveries = bool(self.deliveries)
         self._real_root = os.path.realpath(self.root)
 
     def refresh(self) -> None:
@@ -125,10 +126,10 @@ class ScanRules:
 
     def takes(self, prefix: str, directory: bytes, name: bytes) -> bool:
         """Whether a file counts by its name."""
-        if not self.filter.takes(prefix, text_of(name)):
+        if not self.filter.takes(prefix, name.decode("utf-8", "surrogateescape")):  # text_of() without the call
             self._skip(SkipReason.EXCLUDED, os.path.join(directory, name))
             return False
-        if self.deliveries and self.deliveries.is_control_file(directory, name):
+        if self._has_deliveries and self.deliveries.is_control_file(directory, name):
             return False
         if not self._marker and not name.startswith(self._special_starts):
             return True  # nearly every file, so the rest costs nothing

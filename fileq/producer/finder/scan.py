@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Protocol, TypeAlias
 
-from fileq.producer.finder.found_file import FoundFile
+from fileq.producer.finder.found_file import FoundFile, found_at
 from fileq.producer.finder.rules import ScanRules
 
 STEP_ENTRIES = 1_000
@@ -90,7 +90,7 @@ class DirectoryWalk:
     def _read(self, listing: _Listing, most: int, found: list[FoundFile]) -> int:
         """The hot loop of every scan: a plain file costs one `stat` and no call that is not needed."""
         directory, prefix = self._directory, self._prefix
-        takes, regular_file = self._rules.takes, self._rules.regular_file
+        takes = self._rules.takes
         seen = 0
         try:
             for entry in islice(listing, most):
@@ -99,9 +99,11 @@ class DirectoryWalk:
                     if not entry.is_file(follow_symlinks=False):
                         self._read_special(entry, found)
                     elif takes(prefix, directory, entry.name):
-                        file = regular_file(entry.path, entry.stat(follow_symlinks=False))
-                        if file is not None:
-                            found.append(file)
+                        status = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(status.st_mode):
+                            found.append(found_at(entry.path, status))
+                        else:  # another kind of entry has taken its place since it was listed
+                            self._rules.regular_file(entry.path, status)
                 except OSError as error:
                     self._skip_error(error, entry.path)
         except OSError as error:  # the listing itself failed
