@@ -97,7 +97,7 @@ def progress(batch: BatchReport, now_ms: int) -> BatchProgress:
 def parts_bar(batch: BatchReport) -> Markup:
     """Completed members, then cancelled or deleted ones, then dead ones. A part above 0 is always visible."""
     gone = batch.cancelled + batch.deleted
-    counts = {"a": batch.completed, "c": gone, "b": batch.dead}
+    counts = {"a": batch.completed, "gone": gone, "b": batch.dead}
     widths = {name: max(1.0, 100 * count / batch.total) if count else 0.0 for name, count in counts.items()}
     parts, x, rest = [], 0.0, sum(widths.values())
     for name, width in widths.items():

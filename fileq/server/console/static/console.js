@@ -158,7 +158,7 @@ const bulk = async (button) => {
     const dry = await call("POST", "/jobs/actions", { action, ...choice, dry_run: true });
     if (!dry.matched) { toast("No job matches any more."); refresh(); return; }
     const count = `${dry.is_partial ? "at least " : ""}${grouped(dry.matched)} ${dry.matched === 1 ? "job" : "jobs"}`;
-    if (!await ask(`${words[action][0]} ${count}?`, [action === "delete" && "Their files stay where they are.", dry.matched > 5 && "Among them:"].filter(Boolean).join(" "), words[action][1], button.matches(".danger"), dry.sample.map((one) => one.path || (one.type ? `${one.type} ${one.id}` : one.id)))) return;
+    if (!await ask(`${words[action][0]} ${count}?`, [action === "delete" && "Their files stay where they are.", dry.matched > 5 && "Among them:"].filter(Boolean).join(" "), words[action][1], button.matches(".danger"), dry.sample.map((one) => one.path || one.id))) return;
     const found = await call("POST", "/jobs/actions", { action, ...choice, dry_run: false, expect: dry.matched });
     if (found.operation) { toast(`${count} are being ${words[action][2]}.`); follow(found.operation.id); } else toast(`${grouped(found.done)} ${words[action][2]}${found.refused.length ? `, ${found.refused.length} refused: ${found.refused[0].reason}` : ""}.`, found.refused.length > 0);
     if (!filter) { selected.clear(); showSelection(); }
