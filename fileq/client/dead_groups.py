@@ -38,8 +38,8 @@ class NameCount(Struct, frozen=True):
 
 class DeadGroup(Struct, frozen=True):
     """Dead jobs that share `key`. The error, its kind, the type, the fingerprint and the sample are of the newest.
-    `newest_ids` are the ids of the newest 20. `timeline` is how many died in each of 24 equal parts of the time of the
-    whole answer, from `timeline_from` to `timeline_until`."""
+    `newest_ids` are the ids of the newest 20, `newest_times` when each of them died. `timeline` is how many died in
+    each of 24 equal parts of the time of the whole answer, from `timeline_from` to `timeline_until`."""
 
     key: str
     count: int
@@ -55,6 +55,7 @@ class DeadGroup(Struct, frozen=True):
     sample_path: str
     newest_ids: tuple[str, ...] = ()
     timeline: tuple[int, ...] = ()
+    newest_times: tuple[str | None, ...] = ()
 
 
 class DeadGroups(Struct, frozen=True):
@@ -182,6 +183,7 @@ class _Gathered:
         self.count = 0
         self._first_ms = self._last_ms = 0
         self._ids: list[str] = []
+        self._newest_ms: list[int] = []
         self.times_ms: list[int] = []  # of those deaths whose time is known
         self._directories: defaultdict[str, int] = defaultdict(int)
         self._extensions: defaultdict[str, int] = defaultdict(int)
@@ -195,6 +197,7 @@ class _Gathered:
             self._last_ms = died_ms
         if len(self._ids) < _IDS:
             self._ids.append(dead.id)
+            self._newest_ms.append(died_ms)
         if died_ms:
             self.times_ms.append(died_ms)
         if path := _path_of(dead):
@@ -219,6 +222,7 @@ class _Gathered:
             sample_id=newest.id,
             sample_path=_path_of(newest),
             newest_ids=tuple(self._ids),
+            newest_times=tuple(map(stamp, self._newest_ms)),
         )
 
 

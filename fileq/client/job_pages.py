@@ -39,7 +39,7 @@ _PLACE_OF = {
 class JobPage(Struct, frozen=True):
     """Jobs of a list. `next_cursor` is "" at its end. `is_partial`: the scan ended before the list did and before the
     page was full, so the next page may have more. `total` is None if it is not known. `matched` counts what was found,
-    skipped jobs and those behind the page included."""
+    skipped jobs and those behind the page included. `paused` are the queues that are paused."""
 
     jobs: tuple[StoredJob, ...]
     next_cursor: str
@@ -47,6 +47,7 @@ class JobPage(Struct, frozen=True):
     is_partial: bool
     total: int | None
     matched: int = 0
+    paused: frozenset[str] = frozenset()
 
 
 class _Position(Struct, frozen=True, array_like=True):
@@ -89,7 +90,7 @@ def job_page(
         total = scan.matched
     is_partial = not scan.is_complete and scan.matched < skip + limit
     jobs = tuple(complete_records(broker, scan.found))
-    return JobPage(jobs, scan.next_cursor, scan.scanned, is_partial, total, scan.matched)
+    return JobPage(jobs, scan.next_cursor, scan.scanned, is_partial, total, scan.matched, scan.paused)
 
 
 class _Scan:
@@ -117,6 +118,7 @@ class _Scan:
         self.matched = self.scanned = self._cost = 0
         self.next_cursor = ""
         self.is_complete = False  # the end of the last place was reached
+        self.paused = frozenset[str]()
 
     def run(self, cursor: str, *, is_counted: bool, outline_cost: int) -> None:
         position: _Position | None = self._start(cursor)
@@ -191,6 +193,7 @@ class _Scan:
 
     def length_of_places(self) -> int:
         census = self._broker.census()
+        self.paused = census.paused
         lengths = {
             PROCESSING: census.running,
             "scheduled": census.scheduled,

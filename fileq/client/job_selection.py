@@ -135,6 +135,11 @@ def complete_records(broker: FullBroker, jobs: Sequence[StoredJob]) -> list[Stor
     return _joined(jobs, broker.records)
 
 
+def with_outlines(broker: FullBroker, jobs: Sequence[StoredJob]) -> list[StoredJob]:
+    """The same jobs with outlines of their records. One round trip."""
+    return _joined(jobs, broker.outlines)
+
+
 def _joined(jobs: Sequence[StoredJob], read: Callable[[Sequence[str]], Sequence[Record | None]]) -> list[StoredJob]:
     if not jobs:
         return []

@@ -22,10 +22,16 @@ def obstacles_of(broker: FullBroker, records: Sequence[Record | None]) -> dict[s
     return {record.id: tuple(_obstacles(record, record.queue in overview.census.paused, living)) for record in waiting}
 
 
+def paused_queue(name: str) -> str:
+    """What a job in a paused queue waits for."""
+    queue = printable(name)
+    return f"queue {queue} is paused; 'fileq resume {queue}' resumes it"
+
+
 def _obstacles(record: Record, is_paused: bool, living: Sequence[WorkerView]) -> list[str]:
     """Without a worker a job that is due later does not run either: workers also move due jobs into their queues."""
     queue = printable(record.queue)
-    found = [f"queue {queue} is paused; 'fileq resume {queue}' resumes it"] if is_paused else []
+    found = [paused_queue(record.queue)] if is_paused else []
     claiming = [view for view in living if record.queue in view.info.queues]
     if not living:
         found.append("no worker is running")

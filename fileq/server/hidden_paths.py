@@ -21,6 +21,7 @@ LIST_FIELDS = frozenset(("outputs", "roots"))  # of paths, or of objects with pa
 PROBLEM_FIELDS = frozenset(("lost_roots",))  # texts that begin with a path
 # What a caller gave or a handler returned is passed on as it is.
 OPAQUE_FIELDS = frozenset(("payload", "result", "tags"))
+_REASONS = ("the root ", "the folder ")  # how a `deferred` begins that names a directory
 _SHORTEST = 3  # a shorter path, such as "/", would be found in any text
 
 
@@ -65,6 +66,8 @@ def _hidden_field(name: str, value: Any, within: dict[str, Any], paths: list[str
         return []
     if isinstance(value, list | tuple) and name in PROBLEM_FIELDS:
         return ["…" for _ in value]
+    if name == "deferred" and isinstance(value, str) and value.startswith(_REASONS):
+        return "a root is missing"
     if name not in OPAQUE_FIELDS:
         return _hidden(value, paths, fields)
     inside = _fields_inside(name, value, within)

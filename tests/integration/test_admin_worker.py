@@ -59,7 +59,7 @@ def pause_and_resume(setup: WorkerSetup) -> None:
     setup.worker(count=2)
     setup.enqueue("gated", "running")
     setup.wait_logged("start", 1)
-    assert control.set_paused(setup.broker, "low", ["high", "low"], paused=True).has_changed
+    assert control.set_paused(setup.broker, "low", ["high", "low"], paused=True, by="a test").has_changed
     let_time_pass(1.0)
     waiting = setup.enqueue("note", *ids("low", 5))
     setup.enqueue("note", "high", queue="high")
@@ -69,7 +69,7 @@ def pause_and_resume(setup: WorkerSetup) -> None:
     let_time_pass(1.0)
     assert setup.states(waiting) == {"pending": 5}
     assert [queue.is_paused for queue in gather(setup.broker).queues] == [False, True]
-    control.set_paused(setup.broker, "low", ["high", "low"], paused=False)
+    control.set_paused(setup.broker, "low", ["high", "low"], paused=False, by="a test")
     setup.wait_for(State.COMPLETED, waiting)
 
 

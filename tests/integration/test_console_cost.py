@@ -17,12 +17,13 @@ from fileq.brokers.types import Entry, WorkerInfo
 from fileq.client.schedule_changes import add_schedule, run_now
 from fileq.client.schedule_options import ScheduleOptions
 from fileq.commands.acknowledgements import AcknowledgementStore
+from fileq.commands.admin.control import set_paused
 from fileq.config import Config
 from fileq.core.batch import Callback, CallbackKind, callback_id
 from fileq.core.delivery import CHECK_TYPE
 from fileq.core.follow_up import Output
 from fileq.core.job import Version, encode, file_job
-from fileq.core.settlement import bury, complete
+from fileq.core.settlement import bury, complete, defer
 from fileq.core.webhook import DELIVERY_TYPE, Webhook, WebhookFilter
 from fileq.server.audit import AuditLog
 from fileq.server.background_work import BackgroundWork
@@ -105,7 +106,12 @@ def filled(store: Store, config: Config, file: Path) -> None:
         [Entry(job, "low", Version(path, signature)), *(Entry(a_job(f"waits-{n}"), "low") for n in range(30))]
     )
     broker.enqueue([Entry(a_job(f"later-{n}"), "low", delay_ms=3_600_000) for n in range(30)])
-    broker.settle_and_claim([], ["host-7-0-ffff"])
+    [claim] = broker.settle_and_claim([], ["host-7-0-ffff"]).claims
+    broker.settle_and_claim(
+        [defer(claim, reason="the circuit breaker of a is open", delay_ms=60_000)], ["host-7-0-ffff"]
+    )
+    broker.enqueue([members[1]])
+    set_paused(broker, "low", config.worker.priorities, paused=True, by="a test")
 
 
 def addresses(page: ConsolePage, file: Path) -> list[tuple[dict[str, str], dict[str, Any]]]:
@@ -118,7 +124,7 @@ def addresses(page: ConsolePage, file: Path) -> list[tuple[dict[str, str], dict[
     }
     queries: dict[str, list[dict[str, Any]]] = {
         "": [{}, {"hours": "30d"}],
-        "/jobs": [{}, {"status": "dead"}, {"type": "none"}, {"q": "page"}],
+        "/jobs": [{}, {"status": "dead"}, {"type": "none"}, {"q": "page"}, {"batch": "nightly"}],
         "/dead": [{}, {"fingerprint": FINGERPRINT, "probe": PROBE}, {"by": "directory"}, {"match": "*.pdf"}],
         "/files": [{}, {"match": "*.pdf"}, {"status": "dead"}],
         "/files/trace": [{"path": str(file)}, {"path": str(file), "job": "file"}],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any
@@ -26,9 +27,9 @@ from fileq.core.job import Job, State, stamp, typed_job
 from fileq.core.settlement import bury, complete
 from fileq.core.webhook import Webhook, WebhookFilter
 from fileq.server.console import admin_page
-from fileq.server.console.batches_page import failures_of, progress
+from fileq.server.console.batches_page import failures_of, parts_bar, progress
 from fileq.server.console.pages import PAGES
-from fileq.server.console.queues_page import ENDED, LOOKED_AT, ended_a_minute, out_a_minute, process_of
+from fileq.server.console.queues_page import ENDED, ended_a_minute, out_a_minute, process_of
 from fileq.server.console.rendering import lines
 from fileq.server.console.scheduled_page import form_of, json_text, upcoming
 from fileq.server.live_samples import LiveSamples
@@ -108,6 +109,16 @@ def test_the_rest_of_a_batch_takes_as_long_for_each_job_as_those_that_ended() ->
     assert progress(empty, NOW_MS).share == 0.0
 
 
+def test_the_bar_of_a_batch_shows_dead_members_apart() -> None:
+    parts = parts_bar(replace(BATCH, total=1000, completed=997, dead=1, cancelled=2))
+    assert re.findall(r'class="(a|b|gone)" x="([-\d.]+)" width="([\d.]+)"', parts) == [
+        ("a", "-1.7", "99.7"),
+        ("gone", "98.0", "1.0"),
+        ("b", "99.0", "1.0"),
+    ]
+    assert "997 completed, 1 dead, 2 cancelled or deleted, of 1000" in parts
+
+
 def test_files_that_a_delivery_lacks_are_apart_from_other_failures_and_each_has_its_own_problem() -> None:
     missing = FailureReport("1", "", CHECK_TYPE, "missing: /in/a does not exist; also: missing: b")
     failed = FailureReport("2", "/in/c", None, "ValueError: x; also: y")
@@ -118,13 +129,13 @@ def test_files_that_a_delivery_lacks_are_apart_from_other_failures_and_each_has_
 
 def test_jobs_a_minute_are_those_of_the_last_minute_by_process() -> None:
     def rates(records: list[Record | None]) -> dict[str, float]:
-        return ended_a_minute(records, NOW_MS, LOOKED_AT, lambda record: process_of(record.slot))
+        return ended_a_minute(records, NOW_MS, ENDED, lambda record: process_of(record.slot))
 
     old = record("host-a-7-0-ffff", NOW_MS - 61_000)
     found = [record("host-a-7-0-ffff", NOW_MS - 1000), record("b-9-1-eeee", NOW_MS), None, old]
     assert rates(found) == {"host-a-7": 1.0, "b-9": 1.0}
-    many: list[Record | None] = [record("a-1-0-ffff", NOW_MS - 6000)] * LOOKED_AT
-    assert rates(many) == {"a-1": LOOKED_AT * 10}, "there were more than the page looks at"
+    many: list[Record | None] = [record("a-1-0-ffff", NOW_MS - 6000)] * ENDED
+    assert rates(many) == {"a-1": ENDED * 10}, "there were more than the page looks at"
     assert rates([]) == {}
     assert process_of("my-host-12-3-ab12cd34") == "my-host-12"
 
@@ -231,7 +242,7 @@ def test_every_page_shows_hostile_names_as_text() -> None:
     pages = filled()
     addresses = [*ADDRESSES, *ADMIN_ADDRESSES]
     for address, (status, text) in zip(addresses, pages.show(addresses), strict=True):
-        assert status == 200, (address, pages.events.seen)
+        assert status == 200, (address, pages.events.events)
         assert [found for found in ("<script>alert", "<svg onload", "<b>key", "\u202e") if found in text] == [], address
         assert "s3cret" not in text, address
     shown = pages.show(["/workers", "/scheduled", "/batches/nightly", "/webhooks", "/admin"])

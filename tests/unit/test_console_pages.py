@@ -10,6 +10,7 @@ from fileq.client.dead_groups import timeline
 from fileq.client.file_pages import DirectoryCounts
 from fileq.client.job_filter import path_matcher
 from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS_MAX, Acknowledgement, AcknowledgementStore, group_state
+from fileq.commands.admin.stats import BreakerSummary
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
 from fileq.server.console.charts import line_chart, spark_bars
@@ -17,6 +18,7 @@ from fileq.server.console.dead_page import address_of, directory_match, extensio
 from fileq.server.console.file_preview import PREVIEW_IMAGE, hex_dump, preview_of_head
 from fileq.server.console.files_page import trail, tree_rows, upload_target
 from fileq.server.console.overview_page import breaker_banners
+from fileq.worker.breakers import reason_of
 from tests.support.console_pages import ConsolePages
 
 KNOWN = Acknowledgement("0123456789ab", "known", "ops", "2026-05-01T12:00:00.000Z")
@@ -57,8 +59,15 @@ def test_a_time_is_written_once_below_a_chart() -> None:
 
 
 def test_a_breaker_that_several_workers_opened_is_one_banner() -> None:
-    mail, scans = breaker_banners(["*.mail", "*.pdf", "*.mail"])
+    def opened(route: str, next_probe: str | None) -> BreakerSummary:
+        return BreakerSummary(route, "open", "", 1.0, next_probe)
+
+    soon, later = "2026-05-01T12:00:05Z", "2026-05-01T12:00:09Z"
+    breakers = [opened("*.mail", later), opened("*.pdf", None), opened("*.mail", soon)]
+    mail, scans = breaker_banners(breakers, {reason_of("*.mail"): 50}, is_more=True)
     assert "*.mail is open in 2 worker processes" in mail.text
+    assert ("50 or more jobs are held back" in mail.text, mail.until) == (True, soon)
+    assert ("held back" in scans.text, scans.until) == (False, None)
     assert "*.pdf is open in 1 worker process:" in scans.text
 
 

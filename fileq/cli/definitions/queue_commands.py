@@ -16,6 +16,18 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
+def _who() -> str:
+    """Who runs the command. The system may know no name of the user, as in some containers."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = "an unknown user"
+    return f"{user} on {socket.gethostname()}, command line"
+
+
 def _set_paused(invocation: Invocation, *, paused: bool) -> int:
     from fileq.commands.admin.control import check_queues, set_paused
     from fileq.commands.admin.formatting import plural
@@ -23,7 +35,7 @@ def _set_paused(invocation: Invocation, *, paused: bool) -> int:
     queues = invocation.loaded().config.worker.priorities
     named = list(dict.fromkeys(invocation.options.queues))
     check_queues(named, queues)
-    results = [set_paused(invocation.broker(), queue, queues, paused=paused) for queue in named]
+    results = [set_paused(invocation.broker(), queue, queues, paused=paused, by=_who()) for queue in named]
     if invocation.options.json:
         invocation.print_json(results[0] if len(results) == 1 else {"queues": results})
         return 0

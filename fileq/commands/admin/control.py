@@ -11,6 +11,7 @@ from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import CancelResult, Record
 from fileq.client.job_filter import JobFilter
 from fileq.client.job_selection import select
+from fileq.commands.admin.pause_notes import remove_note, write_note
 from fileq.commands.admin.route_check import check_route, is_configured
 from fileq.commands.admin.stats import WorkerProcess, processes
 from fileq.config import Config
@@ -173,12 +174,19 @@ def check_queues(named: Sequence[str], queues: Sequence[str]) -> None:
         raise ConfigError([f"no queue is named {name!r}; the queues are {known}" for name in unknown])
 
 
-def set_paused(broker: FullBroker, queue: str, queues: Sequence[str], *, paused: bool) -> PauseResult:
-    """Pauses or resumes a queue. Idempotent."""
+def set_paused(broker: FullBroker, queue: str, queues: Sequence[str], *, paused: bool, by: str) -> PauseResult:
+    """Pauses or resumes a queue. Idempotent. `by` is who does it: others see who has paused a queue."""
     check_queues([queue], queues)
     census = broker.census()
-    (broker.pause if paused else broker.resume)(queue)
-    return PauseResult(queue, paused, (queue in census.paused) != paused, census.pending[queue])
+    has_changed = (queue in census.paused) != paused
+    if not paused:
+        remove_note(broker, queue)
+        broker.resume(queue)
+    else:
+        broker.pause(queue)
+        if has_changed:
+            write_note(broker, queue, by, census.now_ms)
+    return PauseResult(queue, paused, has_changed, census.pending[queue])
 
 
 class ReportedBreaker(Struct, frozen=True):

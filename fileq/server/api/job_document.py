@@ -14,7 +14,7 @@ from fileq.core.job import decode_or_none
 class JobDocument(Struct, frozen=True):
     """One job. Times are RFC 3339 in UTC; null for what has not happened. `status` is pending, scheduled, running,
     retrying, completed, dead or cancelled. `path` is null if the server shows no names of files. `fingerprint` is that
-    of a dead job's cause."""
+    of a dead job's cause. `deferred` is why a job is held back, `deferred_count` how often it was."""
 
     id: str
     type: str | None
@@ -41,6 +41,7 @@ class JobDocument(Struct, frozen=True):
     is_finished: bool
     is_cancel_requested: bool
     deferred: str | None
+    deferred_count: int
     waits_for: tuple[str, ...]
     attempt_count: int
     attempts: tuple[AttemptSummary, ...]
@@ -82,6 +83,7 @@ def job_document(record: Record, waits_for: tuple[str, ...] = ()) -> JobDocument
         is_finished=not record.state.is_unfinished,
         is_cancel_requested=known.is_cancel_requested,
         deferred=summary.deferred or None,
+        deferred_count=summary.deferred_count,
         waits_for=known.waits_for,
         attempt_count=summary.attempts,
         attempts=known.attempts,

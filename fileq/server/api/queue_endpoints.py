@@ -89,7 +89,8 @@ def resume_queue(request: ApiRequest[NoQuery, UnsetType]) -> QueueMessage:
 
 def _set_paused(request: ApiRequest[NoQuery, UnsetType], *, is_paused: bool) -> QueueMessage:
     name, services = _known(request.params["name"], request.services), request.services
-    result = set_paused(services.broker, name, services.config.worker.priorities, paused=is_paused)
+    queues, who = services.config.worker.priorities, request.caller.name
+    result = set_paused(services.broker, name, queues, paused=is_paused, by=who)
     message = "Queue paused" if is_paused else "Queue resumed"
     return QueueMessage(message, name, result.is_paused, result.has_changed, result.waiting)
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any
 
+from markupsafe import Markup
 from msgspec import Meta, Struct
 
+from fileq.brokers.protocol import FullBroker
+from fileq.client.job_filter import JobFilter
+from fileq.client.job_pages import job_page
+from fileq.client.obstacles import WAITING
 from fileq.commands.admin.batch_reports import BatchReport, FailureReport
 from fileq.core.api_key import Scope
 from fileq.core.delivery import CHECK_TYPE
+from fileq.core.job import State
 from fileq.server.api.batch_endpoints import BatchListQuery, list_all_batches, show_one_batch
 from fileq.server.console.page import PageRequest
 
 ALSO = "; also: "  # before the other problems of a delivery, in each error of one
+MEMBERS, LOOKED_AT = 50, 2_000  # waiting members, and jobs, that are looked at to see why a batch waits
 
 
 class BatchesQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,6 +39,21 @@ class BatchProgress(Struct, frozen=True):
     share: float
     eta_s: float | None
     word: str
+    bar: Markup
+
+
+class HeldMembers(Struct, frozen=True):
+    """Members that are held back for the same reason."""
+
+    deferred: str
+    count: int
+
+
+class BatchWait(Struct, frozen=True):
+    """Why members wait: `paused` are queues that hold some of them. Of a large batch the first members tell it."""
+
+    paused: tuple[str, ...] = ()
+    held: tuple[HeldMembers, ...] = ()
 
 
 def batches(request: PageRequest) -> Mapping[str, Any]:
@@ -46,11 +69,13 @@ def batches(request: PageRequest) -> Mapping[str, Any]:
 
 
 def batch(request: PageRequest) -> Mapping[str, Any]:
+    """Three round trips, and a scan of waiting jobs while the batch has some."""
     found = request.ask(show_one_batch, id=request.params["id"])
     wrong_files, dead = failures_of(found, hides_paths=request.services.hides_paths)
     return {
         "batch": found,
         "progress": progress(found, request.services.now_ms()),
+        "wait": request.shown(why_it_waits(request.services.broker, request.services.config.worker.priorities, found)),
         "wrong_files": wrong_files,
         "dead": dead,
         "may_seal": request.has(Scope.OPERATE) or request.has(Scope.ENQUEUE),
@@ -66,7 +91,38 @@ def progress(batch: BatchReport, now_ms: int) -> BatchProgress:
     if batch.created and left and ended and batch.finished is None:
         elapsed_s = now_ms / 1000 - datetime.fromisoformat(batch.created).timestamp()
         eta_s = max(0.0, elapsed_s) / ended * left
-    return BatchProgress(ended, share, eta_s, _word(batch))
+    return BatchProgress(ended, share, eta_s, _word(batch), parts_bar(batch))
+
+
+def parts_bar(batch: BatchReport) -> Markup:
+    """Completed members, then cancelled or deleted ones, then dead ones. A part above 0 is always visible."""
+    gone = batch.cancelled + batch.deleted
+    counts = {"a": batch.completed, "gone": gone, "b": batch.dead}
+    widths = {name: max(1.0, 100 * count / batch.total) if count else 0.0 for name, count in counts.items()}
+    parts, x, rest = [], 0.0, sum(widths.values())
+    for name, width in widths.items():
+        x = min(x, 100 - rest)  # small parts are wider than their share
+        parts.append(Markup('<rect class="{}" x="{:.1f}" width="{:.1f}" height="8"/>').format(name, x, width))
+        x, rest = x + width, rest - width
+    words = f"{batch.completed} completed, {batch.dead} dead, {gone} cancelled or deleted, of {batch.total}"
+    return Markup(
+        '<svg class="chart parts" viewBox="0 0 100 8" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<rect class="track" width="100" height="8"/>{}</svg>'
+    ).format(words, Markup("").join(parts))
+
+
+def why_it_waits(broker: FullBroker, queues: Sequence[str], batch: BatchReport) -> BatchWait:
+    """Looks at the first members that wait."""
+    if not batch.waiting or batch.finished is not None or batch.is_cancelled:
+        return BatchWait()
+    wanted = JobFilter(batch=batch.id)
+    page = job_page(broker, queues, wanted, states=WAITING, limit=MEMBERS, scan_max=LOOKED_AT)
+    homes = {job.home for job in page.jobs if job.state is State.PENDING} | {batch.priority}
+    held = Counter(job.record.deferred for job in page.jobs if job.is_deferred and job.record is not None)
+    return BatchWait(
+        tuple(queue for queue in queues if queue in homes & page.paused),
+        tuple(HeldMembers(reason, count) for reason, count in held.most_common()),
+    )
 
 
 def _word(batch: BatchReport) -> str:

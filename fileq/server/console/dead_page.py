@@ -13,15 +13,17 @@ from msgspec import Meta, Struct
 
 from fileq.brokers.types import Record
 from fileq.client.dead_groups import DeadGroup, DeadGroups, GroupedBy
-from fileq.commands.acknowledgements import Acknowledgement, GroupState, group_state
+from fileq.client.obstacles import obstacles_of
+from fileq.commands.acknowledgements import GroupState
 from fileq.core.api_key import Scope
-from fileq.core.job import State
-from fileq.server.api.acknowledgement_endpoints import list_acknowledgements
+from fileq.core.job import State, stamp
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.job_conditions import JobConditions, conditions_in
 from fileq.server.api.job_document import JobDocument, job_document
+from fileq.server.console.acknowledged_groups import UNMARKED, GroupMark, acknowledgements, mark_of
 from fileq.server.console.charts import spark_bars
 from fileq.server.console.file_preview import Preview, preview_of
+from fileq.server.console.job_steps import obstacles_in, paused_of
 from fileq.server.console.page import PageRequest
 
 GROUPS_MAX = 50
@@ -54,11 +56,12 @@ class Facet(Struct, frozen=True):
 
 class GroupCard(Struct, frozen=True):
     """A group with all that the page shows of it. `filter` are the conditions of exactly its jobs, for an action on all
-    of them; empty if no conditions describe them. `narrower` are conditions that show the causes within the group."""
+    of them; empty if no conditions describe them. `narrower` are conditions that show the causes within the group.
+    `newest` is the mark of the cause of its newest job, if the group may have several causes."""
 
     group: DeadGroup
-    state: GroupState
-    acknowledgement: Acknowledgement | None
+    mark: GroupMark
+    newest: GroupMark
     chart: Any
     directories: tuple[Facet, ...]
     extensions: tuple[Facet, ...]
@@ -79,16 +82,20 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
     filter = _of_jobs(conditions)
     listed = opened.group.newest_ids if opened else found.newest_ids if not filter else ()
     records = _records(request, [*listed, *([query.probe] if query.probe else [])])
+    probe = _probe(request, records.get(query.probe)) if query.probe else None
     return {
         "found": found,
         "cards": cards,
         "opened": opened,
         "jobs": _dead_among(request, [records.get(id) for id in listed]),
-        "probe": _document(request, records.get(query.probe)) if query.probe else None,
+        "probe": probe,
+        "probe_queue": paused_of(probe) if probe is not None else "",
+        "probe_obstacles": obstacles_in(probe) if probe is not None else [],
         "preview": _preview(request, opened.group, records) if opened else None,
         "filter": filter,
         "address": address_of(filter),
         "by": query.by,
+        "now": stamp(request.services.now_ms()) or "",
         "groupings": GROUPINGS,
         "shows_paths": not request.services.hides_paths,
         "may_operate": request.has(Scope.OPERATE),
@@ -97,20 +104,19 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
 
 def _cards(request: PageRequest, found: DeadGroups, query: DeadQuery) -> list[GroupCard]:
     """Groups without an acknowledgement, and those that came back, are first; among them the largest."""
+    known = acknowledgements(request) if found.groups else {}
+    cards = [_card(group, mark_of(group, known), query) for group in found.groups]
+    return sorted(cards, key=lambda card: _ORDER[card.mark.state])
+
+
+def _card(group: DeadGroup, mark: GroupMark, query: DeadQuery) -> GroupCard:
     is_by_cause = query.by == "fingerprint"
-    listed = request.ask(list_acknowledgements).acknowledgements if is_by_cause and found.groups else ()
-    known = {one.fingerprint: one for one in listed}
-    cards = [_card(group, known.get(group.fingerprint) if is_by_cause else None, query) for group in found.groups]
-    return sorted(cards, key=lambda card: _ORDER[card.state])
-
-
-def _card(group: DeadGroup, acknowledgement: Acknowledgement | None, query: DeadQuery) -> GroupCard:
     current = _of_jobs(query)
     narrower = current | narrower_conditions(group, query.by)
     return GroupCard(
         group=group,
-        state=group_state(acknowledgement, group.last),
-        acknowledgement=acknowledgement,
+        mark=mark if is_by_cause else UNMARKED,
+        newest=UNMARKED if is_by_cause else mark,
         chart=spark_bars(group.timeline, title=f"{group.count} deaths over time"),
         directories=tuple(
             Facet(one.name, one.count, directory_match(one.name, query.match)) for one in group.directories
@@ -118,8 +124,8 @@ def _card(group: DeadGroup, acknowledgement: Acknowledgement | None, query: Dead
         extensions=tuple(
             Facet(one.name, one.count, extension_match(one.name, query.match)) for one in group.extensions
         ),
-        filter=narrower | {"status": "dead"} if query.by == "fingerprint" else {},
-        narrower=address_of(narrower) if narrower != current or query.by == "fingerprint" else {},
+        filter=narrower | {"status": "dead"} if is_by_cause else {},
+        narrower=address_of(narrower) if narrower != current or is_by_cause else {},
     )
 
 
@@ -171,9 +177,11 @@ def _dead_among(request: PageRequest, records: Iterable[Record | None]) -> list[
     ]
 
 
-def _document(request: PageRequest, record: Record | None) -> JobDocument | None:
-    """None if the record has expired."""
-    return request.shown(job_document(record)) if record is not None else None
+def _probe(request: PageRequest, record: Record | None) -> JobDocument | None:
+    """With what keeps it from running; None if the record has expired. One round trip while it waits."""
+    if record is None:
+        return None
+    return request.shown(job_document(record, obstacles_of(request.services.broker, [record]).get(record.id, ())))
 
 
 def _preview(request: PageRequest, group: DeadGroup, records: Mapping[str, Record]) -> Preview | None:

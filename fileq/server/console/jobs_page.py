@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
+from fileq.client.batch_status import status_of_batch
+from fileq.commands.admin.batch_reports import report_of
 from fileq.core.api_key import Scope
+from fileq.core.job import stamp
 from fileq.server.api.job_conditions import JobConditions, conditions_in
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_endpoints import show_job
 from fileq.server.api.job_lists import JobListQuery
 from fileq.server.api.list_endpoints import list_jobs
+from fileq.server.console.acknowledged_groups import acknowledgements
+from fileq.server.console.dead_page import address_of
 from fileq.server.console.file_preview import may_see_content
+from fileq.server.console.job_steps import obstacles_in, paused_of, steps_of, times
 from fileq.server.console.page import PageRequest
-from fileq.server.console.rendering import path_part, seconds_between
+from fileq.server.console.rendering import path_part
 
-STATES = ("pending", "scheduled", "running", "retrying", "completed", "dead", "cancelled")
+STATES = ("pending", "scheduled", "running", "retrying", "deferred", "completed", "dead", "cancelled")
+_OTHER_WORDS = {"processing": "running", "failed": "retrying"}
+_FIELDS = ("status", "q", "priority", "type", "match", "error", "since")  # of the form
 
 
 class JobsQuery(JobConditions, frozen=True, forbid_unknown_fields=True):
@@ -30,59 +39,91 @@ class JobsQuery(JobConditions, frozen=True, forbid_unknown_fields=True):
     cursor: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
 
 
+class OtherCondition(Struct, frozen=True):
+    """A condition that no field of the form shows. `others` are the parameters of the list without it."""
+
+    name: str
+    value: str
+    shown: str
+    others: dict[str, str]
+
+
 def jobs(request: PageRequest) -> Mapping[str, Any]:
+    """One scan, and a round trip for the name of a batch."""
     query: JobsQuery = request.query
     conditions = conditions_in(query)
     given = msgspec.to_builtins(conditions)
+    address = address_of(given)
     found = request.ask(
         list_jobs, JobListQuery(**msgspec.structs.asdict(conditions), limit=query.limit, cursor=query.cursor)
     )
     return {
-        "found": found,
+        "found": replace(found, jobs=longest_first(found.jobs)),
         "filter": given,
+        "address": address,
+        "other_conditions": _other_conditions(request, address),
         "fields": conditions,
+        "status": _OTHER_WORDS.get(query.status or "", query.status),
         "states": STATES,
         "queues": request.services.config.worker.priorities,
         "bulk": _bulk_actions(query.status),
+        "now": stamp(request.services.now_ms()) or "",
         "may_operate": request.has(Scope.OPERATE),
     }
 
 
+def longest_first(jobs: Sequence[JobDocument]) -> tuple[JobDocument, ...]:
+    """Running jobs are before all others; among them the longest running one is first."""
+    is_running = [job for job in jobs if job.status == "running"]
+    others = [job for job in jobs if job.status != "running"]
+    return (*sorted(is_running, key=lambda job: job.started_at or ""), *others)
+
+
+def _other_conditions(request: PageRequest, address: Mapping[str, str]) -> list[OtherCondition]:
+    found = []
+    for name, value in address.items():
+        if name not in _FIELDS:
+            shown = _batch_name(request, value) if name == "batch" else value
+            others = {other: kept for other, kept in address.items() if other != name}
+            found.append(OtherCondition(name, value, shown, others))
+    return found
+
+
+def _batch_name(request: PageRequest, id: str) -> str:
+    """Its id if it has no name, or is unknown."""
+    [view] = request.services.broker.batches_by_id([id])
+    return request.shown(report_of(status_of_batch(id, view))).name or id if view is not None else id
+
+
 def _bulk_actions(status: str | None) -> list[str]:
-    """The actions that make sense for all jobs of a list."""
+    """The actions that make sense for all jobs of a list. Without a status each job allows others of them; the
+    stylesheet shows those that a selected row allows."""
     if status is None:
-        return ["retry", "cancel"]
-    return {"dead": ["retry", "delete"], "scheduled": ["run", "cancel"], "retrying": ["run", "cancel"]}.get(
-        status, ["cancel"] if status in ("pending", "running") else []
-    )
+        return ["retry", "run", "delete", "cancel"]
+    is_delayed = status in ("scheduled", "retrying", "failed", "deferred")
+    if is_delayed or status == "dead":
+        return ["run", "cancel"] if is_delayed else ["retry", "delete"]
+    return ["cancel"] if status in ("pending", "running", "processing") else []
 
 
 def job(request: PageRequest) -> Mapping[str, Any]:
+    """At most two round trips: a job that waits has no cause of death."""
     found = request.ask(show_job, id=request.params["id"])
     server = request.services.config.server
     address = f"http://{server.bind}:{server.port}{server.base_path}/api/v1/jobs/{path_part(found.id)}"
     return {
         "job": found,
-        "steps": _steps(found),
+        "steps": steps_of(found, stamp(request.services.now_ms()) or ""),
+        "held": times(found.deferred_count) if found.deferred_count else "",
+        "paused": paused_of(found),
+        "obstacles": obstacles_in(found),
+        "acknowledgement": acknowledgements(request).get(found.fingerprint) if found.fingerprint else None,
         "may_operate": request.has(Scope.OPERATE),
         "may_preview": may_see_content(request),
         "curl": f'curl -H "X-API-Key: $KEY" {shlex.quote(address)}',
         "python": _python(found),
         "cli": f"fileq show {shlex.quote(found.id)}",
     }
-
-
-def _steps(job: JobDocument) -> list[dict[str, Any]]:
-    """The life of a job: each step with how long it lasted until the next one."""
-    times = [("created", job.created_at), ("scheduled for", job.scheduled_at), ("started", job.started_at)]
-    if job.is_finished:
-        times.append((job.status, job.completed_at))
-    known = sorted(((at, word) for word, at in times if at), key=lambda step: step[0])
-    following = [at for at, _ in known[1:]]
-    return [
-        {"word": word, "at": at, "lasted_s": seconds_between(at, next_at)}
-        for (at, word), next_at in zip(known, [*following, None], strict=True)
-    ]
 
 
 def _python(job: JobDocument) -> str:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct
 
 from fileq.brokers.place_pages import PROCESSING
 from fileq.brokers.types import Overview
-from fileq.client.job_filter import Conditions, JobFilter
-from fileq.client.job_selection import complete_records, outlined
-from fileq.commands.admin.stats import QueueStats, WorkerProcess, eta_of, processes, queues_of
+from fileq.client.job_filter import Conditions, JobFilter, StoredJob
+from fileq.client.job_selection import outlined, with_outlines
+from fileq.commands.admin.stats import BreakerSummary, QueueStats, WorkerProcess, eta_of, processes, queues_of
+from fileq.core.job import stamp
+from fileq.core.webhook import DELIVERY_TYPE
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_lists import document_of
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES, HourStats, hours_of
+from fileq.server.console.acknowledged_groups import acknowledgements, mark_of
 from fileq.server.console.charts import bar, line_chart
 from fileq.server.console.page import PageRequest
 from fileq.server.live_samples import KEPT, LiveSample, per_second
+from fileq.worker.breakers import reason_of
 
 _RANGES = {"24h": 24, "7d": 168, "30d": 720}
 _GROUPS, _JOBS = 5, 10
+_LOOKED_AT = 50  # jobs of each place: the delayed ones among them tell how many are held back
 _GROUPED = 2_500  # dead jobs that are looked at for the groups: this page is refreshed most often
 
 
@@ -31,30 +36,41 @@ class OverviewQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Banner(Struct, frozen=True):
-    """Something that stops work, and the page where an operator does something about it."""
+    """Something that stops work, and the pages where an operator does something about it, each with its title. `until`
+    is when fileq tries again by itself."""
 
     text: str
     is_bad: bool = False
-    link: str = ""
-    link_text: str = ""
+    links: tuple[tuple[str, str], ...] = ()
+    until: str | None = None
 
 
 class BrokerState(Struct, frozen=True):
-    """`eta_s` is how long the backlog takes; None if that is unknown."""
+    """`eta_s` is how long the backlog takes; None if that is unknown. `delayed` jobs are due later, or held back."""
 
     broker: str
     where: str
     queues: tuple[QueueStats, ...]
     workers: tuple[WorkerProcess, ...]
     waiting: int
+    delayed: int
     dead: int
     eta_s: float | None
 
 
+class Recent(NamedTuple):
+    """`held` counts the jobs that are held back, by reason. `is_more`: there may be more of them."""
+
+    jobs: list[JobDocument]
+    held: Counter[str]
+    is_more: bool
+
+
 def overview(request: PageRequest) -> Mapping[str, Any]:
-    """Two round trips, the overview and the records of the latest jobs, and the scan of the dead jobs."""
+    """Three round trips, the overview, the outlines of the latest jobs and the acknowledgements, and the scan of the
+    dead jobs."""
     services, count = request.services, _RANGES[request.query.hours]
-    found = services.broker.overview(count, jobs=_JOBS)
+    found = services.broker.overview(count, jobs=_LOOKED_AT)
     samples = services.samples.read()
     state = request.shown(_state(found, samples, services.broker.kind, services.broker.where))
     hours = hours_of(found.hours, count, services.now_ms())
@@ -63,12 +79,16 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
     living = [process for process in state.workers if process.is_alive]
     ages = [queue.oldest_age_s for queue in state.queues if queue.oldest_age_s is not None]
     most = max((queue.length for queue in state.queues), default=0)
+    recent = _recent(request, found)
+    groups = request.shown(dead_groups(services, DeadGroupsQuery(limit=_GROUPS), _GROUPED)) if state.dead else None
+    known = acknowledgements(request) if groups is not None and groups.groups else {}
     return {
         "stats": state,
         "completed": completed,
         "failed": failed,
         "rate": completed / (completed + failed) * 100 if completed + failed else None,
         "slots": sum(process.slots for process in living),
+        "busy": sum(process.busy for process in living),
         "processes": len(living),
         "oldest_age_s": max(ages, default=None),
         "chart": _chart(hours, request.query.hours),
@@ -76,11 +96,13 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "chosen": request.query.hours,
         "queues": [(queue, bar(queue.length, most, title=f"{queue.length} waiting")) for queue in state.queues],
         "live_chart": _live_chart(samples),
-        "groups": request.shown(dead_groups(services, DeadGroupsQuery(limit=_GROUPS), _GROUPED))
-        if state.dead
-        else None,
-        "jobs": _latest(request, found),
-        "banners": _banners(state),
+        "groups": groups,
+        "marks": {group.key: mark_of(group, known) for group in (groups.groups if groups is not None else ())},
+        "jobs": recent.jobs,
+        "held": recent.held.total(),
+        "is_held_more": recent.is_more,
+        "now": stamp(services.now_ms()) or "",
+        "banners": _banners(state, recent),
     }
 
 
@@ -88,18 +110,40 @@ def _state(found: Overview, samples: Sequence[LiveSample], kind: str, where: str
     """The rate of the ETA is that of the samples of the last minute, which cost the broker nothing more."""
     last = samples[-MINUTE_SAMPLES:]
     eta = eta_of(found, lambda: per_second(last, "completed") + per_second(last, "dead"))
-    queues, workers = queues_of(found), processes(found.workers, found.census.now_ms)
-    return BrokerState(kind, where, queues, workers, sum(one.length for one in queues), found.census.dead, eta.eta_s)
+    queues, workers, census = queues_of(found), processes(found.workers, found.census.now_ms), found.census
+    waiting = sum(one.length for one in queues)
+    return BrokerState(kind, where, queues, workers, waiting, census.scheduled, census.dead, eta.eta_s)
 
 
-def _latest(request: PageRequest, found: Overview) -> list[JobDocument]:
-    """In the order of a list of jobs: running, waiting, delayed, then ended ones. One round trip."""
-    running = tuple(view.raw for view in found.workers if view.raw)
-    places = {PROCESSING: running, **found.first}
-    every = Conditions(JobFilter())
+def _recent(request: PageRequest, found: Overview) -> Recent:
+    """The jobs that changed last, the newest change first, and what is held back. One round trip."""
     broker = request.services.broker
-    jobs = [job for place, raws in places.items() for job in outlined(broker, raws[:_JOBS], place, every).jobs]
-    return [request.shown(document_of(stored)) for stored in complete_records(broker, jobs[:_JOBS])]
+    jobs = with_outlines(broker, [*_candidates(request, found)])
+    held = Counter(one.record.deferred for one in jobs if one.record is not None and one.is_deferred)
+    latest = sorted(jobs, key=changed_ms, reverse=True)[:_JOBS]
+    return Recent(
+        [request.shown(document_of(stored)) for stored in latest],
+        held,
+        is_more=bool(held) and found.census.scheduled > len(found.first.get("scheduled", ())),
+    )
+
+
+def _candidates(request: PageRequest, found: Overview) -> Iterator[StoredJob]:
+    """A few of each place, without deliveries of webhooks: these have a page of their own."""
+    busy = sorted((view for view in found.workers if view.raw), key=lambda view: view.since_ms, reverse=True)
+    every = Conditions(JobFilter())
+    for place, raws in {PROCESSING: tuple(view.raw for view in busy), **found.first}.items():
+        jobs = outlined(request.services.broker, raws[:_LOOKED_AT], place, every).jobs
+        own = [one for one in jobs if one.job is None or one.job.type != DELIVERY_TYPE]
+        yield from own if place == "scheduled" else own[:_JOBS]
+
+
+def changed_ms(stored: StoredJob) -> int:
+    """When something happened to the job last. A job that is held back is claimed again and again, which is no news."""
+    record = stored.record
+    if record is None or stored.is_deferred:
+        return stored.time_ms
+    return max(record.created_ms, record.started_ms, record.ended_ms, record.since_ms)
 
 
 def _chart(hours: Sequence[HourStats], chosen: str) -> Any:
@@ -119,28 +163,42 @@ def _live_chart(samples: Sequence[LiveSample]) -> Any:
     return line_chart(series, labels, title="Jobs per second, last hour", height=150, places=places)
 
 
-def breaker_banners(routes: Sequence[str]) -> list[Banner]:
-    """One for each route, however many processes have opened its breaker."""
+def breaker_banners(breakers: Sequence[BreakerSummary], held: Mapping[str, int], is_more: bool) -> list[Banner]:
+    """One for each route, however many processes have opened its breaker. `held` are jobs by the reason for which they
+    are held back, `is_more` that there may be more."""
+    routes: dict[str, list[BreakerSummary]] = defaultdict(list)
+    for one in breakers:
+        routes[one.route].append(one)
     found = []
-    for route, count in Counter(routes).items():
-        where = "1 worker process" if count == 1 else f"{count} worker processes"
+    for route, opened in routes.items():
+        where = "1 worker process" if len(opened) == 1 else f"{len(opened)} worker processes"
         text = f"The breaker of {route} is open in {where}: too many of its jobs fail, so the others wait."
-        found.append(Banner(text, link="/dashboard/workers", link_text="Workers"))
+        links: tuple[tuple[str, str], ...] = (("/dashboard/workers", "Workers"),)
+        if count := held.get(reason_of(route), 0):
+            jobs = "1 job is" if count == 1 and not is_more else f"{count} {'or more ' if is_more else ''}jobs are"
+            text = f"{text} {jobs} held back."
+            links = (("/dashboard/jobs?status=deferred", "Jobs held back"), *links)
+        tries = [one.next_probe for one in opened if one.next_probe]
+        found.append(Banner(text, links=links, until=min(tries, default=None)))
     return found
 
 
-def _banners(stats: BrokerState) -> list[Banner]:
+def _banners(stats: BrokerState, recent: Recent) -> list[Banner]:
     found = []
+    workers = (("/dashboard/workers", "Workers"),)
     living = [process for process in stats.workers if process.is_alive]
     if stats.waiting and not living:
         text = f"{stats.waiting} jobs wait and no worker is running. Start one: fileq worker"
-        found.append(Banner(text, is_bad=True, link="/dashboard/workers", link_text="Workers"))
-    found += breaker_banners([one.route for process in living for one in process.breakers])
+        found.append(Banner(text, is_bad=True, links=workers))
+    found += breaker_banners([one for process in living for one in process.breakers], recent.held, recent.is_more)
     for process in stats.workers:
         if process.lost_roots:
             text = f"{process.host} ({process.pid}) does not find {', '.join(process.lost_roots)}, so its files wait."
-            found.append(Banner(text, is_bad=True, link="/dashboard/workers", link_text="Workers"))
-    paused = [queue.name for queue in stats.queues if queue.is_paused]
+            found.append(Banner(text, is_bad=True, links=workers))
+    paused = [queue for queue in stats.queues if queue.is_paused]
     if paused:
-        found.append(Banner(f"Paused: {', '.join(paused)}.", link="/dashboard/queues", link_text="Queues"))
+        waiting = sum(queue.length for queue in paused)
+        jobs = "1 job waits" if waiting == 1 else f"{waiting} jobs wait"
+        text = f"Paused: {', '.join(queue.name for queue in paused)}. {jobs} there."
+        found.append(Banner(text, links=(("/dashboard/queues", "Queues"),)))
     return found

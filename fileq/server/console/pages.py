@@ -191,7 +191,9 @@ PAGES: tuple[ConsolePage, ...] = (
         is_scan=True,
         letter="b",
     ),
-    ConsolePage(path="/batches/{id}", name="batches", title="Batch", template="batch.html", function=batch),
+    ConsolePage(
+        path="/batches/{id}", name="batches", title="Batch", template="batch.html", function=batch, is_scan=True
+    ),
     ConsolePage(
         path="/webhooks",
         name="webhooks",

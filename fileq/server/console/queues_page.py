@@ -7,62 +7,76 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+from msgspec import Struct
+
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.types import Overview, Record
 from fileq.client.job_summary import id_in
+from fileq.commands.admin.pause_notes import PauseNote, pause_notes
 from fileq.commands.admin.stats import WorkerProcess
 from fileq.core.api_key import Scope
-from fileq.server.api.queue_endpoints import list_workers, queue_list
+from fileq.core.job import stamp
+from fileq.server.api.queue_endpoints import QueueDocument, list_workers, queue_list
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES
 from fileq.server.console.charts import bar, line_chart
 from fileq.server.console.page import PageRequest
-from fileq.server.live_samples import KEPT, LiveSample, per_second
+from fileq.server.live_samples import KEPT, LiveSample
 
-LOOKED_AT = 300  # of the newest completed jobs, for the rates of processes
-ENDED = 100  # of the newest completed and of the newest dead jobs, for the rates of queues
+ENDED = 100  # of the newest completed and of the newest dead jobs, for the rates of queues and of processes
 MINUTE_MS = 60_000
 PROCESSES, JOBS = 100, 20  # that the page of workers shows, of each process so many jobs
 
 
+class QueueRow(Struct, frozen=True):
+    """`came` and `left` are jobs of the last minute; `came` is None before the server has two samples. `note` says who
+    paused the queue; None if that is unknown."""
+
+    queue: QueueDocument
+    came: int | None
+    left: int
+    chart: Any
+    note: PauseNote | None
+
+
 def queues(request: PageRequest) -> Mapping[str, Any]:
-    """Two round trips: the overview with the newest ended jobs, and the outlines of these. The other rates are from
-    samples that the server has taken before."""
+    """Two round trips: the overview with the newest ended jobs, and the outlines of these; a third one if a queue is
+    paused. What has changed within a minute is from samples that the server has taken before."""
     broker = request.services.broker
     overview = broker.overview(1, jobs=ENDED)
     found = queue_list(overview)
     out = out_a_minute(broker, overview)
-    samples = request.services.samples.read()
-    last = samples[-MINUTE_SAMPLES:]
-    change = request.services.samples.waiting_change(MINUTE_SAMPLES)
+    samples = request.services.samples
+    change = samples.waiting_change(MINUTE_SAMPLES)
+    notes = pause_notes(broker) if overview.census.paused else {}
     most = max((queue.waiting for queue in found.queues), default=0)
+    rows = []
+    for queue in found.queues:
+        left = out.get(queue.name, 0.0)
+        came = max(0, round(change[queue.name] + left)) if queue.name in change else None
+        chart = bar(queue.waiting, most, title=f"{queue.waiting} waiting")
+        rows.append(QueueRow(queue, came, round(left), chart, notes.get(queue.name)))
     return {
         "found": found,
-        "rows": [
-            (
-                queue,
-                change.get(queue.name),
-                out.get(queue.name, 0.0),
-                bar(queue.waiting, most, title=f"{queue.waiting} waiting"),
-            )
-            for queue in found.queues
-        ],
-        "in_per_minute": per_second(last, "produced") * 60 if len(samples) > 1 else None,
-        "out_per_minute": (per_second(last, "completed") + per_second(last, "dead")) * 60 if len(samples) > 1 else None,
-        "charts": _charts(samples),
+        "rows": rows,
+        "came": sum(row.came or 0 for row in rows) if change else None,  # as the rows say, so that they add up
+        "left": sum(row.left for row in rows),
+        "charts": _charts(samples.read()),
         "may_operate": request.has(Scope.OPERATE),
     }
 
 
-def out_a_minute(broker: FullBroker, overview: Overview) -> dict[str, float]:
-    """How many jobs of each queue were completed or died within the last minute. A counter for each queue would cost
-    the hot path something, so the newest ended jobs tell it."""
+def out_a_minute(
+    broker: FullBroker, overview: Overview, name: Callable[[Record], str] = lambda record: record.queue
+) -> dict[str, float]:
+    """How many jobs of each queue, or other name, were completed or died within the last minute. A counter for each
+    queue would cost the hot path something, so the newest ended jobs tell it."""
     ids = {place: [id_in(raw) for raw in overview.first.get(place, ())] for place in ("completed", "dead_letter")}
     found = iter(broker.outlines([id for some in ids.values() for id in some]) if any(ids.values()) else ())
     rates: dict[str, float] = {}
     for some in ids.values():
         records = list(islice(found, len(some)))
-        ended = ended_a_minute(records, overview.census.now_ms, ENDED, lambda record: record.queue)
-        rates = {name: rates.get(name, 0.0) + ended.get(name, 0.0) for name in rates.keys() | ended.keys()}
+        ended = ended_a_minute(records, overview.census.now_ms, ENDED, name)
+        rates = {key: rates.get(key, 0.0) + ended.get(key, 0.0) for key in rates.keys() | ended.keys()}
     return rates
 
 
@@ -82,8 +96,8 @@ def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
 
 def workers(request: PageRequest) -> Mapping[str, Any]:
     found = request.ask(list_workers)
-    newest = _newest_completed(request.services.broker)
-    rates = ended_a_minute(newest, request.services.now_ms(), LOOKED_AT, lambda record: process_of(record.slot))
+    broker = request.services.broker
+    rates = out_a_minute(broker, broker.overview(1, jobs=ENDED), lambda record: process_of(record.slot))
     shown = sorted(found.workers, key=needs_attention)[:PROCESSES]
     living = [process for process in found.workers if process.is_alive]
     return {
@@ -93,6 +107,7 @@ def workers(request: PageRequest) -> Mapping[str, Any]:
         "jobs_shown": JOBS,
         "processes": len(living),
         "silent": sum(process.is_silent for process in found.workers),
+        "now": stamp(request.services.now_ms()) or "",
         "may_operate": request.has(Scope.OPERATE),
     }
 
@@ -101,11 +116,6 @@ def needs_attention(process: WorkerProcess) -> tuple[bool, str, int]:
     """Sorts processes: those with something wrong first."""
     is_wrong = process.is_silent or bool(process.lost_roots or process.breakers)
     return not is_wrong, process.host, process.pid
-
-
-def _newest_completed(broker: FullBroker) -> list[Record | None]:
-    ids = [id_in(raw) for raw in broker.peek("completed", LOOKED_AT)]
-    return broker.records(ids) if ids else []
 
 
 def ended_a_minute(

@@ -93,7 +93,19 @@ document.addEventListener("htmx:afterSwap", refocus);
 document.addEventListener("htmx:afterSettle", () => { showSelection(); mark(); });
 document.addEventListener("htmx:responseError", (event) => { if (event.detail.xhr.status !== 401) toast("The page could not be refreshed.", true); });
 setInterval(() => { if (isLive && body.dataset.state === "away") refresh(); }, 2000);
-setInterval(() => { if (isLive && stream) refresh(); }, 30000); // ages on the page
+setInterval(() => { if (isLive && stream) refresh(); }, 30000);
+// Ages go on between refreshes, by the server's clock. What was due is "now" until the page is fetched again.
+const ahead = Date.now() - Number(body.dataset.now || Date.now());
+const rough = (seconds) => { const [unit, length] = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]].find(([, one]) => seconds >= one) || ["s", 1]; return `${Math.floor(seconds / length)} ${unit}`; };
+setInterval(() => {
+  if (!isLive || !live() || document.hidden || body.dataset.state === "away" || isBusy()) return;
+  for (const one of all("time", live())) {
+    const age = (Date.now() - ahead - Date.parse(one.dateTime)) / 1000, wasDue = one.textContent.startsWith("in ") || one.dataset.due;
+    if (wasDue) one.dataset.due = "1";
+    const text = Math.abs(age) < 1 || (wasDue && age > 0) ? "now" : age > 0 ? `${rough(age)} ago` : `in ${rough(-age)}`;
+    if (one.textContent !== text) one.textContent = text;
+  }
+}, 1000);
 
 // Actions: <button data-action="POST /jobs/x/retry" data-body='{}' data-confirm="…" data-yes="…">.
 const ask = (title, text, yes, isDanger, sample = [], field = "", total = 0) => new Promise((resolve) => {

@@ -1,0 +1,48 @@
+"""Which groups of dead jobs operators have acknowledged, wherever a page shows a group or a dead job. Only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from fileq.client.dead_groups import DeadGroup
+from fileq.commands.acknowledgements import Acknowledgement, GroupState, group_state
+from fileq.core.job import parse_time
+from fileq.server.api.acknowledgement_endpoints import list_acknowledgements
+from fileq.server.console.page import PageRequest
+
+
+class GroupMark(Struct, frozen=True):
+    """`since` says how many jobs died after the acknowledgement; "" if none did."""
+
+    state: GroupState = "new"
+    acknowledgement: Acknowledgement | None = None
+    since: str = ""
+
+
+UNMARKED = GroupMark()
+
+
+def acknowledgements(request: PageRequest) -> dict[str, Acknowledgement]:
+    """By fingerprint. One round trip."""
+    return {one.fingerprint: one for one in request.ask(list_acknowledgements).acknowledgements}
+
+
+def mark_of(group: DeadGroup, known: Mapping[str, Acknowledgement]) -> GroupMark:
+    """What is known about the cause of the newest job of the group."""
+    found = known.get(group.fingerprint)
+    if found is None:
+        return UNMARKED
+    state = group_state(found, group.last)
+    return GroupMark(state, found, died_since(group.newest_times, found.at, group.count) if state == "again" else "")
+
+
+def died_since(newest: Sequence[str | None], at: str, count: int) -> str:
+    """Of the `count` jobs of a group only the newest times are known."""
+    acknowledged = parse_time(at)
+    times = [parse_time(time or "") for time in newest]
+    later = sum(time is not None and acknowledged is not None and time > acknowledged for time in times)
+    if not later:
+        return ""
+    return f"{later} or more died since" if later == len(newest) < count else f"{later} more died since"

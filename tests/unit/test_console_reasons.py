@@ -1,0 +1,237 @@
+"""What pages say about jobs that do not run: why, since when, who did it, and what an operator can press."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from fileq.brokers.batches import NewBatch
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.types import Entry, OpenBreaker, Record, WorkerInfo
+from fileq.client.job_selection import with_records
+from fileq.client.job_summary import AttemptSummary
+from fileq.client.revivals import revival
+from fileq.commands.acknowledgements import AcknowledgementStore
+from fileq.commands.admin.control import set_paused
+from fileq.commands.admin.pause_notes import pause_notes
+from fileq.core.claim import Claim
+from fileq.core.job import State, encode, rfc3339_ms
+from fileq.core.settlement import Settlement, bury, complete, defer
+from fileq.core.webhook import DELIVERY_TYPE
+from fileq.server.api.job_document import JobDocument, job_document
+from fileq.server.console.acknowledged_groups import died_since
+from fileq.server.console.job_steps import steps_of
+from fileq.server.console.jobs_page import longest_first
+from fileq.server.hidden_paths import without_paths
+from fileq.testing.conformance.builders import a_job
+from fileq.worker.breakers import reason_of
+from tests.support.console_pages import ConsolePages
+
+SLOT, ROUTE, HOSTILE = "host-7-0-ffff", "**/*.csv", "<script>alert(1)</script>"
+QUEUES = ("high", "low")
+
+
+def pages_with_worker(**config: Any) -> ConsolePages:
+    """One worker process, whose breaker is open; it tries again in 10 minutes."""
+    pages = ConsolePages(worker={"priorities": list(QUEUES)}, **config)
+    opened = OpenBreaker(ROUTE, "open", "OSError: no", 1.0, wall_clock_ms() + 600_000)
+    info = WorkerInfo("host", 7, wall_clock_ms(), "1", QUEUES, breaker="open", breakers=(opened,), lease_ms=30_000)
+    pages.broker.register({SLOT: info})
+    return pages
+
+
+def end(pages: ConsolePages, job: Any, how: Any, queue: str = "low", **entry: Any) -> None:
+    """Enqueues a job, which must be the next one, and settles it."""
+    pages.broker.enqueue([Entry(job, queue, **entry)])
+    [claim] = pages.broker.settle_and_claim([], [SLOT]).claims
+    assert claim.id == job.id
+    pages.broker.settle_and_claim([how(claim)], [])
+
+
+def dies(claim: Claim) -> Settlement:
+    assert claim.job is not None
+    raw = encode(claim.job.but(error="ValueError: page 3", failed_at=rfc3339_ms(wall_clock_ms())))
+    return bury(claim, raw, error="ValueError: page 3", kind="ValueError")
+
+
+def held(claim: Claim) -> Settlement:
+    return defer(claim, reason=reason_of(ROUTE), delay_ms=600_000)
+
+
+def shown(pages: ConsolePages, *addresses: str) -> list[str]:
+    found = pages.show(addresses)
+    assert [status for status, _ in found] == [200] * len(addresses), pages.events.events
+    return [text for _, text in found]
+
+
+def words(text: str) -> str:
+    """The text between the tags."""
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text))
+
+
+def in_order(text: str, *parts: str) -> bool:
+    places = [text.find(part) for part in parts]
+    return -1 not in places and places == sorted(places)
+
+
+def test_jobs_that_a_breaker_holds_back_are_counted_and_every_page_says_why() -> None:
+    pages = pages_with_worker()
+    pages.broker.create_batch(NewBatch("nightly", "nightly"))
+    end(pages, replace(a_job("a"), batch_id="nightly"), held, joins=True)
+    end(pages, a_job("b"), held)
+    overview, listed, one, batch, dead, workers = shown(
+        pages, "", "/jobs?status=deferred", "/jobs/a", "/batches/nightly", "/dead?probe=b", "/workers"
+    )
+    reason = f"the circuit breaker of {ROUTE} is open"
+    assert f"The breaker of {ROUTE} is open in 1 worker process" in overview
+    assert re.search(r"2 jobs are held back\. Next try in \d+ min", words(overview))
+    assert "and 2 held back" in overview
+    assert listed.count(f"held back: {reason}") == 2
+    assert "<option selected>deferred" in listed
+    assert "state retrying" not in listed, "they were never tried"
+    assert f"This job is held back: {reason}" in one
+    assert "held back once so far" in one
+    assert "once, by a breaker" in one
+    assert "waited" not in one
+    assert f"1 job is held back: {reason}" in words(batch)
+    assert f"It is held back: {reason}" in dead
+    assert re.search(r"Next try in \d+ min", words(workers))
+
+
+def test_a_try_that_is_overdue_is_not_in_the_past() -> None:
+    pages = pages_with_worker()
+    late = OpenBreaker(ROUTE, "open", "", 1.0, wall_clock_ms() - 5000)
+    pages.broker.register({SLOT: WorkerInfo("host", 7, 1, "1", QUEUES, breaker="open", breakers=(late,))})
+    for text in shown(pages, "", "/workers"):
+        assert "Next try as soon as a slot is free" in text
+
+
+def test_a_batch_and_a_job_in_a_paused_queue_say_so_and_offer_to_resume_it() -> None:
+    pages = pages_with_worker()
+    pages.broker.create_batch(NewBatch("nightly", "nightly"))
+    pages.broker.enqueue([Entry(replace(a_job("a"), batch_id="nightly"), "high", joins=True)])
+    assert 'data-action="POST /queues' not in shown(pages, "/batches/nightly")[0]
+    set_paused(pages.broker, "high", QUEUES, paused=True, by=f"olga {HOSTILE}")
+    for text in shown(pages, "/batches/nightly", "/jobs/a"):
+        assert 'data-action="POST /queues/high/resume"' in text
+        assert "is paused" in words(text)
+        assert "fileq resume" not in text, "a page has a button"
+    overview, queues = shown(pages, "", "/queues")
+    assert "Paused: high. 1 job waits there" in overview
+    assert "by olga &lt;script&gt;" in queues
+    set_paused(pages.broker, "high", QUEUES, paused=True, by="another")
+    assert pause_notes(pages.broker)["high"].by.startswith("olga"), "it was paused already"
+    set_paused(pages.broker, "high", QUEUES, paused=False, by="olga")
+    assert pause_notes(pages.broker) == {}
+    pages.broker.pause("high")
+    assert "by a program, or an older fileq" in shown(pages, "/queues")[0]
+
+
+def test_conditions_without_a_field_are_shown_survive_the_form_and_can_be_removed() -> None:
+    pages = pages_with_worker()
+    pages.broker.create_batch(NewBatch("b-1", f"monday {HOSTILE}"))
+    [text] = shown(pages, "/jobs?batch=b-1&queue=high&tag.k=v&status=pending&worker=w%22%3E")
+    assert "batch: monday &lt;script&gt;" in text
+    for name, value in (("batch", "b-1"), ("queue", "high"), ("tag.k", "v"), ("worker", "w&#34;&gt;")):
+        assert f'<input type="hidden" name="{name}" value="{value}">' in text
+    [chip] = re.findall(r'class="chip" href="([^"]*)"[^>]*>queue: high', text)
+    assert sorted(re.findall(r"[?;]([a-z.]+)=", chip)) == ["batch", "status", "tag.k", "worker"]
+    assert 'class="chip"' not in shown(pages, "/jobs?status=pending&q=x&since=2h")[0]
+    assert "batch: gone" in shown(pages, "/jobs?batch=gone")[0]
+
+
+def test_the_latest_jobs_are_those_that_changed_last_without_deliveries_of_webhooks() -> None:
+    pages = pages_with_worker()
+    now = [wall_clock_ms() - 60_000]
+    pages.broker.store.clock = lambda: now[0]
+    for id, how in (("first", complete), ("second", dies), ("third", complete)):
+        now[0] += 1000
+        end(pages, a_job(id), how)
+    for number in range(12):
+        now[0] += 1000
+        end(pages, replace(a_job(f"hook-{number}"), type=DELIVERY_TYPE), complete)
+    [text] = shown(pages, "")
+    latest = text[text.index("Latest jobs") :]
+    assert in_order(latest, 'data-row="third"', 'data-row="second"', 'data-row="first"')
+    assert "hook-" not in latest
+
+
+def test_an_acknowledgement_is_seen_wherever_its_cause_is() -> None:
+    pages = pages_with_worker()
+    end(pages, a_job("a"), dies)
+    [record] = pages.broker.records(["a"])
+    assert record is not None
+    AcknowledgementStore(pages.broker, wall_clock_ms).put(record.fingerprint, f"the supplier {HOSTILE}", "olga")
+    for text in shown(pages, "", "/jobs/a", "/dead", "/dead?by=kind"):
+        assert "the supplier &lt;script&gt;" in text
+        assert "olga" in text
+    [dead] = shown(pages, "/dead")
+    assert 'class="button main"' not in dead.partition("</article>")[0], "nothing urges to retry"
+    assert in_order(dead, "<dt>Type</dt>", "<dt>Fingerprint</dt>", f">{record.fingerprint}</dd>")
+    assert "died <time" in dead, "the list says when they died"
+
+
+def test_how_many_died_since_an_acknowledgement() -> None:
+    times = ["2026-05-01T12:00:03Z", "2026-05-01T12:00:02Z", None, "2026-05-01T11:00:00Z"]
+    assert died_since(times, "2026-05-01T12:00:00Z", 9) == "2 more died since"
+    assert died_since(times[:2], "2026-05-01T12:00:00Z", 9) == "2 or more died since"
+    assert died_since(times[:2], "2026-05-01T12:00:00Z", 2) == "2 more died since"
+    assert died_since(times, "2026-05-01T13:00:00Z", 9) == ""
+
+
+def document(state: State = State.PENDING, attempts: Sequence[AttemptSummary] = (), **fields: Any) -> JobDocument:
+    made = job_document(Record("a", state, encode(a_job("a")), "low", created_ms=1_700_000_000_000))
+    return replace(made, attempts=tuple(attempts), attempt_count=len(attempts), **fields)
+
+
+def at(second: float) -> str:
+    return rfc3339_ms(1_700_000_000_000 + round(second * 1000))
+
+
+def test_a_timeline_tells_attempts_from_waits() -> None:
+    first = AttemptSummary(1, at(10), at(310), 299.0, "w", "failed", "E")
+    second = AttemptSummary(2, at(400), at(400.024), 0.017, "w", "completed", "")
+    done = document(State.COMPLETED, (first, second), completed_at=at(400.024), started_at=at(400))
+    created, one, two, ended = steps_of(done, at(500))
+    assert (created.word, created.notes) == ("created", ())
+    assert one.notes == ("waited 10 s", "took 5 min, 4 min 59 s of it in the handler: failed")
+    assert two.word == "attempt 2 started"
+    assert two.notes == ("1 min 30 s after the attempt before", "took 24 ms, 17 ms of it in the handler: completed")
+    assert (ended.word, ended.at) == ("completed", at(400.024))
+    given_back = replace(first, outcome="released")
+    assert steps_of(document(attempts=[given_back]), at(500))[1].notes[-1] == "put back into its queue after 5 min"
+    running = steps_of(document(State.RUNNING, started_at=at(10)), at(70))
+    assert running[-1].notes == ("waited 10 s", "has run for 1 min")
+    assert steps_of(document(), at(5))[-1].notes == ("for 5.0 s",)
+    lost = replace(done, attempts=(second,))
+    assert [step.word for step in steps_of(lost, at(500))][1] == "1 earlier attempt is no longer listed"
+
+
+def test_a_dead_job_that_was_retried_by_hand_did_not_wait_while_it_ran() -> None:
+    pages = pages_with_worker()
+    end(pages, a_job("a"), dies)
+    [stored] = with_records(pages.broker, pages.broker.peek("dead_letter", 1), "dead_letter")
+    pages.broker.revive([revival(stored, "low")])
+    [text] = shown(pages, "/jobs/a")
+    assert in_order(words(text), "Timeline", "created", "started", "took", ": failed", "waiting")
+
+
+def test_the_longest_running_job_is_first_and_its_duration_goes_on() -> None:
+    jobs = [document(State.RUNNING, id="young", started_at=at(9)), document(id="waits")]
+    old = document(State.RUNNING, id="old", started_at=at(1))
+    assert [job.id for job in longest_first([*jobs, old])] == ["old", "young", "waits"]
+    pages = pages_with_worker()
+    pages.broker.enqueue([Entry(a_job("a"), "low"), Entry(a_job("b"), "low")])
+    pages.broker.settle_and_claim([], [SLOT])
+    [text] = shown(pages, "/jobs")
+    assert re.search(r'data-label="Runs for" class="number">\d+', text)
+    assert "what runs is first" in text
+
+
+def test_a_reason_that_names_a_root_is_hidden_with_the_paths() -> None:
+    reason = "the root /srv/in is missing (not mounted?)"
+    assert without_paths({"deferred": reason, "path": "/srv/in/a"}) == {"deferred": "a root is missing", "path": ""}
+    assert without_paths({"deferred": reason_of(ROUTE)}) == {"deferred": reason_of(ROUTE)}
