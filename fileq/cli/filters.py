@@ -56,8 +56,8 @@ def add_filters(
     group.add_argument(
         "--match",
         metavar="GLOB",
-        help="only files that match, in any directory: '*.pdf' matches the name, a pattern with a slash the whole "
-        "path; case-sensitive. Unlike a route, where '*.pdf' means the top level only",
+        help="only files that match, in any directory: '*.pdf' matches the name, 'north/*.pdf' the end of the path, a "
+        "pattern with a slash in front the whole path; case-sensitive. In a route, '*.pdf' means the top level only",
     )
     group.add_argument(
         "--error",

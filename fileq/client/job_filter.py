@@ -208,12 +208,12 @@ def _error_in(job: Job | None, state: State) -> str | None:
 
 
 def path_matcher(pattern: str) -> Callable[[bytes], bool]:
-    """Returns a predicate for paths. A pattern without a slash matches the file name, any other the whole path."""
+    """Returns a predicate for paths. A pattern that begins with a slash matches the whole path, any other its end."""
     if not pattern:
         raise ConfigError("--match is empty; give a glob such as '*.pdf' or '/srv/inbox/**/*.pdf'")
     from fileq.files.globs import Globs  # imports wcmatch
 
-    globs = Globs([pattern.lstrip("/") if "/" in pattern else f"**/{pattern}"])
+    globs = Globs([pattern.lstrip("/") if pattern.startswith("/") else f"**/{pattern}"])
 
     def matches(path: bytes) -> bool:
         prefix, slash, name = path.decode(errors="surrogateescape").lstrip("/").rpartition("/")

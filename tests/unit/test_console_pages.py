@@ -90,6 +90,21 @@ def test_a_facet_of_a_directory_matches_its_files(directory: str, path: bytes, i
     assert path_matcher(directory_match(directory, None))(path) is is_met
 
 
+@pytest.mark.parametrize(
+    ("pattern", "is_met"),
+    [
+        ("*.pdf", True),
+        ("a/x.pdf", True),
+        ("in/**/*.pdf", True),
+        ("/in/a/*.pdf", True),
+        ("/a/x.pdf", False),
+        ("b/x.pdf", False),
+    ],
+)
+def test_a_pattern_without_a_slash_in_front_matches_the_end_of_a_path(pattern: str, is_met: bool) -> None:
+    assert path_matcher(pattern)(b"/in/a/x.pdf") is is_met
+
+
 def test_facets_of_directory_and_extension_add_up() -> None:
     assert extension_match(".pdf", None) == "*.pdf"
     assert extension_match(".pdf", directory_match("/in", None)) == "/in/*.pdf"

@@ -90,7 +90,7 @@ def test_jobs_that_a_breaker_holds_back_are_counted_and_every_page_says_why() ->
     assert re.search(r"2 jobs are held back\. Next try in \d+ min", words(overview))
     assert "and 2 held back" in overview
     assert listed.count(f"held back: {reason}") == 2
-    assert "<option selected>deferred" in listed
+    assert '<option selected value="deferred">held back' in listed
     assert "state retrying" not in listed, "they were never tried"
     assert f"This job is held back: {reason}" in one
     assert "held back once so far" in one
@@ -228,7 +228,7 @@ def test_the_longest_running_job_is_first_and_its_duration_goes_on() -> None:
     pages.broker.settle_and_claim([], [SLOT])
     [text] = shown(pages, "/jobs")
     assert re.search(r'data-label="Runs for" class="number">\d+', text)
-    assert "what runs is first" in text
+    assert "what runs, then what waits" in text
 
 
 def test_a_reason_that_names_a_root_is_hidden_with_the_paths() -> None:

@@ -26,7 +26,7 @@ FilterTime = Annotated[str, Meta(min_length=1, max_length=50)]
 
 class JobConditions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Jobs that meet every condition. `status` may also be processing (running), failed (retrying) or deferred.
-    `match` is a glob: without a slash it is compared with the name of the file, otherwise with its path. `error` is
+    `match` is a glob: with a slash in front it is compared with the whole path, otherwise with its end. `error` is
     part of an error, or its kind. `since` and `until` compare when a job ended or, until then, was created: RFC 3339,
     or a duration such as 2h, which means two hours ago. `tag.k` in a query, `{"tag": {"k": …}}` in a body. `q` is in
     the id, path, type or error. `fingerprint` may be shortened to 4 digits. A server that hides paths refuses `match`,

@@ -143,6 +143,9 @@ const reveal = (one, found) => {
   const copy = find("[data-copy]", around); if (copy) copy.dataset.copy = found[shows];
   return true;
 };
+const proceed = ({ then, done = "Done." }) => { // the next page says it
+  if (then) { location.assign(then); sessionStorage.said = done; } else { lastRefresh = 0; refresh(); }
+};
 const act = async (button) => {
   const [method, path] = button.dataset.action.split(" ");
   const field = button.dataset.asks || "", text = find("#confirm-note"); // the dialog asks for a text of this name
@@ -156,7 +159,7 @@ const act = async (button) => {
     if (found.error) toast(found.error, true); else toast(button.dataset.done || found.message || "Done.", false, button.dataset.opens && found.id ? toJob(found.id) : "", "Open the job");
     reveal(button, found);
     if (found.operation) follow(found.operation.id);
-    if (button.dataset.then) location.assign(button.dataset.then); else { lastRefresh = 0; refresh(); }
+    proceed(button.dataset);
   } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
 };
 const words = { retry: ["Retry", "Retry them", "retried"], cancel: ["Cancel", "Cancel them", "cancelled"], run: ["Run now", "Run them now", "started"], delete: ["Delete", "Delete them", "deleted"] };
@@ -232,7 +235,7 @@ const send = async (form) => {
     const found = await call(method, target, content, form.dataset.etag ? { "If-Match": form.dataset.etag } : form.dataset.isNew ? { "If-None-Match": "*" } : {});
     toast(form.dataset.done || found.message || "Saved.");
     if (reveal(form, found)) form.reset();
-    if (form.dataset.then) location.assign(form.dataset.then); else { lastRefresh = 0; refresh(); }
+    proceed(form.dataset);
   } catch (error) { blame(form, error.field, error.message); }
 };
 
@@ -287,3 +290,4 @@ document.addEventListener("keydown", (event) => {
 
 const keysBox = find('[data-do="keys"]'); if (keysBox) keysBox.checked = stored("keys") !== "off";
 showLive(); showSelection(); connect();
+const { said } = sessionStorage; if (said) { toast(said); delete sessionStorage.said; }
