@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from fileq.brokers.types import Record
 from fileq.client.job_filter import JobFilter, StoredJob
-from fileq.client.job_pages import job_page
+from fileq.client.job_pages import SCAN_MAX, job_page
 from fileq.server.api.job_conditions import JobConditions, filter_of, name_of
 from fileq.server.api.job_document import JobDocument, job_document
 from fileq.server.decoding import invalid
@@ -52,7 +52,14 @@ class _Cursor(Struct, frozen=True, array_like=True):
     until_ms: int | None
 
 
-def list_page(services: Services, query: JobListQuery, name: str, wanted: JobFilter | None = None) -> JobList:
+def list_page(
+    services: Services,
+    query: JobListQuery,
+    name: str,
+    wanted: JobFilter | None = None,
+    *,
+    scan_max: int = SCAN_MAX,
+) -> JobList:
     """`name` is that of the list; `wanted` replaces the filter that the query describes."""
     if wanted is None:
         wanted = filter_of(query, services.config, services.now_ms())
@@ -69,7 +76,13 @@ def list_page(services: Services, query: JobListQuery, name: str, wanted: JobFil
         raise invalid([FieldProblem("?page", detail)])
     skip = 0 if position else (number - 1) * query.limit
     page = job_page(
-        services.broker, services.config.worker.priorities, wanted, cursor=position, limit=query.limit, skip=skip
+        services.broker,
+        services.config.worker.priorities,
+        wanted,
+        cursor=position,
+        limit=query.limit,
+        skip=skip,
+        scan_max=scan_max,
     )
     following = _Cursor(page.next_cursor, number + 1, wanted.since_ms, wanted.until_ms)
     return JobList(

@@ -27,7 +27,7 @@ from fileq.server.console.job_steps import obstacles_in, paused_of
 from fileq.server.console.page import PageRequest
 
 GROUPS_MAX = 50
-GROUPED_MAX = 5_000  # dead jobs that are looked at: a page must be there within 100 ms
+GROUPED_MAX = 3_500  # dead jobs that are looked at: a page must be there within 100 ms
 GROUPINGS: Mapping[GroupedBy, str] = {
     "fingerprint": "Cause",
     "directory": "Directory",

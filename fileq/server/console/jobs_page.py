@@ -18,8 +18,7 @@ from fileq.core.job import stamp
 from fileq.server.api.job_conditions import JobConditions, conditions_in
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_endpoints import show_job
-from fileq.server.api.job_lists import JobListQuery
-from fileq.server.api.list_endpoints import list_jobs
+from fileq.server.api.job_lists import JobListQuery, list_page
 from fileq.server.console.acknowledged_groups import acknowledgements
 from fileq.server.console.dead_page import address_of
 from fileq.server.console.file_preview import may_see_content
@@ -27,6 +26,7 @@ from fileq.server.console.job_steps import obstacles_in, paused_of, steps_of, ti
 from fileq.server.console.page import PageRequest
 from fileq.server.console.rendering import path_part
 
+LOOKED_AT = 7_500  # elements that one page looks at, so that it is there within 100 ms
 STATES = ("pending", "scheduled", "running", "retrying", "deferred", "completed", "dead", "cancelled")
 _OTHER_WORDS = {"processing": "running", "failed": "retrying"}
 _FIELDS = ("status", "q", "priority", "type", "match", "error", "since")  # of the form
@@ -54,9 +54,8 @@ def jobs(request: PageRequest) -> Mapping[str, Any]:
     conditions = conditions_in(query)
     given = msgspec.to_builtins(conditions)
     address = address_of(given)
-    found = request.ask(
-        list_jobs, JobListQuery(**msgspec.structs.asdict(conditions), limit=query.limit, cursor=query.cursor)
-    )
+    wanted = JobListQuery(**msgspec.structs.asdict(conditions), limit=query.limit, cursor=query.cursor)
+    found = request.shown(list_page(request.services, wanted, "jobs", scan_max=LOOKED_AT))
     return {
         "found": replace(found, jobs=longest_first(found.jobs)),
         "filter": given,
