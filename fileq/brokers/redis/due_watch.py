@@ -156,7 +156,8 @@ class _Reporter:
 
     def close(self) -> None:
         self._is_closed = True
-        self._epoll.unregister(self._fd)
+        with contextlib.suppress(OSError):  # a connection that failed may be closed already, and so is not registered
+            self._epoll.unregister(self._fd)
         os.eventfd_write(self._wake_fd, 1)
 
     def _run(self) -> None:
