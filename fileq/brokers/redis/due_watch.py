@@ -137,6 +137,7 @@ class _Reporter:
         self._changed = changed
         self._armed_s = time.monotonic()
         self._is_closed = False
+        self._closing = threading.Lock()
         self._epoll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll.register(self._wake_fd, select.EPOLLIN)
@@ -155,10 +156,11 @@ class _Reporter:
         self._epoll.modify(self._fd, 0)
 
     def close(self) -> None:
-        self._is_closed = True
-        with contextlib.suppress(OSError):  # a connection that failed may be closed already, and so is not registered
-            self._epoll.unregister(self._fd)
-        os.eventfd_write(self._wake_fd, 1)
+        with self._closing:
+            self._is_closed = True
+            with contextlib.suppress(OSError):  # a connection that failed may be closed, and so is not registered
+                self._epoll.unregister(self._fd)
+            os.eventfd_write(self._wake_fd, 1)
 
     def _run(self) -> None:
         while True:
@@ -170,8 +172,9 @@ class _Reporter:
             self._changed()
             if self._is_closed:
                 break
-        self._epoll.close()
-        os.close(self._wake_fd)
+        with self._closing:  # the end of the connection may wake this thread while close() still uses these
+            self._epoll.close()
+            os.close(self._wake_fd)
 
 
 def _as_times(reply: object) -> DueTimes | None:
