@@ -22,7 +22,7 @@ from fileq.config.webhook_settings import WebhookSettings
 from fileq.webhooks.store import WebhookStore
 from tests.conftest import require
 from tests.support.browser import Tab, chromium
-from tests.support.console_operator import call, confirm
+from tests.support.console_operator import call, confirm, without_problems
 from tests.support.console_program import ConsoleProgram, console_program
 from tests.support.waiting import wait_until
 
@@ -58,10 +58,8 @@ def tab(program: ConsoleProgram) -> Iterator[Tab]:
 
 @pytest.fixture(autouse=True)
 def _without_problems(tab: Tab) -> Iterator[None]:
-    tab.problems.clear()
-    yield
-    tab.drain()
-    assert tab.problems == []
+    with without_problems(tab):
+        yield
 
 
 def state_of(tab: Tab, id: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import ServerPool, require
 from tests.support.browser import Tab, chromium
-from tests.support.console_operator import call, confirm
+from tests.support.console_operator import call, confirm, without_problems
 from tests.support.console_program import ConsoleProgram, console_program
 from tests.support.servers import Server, available_servers
 
@@ -44,10 +44,8 @@ def operator(tab: Tab, program: ConsoleProgram) -> Tab:
 
 @pytest.fixture(autouse=True)
 def _without_problems(tab: Tab) -> Iterator[None]:
-    tab.problems.clear()
-    yield
-    tab.drain()
-    assert tab.problems == []
+    with without_problems(tab):
+        yield
 
 
 def test_a_dropped_file_completes_on_the_page_without_a_reload(operator: Tab, program: ConsoleProgram) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from tests.support.browser import Tab
@@ -20,3 +22,12 @@ def confirm(tab: Tab, word: str) -> None:
     tab.until("document.querySelector('#confirm').open")
     tab.click("#confirm button", word)
     tab.until("!document.querySelector('#confirm').open")
+
+
+@contextlib.contextmanager
+def without_problems(tab: Tab) -> Iterator[None]:
+    """Meanwhile the browser reports no error, no violation of the CSP and no request to another host."""
+    tab.problems.clear()
+    yield
+    tab.drain()
+    assert tab.problems == []
