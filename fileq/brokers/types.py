@@ -193,6 +193,8 @@ class Attempt(Struct, frozen=True, omit_defaults=True):
     traceback: str = ""
     output: str = ""  # the end of what the handler printed, if the attempt failed
     duration_ms: int | None = None  # as the worker measured it; None if nothing ran, or if a reaper ended the attempt
+    deferred: str = ""  # why the job was deferred last before this attempt; "" if it was not
+    is_fatal: bool = False  # the job died of it
 
 
 class Record(Struct, frozen=True):

@@ -42,6 +42,8 @@ class JobSummary(Struct, frozen=True):
 
 
 class AttemptSummary(Struct, frozen=True):
+    """`deferred` is why the job was held back last before this attempt. `is_fatal`: the job died of it."""
+
     number: int
     started: str | None
     ended: str | None
@@ -51,6 +53,8 @@ class AttemptSummary(Struct, frozen=True):
     error: str
     traceback: str = ""
     output: str = ""
+    deferred: str = ""
+    is_fatal: bool = False
 
 
 class OutputSummary(Struct, frozen=True):
@@ -214,6 +218,8 @@ def _attempt(number: int, attempt: Attempt) -> AttemptSummary:
         error=attempt.error,
         traceback=attempt.traceback,
         output=attempt.output,
+        deferred=attempt.deferred,
+        is_fatal=attempt.is_fatal,
     )
 
 

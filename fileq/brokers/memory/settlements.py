@@ -48,7 +48,7 @@ def _apply(store: MemoryStore, s: Settlement, now_ms: int) -> None:
     else:
         record = store.record_for(s.claim.id, s.claim.queue, s.next_raw, now_ms)
         if s.verb is not Verb.DEFER:
-            facts = (s.outcome, s.error, s.traceback, s.output, s.duration_ms)
+            facts = (s.outcome, s.error, s.traceback, s.output, s.duration_ms, record.deferred, s.verb is Verb.BURY)
             record.add_attempt(Attempt(record.started_ms, now_ms, s.claim.slot, *facts))
             record.error = s.error
         record.raw, record.slot, record.queue, record.deferred = s.next_raw, s.claim.slot, s.claim.queue, s.reason

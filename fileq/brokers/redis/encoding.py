@@ -110,6 +110,8 @@ def _attempt_tail(s: Settlement) -> bytes:
     tail = _plain_tail(s.claim.slot, s.outcome)
     if s.duration_ms is not None:
         tail += b',"duration_ms":%d' % s.duration_ms
+    if s.verb is Verb.BURY:
+        tail += b',"is_fatal":true'
     if not s.error:
         return tail
     tail += b',"error":' + _encoder.encode(s.error)

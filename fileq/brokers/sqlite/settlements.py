@@ -49,7 +49,7 @@ def _apply(work: UnitOfWork, s: Settlement, slot_row: SlotRow) -> None:
     else:
         record = work.record_for(s.claim.id, s.claim.queue, s.next_raw)
         if s.verb is not Verb.DEFER:
-            facts = (s.outcome, s.error, s.traceback, s.output, s.duration_ms)
+            facts = (s.outcome, s.error, s.traceback, s.output, s.duration_ms, record.deferred, s.verb is Verb.BURY)
             record.add_attempt(Attempt(record.started_ms, work.now_ms, s.claim.slot, *facts))
             record.error = s.error
         record.raw, record.slot, record.queue, record.deferred = s.next_raw, s.claim.slot, s.claim.queue, s.reason

@@ -91,6 +91,21 @@ def test_the_last_reason_is_kept_and_every_deferral_counted(harness: Harness) ->
     assert (record_of(harness, "a").deferred, record_of(harness, "a").deferred_count) == ("reason 2", 3)
 
 
+def test_the_next_attempt_keeps_the_reason_and_a_burial_is_the_attempt_that_the_job_died_of(harness: Harness) -> None:
+    reason = 'the root "/in/é\n" is missing'
+    settle(harness, deferred(running(harness, "a"), reason=reason))
+    run_again(harness)
+    settle(harness, failed(claim_one(harness)))
+    run_again(harness)
+    settle(harness, burial(claim_one(harness)))
+    attempts = [(one.deferred, one.is_fatal) for one in record_of(harness, "a").attempts]
+    assert attempts == [(reason, False), ("", True)]
+    settle(harness, deferred(running(harness, "b"), reason=reason))
+    run_again(harness)
+    settle(harness, complete(claim_one(harness)))
+    assert [(one.deferred, one.is_fatal) for one in record_of(harness, "b").attempts] == [(reason, False)]
+
+
 def test_it_rejoins_the_end_of_the_queue_it_came_from(harness: Harness) -> None:
     settle(harness, deferred(running(harness, "a", queue="high")))
     enqueue(harness, "b", queue="high")

@@ -96,9 +96,13 @@ local function end_attempt(job, state, ...)
   local was = end_claim(job)
   local count_before = tonumber(was[2]) or 0
   local n = int_text(count_before + 1)
-  if was[7] then redis.call('HDEL', job.record, 'deferred') end
+  local attempt = job.attempt or plain_attempt(job)
+  if was[7] then
+    redis.call('HDEL', job.record, 'deferred')
+    attempt = attempt .. ',"deferred":' .. cjson.encode(was[7])
+  end
   redis.call('HSET', job.record, 'state', state, 'error', job.error, 'attempts', n, 'attempt:' .. n,
-    '{"started_ms":' .. (was[1] or '0') .. ',"ended_ms":' .. NOW .. (job.attempt or plain_attempt(job)) .. '}', ...)
+    '{"started_ms":' .. (was[1] or '0') .. ',"ended_ms":' .. NOW .. attempt .. '}', ...)
   if count_before >= ATTEMPTS_KEPT then
     redis.call('HDEL', job.record, 'attempt:' .. int_text(count_before + 1 - ATTEMPTS_KEPT))
   end
@@ -187,7 +191,7 @@ local function bury_front(slot, number, raw)
   local job = {
     record = RECORDS .. id, slot = slot, raw = raw, next_raw = raw, queue = number, refused = true, error = problem,
     kind = 'Undecodable', mistaken_id = '', path = '',
-    attempt = ',"worker":"' .. slot .. '","outcome":"refused","error":"' .. problem .. '"',
+    attempt = ',"worker":"' .. slot .. '","outcome":"refused","is_fatal":true,"error":"' .. problem .. '"',
   }
   require_access(DEAD, 'list', 'LPUSH')
   require_access(queue_key[number], 'list', 'LSET', 'RPOP')
