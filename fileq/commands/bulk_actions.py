@@ -170,6 +170,11 @@ class BulkActions:
 GONE_ELSEWHERE = "its state changed a moment ago"
 
 
+def changed_ids(jobs: Sequence[StoredJob], reasons: Sequence[str]) -> list[str]:
+    """Those that apply() has changed."""
+    return [job.id for job, reason in zip(jobs, reasons, strict=True) if not reason]
+
+
 def checked(action: JobAction, wanted: JobFilter) -> JobFilter:
     """The filter for this action. ConfigError for a state in which the action changes nothing."""
     if wanted.state is not None and wanted.state not in STATES[action]:

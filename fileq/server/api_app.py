@@ -11,10 +11,12 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from fileq.core.server_events import RequestFailed
+from fileq.server.audit import AuditNote
 from fileq.server.authentication import RequestSender
 from fileq.server.conditional import etag_of, is_unchanged
 from fileq.server.csrf import check_same_site
@@ -38,6 +40,7 @@ class ApiApp:
         caller: Caller | None = None
         action, count = f"{request.method} {path}", 1
         found: Route | None = None
+        note = AuditNote()
         try:
             headers = request.headers
             caller = await self._services.authentication.caller(headers, request.cookies, sender)
@@ -49,7 +52,7 @@ class ApiApp:
                 raise ApiProblem("read-only", "server.read_only is set: only GET is answered")
             self._services.rate_limiter.take(caller.id)
             caller.require(found.scopes)
-            made = await self._read(found, params, request, headers, caller, request_id)
+            made = replace(await self._read(found, params, request, headers, caller, request_id), note=note)
             content = await self._run(found, made)
             count = content.count if isinstance(content, ApiAnswer) else 1
             response = _response(found, content, headers, hides_paths=self._services.hides_paths)
@@ -60,7 +63,14 @@ class ApiApp:
         is_audited = found.is_audited if found is not None else request.method not in SAFE
         if caller is not None and is_audited:
             self._services.audit.add(
-                caller.name, caller.id, action, path, count=count, result=response.status_code, request_id=request_id
+                caller.name,
+                caller.id,
+                action,
+                path,
+                count=count,
+                result=response.status_code,
+                request_id=request_id,
+                note=note,
             )
         return response
 

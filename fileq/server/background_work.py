@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fileq.brokers.protocol import FullBroker
+from fileq.commands.action_log import ActionLog
 from fileq.commands.bulk_actions import BulkActions
 from fileq.commands.operations import OperationStore
 from fileq.config import Config
@@ -21,7 +22,8 @@ class BackgroundWork:
         self._is_read_only = config.server.read_only
         self.actions = BulkActions(broker, config, now_ms)
         self.operations = OperationStore(broker, now_ms)
-        self.runner = OperationRunner(self.operations, self.actions, emit)
+        self.action_log = ActionLog(broker, now_ms)
+        self.runner = OperationRunner(self.operations, self.actions, emit, self.action_log)
         self.samples = LiveSamples(broker)
         self._sweep = UploadSweep(config.server.upload_dir, emit)
 

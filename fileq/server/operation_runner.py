@@ -10,14 +10,16 @@ from __future__ import annotations
 import secrets
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
 from fileq.client.revivals import GONE
-from fileq.commands.bulk_actions import GONE_ELSEWHERE, BulkActions
+from fileq.commands.action_log import IDS_MAX, ActionLog
+from fileq.commands.bulk_actions import GONE_ELSEWHERE, BulkActions, changed_ids
 from fileq.commands.operations import COMPLETED, FAILED, RUNNING, Operation, OperationStore, StoredOperation
-from fileq.core.errors import BrokerUnavailable, Conflict, FileqError
+from fileq.core.errors import BrokerError, BrokerUnavailable, Conflict, FileqError
 from fileq.core.events import Emit
 from fileq.core.server_events import OperationEnded, OperationStarted
 
@@ -29,10 +31,11 @@ OUTAGE_S = 1.0
 class OperationRunner:
     """start() and stop() it. wake() when an operation was created here."""
 
-    def __init__(self, store: OperationStore, actions: BulkActions, emit: Emit) -> None:
+    def __init__(self, store: OperationStore, actions: BulkActions, emit: Emit, log: ActionLog) -> None:
         self._store = store
         self._actions = actions
         self._emit = emit
+        self._log = log
         self._name = secrets.token_hex(6)
         self._seen: dict[str, tuple[int, float]] = {}  # id → revision, since when it has been this one
         self._looked_at = -1  # the revision of all operations when there was nothing left to do
@@ -107,7 +110,7 @@ class OperationRunner:
         return saved
 
     def _work(self, stored: StoredOperation) -> None:
-        work = _OwnedOperation(self._store, self._actions, stored, self._is_stopping)
+        work = _OwnedOperation(self._store, self._actions, stored, self._is_stopping, self._log)
         while True:
             try:
                 ended = work.run()
@@ -124,18 +127,26 @@ class OperationRunner:
             self._emit(
                 OperationEnded(ended.id, ended.action.value, ended.state, ended.done, ended.refused, ended.error)
             )
+            work.log_end(ended)
 
 
 class _OwnedOperation:
     """An operation that this server owns. Raises Conflict when it does not any more."""
 
     def __init__(
-        self, store: OperationStore, actions: BulkActions, stored: StoredOperation, is_stopping: threading.Event
+        self,
+        store: OperationStore,
+        actions: BulkActions,
+        stored: StoredOperation,
+        is_stopping: threading.Event,
+        log: ActionLog,
     ) -> None:
         self._store = store
         self._actions = actions
         self._stored = stored
         self._is_stopping = is_stopping
+        self._action_log = log
+        self._changed: list[str] | None = None  # the ids of the first jobs that were changed; None before they are read
 
     def run(self) -> Operation | None:
         """Passes over the jobs until a pass changes none. None if the server stops before; a repeat goes on."""
@@ -155,6 +166,7 @@ class _OwnedOperation:
                 changed += done
                 refused += sum(reason not in ("", GONE, GONE_ELSEWHERE) for reason in reasons)
                 self._note(done=self._stored.operation.done + done, underway=())
+                self._log_changed(changed_ids(batch, reasons))
             if not changed:
                 return self.end(COMPLETED, refused=refused)
 
@@ -163,6 +175,36 @@ class _OwnedOperation:
         is_known = refused if refused is not None else now.refused
         ended = self._save(state=state, error=error[:500], refused=is_known, ended_ms=self._store.now_ms(), underway=())
         return ended or self._stored.operation
+
+    def _log_changed(self, ids: list[str]) -> None:
+        """For the page that shows what became of them: the first jobs are enough."""
+        if len(known := self._logged()) < IDS_MAX:
+            known += ids
+            self._log(self._stored.operation, is_running=True)
+
+    def log_end(self, ended: Operation) -> None:
+        self._log(ended, is_running=False)
+
+    def _logged(self) -> list[str]:
+        if self._changed is None:
+            self._changed = []
+            with suppress(BrokerError):
+                ids = (one.ids for one in self._action_log.all() if one.id == self._stored.operation.id)
+                self._changed = list(next(ids, ()))  # of a former owner
+        return self._changed
+
+    def _log(self, now: Operation, *, is_running: bool) -> None:
+        self._action_log.add(
+            now.action,
+            now.created_by,
+            self._logged(),
+            count=now.done,
+            refused=now.refused,
+            conditions=now.conditions,
+            id=now.id,
+            at_ms=now.created_ms,
+            is_running=is_running,
+        )
 
     def _count_underway(self) -> None:
         """After an outage: the reply about the last batch was lost."""

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, field
 
 from fileq.core.api_key import Scope
+from fileq.server.audit import AuditNote
 from fileq.server.identity import Caller
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ class NoQuery(Struct, frozen=True, forbid_unknown_fields=True):
 class ApiRequest(Struct, Generic[Q, B], frozen=True):
     """One request that may be served: `query` and `body` are decoded and valid.
 
-    `raw_body` is the body as it was sent. `http` is the request of the web framework, for endpoints that stream."""
+    `raw_body` is the body as it was sent. `http` is the request of the web framework, for endpoints that stream. `note`
+    is what the audit says about it."""
 
     caller: Caller
     params: Mapping[str, str]
@@ -48,6 +50,7 @@ class ApiRequest(Struct, Generic[Q, B], frozen=True):
     headers: Mapping[str, str]
     raw_body: bytes = b""
     http: Request | None = None
+    note: AuditNote = field(default_factory=AuditNote)
 
 
 class ApiAnswer(Struct, frozen=True):

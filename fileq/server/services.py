@@ -52,6 +52,7 @@ class Services:
         self.now_ms = now_ms
         self.actions = background.actions
         self.operations = background.operations
+        self.action_log = background.action_log
         self.operation_runner = background.runner
         self.samples = background.samples
         self.pool = BrokerPool()

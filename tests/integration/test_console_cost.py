@@ -17,7 +17,9 @@ from fileq.brokers.types import Entry, WorkerInfo
 from fileq.client.schedule_changes import add_schedule, run_now
 from fileq.client.schedule_options import ScheduleOptions
 from fileq.commands.acknowledgements import AcknowledgementStore
+from fileq.commands.action_log import ActionLog
 from fileq.commands.admin.control import set_paused
+from fileq.commands.bulk_actions import JobAction
 from fileq.config import Config
 from fileq.core.batch import Callback, CallbackKind, callback_id
 from fileq.core.delivery import CHECK_TYPE
@@ -42,7 +44,7 @@ from tests.support.servers import Server
 
 ROUND_TRIPS = 3
 CHECKS = ("/admin/consistency", "/admin/environment")  # an operator starts them; without that they ask nothing
-PROBE, FINGERPRINT = "waits-0", "0123456789ab"
+PROBE, FINGERPRINT, ACTION = "waits-0", "0123456789ab", "action"
 
 
 class Cost(NamedTuple):
@@ -111,6 +113,7 @@ def filled(store: Store, config: Config, file: Path) -> None:
         [defer(claim, reason="the circuit breaker of a is open", delay_ms=60_000)], ["host-7-0-ffff"]
     )
     broker.enqueue([members[1]])
+    ActionLog(broker, wall_clock_ms).add(JobAction.RETRY, "me", [f"dead-{n}" for n in range(30)], id=ACTION)
     set_paused(broker, "low", config.worker.priorities, paused=True, by="a test")
 
 
@@ -121,6 +124,7 @@ def addresses(page: ConsolePage, file: Path) -> list[tuple[dict[str, str], dict[
         "/scheduled/edit/{name}": {"name": "report"},
         "/batches/{id}": {"id": "nightly"},
         "/webhooks/{name}": {"name": "alerts"},
+        "/admin/operations/{id}": {"id": ACTION},
     }
     queries: dict[str, list[dict[str, Any]]] = {
         "": [{}, {"hours": "30d"}],
@@ -128,9 +132,11 @@ def addresses(page: ConsolePage, file: Path) -> list[tuple[dict[str, str], dict[
         "/dead": [{}, {"fingerprint": FINGERPRINT, "probe": PROBE}, {"by": "directory"}, {"match": "*.pdf"}],
         "/files": [{}, {"match": "*.pdf"}, {"status": "dead"}],
         "/files/trace": [{"path": str(file)}, {"path": str(file), "job": "file"}],
+        "/admin/operations/{id}": [{}, {"status": "dead"}],
         "/scheduled/preview": [{"cron": "@daily"}],
     }
-    return [(params.get(page.path, {}), query) for query in queries.get(page.path, [{}])]
+    others = [({"id": "dead-0"}, {})] if page.path == "/jobs/{id}" else []
+    return [(params.get(page.path, {}), query) for query in queries.get(page.path, [{}])] + others
 
 
 def costs(shelf: Shelf) -> dict[str, Cost]:
@@ -148,7 +154,7 @@ def costs(shelf: Shelf) -> dict[str, Cost]:
                 broker.calls.clear()
                 page.function(PageRequest(admin("user:a", "a", BASIC), params, query, services, "r"))
                 verbs = tuple(f"{call.verb}{'*' if call.scan else ''}" for call in broker.calls if call.round_trips)
-                found[f"{page.path}?{given}"] = Cost(broker.round_trips, broker.scans, verbs)
+                found[f"{page.path}?{given}{params}"] = Cost(broker.round_trips, broker.scans, verbs)
         services.pool.close()
         return found
 
@@ -161,5 +167,5 @@ def test_a_page_costs_at_most_three_round_trips_and_one_scan(shelf: Shelf) -> No
         print(f"{address:60} {cost.round_trips} {cost.scans} {' '.join(cost.verbs)}")
     dear = {address: cost for address, cost in found.items() if cost.round_trips > ROUND_TRIPS or cost.scans > 1}
     assert dear == {}
-    assert all(found[f"{path}?{{}}"] == Cost(0, 0, ()) for path in CHECKS)
+    assert all(found[f"{path}?{{}}{{}}"] == Cost(0, 0, ()) for path in CHECKS)
     assert {cost.scans for cost in found.values()} == {0, 1}, "scans are recognised"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from fileq.commands.audit_entries import AuditEntry, read_audit, trim
 from fileq.core.api_key import Scope
-from fileq.server.audit import AuditEntry, read_audit, trim
 from tests.support.api_client import ServedApi, served_api
 from tests.support.waiting import wait_until
 

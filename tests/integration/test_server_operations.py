@@ -11,6 +11,7 @@ import pytest
 
 from fileq.brokers import open_broker
 from fileq.client.job_filter import JobFilter
+from fileq.commands.action_log import ActionLog
 from fileq.commands.bulk_actions import BulkActions, JobAction
 from fileq.commands.operations import OperationStore
 from fileq.config import config_from
@@ -82,7 +83,8 @@ def test_an_operation_is_taken_over_and_does_no_job_twice(tmp_path: Path, monkey
         store = OperationStore(api.broker, lambda: api.broker.census().now_ms)
         wanted = {"matched": 500, "cutoff_ms": store.now_ms()}
         id = store.create(JobAction.RETRY, JobFilter(), {}, created_by="a test", **wanted).id
-        first = OperationRunner(store, StoppingActions(api.broker, api.config, store.now_ms), api.events.append)
+        log = ActionLog(api.broker, store.now_ms)
+        first = OperationRunner(store, StoppingActions(api.broker, api.config, store.now_ms), api.events.append, log)
         hook = threading.excepthook
         threading.excepthook = lambda args: None
         first.start()
@@ -93,12 +95,15 @@ def test_an_operation_is_taken_over_and_does_no_job_twice(tmp_path: Path, monkey
         # Jobs that were put back die again meanwhile: the operation has done them already.
         bury(api.broker)
         assert api.broker.census().dead == 500
-        second = OperationRunner(store, BulkActions(api.broker, api.config, store.now_ms), api.events.append)
+        second = OperationRunner(store, BulkActions(api.broker, api.config, store.now_ms), api.events.append, log)
         second.start()
         ended = wait_until(lambda: (found := api.client.get(f"/operations/{id}"))["ended_at"] and found, 30)
         second.stop(5.0)
         assert (ended["state"], ended["done"], ended["takeovers"]) == ("completed", 500, 1)
         assert (api.broker.census().dead, sum(api.broker.census().pending.values())) == (400, 100)
+        logged = wait_until(lambda: (one := log.all()[0]) and not one.is_running and one, 10, "the end is in the log")
+        assert (logged.id, logged.by, logged.count) == (id, "a test", 500)
+        assert len({*logged.ids}) == 300, "those of a batch that was never written down are not known"
 
 
 def test_a_server_that_stops_gives_its_operation_back_and_a_stopped_operation_does_no_more(tmp_path: Path) -> None:
@@ -108,7 +113,8 @@ def test_a_server_that_stops_gives_its_operation_back_and_a_stopped_operation_do
         actions = PausingActions(api.broker, api.config, store.now_ms)
         wanted = {"matched": 500, "cutoff_ms": store.now_ms()}
         id = store.create(JobAction.DELETE, JobFilter(), {}, created_by="a test", **wanted).id
-        first = OperationRunner(store, actions, api.events.append)
+        log = ActionLog(api.broker, store.now_ms)
+        first = OperationRunner(store, actions, api.events.append, log)
         first.start()
         assert actions.has_begun.wait(10)
         first._is_stopping.set()
@@ -118,7 +124,7 @@ def test_a_server_that_stops_gives_its_operation_back_and_a_stopped_operation_do
         assert given_back is not None
         assert (given_back.operation.owner, given_back.operation.done) == ("", 200)
         actions = PausingActions(api.broker, api.config, store.now_ms)
-        second = OperationRunner(store, actions, api.events.append)
+        second = OperationRunner(store, actions, api.events.append, log)
         second.start()
         assert actions.has_begun.wait(10)
         stopped = store.stop(id)

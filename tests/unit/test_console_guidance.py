@@ -12,6 +12,7 @@ from fileq.brokers.schedule_definitions import broker_now_ms, define
 from fileq.brokers.types import Entry, WorkerInfo
 from fileq.client.schedule_changes import run_now
 from fileq.commands.api_keys import KeyOptions
+from fileq.commands.audit_entries import AuditEntry
 from fileq.commands.doctor.check_server import SOON_MS, expiring
 from fileq.commands.webhooks import latest_deliveries
 from fileq.core.api_key import Scope, StoredKey
@@ -19,7 +20,6 @@ from fileq.core.job import typed_job
 from fileq.core.schedule import FROM_CONFIGURATION, ScheduleDefinition, ScheduleDocument
 from fileq.core.settlement import cancel, retry
 from fileq.core.webhook import DELIVERY_TYPE
-from fileq.server.audit import AuditEntry
 from fileq.server.console.admin_page import in_words
 from fileq.server.console.charts import line_chart, shown_labels
 from fileq.server.console.rendering import clock_time

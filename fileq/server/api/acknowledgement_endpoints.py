@@ -38,16 +38,27 @@ def put_acknowledgement(request: ApiRequest[NoQuery, AcknowledgementNote]) -> Ac
     fingerprint = request.params["fingerprint"]
     if not is_fingerprint(fingerprint):
         raise _unknown(fingerprint)
-    return _store(request).put(fingerprint, request.body.note, request.caller.name)
+    store = _store(request)
+    before = store.load().get(fingerprint)
+    made = store.put(fingerprint, request.body.note, request.caller.name)
+    request.note.changed(_facts(before), _facts(made))
+    return made
 
 
 def remove_acknowledgement(request: ApiRequest[NoQuery, UnsetType]) -> AcknowledgementMessage:
     fingerprint = request.params["fingerprint"]
     if not is_fingerprint(fingerprint):
         raise _unknown(fingerprint)
-    if not _store(request).remove(fingerprint):
+    store = _store(request)
+    before = store.load().get(fingerprint)
+    if not store.remove(fingerprint):
         raise ApiProblem("not-found", f"the group {fingerprint} is not acknowledged")
+    request.note.changed(_facts(before), {})
     return AcknowledgementMessage("Acknowledgement removed")
+
+
+def _facts(known: Acknowledgement | None) -> dict[str, str]:
+    return {"note": known.note, "by": known.by} if known is not None else {}
 
 
 def _store(request: ApiRequest[NoQuery, AcknowledgementNote] | ApiRequest[NoQuery, UnsetType]) -> AcknowledgementStore:

@@ -29,7 +29,7 @@ class OperationList(Struct, frozen=True):
 def act_on_jobs(request: ApiRequest[NoQuery, WantedAction]) -> ApiAnswer:
     """A dry run answers how many jobs match, and some of them. Then the same with `"dry_run": false` and `expect`.
     Up to 1,000 jobs are changed at once; for more the answer is 202 with an operation."""
-    return act(request.services, request.caller, request.body.action, request.body)
+    return act(request, request.body.action, request.body)
 
 
 def list_operations(request: ApiRequest[NoQuery, UnsetType]) -> OperationList:

@@ -14,6 +14,7 @@ from fileq.client.job_options import EnqueueOptions
 from fileq.client.task_call import TaskCall
 from fileq.client.transport import BatchRetry
 from fileq.commands.admin.batch_reports import BatchReport, report_of, show_batch
+from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.errors import BatchError, BrokerError
 from fileq.server.api.job_document import JobDocument, job_document
@@ -129,7 +130,10 @@ def cancel_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> BatchChange:
     """`has_changed` is false if it is finished or was cancelled before."""
     services, id = request.services, request.params["id"]
     _report(services, id)
-    return BatchChange("Batch cancelled", id, services.transport.batches.cancel(id))
+    has_changed = services.transport.batches.cancel(id)
+    if has_changed:
+        services.action_log.add(JobAction.CANCEL, request.caller.name, count=1, conditions={"batch": id})
+    return BatchChange("Batch cancelled", id, has_changed)
 
 
 def retry_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
@@ -137,6 +141,7 @@ def retry_one_batch(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
     services, id = request.services, request.params["id"]
     _report(services, id)
     done = services.transport.batches.retry(id)
+    services.action_log.add(JobAction.RETRY, request.caller.name, count=done.count, conditions={"batch": id})
     return ApiAnswer(done, count=done.count)
 
 

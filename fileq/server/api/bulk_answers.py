@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 
 from fileq.client.job_filter import JobFilter, StoredJob
 from fileq.client.revivals import GONE
-from fileq.commands.bulk_actions import GONE_ELSEWHERE, JobAction, RefusedJob, checked
+from fileq.commands.bulk_actions import GONE_ELSEWHERE, JobAction, RefusedJob, changed_ids, checked
 from fileq.commands.operations import Operation
 from fileq.core.errors import ConfigError
 from fileq.core.job import stamp
@@ -17,9 +17,8 @@ from fileq.server.api.job_conditions import JobConditions, filter_of
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_lists import document_of
 from fileq.server.decoding import invalid
-from fileq.server.identity import Caller
 from fileq.server.problems import ApiProblem, FieldProblem
-from fileq.server.route import ApiAnswer
+from fileq.server.route import ApiAnswer, ApiRequest
 from fileq.server.services import Services
 
 AT_ONCE_MAX = 1000  # jobs that a request changes itself
@@ -59,7 +58,8 @@ class OperationDocument(Struct, frozen=True):
 
 class ActionAnswer(Struct, frozen=True):
     """`matched` jobs are meant; `is_partial`: at least so many. A dry run has a `sample` of them. Otherwise `done` were
-    changed and `refused` were not, or an `operation` changes them."""
+    changed and `refused` were not, or an `operation` changes them. /dashboard/admin/operations/`action_id` shows what
+    became of them; null if none was changed."""
 
     action: JobAction
     dry_run: bool
@@ -69,14 +69,17 @@ class ActionAnswer(Struct, frozen=True):
     done: int
     refused: tuple[RefusedJob, ...]
     operation: OperationDocument | None
+    action_id: str | None = None
 
 
-def act(services: Services, caller: Caller, action: JobAction, choice: JobChoice) -> ApiAnswer:
+def act(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice) -> ApiAnswer:
     """What the choice asks for: 200, or 202 with an operation. Raises ApiProblem."""
+    services = request.services
+    request.note.is_dry_run = choice.dry_run
     if (choice.filter is None) is (choice.ids is None):
         raise invalid([FieldProblem("", "give a filter or ids; a filter without conditions means all jobs")])
     if choice.ids is not None:
-        return _act_on_ids(services, action, choice, choice.ids)
+        return _act_on_ids(request, action, choice, choice.ids)
     assert choice.filter is not None
     wanted = filter_of(choice.filter, services.config, services.now_ms(), at="/filter/")
     try:
@@ -87,19 +90,19 @@ def act(services: Services, caller: Caller, action: JobAction, choice: JobChoice
         detail = "expect is missing; give the number that the dry run answered as matched"
         raise invalid([FieldProblem("/expect", detail)])
     conditions = msgspec.to_builtins(choice.filter)
-    return act_on_filter(services, caller, action, wanted, conditions, choice.dry_run, choice.expect)
+    return act_on_filter(request, action, wanted, conditions, choice.dry_run, choice.expect)
 
 
 def act_on_filter(
-    services: Services,
-    caller: Caller,
+    request: ApiRequest[Any, Any],
     action: JobAction,
     wanted: JobFilter,
     conditions: dict[str, Any],
     is_dry_run: bool,
     expect: int | None,
 ) -> ApiAnswer:
-    actions = services.actions
+    services, actions = request.services, request.services.actions
+    request.note.chose({"action": action.value} | (conditions or {"jobs": "all"}))
     cutoff_ms = actions.now_ms()  # before the count: what comes later is neither counted nor changed
     matched = actions.matched(action, wanted, SAMPLE if is_dry_run else 0)
     if is_dry_run:
@@ -108,25 +111,39 @@ def act_on_filter(
         detail = f"{matched.count} jobs match, and {expect} were expected; repeat the dry run"
         raise ApiProblem("count-changed", detail)
     if matched.count <= AT_ONCE_MAX and not matched.is_partial:
-        done, refused = _act_at_once(services, action, wanted, cutoff_ms)
-        return _answer(services, action, matched.count, done=done, refused=refused, count=done)
+        ids, refused = _act_at_once(services, action, wanted, cutoff_ms)
+        logged = _logged(request, action, ids, len(refused), conditions)
+        count = len(ids)
+        return _answer(services, action, matched.count, done=count, refused=refused, count=count, action_id=logged)
     operation = services.operations.create(
-        action, wanted, conditions, matched=matched.count, cutoff_ms=cutoff_ms, created_by=caller.name
+        action, wanted, conditions, matched=matched.count, cutoff_ms=cutoff_ms, created_by=request.caller.name
     )
     services.operation_runner.wake()
-    return _answer(services, action, matched.count, operation=operation, count=matched.count)
+    request.note.action_id = operation.id
+    count = matched.count
+    return _answer(services, action, count, operation=operation, count=count, action_id=operation.id)
+
+
+def _logged(
+    request: ApiRequest[Any, Any], action: JobAction, ids: list[str], refused: int, conditions: dict[str, Any]
+) -> str:
+    log = request.services.action_log
+    request.note.action_id = log.add(
+        action, request.caller.name, ids, count=len(ids), refused=refused, conditions=conditions
+    )
+    return request.note.action_id
 
 
 def _act_at_once(
     services: Services, action: JobAction, wanted: JobFilter, cutoff_ms: int
-) -> tuple[int, list[RefusedJob]]:
-    """As an operation does it: passes over the jobs until a pass changes none."""
-    done = 0
+) -> tuple[list[str], list[RefusedJob]]:
+    """As an operation does it: passes over the jobs until a pass changes none. The ids of those that were changed."""
+    done: list[str] = []
     while True:
-        changed, refused = 0, list[RefusedJob]()
+        changed, refused = list[str](), list[RefusedJob]()
         for batch in services.actions.batches(action, wanted, cutoff_ms):
             reasons = services.actions.apply(action, batch)
-            changed += reasons.count("")
+            changed += changed_ids(batch, reasons)
             refused += _refused(batch, reasons)
         done += changed
         if not changed:
@@ -138,7 +155,11 @@ def _refused(jobs: list[StoredJob], reasons: list[str]) -> list[RefusedJob]:
     return [RefusedJob(job.id, reason) for job, reason in found if reason not in ("", GONE, GONE_ELSEWHERE)]
 
 
-def _act_on_ids(services: Services, action: JobAction, choice: JobChoice, ids: tuple[str, ...]) -> ApiAnswer:
+def _act_on_ids(request: ApiRequest[Any, Any], action: JobAction, choice: JobChoice, ids: tuple[str, ...]) -> ApiAnswer:
+    services = request.services
+    request.note.chose(
+        {"action": action.value, "ids": ids[0] if len(ids) == 1 else f"{ids[0]} and {len(ids) - 1} more"}
+    )
     jobs, refused = services.actions.by_ids(action, ids)
     if choice.expect is not None and len(jobs) > choice.expect + choice.expect // 100:
         raise ApiProblem("count-changed", f"{len(jobs)} jobs match, and {choice.expect} were expected")
@@ -146,8 +167,10 @@ def _act_on_ids(services: Services, action: JobAction, choice: JobChoice, ids: t
         return _answer(services, action, len(jobs), sample=tuple(jobs[:SAMPLE]), refused=refused, count=0)
     reasons = services.actions.apply(action, jobs)
     refused += [RefusedJob(job.id, reason) for job, reason in zip(jobs, reasons, strict=True) if reason]
-    done = reasons.count("")
-    return _answer(services, action, len(jobs), done=done, refused=refused, count=done)
+    changed = changed_ids(jobs, reasons)
+    logged = _logged(request, action, changed, len(refused), {})
+    done = len(changed)
+    return _answer(services, action, len(jobs), done=done, refused=refused, count=done, action_id=logged)
 
 
 def _answer(
@@ -161,6 +184,7 @@ def _answer(
     done: int | None = None,
     refused: list[RefusedJob] | None = None,
     operation: Operation | None = None,
+    action_id: str = "",
 ) -> ApiAnswer:
     document = ActionAnswer(
         action=action,
@@ -171,6 +195,7 @@ def _answer(
         done=done or 0,
         refused=tuple(refused or ())[:REFUSED_SHOWN],
         operation=operation_document(operation) if operation is not None else None,
+        action_id=action_id or None,
     )
     if operation is None:
         return ApiAnswer(document, 200, count=count)

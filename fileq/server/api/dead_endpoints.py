@@ -72,12 +72,12 @@ def _dead(query: JobConditions, services: Services) -> JobFilter:
 
 def retry_dead(request: ApiRequest[NoQuery, JobChoice]) -> ApiAnswer:
     """As POST /jobs/actions with the action retry."""
-    return act(request.services, request.caller, JobAction.RETRY, request.body)
+    return act(request, JobAction.RETRY, request.body)
 
 
 def purge_dead(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
     """Deletes every job that is dead now. More than 1,000 are deleted by an operation."""
-    answer = act_on_filter(request.services, request.caller, JobAction.DELETE, JobFilter(), {}, False, None)
+    answer = act_on_filter(request, JobAction.DELETE, JobFilter(), {}, False, None)
     result = answer.content
     assert isinstance(result, ActionAnswer)
     if result.operation is not None:
@@ -92,6 +92,7 @@ def delete_dead(request: ApiRequest[NoQuery, UnsetType]) -> JobMessage:
     [record] = broker.records([id])
     if record is None:
         raise ApiProblem("not-found", why_unknown(id))
+    request.note.about(record)
     if record.state is not State.DEAD:
         raise ApiProblem("conflict", f"job {id} can't be deleted: it is {record.state.value}, not dead")
     if not delete(broker, [id]).count:

@@ -133,6 +133,8 @@ def reprocess_files(request: ApiRequest[NoQuery, ReprocessOrder]) -> ApiAnswer:
     if request.caller.path_prefix or request.caller.allowed_types:
         raise ApiProblem("not-allowed", f"key {request.caller.name!r} is limited to paths or types")
     wanted = _filter_of(order)
+    request.note.is_dry_run = order.dry_run
+    request.note.chose(_chosen(order))
     planned = _run(services, order, wanted, is_dry_run=True)
     if order.dry_run:
         return ApiAnswer(planned, count=0)
@@ -182,6 +184,11 @@ def _run(services: Services, order: ReprocessOrder, wanted: JobFilter, *, is_dry
         is_dry_run=is_dry_run,
         here=config.paths.here,
     )
+
+
+def _chosen(order: ReprocessOrder) -> dict[str, str]:
+    fields = ("path", "under", "match", "status", "type", "error", "queue", "fingerprint", "since", "until")
+    return {name: str(value) for name in fields if (value := getattr(order, name)) is not None}
 
 
 def _filter_of(order: ReprocessOrder) -> JobFilter:

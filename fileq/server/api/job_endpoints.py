@@ -15,6 +15,7 @@ from fileq.client.job_ids import why_unknown
 from fileq.client.job_options import EnqueueOptions
 from fileq.client.obstacles import obstacles_of
 from fileq.client.transport import VETOED
+from fileq.commands.bulk_actions import JobAction
 from fileq.core.api_key import Scope
 from fileq.core.job import State, decode_or_none
 from fileq.server.api.job_document import JobDocument, job_document
@@ -87,6 +88,7 @@ def enqueue_job(request: ApiRequest[NoQuery, NewJob]) -> ApiAnswer:
     record = _record(services, handle.id)
     if handle.fate != "enqueued":
         _check_repeat(record, repeat)
+    request.note.about(record)
     document = job_document(record)
     is_new = handle.fate == "enqueued" or repeat is not None
     location = {"Location": f"{services.config.server.base_path}/api/v1/jobs/{document.id}"}
@@ -171,15 +173,18 @@ async def wait_for_job(request: ApiRequest[WaitQuery, UnsetType]) -> ApiAnswer:
 
 
 def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
-    id = request.params["id"]
-    result = request.services.client.job(id).cancel()
+    id, services = request.params["id"], request.services
+    result = services.client.job(id).cancel()
+    [record] = services.broker.records([id])
+    if record is not None:
+        request.note.about(record)
     if result is CancelResult.UNKNOWN:
         raise ApiProblem("not-found", why_unknown(id))
     if result is CancelResult.ENDED:
-        state = _record(request.services, id).state
-        if state is not State.CANCELLED:
-            raise ApiProblem("conflict", f"job {id} can't be cancelled: it is {state.value}")
+        if record is not None and record.state is not State.CANCELLED:
+            raise ApiProblem("conflict", f"job {id} can't be cancelled: it is {record.state.value}")
         return ApiAnswer(CancelMessage("Job cancelled", result))  # a repeat
+    services.action_log.add(JobAction.CANCEL, request.caller.name, [id])
     if result is CancelResult.REQUESTED:
         return ApiAnswer(CancelMessage("Job cancellation requested", result), 202)
     return ApiAnswer(CancelMessage("Job cancelled", result))
@@ -187,8 +192,9 @@ def cancel_job(request: ApiRequest[NoQuery, UnsetType]) -> ApiAnswer:
 
 def retry_job(request: ApiRequest[NoQuery, UnsetType]) -> RetryMessage:
     id = request.params["id"]
-    _record(request.services, id)
+    request.note.about(_record(request.services, id))
     request.services.client.job(id).retry()
+    request.services.action_log.add(JobAction.RETRY, request.caller.name, [id])
     return RetryMessage("Job re-enqueued", State.PENDING.value)
 
 

@@ -53,16 +53,25 @@ async def create_key(request: ApiRequest[NoQuery, WantedKey]) -> ApiAnswer:
     options = KeyOptions(wanted.name, wanted.scopes, expires_ms, wanted.allowed_types, wanted.path_prefix)
     made = await services.pool.call(lambda: services.keys.create(options))
     services.authentication.forget_cached()
+    facts = {
+        "scopes": ", ".join(made.scopes),
+        "expires": made.expires,
+        "allowed_types": ", ".join(options.allowed_types),
+    }
+    request.note.changed({}, {"id": made.id, "name": made.name, **facts, "path_prefix": options.path_prefix})
     return ApiAnswer(made)
 
 
 async def revoke_key(request: ApiRequest[NoQuery, UnsetType]) -> RevokedKey:
     services, id = request.services, request.params["id"]
+    known = await services.pool.call(services.keys.load)
     try:
         revoked = await services.pool.call(lambda: services.keys.revoke(id))
     except ConfigError as error:
         raise ApiProblem("not-found", str(error)) from error
     services.authentication.forget_cached()
+    if (key := known.get(revoked)) is not None:
+        request.note.changed({"name": key.name, "scopes": ", ".join(key.scopes)}, {})
     return RevokedKey("Key revoked", revoked)
 
 

@@ -13,6 +13,7 @@ from fileq.client.job_ids import why_unknown
 from fileq.client.job_options import EnqueueOptions, options_of
 from fileq.client.task_call import FileCall, TaskCall
 from fileq.client.transport import VETOED
+from fileq.commands.bulk_actions import JobAction
 from fileq.config import Config
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
@@ -141,8 +142,11 @@ def run_job(request: ApiRequest[NoQuery, UnsetType]) -> RetryMessage:
     [record] = broker.records([id])
     if record is None:
         raise ApiProblem("not-found", why_unknown(id))
+    request.note.about(record)
     if not is_moved and record.state is not State.PENDING:
         raise ApiProblem("conflict", f"job {id} can't be made due: it is {record.state.value}")
+    if is_moved:
+        request.services.action_log.add(JobAction.RUN, request.caller.name, [id])
     return RetryMessage("Job is due now", State.PENDING.value)
 
 

@@ -91,6 +91,8 @@ def _set_paused(request: ApiRequest[NoQuery, UnsetType], *, is_paused: bool) -> 
     name, services = _known(request.params["name"], request.services), request.services
     queues, who = services.config.worker.priorities, request.caller.name
     result = set_paused(services.broker, name, queues, paused=is_paused, by=who)
+    if result.has_changed:
+        request.note.changed({"paused": not is_paused}, {"paused": is_paused})
     message = "Queue paused" if is_paused else "Queue resumed"
     return QueueMessage(message, name, result.is_paused, result.has_changed, result.waiting)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
+import msgspec
 from msgspec import Meta, Struct, UnsetType
 
 from fileq.commands import webhooks
 from fileq.commands.webhooks import DeliveryList, NewSecret, WebhookChange, WebhookList, WebhookTest
 from fileq.core.api_key import Scope
 from fileq.core.errors import ConfigError
-from fileq.core.webhook import WebhookFilter
+from fileq.core.webhook import Webhook, WebhookFilter, shown_url
 from fileq.server.problems import ApiProblem
 from fileq.server.route import ApiRequest, NoQuery, Route
+from fileq.webhooks.store import KnownWebhook
 
 T = TypeVar("T")
 TEST_S = 30.0  # a receiver has 20 s to answer
@@ -45,25 +47,45 @@ def add_webhook(request: ApiRequest[NoQuery, WantedWebhook]) -> NewSecret:
     """The secret that signs the messages is shown only here."""
     wanted, services = request.body, request.services
     only = WebhookFilter(wanted.type, wanted.match, wanted.queue, wanted.batch)
-    return webhooks.add(services.broker, services.config, wanted.name, wanted.url, wanted.events, only)
+    made = webhooks.add(services.broker, services.config, wanted.name, wanted.url, wanted.events, only)
+    request.note.changed({}, {"name": made.name} | _facts(Webhook(made.name, wanted.url, wanted.events, only)))
+    return made
 
 
 def remove_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
-    return _named(request, lambda name: webhooks.remove(request.services.broker, request.services.config, name))
+    def remove(known: KnownWebhook) -> WebhookChange:
+        done = webhooks.remove(request.services.broker, request.services.config, known.webhook.name)
+        request.note.changed(_facts(known.webhook), {})
+        return done
+
+    return _named(request, remove)
 
 
 def send_test_message(request: ApiRequest[NoQuery, UnsetType]) -> WebhookTest:
     """The server sends one message now. `error` is empty if the receiver accepted it."""
-    return _named(request, lambda name: webhooks.test(request.services.broker, request.services.config, name))
+    services = request.services
+    return _named(request, lambda known: webhooks.test(services.broker, services.config, known.webhook.name))
 
 
 def rotate_webhook(request: ApiRequest[NoQuery, UnsetType]) -> NewSecret:
     """A new secret, shown only here. The one before signs too, for 24 hours."""
-    return _named(request, lambda name: webhooks.rotate(request.services.broker, request.services.config, name))
+
+    def rotate(known: KnownWebhook) -> NewSecret:
+        made = webhooks.rotate(request.services.broker, request.services.config, known.webhook.name)
+        request.note.changed({}, {"secret": "replaced"})
+        return made
+
+    return _named(request, rotate)
 
 
 def enable_webhook(request: ApiRequest[NoQuery, UnsetType]) -> WebhookChange:
-    return _named(request, lambda name: webhooks.enable(request.services.broker, request.services.config, name))
+    def enable(known: KnownWebhook) -> WebhookChange:
+        done = webhooks.enable(request.services.broker, request.services.config, known.webhook.name)
+        if done.has_changed:
+            request.note.changed({"state": "disabled"}, {"state": "enabled"})
+        return done
+
+    return _named(request, enable)
 
 
 def list_deliveries(request: ApiRequest[DeliveryQuery, UnsetType]) -> DeliveryList:
@@ -75,13 +97,22 @@ def list_deliveries(request: ApiRequest[DeliveryQuery, UnsetType]) -> DeliveryLi
         raise ApiProblem("not-found", str(error)) from error
 
 
-def _named(request: ApiRequest[NoQuery, UnsetType], call: Callable[[str], T]) -> T:
+def _facts(webhook: Webhook) -> dict[str, Any]:
+    """What the audit says of a webhook: no secret, and no query of the URL."""
+    return {
+        "url": shown_url(webhook.url),
+        "events": ", ".join(webhook.events),
+        **msgspec.structs.asdict(webhook.filter),
+    }
+
+
+def _named(request: ApiRequest[NoQuery, UnsetType], call: Callable[[KnownWebhook], T]) -> T:
     """The result for the webhook that the path names."""
     name, services = request.params["name"], request.services
     known = webhooks.store_of(services.broker, services.config).load()
     if name not in known:
         raise ApiProblem("not-found", f"no webhook is named {name[:100]!r}; there are: {', '.join(known) or 'none'}")
-    return call(name)
+    return call(known[name])
 
 
 ROUTES = (

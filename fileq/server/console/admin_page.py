@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.admin.fsck import Report, fsck
+from fileq.commands.audit_entries import AuditEntry
 from fileq.commands.doctor.check_schedules import check_schedules
 from fileq.commands.doctor.check_server import check_server
 from fileq.commands.doctor.check_webhooks import check_webhooks
@@ -25,10 +26,8 @@ from fileq.config.show import to_yaml
 from fileq.core.api_key import Scope
 from fileq.core.errors import FileqError
 from fileq.core.finding import Finding, sound, wrong
-from fileq.server.api.action_endpoints import list_operations
 from fileq.server.api.audit_endpoints import AuditQuery, list_audit
 from fileq.server.api.state_endpoints import show_config
-from fileq.server.audit import AuditEntry
 from fileq.server.console.page import PageRequest
 from fileq.server.console.rendering import path_part
 from fileq.server.problems import ApiProblem
@@ -60,16 +59,19 @@ fsck_runs = threading.Lock()
 class AuditPageQuery(Struct, frozen=True, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
     cursor: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+    dry_runs: bool = False
 
 
 class AuditRow(Struct, frozen=True):
-    """An entry in words. `page` shows its target, "" if none does; `jobs` is None if it is not about jobs."""
+    """An entry in words. `page` shows its target, "" if none does; `jobs` is None if it is not about jobs. `target` is
+    what people know: the job, or the target itself."""
 
     entry: AuditEntry
     action: str
     page: str
     result: str
     jobs: int | None
+    target: str
 
 
 class CheckQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -94,11 +96,12 @@ def keys(request: PageRequest) -> Mapping[str, Any]:
 
 def audit(request: PageRequest) -> Mapping[str, Any]:
     query: AuditPageQuery = request.query
-    found = request.ask(list_audit, AuditQuery(query.limit, query.cursor))
+    found = request.ask(list_audit, AuditQuery(query.limit, query.cursor, query.dry_runs))
     return {
         "entries": [in_words(entry) for entry in found.entries],
         "next_cursor": found.next_cursor,
         "is_later_page": query.cursor is not None,
+        "has_dry_runs": query.dry_runs,
     }
 
 
@@ -110,6 +113,10 @@ def in_words(entry: AuditEntry) -> AuditRow:
         page = f"/dashboard/{_PAGES[first]}{path_part(name)}"
     elif first in _PAGES:
         page = f"/dashboard/{_PAGES[first].partition('/')[0]}"
+    if entry.action_id:
+        page = f"/dashboard/admin/operations/{path_part(entry.action_id)}"
+    elif entry.job_id:
+        page = f"/dashboard/jobs/{path_part(entry.job_id)}"
     result = "done" if entry.result < 400 else "refused" if entry.result < 500 else "failed"
     return AuditRow(
         entry,
@@ -117,6 +124,7 @@ def in_words(entry: AuditEntry) -> AuditRow:
         page=page,
         result=result,
         jobs=entry.count if first in _ABOUT_JOBS else None,
+        target=entry.path or " ".join(one for one in (entry.type, entry.job_id) if one) or entry.target,
     )
 
 
@@ -124,10 +132,6 @@ def in_words(entry: AuditEntry) -> AuditRow:
 def _summaries() -> dict[str, str]:
     """What each endpoint does, by its name in the audit; without what a caller of it has to know."""
     return {route.name: route.summary.partition("; ")[0] for route in ROUTES}
-
-
-def operations(request: PageRequest) -> Mapping[str, Any]:
-    return {"operations": request.ask(list_operations).operations, "may_operate": request.has(Scope.OPERATE)}
 
 
 def configuration(request: PageRequest) -> Mapping[str, Any]:

@@ -16,6 +16,7 @@ from fileq.client.dead_groups import DeadGroup, DeadGroups, GroupedBy
 from fileq.client.obstacles import obstacles_of
 from fileq.commands.acknowledgements import GroupState
 from fileq.core.api_key import Scope
+from fileq.core.fingerprint import wording
 from fileq.core.job import State, stamp
 from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.job_conditions import JobConditions, conditions_in
@@ -23,7 +24,8 @@ from fileq.server.api.job_document import JobDocument, job_document
 from fileq.server.console.acknowledged_groups import UNMARKED, GroupMark, acknowledgements, mark_of
 from fileq.server.console.charts import spark_bars
 from fileq.server.console.file_preview import Preview, preview_of
-from fileq.server.console.job_steps import obstacles_in, paused_of
+from fileq.server.console.job_steps import obstacles_in, paused_of, what_then
+from fileq.server.console.operations_page import DONE, recent_action
 from fileq.server.console.page import PageRequest
 
 GROUPS_MAX = 50
@@ -36,6 +38,7 @@ GROUPINGS: Mapping[GroupedBy, str] = {
 }
 NO_EXTENSION = "(none)"
 _ORDER: Mapping[GroupState, int] = {"again": 0, "new": 0, "acknowledged": 1}
+_PLACEHOLDER = re.compile("<(?:text|path|id|address)>|#")  # in what wording() returns
 _UNSAFE = re.compile(r"\\x[89a-f][0-9a-f]|[*?\[\]{}\\]")
 
 
@@ -57,7 +60,8 @@ class Facet(Struct, frozen=True):
 class GroupCard(Struct, frozen=True):
     """A group with all that the page shows of it. `filter` are the conditions of exactly its jobs, for an action on all
     of them; empty if no conditions describe them. `narrower` are conditions that show the causes within the group.
-    `newest` is the mark of the cause of its newest job, if the group may have several causes."""
+    `newest` is the mark of the cause of its newest job, if the group may have several causes. `cause` is the error
+    without what differs from job to job; "" if the error says no more than that."""
 
     group: DeadGroup
     mark: GroupMark
@@ -67,6 +71,7 @@ class GroupCard(Struct, frozen=True):
     extensions: tuple[Facet, ...]
     filter: dict[str, Any]
     narrower: dict[str, str]
+    cause: str
 
 
 def dead(request: PageRequest) -> Mapping[str, Any]:
@@ -83,13 +88,17 @@ def dead(request: PageRequest) -> Mapping[str, Any]:
     listed = opened.group.newest_ids if opened else found.newest_ids if not filter else ()
     records = _records(request, [*listed, *([query.probe] if query.probe else [])])
     probe = _probe(request, records.get(query.probe)) if query.probe else None
+    recent = recent_action(request) if not query.probe else None  # while a probe waits, its obstacles cost a round trip
     return {
+        "recent": recent,
+        "recent_word": DONE[recent.action] if recent is not None else "",
         "found": found,
         "cards": cards,
         "opened": opened,
         "jobs": _dead_among(request, [records.get(id) for id in listed]),
         "probe": probe,
         "probe_queue": paused_of(probe) if probe is not None else "",
+        "probe_then": what_then(probe.deferred) if probe is not None else "",
         "probe_obstacles": obstacles_in(probe) if probe is not None else [],
         "preview": _preview(request, opened.group, records) if opened else None,
         "filter": filter,
@@ -126,7 +135,14 @@ def _card(group: DeadGroup, mark: GroupMark, query: DeadQuery) -> GroupCard:
         ),
         filter=narrower | {"status": "dead"} if is_by_cause else {},
         narrower=address_of(narrower) if narrower != current or is_by_cause else {},
+        cause=_cause(group) if is_by_cause else "",
     )
+
+
+def _cause(group: DeadGroup) -> str:
+    """What the errors of a group have in common. One job needs no such headline."""
+    common = _PLACEHOLDER.sub("…", wording(group.error, group.sample_path))
+    return common if group.count > 1 and "…" in common else ""
 
 
 def _of_jobs(query: JobConditions) -> dict[str, Any]:

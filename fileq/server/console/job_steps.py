@@ -1,21 +1,69 @@
-"""The life of a job as a list of steps: when it was created, each attempt, what it waits for now, how it ended.
+"""The life of a job as a list of steps: when it was created, each attempt, its deaths, what people did, how it ended.
 
-Does no I/O. What was not recorded is not guessed: how often a job was held back is known, but not when, so earlier
-times are no steps.
+Does no I/O. What was not recorded is not guessed: how often a job was held back is known, and why before each attempt,
+but not when, so these times are no steps. Who retried or cancelled a job is known as long as the log of actions has it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from msgspec import Struct
 
-from fileq.client.job_summary import AttemptSummary
+from fileq.client.job_summary import AttemptSummary, JobHistory
 from fileq.client.obstacles import paused_queue
+from fileq.commands.action_log import LoggedAction, actions_on
+from fileq.commands.bulk_actions import JobAction
+from fileq.core.job import State
 from fileq.server.api.job_document import JobDocument
 from fileq.server.console.rendering import duration, seconds_between
 
 RELEASED = "released"  # the outcome of an attempt that a worker gave back
+CLOCKS_S = 5.0
+BREAKER = "the circuit breaker of "  # how the reason of a breaker begins
+
+
+class JobLife(Struct, frozen=True):
+    """What the steps of a job are made of."""
+
+    id: str
+    batch_id: str | None
+    status: str
+    created_at: str | None
+    started_at: str | None
+    completed_at: str | None
+    scheduled_at: str | None
+    deferred: str | None
+    deferred_count: int
+    attempt_count: int
+    attempts: tuple[AttemptSummary, ...]
+    is_finished: bool
+    is_cancel_requested: bool
+
+
+def life_of(job: JobDocument) -> JobLife:
+    return JobLife(**{name: getattr(job, name) for name in JobLife.__struct_fields__})
+
+
+def life_in(known: JobHistory) -> JobLife:
+    """Of a job of a file's trace."""
+    job = known.job
+    return JobLife(
+        id=job.id,
+        batch_id=known.batch or None,
+        status=job.state,
+        created_at=job.created,
+        started_at=job.started,
+        completed_at=job.ended,
+        scheduled_at=job.due,
+        deferred=job.deferred or None,
+        deferred_count=job.deferred_count,
+        attempt_count=job.attempts,
+        attempts=known.attempts,
+        is_finished=not State(job.state).is_unfinished,
+        is_cancel_requested=known.is_cancel_requested,
+    )
 
 
 class JobStep(Struct, frozen=True):
@@ -37,22 +85,67 @@ def obstacles_in(job: JobDocument) -> list[str]:
     return [one.partition("; 'fileq ")[0] for one in job.waits_for if one != paused_queue(job.queue)]
 
 
-def steps_of(job: JobDocument, now: str) -> list[JobStep]:
-    """In the order of time. `now` is in RFC 3339."""
-    return [JobStep("created", job.created_at), *_attempts(job), *_current(job, now)]
+def what_then(reason: str | None) -> str:
+    """What happens at the time for which a job is held back."""
+    return "then the breaker lets one job try" if (reason or "").startswith(BREAKER) else "then it is tried again"
 
 
-def _attempts(job: JobDocument) -> Iterator[JobStep]:
+def reasons_of(job: JobDocument) -> list[str]:
+    """Why the job was held back before its attempts, and is now; each reason once."""
+    found = [*(one.deferred for one in job.attempts), job.deferred]
+    return list(dict.fromkeys(reason for reason in found if reason))
+
+
+def steps_of(job: JobLife, now: str, log: Sequence[LoggedAction] = ()) -> list[JobStep]:
+    """In the order of time. `now` is in RFC 3339, `log` is the log of what people did."""
+    done = actions_on(log, job.id, job.batch_id)
+    retries = [one for one in done if one.action is JobAction.RETRY]
+    steps = [JobStep("created", job.created_at), *_attempts(job, retries)]
+    for one in done:
+        if one.action is JobAction.RUN:
+            later = (i for i, step in enumerate(steps) if step.at and step.at > one.at)
+            steps.insert(next(later, len(steps)), JobStep("made due by hand", one.at, (f"by {one.by}",)))
+    return [*steps, *_current(job, now, [one for one in done if one.action is JobAction.CANCEL])]
+
+
+def _attempts(job: JobLife, retries: Sequence[LoggedAction]) -> Iterator[JobStep]:
     forgotten = job.attempt_count - len(job.attempts)
     if forgotten and job.attempts:
         count = "1 earlier attempt is" if forgotten == 1 else f"{forgotten} earlier attempts are"
         yield JobStep(f"{count} no longer listed", None)
     before = None if forgotten else job.created_at
-    for attempt in job.attempts:
+    for attempt, following in zip_longest(job.attempts, job.attempts[1:]):
         word = "claimed" if attempt.outcome == RELEASED else "started"
         numbered = word if job.attempt_count == 1 else f"attempt {attempt.number} {word}"
-        yield JobStep(numbered, attempt.started, (*_wait(before, attempt.started, attempt.number == 1), _run(attempt)))
+        waits = (*_wait(before, attempt.started, attempt.number == 1), *_held(attempt))
+        yield JobStep(numbered, attempt.started, (*waits, _run(attempt)))
         before = attempt.ended
+        if attempt.is_fatal and (following is not None or job.status != State.DEAD):
+            yield JobStep("died", attempt.ended, is_bad=True)
+            yield _retried(attempt, following, retries)
+
+
+def _held(attempt: AttemptSummary) -> Iterator[str]:
+    if attempt.deferred:
+        yield f"was held back before: {attempt.deferred}"
+
+
+def _retried(attempt: AttemptSummary, following: AttemptSummary | None, retries: Sequence[LoggedAction]) -> JobStep:
+    """The log has the time of a server's clock, attempts that of the broker's: they may differ by a little."""
+    for one in retries:
+        since_s = _seconds(attempt.ended, one.at)
+        until_s = _seconds(one.at, following.started) if following is not None else 0.0
+        if since_s is not None and until_s is not None and since_s > -CLOCKS_S and until_s > -CLOCKS_S:
+            return JobStep("retried by hand", one.at, (f"by {one.by}",))
+    return JobStep("retried by hand", None)
+
+
+def _seconds(first: str | None, second: str | None) -> float | None:
+    later = seconds_between(first, second)
+    if later is not None:
+        return later
+    earlier = seconds_between(second, first)
+    return -earlier if earlier is not None else None
 
 
 def _wait(before: str | None, at: str | None, is_first: bool) -> Iterator[str]:
@@ -75,20 +168,24 @@ def _run(attempt: AttemptSummary) -> str:
     return f"took {duration(whole_s)}, {duration(attempt.duration_s)} of it in the handler: {attempt.outcome}"
 
 
-def _current(job: JobDocument, now: str) -> Iterator[JobStep]:
+def _current(job: JobLife, now: str, cancellations: Sequence[LoggedAction]) -> Iterator[JobStep]:
     """What the job does now, or how it ended."""
     last_ended = job.attempts[-1].ended if job.attempts else None
     before = last_ended or (job.created_at if not job.attempt_count else None)
     if job.is_finished:
         if job.started_at and not job.attempts and job.status == "completed":
             yield JobStep("started", job.started_at, tuple(_wait(before, job.started_at, not job.attempt_count)))
-        yield JobStep(job.status, job.completed_at, is_bad=job.status == "dead")
+        by = (f"by {cancellations[-1].by}",) if cancellations and job.status == "cancelled" else ()
+        yield JobStep("died" if job.status == "dead" else job.status, job.completed_at, by, job.status == "dead")
     elif job.status == "running":
         runs_s = seconds_between(job.started_at, now)
         notes = (*_wait(before, job.started_at, not job.attempt_count), f"has run for {duration(runs_s)}")
         yield JobStep("started", job.started_at, notes)
+        if job.is_cancel_requested:
+            by = (f"by {cancellations[-1].by}",) if cancellations else ()
+            yield JobStep("cancellation requested", cancellations[-1].at if cancellations else None, by)
     elif job.deferred:
-        notes = (job.deferred, f"held back {times(job.deferred_count or 1)} so far")
+        notes = (job.deferred, f"held back {times(job.deferred_count or 1)} so far", what_then(job.deferred))
         yield JobStep("held back, tried again", job.scheduled_at, notes)
     elif job.scheduled_at:
         yield JobStep("due", job.scheduled_at)

@@ -22,7 +22,8 @@ from fileq.server.api.job_lists import JobListQuery, list_page
 from fileq.server.console.acknowledged_groups import acknowledgements
 from fileq.server.console.dead_page import address_of
 from fileq.server.console.file_preview import may_see_content
-from fileq.server.console.job_steps import obstacles_in, paused_of, steps_of, times
+from fileq.server.console.job_steps import life_of, obstacles_in, paused_of, reasons_of, steps_of, times, what_then
+from fileq.server.console.operations_page import DONE, recent_action
 from fileq.server.console.page import PageRequest
 from fileq.server.console.rendering import path_part
 
@@ -49,14 +50,17 @@ class OtherCondition(Struct, frozen=True):
 
 
 def jobs(request: PageRequest) -> Mapping[str, Any]:
-    """One scan, and a round trip for the name of a batch."""
+    """One scan, a round trip for the latest action and one for the name of a batch."""
     query: JobsQuery = request.query
     conditions = conditions_in(query)
     given = msgspec.to_builtins(conditions)
     address = address_of(given)
     wanted = JobListQuery(**msgspec.structs.asdict(conditions), limit=query.limit, cursor=query.cursor)
     found = request.shown(list_page(request.services, wanted, "jobs", scan_max=LOOKED_AT))
+    recent = recent_action(request)
     return {
+        "recent": recent,
+        "recent_word": DONE[recent.action] if recent is not None else "",
         "found": replace(found, jobs=longest_first(found.jobs)),
         "filter": given,
         "address": address,
@@ -106,14 +110,16 @@ def _bulk_actions(status: str | None) -> list[str]:
 
 
 def job(request: PageRequest) -> Mapping[str, Any]:
-    """At most two round trips: a job that waits has no cause of death."""
+    """At most three round trips: a job that waits has no cause of death."""
     found = request.ask(show_job, id=request.params["id"])
     server = request.services.config.server
     address = f"http://{server.bind}:{server.port}{server.base_path}/api/v1/jobs/{path_part(found.id)}"
     return {
         "job": found,
-        "steps": steps_of(found, stamp(request.services.now_ms()) or ""),
+        "steps": steps_of(life_of(found), stamp(request.services.now_ms()) or "", request.services.action_log.all()),
         "held": times(found.deferred_count) if found.deferred_count else "",
+        "held_by": reasons_of(found),
+        "what_then": what_then(found.deferred),
         "paused": paused_of(found),
         "obstacles": obstacles_in(found),
         "acknowledgement": acknowledgements(request).get(found.fingerprint) if found.fingerprint else None,

@@ -8,6 +8,7 @@ from fileq.server.console.batches_page import BatchesQuery, batch, batches
 from fileq.server.console.dead_page import DeadQuery, dead
 from fileq.server.console.files_page import FilePageQuery, FilesPageQuery, file, files
 from fileq.server.console.jobs_page import JobsQuery, job, jobs
+from fileq.server.console.operations_page import OperationQuery, operation, operations
 from fileq.server.console.overview_page import OverviewQuery, overview
 from fileq.server.console.page import ConsolePage
 from fileq.server.console.queues_page import queues, workers
@@ -50,7 +51,15 @@ ADMIN_PAGES = (
         name="admin",
         title="Operations",
         template="admin_operations.html",
-        function=admin_page.operations,
+        function=operations,
+    ),
+    ConsolePage(
+        path="/admin/operations/{id}",
+        name="admin",
+        title="Operation",
+        template="operation.html",
+        function=operation,
+        query=OperationQuery,
     ),
     ConsolePage(
         path="/admin/configuration",

@@ -1,0 +1,154 @@
+"""The audit list: who did what, the newest 10,000 entries. Documents of the catalog, which every broker has.
+
+Entries of a moment share one new document, whose name begins with the time and says how many it has. So no writer ever
+changes the document of another. A server writes the entries of its requests, a command of `fileq` its own. What a
+kill -9 leaves: each document whole, or none.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from fileq.brokers.catalog import Catalog
+from fileq.core.job import stamp
+
+KIND = "audit"
+ENTRIES_MAX = 10_000
+DOCUMENT_ENTRIES_MAX = 100
+DOCUMENT_BYTES = 48_000  # of the entries of one document; a catalog takes 64 KiB
+TEXT_MAX = 200
+CHANGES_MAX = 20
+COMMAND_LINE = "command line"  # the caller_id of a command
+DONE = 200
+_KEY = re.compile(r"(fq_[A-Za-z0-9]{8}_)[\w-]{20,}")
+
+
+class AuditChange(Struct, frozen=True):
+    """One field that has another value now. None: there was no such field, or there is none any more."""
+
+    field: str
+    old: str | None
+    new: str | None
+
+
+class AuditEntry(Struct, frozen=True, omit_defaults=True):
+    """`who` is the name of the key or user. `result` is the status of the answer. `job_id`, `type` and `path` are those
+    of the one job that it is about, `detail` says which jobs or files were chosen. `action_id` is the action on jobs
+    that it began: its page shows what became of them."""
+
+    at: str
+    who: str
+    caller_id: str
+    action: str
+    target: str
+    count: int
+    result: int
+    request_id: str
+    changes: tuple[AuditChange, ...] = ()
+    job_id: str = ""
+    type: str = ""
+    path: str = ""
+    detail: str = ""
+    action_id: str = ""
+    is_dry_run: bool = False
+
+
+class AuditPosition(Struct, frozen=True, array_like=True):
+    """The last entry of a page: its document, and how many of the document's entries were on pages before."""
+
+    document: str
+    count: int
+
+
+def changes_between(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[AuditChange, ...]:
+    """The fields whose values differ, as short texts."""
+    names = dict.fromkeys((*new, *old))
+    found = [AuditChange(name, _text(old.get(name)), _text(new.get(name))) for name in names]
+    return tuple(one for one in found if one.old != one.new)[:CHANGES_MAX]
+
+
+def _text(value: Any) -> str | None:
+    """None for what is not set. A text as it is, so that people read it without quotes."""
+    if value is None or value in ("", [], (), {}):
+        return None
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode(errors="replace")
+    return short(text)
+
+
+def short(text: str) -> str:
+    """At most TEXT_MAX characters, without the keys that somebody sent by mistake."""
+    text = _KEY.sub(r"\1***", text)
+    return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
+
+
+def write_entries(catalog: Catalog, entries: Sequence[AuditEntry], now_ms: int) -> int:
+    """Writes as many of the entries as one document takes. Returns how many. One step."""
+    encoded: list[bytes] = []
+    size = 0
+    for entry in entries[:DOCUMENT_ENTRIES_MAX]:
+        body = msgspec.json.encode(entry)
+        size += len(body) + 1
+        if encoded and size > DOCUMENT_BYTES:
+            break
+        encoded.append(body)
+    name = f"{now_ms:013d}-{len(encoded):03d}-{secrets.token_hex(4)}"
+    catalog.put_document(KIND, name, b"[" + b",".join(encoded) + b"]")
+    return len(encoded)
+
+
+def write_command(
+    catalog: Catalog, who: str, action: str, target: str, now_ms: int, *, count: int = 1, **more: Any
+) -> None:
+    """The entry of a command that was run by hand. `more` are fields of an entry that have defaults."""
+    entry = AuditEntry(stamp(now_ms) or "", who, COMMAND_LINE, action, short(target), count, DONE, "", **more)
+    write_entries(catalog, [entry], now_ms)
+
+
+def trim(catalog: Catalog, keep: int = ENTRIES_MAX) -> None:
+    """Removes the oldest documents beyond this many entries."""
+    count = 0
+    for name in sorted(catalog.documents(KIND), reverse=True):
+        count += _entries_in(name)
+        if count > keep:
+            catalog.remove_document(KIND, name)
+
+
+def read_audit(catalog: Catalog, limit: int) -> list[AuditEntry]:
+    """The newest entries, newest first."""
+    return audit_page(catalog, limit, None)[0]
+
+
+def audit_page(
+    catalog: Catalog, limit: int, after: AuditPosition | None, *, has_dry_runs: bool = True
+) -> tuple[list[AuditEntry], AuditPosition | None]:
+    """Entries, newest first, and where the next page begins; None at the end. Entries that are added meanwhile are
+    newer, so no page changes."""
+    found: list[AuditEntry] = []
+    for name, document in sorted(catalog.documents(KIND).items(), reverse=True):
+        if after is not None and name > after.document:
+            continue
+        skip = after.count if after is not None and name == after.document else 0
+        try:
+            entries = msgspec.json.decode(document.body, type=list[AuditEntry])[::-1]
+        except msgspec.DecodeError:
+            continue  # of a later version
+        for number, entry in enumerate(entries[skip:], skip + 1):
+            if entry.is_dry_run and not has_dry_runs:
+                continue
+            found.append(entry)
+            if len(found) == limit:
+                return found, AuditPosition(name, number)
+    return found, None
+
+
+def _entries_in(name: str) -> int:
+    count = name.split("-")[1] if name.count("-") == 2 else ""
+    return int(count) if count.isdecimal() else 1

@@ -1,0 +1,117 @@
+"""Actions on jobs: the operations that do them in the background, and what became of the jobs of one. Only reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from fileq.brokers.types import Record
+from fileq.client.file_pages import EXPIRED
+from fileq.commands.action_log import LoggedAction
+from fileq.commands.bulk_actions import JobAction
+from fileq.core.api_key import Scope
+from fileq.core.job import State, parse_time, stamp
+from fileq.server.api.action_endpoints import list_operations
+from fileq.server.api.job_document import job_document
+from fileq.server.console.page import PageRequest
+from fileq.server.problems import ApiProblem
+
+SHOWN = 50  # jobs of one action
+LATEST = 20  # actions of the page of operations
+RECENT_S = 900.0
+_WITH_PATHS = ("match", "q", "error")  # conditions
+DONE = {
+    JobAction.RETRY: "retried",
+    JobAction.CANCEL: "cancelled",
+    JobAction.RUN: "made due",
+    JobAction.DELETE: "deleted",
+}
+# How an action may end for a job, in this order: the words of the filters, and what they mean after it.
+OUTCOMES: Mapping[str, tuple[State, ...]] = {
+    "completed": (State.COMPLETED,),
+    "running": (State.RUNNING,),
+    "waiting": (State.PENDING, State.SCHEDULED, State.RETRYING),
+    "dead": (State.DEAD,),
+    "cancelled": (State.CANCELLED,),
+    EXPIRED: (),
+}
+
+
+class OperationQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    """Only the jobs that are so now."""
+
+    status: Literal["completed", "running", "waiting", "dead", "cancelled", "expired"] | None = None
+
+
+class OutcomeCount(Struct, frozen=True):
+    status: str
+    word: str
+    count: int
+
+
+def operations(request: PageRequest) -> Mapping[str, Any]:
+    """Two round trips."""
+    latest = [one for one in request.services.action_log.all() if one.count > 1 or one.conditions]
+    return {
+        "operations": request.ask(list_operations).operations,
+        "latest": [_shown(request, one) for one in latest[:LATEST]],
+        "done_words": DONE,
+        "may_operate": request.has(Scope.OPERATE),
+    }
+
+
+def operation(request: PageRequest) -> Mapping[str, Any]:
+    """Three round trips: the log, the states of its jobs, and the whole records of those that are listed."""
+    services, id = request.services, request.params["id"]
+    found = next((one for one in services.action_log.all() if one.id == id), None)
+    if found is None:
+        detail = f"no action {id[:100]!r} is in the log; it has the newest ones, each after its first jobs were changed"
+        raise ApiProblem("not-found", detail)
+    statuses = _statuses(found.ids, services.broker.outlines(found.ids) if found.ids else ())
+    wanted = [job_id for job_id, status in statuses.items() if request.query.status in (None, status)]
+    listed = [job_id for job_id in wanted if statuses[job_id] != EXPIRED][:SHOWN]
+    records = services.broker.records(listed) if listed else []
+    return {
+        "action": _shown(request, found),
+        "done_word": DONE[found.action],
+        "outcomes": outcomes_of(statuses.values(), found.action),
+        "status": request.query.status,
+        "jobs": [request.shown(job_document(record)) for record in records if record is not None],
+        "matching": len(wanted),
+        "now": stamp(services.now_ms()) or "",
+        "may_operate": request.has(Scope.OPERATE),
+    }
+
+
+def _shown(request: PageRequest, action: LoggedAction) -> LoggedAction:
+    """Without conditions that may name files, if this server hides them."""
+    if not request.services.hides_paths:
+        return action
+    return replace(action, conditions={k: v for k, v in action.conditions.items() if k not in _WITH_PATHS})
+
+
+def _statuses(ids: Sequence[str], outlines: Sequence[Record | None]) -> dict[str, str]:
+    words = {state: word for word, states in OUTCOMES.items() for state in states}
+    found = zip(ids, outlines, strict=True)
+    return {id: words[outline.state] if outline is not None else EXPIRED for id, outline in found}
+
+
+def outcomes_of(statuses: Iterable[str], action: JobAction) -> list[OutcomeCount]:
+    """How many jobs are in which state now."""
+    counts = Counter(statuses)
+    words = {"dead": "dead again"} if action is JobAction.RETRY else {}
+    words |= {EXPIRED: "deleted"} if action is JobAction.DELETE else {}
+    return [OutcomeCount(word, words.get(word, word), counts[word]) for word in OUTCOMES if counts[word]]
+
+
+def recent_action(request: PageRequest) -> LoggedAction | None:
+    """The last action on several jobs, if it was a moment ago: a page leads from there to its jobs. One round trip."""
+    latest = next((one for one in request.services.action_log.all() if one.count > 1), None)
+    at = parse_time(latest.at) if latest is not None else None
+    if latest is None or at is None or request.services.now_ms() / 1000 - at.timestamp() > RECENT_S:
+        return None
+    return _shown(request, latest)
