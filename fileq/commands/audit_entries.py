@@ -26,6 +26,7 @@ TEXT_MAX = 200
 CHANGES_MAX = 20
 COMMAND_LINE = "command line"  # the caller_id of a command
 DONE = 200
+TRIM_ONE_IN = 50  # commands
 _KEY = re.compile(r"(fq_[A-Za-z0-9]{8}_)[\w-]{20,}")
 
 
@@ -110,6 +111,8 @@ def write_command(
     """The entry of a command that was run by hand. `more` are fields of an entry that have defaults."""
     entry = AuditEntry(stamp(now_ms) or "", who, COMMAND_LINE, action, short(target), count, DONE, "", **more)
     write_entries(catalog, [entry], now_ms)
+    if secrets.randbelow(TRIM_ONE_IN) == 0:  # a server trims too, but there may be none
+        trim(catalog)
 
 
 def trim(catalog: Catalog, keep: int = ENTRIES_MAX) -> None:

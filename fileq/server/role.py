@@ -12,6 +12,7 @@ from fileq.brokers import open_broker
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.protocol import FullBroker
 from fileq.commands.api_keys import KeyStore
+from fileq.commands.operator_name import os_user
 from fileq.config import Config, Loaded
 from fileq.config.server_settings import GUESSABLE, is_guessable, is_loopback
 from fileq.core.errors import ConfigError
@@ -32,10 +33,13 @@ ANSWER_S = 0.8  # of the broker, so that a request is answered within a second
 
 
 class ServerService(HttpService):
-    """The server with what it needs: its broker, its audit."""
+    """The server with what it needs: its broker, its audit. `login_name` is who opens the one-time link; "" for the
+    user of this process."""
 
-    def __init__(self, config: Config, broker: FullBroker, *, emit: Emit, owns_broker: bool = False) -> None:
-        link = _login_link(config, KeyStore(broker, wall_clock_ms))
+    def __init__(
+        self, config: Config, broker: FullBroker, *, emit: Emit, owns_broker: bool = False, login_name: str = ""
+    ) -> None:
+        link = _login_link(config, KeyStore(broker, wall_clock_ms), login_name or os_user())
         signer = signer_of(broker)
         self._audit = AuditLog(broker, emit, wall_clock_ms)
         self._background = BackgroundWork(config, broker, emit=emit, now_ms=wall_clock_ms)
@@ -69,7 +73,7 @@ class ServerService(HttpService):
             self._broker.close()
 
 
-def run_serve(loaded: Loaded, read: Callable[[], Loaded]) -> int:
+def run_serve(loaded: Loaded, read: Callable[[], Loaded], login_name: str = "") -> int:
     """Serves the API until a signal arrives. `read` reads the configuration again."""
     config = loaded.config
     _check_secret_files(config)
@@ -78,17 +82,18 @@ def run_serve(loaded: Loaded, read: Callable[[], Loaded]) -> int:
     impatient = replace(loaded, config=with_short_timeouts(config))
     with closing(Observers(config)) as observers, closing(start_broker(impatient, observers.emit)) as broker:
         observers.watch_broker(broker)
-        service = ServerService(config, broker, emit=observers.emit)
+        service = ServerService(config, broker, emit=observers.emit, login_name=login_name)
         run_until_signal([service], Reloader(loaded, read, None, observers.emit), observers, broker, FatalError())
     return 0
 
 
-def server_beside(config: Config, worker_broker: FullBroker, emit: Emit) -> ServerService:
+def server_beside(config: Config, worker_broker: FullBroker, emit: Emit, login_name: str = "") -> ServerService:
     """The server for a process that has a worker too. Its connections are its own, with shorter timeouts."""
     _check_secret_files(config)
     if config.broker_kind == "memory":
-        return ServerService(config, worker_broker, emit=emit)
-    return ServerService(config, open_broker(with_short_timeouts(config)), emit=emit, owns_broker=True)
+        return ServerService(config, worker_broker, emit=emit, login_name=login_name)
+    broker = open_broker(with_short_timeouts(config))
+    return ServerService(config, broker, emit=emit, owns_broker=True, login_name=login_name)
 
 
 def with_short_timeouts(config: Config) -> Config:
@@ -128,7 +133,7 @@ def _read_secret(name: str, path: str) -> str:
     return content
 
 
-def _login_link(config: Config, keys: KeyStore) -> LoginLink | None:
+def _login_link(config: Config, keys: KeyStore, maker: str) -> LoginLink | None:
     """A link to log in if there is no key. Raises ConfigError if the server would be open to other machines then."""
     settings = config.server
     keys.remove_stale()
@@ -143,4 +148,4 @@ def _login_link(config: Config, keys: KeyStore) -> LoginLink | None:
             "'fileq keys create NAME --scope admin', or set server.api_key_file"
         )
     has_other_login = bool(settings.username or settings.auth_header)
-    return None if has_other_login else LoginLink(time.monotonic)
+    return None if has_other_login else LoginLink(time.monotonic, maker)

@@ -21,6 +21,7 @@ from fileq.server.signing import Signer
 COOKIE = "fileq_session"
 SESSION_S = 12 * 3600
 LINK_S = 600
+MAKER_LENGTH = 50  # so that the name of the session is one of a key
 _PURPOSE = "session"
 
 
@@ -56,9 +57,10 @@ class Sessions:
 
 
 class LoginLink:
-    """One link, for one use within LINK_S. Only its process knows it."""
+    """One link, for one use within LINK_S. Only its process knows it. `maker` is whom the session is called after."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], maker: str = "") -> None:
+        self.maker = maker
         self._token = secrets.token_urlsafe(32)
         self._monotonic = monotonic
         self._until_s = monotonic() + LINK_S
@@ -110,6 +112,8 @@ class LinkLogin:
     def _make_key(self) -> str:
         """Its text is thrown away: only the session uses the key. Its name stands below notes and in the audit."""
         now_ms = self._now_ms()
-        name = f"one-time link of {(stamp(now_ms) or '')[:16].replace('T', ' ')} UTC, {secrets.token_hex(2)}"
+        maker = self._link.maker[:MAKER_LENGTH].strip() if self._link is not None else ""
+        when = (stamp(now_ms) or "")[:16].replace("T", " ")
+        name = f"{maker}{', ' if maker else ''}one-time link of {when} UTC, {secrets.token_hex(2)}"
         options = KeyOptions(name, (Scope.ADMIN,), now_ms + SESSION_S * 1000, is_login=True)
         return self._keys.create(options).id

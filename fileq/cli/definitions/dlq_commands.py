@@ -14,6 +14,7 @@ from fileq.commands.admin.json_schema import DLQ_GROUPS_FIELDS, DLQ_LIST_FIELDS,
 from fileq.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fileq.client.job_filter import JobFilter
     from fileq.commands.admin.dlq import DlqReport
 
 _GROUPED = 100_000  # dead jobs that `dlq groups` looks at
@@ -88,9 +89,21 @@ def _retry(invocation: Invocation) -> int:
     else:
         ids = resolve_ids(broker, options.ids, places=[PLACE])
         report = retry(broker, ids, queue=queues[-1], is_dry_run=options.dry_run)
+    _note(invocation, "retry", report, wanted)
     if report.count:
         print_reload_note(invocation)
     return _print_report(invocation, report, "put back", has_failed=report.has_failed and not options.all)
+
+
+def _note(invocation: Invocation, action: str, report: DlqReport, wanted: JobFilter) -> None:
+    """Tells others what was done, and by whom."""
+    from fileq.commands.bulk_actions import JobAction
+    from fileq.commands.hand_actions import note_command
+
+    if not report.is_dry_run:
+        ids = [one.id for one in report.results if one.result in ("retried", "deleted")]
+        chosen = wanted if invocation.options.all else None
+        note_command(invocation.broker(), JobAction(action), ids, count=report.count, wanted=chosen)
 
 
 def _print_report(invocation: Invocation, report: DlqReport, verb: str, *, has_failed: bool) -> int:
@@ -129,8 +142,10 @@ def _delete(invocation: Invocation) -> int:
     broker = invocation.broker()
     if not options.all:
         report = delete(broker, resolve_ids(broker, options.ids, places=[PLACE]), is_dry_run=options.dry_run)
+        _note(invocation, "delete", report, wanted)
         return _print_report(invocation, report, "deleted", has_failed=report.has_failed)
     report = delete_all(broker, wanted, is_dry_run=options.dry_run or not options.yes)
+    _note(invocation, "delete", report, wanted)
     _print_report(invocation, report, "deleted", has_failed=False)
     if not options.yes and not options.dry_run:
         raise ConfigError(f"dlq delete --all would delete {plural(report.count, 'dead job')}; add --yes to confirm")
@@ -145,6 +160,8 @@ def _purge_arguments(parser: argparse.ArgumentParser) -> None:
 def _purge(invocation: Invocation) -> int:
     from fileq.commands.admin.dlq import count_dead, purge
     from fileq.commands.admin.formatting import plural
+    from fileq.commands.bulk_actions import JobAction
+    from fileq.commands.hand_actions import note_command
 
     broker = invocation.broker()
     if not invocation.options.yes:
@@ -155,6 +172,7 @@ def _purge(invocation: Invocation) -> int:
             print(f"{plural(count, 'dead job')}; nothing was deleted")
         raise ConfigError("purge-dlq deletes all dead jobs permanently; add --yes to confirm")
     deleted = purge(broker)
+    note_command(broker, JobAction.DELETE, (), count=deleted)
     if invocation.options.json:
         invocation.print_json({"deleted": deleted, "dead": deleted})
     else:

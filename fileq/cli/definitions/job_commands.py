@@ -123,6 +123,8 @@ def _cancel(invocation: Invocation) -> int:
     from fileq.client.job_ids import resolve_ids
     from fileq.commands.admin.control import cancel, cancel_all
     from fileq.commands.admin.formatting import plural
+    from fileq.commands.bulk_actions import JobAction
+    from fileq.commands.hand_actions import note_command
     from fileq.webhooks.subscriptions import Withdrawals
 
     options, config = invocation.options, invocation.loaded().config
@@ -136,6 +138,9 @@ def _cancel(invocation: Invocation) -> int:
         done = cancel_all(broker, worker.priorities, wanted, ttl_s, is_dry_run=is_dry_run, follow_ups=told)
     else:
         done = cancel(broker, resolve_ids(broker, options.ids), ttl_s, is_dry_run=is_dry_run, follow_ups=told)
+    if not is_dry_run:
+        ids = [one.id for one in done.results if one.result in ("cancelled", "requested")]
+        note_command(broker, JobAction.CANCEL, ids, count=done.count, wanted=wanted if options.all else None)
     if options.json:
         invocation.print_json(done)
     else:

@@ -16,26 +16,22 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def _who() -> str:
-    """Who runs the command. The system may know no name of the user, as in some containers."""
-    import getpass
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = "an unknown user"
-    return f"{user} on {socket.gethostname()}, command line"
-
-
 def _set_paused(invocation: Invocation, *, paused: bool) -> int:
     from fileq.commands.admin.control import check_queues, set_paused
-    from fileq.commands.admin.formatting import plural
+    from fileq.commands.admin.formatting import now_ms, plural
+    from fileq.commands.audit_entries import changes_between, write_command
+    from fileq.commands.operator_name import command_line_user
 
     queues = invocation.loaded().config.worker.priorities
     named = list(dict.fromkeys(invocation.options.queues))
     check_queues(named, queues)
-    results = [set_paused(invocation.broker(), queue, queues, paused=paused, by=_who()) for queue in named]
+    broker, who = invocation.broker(), command_line_user()
+    results = [set_paused(broker, queue, queues, paused=paused, by=who) for queue in named]
+    verb = "pause" if paused else "resume"
+    for result in results:
+        if result.has_changed:
+            changes = changes_between({"paused": not paused}, {"paused": paused})
+            write_command(broker, who, f"{verb}_queue", f"/queues/{result.queue}/{verb}", now_ms(), changes=changes)
     if invocation.options.json:
         invocation.print_json(results[0] if len(results) == 1 else {"queues": results})
         return 0

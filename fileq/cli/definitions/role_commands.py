@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from fileq.cli.arguments import add_app_dir, whole_number
 from fileq.cli.command import Command, Invocation
 
+NAME_LENGTH = 50
+
 if TYPE_CHECKING:
     from fileq.config import Loaded
 
@@ -25,9 +27,22 @@ def _worker_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _person(text: str) -> str:
+    if not 0 < len(text) <= NAME_LENGTH or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"{text!r} can't be a name; use 1 to {NAME_LENGTH} printable characters")
+    return text
+
+
 def _server_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bind", metavar="ADDRESS", help="address to listen on (server.bind)")
     parser.add_argument("--port", type=whole_number(0), metavar="N", help="port to listen on (server.port)")
+    parser.add_argument(
+        "--login-name",
+        type=_person,
+        default="",
+        metavar="NAME",
+        help="who opens the link to log in: the audit calls the session so (default: the user of the system)",
+    )
 
 
 def _start_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +65,7 @@ def _serve(invocation: Invocation) -> int:
     from fileq.server.role import run_serve
 
     sets = _sets(invocation)
-    return run_serve(invocation.loaded(*sets), lambda: invocation.load_again(*sets))
+    return run_serve(invocation.loaded(*sets), lambda: invocation.load_again(*sets), invocation.options.login_name)
 
 
 def _start(invocation: Invocation) -> int:
@@ -58,7 +73,7 @@ def _start(invocation: Invocation) -> int:
     from fileq.runtime.roles import run_worker
     from fileq.server.role import server_beside
 
-    sets, app_dir = _sets(invocation), invocation.options.app_dir
+    sets, app_dir, login_name = _sets(invocation), invocation.options.app_dir, invocation.options.login_name
     loaded = invocation.loaded(*sets)
     return run_worker(
         loaded,
@@ -66,7 +81,7 @@ def _start(invocation: Invocation) -> int:
         app_dir,
         is_producing=True,
         built_in=built_in_jobs(app_dir),
-        beside=lambda broker, emit: server_beside(loaded.config, broker, emit),
+        beside=lambda broker, emit: server_beside(loaded.config, broker, emit, login_name),
     )
 
 

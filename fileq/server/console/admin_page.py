@@ -53,6 +53,7 @@ _OVERVIEWS = {
 }
 _NOT_NAMES = ("actions", "bulk", "preview")
 _ABOUT_JOBS = ("jobs", "dead", "files", "batches", "queues", "operations")
+_VERB = "action: "  # how the detail of an action on many jobs begins
 fsck_runs = threading.Lock()
 
 
@@ -64,7 +65,7 @@ class AuditPageQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 class AuditRow(Struct, frozen=True):
     """An entry in words. `page` shows its target, "" if none does; `jobs` is None if it is not about jobs. `target` is
-    what people know: the job, or the target itself."""
+    what people know: the job, or the target itself. `detail` says which jobs or files were chosen."""
 
     entry: AuditEntry
     action: str
@@ -72,6 +73,7 @@ class AuditRow(Struct, frozen=True):
     result: str
     jobs: int | None
     target: str
+    detail: str
 
 
 class CheckQuery(Struct, frozen=True, forbid_unknown_fields=True):
@@ -118,13 +120,18 @@ def in_words(entry: AuditEntry) -> AuditRow:
     elif entry.job_id:
         page = f"/dashboard/jobs/{path_part(entry.job_id)}"
     result = "done" if entry.result < 400 else "refused" if entry.result < 500 else "failed"
+    verb, _, rest = entry.detail.removeprefix(_VERB).partition(", ")
+    is_bulk = entry.detail.startswith(_VERB)
     return AuditRow(
         entry,
-        action=_summaries().get(entry.action, entry.action),
+        action=f"{verb} jobs" if is_bulk else _summaries().get(entry.action, entry.action),
         page=page,
         result=result,
         jobs=entry.count if first in _ABOUT_JOBS else None,
-        target=entry.path or " ".join(one for one in (entry.type, entry.job_id) if one) or entry.target,
+        target=entry.path
+        or " ".join(one for one in (entry.type, entry.job_id) if one)
+        or ("what became of them" if entry.action_id else entry.target),
+        detail=rest if is_bulk else entry.detail,
     )
 
 

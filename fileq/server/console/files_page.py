@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args
 
 from msgspec import Meta, Struct
 
-from fileq.client.file_pages import EXPIRED, DirectoryCounts, FileStatus, FileTree
+from fileq.client.file_pages import DEFERRED, EXPIRED, DirectoryCounts, FileStatus, FileTree
 from fileq.client.queries import FileTrace, VersionTrace
 from fileq.core.api_key import Scope
 from fileq.core.job import stamp
@@ -75,7 +75,7 @@ def files(request: PageRequest) -> Mapping[str, Any]:
         "found": found,
         "statuses": STATUSES,
         "order": {name: value for name, value in order.items() if value},
-        "may_reprocess": request.has(Scope.OPERATE) and query.status != EXPIRED,
+        "may_reprocess": request.has(Scope.OPERATE) and query.status not in (EXPIRED, DEFERRED),
         "upload_dir": config.server.upload_dir and os.path.abspath(config.server.upload_dir),
         "upload_to": upload_target(config.server.upload_dir, under),
         "may_upload": request.has(Scope.ENQUEUE),

@@ -1,0 +1,51 @@
+"""What a command of `fileq` did to jobs, for others: an entry of the audit, and one of the log that timelines read.
+
+Both are written after the jobs were changed. A kill -9 in between leaves the jobs changed, and no entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fileq.brokers.catalog import Catalog
+from fileq.brokers.clocks import wall_clock_ms
+from fileq.client.job_filter import JobFilter
+from fileq.commands.action_log import ActionLog
+from fileq.commands.audit_entries import short, write_command
+from fileq.commands.bulk_actions import JobAction
+from fileq.commands.operator_name import command_line_user
+
+# As the API calls the same action on one job, and its target.
+_ONE_JOB = {
+    JobAction.CANCEL: ("cancel_job", "/jobs/{id}"),
+    JobAction.RETRY: ("retry_job", "/jobs/{id}/retry"),
+    JobAction.DELETE: ("delete_dead", "/dead/{id}"),
+}
+_CONDITIONS = ("state", "type", "match", "error", "queue", "worker", "batch", "fingerprint")
+
+
+def note_command(
+    catalog: Catalog, action: JobAction, ids: Sequence[str], *, count: int, wanted: JobFilter | None = None
+) -> None:
+    """`ids` are those of the first of the `count` jobs that were changed, `wanted` how they were chosen."""
+    if not count:
+        return
+    who, now_ms = command_line_user(), wall_clock_ms()
+    conditions = conditions_of(wanted)
+    id = ActionLog(catalog, wall_clock_ms).add(action, who, ids, count=count, conditions=conditions)
+    if count == 1 and len(ids) == 1:
+        name, target = _ONE_JOB[action]
+        write_command(catalog, who, name, target.format(id=ids[0]), now_ms, job_id=short(ids[0]))
+        return
+    chosen = ", ".join(f"{name}: {value}" for name, value in {"action": action.value, **conditions}.items())
+    more: dict[str, Any] = {"detail": short(chosen), "action_id": id}
+    write_command(catalog, who, "act_on_jobs", "/jobs/actions", now_ms, count=count, **more)
+
+
+def conditions_of(wanted: JobFilter | None) -> dict[str, str]:
+    """The conditions that are set, with the words of the API."""
+    if wanted is None:
+        return {}
+    given = {name: getattr(wanted, name, None) for name in _CONDITIONS}
+    return {"status" if name == "state" else name: str(value) for name, value in given.items() if value}
