@@ -28,9 +28,7 @@ CLEAR_REACH = 1000  # how far from the front of its queue `clear` finds a job
 
 
 class Entry(Struct, frozen=True):
-    """One job to enqueue.
-
-    With a `version`, the job is enqueued only if the ledger does not know that version. `always` skips this check.
+    """One job to enqueue. With a `version` only if the ledger does not know that version; `always` skips this check.
     The job is due `delay_ms` after the call or at `at_ms`, the later of the two; with neither it is due at once."""
 
     job: Job

@@ -85,7 +85,7 @@ def _text(value: Any) -> str | None:
 
 
 def short(text: str) -> str:
-    """At most TEXT_MAX characters, without the keys that somebody sent by mistake."""
+    """At most TEXT_MAX characters, without keys that were sent by mistake."""
     text = _KEY.sub(r"\1***", text)
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
 

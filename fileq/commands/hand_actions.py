@@ -5,7 +5,7 @@ Both are written after the jobs were changed. A kill -9 in between leaves the jo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from fileq.brokers.catalog import Catalog
@@ -26,17 +26,20 @@ _CONDITIONS = ("state", "type", "match", "error", "queue", "worker", "batch", "f
 
 
 def note_command(
-    catalog: Catalog, action: JobAction, ids: Sequence[str], *, count: int, wanted: JobFilter | None = None
+    catalog: Catalog, action: JobAction, jobs: Mapping[str, str], *, count: int, wanted: JobFilter | None = None
 ) -> None:
-    """`ids` are those of the first of the `count` jobs that were changed, `wanted` how they were chosen."""
+    """`jobs` are the paths of the first of the `count` jobs that were changed, by id. `wanted` is how they were
+    chosen."""
     if not count:
         return
     who, now_ms = command_line_user(), wall_clock_ms()
-    conditions = conditions_of(wanted)
+    ids, conditions = [*jobs], conditions_of(wanted)
     id = ActionLog(catalog, wall_clock_ms).add(action, who, ids, count=count, conditions=conditions)
     if count == 1 and len(ids) == 1:
         name, target = _ONE_JOB[action]
-        write_command(catalog, who, name, target.format(id=ids[0]), now_ms, job_id=short(ids[0]))
+        write_command(
+            catalog, who, name, target.format(id=ids[0]), now_ms, job_id=short(ids[0]), path=short(jobs[ids[0]])
+        )
         return
     chosen = ", ".join(f"{name}: {value}" for name, value in {"action": action.value, **conditions}.items())
     more: dict[str, Any] = {"detail": short(chosen), "action_id": id}

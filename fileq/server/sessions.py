@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from fileq.commands.api_keys import KeyOptions, KeyStore
 from fileq.core.api_key import Scope
-from fileq.core.job import stamp
 from fileq.server.broker_pool import BrokerPool
 from fileq.server.problems import ApiProblem
 from fileq.server.signing import Signer
@@ -113,7 +112,6 @@ class LinkLogin:
         """Its text is thrown away: only the session uses the key. Its name stands below notes and in the audit."""
         now_ms = self._now_ms()
         maker = self._link.maker[:MAKER_LENGTH].strip() if self._link is not None else ""
-        when = (stamp(now_ms) or "")[:16].replace("T", " ")
-        name = f"{maker}{', ' if maker else ''}one-time link of {when} UTC, {secrets.token_hex(2)}"
+        name = f"{maker}{', ' if maker else ''}one-time link {secrets.token_hex(2)}"
         options = KeyOptions(name, (Scope.ADMIN,), now_ms + SESSION_S * 1000, is_login=True)
         return self._keys.create(options).id

@@ -9,7 +9,17 @@ import pytest
 from fileq.brokers.place_pages import LedgerPage
 from fileq.client import file_pages
 from fileq.client.file_pages import file_page, file_tree, file_tree_and_page
-from fileq.testing.conformance.builders import ERROR, a_version, burial, claim_one, enqueue, names, settle
+from fileq.testing.conformance.builders import (
+    ERROR,
+    a_version,
+    burial,
+    claim_one,
+    deferred,
+    enqueue,
+    failed,
+    names,
+    settle,
+)
 from fileq.testing.conformance.harness import Harness
 from tests.support.counting_reads import CountingReads
 
@@ -41,6 +51,17 @@ def test_a_status_is_compared_without_outlines_of_the_other_files(broker: Any) -
     assert broker.read == {"states": 12, "outlines": 1}
     assert file_page(broker, "/data", status="expired").files == ()
     assert broker.read == {"states": 24, "outlines": 1}
+
+
+def test_files_whose_jobs_are_held_back_have_a_status_of_their_own(harness: Harness) -> None:
+    for id in ("failed", "held"):
+        enqueue(harness, id, version=a_version("1-1", f"/data/{id}".encode()))
+    settle(harness, failed(claim_one(harness)))
+    settle(harness, deferred(claim_one(harness), reason="a limit"))
+    [held] = file_page(harness.broker, "/data", status="deferred").files
+    assert (held.path, held.status, held.deferred) == ("/data/held", "retrying", "a limit")
+    retrying = file_page(harness.broker, "/data", status="retrying").files
+    assert {(one.path, one.deferred) for one in retrying} == {("/data/failed", ""), ("/data/held", "a limit")}
 
 
 def test_a_scan_for_a_status_has_an_end_of_its_own(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fileq.cli import main
+from fileq.commands.action_log import ActionLog
+from fileq.commands.audit_entries import read_audit
 from fileq.testing.conformance.builders import dead, enqueue
 from tests.support.command_line import CommandLine
 
@@ -19,6 +21,29 @@ def test_a_queue_is_paused_and_resumed_and_repeating_changes_nothing(shell: Comm
     assert shell.run("resume", "low") == "low was not paused, 1 job waiting\n"
     assert shell.json("resume", "low") == {**expected, "is_paused": False, "has_changed": False}
     assert shell.broker.census().paused == frozenset()
+
+
+def test_the_audit_has_what_a_command_changed_and_the_log_has_its_jobs(shell: CommandLine) -> None:
+    shell.run("pause", "low")
+    shell.run("pause", "low")
+    enqueue(shell, "a")
+    shell.run("cancel", "a")
+    shell.run("resume", "low")
+    dead(shell, "b")
+    dead(shell, "c")
+    shell.run("dlq", "retry", "--all", "--queue", "low", "--dry-run")
+    shell.run("dlq", "retry", "--all", "--queue", "low")
+    entries = read_audit(shell.broker, 10)[::-1]
+    assert [(one.action, one.target, one.count, one.job_id, one.detail) for one in entries] == [
+        ("pause_queue", "/queues/low/pause", 1, "", ""),
+        ("cancel_job", "/jobs/a", 1, "a", ""),
+        ("resume_queue", "/queues/low/resume", 1, "", ""),
+        ("act_on_jobs", "/jobs/actions", 2, "", "action: retry, queue: low"),
+    ]
+    assert all(one.who.endswith(", command line") and one.result == 200 for one in entries)
+    retried, cancelled = ActionLog(shell.broker, lambda: 0).all()
+    assert (cancelled.action, cancelled.ids, {*retried.ids}) == ("cancel", ("a",), {"b", "c"})
+    assert retried.id == entries[-1].action_id
 
 
 def test_several_queues_are_paused_and_resumed_at_once(shell: CommandLine) -> None:

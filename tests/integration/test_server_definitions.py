@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -164,3 +165,65 @@ def test_the_audit_list_has_each_unsafe_request_once_over_all_pages(api: ServedA
     assert len({one["request_id"] for one in entries}) == 7
     assert [one["at"] for one in entries] == sorted((one["at"] for one in entries), reverse=True)
     assert api.client.call("GET", "/audit?cursor=made-up").slug == "invalid"
+
+
+def test_the_audit_says_what_was_changed_and_never_a_secret(api: ServedApi) -> None:
+    who = f"auditor-{uuid4().hex[:6]}"
+    caller = api.client_with(Scope.ADMIN, name=who)
+    wanted = {"cron": "@daily", "type": "report", "timeout": "10m"}
+    etag = caller.call("PUT", "/schedules/changing", wanted, {"If-None-Match": "*"}).headers["etag"]
+    caller.call(
+        "PUT", "/schedules/changing", {**wanted, "cron": "@hourly", "timezone": "Asia/Tokyo"}, {"If-Match": etag}
+    )
+    caller.post("/schedules/changing/pause")
+    caller.delete("/schedules/changing")
+    hook = {"name": "told", "url": "https://example.org/x?token=hidden", "events": ["job.dead"]}
+    secrets = [caller.post("/webhooks", hook).json["secret"], caller.post("/webhooks/told/rotate").json["secret"]]
+    caller.delete("/webhooks/told")
+    key = caller.post("/keys", {"name": f"{who}-2", "scopes": ["read"]}).json
+    caller.delete(f"/keys/{key['id']}")
+    for note in ("known", "fixed tomorrow"):
+        caller.call("PUT", "/dead/groups/0123456789ab/acknowledgement", {"note": note})
+    caller.post("/queues/low/pause")
+    caller.post("/queues/low/resume")
+    job = caller.post("/jobs", {"type": "report"}).json["id"]
+    bulk = {"action": "cancel", "filter": {"type": "report", "status": "pending"}}
+    found = caller.post("/jobs/actions", {**bulk, "dry_run": True}).json["matched"]
+    done = caller.post("/jobs/actions", {**bulk, "dry_run": False, "expect": found}).json
+
+    def entries(more: str = "") -> list[Any]:
+        return [one for one in api.client.get(f"/audit?limit=1000{more}")["entries"][::-1] if one["who"] == who]
+
+    every = wait_until(lambda: len(entries()) == 16 and entries(), 30, "all are written")
+    changes = [
+        (one["action"], {change["field"]: (change["old"], change["new"]) for change in one.get("changes", ())})
+        for one in every
+    ]
+    assert [fields for action, fields in changes if action == "put_schedule"] == [
+        {"cron": (None, "@daily"), "type": (None, "report"), "within": (None, "10m"), "timeout": (None, "10m")},
+        {"cron": ("@daily", "@hourly"), "timezone": ("UTC", "Asia/Tokyo")},
+    ]
+    said = dict(changes)
+    assert said["pause_one_schedule"] == {"paused": ("no", "yes")}
+    assert said["delete_schedule"]["cron"] == ("@hourly", None)
+    assert said["add_webhook"]["events"] == (None, "job.dead")
+    assert said["rotate_webhook"] == {"secret": (None, "replaced")}
+    assert said["create_key"]["scopes"] == (None, "read")
+    assert said["revoke_key"]["name"] == (f"{who}-2", None)
+    assert said["put_acknowledgement"] == {"note": ("known", "fixed tomorrow")}
+    assert said["resume_queue"] == {"paused": ("yes", "no")}
+    [made] = [one for one in every if one["action"] == "enqueue_job"]
+    assert (made["job_id"], made["type"]) == (job, "report")
+    dry, real = (one for one in every if one["action"] == "act_on_jobs")
+    assert (dry["is_dry_run"], dry["count"], real.get("is_dry_run", False), real["count"]) == (
+        True,
+        0,
+        False,
+        done["done"],
+    )
+    assert (real["detail"], real["action_id"]) == ("action: cancel, status: pending, type: report", done["action_id"])
+    assert [one["request_id"] for one in entries("&dry_runs=false")] == [
+        one["request_id"] for one in every if one is not dry
+    ]
+    for secret in (*secrets, key["key"], "hidden"):
+        assert secret not in str(every)

@@ -69,7 +69,7 @@ def test_without_a_key_the_program_prints_a_link_for_one_session_and_refuses_oth
     with (
         (tmp_path / "log").open("wb") as log,
         subprocess.Popen(
-            command("server", "--port", "0", settings=settings),
+            command("server", "--port", "0", "--login-name", "maria", settings=settings),
             cwd=tmp_path,
             env=environment(),
             stdout=subprocess.PIPE,
@@ -91,6 +91,7 @@ def test_without_a_key_the_program_prints_a_link_for_one_session_and_refuses_oth
             assert client.send("GET", f"/{path}").status == 401, "the link works once"
             me = client.call("GET", "/whoami", headers={"Cookie": cookie.partition(";")[0]})
             assert (me.json["how"], "admin" in me.json["scopes"]) == ("session", True)
+            assert me.json["name"].startswith("maria, one-time link ")
             forged = cookie.partition(";")[0][:-2] + "xx"
             assert client.call("GET", "/whoami", headers={"Cookie": forged}).slug == "unauthenticated"
             assert run("keys", "revoke", me.json["id"], cwd=tmp_path).returncode == 0

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.schedule_definitions import broker_now_ms, define
 from fileq.brokers.types import Entry, WorkerInfo
 from fileq.client.schedule_changes import run_now
 from fileq.commands.api_keys import KeyOptions
-from fileq.commands.audit_entries import AuditEntry
+from fileq.commands.audit_entries import TEXT_MAX, AuditChange, AuditEntry, changes_between
 from fileq.commands.doctor.check_server import SOON_MS, expiring
 from fileq.commands.webhooks import latest_deliveries
 from fileq.core.api_key import Scope, StoredKey
@@ -20,6 +22,7 @@ from fileq.core.job import typed_job
 from fileq.core.schedule import FROM_CONFIGURATION, ScheduleDefinition, ScheduleDocument
 from fileq.core.settlement import cancel, retry
 from fileq.core.webhook import DELIVERY_TYPE
+from fileq.server.api.audit_endpoints import without_files
 from fileq.server.console.admin_page import in_words
 from fileq.server.console.charts import line_chart, shown_labels
 from fileq.server.console.rendering import clock_time
@@ -101,6 +104,8 @@ def test_a_key_that_was_made_for_a_week_is_not_reported_at_once() -> None:
         ("act_on_jobs", "/jobs/actions", None, "/dashboard/jobs"),
         ("create_key", "/keys", "make a key", "/dashboard/admin"),
         ("later", "/moon", "later", ""),
+        ("put_note", "/dead/groups/0123/acknowledgement", None, "/dashboard/dead?fingerprint=0123"),
+        ("pause_queue", "/queues/high/pause", "pause a queue", "/dashboard/queues"),
     ],
 )
 def test_an_entry_of_the_audit_is_in_words_and_leads_to_its_target(
@@ -109,7 +114,41 @@ def test_an_entry_of_the_audit_is_in_words_and_leads_to_its_target(
     found = in_words(AuditEntry("2026-05-01T12:00:00.000Z", "me", "id", action, target, 1, 412, "r"))
     assert (found.page, found.result) == (page, "refused")
     assert words is None or found.action == words
-    assert (found.jobs is None) is not target.startswith("/jobs")
+    assert found.jobs is None, "nothing was changed"
+
+
+def test_an_entry_of_the_audit_names_the_job_and_leads_to_what_became_of_many() -> None:
+    made = AuditEntry("2026-05-01T12:00:00.000Z", "me", "id", "retry_job", "/jobs/x/retry", 1, 200, "r")
+    one = in_words(replace(made, job_id="x", path="/in/a.pdf"))
+    assert (one.target, one.page, one.jobs) == ("/in/a.pdf", "/dashboard/jobs/x", 1)
+    assert in_words(replace(made, job_id="x", type="report")).target == "report x"
+    many = in_words(
+        replace(made, target="/jobs/actions", count=7, action_id="a-1", detail="action: retry, status: dead, match: *")
+    )
+    assert (many.action, many.detail, many.jobs) == ("retry jobs", "status: dead, match: *", 7)
+    assert (many.target, many.page) == ("what became of them", "/dashboard/admin/operations/a-1")
+    paused = replace(made, target="/queues/high/pause", changes=changes_between({"paused": False}, {"paused": True}))
+    assert (in_words(paused).target, in_words(paused).jobs) == ("high", None)
+
+
+def test_a_server_that_hides_paths_hides_them_in_the_audit() -> None:
+    entry = AuditEntry("2026-05-01T12:00:00.000Z", "me", "id", "upload", "/uploads/a/b.pdf", 1, 200, "r")
+    entry = replace(entry, path="/in/a.pdf", detail="under: /in", changes=(AuditChange("path_prefix", None, "/in"),))
+    assert not re.search("/in|b.pdf", str(without_files(entry)))
+    cron = AuditChange("cron", "@daily", "@hourly")
+    assert without_files(replace(entry, changes=(*entry.changes, cron))).changes == (cron,)
+
+
+def test_changes_are_short_texts_without_keys_and_without_what_stayed() -> None:
+    old = {"cron": "@daily", "retries": 3, "payload": {}, "gone": "x", "same": [1]}
+    new = {"cron": "@hourly", "retries": None, "payload": {"k": "fq_abcdefgh_" + "s" * 43}, "same": [1]}
+    assert changes_between(old, new) == (
+        AuditChange("cron", "@daily", "@hourly"),
+        AuditChange("retries", "3", None),
+        AuditChange("payload", None, '{"k":"fq_abcdefgh_***"}'),
+        AuditChange("gone", "x", None),
+    )
+    assert len(changes_between({}, {"note": "n" * 1000})[0].new or "") == TEXT_MAX
 
 
 def test_a_wrong_value_is_said_once_and_can_be_typed_anew() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import count
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,10 +17,12 @@ from fileq.client.job_selection import with_records
 from fileq.client.job_summary import AttemptSummary
 from fileq.client.revivals import revival
 from fileq.commands.acknowledgements import AcknowledgementStore
+from fileq.commands.action_log import ACTIONS_MAX, ALL_IDS_MAX, TRIM_EVERY, ActionLog, actions_on
 from fileq.commands.admin.control import set_paused
 from fileq.commands.admin.pause_notes import pause_notes
+from fileq.commands.bulk_actions import JobAction
 from fileq.core.claim import Claim
-from fileq.core.job import State, encode, rfc3339_ms
+from fileq.core.job import State, Version, encode, file_job, rfc3339_ms
 from fileq.core.settlement import Settlement, bury, complete, defer
 from fileq.core.webhook import DELIVERY_TYPE
 from fileq.server.api.job_document import JobDocument, job_document
@@ -87,7 +91,9 @@ def test_jobs_that_a_breaker_holds_back_are_counted_and_every_page_says_why() ->
     )
     reason = f"the circuit breaker of {ROUTE} is open"
     assert f"The breaker of {ROUTE} is open in 1 worker process" in overview
-    assert re.search(r"2 jobs are held back\. Next try in \d+ min", words(overview))
+    assert re.search(
+        r"2 jobs are held back\. Next try in \d+ min , at \d\d:\d\d:\d\d UTC : the breaker", words(overview)
+    )
     assert "and 2 held back" in overview
     assert listed.count(f"held back: {reason}") == 2
     assert '<option selected value="deferred">held back' in listed
@@ -219,7 +225,99 @@ def test_a_dead_job_that_was_retried_by_hand_did_not_wait_while_it_ran() -> None
     [stored] = with_records(pages.broker, pages.broker.peek("dead_letter", 1), "dead_letter")
     pages.broker.revive([revival(stored, "low")])
     [text] = shown(pages, "/jobs/a")
-    assert in_order(words(text), "Timeline", "created", "started", "took", ": failed", "waiting")
+    assert in_order(words(text), "Timeline", "created", "started", ": failed", "died", "retried by hand", "waiting")
+
+
+def test_a_timeline_says_who_retried_and_cancelled_a_job_and_why_it_was_held_back() -> None:
+    pages = pages_with_worker()
+    log = ActionLog(pages.broker, wall_clock_ms)
+    end(pages, a_job("b"), held)
+    pages.broker.cancel(["b"])
+    log.add(JobAction.CANCEL, "olga", ["b"])
+    [text] = shown(pages, "/jobs/b")
+    assert in_order(words(text).partition("Timeline")[2], "created", "cancelled", "by olga", "Facts")
+    job = file_job(b"/in/a.csv", size=1, priority="low", now=datetime.now(UTC), signature="1-1", id="a")
+    end(pages, job, held, version=Version(b"/in/a.csv", "1-1"))
+    pages.broker.due_now(["a"])
+    [claim] = pages.broker.settle_and_claim([], [SLOT]).claims
+    pages.broker.settle_and_claim([dies(claim)], [])
+    [stored] = with_records(pages.broker, pages.broker.peek("dead_letter", 1), "dead_letter")
+    pages.broker.revive([revival(stored, "low")])
+    log.add(JobAction.RETRY, f"maria {HOSTILE}", ["a"])
+    pages.broker.settle_and_claim([], [SLOT])
+    pages.broker.cancel(["a"])
+    log.add(JobAction.CANCEL, "olga", ["a"])
+    steps = (
+        "created",
+        "started",
+        f"was held back before: {reason_of(ROUTE)}",
+        "died",
+        "retried by hand",
+        "by maria &lt;script&gt;",
+        "cancellation requested",
+        "by olga",
+    )
+    for text in shown(pages, "/jobs/a", "/files/trace?path=/in/a.csv"):
+        assert in_order(words(text).partition("Timeline")[2], *steps), text
+
+
+def test_the_page_of_an_action_shows_what_became_of_its_jobs() -> None:
+    pages = pages_with_worker()
+    end(pages, a_job("done"), complete)
+    end(pages, a_job("again"), dies)
+    pages.broker.enqueue([Entry(a_job("waits"), "low")])
+    log = ActionLog(pages.broker, wall_clock_ms)
+    ids = ["done", "again", "waits", "gone"]
+    id = log.add(JobAction.RETRY, f"maria {HOSTILE}", ids, count=9, conditions={"match": HOSTILE})
+    page = f"/admin/operations/{id}"
+    text, dead, listed, jobs, group = shown(pages, page, f"{page}?status=dead", "/admin/operations", "/jobs", "/dead")
+    assert HOSTILE not in text + listed + jobs + group
+    assert "These are the first 4 of them" in words(text)
+    assert in_order(words(text), "9 jobs retried", "1 completed", "1 waiting", "1 dead again", "1 expired")
+    assert all(f'data-row="{one}"' in text for one in ids[:3])
+    assert ('data-row="again"' in dead, 'data-row="done"' in dead) == (True, False)
+    for other in (listed, jobs, group):
+        assert f'href="/dashboard{page}"' in other, "pages lead to it"
+    assert pages.show(["/admin/operations/none"])[0][0] == 404
+    old = ActionLog(pages.broker, lambda: wall_clock_ms() - 3_600_000)
+    pages.broker.remove_document("job-actions", id)
+    old.add(JobAction.RETRY, "maria", ids)
+    assert "were retried" not in shown(pages, "/jobs")[0], "an hour ago is no news"
+
+
+def test_the_log_of_actions_keeps_the_newest_and_a_bounded_number_of_ids() -> None:
+    pages, now = pages_with_worker(), count(1_800_000_000_000)
+    log = ActionLog(pages.broker, lambda: next(now))
+    assert log.add(JobAction.RETRY, "me", []) == "", "nothing was changed"
+    for number in range(ACTIONS_MAX + TRIM_EVERY + 1):
+        log.add(JobAction.RETRY, "me", [f"job-{number}"])
+    assert ACTIONS_MAX <= len(log.all()) <= ACTIONS_MAX + TRIM_EVERY
+    assert log.all()[0].ids == (f"job-{ACTIONS_MAX + TRIM_EVERY}",)
+    for _ in range(8):
+        log.add(JobAction.RETRY, "me", [f"job-{n}" for n in range(3000)])
+    assert sum(len(one.ids) for one in log.all()) == ALL_IDS_MAX
+    log.add(JobAction.CANCEL, "me", count=1, conditions={"batch": "nightly"})
+    assert [one.action for one in actions_on(log.all(), "any", "nightly")] == [JobAction.CANCEL]
+
+
+def test_a_group_has_a_headline_without_the_name_of_one_file_and_says_a_time_once() -> None:
+    pages = pages_with_worker()
+
+    def dies_of_its_file(claim: Claim) -> Settlement:
+        assert claim.job is not None
+        error = f"ValueError: page 3 of {claim.job.filepath} can't be read"
+        raw = encode(claim.job.but(error=error, failed_at=rfc3339_ms(wall_clock_ms())))
+        return replace(bury(claim, raw, error=error, kind="ValueError"), fingerprint="0123456789ab")
+
+    for name in ("a", "b"):
+        now = datetime.now(UTC)
+        path = f"/in/{name}.pdf".encode()
+        end(pages, file_job(path, size=1, priority="low", now=now, signature="1-1", id=name), dies_of_its_file)
+    dead, overview = shown(pages, "/dead", "")
+    assert in_order(words(dead), "ValueError: page … of … can&#39;t be read", "For example:", "page 3 of /in/b.pdf")
+    assert "ValueError: page … of … can&#39;t be read" in words(overview)
+    assert not re.search(r"(\d+ m?s ago|now) to \1", words(dead))
+    assert "first now , last now" not in words(dead)
 
 
 def test_the_longest_running_job_is_first_and_its_duration_goes_on() -> None:

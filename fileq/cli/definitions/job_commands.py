@@ -139,8 +139,8 @@ def _cancel(invocation: Invocation) -> int:
     else:
         done = cancel(broker, resolve_ids(broker, options.ids), ttl_s, is_dry_run=is_dry_run, follow_ups=told)
     if not is_dry_run:
-        ids = [one.id for one in done.results if one.result in ("cancelled", "requested")]
-        note_command(broker, JobAction.CANCEL, ids, count=done.count, wanted=wanted if options.all else None)
+        jobs = {one.id: one.filepath for one in done.results if one.result in ("cancelled", "requested")}
+        note_command(broker, JobAction.CANCEL, jobs, count=done.count, wanted=wanted if options.all else None)
     if options.json:
         invocation.print_json(done)
     else:

@@ -39,7 +39,6 @@ def _server_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--login-name",
         type=_person,
-        default="",
         metavar="NAME",
         help="who opens the link to log in: the audit calls the session so (default: the user of the system)",
     )
@@ -65,7 +64,8 @@ def _serve(invocation: Invocation) -> int:
     from fileq.server.role import run_serve
 
     sets = _sets(invocation)
-    return run_serve(invocation.loaded(*sets), lambda: invocation.load_again(*sets), invocation.options.login_name)
+    login_name = invocation.options.login_name or ""
+    return run_serve(invocation.loaded(*sets), lambda: invocation.load_again(*sets), login_name)
 
 
 def _start(invocation: Invocation) -> int:
@@ -73,7 +73,7 @@ def _start(invocation: Invocation) -> int:
     from fileq.runtime.roles import run_worker
     from fileq.server.role import server_beside
 
-    sets, app_dir, login_name = _sets(invocation), invocation.options.app_dir, invocation.options.login_name
+    sets, app_dir, login_name = _sets(invocation), invocation.options.app_dir, invocation.options.login_name or ""
     loaded = invocation.loaded(*sets)
     return run_worker(
         loaded,

@@ -173,6 +173,7 @@ def run_schedule(request: ApiRequest[NoQuery, UnsetType]) -> ScheduleRun:
     _check_known(services, name)
     id = run_now(services.broker, services.config, name)
     request.note.about_job(id, None, None)
+    request.note.chose({"schedule": name})
     return ScheduleRun("Job enqueued", name, id)
 
 

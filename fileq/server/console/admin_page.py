@@ -29,7 +29,7 @@ from fileq.core.finding import Finding, sound, wrong
 from fileq.server.api.audit_endpoints import AuditQuery, list_audit
 from fileq.server.api.state_endpoints import show_config
 from fileq.server.console.page import PageRequest
-from fileq.server.console.rendering import path_part
+from fileq.server.console.rendering import path_part, query_string
 from fileq.server.problems import ApiProblem
 from fileq.server.routes import ROUTES
 
@@ -52,7 +52,7 @@ _OVERVIEWS = {
     "operations": "admin/operations",
 }
 _NOT_NAMES = ("actions", "bulk", "preview")
-_ABOUT_JOBS = ("jobs", "dead", "files", "batches", "queues", "operations")
+_ABOUT_JOBS = ("/jobs", "/dead", "/files", "/batches", "/queues", "/operations")
 _VERB = "action: "  # how the detail of an action on many jobs begins
 fsck_runs = threading.Lock()
 
@@ -108,31 +108,41 @@ def audit(request: PageRequest) -> Mapping[str, Any]:
 
 
 def in_words(entry: AuditEntry) -> AuditRow:
-    first, _, rest = entry.target.strip("/").partition("/")
-    name = rest.partition("/")[0] if first != "jobs" else rest.removesuffix("/retry").removesuffix("/run")
-    page = f"/dashboard/{_OVERVIEWS[first]}" if first in _OVERVIEWS else ""
-    if first in _PAGES and name and name not in _NOT_NAMES:
-        page = f"/dashboard/{_PAGES[first]}{path_part(name)}"
-    elif first in _PAGES:
-        page = f"/dashboard/{_PAGES[first].partition('/')[0]}"
-    if entry.action_id:
-        page = f"/dashboard/admin/operations/{path_part(entry.action_id)}"
-    elif entry.job_id:
-        page = f"/dashboard/jobs/{path_part(entry.job_id)}"
+    target, page = _target(entry)
     result = "done" if entry.result < 400 else "refused" if entry.result < 500 else "failed"
     verb, _, rest = entry.detail.removeprefix(_VERB).partition(", ")
     is_bulk = entry.detail.startswith(_VERB)
+    is_about_jobs = entry.target.startswith(_ABOUT_JOBS) and not entry.target.startswith("/dead/groups/")
     return AuditRow(
         entry,
         action=f"{verb} jobs" if is_bulk else _summaries().get(entry.action, entry.action),
         page=page,
         result=result,
-        jobs=entry.count if first in _ABOUT_JOBS else None,
-        target=entry.path
-        or " ".join(one for one in (entry.type, entry.job_id) if one)
-        or ("what became of them" if entry.action_id else entry.target),
+        jobs=entry.count if is_about_jobs and not entry.changes and result == "done" else None,
+        target=target,
         detail=rest if is_bulk else entry.detail,
     )
+
+
+def _target(entry: AuditEntry) -> tuple[str, str]:
+    """What was changed, as people call it, and the page that shows it; "" if none does."""
+    if entry.action_id:
+        return "what became of them", f"/dashboard/admin/operations/{path_part(entry.action_id)}"
+    if entry.job_id:
+        words = entry.path or " ".join(one for one in (entry.type, entry.job_id) if one)
+        return words, f"/dashboard/jobs/{path_part(entry.job_id)}"
+    first, _, rest = entry.target.strip("/").partition("/")
+    name = rest.partition("/")[0] if first != "jobs" else rest.removesuffix("/retry").removesuffix("/run")
+    if entry.target.startswith("/dead/groups/"):
+        fingerprint = rest.split("/")[1]
+        return f"group {fingerprint}", f"/dashboard/dead{query_string(fingerprint=fingerprint)}"
+    if first in _PAGES and name and name not in _NOT_NAMES:
+        return name, f"/dashboard/{_PAGES[first]}{path_part(name)}"
+    if first in _PAGES:
+        return entry.target, f"/dashboard/{_PAGES[first].partition('/')[0]}"
+    if first in _OVERVIEWS:
+        return name if name and first in ("queues", "keys") else entry.target, f"/dashboard/{_OVERVIEWS[first]}"
+    return entry.target, ""
 
 
 @cache

@@ -135,11 +135,11 @@ def _card(group: DeadGroup, mark: GroupMark, query: DeadQuery) -> GroupCard:
         ),
         filter=narrower | {"status": "dead"} if is_by_cause else {},
         narrower=address_of(narrower) if narrower != current or is_by_cause else {},
-        cause=_cause(group) if is_by_cause else "",
+        cause=cause_of(group) if is_by_cause else "",
     )
 
 
-def _cause(group: DeadGroup) -> str:
+def cause_of(group: DeadGroup) -> str:
     """What the errors of a group have in common. One job needs no such headline."""
     common = _PLACEHOLDER.sub("…", wording(group.error, group.sample_path))
     return common if group.count > 1 and "…" in common else ""

@@ -21,6 +21,7 @@ from fileq.server.api.job_lists import document_of
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES, HourStats, hours_of
 from fileq.server.console.acknowledged_groups import acknowledgements, mark_of
 from fileq.server.console.charts import bar, line_chart
+from fileq.server.console.dead_page import cause_of
 from fileq.server.console.page import PageRequest
 from fileq.server.live_samples import KEPT, LiveSample, per_second
 from fileq.worker.breakers import reason_of
@@ -97,6 +98,7 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "queues": [(queue, bar(queue.length, most, title=f"{queue.length} waiting")) for queue in state.queues],
         "live_chart": _live_chart(samples),
         "groups": groups,
+        "causes": {group.key: cause_of(group) for group in (groups.groups if groups is not None else ())},
         "marks": {group.key: mark_of(group, known) for group in (groups.groups if groups is not None else ())},
         "jobs": recent.jobs,
         "held": recent.held.total(),

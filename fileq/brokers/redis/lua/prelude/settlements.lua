@@ -97,10 +97,8 @@ local function end_attempt(job, state, ...)
   local count_before = tonumber(was[2]) or 0
   local n = int_text(count_before + 1)
   local attempt = job.attempt or plain_attempt(job)
-  if was[7] then
-    redis.call('HDEL', job.record, 'deferred')
-    attempt = attempt .. ',"deferred":' .. cjson.encode(was[7])
-  end
+  if was[7] then attempt = attempt .. ',"deferred":' .. cjson.encode(was[7]) end
+  if was[7] then redis.call('HDEL', job.record, 'deferred') end
   redis.call('HSET', job.record, 'state', state, 'error', job.error, 'attempts', n, 'attempt:' .. n,
     '{"started_ms":' .. (was[1] or '0') .. ',"ended_ms":' .. NOW .. attempt .. '}', ...)
   if count_before >= ATTEMPTS_KEPT then
