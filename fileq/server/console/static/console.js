@@ -3,6 +3,7 @@ const body = document.body, root = document.documentElement;
 const api = `${body.dataset.base}/api/v1`;
 const find = (selector, from = document) => from.querySelector(selector);
 const all = (selector, from = document) => [...from.querySelectorAll(selector)];
+const on = (name, react) => document.addEventListener(name, react);
 const stored = (name, value) => { try { return value === undefined ? localStorage.getItem(`fileq.${name}`) : localStorage.setItem(`fileq.${name}`, value); } catch { return null; } };
 
 // Theme. The server reads the cookie, so a page is painted with the choice from the first moment. A page that was kept may be older.
@@ -45,7 +46,8 @@ const showSelection = () => {
 // Live updates: one stream that says what changed, at most once a second; then the live part of the page is fetched again.
 let stream = null, isLive = stored("live") !== "off", isDue = false, lastRefresh = 0, timer = 0;
 const live = () => find("[data-live]");
-const isBusy = () => !!find("dialog[open]") || (live() && live().contains(document.activeElement) && /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName) && document.activeElement.type !== "checkbox") || (!getSelection().isCollapsed && live() && live().contains(getSelection().anchorNode));
+const isTyped = (one) => one?.matches("input:not([type=checkbox]), select, textarea");
+const isBusy = () => !!find("dialog[open]") || [isTyped(document.activeElement) && document.activeElement, !getSelection().isCollapsed && getSelection().anchorNode].some((one) => one && live()?.contains(one));
 export const refresh = () => {
   clearTimeout(timer); timer = 0;
   if (!live() || document.hidden) { isDue = true; return; }
@@ -55,6 +57,7 @@ export const refresh = () => {
   const part = live();
   htmx.ajax("GET", location.pathname + location.search, { source: part, target: part, select: "[data-live]", swap: "outerHTML" });
 };
+const refreshNow = () => { lastRefresh = 0; refresh(); };
 const concerns = (tick) => { const wanted = body.dataset.changes; return tick.is_reset || tick.dropped || wanted === "*" || Object.keys(tick.events || {}).some((name) => wanted.split(" ").some((one) => one.endsWith("*") ? name.startsWith(one.slice(0, -1)) : name === one)); };
 const connect = () => {
   if (stream || !isLive || document.hidden || !find("#main") || !body.dataset.changes) return;
@@ -66,21 +69,21 @@ const connect = () => {
     if (concerns(tick)) refresh();
   });
   // What the page waits for may have happened before the stream was open.
-  stream.addEventListener("open", () => { if (live() && live().dataset.unsettled !== undefined) refresh(); });
+  stream.addEventListener("open", () => { if (live()?.matches("[data-unsettled]")) refresh(); });
   stream.addEventListener("reset", refresh); stream.addEventListener("lag", refresh);
 };
 const disconnect = () => { if (stream) stream.close(); stream = null; };
 const showLive = () => { for (const one of all('[data-do="live"]')) { one.setAttribute("aria-pressed", isLive); find("[data-live-word]", one).textContent = isLive ? "Live" : "Paused"; } };
 const toggleLive = () => { isLive = !isLive; stored("live", isLive ? "on" : "off"); showLive(); if (isLive) { connect(); refresh(); } else disconnect(); };
-document.addEventListener("visibilitychange", () => { if (document.hidden) disconnect(); else { connect(); if (isDue && isLive) refresh(); } });
-document.addEventListener("htmx:afterRequest", (event) => {
+on("visibilitychange", () => { if (document.hidden) disconnect(); else { connect(); if (isDue && isLive) refresh(); } });
+on("htmx:afterRequest", (event) => {
   const xhr = event.detail.xhr; if (!xhr || !xhr.status) return;
   body.dataset.state = xhr.getResponseHeader("X-Fileq-State") || "live";
 });
 // The focus survives a swap: it goes to the element at the same place of its row, or of the page.
 const places = "a[href], button, input, select, textarea, summary, [tabindex]";
 let focused = null;
-document.addEventListener("htmx:beforeSwap", () => {
+on("htmx:beforeSwap", () => {
   const one = document.activeElement, row = one.closest("[data-row]"), part = live();
   focused = part && one !== part && part.contains(one) ? { row: row ? row.dataset.row : null, at: all(places, row || part).indexOf(one), tag: one.tagName } : null;
 });
@@ -89,9 +92,9 @@ const refocus = () => {
   const within = focused.row === null ? live() : all("[data-row]").find((row) => row.dataset.row === focused.row), one = within && all(places, within)[focused.at];
   if (one && one.tagName === focused.tag) one.focus({ preventScroll: true });
 };
-document.addEventListener("htmx:afterSwap", refocus);
-document.addEventListener("htmx:afterSettle", () => { showSelection(); mark(); });
-document.addEventListener("htmx:responseError", (event) => { if (event.detail.xhr.status !== 401) toast("The page could not be refreshed.", true); });
+on("htmx:afterSwap", refocus);
+on("htmx:afterSettle", () => { showSelection(); mark(); });
+on("htmx:responseError", (event) => { if (event.detail.xhr.status !== 401) toast("The page could not be refreshed.", true); });
 setInterval(() => { if (isLive && body.dataset.state === "away") refresh(); }, 2000);
 setInterval(() => { if (isLive && stream) refresh(); }, 30000);
 // Ages go on between refreshes, by the server's clock. What was due is "now" until the page is fetched again.
@@ -144,23 +147,25 @@ const reveal = (one, found) => {
   return true;
 };
 const proceed = ({ then, done = "Done." }) => { // the next page says it
-  if (then) { location.assign(then); sessionStorage.said = done; } else { lastRefresh = 0; refresh(); }
+  if (then) { location.assign(then); sessionStorage.said = done; } else refreshNow();
+};
+const during = async (button, work) => { // a second click does nothing meanwhile
+  button.disabled = true;
+  try { await work(); } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
 };
 const act = async (button) => {
-  const [method, path] = button.dataset.action.split(" ");
-  const field = button.dataset.asks || "", text = find("#confirm-note"); // the dialog asks for a text of this name
-  if (field) text.value = button.dataset.given || "";
-  if (button.dataset.confirm && !await ask(button.dataset.confirm, button.dataset.detail || "", button.dataset.yes || "Yes", button.matches(".danger"), [], field)) return;
-  button.disabled = true;
-  try {
-    const headers = button.dataset.etag ? { "If-Match": button.dataset.etag } : {};
-    const content = field ? { [field]: text.value } : button.dataset.body ? JSON.parse(button.dataset.body) : undefined;
-    const found = await call(method, path, content, headers);
-    if (found.error) toast(found.error, true); else toast(button.dataset.done || found.message || "Done.", false, button.dataset.opens && found.id ? toJob(found.id) : "", "Open the job");
+  const { action, asks, given = "", confirm, detail = "", yes = "Yes", etag, body: sent, done, opens } = button.dataset;
+  const [method, path] = action.split(" "), text = find("#confirm-note"); // the dialog asks for a text named `asks`
+  if (asks) text.value = given;
+  if (confirm && !await ask(confirm, detail, yes, button.matches(".danger"), [], asks)) return;
+  await during(button, async () => {
+    const content = asks ? { [asks]: text.value } : sent && JSON.parse(sent);
+    const found = await call(method, path, content, etag ? { "If-Match": etag } : {});
+    if (found.error) toast(found.error, true); else toast(done || found.message || "Done.", false, opens && found.id ? toJob(found.id) : "", "Open the job");
     reveal(button, found);
     if (found.operation) follow(found.operation.id);
     proceed(button.dataset);
-  } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
+  });
 };
 const words = { retry: ["Retry", "Retry them", "retried"], cancel: ["Cancel", "Cancel them", "cancelled"], run: ["Run now", "Run them now", "started"], delete: ["Delete", "Delete them", "deleted"] };
 // Bulk actions count first: <button data-bulk="retry" data-filter='{…}'>; without a filter the selected rows are meant.
@@ -168,8 +173,7 @@ const bulk = async (button) => {
   const action = button.dataset.bulk, filter = button.dataset.filter && JSON.parse(button.dataset.filter);
   const choice = filter ? { filter } : { ids: [...selected] };
   if (!filter && !selected.size) { toast("Select rows first, with x or a click.", true); return; }
-  button.disabled = true;
-  try {
+  await during(button, async () => {
     const dry = await call("POST", "/jobs/actions", { action, ...choice, dry_run: true });
     if (!dry.matched) { toast("No job matches any more."); refresh(); return; }
     const count = `${dry.is_partial ? "at least " : ""}${grouped(dry.matched)} ${dry.matched === 1 ? "job" : "jobs"}`;
@@ -177,23 +181,22 @@ const bulk = async (button) => {
     const found = await call("POST", "/jobs/actions", { action, ...choice, dry_run: false, expect: dry.matched });
     if (found.operation) { toast(`${count} are being ${words[action][2]}.`); follow(found.operation.id); } else toast(`${grouped(found.done)} ${words[action][2]}${found.refused.length ? `, ${found.refused.length} refused: ${found.refused[0].reason}` : ""}.`, found.refused.length > 0);
     if (!filter) { selected.clear(); showSelection(); }
-    lastRefresh = 0; refresh();
-  } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
+    refreshNow();
+  });
 };
 
 // Files are enqueued again after a dry run: <button data-reprocess='{"under":"/in"}'>.
 const reprocess = async (button) => {
   const order = JSON.parse(button.dataset.reprocess), plural = (count) => `${count} ${count === 1 ? "file" : "files"}`;
-  button.disabled = true;
-  try {
+  await during(button, async () => {
     const dry = await call("POST", "/files/reprocess", { ...order, dry_run: true });
     const left = [dry.missing && `${plural(dry.missing)} no longer there`, dry.unfinished && `${plural(dry.unfinished)} not finished yet`].filter(Boolean).join(", ");
     if (!dry.enqueued) { toast(`Nothing can be enqueued again${left ? `: ${left}` : ""}.`, true); return; }
     const text = [left && `Left out: ${left}.`, dry.enqueued >= 1000 && "At most 1,000 at a time.", dry.enqueued > 5 && "Among them:"].filter(Boolean).join(" ");
     if (!await ask(`Reprocess ${plural(dry.enqueued)}?`, text, "Reprocess", false, dry.files.filter((one) => one.result === "would_enqueue").slice(0, 5).map((one) => one.filepath), "", dry.enqueued)) return;
     const found = await call("POST", "/files/reprocess", { ...order, dry_run: false, expect: dry.enqueued });
-    toast(`${plural(found.enqueued)} enqueued again.`); lastRefresh = 0; refresh();
-  } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
+    toast(`${plural(found.enqueued)} enqueued again.`); refreshNow();
+  });
 };
 
 // Uploads: files dropped on <div data-upload="directory/">, or chosen in the input inside it.
@@ -208,11 +211,10 @@ const upload = async (area, files) => {
       area.append(make("a", { href: `${body.dataset.base}/dashboard/files/trace?path=${encodeURIComponent(found.path)}`, textContent: file.name })); // the list may show it on a later page only
     } catch (error) { toast(`${file.name}: ${error.message}`, true); }
   }
-  lastRefresh = 0; refresh();
+  refreshNow();
 };
-document.addEventListener("dragover", (event) => { const area = event.target.closest("[data-upload]"); if (area) { event.preventDefault(); area.classList.add("over"); } });
-document.addEventListener("dragleave", (event) => { const area = event.target.closest("[data-upload]"); if (area) area.classList.remove("over"); });
-document.addEventListener("drop", (event) => { const area = event.target.closest("[data-upload]"); if (area) { event.preventDefault(); area.classList.remove("over"); upload(area, event.dataTransfer.files); } });
+const overArea = (name, isOver, react = () => {}) => on(name, (event) => { const area = event.target.closest("[data-upload]"); if (area) { event.preventDefault(); area.classList.toggle("over", isOver); react(area, event); } });
+overArea("dragover", true); overArea("dragleave", false); overArea("drop", false, (area, event) => upload(area, event.dataTransfer.files));
 
 // Forms whose fields become a JSON body: <form data-send="PUT /schedules/{name}" data-then="…">. An empty field is left out.
 const blame = (form, name, text) => { // beside the wrong field, until it is changed
@@ -239,12 +241,12 @@ const send = async (form) => {
   } catch (error) { blame(form, error.field, error.message); }
 };
 
-document.addEventListener("submit", (event) => {
+on("submit", (event) => {
   const form = event.target, { asksFirst, detail, yes } = form.dataset;
   if (form.matches("[data-send]")) { event.preventDefault(); send(form); }
   else if (asksFirst) { event.preventDefault(); ask(asksFirst, detail, yes, true).then((isSure) => isSure && form.submit()); }
 });
-document.addEventListener("change", (event) => {
+on("change", (event) => {
   const one = event.target;
   if (one.matches("input[data-id]")) { selected[one.checked ? "add" : "delete"](one.dataset.id); showSelection(); }
   else if (one.matches("input[data-all]")) { for (const box of all("input[data-id]")) selected[one.checked ? "add" : "delete"](box.dataset.id); showSelection(); }
@@ -253,7 +255,7 @@ document.addEventListener("change", (event) => {
   else if (one.matches("[data-submits]")) one.form.requestSubmit();
 });
 const openMenu = (isOpen) => { body.classList.toggle("open", isOpen); find(".menu")?.setAttribute("aria-expanded", isOpen); };
-document.addEventListener("click", (event) => {
+on("click", (event) => {
   const one = event.target.closest("[data-action], [data-bulk], [data-reprocess], [data-do], [data-copy]");
   if (!event.target.closest(".top, nav")) openMenu(false);
   if (!one || one.disabled) return;
@@ -274,9 +276,9 @@ const mark = () => { for (const row of rows()) row.classList.toggle("here", row.
 const move = (step) => { const list = rows(), at = list.findIndex((row) => row.dataset.row === here), row = list[Math.min(list.length - 1, Math.max(0, at + step))]; if (row) { here = row.dataset.row; mark(); row.scrollIntoView({ block: "nearest" }); } };
 const current = () => rows().find((row) => row.dataset.row === here);
 const press = (selector) => { const button = (current() && find(selector, current())) || find(`[data-page-actions] ${selector}`); if (button && !button.disabled) button.click(); };
-document.addEventListener("keydown", (event) => {
+on("keydown", (event) => {
   if (stored("keys") === "off" || event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-  if (/^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.type !== "checkbox") { if (event.key === "Escape") event.target.blur(); return; }
+  if (isTyped(event.target)) { if (event.key === "Escape") event.target.blur(); return; }
   if (find("dialog[open]")) return;
   if (Date.now() - afterG < 1500) { afterG = 0; const link = find(`[data-go="${CSS.escape(event.key)}"]`); if (link) { event.preventDefault(); link.click(); } return; }
   const keys = {
