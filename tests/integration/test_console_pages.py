@@ -77,11 +77,14 @@ def filled(api: ServedApi, directory: Path) -> dict[str, str]:
     schedule = {"cron": "30 6 * * mon-fri", "timezone": "Europe/Berlin", "type": "report"}
     client.call("PUT", "/schedules/nightly", schedule, {"If-None-Match": "*"})
     client.post("/webhooks", {"name": "receiver", "url": "https://example.com/hook", "events": ["job.dead"]})
+    cancel = {"action": "cancel", "ids": ["report-1", "report-2"], "dry_run": False}
+    action = client.post("/jobs/actions", cancel).json["action_id"]
     dead = client.get("/dead")["jobs"][0]
     given = {"id": dead["id"], "name": "nightly"}
     special = {
         "/batches/{id}": f"/batches/{batch['id']}",
         "/webhooks/{name}": "/webhooks/receiver",
+        "/admin/operations/{id}": f"/admin/operations/{action}",
         "/files/trace": f"/files/trace?path={directory / NAMES[0]}",
     }
     whole = [page for page in PAGES if page.path != "/scheduled/preview"]  # which is a part of a page
