@@ -1,6 +1,6 @@
-"""What a command of `fileq` did to jobs, for others: an entry of the audit, and one of the log that timelines read.
+"""What a command of `fileq` did, for others: an entry of the audit and, of jobs, one of the log that timelines read.
 
-Both are written after the jobs were changed. A kill -9 in between leaves the jobs changed, and no entry.
+Both are written after the change. A kill -9 in between leaves the change, and no entry.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fileq.brokers.catalog import Catalog
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.client.job_filter import JobFilter
 from fileq.commands.action_log import ActionLog
-from fileq.commands.audit_entries import short, write_command
+from fileq.commands.audit_entries import changes_between, short, write_command
 from fileq.commands.bulk_actions import JobAction
 from fileq.commands.operator_name import command_line_user
 
@@ -44,6 +44,24 @@ def note_command(
     chosen = ", ".join(f"{name}: {value}" for name, value in {"action": action.value, **conditions}.items())
     more: dict[str, Any] = {"detail": short(chosen), "action_id": id}
     write_command(catalog, who, "act_on_jobs", "/jobs/actions", now_ms, count=count, **more)
+
+
+def note_batch(catalog: Catalog, action: JobAction, id: str, *, count: int = 1) -> None:
+    """A whole batch was cancelled, or `count` dead jobs of it were put back."""
+    if not count:
+        return
+    who = command_line_user()
+    ActionLog(catalog, wall_clock_ms).add(action, who, count=count, conditions={"batch": id})
+    name, target = f"{action.value}_one_batch", f"/batches/{id}/{action.value}"
+    write_command(catalog, who, name, target, wall_clock_ms(), count=count)
+
+
+def note_pause(catalog: Catalog, kind: str, name: str, *, is_paused: bool) -> None:
+    """`kind` is `queue` or `one_schedule`, as in the names of the API's actions."""
+    verb, area = "pause" if is_paused else "resume", f"{kind.removeprefix('one_')}s"
+    changes = changes_between({"paused": not is_paused}, {"paused": is_paused})
+    who, now_ms = command_line_user(), wall_clock_ms()
+    write_command(catalog, who, f"{verb}_{kind}", f"/{area}/{name}/{verb}", now_ms, changes=changes)
 
 
 def conditions_of(wanted: JobFilter | None) -> dict[str, str]:

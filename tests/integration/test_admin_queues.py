@@ -7,6 +7,7 @@ import pytest
 from fileq.cli import main
 from fileq.commands.action_log import ActionLog
 from fileq.commands.audit_entries import read_audit
+from fileq.server.routes import ROUTES
 from fileq.testing.conformance.builders import dead, enqueue
 from tests.support.command_line import CommandLine
 
@@ -33,17 +34,25 @@ def test_the_audit_has_what_a_command_changed_and_the_log_has_its_jobs(shell: Co
     dead(shell, "c")
     shell.run("dlq", "retry", "--all", "--queue", "low", "--dry-run")
     shell.run("dlq", "retry", "--all", "--queue", "low")
+    shell.run("schedule", "add", "nightly", "@daily", "--type", "report")
+    shell.run("schedule", "pause", "nightly")
+    shell.run("batch", "cancel", shell.json("batch", "create", "--name", "b")["id"])
     entries = read_audit(shell.broker, 10)[::-1]
+    batch = entries[-1].target.split("/")[2]
     assert [(one.action, one.target, one.count, one.job_id, one.detail) for one in entries] == [
         ("pause_queue", "/queues/low/pause", 1, "", ""),
         ("cancel_job", "/jobs/a", 1, "a", ""),
         ("resume_queue", "/queues/low/resume", 1, "", ""),
         ("act_on_jobs", "/jobs/actions", 2, "", "action: retry, queue: low"),
+        ("pause_one_schedule", "/schedules/nightly/pause", 1, "", ""),
+        ("cancel_one_batch", f"/batches/{batch}/cancel", 1, "", ""),
     ]
+    assert {entry.action for entry in entries} < {route.name for route in ROUTES}, "the console knows their words"
     assert all(one.who.endswith(", command line") and one.result == 200 for one in entries)
-    retried, cancelled = ActionLog(shell.broker, lambda: 0).all()
+    whole, retried, cancelled = ActionLog(shell.broker, lambda: 0).all()
     assert (cancelled.action, cancelled.ids, {*retried.ids}) == ("cancel", ("a",), {"b", "c"})
-    assert retried.id == entries[-1].action_id
+    assert retried.id == entries[3].action_id
+    assert whole.conditions == {"batch": batch}
 
 
 def test_several_queues_are_paused_and_resumed_at_once(shell: CommandLine) -> None:

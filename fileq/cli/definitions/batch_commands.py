@@ -155,23 +155,29 @@ def _seal(invocation: Invocation) -> int:
 def _cancel(invocation: Invocation) -> int:
     from fileq.brokers.clocks import wall_clock_ms
     from fileq.client.batch_changes import cancel_batch
+    from fileq.commands.bulk_actions import JobAction
+    from fileq.commands.hand_actions import note_batch
     from fileq.webhooks.subscriptions import Withdrawals
 
     id, broker = invocation.options.id, invocation.broker()
     report = _report(invocation, id)
     if not cancel_batch(broker, id, Withdrawals(broker, invocation.loaded().config, wall_clock_ms)):
         raise BatchError(f"batch {id} can't be cancelled: it is {'cancelled' if report.is_cancelled else report.state}")
+    note_batch(broker, JobAction.CANCEL, id)
     return _confirm(invocation, "is cancelled")
 
 
 def _retry(invocation: Invocation) -> int:
     from fileq.client.batch_changes import retry_batch
     from fileq.commands.admin.formatting import plural
+    from fileq.commands.bulk_actions import JobAction
+    from fileq.commands.hand_actions import note_batch
     from fileq.core.text import printable
 
     id = invocation.options.id
     _report(invocation, id)
     done = retry_batch(invocation.broker(), invocation.loaded().config, id)
+    note_batch(invocation.broker(), JobAction.RETRY, id, count=done.count)
     if invocation.options.json:
         left = [{"id": job_id, "reason": why} for job_id, why in done.left.items()]
         invocation.print_json({"id": id, "retried": done.count, "left": left})

@@ -18,8 +18,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _set_paused(invocation: Invocation, *, paused: bool) -> int:
     from fileq.commands.admin.control import check_queues, set_paused
-    from fileq.commands.admin.formatting import now_ms, plural
-    from fileq.commands.audit_entries import changes_between, write_command
+    from fileq.commands.admin.formatting import plural
+    from fileq.commands.hand_actions import note_pause
     from fileq.commands.operator_name import command_line_user
 
     queues = invocation.loaded().config.worker.priorities
@@ -27,11 +27,9 @@ def _set_paused(invocation: Invocation, *, paused: bool) -> int:
     check_queues(named, queues)
     broker, who = invocation.broker(), command_line_user()
     results = [set_paused(broker, queue, queues, paused=paused, by=who) for queue in named]
-    verb = "pause" if paused else "resume"
     for result in results:
         if result.has_changed:
-            changes = changes_between({"paused": not paused}, {"paused": paused})
-            write_command(broker, who, f"{verb}_queue", f"/queues/{result.queue}/{verb}", now_ms(), changes=changes)
+            note_pause(broker, "queue", result.queue, is_paused=paused)
     if invocation.options.json:
         invocation.print_json(results[0] if len(results) == 1 else {"queues": results})
         return 0

@@ -156,6 +156,7 @@ def _pause(invocation: Invocation) -> int:
     from fileq.client.schedule_changes import pause_schedule
 
     has_changed = pause_schedule(invocation.broker(), invocation.options.name)
+    _note_pause(invocation, has_changed, is_paused=True)
     return _confirm(invocation, "is paused" if has_changed else "is already paused")
 
 
@@ -163,7 +164,15 @@ def _resume(invocation: Invocation) -> int:
     from fileq.client.schedule_changes import resume_schedule
 
     has_changed = resume_schedule(invocation.broker(), invocation.options.name)
+    _note_pause(invocation, has_changed, is_paused=False)
     return _confirm(invocation, "is resumed" if has_changed else "was not paused")
+
+
+def _note_pause(invocation: Invocation, has_changed: bool, *, is_paused: bool) -> None:
+    from fileq.commands.hand_actions import note_pause
+
+    if has_changed:
+        note_pause(invocation.broker(), "one_schedule", invocation.options.name, is_paused=is_paused)
 
 
 def _confirm(invocation: Invocation, what: str) -> int:
