@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
+from msgspec.structs import replace
 
 from fileq.brokers.memory import MemoryBroker
 from fileq.brokers.types import Overview
-from fileq.client.dead_groups import timeline
+from fileq.client.dead_groups import DeadGroup, timeline
 from fileq.client.file_pages import DirectoryCounts
 from fileq.client.job_filter import path_matcher
 from fileq.commands.acknowledgements import ACKNOWLEDGEMENTS_MAX, Acknowledgement, AcknowledgementStore, group_state
+from fileq.commands.action_log import ACTIONS_MAX, ALL_IDS_MAX, TRIM_EVERY, ActionLog, actions_on
 from fileq.commands.admin.stats import BreakerSummary
+from fileq.commands.bulk_actions import JobAction
 from fileq.config import config_from
 from fileq.core.errors import BrokerUnavailable
 from fileq.server.console.charts import line_chart, spark_bars
-from fileq.server.console.dead_page import address_of, directory_match, extension_match
+from fileq.server.console.dead_page import address_of, cause_of, directory_match, extension_match
 from fileq.server.console.file_preview import PREVIEW_IMAGE, hex_dump, preview_of_head
 from fileq.server.console.files_page import trail, tree_rows, upload_target
 from fileq.server.console.overview_page import breaker_banners
@@ -182,3 +187,26 @@ def test_a_broker_that_refuses_a_page_makes_it_show_what_it_showed_last(monkeypa
     assert 'data-state="live"' in live
     assert (status, again) == (200, live.replace('data-state="live"', 'data-state="away"'))
     assert (other, 'data-state="away"' in first, "no last known state" in first) == (200, True, True)
+
+
+def test_the_log_of_actions_keeps_the_newest_and_a_bounded_number_of_ids() -> None:
+    pages, now = ConsolePages(), count(1_800_000_000_000)
+    log = ActionLog(pages.broker, lambda: next(now))
+    assert log.add(JobAction.RETRY, "me", []) == "", "nothing was changed"
+    for number in range(ACTIONS_MAX + TRIM_EVERY + 1):
+        log.add(JobAction.RETRY, "me", [f"job-{number}"])
+    assert ACTIONS_MAX <= len(log.all()) <= ACTIONS_MAX + TRIM_EVERY
+    assert log.all()[0].ids == (f"job-{ACTIONS_MAX + TRIM_EVERY}",)
+    for _ in range(8):
+        log.add(JobAction.RETRY, "me", [f"job-{n}" for n in range(3000)])
+    assert sum(len(one.ids) for one in log.all()) == ALL_IDS_MAX
+    log.add(JobAction.CANCEL, "me", count=1, conditions={"batch": "nightly"})
+    assert [one.action for one in actions_on(log.all(), "any", "nightly")] == [JobAction.CANCEL]
+
+
+def test_a_headline_that_would_say_nothing_is_none() -> None:
+    error = "KeyError: 'customer_id' (at tasks.py:31 in table)"
+    two = DeadGroup("k", 2, "k", error, "KeyError", None, None, None, (), (), "a", "/in/a.pdf")
+    assert (cause_of(two), cause_of(replace(two, error="ValueError: no page"))) == ("", "")
+    assert cause_of(replace(two, error="no row 7 in /in/a.pdf")) == "no row … in …"
+    assert cause_of(replace(two, error="no row 7 in /in/a.pdf", count=1)) == ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import count
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,7 +16,7 @@ from fileq.client.job_selection import with_records
 from fileq.client.job_summary import AttemptSummary
 from fileq.client.revivals import revival
 from fileq.commands.acknowledgements import AcknowledgementStore
-from fileq.commands.action_log import ACTIONS_MAX, ALL_IDS_MAX, TRIM_EVERY, ActionLog, actions_on
+from fileq.commands.action_log import ActionLog
 from fileq.commands.admin.control import set_paused
 from fileq.commands.admin.pause_notes import pause_notes
 from fileq.commands.bulk_actions import JobAction
@@ -283,21 +282,6 @@ def test_the_page_of_an_action_shows_what_became_of_its_jobs() -> None:
     pages.broker.remove_document("job-actions", id)
     old.add(JobAction.RETRY, "maria", ids)
     assert "were retried" not in shown(pages, "/jobs")[0], "an hour ago is no news"
-
-
-def test_the_log_of_actions_keeps_the_newest_and_a_bounded_number_of_ids() -> None:
-    pages, now = pages_with_worker(), count(1_800_000_000_000)
-    log = ActionLog(pages.broker, lambda: next(now))
-    assert log.add(JobAction.RETRY, "me", []) == "", "nothing was changed"
-    for number in range(ACTIONS_MAX + TRIM_EVERY + 1):
-        log.add(JobAction.RETRY, "me", [f"job-{number}"])
-    assert ACTIONS_MAX <= len(log.all()) <= ACTIONS_MAX + TRIM_EVERY
-    assert log.all()[0].ids == (f"job-{ACTIONS_MAX + TRIM_EVERY}",)
-    for _ in range(8):
-        log.add(JobAction.RETRY, "me", [f"job-{n}" for n in range(3000)])
-    assert sum(len(one.ids) for one in log.all()) == ALL_IDS_MAX
-    log.add(JobAction.CANCEL, "me", count=1, conditions={"batch": "nightly"})
-    assert [one.action for one in actions_on(log.all(), "any", "nightly")] == [JobAction.CANCEL]
 
 
 def test_a_group_has_a_headline_without_the_name_of_one_file_and_says_a_time_once() -> None:

@@ -39,6 +39,7 @@ GROUPINGS: Mapping[GroupedBy, str] = {
 NO_EXTENSION = "(none)"
 _ORDER: Mapping[GroupState, int] = {"again": 0, "new": 0, "acknowledged": 1}
 _PLACEHOLDER = re.compile("<(?:text|path|id|address)>|#")  # in what wording() returns
+_WORD = re.compile(r"[^\W\d_]{2,}")
 _UNSAFE = re.compile(r"\\x[89a-f][0-9a-f]|[*?\[\]{}\\]")
 
 
@@ -140,9 +141,10 @@ def _card(group: DeadGroup, mark: GroupMark, query: DeadQuery) -> GroupCard:
 
 
 def cause_of(group: DeadGroup) -> str:
-    """What the errors of a group have in common. One job needs no such headline."""
+    """What the errors of a group have in common. One job needs no such headline, and `KeyError: …` says nothing."""
     common = _PLACEHOLDER.sub("…", wording(group.error, group.sample_path))
-    return common if group.count > 1 and "…" in common else ""
+    said = _WORD.findall(common.partition(": ")[2] or common)
+    return common if group.count > 1 and "…" in common and len(said) > 1 else ""
 
 
 def _of_jobs(query: JobConditions) -> dict[str, Any]:
