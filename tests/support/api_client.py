@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 from jsonschema import Draft202012Validator
 
@@ -18,12 +19,14 @@ from fileq.commands.api_keys import KeyStore
 from fileq.config import Config, config_from
 from fileq.core.api_key import Scope
 from fileq.core.events import Emit, Event
+from fileq.server.console import console_app
 from fileq.server.openapi import openapi
 from fileq.server.problems import MEDIA_TYPE
 from fileq.server.role import ServerService
 from fileq.server.routes import ROUTES
 
 API = "/api/v1"
+BUSY_S = 10.0  # so long a page waits for the broker in a test, where a machine that is busy is not an outage
 ADMIN_KEY = "an-admin-key-from-outside"
 
 
@@ -160,8 +163,9 @@ def served_api(directory: Path, values: Mapping[str, Any] | None = None) -> Iter
 def served_broker(config: Config, broker: FullBroker, emit: Emit = lambda event: None) -> Iterator[int]:
     """Serves the API of this broker; yields the port."""
     service = ServerService(config, broker, emit=emit)
-    service.start()
-    try:
-        yield service.port
-    finally:
-        service.stop(10.0)
+    with patch.object(console_app, "QUICK_S", BUSY_S):
+        service.start()
+        try:
+            yield service.port
+        finally:
+            service.stop(10.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 from starlette.requests import Request
 
@@ -16,9 +17,11 @@ from fileq.core.api_key import Scope
 from fileq.server.audit import AuditLog
 from fileq.server.authentication import RequestSender
 from fileq.server.background_work import BackgroundWork
+from fileq.server.console import console_app
 from fileq.server.console.console_app import Console
 from fileq.server.services import Services
 from fileq.server.signing import signer_of
+from tests.support.api_client import BUSY_S
 from tests.support.clocks import RecordedEvents
 
 SENDER = RequestSender("127.0.0.1", "http", "127.0.0.1", is_proxy=False)
@@ -41,7 +44,8 @@ class ConsolePages:
 
     def show_with(self, key: str, addresses: Sequence[str], cookie: str = "") -> list[tuple[int, str]]:
         """As the holder of this key gets them."""
-        return asyncio.run(self._show(addresses, key, cookie))
+        with patch.object(console_app, "QUICK_S", BUSY_S):
+            return asyncio.run(self._show(addresses, key, cookie))
 
     async def _show(self, addresses: Sequence[str], key: str, cookie: str) -> list[tuple[int, str]]:
         audit = AuditLog(self.broker, self.events, wall_clock_ms)
