@@ -174,6 +174,8 @@ def test_a_file_is_uploaded_by_dropping_it(operator: Tab, program: ConsoleProgra
     )
     tab.until_text("dropped by hand.txt is uploaded")
     tab.until_text("dropped by hand.txt", "[data-live]")
+    tab.until("document.querySelector('[data-upload] .state').textContent === 'completed'")
+    assert tab.run("document.querySelector('[data-upload] a').search").endswith("dropped%20by%20hand.txt")
     assert (program.inbox / "dropped by hand.txt").read_text() == "some words"
 
 

@@ -95,7 +95,7 @@ const refocus = () => {
 on("htmx:afterSwap", refocus);
 on("htmx:afterSettle", () => { showSelection(); mark(); });
 on("htmx:responseError", (event) => { if (event.detail.xhr.status !== 401) toast("The page could not be refreshed.", true); });
-setInterval(() => { if (isLive && body.dataset.state === "away") refresh(); }, 2000);
+setInterval(() => { if (isLive && body.dataset.state !== "live") refresh(); }, 2000);
 setInterval(() => { if (isLive && stream) refresh(); }, 30000);
 // Ages go on between refreshes, by the server's clock. What was due is "now" until the page is fetched again.
 const ahead = Date.now() - Number(body.dataset.now || Date.now());
@@ -151,14 +151,14 @@ const proceed = ({ then, done = "Done." }) => { // the next page says it
 };
 const during = async (button, work) => { // a second click does nothing meanwhile
   button.disabled = true;
-  try { await work(); } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
+  try { await work(); return true; } catch (error) { toast(error.message, true); return false; } finally { button.disabled = false; }
 };
 const act = async (button) => {
-  const { action, asks, given = "", confirm, detail = "", yes = "Yes", etag, body: sent, done, opens } = button.dataset;
+  const { action, asks, given = "", confirm, detail = "", yes = "Yes", etag, body: sent, done, opens, doing } = button.dataset;
   const [method, path] = action.split(" "), text = find("#confirm-note"); // the dialog asks for a text named `asks`
   if (asks) text.value = given;
   if (confirm && !await ask(confirm, detail, yes, button.matches(".danger"), [], asks)) return;
-  await during(button, async () => {
+  const isDone = await during(button, async () => {
     const content = asks ? { [asks]: text.value } : sent && JSON.parse(sent);
     const found = await call(method, path, content, etag ? { "If-Match": etag } : {});
     if (found.error) toast(found.error, true); else toast(done || found.message || "Done.", false, opens && found.id ? toJob(found.id) : "", "Open the job");
@@ -166,6 +166,7 @@ const act = async (button) => {
     if (found.operation) follow(found.operation.id);
     proceed(button.dataset);
   });
+  if (isDone && doing) Object.assign(button, { disabled: true, textContent: doing }); // until the refreshed page says it
 };
 const words = { retry: ["Retry", "Retry them", "retried"], cancel: ["Cancel", "Cancel them", "cancelled"], run: ["Run now", "Run them now", "started"], delete: ["Delete", "Delete them", "deleted"] };
 // Bulk actions count first: <button data-bulk="retry" data-filter='{…}'>; without a filter the selected rows are meant.
@@ -200,6 +201,15 @@ const reprocess = async (button) => {
 };
 
 // Uploads: files dropped on <div data-upload="directory/">, or chosen in the input inside it.
+const tellFate = async (area, name, query) => { // the list may show the file on a later page only
+  const line = make("p", { className: "small" }), state = make("span", { className: "state", textContent: "waits to be found" });
+  line.append(make("a", { href: `${body.dataset.base}/dashboard/files/trace${query}`, textContent: name }), " ", state); area.append(line);
+  for (let tries = 0; tries < 60 && !/completed|dead|cancelled/.test(state.className); tries++) {
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+    const job = (await call("GET", `/files/trace${query}`).catch(() => ({}))).versions?.[0]?.job?.job;
+    if (job) { state.className = `state ${job.state}`; state.textContent = job.state; }
+  }
+};
 const upload = async (area, files) => {
   for (const file of files) {
     const path = (area.dataset.upload + file.name).split("/").map(encodeURIComponent).join("/");
@@ -208,7 +218,7 @@ const upload = async (area, files) => {
       const found = await answer.json().catch(() => ({}));
       if (!answer.ok) throw new Error(found.detail || answer.statusText);
       toast(`${file.name} is uploaded.`);
-      area.append(make("a", { href: `${body.dataset.base}/dashboard/files/trace?path=${encodeURIComponent(found.path)}`, textContent: file.name })); // the list may show it on a later page only
+      tellFate(area, file.name, `?path=${encodeURIComponent(found.path)}`);
     } catch (error) { toast(`${file.name}: ${error.message}`, true); }
   }
   refreshNow();
