@@ -34,12 +34,16 @@ class _RunningAttempt(Struct, frozen=True):
 
 
 class Tracing:
-    """Keeps the running attempt of each slot of this process and sends a span when it ends."""
+    """Keeps the running attempt of each slot of this process and sends a span when it ends.
+
+    A busy slot settles a job and claims the next one in one call, and its events may come in the other order. So the
+    attempt before the running one is kept too."""
 
     def __init__(self, exporter: SpanExporter, emit: Emit, *, wall_ns: Callable[[], int] = time.time_ns) -> None:
         self._sender = SpanSender(exporter, emit)
         self._wall_ns = wall_ns
         self._running: dict[str, _RunningAttempt] = {}  # by slot
+        self._replaced: dict[str, _RunningAttempt] = {}  # by slot; the next claim came before the event of their end
 
     def around(self, emit: Emit) -> Emit:
         """An Emit that makes spans and then passes the event on, with the ids of the span it belongs to."""
@@ -79,26 +83,40 @@ class Tracing:
         start_ns = self._wall_ns()
         trace_id, parent_id = parent_of(event.job)
         attempt = _RunningAttempt(event.job, trace_id, new_span_id(), event.queue, start_ns)
-        self._running[event.worker_id] = attempt
+        slot = event.worker_id
+        before = self._running.get(slot)
+        if (
+            before is not None and before.job.id != event.job.id
+        ):  # the end of the same job is told before its next claim
+            self._replaced[slot] = before
+        self._running[slot] = attempt
         end_ns, attributes = self._wall_ns(), _attributes(attempt)
         self._sender.put(
             FinishedSpan("consume", trace_id, attempt.consume_id, parent_id, True, start_ns, end_ns, attributes)
         )
 
     def _printed(self, event: OutputEvent) -> Event:
-        attempt = self._running.get(event.worker_id or "")
-        if attempt is None or attempt.job.id != event.job_id:
+        slot = event.worker_id or ""
+        attempt = self._attempt(slot, event.job_id)
+        if attempt is None:
             return event
-        span_id = attempt_span_id(attempt.job, event.worker_id or "")
+        span_id = attempt_span_id(attempt.job, slot)
         return msgspec.structs.replace(event, trace_id=attempt.trace_id, span_id=span_id)
+
+    def _attempt(self, slot: str, job_id: str | None) -> _RunningAttempt | None:
+        for attempts in (self._running, self._replaced):
+            attempt = attempts.get(slot)
+            if attempt is not None and attempt.job.id == job_id:
+                return attempt
+        return None
 
     def _ended(self, event: AttemptEnded | JobFenced) -> Event:
         """Sends the span of the attempt and returns the event with the ids of that span."""
         slot = event.worker_id or ""
-        attempt = self._running.get(slot)
-        if attempt is None or attempt.job.id != event.job_id:
+        attempt = self._attempt(slot, event.job_id)
+        if attempt is None:
             return event  # a reaper's event, about an attempt of another process
-        del self._running[slot]
+        del (self._running if attempt is self._running.get(slot) else self._replaced)[slot]
         span_id = attempt_span_id(attempt.job, slot)
         end_ns = self._wall_ns()
         if isinstance(event, AttemptEnded):

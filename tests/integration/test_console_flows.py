@@ -229,5 +229,6 @@ def test_while_the_broker_is_away_pages_show_the_last_state(
             tab.until("document.body.dataset.state === 'live'", timeout_s=60)
             program.drop("after.txt")
             tab.until_text("after.txt", "[data-live]", timeout_s=60)
+            tab.open("about:blank")  # or its page would ask for events of a program that has stopped
             tab.drain()
             tab.problems.clear()  # requests that were refused during the outage

@@ -54,9 +54,9 @@ Start = Callable[..., ExecutorDriver]
 def start() -> Iterator[Start]:
     executors: list[ExecutorsByIsolation] = []
 
-    def start(*isolations: str, use: str = f"{__name__}:where") -> ExecutorDriver:
+    def start(*isolations: str, use: str = f"{__name__}:where", count: int = 2) -> ExecutorDriver:
         routes = [{"type": f"t{i}", "use": use, "isolation": isolation} for i, isolation in enumerate(isolations)]
-        config = config_from({"worker": {"count": 2}, "handlers": routes})
+        config = config_from({"worker": {"count": count}, "handlers": routes})
         table = Routes.load(config, app_dir=str(Path(__file__).parents[2]))
         program = handlers_program(config, app_dir=str(Path(__file__).parents[2]))
         executors.append(ExecutorsByIsolation(config.worker, table, program))
@@ -130,7 +130,7 @@ def test_handlers_that_only_children_cannot_import_are_a_configuration_error(
 
 
 def test_a_task_that_a_coroutine_left_in_its_child_is_cancelled_and_the_child_is_kept(start: Start) -> None:
-    driver = start("process", use=f"{__name__}:leaves_a_task")
+    driver = start("process", use=f"{__name__}:leaves_a_task", count=1)
     answers = []
     for i in range(3):
         outcome = driver.outcome(driver.submit(raw("t0"), name=f"{i}"))

@@ -132,6 +132,34 @@ def test_an_event_about_no_attempt_of_this_process_is_passed_on_and_makes_no_spa
     assert [event for event, _ in bench.passed_on.events] == ["job.claimed", "job.dead", "job.recovered", "broker.lost"]
 
 
+def test_the_end_of_a_job_may_be_told_after_its_slot_has_claimed_the_next_one(bench: Bench) -> None:
+    bench.claim(job("first"))
+    bench.claim(job("second"))
+    bench.emit(end_event(JobCompleted, "first", duration_ms=1))
+    bench.claim(job("third"))
+    for id in ("second", "third"):
+        bench.emit(end_event(JobCompleted, id, duration_ms=1))
+    bench.tracing.close()
+    spans = {(span.name, span.attributes["job.id"]): span for span in bench.exporter.spans if span.attributes}
+    for id in ("first", "second", "third"):
+        parent = spans["process", id].parent
+        assert parent is not None
+        assert parent.span_id == spans["consume", id].context.span_id
+
+
+def test_a_job_that_its_slot_claims_again_ends_the_later_attempt(bench: Bench) -> None:
+    """The end of the first attempt has no event if the job was deferred for a reason that is known already."""
+    bench.claim(job())
+    bench.claim(job())
+    bench.emit(end_event(JobCompleted, duration_ms=1))
+    bench.emit(end_event(JobCompleted, duration_ms=1))
+    bench.tracing.close()
+    first, second, process = bench.exporter.spans
+    assert [first.name, second.name, process.name] == ["consume", "consume", "process"]
+    assert process.parent is not None
+    assert process.parent.span_id == second.context.span_id
+
+
 def test_only_the_first_end_of_an_attempt_makes_a_span(bench: Bench) -> None:
     bench.claim(job())
     bench.emit(fence_event())

@@ -80,17 +80,16 @@ on("htmx:afterRequest", (event) => {
   const xhr = event.detail.xhr; if (!xhr || !xhr.status) return;
   body.dataset.state = xhr.getResponseHeader("X-Fileq-State") || "live";
 });
-// The focus survives a swap: it goes to the element at the same place of its row, or of the page.
-const places = "a[href], button, input, select, textarea, summary, [tabindex]";
+// The focus survives a swap: it goes to the same element of its kind in its row, or in the page. Links come and go.
 let focused = null;
 on("htmx:beforeSwap", () => {
   const one = document.activeElement, row = one.closest("[data-row]"), part = live();
-  focused = part && one !== part && part.contains(one) ? { row: row ? row.dataset.row : null, at: all(places, row || part).indexOf(one), tag: one.tagName } : null;
+  focused = part && one !== part && part.contains(one) ? { row: row ? row.dataset.row : null, tag: one.tagName, at: all(one.tagName, row || part).indexOf(one) } : null;
 });
 const refocus = () => {
   if (!focused || document.activeElement !== body) return;
-  const within = focused.row === null ? live() : all("[data-row]").find((row) => row.dataset.row === focused.row), one = within && all(places, within)[focused.at];
-  if (one && one.tagName === focused.tag) one.focus({ preventScroll: true });
+  const within = focused.row === null ? live() : all("[data-row]").find((row) => row.dataset.row === focused.row), one = within && all(focused.tag, within)[focused.at];
+  if (one) one.focus({ preventScroll: true });
 };
 on("htmx:afterSwap", refocus);
 on("htmx:afterSettle", () => { showSelection(); mark(); });
