@@ -130,9 +130,10 @@ export const call = async (method, path, content, headers = {}) => {
   if (!answer.ok) throw Object.assign(new Error([found.detail || answer.statusText, ...(found.errors || []).map((one) => one.detail)].filter((one, i, list) => list.indexOf(one) === i).join(" ")), { field: ((found.errors || [])[0]?.pointer || "").split("/")[1] });
   return { ...found, status_code: answer.status, etag: answer.headers.get("ETag") };
 };
+const second = () => new Promise((resolve) => setTimeout(resolve, 1000));
 const follow = async (id) => { // an operation, until it has ended
   for (;;) {
-    await new Promise((resolve) => setTimeout(resolve, 1000));
+    await second();
     const found = await call("GET", `/operations/${id}`).catch(() => null);
     if (found && found.ended_at) { toast(found.state === "completed" ? `Done: ${grouped(found.done)} jobs.` : `The operation is ${found.state}: ${found.error || ""}`, found.state === "failed"); refresh(); return; }
   }
@@ -204,7 +205,7 @@ const tellFate = async (area, name, query) => { // the list may show the file on
   const line = make("p", { className: "small" }), state = make("span", { className: "state", textContent: "waits to be found" });
   line.append(make("a", { href: `${body.dataset.base}/dashboard/files/trace${query}`, textContent: name }), " ", state); area.append(line);
   for (let tries = 0; tries < 60 && !/completed|dead|cancelled/.test(state.className); tries++) {
-    await new Promise((resolve) => setTimeout(resolve, 1000));
+    await second();
     const job = (await call("GET", `/files/trace${query}`).catch(() => ({}))).versions?.[0]?.job?.job;
     if (job) { state.className = `state ${job.state}`; state.textContent = job.state; }
   }
@@ -264,6 +265,8 @@ on("change", (event) => {
   else if (one.matches("[data-submits]")) one.form.requestSubmit();
 });
 const openMenu = (isOpen) => { body.classList.toggle("open", isOpen); find(".menu")?.setAttribute("aria-expanded", isOpen); };
+const showHelp = () => find("#help").showModal();
+const tools = { theme: toggleTheme, live: toggleLive, help: showHelp, menu: () => openMenu(!body.classList.contains("open")) };
 on("click", (event) => {
   const one = event.target.closest("[data-action], [data-bulk], [data-reprocess], [data-do], [data-copy]");
   if (!event.target.closest(".top, nav")) openMenu(false);
@@ -272,10 +275,7 @@ on("click", (event) => {
   else if (one.dataset.bulk) bulk(one);
   else if (one.dataset.reprocess) reprocess(one);
   else if (one.dataset.copy) navigator.clipboard.writeText(one.dataset.copy).then(() => toast("Copied."), () => toast("The browser does not allow copying here.", true));
-  else if (one.dataset.do === "theme") toggleTheme();
-  else if (one.dataset.do === "live") toggleLive();
-  else if (one.dataset.do === "help") find("#help").showModal();
-  else if (one.dataset.do === "menu") openMenu(!body.classList.contains("open"));
+  else tools[one.dataset.do]?.();
 });
 
 // Keys. `g` waits for a letter.
@@ -294,7 +294,7 @@ on("keydown", (event) => {
     "/": () => find("#search").focus(), g: () => { afterG = Date.now(); }, j: () => move(1), k: () => move(-1),
     x: () => { const box = current() && find("input[data-id]", current()); if (box) box.click(); },
     o: () => { const link = current() && find("a[href]", current()); if (link) link.click(); },
-    e: () => press('[data-key="e"]'), c: () => press('[data-key="c"]'), r: toggleLive, t: toggleTheme, "?": () => find("#help").showModal(),
+    e: () => press('[data-key="e"]'), c: () => press('[data-key="c"]'), r: toggleLive, t: toggleTheme, "?": showHelp,
   };
   if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
 });
