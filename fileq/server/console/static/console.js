@@ -203,12 +203,15 @@ const reprocess = async (button) => {
 // Uploads: files dropped on <div data-upload="directory/">, or chosen in the input inside it.
 const tellFate = async (area, name, query) => { // the list may show the file on a later page only
   const line = make("p", { className: "small" }), state = make("span", { className: "state", textContent: "waits to be found" });
-  line.append(make("a", { href: `${body.dataset.base}/dashboard/files/trace${query}`, textContent: name }), " ", state); area.append(line);
+  line.append(make("a", { href: `${body.dataset.base}/dashboard/files/trace${query}`, textContent: name })); area.append(line);
+  if (all("p", area).length > 5) return; // enough that are followed at the same time
+  line.append(" ", state);
   for (let tries = 0; tries < 60 && !/completed|dead|cancelled/.test(state.className); tries++) {
     await second();
     const job = (await call("GET", `/files/trace${query}`).catch(() => ({}))).versions?.[0]?.job?.job;
     if (job) { state.className = `state ${job.state}`; state.textContent = job.state; }
   }
+  if (state.className === "state") state.remove(); // no job within a minute, or this key may not know
 };
 const upload = async (area, files) => {
   for (const file of files) {
