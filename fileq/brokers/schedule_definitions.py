@@ -9,6 +9,7 @@ number of times. What a kill -9 leaves between two steps is repaired when the sc
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fileq.brokers.catalog import check_name
 from fileq.brokers.protocol import FullBroker
@@ -61,7 +62,8 @@ def broker_now_ms(broker: FullBroker) -> int:
 
 
 def define(broker: FullBroker, name: str, document: ScheduleDocument, now_ms: int, expected: int | None = None) -> None:
-    """Defines a schedule, or replaces its definition and keeps its last and, for the same times, its next slot.
+    """Defines a schedule, or replaces its definition and keeps its last and, for the same times, its next slot. The
+    note about its last run by hand stays.
 
     Raises InvalidCron or InvalidZone, and BrokerError for a wrong name, before anything changes; Conflict if the
     document has another revision than `expected`."""
@@ -76,7 +78,8 @@ def define(broker: FullBroker, name: str, document: ScheduleDocument, now_ms: in
         else:
             broker.resume_schedule(name, next_slot(document.definition, now_ms=now_ms, last_ms=known.state.last_ms))
             known = KnownSchedule(name, broker.schedules().get(name), was)
-    broker.put_document(KIND, name, encode_document(document), expected)
+    noted = document if was is None else replace(document, by_hand_ms=was.by_hand_ms, by_hand_id=was.by_hand_id)
+    broker.put_document(KIND, name, encode_document(noted), expected)
     _set_state(broker, name, document, known.state, was, now_ms)
 
 

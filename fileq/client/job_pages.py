@@ -7,7 +7,7 @@ While other processes move jobs, a job may be missed or returned twice, as broke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -39,7 +39,8 @@ _PLACE_OF = {
 class JobPage(Struct, frozen=True):
     """Jobs of a list. `next_cursor` is "" at its end. `is_partial`: the scan ended before the list did and before the
     page was full, so the next page may have more. `total` is None if it is not known. `matched` counts what was found,
-    skipped jobs and those behind the page included. `paused` are the queues that are paused."""
+    skipped jobs and those behind the page included. `paused` are the queues that are paused, `pending` how many
+    jobs wait in each queue."""
 
     jobs: tuple[StoredJob, ...]
     next_cursor: str
@@ -48,6 +49,7 @@ class JobPage(Struct, frozen=True):
     total: int | None
     matched: int = 0
     paused: frozenset[str] = frozenset()
+    pending: Mapping[str, int] = {}
 
 
 class _Position(Struct, frozen=True, array_like=True):
@@ -90,7 +92,7 @@ def job_page(
         total = scan.matched
     is_partial = not scan.is_complete and scan.matched < skip + limit
     jobs = tuple(complete_records(broker, scan.found))
-    return JobPage(jobs, scan.next_cursor, scan.scanned, is_partial, total, scan.matched, scan.paused)
+    return JobPage(jobs, scan.next_cursor, scan.scanned, is_partial, total, scan.matched, scan.paused, scan.pending)
 
 
 class _Scan:
@@ -119,6 +121,7 @@ class _Scan:
         self.next_cursor = ""
         self.is_complete = False  # the end of the last place was reached
         self.paused = frozenset[str]()
+        self.pending: Mapping[str, int] = {}
 
     def run(self, cursor: str, *, is_counted: bool, outline_cost: int) -> None:
         position: _Position | None = self._start(cursor)
@@ -193,7 +196,7 @@ class _Scan:
 
     def length_of_places(self) -> int:
         census = self._broker.census()
-        self.paused = census.paused
+        self.paused, self.pending = census.paused, census.pending
         lengths = {
             PROCESSING: census.running,
             "scheduled": census.scheduled,

@@ -5,11 +5,14 @@ Schedules of the configuration can be paused and run, not edited. The broker's c
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from msgspec.structs import replace
 
 from fileq.brokers.catalog import check_name
 from fileq.brokers.protocol import FullBroker
 from fileq.brokers.schedule_definitions import (
+    KIND,
     KnownSchedule,
     broker_now_ms,
     define,
@@ -22,7 +25,7 @@ from fileq.brokers.types import Entry
 from fileq.client.schedule_options import ScheduleOptions
 from fileq.config import Config, schedule_from
 from fileq.core.errors import BrokerError, ConfigError
-from fileq.core.schedule import ScheduleDocument, job_of, manual_id_of
+from fileq.core.schedule import ScheduleDocument, encode_document, job_of, manual_id_of
 
 
 def add_schedule(
@@ -74,8 +77,9 @@ def resume_schedule(broker: FullBroker, name: str) -> bool:
 
 
 def run_now(broker: FullBroker, config: Config, name: str) -> str:
-    """Enqueues a job of the schedule beside its times; returns its id."""
-    document = the_schedule(broker, name).document
+    """Enqueues a job of the schedule beside its times, and notes it in its document; returns its id."""
+    found = the_schedule(broker, name)
+    document = found.document
     if document is None:
         raise BrokerError(f"schedule {name} can't be run: its definition can't be read")
     definition, now_ms = document.definition, broker_now_ms(broker)
@@ -83,6 +87,9 @@ def run_now(broker: FullBroker, config: Config, name: str) -> str:
     id = manual_id_of(name)
     job = job_of(definition, id=id, slot_ms=now_ms, missed=0, queue=queue, now_ms=now_ms)
     broker.enqueue([Entry(job, queue, always=True)])
+    noted = replace(document, by_hand_ms=now_ms, by_hand_id=id)
+    with suppress(BrokerError):  # its definition was changed meanwhile, or the broker is away: the job is there
+        broker.put_document(KIND, name, encode_document(noted), found.catalog_revision)
     return id
 
 

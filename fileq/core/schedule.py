@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from fileq.core.cron import NEVER_MS, Cron, parsed
 from fileq.core.job import Job, rfc3339, typed_job
@@ -64,12 +65,21 @@ class ScheduleDefinition(Struct, frozen=True, omit_defaults=True, kw_only=True):
 class ScheduleDocument(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """A schedule as the catalog keeps it. `is_paused` is what the configuration says, not the present state.
 
-    `unclaimed_ms`: since when a worker runs whose configuration does not have it any more; 0 = none does."""
+    `unclaimed_ms`: since when a worker runs whose configuration does not have it any more; 0 = none does.
+    `by_hand_ms` and `by_hand_id` are a note for people, about the job that was made beside its times last. It is
+    written after that job, so a kill -9 may leave the job without the note. Nothing depends on it."""
 
     definition: ScheduleDefinition
     source: str = FROM_PROGRAM
     is_paused: bool = False
     unclaimed_ms: int = 0
+    by_hand_ms: int = 0
+    by_hand_id: str = ""
+
+    @property
+    def without_note(self) -> ScheduleDocument:
+        """What defines it: the same before and after it was run by hand."""
+        return replace(self, by_hand_ms=0, by_hand_id="")
 
     @property
     def is_configured(self) -> bool:
@@ -90,6 +100,15 @@ def decode_document(body: bytes) -> ScheduleDocument:
         return _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"its definition can't be read: {error}") from error
+
+
+def defining_part(body: bytes) -> bytes:
+    """The document without its note; as it is if it can't be read. ETags are of this part: running a schedule by hand
+    does not change it."""
+    try:
+        return encode_document(decode_document(body).without_note)
+    except ValueError:
+        return body
 
 
 class ScheduleStep(Struct, frozen=True):

@@ -66,7 +66,8 @@ class ScheduleRegistration:
     def _write(self, known: dict[str, KnownSchedule], now_ms: int) -> None:
         for name, document in self._own.items():
             found = known.get(name)
-            if found is None or found.document != document or not found.is_complete:
+            is_same = found is not None and found.document is not None and found.document.without_note == document
+            if found is None or not is_same or not found.is_complete:
                 self._try(name, self._define, document, now_ms)
         for name, found in known.items():
             other = found.document

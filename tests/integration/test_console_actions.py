@@ -244,6 +244,9 @@ def test_on_a_phone_the_menu_is_in_view_and_a_death_has_a_link_and_swallows_no_t
     tab.until_text("broken.pdf died.", "#toasts")
     text = "document.querySelector('.toast span')"
     assert tab.run(f"!!{touched}({text}.getBoundingClientRect()).closest('#toasts')") is False, "a tap goes through"
+    tab.run("scrollTo(0, 1e6)")
+    ends = "['footer', '#toasts'].map((one) => document.querySelector(one).getBoundingClientRect())"
+    assert tab.run(f"(([foot, toasts]) => foot.bottom <= toasts.top)({ends})"), "nothing is below it at the end"
     tab.click(".toast a", "See why")
     tab.until_text("ValueError", "main")
     tab.resize(1280, 900)

@@ -75,6 +75,8 @@ def test_failed_files_are_two_groups_and_a_probe_and_a_retry_bring_them_back(
     tab.until_text("It completed")
     tab.click("article button", "Retry all")
     confirm(tab, "Retry them")
+    tab.click("#toasts a", "What became of them")
+    tab.until_text(f"{FILES - 1} completed", timeout_s=60)
     tab.open(f"{program.base}/dashboard/dead")
     tab.until_text(f"{FILES} dead jobs, 1 group", timeout_s=60)
     tab.click("article button", "Acknowledge")
@@ -174,6 +176,8 @@ def test_a_file_is_uploaded_by_dropping_it(operator: Tab, program: ConsoleProgra
     )
     tab.until_text("dropped by hand.txt is uploaded")
     tab.until_text("dropped by hand.txt", "[data-live]")
+    tab.until("document.querySelector('[data-upload] .state').textContent === 'completed'")
+    assert tab.run("document.querySelector('[data-upload] a').search").endswith("dropped%20by%20hand.txt")
     assert (program.inbox / "dropped by hand.txt").read_text() == "some words"
 
 

@@ -12,7 +12,9 @@ from msgspec.structs import replace
 from fileq.brokers.clocks import wall_clock_ms
 from fileq.brokers.schedule_definitions import broker_now_ms, define
 from fileq.brokers.types import Entry, WorkerInfo
-from fileq.client.schedule_changes import run_now
+from fileq.client.schedule_changes import add_schedule, run_now
+from fileq.client.schedule_options import ScheduleOptions
+from fileq.commands.admin.schedules import list_schedules
 from fileq.commands.api_keys import KeyOptions
 from fileq.commands.audit_entries import TEXT_MAX, AuditChange, AuditEntry, changes_between
 from fileq.commands.doctor.check_server import SOON_MS, expiring
@@ -56,6 +58,28 @@ def test_a_schedule_of_the_configuration_shows_what_it_does_and_can_be_copied() 
     assert 'value="0 2 * * *"' in copy
     assert 'data-is-new="yes"' in copy
     assert 'id="s-name"' in copy
+
+
+def test_a_schedule_that_was_run_by_hand_says_so_and_is_not_changed_by_it() -> None:
+    pages = ConsolePages()
+    for name in ("report", "other"):
+        add_schedule(pages.broker, pages.config, name, ScheduleOptions("0 2 * * *", "report"), where="a test")
+    [(_, listed), (_, before)] = pages.show(["/scheduled", "/scheduled/edit/report"])
+    assert listed.count("not due yet") == 2
+    id = run_now(pages.broker, pages.config, "report")
+    [(_, listed), (_, after)] = pages.show(["/scheduled", "/scheduled/edit/report"])
+    row, other = (listed.split(f'<tr data-row="{name}">')[1].split("</tr>")[0] for name in ("report", "other"))
+    assert "not due yet" in other
+    assert "not due yet" not in row
+    assert re.search(r"by hand <time", row)
+    assert f'href="/dashboard/jobs/{id}"' in row
+    assert 'class="state pending"' in row
+    assert "0 times by the clock" in row
+    assert 'href="/dashboard/jobs?schedule=report"' in row
+    etags = {tuple(re.findall(r'data-etag="([^"]+)"', text)) for text in (before, after)}
+    assert [len(one) for one in etags] == [1], "the same: a form that is open can be saved"
+    add_schedule(pages.broker, pages.config, "report", ScheduleOptions("0 3 * * *", "report"), where="a test")
+    assert list_schedules(pages.broker)[1].by_hand_job_id == id, "another definition keeps the note"
 
 
 def test_a_key_that_may_only_read_gets_no_form() -> None:
@@ -176,10 +200,13 @@ def test_a_cancelled_job_is_no_error_and_can_be_run_again() -> None:
     job = typed_job("report", {"day": 1}, priority="high", now=datetime.now(UTC), id="r")
     pages.broker.enqueue([Entry(job, "high")])
     [claim] = pages.broker.settle_and_claim([], ["s"]).claims
+    [(_, before), (_, unasked)] = pages.show(["/jobs/r", "/workers"])
     pages.broker.cancel(["r"])
-    [(_, running)] = pages.show(["/jobs/r"])
-    assert "cancelling" in running
-    assert ">Cancelling</button>" in running
+    for _, running in pages.show(["/jobs/r", "/workers"]):
+        assert ">Cancelling…</button>" in running
+        assert 'data-action="DELETE /jobs/r"' not in running
+    assert 'data-action="DELETE /jobs/r"' in before
+    assert 'data-doing="Cancelling…"' in unasked, "the script says it before the page does"
     pages.broker.settle_and_claim([cancel(claim)], [])
     [(_, ended)] = pages.show(["/jobs/r"])
     assert "cancelling" not in ended.lower()

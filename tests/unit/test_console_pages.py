@@ -23,6 +23,7 @@ from fileq.server.console.dead_page import address_of, cause_of, directory_match
 from fileq.server.console.file_preview import PREVIEW_IMAGE, hex_dump, preview_of_head
 from fileq.server.console.files_page import trail, tree_rows, upload_target
 from fileq.server.console.overview_page import breaker_banners
+from fileq.server.problems import ApiProblem
 from fileq.worker.breakers import reason_of
 from tests.support.console_pages import ConsolePages
 
@@ -171,6 +172,22 @@ def test_a_page_has_the_theme_that_the_browser_was_told_and_no_other_text() -> N
     ):
         for _, text in pages.show(["/queues", "/nothing"], cookie=cookie):
             assert text.splitlines()[1] == tag, cookie
+
+
+def test_a_page_from_memory_says_so_while_as_many_searches_run_as_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = ConsolePages()
+    answers = iter([pages.broker.overview()])
+
+    def once(*given: object, **options: object) -> Overview:
+        if (answer := next(answers, None)) is None:
+            raise ApiProblem("busy", "two searches run already")
+        return answer
+
+    monkeypatch.setattr(pages.broker, "overview", once)
+    (_, live), (status, again), (refused, first) = pages.show(["/queues", "/queues", "/workers"])
+    assert (status, again) == (200, live.replace('data-state="live"', 'data-state="kept"'))
+    assert "this page is from memory" in again
+    assert (refused, "two searches run already" in first) == (503, True), "there is nothing to show"
 
 
 def test_a_broker_that_refuses_a_page_makes_it_show_what_it_showed_last(monkeypatch: pytest.MonkeyPatch) -> None:

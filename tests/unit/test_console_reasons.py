@@ -119,11 +119,16 @@ def test_a_batch_and_a_job_in_a_paused_queue_say_so_and_offer_to_resume_it() -> 
     pages.broker.create_batch(NewBatch("nightly", "nightly"))
     pages.broker.enqueue([Entry(replace(a_job("a"), batch_id="nightly"), "high", joins=True)])
     assert 'data-action="POST /queues' not in shown(pages, "/batches/nightly")[0]
+    assert "waits:" not in shown(pages, "/batches")[0]
     set_paused(pages.broker, "high", QUEUES, paused=True, by=f"olga {HOSTILE}")
     for text in shown(pages, "/batches/nightly", "/jobs/a"):
         assert 'data-action="POST /queues/high/resume"' in text
         assert "is paused" in words(text)
         assert "fileq resume" not in text, "a page has a button"
+    listed, batch = shown(pages, "/batches", "/batches/nightly")
+    assert "waits: high is paused" in listed
+    assert "by olga &lt;script&gt;" in batch
+    assert "Its one waiting job starts as soon as a slot is free." in batch
     overview, queues = shown(pages, "", "/queues")
     assert "Paused: high. 1 job waits there" in overview
     assert "by olga &lt;script&gt;" in queues

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from fileq.brokers.schedule_definitions import KIND, broker_now_ms, define, known_schedules, repair, resume
+from fileq.client.schedule_changes import run_now
 from fileq.config import config_from
 from fileq.core.schedule import ScheduleDefinition, ScheduleDocument, encode_document
-from fileq.core.schedule_events import ScheduleRemoved, ScheduleUnclaimed
+from fileq.core.schedule_events import ScheduleDefined, ScheduleRemoved, ScheduleUnclaimed
 from fileq.worker.schedule_registration import CLAIM_S, LOOK_EVERY_S, ScheduleRegistration
 from tests.support.schedule_bench import EACH_MINUTE, MINUTE_MS, START_MS, ScheduleBench
 
@@ -37,6 +38,18 @@ def test_a_changed_text_keeps_last_and_next(bench: ScheduleBench) -> None:
     del bench.broker.fire  # type: ignore[attr-defined]
     bench.run(changed)
     assert bench.state().runs == 2, "the slot that was due already is not forgotten"
+
+
+def test_a_run_by_hand_is_no_change_that_a_worker_undoes(bench: ScheduleBench) -> None:
+    bench.run(bench.worker(s=EACH_MINUTE))
+    run_now(bench.broker, config_from({}), "s")
+    noted = known_schedules(bench.broker)["s"]
+    bench.take()
+    bench.run(bench.worker(s=EACH_MINUTE))
+    assert [event for event in bench.take() if isinstance(event, ScheduleDefined)] == []
+    assert known_schedules(bench.broker)["s"] == noted
+    assert noted.document is not None
+    assert noted.document.by_hand_id.startswith("sched.s.manual.")
 
 
 def test_other_times_have_another_next_slot(bench: ScheduleBench) -> None:

@@ -29,7 +29,8 @@ class ScheduledTime(Struct, frozen=True):
 class ScheduleView(Struct, frozen=True):
     """`status` is active, paused, late (no worker fires it), broken or incomplete; `problem` says why.
 
-    `last_outcome` is the state of the last job, or null if it has no record any more."""
+    `last_outcome` is the state of the last job, or null if it has no record any more. `by_hand` is when it was run
+    beside its times last, with the job of that run."""
 
     name: str
     status: str
@@ -52,6 +53,9 @@ class ScheduleView(Struct, frozen=True):
     last_outcome: str | None
     runs: int
     missed_count: int
+    by_hand: ScheduledTime | None = None
+    by_hand_job_id: str = ""
+    by_hand_outcome: str | None = None
 
 
 def list_schedules(broker: FullBroker, now_ms: int | None = None) -> list[ScheduleView]:
@@ -79,12 +83,14 @@ def next_times(broker: FullBroker, name: str, count: int) -> list[ScheduledTime]
 
 def _views(broker: FullBroker, known: Sequence[KnownSchedule], now_ms: int | None = None) -> list[ScheduleView]:
     now_ms = broker_now_ms(broker) if now_ms is None else now_ms
-    records = broker.records([one.state.last_job_id if one.state is not None else "" for one in known])
+    fired = [one.state.last_job_id if one.state is not None else "" for one in known]
+    by_hand = [one.document.by_hand_id if one.document is not None else "" for one in known]
+    records = broker.records(fired + by_hand)
     outcomes = [record.state.value if record is not None else None for record in records]
-    return [_view(one, outcome, now_ms) for one, outcome in zip(known, outcomes, strict=True)]
+    return [_view(one, outcomes[index], outcomes[len(known) + index], now_ms) for index, one in enumerate(known)]
 
 
-def _view(known: KnownSchedule, outcome: str | None, now_ms: int) -> ScheduleView:
+def _view(known: KnownSchedule, outcome: str | None, by_hand_outcome: str | None, now_ms: int) -> ScheduleView:
     nothing = ScheduleDefinition(cron="", type="")
     definition = shown = known.document.definition if known.document is not None else nothing
     words, problem = "", known.problem
@@ -117,6 +123,9 @@ def _view(known: KnownSchedule, outcome: str | None, now_ms: int) -> ScheduleVie
         last_outcome=outcome,
         runs=state.runs if state is not None else 0,
         missed_count=state.missed if state is not None else 0,
+        by_hand=_time(known.document.by_hand_ms, shown) if known.document and known.document.by_hand_ms else None,
+        by_hand_job_id=known.document.by_hand_id if known.document is not None else "",
+        by_hand_outcome=by_hand_outcome,
     )
 
 

@@ -30,7 +30,7 @@ from fileq.commands.admin.schedules import (
 from fileq.core.api_key import Scope
 from fileq.core.cron import InvalidZone, parsed
 from fileq.core.errors import BrokerError
-from fileq.core.schedule import decode_document
+from fileq.core.schedule import decode_document, defining_part
 from fileq.core.units import format_duration
 from fileq.server.conditional import check_etag, etag_of
 from fileq.server.decoding import invalid
@@ -124,7 +124,7 @@ def put_schedule(request: ApiRequest[NoQuery, WantedSchedule]) -> ApiAnswer:
     if wanted.type is not None:
         request.caller.check_type(wanted.type)
     known = services.broker.documents(KIND).get(name)
-    check_etag(request.headers, etag_of(known.body) if known is not None else None)
+    check_etag(request.headers, etag_of(defining_part(known.body)) if known is not None else None)
     given = {field: getattr(wanted, field) for field in wanted.__struct_fields__}
     if wanted.reprocess is not None:
         given["reprocess"] = {"match": wanted.reprocess.match, "since": wanted.reprocess.since}
@@ -218,7 +218,8 @@ def _answer(services: Services, name: str, status: int = 200) -> ApiAnswer:
     if view.status not in ("broken", "paused", "incomplete"):
         times = tuple(next_times(services.broker, name, TIMES))
     document = services.broker.documents(KIND).get(name)
-    return ApiAnswer(ScheduleDetail(view, times), status, {"ETag": etag_of(document.body if document else b"")})
+    etag = etag_of(defining_part(document.body) if document else b"")
+    return ApiAnswer(ScheduleDetail(view, times), status, {"ETag": etag})
 
 
 def _check_known(services: Services, name: str) -> None:

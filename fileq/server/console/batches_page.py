@@ -15,6 +15,7 @@ from fileq.client.job_filter import JobFilter
 from fileq.client.job_pages import job_page
 from fileq.client.obstacles import WAITING
 from fileq.commands.admin.batch_reports import BatchReport, FailureReport
+from fileq.commands.admin.pause_notes import PauseNote, pause_notes
 from fileq.core.api_key import Scope
 from fileq.core.delivery import CHECK_TYPE
 from fileq.core.job import State
@@ -22,6 +23,7 @@ from fileq.server.api.batch_endpoints import BatchListQuery, list_all_batches, s
 from fileq.server.console.page import PageRequest
 
 ALSO = "; also: "  # before the other problems of a delivery, in each error of one
+LISTED = 200  # jobs of paused queues that the list of batches looks at
 MEMBERS, LOOKED_AT = 50, 2_000  # waiting members, and jobs, that are looked at to see why a batch waits
 
 
@@ -49,19 +51,29 @@ class HeldMembers(Struct, frozen=True):
     count: int
 
 
+class PausedQueue(Struct, frozen=True):
+    """A paused queue in which members wait, how many jobs wait in it, and who paused it; None if that is not known."""
+
+    name: str
+    waiting: int
+    note: PauseNote | None = None
+
+
 class BatchWait(Struct, frozen=True):
     """Why members wait: `paused` are queues that hold some of them. Of a large batch the first members tell it."""
 
-    paused: tuple[str, ...] = ()
+    paused: tuple[PausedQueue, ...] = ()
     held: tuple[HeldMembers, ...] = ()
 
 
 def batches(request: PageRequest) -> Mapping[str, Any]:
+    """Three round trips, and a scan of waiting jobs while a queue is paused and a batch waits."""
     query: BatchesQuery = request.query
     found = request.ask(list_all_batches, BatchListQuery(query.limit, query.cursor, query.unfinished))
     now_ms = request.services.now_ms()
     return {
         "rows": [(one, progress(one, now_ms)) for one in found.batches],
+        "paused": paused_queues(request.services.broker, found.batches),
         "next_cursor": found.next_cursor,
         "is_later_page": query.cursor is not None,
         "unfinished": query.unfinished,
@@ -118,11 +130,31 @@ def why_it_waits(broker: FullBroker, queues: Sequence[str], batch: BatchReport) 
     wanted = JobFilter(batch=batch.id)
     page = job_page(broker, queues, wanted, states=WAITING, limit=MEMBERS, scan_max=LOOKED_AT)
     homes = {job.home for job in page.jobs if job.state is State.PENDING} | {batch.priority}
+    notes = pause_notes(broker) if homes & page.paused and not batch.dead else {}  # dead members cost two round trips
     held = Counter(job.record.deferred for job in page.jobs if job.is_deferred and job.record is not None)
     return BatchWait(
-        tuple(queue for queue in queues if queue in homes & page.paused),
+        tuple(
+            PausedQueue(queue, page.pending.get(queue, 0), notes.get(queue))
+            for queue in queues
+            if queue in homes & page.paused
+        ),
         tuple(HeldMembers(reason, count) for reason, count in held.most_common()),
     )
+
+
+def paused_queues(broker: FullBroker, batches: Sequence[BatchReport]) -> dict[str, list[str]]:
+    """The paused queues in which members of these batches wait, by the id of the batch. The first jobs of these queues
+    tell it, so a batch far behind others may be left out."""
+    waiting = {one.id: one for one in batches if one.waiting and one.finished is None and not one.is_cancelled}
+    paused = sorted(broker.census().paused) if waiting else []
+    if not paused:
+        return {}
+    found = {id: {one.priority} & {*paused} for id, one in waiting.items()}
+    page = job_page(broker, paused, JobFilter(), states=(State.PENDING,), limit=LISTED, scan_max=LISTED)
+    for job in page.jobs:
+        for id in {*job.batches} & found.keys():
+            found[id].add(job.queue)
+    return {id: sorted(queues) for id, queues in found.items()}
 
 
 def _word(batch: BatchReport) -> str:

@@ -94,7 +94,7 @@ class Console:
             if problem is not None and problem.slug == "broker-away":
                 return self._stale(page, request, last)
             if problem is not None and problem.slug == "busy" and last is not None:
-                return HTMLResponse(last)
+                return HTMLResponse(self._last_known.noted(last), headers={STATE_HEADER: "kept"})
             raise
         self._last_known.put(key, text)
         return HTMLResponse(text)

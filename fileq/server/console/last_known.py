@@ -1,4 +1,5 @@
-"""What pages showed last, for the time in which the broker does not answer. Kept in memory, a bounded number of pages.
+"""What pages showed last, for the time in which the broker does not answer or as many pages search it as may do so at
+the same time. Kept in memory, a bounded number of pages.
 
 Belongs to a caller: a page is never shown to another one.
 """
@@ -13,6 +14,7 @@ MAX_CHARS = 1_000_000
 # In every page; see base.html.
 _LIVE = '<body data-state="live"'
 _AWAY = '<body data-state="away"'
+_KEPT = '<body data-state="kept"'
 
 PageKey: TypeAlias = tuple[str, str]  # the caller, and the address with its query
 
@@ -35,3 +37,7 @@ class LastKnown:
     def greyed(self, text: str) -> str:
         """The page with the banner about the broker; the stylesheet greys its content."""
         return text.replace(_LIVE, _AWAY, 1)
+
+    def noted(self, text: str) -> str:
+        """The page with a quiet line that says that it is from memory."""
+        return text.replace(_LIVE, _KEPT, 1)

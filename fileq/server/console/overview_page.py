@@ -23,6 +23,7 @@ from fileq.server.console.acknowledged_groups import acknowledgements, mark_of
 from fileq.server.console.charts import bar, line_chart
 from fileq.server.console.dead_page import cause_of
 from fileq.server.console.page import PageRequest
+from fileq.server.console.rendering import number
 from fileq.server.live_samples import KEPT, LiveSample, per_second
 from fileq.worker.breakers import reason_of
 
@@ -177,7 +178,9 @@ def breaker_banners(breakers: Sequence[BreakerSummary], held: Mapping[str, int],
         text = f"The breaker of {route} is open in {where}: too many of its jobs fail, so the others wait."
         links: tuple[tuple[str, str], ...] = (("/dashboard/workers", "Workers"),)
         if count := held.get(reason_of(route), 0):
-            jobs = "1 job is" if count == 1 and not is_more else f"{count} {'or more ' if is_more else ''}jobs are"
+            jobs = (
+                "1 job is" if count == 1 and not is_more else f"{number(count)} {'or more ' if is_more else ''}jobs are"
+            )
             text = f"{text} {jobs} held back."
             links = (("/dashboard/jobs?status=deferred", "Jobs held back"), *links)
         tries = [one.next_probe for one in opened if one.next_probe]
@@ -190,7 +193,7 @@ def _banners(stats: BrokerState, recent: Recent) -> list[Banner]:
     workers = (("/dashboard/workers", "Workers"),)
     living = [process for process in stats.workers if process.is_alive]
     if stats.waiting and not living:
-        text = f"{stats.waiting} jobs wait and no worker is running. Start one: fileq worker"
+        text = f"{number(stats.waiting)} jobs wait and no worker is running. Start one: fileq worker"
         found.append(Banner(text, is_bad=True, links=workers))
     found += breaker_banners([one for process in living for one in process.breakers], recent.held, recent.is_more)
     for process in stats.workers:
@@ -200,7 +203,7 @@ def _banners(stats: BrokerState, recent: Recent) -> list[Banner]:
     paused = [queue for queue in stats.queues if queue.is_paused]
     if paused:
         waiting = sum(queue.length for queue in paused)
-        jobs = "1 job waits" if waiting == 1 else f"{waiting} jobs wait"
+        jobs = "1 job waits" if waiting == 1 else f"{number(waiting)} jobs wait"
         text = f"Paused: {', '.join(queue.name for queue in paused)}. {jobs} there."
         found.append(Banner(text, links=(("/dashboard/queues", "Queues"),)))
     return found

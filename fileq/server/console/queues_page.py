@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -70,14 +70,22 @@ def out_a_minute(
 ) -> dict[str, float]:
     """How many jobs of each queue, or other name, were completed or died within the last minute. A counter for each
     queue would cost the hot path something, so the newest ended jobs tell it."""
+    return out_and_outlines(broker, overview, name)[0]
+
+
+def out_and_outlines(
+    broker: FullBroker, overview: Overview, name: Callable[[Record], str], others: Sequence[str] = ()
+) -> tuple[dict[str, float], list[Record | None]]:
+    """As `out_a_minute`, and the outlines of other jobs, in the same round trip."""
     ids = {place: [id_in(raw) for raw in overview.first.get(place, ())] for place in ("completed", "dead_letter")}
-    found = iter(broker.outlines([id for some in ids.values() for id in some]) if any(ids.values()) else ())
+    wanted = [*(id for some in ids.values() for id in some), *others]
+    found = iter(broker.outlines(wanted) if wanted else ())
     rates: dict[str, float] = {}
     for some in ids.values():
         records = list(islice(found, len(some)))
         ended = ended_a_minute(records, overview.census.now_ms, ENDED, name)
         rates = {key: rates.get(key, 0.0) + ended.get(key, 0.0) for key in rates.keys() | ended.keys()}
-    return rates
+    return rates, list(found)
 
 
 def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
@@ -95,16 +103,21 @@ def _charts(samples: list[LiveSample]) -> tuple[Any, Any] | None:
 
 
 def workers(request: PageRequest) -> Mapping[str, Any]:
+    """Three round trips: the processes, the newest ended jobs, and the outlines of these and of the running jobs.
+    `cancelling` are the ids of jobs that still run although they are to be cancelled."""
     found = request.ask(list_workers)
     broker = request.services.broker
-    rates = out_a_minute(broker, broker.overview(1, jobs=ENDED), lambda record: process_of(record.slot))
     shown = sorted(found.workers, key=needs_attention)[:PROCESSES]
+    running = [job.job_id for process in shown for job in process.jobs[:JOBS] if job.job_id]
+    overview = broker.overview(1, jobs=ENDED)
+    rates, records = out_and_outlines(broker, overview, lambda record: process_of(record.slot), running)
     living = [process for process in found.workers if process.is_alive]
     return {
         "found": found,
         "rows": [(process, rates.get(f"{process.host}-{process.pid}", 0.0)) for process in shown],
         "unshown": len(found.workers) - len(shown),
         "jobs_shown": JOBS,
+        "cancelling": {record.id for record in records if record is not None and record.is_cancel_requested},
         "processes": len(living),
         "silent": sum(process.is_silent for process in found.workers),
         "now": stamp(request.services.now_ms()) or "",

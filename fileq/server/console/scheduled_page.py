@@ -29,6 +29,7 @@ from fileq.core.schedule import (
     ScheduleDefinition,
     ScheduleDocument,
     decode_document,
+    defining_part,
 )
 from fileq.core.units import format_duration
 from fileq.server.api.job_document import JobDocument
@@ -175,7 +176,7 @@ def _known(request: PageRequest, name: str) -> tuple[ScheduleDocument, str]:
     if document is None:
         raise ApiProblem("not-found", f"no schedule is named {name[:100]!r}")
     try:
-        return decode_document(document.body), etag_of(document.body)
+        return decode_document(document.body), etag_of(defining_part(document.body))
     except ValueError as error:
         raise ApiProblem("conflict", f"the definition of {name[:100]!r} can't be read: {error}") from error
 

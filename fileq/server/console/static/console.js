@@ -94,7 +94,7 @@ const refocus = () => {
 on("htmx:afterSwap", refocus);
 on("htmx:afterSettle", () => { showSelection(); mark(); });
 on("htmx:responseError", (event) => { if (event.detail.xhr.status !== 401) toast("The page could not be refreshed.", true); });
-setInterval(() => { if (isLive && body.dataset.state === "away") refresh(); }, 2000);
+setInterval(() => { if (isLive && body.dataset.state !== "live") refresh(); }, 2000);
 setInterval(() => { if (isLive && stream) refresh(); }, 30000);
 // Ages go on between refreshes, by the server's clock. What was due is "now" until the page is fetched again.
 const ahead = Date.now() - Number(body.dataset.now || Date.now());
@@ -130,11 +130,13 @@ export const call = async (method, path, content, headers = {}) => {
   if (!answer.ok) throw Object.assign(new Error([found.detail || answer.statusText, ...(found.errors || []).map((one) => one.detail)].filter((one, i, list) => list.indexOf(one) === i).join(" ")), { field: ((found.errors || [])[0]?.pointer || "").split("/")[1] });
   return { ...found, status_code: answer.status, etag: answer.headers.get("ETag") };
 };
+const second = () => new Promise((resolve) => setTimeout(resolve, 1000));
+const outcome = (id) => id ? [`/dashboard/admin/operations/${id}`, "What became of them"] : [];
 const follow = async (id) => { // an operation, until it has ended
   for (;;) {
-    await new Promise((resolve) => setTimeout(resolve, 1000));
+    await second();
     const found = await call("GET", `/operations/${id}`).catch(() => null);
-    if (found && found.ended_at) { toast(found.state === "completed" ? `Done: ${grouped(found.done)} jobs.` : `The operation is ${found.state}: ${found.error || ""}`, found.state === "failed"); refresh(); return; }
+    if (found && found.ended_at) { toast(found.state === "completed" ? `Done: ${grouped(found.done)} jobs.` : `The operation is ${found.state}: ${found.error || ""}`, found.state === "failed", ...outcome(id)); refresh(); return; }
   }
 };
 // A secret that is shown this once: data-shows names the field of the answer, data-into the place for it.
@@ -150,14 +152,14 @@ const proceed = ({ then, done = "Done." }) => { // the next page says it
 };
 const during = async (button, work) => { // a second click does nothing meanwhile
   button.disabled = true;
-  try { await work(); } catch (error) { toast(error.message, true); } finally { button.disabled = false; }
+  try { await work(); return true; } catch (error) { toast(error.message, true); return false; } finally { button.disabled = false; }
 };
 const act = async (button) => {
-  const { action, asks, given = "", confirm, detail = "", yes = "Yes", etag, body: sent, done, opens } = button.dataset;
+  const { action, asks, given = "", confirm, detail = "", yes = "Yes", etag, body: sent, done, opens, doing } = button.dataset;
   const [method, path] = action.split(" "), text = find("#confirm-note"); // the dialog asks for a text named `asks`
   if (asks) text.value = given;
   if (confirm && !await ask(confirm, detail, yes, button.matches(".danger"), [], asks)) return;
-  await during(button, async () => {
+  const isDone = await during(button, async () => {
     const content = asks ? { [asks]: text.value } : sent && JSON.parse(sent);
     const found = await call(method, path, content, etag ? { "If-Match": etag } : {});
     if (found.error) toast(found.error, true); else toast(done || found.message || "Done.", false, opens && found.id ? toJob(found.id) : "", "Open the job");
@@ -165,6 +167,7 @@ const act = async (button) => {
     if (found.operation) follow(found.operation.id);
     proceed(button.dataset);
   });
+  if (isDone && doing) Object.assign(button, { disabled: true, textContent: doing }); // until the refreshed page says it
 };
 const words = { retry: ["Retry", "Retry them", "retried"], cancel: ["Cancel", "Cancel them", "cancelled"], run: ["Run now", "Run them now", "started"], delete: ["Delete", "Delete them", "deleted"] };
 // Bulk actions count first: <button data-bulk="retry" data-filter='{…}'>; without a filter the selected rows are meant.
@@ -178,7 +181,7 @@ const bulk = async (button) => {
     const count = `${dry.is_partial ? "at least " : ""}${grouped(dry.matched)} ${dry.matched === 1 ? "job" : "jobs"}`;
     if (!await ask(`${words[action][0]} ${count}?`, [action === "delete" && "Their files stay where they are.", dry.matched > 5 && "Among them:"].filter(Boolean).join(" "), words[action][1], button.matches(".danger"), dry.sample.map((one) => one.path || `${one.type || ""} ${one.id}`), "", dry.matched)) return;
     const found = await call("POST", "/jobs/actions", { action, ...choice, dry_run: false, expect: dry.matched });
-    if (found.operation) { toast(`${count} are being ${words[action][2]}.`); follow(found.operation.id); } else toast(`${grouped(found.done)} ${words[action][2]}${found.refused.length ? `, ${found.refused.length} refused: ${found.refused[0].reason}` : ""}.`, found.refused.length > 0);
+    if (found.operation) { toast(`${count} are being ${words[action][2]}.`); follow(found.operation.id); } else toast(`${grouped(found.done)} ${words[action][2]}${found.refused.length ? `, ${found.refused.length} refused: ${found.refused[0].reason}` : ""}.`, found.refused.length > 0, ...outcome(found.action_id));
     if (!filter) { selected.clear(); showSelection(); }
     refreshNow();
   });
@@ -199,6 +202,18 @@ const reprocess = async (button) => {
 };
 
 // Uploads: files dropped on <div data-upload="directory/">, or chosen in the input inside it.
+const tellFate = async (area, name, query) => { // the list may show the file on a later page only
+  const line = make("p", { className: "small" }), state = make("span", { className: "state", textContent: "waits to be found" });
+  line.append(make("a", { href: `${body.dataset.base}/dashboard/files/trace${query}`, textContent: name })); area.append(line);
+  if (all("p", area).length > 5) return; // enough that are followed at the same time
+  line.append(" ", state);
+  for (let tries = 0; tries < 60 && !/completed|dead|cancelled/.test(state.className); tries++) {
+    await second();
+    const job = (await call("GET", `/files/trace${query}`).catch(() => ({}))).versions?.[0]?.job?.job;
+    if (job) { state.className = `state ${job.state}`; state.textContent = job.state; }
+  }
+  if (state.className === "state") state.remove(); // no job within a minute, or this key may not know
+};
 const upload = async (area, files) => {
   for (const file of files) {
     const path = (area.dataset.upload + file.name).split("/").map(encodeURIComponent).join("/");
@@ -207,7 +222,7 @@ const upload = async (area, files) => {
       const found = await answer.json().catch(() => ({}));
       if (!answer.ok) throw new Error(found.detail || answer.statusText);
       toast(`${file.name} is uploaded.`);
-      area.append(make("a", { href: `${body.dataset.base}/dashboard/files/trace?path=${encodeURIComponent(found.path)}`, textContent: file.name })); // the list may show it on a later page only
+      tellFate(area, file.name, `?path=${encodeURIComponent(found.path)}`);
     } catch (error) { toast(`${file.name}: ${error.message}`, true); }
   }
   refreshNow();
@@ -254,6 +269,8 @@ on("change", (event) => {
   else if (one.matches("[data-submits]")) one.form.requestSubmit();
 });
 const openMenu = (isOpen) => { body.classList.toggle("open", isOpen); find(".menu")?.setAttribute("aria-expanded", isOpen); };
+const showHelp = () => find("#help").showModal();
+const tools = { theme: toggleTheme, live: toggleLive, help: showHelp, menu: () => openMenu(!body.classList.contains("open")) };
 on("click", (event) => {
   const one = event.target.closest("[data-action], [data-bulk], [data-reprocess], [data-do], [data-copy]");
   if (!event.target.closest(".top, nav")) openMenu(false);
@@ -262,10 +279,7 @@ on("click", (event) => {
   else if (one.dataset.bulk) bulk(one);
   else if (one.dataset.reprocess) reprocess(one);
   else if (one.dataset.copy) navigator.clipboard.writeText(one.dataset.copy).then(() => toast("Copied."), () => toast("The browser does not allow copying here.", true));
-  else if (one.dataset.do === "theme") toggleTheme();
-  else if (one.dataset.do === "live") toggleLive();
-  else if (one.dataset.do === "help") find("#help").showModal();
-  else if (one.dataset.do === "menu") openMenu(!body.classList.contains("open"));
+  else tools[one.dataset.do]?.();
 });
 
 // Keys. `g` waits for a letter.
@@ -284,7 +298,7 @@ on("keydown", (event) => {
     "/": () => find("#search").focus(), g: () => { afterG = Date.now(); }, j: () => move(1), k: () => move(-1),
     x: () => { const box = current() && find("input[data-id]", current()); if (box) box.click(); },
     o: () => { const link = current() && find("a[href]", current()); if (link) link.click(); },
-    e: () => press('[data-key="e"]'), c: () => press('[data-key="c"]'), r: toggleLive, t: toggleTheme, "?": () => find("#help").showModal(),
+    e: () => press('[data-key="e"]'), c: () => press('[data-key="c"]'), r: toggleLive, t: toggleTheme, "?": showHelp,
   };
   if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
 });
