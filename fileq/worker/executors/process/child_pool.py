@@ -103,8 +103,7 @@ class ChildPool:
     def watch_server(self, now_s: float) -> float:
         """Ping the fork server if it owes a report and that is due; returns when to call this again.
 
-        A server that has not answered for too long is given up, and the result is 0:
-        call receive() then."""
+        A server that has not answered for too long is given up, and the result is 0: call receive() then."""
         if self._server.is_gone or not self._awaits_report():
             return NEVER_S
         if self._watch.turn(now_s):
