@@ -252,8 +252,8 @@ class LedgerEntry(Struct, frozen=True):
     def jobs_before(self, id: str, unfinished: Iterable[str] = ()) -> tuple[str, ...]:
         """The ids of the jobs of this path but this one, newest first.
 
-        The entry has one job of a version. `unfinished` are those before it which that job names and which have not
-        ended."""
+        The entry has only the newest job of each version. `unfinished` are earlier jobs that this newest job names in
+        `after` and that have not ended."""
         ids = dict.fromkeys((*(job_id for _, job_id in self.versions), *unfinished))
         return tuple(other for other in ids if other != id)[:EARLIER_JOBS_MAX]
 

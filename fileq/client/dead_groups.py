@@ -79,8 +79,9 @@ def group_dead(
 ) -> DeadGroups:
     """The largest groups of the dead jobs that meet the conditions, among the newest `scan_max`.
 
-    These are fewer where more must be read of a job: an outline of its record counts as OUTLINE_COST, and the whole
-    record as RECORD_COST, which a job takes that an older release buried, because it has no fingerprint."""
+    Fewer jobs are looked at if the bytes of a job do not say enough: reading an outline costs as much as OUTLINE_COST
+    jobs, reading a whole record as much as RECORD_COST. The whole record is needed for a job that an older release
+    buried, because it has no fingerprint."""
     prefix = (wanted.fingerprint or "") if by == "fingerprint" else ""
     if prefix:  # the fingerprints are read anyway, without outlines
         wanted = replace(wanted, fingerprint=None)

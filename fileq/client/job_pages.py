@@ -72,11 +72,12 @@ def job_page(
 ) -> JobPage:
     """The next jobs of a list after a cursor: running, waiting, delayed, dead, completed, cancelled ones.
 
-    `states` are those that are read if the filter names none. `skip` leaves out the first jobs. A scan looks at up to
-    `scan_max` elements; where there are more in all, one whose outline it reads counts as OUTLINE_COST, otherwise as
-    SHORT_LIST_COST, and one whose state it reads as STATE_COST. Where there are not more, the scan goes on behind a
-    full page, to find out how many jobs there are; without conditions the lengths of the places say it. `is_counted`
-    always goes on, up to `scan_max`, and each element counts as one. ConfigError for a cursor of another list."""
+    `states` are those that are read if the filter names none. `skip` leaves out the first jobs. A scan costs `scan_max`
+    at most: 1 for each element, or more if only the job's record can answer a condition: STATE_COST for its state, and
+    for its outline OUTLINE_COST or, if the places hold `scan_max` elements at most, SHORT_LIST_COST. In such a short
+    list the scan of the first page goes on behind a full page, to count the jobs; without conditions the lengths of the
+    places say it. With `is_counted` it goes on in any list, and each element costs 1. ConfigError for a cursor of
+    another list."""
     wanted_states = (wanted.state,) if wanted.state is not None else tuple(states) or _ALL
     scan = _Scan(broker, queues, wanted, wanted_states, limit, skip, scan_max)
     length = scan.length_of_places()

@@ -55,7 +55,8 @@ def load_trial(argument: bytes) -> Run:
 
 
 def _run_in_thread(task: Task, routes: Routes, cancelled: CancelFlag) -> Ran:
-    """A thread of the child, because such a handler finds itself in no main thread in a worker either."""
+    """Runs a handler with `isolation: thread` in a thread of the child: in a worker it is not in the main thread
+    either."""
     ran: list[Ran] = []
 
     def run() -> None:

@@ -99,7 +99,7 @@ class LedgerSweep:
 
     @cached_property
     def _name(self) -> str:
-        """Of the document. Producers share it if they take the same files of the same directory."""
+        """The name of the document. Producers that take the same files of the same directory share it."""
         return sha256(repr((self._rules.root, self._rules.filter.patterns)).encode()).hexdigest()[:32]
 
 

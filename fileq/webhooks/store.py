@@ -176,7 +176,7 @@ class WebhookStore:
         self._catalog.remove_document(STATES, name)
 
     def rotate(self, name: str) -> tuple[str, int]:
-        """Replaces the secret; the one before signs for 24 hours more. Returns the new one, and the other's end."""
+        """Replaces the secret; the old one signs for 24 hours more. Returns the new one, and when the old one ends."""
         if self.get(name).is_configured:
             raise ConfigError(
                 f"the secret of webhook {name!r} is in the configuration; write a new one into its secret_file, "
@@ -214,7 +214,7 @@ class WebhookStore:
         return was_enabled
 
     def count_failure(self, name: str) -> ReceiverState:
-        """One failure more in a row."""
+        """Adds one to the failures in a row. Returns the new state."""
         now_ms = self._now_ms()
 
         def failed(state: ReceiverState | None) -> ReceiverState:
