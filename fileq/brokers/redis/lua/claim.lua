@@ -173,7 +173,7 @@ for i = 1, total do
     break
   end
 end
--- An error would hide the jobs that this call has claimed, so it is raised only if there are none. The next call meets the
--- job that can't be claimed first, and raises it.
+-- An error would hide the jobs that this call has claimed, so it is raised only if there are none. The next call meets
+-- the job that can't be claimed first, and raises it.
 if failure and #claims == 0 then error(failure) end
 return { paused, gone, claims, claims_made, buried, NOW }

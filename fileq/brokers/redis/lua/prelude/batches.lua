@@ -263,8 +263,8 @@ local function require_callbacks()
   require_queues('LPUSH')
 end
 
--- Check what counting members needs, before anything is written. `ids` are the batches of the jobs that this call may end,
--- false for a job in no batch.
+-- Check what counting members needs, before anything is written. `ids` are the batches of the jobs that this call may
+-- end, false for a job in no batch.
 local function require_counting(ids, may_die)
   local are_permitted = false
   for _, id in ipairs(ids) do
@@ -304,8 +304,8 @@ local function require_joining(id)
   require_type(BATCH .. id .. ':children', 'set')
 end
 
--- Check what a verb of a batch needs. Its keys follow KEYS[own_keys]: those of Keys.of_batch(), then all batches, then the
--- unfinished ones.
+-- Check what a verb of a batch needs. Its keys follow KEYS[own_keys]: those of Keys.of_batch(), then all batches, then
+-- the unfinished ones.
 local BATCH_KEYS = { 'hash', 'set', 'set', 'set', 'set', 'zset', 'zset' }
 local function require_batch()
   require_batch_permissions()
@@ -320,8 +320,8 @@ local JOINING = {
   finished = finished_batches,
 }
 
--- Enqueue the follow-ups of a waiting job that was cancelled, and count it in its batch. The job has `record`, `extras` and
--- `batch` (false or nil = none).
+-- Enqueue the follow-ups of a waiting job that was cancelled, and count it in its batch. The job has `record`, `extras`
+-- and `batch` (false or nil = none).
 local function withdraw_member(job)
   local id = string.sub(job.record, #RECORDS + 1)
   add_follow_ups(job.record, job.extras, job.extras.total > 0 and followed_batch(job.batch, id))

@@ -122,7 +122,7 @@ local function count_failure(job)
   if job.kind ~= '' then count('error:' .. job.kind) end
 end
 
--- Returns the due time. A copy of the job with the same bytes may be in the set: a blank is appended, to tell them apart.
+-- Returns the due time. A copy of the job with the same bytes may be in the set: then a blank is appended to this one.
 local function prepare_scheduled(job)
   while redis.call('ZSCORE', SCHEDULED, job.next_raw) do job.next_raw = job.next_raw .. ' ' end
   return int_text(now + job.delay)
