@@ -55,8 +55,7 @@ def load_trial(argument: bytes) -> Run:
 
 
 def _run_in_thread(task: Task, routes: Routes, cancelled: CancelFlag) -> Ran:
-    """Runs a handler with `isolation: thread` in a thread of the child: in a worker it is not in the main thread
-    either."""
+    """For a handler with `isolation: thread`: as in a worker, it does not run in the main thread of its process."""
     ran: list[Ran] = []
 
     def run() -> None:

@@ -46,8 +46,8 @@ def _add_own_thread() -> None:
 
 
 class EventLoop:
-    """Runs coroutines for any number of threads at the same time. `ends_left_tasks` is for a process that runs
-    one job at a time: the asyncio tasks that a job left are cancelled when it ends."""
+    """Runs coroutines for any number of threads at the same time. `ends_left_tasks` is for a process that runs one
+    job at a time: the asyncio tasks that a job left are cancelled when it ends."""
 
     def __init__(self) -> None:
         self.ends_left_tasks = False

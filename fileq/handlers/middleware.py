@@ -64,8 +64,7 @@ def _value(layer: Layer, context: Context, loop: EventLoop) -> Any:
 
 
 def _once(target: str) -> Callable[[], None]:
-    """Raises when middleware calls `call()` again. Repeating is for `max_retries`, with a record, a backoff and a
-    limit."""
+    """Raises when middleware calls `call()` twice: repeating is for `max_retries`, with a record and a backoff."""
     calls = iter((True,))
 
     def check() -> None:

@@ -181,7 +181,7 @@ class Attempts:
         self._queue.submit(tasks)
 
     def lose(self, slot: Slot) -> None:
-        """Ends the attempt of a job that this slot has lost. Nothing is settled: the job is another slot's now."""
+        """Ends the attempt of a job that this slot has lost. Nothing is settled: the broker has given the job away."""
         if isinstance(slot.state, Waiting):
             self._queue.remove(slot)
             slot.lose()

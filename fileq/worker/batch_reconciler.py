@@ -7,8 +7,8 @@ Each minute it looks at one page of the unfinished batches; the next turn contin
 - A batch whose parent is cancelled is cancelled too.
 - An open batch that nothing was added to for 24 hours is cancelled: the program that opened it is gone.
 
-Every worker does this. Each step is one call that may be repeated. What a kill -9 leaves: the rest of a
-turn, which the next worker does.
+Every worker does this. Each step is one call that may be repeated. What a kill -9 leaves: the rest of a turn, which any
+other worker does.
 """
 
 from __future__ import annotations

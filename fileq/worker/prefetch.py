@@ -74,8 +74,7 @@ class Prefetch:
         return max(1, (self._count + depth) // unit) * unit - self._count
 
     def give_up(self) -> None:
-        """A job has waited too long: none is claimed in advance for a while. Each pause is twice as long as the
-        last."""
+        """A job has waited too long: claims none in advance for a while. Each pause is twice as long as the last."""
         now_s = self._monotonic()
         is_repeated = now_s - self._gave_up_s < GOOD_S
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) if is_repeated else FIRST_PAUSE_S

@@ -28,7 +28,7 @@ class RunQueue:
         self._monotonic = monotonic
         self._waiting: deque[Slot] = deque()
         self.room = count  # how many more tasks may be submitted
-        self.deliveries: set[ClaimKey] = set()  # submitted deliveries; they take no room, because they have own threads
+        self.deliveries: set[ClaimKey] = set()  # those that run; they take no room, because they have their own threads
 
     def make_room(self, delivery: ClaimKey) -> None:
         """Makes room for one delivery, before it is submitted. The room is taken away when the delivery ends."""

@@ -28,8 +28,7 @@ def with_members(store: RedisStore, answers: list[Any], parts: Sequence[Part]) -
     if any(isinstance(answer, ReplyError) and str(answer).startswith("BATCH ") for answer in answers):
         command = store.scripts.settle_and_claim(parts, has_members=True)
         again = store.link.checked(store.send([command], list).take()[0])
-        # The first script may have settled some jobs, which the second answers as "done already". It has claimed
-        # nothing.
+        # The first script may have settled some jobs: the second calls them "done already". The first claimed nothing.
         is_new = [part.verb == "claim" or isinstance(a, ReplyError) for part, a in zip(parts, answers, strict=True)]
         answers = [b if new else a for a, b, new in zip(answers, again, is_new, strict=False)] + again[len(parts) :]
     finished = answers[len(parts)] if len(answers) > len(parts) else ()

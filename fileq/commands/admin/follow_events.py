@@ -1,8 +1,7 @@
 """`fileq events`: follows the events that the broker publishes, also across its outages. Only reads.
 
 Brokers publish `job:started` when a job is claimed. If the worker then finds that the job cannot run yet, it defers the
-job a moment later; the same job may be claimed and deferred every second for an hour. People are not shown such a
-start.
+job a moment later; the same job may be claimed and deferred every second for an hour. Such a start is not shown.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ SHARE = 20  # the pause between two looks is this many times as long as one look
 
 
 class OpenDelivery(Struct):
-    """What this process knows of an open delivery. `checksums` reads the files; None if none is being read."""
+    """What this process knows of an open delivery. `checksums` is None unless checksums are being read."""
 
     batch_id: str
     next_s: float = 0.0

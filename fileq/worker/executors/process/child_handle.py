@@ -109,8 +109,7 @@ class ChildHandle:
         return any(event & select.POLLIN for _, event in self.poll.poll(timeout_ms))
 
     def wait_until_taken(self, timeout_ms: int) -> bool:
-        """Wait until the child has begun the last of its tasks; False if it has ended, or has not begun it in this
-        time.
+        """Wait until the child has begun the last of its tasks; False if it has ended, or if the time is up before.
 
         Waits for the tokens, not for the stream: each outcome in the stream would wake the worker, and a wake-up costs
         more than a tiny task."""
@@ -166,8 +165,7 @@ class ChildHandle:
         return self._send(messages)
 
     def take_back(self) -> list[Task]:
-        """Takes back the tasks that the child has not begun. It keeps the task that it runs; if it runs none, the last
-        one.
+        """Takes back the tasks that the child has not begun. It keeps the one that it runs, or the last one.
 
         The outcomes of the tasks before that one are then in the stream: a child sends each before the next token."""
         numbers = self.tokens.take_back(len(self.queued)) if self.tokens is not None else []

@@ -108,8 +108,7 @@ class ChildOutput:
         return bool(self._stack)
 
     def read(self) -> int:
-        """Reads once. Called by the thread. Returns the number of bytes; 0 at the end of the pipe, -1 if it is
-        empty."""
+        """Reads once, in the thread. Returns the number of bytes; 0 at the end of the pipe, -1 if it is empty."""
         with self._lock:
             if not self._is_alone:
                 return -1
@@ -144,8 +143,7 @@ class ChildOutput:
         return len(block)
 
     def _assign(self, last: int = 0) -> None:
-        """Assigns what was read to the current task: all of it, or the part before the TaskEnd with the number
-        `last`."""
+        """Assigns what was read to the current task: all of it, or only what precedes the TaskEnd of task `last`."""
         while self._parts:
             part = self._parts.popleft()
             if isinstance(part, TaskEnd):

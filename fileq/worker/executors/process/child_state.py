@@ -74,8 +74,7 @@ class ChildState:
         return True
 
     def restore(self) -> DirtyExit | None:
-        """Restore everything else. Returns why the child must end, if something can't be restored. Flush output
-        before."""
+        """Restore everything else. Returns why the child must end, if that is impossible. Flush the output before."""
         try:
             os.fchdir(self._directory)
             os.umask(self._umask)
