@@ -72,9 +72,9 @@ class BatchView(Struct, frozen=True):
     dead: int
     cancelled: int
     deleted: int
-    callbacks: tuple[CallbackKind, ...]  # that it has
+    callbacks: tuple[CallbackKind, ...]  # those that it has
     fired: tuple[CallbackKind, ...]
-    dead_id: str  # of the member that died first
+    dead_id: str  # the id of the member that died first
     dead_error: str
     info: bytes
     is_counted: bool = False  # its parent has counted it

@@ -24,11 +24,11 @@ from fileq.core.job import parse_time, stamp
 
 GroupedBy: TypeAlias = Literal["fingerprint", "directory", "kind", "type"]
 SCAN_MAX = 10_000
-RECORD_COST = 10  # of a whole record, in dead jobs
+RECORD_COST = 10  # reading a whole record costs as much as looking at this many dead jobs
 _PAGE = 500
-_IDS = 20  # of a group
-_PARTS = 24  # of a timeline
-_NAMED = 3  # directories and extensions of a group
+_IDS = 20  # how many ids a group names
+_PARTS = 24  # how many parts a timeline has
+_NAMED = 3  # how many directories and extensions a group names
 
 
 class NameCount(Struct, frozen=True):

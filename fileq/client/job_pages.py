@@ -20,9 +20,9 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import State
 
 SCAN_MAX = 10_000  # elements that one call looks at
-OUTLINE_COST = 5  # of an outline, in elements
-SHORT_LIST_COST = 3  # of an outline where a whole list may be read, to know how many jobs it has
-STATE_COST = 2  # of the state alone
+OUTLINE_COST = 5  # an element whose outline is read counts as this many
+SHORT_LIST_COST = 3  # the same in a list that is short enough to be read as a whole, to count its jobs
+STATE_COST = 2  # an element of which only the state is read counts as this many
 _PAGE = 500
 _DELAYED = (State.RETRYING, State.SCHEDULED)
 _ALL = (State.RUNNING, State.PENDING, *_DELAYED, State.DEAD, State.COMPLETED, State.CANCELLED)

@@ -29,7 +29,7 @@ from fileq.core.job import State, decode_or_none, parse_time
 from fileq.webhooks.subscriptions import Withdrawals
 
 BATCH = 200  # jobs that are changed in one step
-BATCH_ID_BYTES = 40_000  # of their ids: an operation writes them down
+BATCH_ID_BYTES = 40_000  # the most bytes of their ids: an operation stores the ids of each batch in its document
 COUNT_MAX = 2_000_000  # elements that are looked at to count jobs
 _DELAYED = (State.RETRYING, State.SCHEDULED)
 

@@ -24,7 +24,7 @@ from fileq.commands.bulk_actions import JobAction
 from fileq.core.errors import Conflict, JobError
 
 KIND = "operations"
-OPEN_MAX = 20  # that have not ended
+OPEN_MAX = 20  # operations that have not ended
 ENDED_KEPT = 100
 WAITING, RUNNING, COMPLETED, STOPPED, FAILED = "waiting", "running", "completed", "stopped", "failed"
 

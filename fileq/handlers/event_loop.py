@@ -55,7 +55,7 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_closing = False
-        self._depth = 0  # of runs within runs: a handler below middleware that waits for it
+        self._depth = 0  # how deep runs are nested: middleware on the loop may wait for a handler below it
 
     def run(self, start: Callable[[], Awaitable[Any]], context: Context) -> Any:
         """What the coroutine returns or raises.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 COMMAND_TYPE = "command"
 _DECORATED = "decorated:function"  # stands for a function that has no importable name
-_LONGEST_TYPE = 100  # of what an error shows
+_LONGEST_TYPE = 100  # characters of a type that an error shows
 
 
 class Routes:

@@ -87,7 +87,7 @@ class LedgerSweep:
         last = self._broker.documents(SWEEPS).get(self._name)
         last_ms = int(last.body) if last is not None else 0
         if last_ms > now_ms:
-            last_ms = 0  # by a clock that was ahead
+            last_ms = 0  # the time was written by a clock that was ahead
         self._next_sweep_ms = last_ms + SWEEP_INTERVAL_MS
         if self._next_sweep_ms <= now_ms:
             self._broker.put_document(SWEEPS, self._name, b"%d" % now_ms)

@@ -39,7 +39,7 @@ DEFINITIONS, STATES = "webhooks", "webhook-state"
 ROTATION_MS = 24 * 3600 * 1000
 FAILURES_MAX = 50
 FAILING_MS = 24 * 3600 * 1000
-_TRIES = 20  # of a change, while other processes change the same document
+_TRIES = 20  # how often a change is tried while other processes change the same document
 
 D = TypeVar("D", bound=Struct)
 
@@ -161,7 +161,7 @@ class WebhookStore:
         secret = new_secret()
         stored = StoredWebhook(webhook.url, webhook.events, webhook.filter, (Secret(secret),), self._now_ms())
         try:
-            self._catalog.remove_document(STATES, webhook.name)  # of a webhook that had this name before
+            self._catalog.remove_document(STATES, webhook.name)  # the state of an earlier webhook with this name
             self._catalog.put_document(DEFINITIONS, webhook.name, msgspec.json.encode(stored), expected=0)
         except Conflict as error:
             raise ConfigError(f"webhook {webhook.name!r} was added by another process just now") from error

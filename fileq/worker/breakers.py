@@ -57,7 +57,7 @@ class Breakers:
         clock: Callable[[], float] = time.monotonic,
         emit: Emit = ignore,
     ) -> None:
-        self.has_deliveries: Callable[[], bool] = lambda: False  # of webhooks, which no breaker stops
+        self.has_deliveries: Callable[[], bool] = lambda: False  # whether there are webhooks, which no breaker stops
         self._on_end = on_end
         self._on_reset = on_reset
         self._emit = emit
@@ -126,7 +126,7 @@ class Breakers:
 
     @property
     def is_limiting(self) -> bool:
-        """Every route's breaker is open or half-open, so almost every claim would be in vain."""
+        """The breaker of every route is open or half-open, and there are no webhooks: few claimed jobs could run."""
         if self.is_closed or self.has_deliveries():
             return False
         return all(breaker is not None and not breaker.is_closed for breaker in self._of_names)

@@ -38,7 +38,7 @@ class Prefetch:
         self._monotonic = monotonic
         self._rate = self._mean_running = 0.0
         self._ended = self._running = 0
-        self._busy_s = 0.0  # of all slots together, since the measurement began
+        self._busy_s = 0.0  # how long tasks have run since the measurement began, added up over all slots
         self._since_s = self._last_s = monotonic()
         self._pause_s = FIRST_PAUSE_S
         self._resumes_s = self._gave_up_s = float("-inf")

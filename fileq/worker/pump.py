@@ -117,7 +117,7 @@ class Pump:
         due_s = min(self._heartbeats.due_s, self._attempts.waiting_due_s)
         return due_s if deadline_s is None else min(due_s, deadline_s)
 
-    # its life
+    # start and end
 
     def start(self) -> None:
         self._heartbeats.start()

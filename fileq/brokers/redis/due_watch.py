@@ -30,7 +30,7 @@ from fileq.core.errors import BrokerError
 
 OFTEN_S = 3.0  # a caller that asks again within this time gets a connection that watches
 RETRY_S = 1.0  # after a connection could not be opened
-CALM_S = 0.03  # after an answer the next change is not reported before this time: jobs may be added all the time
+CALM_S = 0.03  # the shortest time from an answer to the next report: jobs may be added all the time
 _TRACKING: tuple[Command, ...] = (("HELLO", 3), ("CLIENT", "TRACKING", "ON"))
 
 
@@ -57,9 +57,8 @@ class DueWatch:
         self._connection: RedisConnection | None = None
         self._reporter: _Reporter | None = None
         self._is_refused = False
-        self._tried_s = self._asked_s = (
-            -2 * OFTEN_S
-        )  # when a connection was opened last, when the server was asked last
+        # When a connection was opened last, and when the server was asked last.
+        self._tried_s = self._asked_s = -2 * OFTEN_S
 
     def report_changes(self, changed: Callable[[], None]) -> None:
         """From now on `changed` is called, in another thread, after a change that times() has not seen."""

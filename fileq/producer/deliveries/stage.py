@@ -54,7 +54,7 @@ class OpenDelivery(Struct):
     news_s: float = 0.0  # when something was new last
     files: dict[bytes, FoundFile] = {}
     newest_ns: int = 0  # the last change in the directory that was seen
-    is_complete: bool = False  # it was at the last look, and nothing was new
+    is_complete: bool = False  # the last look found it complete, and nothing new
     checksums: ChecksumReader | None = None
     error: str = ""
 

@@ -40,8 +40,8 @@ from fileq.worker.executors.wait_policy import WaitPolicy
 
 NEVER_S = float("inf")
 TINY_S = 0.0001  # a task that takes longer is not tiny
-THREAD_WAKE_S = 0.0003  # until a thread that was woken runs, on a slow machine
-MAX_WAIT_S = 0.002  # for a batch, or for all other tasks to end
+THREAD_WAKE_S = 0.0003  # how long a thread takes from its wake-up until it runs, on a slow machine
+MAX_WAIT_S = 0.002  # how long submit() waits for its batch, or for all other tasks before it
 CLOSE_TIMEOUT_S = 1.0
 
 

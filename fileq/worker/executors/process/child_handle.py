@@ -133,7 +133,7 @@ class ChildHandle:
         self.poll, self.tokens_poll = select.poll(), select.poll()
         self.poll.register(self.fd, select.POLLIN)
         self.tokens_poll.register(self.tokens.fd, select.POLLOUT)
-        self.tokens_poll.register(self.fd, 0)  # for its end
+        self.tokens_poll.register(self.fd, 0)  # so that the end of the stream ends the wait
         self.child = child
         return child_end, self.tokens
 

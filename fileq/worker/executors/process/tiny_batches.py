@@ -25,11 +25,11 @@ from fileq.worker.executors.process.child_handle import ChildHandle, UnsendableT
 from fileq.worker.executors.process.child_pool import ChildPool
 from fileq.worker.executors.wait_policy import WaitPolicy
 
-MAX_WAIT_S = 0.0018  # until tasks behind a slow one are given to other children
+MAX_WAIT_S = 0.0018  # how long to wait before tasks behind a slow one are given to other children
 MAX_BATCH = 16  # tasks for one child at once
 TINY_S = 0.0001  # the most that a tiny task takes; a third of it is fileq's own part, two thirds on a busy machine
-CHILD_WAKE_S = 0.00015  # until a child that was woken runs
-MAX_BATCH_BYTES = 1 << 15  # of jobs: fits into the stream together with what a child has not read of the last batch
+CHILD_WAKE_S = 0.00015  # how long a child takes from its wake-up until it runs
+MAX_BATCH_BYTES = 1 << 15  # of a batch's jobs: the stream has room for them and for what is unread of the last batch
 
 
 class BatchHost(Protocol):
