@@ -1,7 +1,7 @@
 """What a broker promises about batches: jobs that are counted together. The rules of a batch are in core/batch.py.
 
-A job is a member of at most one batch. Its record names the batch (`Record.batch`), and that is what counts: the field
-`batch_id` of a job without it is only a label. The rules of protocol.py hold here too, and these besides:
+A job is a member of at most one batch, the one that its record names (`Record.batch`). If the record names none, the
+field `batch_id` of the job is only a label. The rules of protocol.py hold here too, and these besides:
 
 - Whichever call ends a job (settle_and_claim, reap, cancel, clear, fire, a burial while claiming) counts it in its
   batch in the same step, if the batch has not counted it yet. The order within the step: follow-ups are enqueued, the
@@ -35,7 +35,7 @@ from fileq.core.follow_up import FollowUp
 from fileq.core.job import decode
 
 MEMBERS_PAGE = 500
-CHILDREN_CANCELLED = 1_000  # by one call
+CHILDREN_CANCELLED = 1_000  # child batches that one call of cancel_batch() cancels
 
 
 class NewBatch(Struct, frozen=True):
@@ -72,9 +72,9 @@ class BatchView(Struct, frozen=True):
     dead: int
     cancelled: int
     deleted: int
-    callbacks: tuple[CallbackKind, ...]  # that it has
+    callbacks: tuple[CallbackKind, ...]  # those that it has
     fired: tuple[CallbackKind, ...]
-    dead_id: str  # of the member that died first
+    dead_id: str  # the id of the member that died first
     dead_error: str
     info: bytes
     is_counted: bool = False  # its parent has counted it
@@ -245,7 +245,7 @@ class Batches(Protocol):
         """Counts those of these members that have ended without being counted, and returns how many.
 
         For what an older version or a lost key left. The record of each is read in the same step: one that is
-        completed, dead or cancelled counts so, a member without a record counts as deleted. Does finish the batch.
+        completed, dead or cancelled counts so, a member without a record counts as deleted. May finish the batch.
 
         Atomicity: the whole call. Repeat: 0. Kill -9: all or none."""
         ...

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-HOUR_MS = 3_600_000  # of the hourly counters
-RATE_WINDOW_MS = 1000  # of the producers' shared rate limit
-FULL_WAIT_MS = 1000  # after which a job asks again if its route is full: no broker knows when a running job will end
+HOUR_MS = 3_600_000  # the period of the hourly counters
+RATE_WINDOW_MS = 1000  # the window of the producers' shared rate limit
+FULL_WAIT_MS = 1000  # when a job of a full route asks again: no broker knows when a running job will end
 
 
 def wall_clock_ms() -> int:

@@ -16,8 +16,8 @@ from msgspec import Struct
 class Order(Struct, frozen=True):
     """An order of a job. Brokers do not read `body`."""
 
-    id: str  # of the job, which has one order at most: a later settlement replaces it
-    slot: str  # that settled the job
+    id: str  # the id of the job, which has one order at most: a later settlement replaces it
+    slot: str  # the slot that settled the job
     at_ms: int  # when it settled the job
     body: bytes
 

@@ -67,8 +67,8 @@ class Broker(FileOrders, Protocol):
 
         `limit` is the number of permits in one window of the shared rate limit; 0 means no limit. Only an entry whose
         version the ledger does not know takes a permit. The record of an entry with a version names the earlier jobs of
-        its path that the ledger knows (`after`). The ledger has one job of a version: the unfinished ones that this job
-        names are named too.
+        its path (`after`): those in the ledger, which has the newest job of each version, and the unfinished ones that
+        the last job of the same version names.
 
         A job with a `unique_key` takes the key, unless it belongs to an unfinished job: then the result is DUPLICATE,
         and `existing` names that job. A job holds its key while its record says that it is unfinished, so no method
@@ -244,8 +244,8 @@ class Inspector(PlacePages, Protocol):
         ...
 
     def overview(self, hours: int = 2, jobs: int = 0) -> Overview:
-        """The census, the front of each queue, workers, producers and the counters of the last hours; with `jobs` also
-        so many jobs of each place, as peek() returns them. Only reads. The census is of one moment; the rest is read
+        """The census, the front of each queue, workers, producers and the counters of the last hours; also the first
+        `jobs` jobs of each place, as peek() returns them. Only reads. The census is of one moment; the rest is read
         right after it. One round trip, unless the clocks differ by more than an hour."""
         ...
 
@@ -290,9 +290,9 @@ class Inspector(PlacePages, Protocol):
     ) -> int:
         """Cancels those of these jobs that are among the first CLEAR_REACH of the queue, and returns how many.
 
-        At most CLEAR_MAX, as peek() returned them. Other than for cancel(), a job that another program pushed needs no
-        record. Leaves bytes that are not a job, and copies of a job whose record says that it runs or is scheduled.
-        `follow_ups` as for cancel().
+        At most CLEAR_MAX, as peek() returned them. Unlike cancel(), it also takes jobs without a record, which another
+        program pushed. Leaves bytes that are not a job, and copies of a job whose record says that it runs or is
+        scheduled. `follow_ups` as for cancel().
 
         Atomicity: the whole call. Repeat: 0, unless the same bytes were pushed again. Kill -9: all or none."""
         ...

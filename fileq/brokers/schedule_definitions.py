@@ -1,9 +1,10 @@
 """Schedules as a whole: the definition of each in the catalog, and the state that belongs to it.
 
-Two records that no single step changes together. The definition comes first when a schedule is defined and goes first
-when it is removed, and who reads both reads the states first. So a state without a definition is one to remove, and a
-definition without a state, or with one of another revision, is one to define: `repair` does both, in any process, any
-number of times. What a kill -9 leaves between two steps is repaired when the schedule is due, or within a minute.
+No single step changes the two together. The definition is written first when a schedule is defined and removed first
+when it is removed, and a process that reads both reads the states first. So a state without a definition is left from a
+schedule that was being removed, and a definition without a state, or with one of another revision, from one that was
+being defined: `repair` completes both, in any process, any number of times. What a kill -9 leaves between two steps is
+repaired when the schedule is due, or within a minute.
 """
 
 from __future__ import annotations

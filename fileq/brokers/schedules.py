@@ -23,10 +23,10 @@ from fileq.core.follow_up import FollowUp
 class ScheduleState(Struct, frozen=True):
     """What is known of one schedule. Times are the broker's clock."""
 
-    revision: str  # of its definition
+    revision: str  # the revision of its definition
     next_ms: int  # the slot that is due next
     last_ms: int = 0  # the slot that was fired, skipped or missed last
-    last_job_id: str = ""  # of the job that was enqueued last
+    last_job_id: str = ""  # the id of the job that was enqueued last
     is_paused: bool = False
     runs: int = 0  # jobs that were enqueued
     missed: int = 0  # slots without a job

@@ -202,7 +202,7 @@ class Record(Struct, frozen=True):
     state: State
     raw: bytes  # empty if they are over MAX_DECODED_BYTES and the broker keeps them only in the dead-letter list
     queue: str
-    slot: str = field(default="", name="worker")  # that holds the job, or held it last
+    slot: str = field(default="", name="worker")  # the slot that holds the job, or held it last
     created_ms: int = 0
     started_ms: int = 0
     ended_ms: int = 0
@@ -252,8 +252,8 @@ class LedgerEntry(Struct, frozen=True):
     def jobs_before(self, id: str, unfinished: Iterable[str] = ()) -> tuple[str, ...]:
         """The ids of the jobs of this path but this one, newest first.
 
-        The entry has one job of a version. `unfinished` are those before it which that job names and which have not
-        ended."""
+        The entry has only the newest job of each version. `unfinished` are earlier jobs that this newest job names in
+        `after` and that have not ended."""
         ids = dict.fromkeys((*(job_id for _, job_id in self.versions), *unfinished))
         return tuple(other for other in ids if other != id)[:EARLIER_JOBS_MAX]
 
@@ -296,7 +296,7 @@ class Overview(Struct, frozen=True):
     workers: tuple[WorkerView, ...]
     hours: Mapping[int, Mapping[str, int]]  # the counters of the last hours, by hours since the epoch
     producers: tuple[ProducerView, ...] = ()
-    orders: int = 0  # that are not finished
+    orders: int = 0  # how many orders are not finished
     first: Mapping[str, tuple[bytes, ...]] = {}  # the first jobs of each place that has one, if they were asked for
 
 

@@ -49,7 +49,8 @@ class AsyncHandle(Generic[R]):
 
 
 async def in_own_thread(work: Callable[[Callable[[], bool]], T]) -> T:
-    """What the work returns or raises. It is called with a function that tells it to stop, once this is cancelled."""
+    """Runs `work` in a thread of its own; returns or raises what it does. `work` gets a function that returns True once
+    the caller has been cancelled, so that it can stop early."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[T] = loop.create_future()
     is_stopped = threading.Event()

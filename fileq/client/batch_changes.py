@@ -27,7 +27,7 @@ from fileq.core.job import State, check_size, decode_or_none, encode
 from fileq.webhooks.subscriptions import Withdrawals
 from fileq.worker.batch_reconciler import cancel_waiting
 
-CANCEL_PAGES = 20  # of members, cancelled at once; the reconciler of a worker cancels what is left
+CANCEL_PAGES = 20  # pages of members that cancel_batch() cancels; the reconciler of a worker cancels the rest
 
 
 def new_batch(config: Config, request: BatchRequest, now: datetime) -> NewBatch:

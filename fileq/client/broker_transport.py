@@ -142,7 +142,7 @@ class BrokerTransport:
         self._broker.close()
 
     def _withdrawals(self) -> Withdrawals:
-        """What webhooks are told about jobs that are cancelled."""
+        """Makes the deliveries of webhooks about jobs that this client cancels."""
         from fileq.webhooks.subscriptions import Withdrawals  # needed here only
 
         return Withdrawals(self._broker, self._config, self._clock)

@@ -24,11 +24,11 @@ from fileq.core.job import parse_time, stamp
 
 GroupedBy: TypeAlias = Literal["fingerprint", "directory", "kind", "type"]
 SCAN_MAX = 10_000
-RECORD_COST = 10  # of a whole record, in dead jobs
+RECORD_COST = 10  # reading a whole record costs as much as looking at this many dead jobs
 _PAGE = 500
-_IDS = 20  # of a group
-_PARTS = 24  # of a timeline
-_NAMED = 3  # directories and extensions of a group
+_IDS = 20  # how many ids a group names
+_PARTS = 24  # how many parts a timeline has
+_NAMED = 3  # how many directories and extensions a group names
 
 
 class NameCount(Struct, frozen=True):
@@ -79,8 +79,9 @@ def group_dead(
 ) -> DeadGroups:
     """The largest groups of the dead jobs that meet the conditions, among the newest `scan_max`.
 
-    These are fewer where more must be read of a job: an outline of its record counts as OUTLINE_COST, and the whole
-    record as RECORD_COST, which a job takes that an older release buried, because it has no fingerprint."""
+    Fewer jobs are looked at if the bytes of a job do not say enough: reading an outline costs as much as OUTLINE_COST
+    jobs, reading a whole record as much as RECORD_COST. The whole record is needed for a job that an older release
+    buried, because it has no fingerprint."""
     prefix = (wanted.fingerprint or "") if by == "fingerprint" else ""
     if prefix:  # the fingerprints are read anyway, without outlines
         wanted = replace(wanted, fingerprint=None)

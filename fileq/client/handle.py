@@ -85,8 +85,8 @@ class Handle(Generic[R]):
         return (self._result(ending),) if ending is not None else None
 
     def cancel(self) -> CancelResult:
-        """Cancels a job that waits ("cancelled"), or requests it of the worker that runs it ("requested"). "ended" and
-        "unknown" if it is too late."""
+        """Cancels a job that waits ("cancelled"), or requests it of the worker that runs it ("requested"). Does nothing
+        if the job has ended ("ended") or has no record ("unknown")."""
         return self._transport().cancel(self.id)
 
     def retry(self) -> None:

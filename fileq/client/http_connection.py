@@ -23,7 +23,7 @@ from fileq.core.errors import BrokerError, BrokerUnavailable
 CONNECT_S = 5.0
 ANSWER_S = 35.0  # the server answers within 30 s
 BUDGET_S = 30.0  # no new try is made after it
-TRIES = 4  # of a request that gets no answer
+TRIES = 4  # how often a request is sent that gets no answer
 PAUSE_S = 0.1  # before the second try; doubled after each
 RETRY_AFTER_MAX_S = 5.0
 IDLE_MAX = 8

@@ -25,12 +25,12 @@ from fileq.core.events import JobCancelled, JobCompleted, JobDead
 from fileq.core.job import State
 from fileq.core.units import two_units
 
-POLL_S = 0.04  # with the call itself less than the 50 ms within which the end of a job is to be noticed
+POLL_S = 0.04  # with the call itself still below 50 ms, the time within which the end of a job should be noticed
 POLLED_OFTEN_S = 30.0
 LONGEST_POLL_S = 2.0
-READING_SHARE = 10  # a pause is at least so many times as long as the reading before it
-LATE_EVENT_S = 0.005  # how long the event of a job may arrive after its record is gone
-LATE_EVENTS_S = 1.0  # how long at most events are read that came before it
+READING_SHARE = 10  # a pause is at least this many times as long as the reading before it
+LATE_EVENT_S = 0.005  # how long to wait for the next event when the record of a job is gone
+LATE_EVENTS_S = 1.0  # how long such events are read at most
 FIRST_RECHECK_S = 2.0
 RETRY_S = 1.0
 SLICE_S = 0.5  # how long one wait for an event lasts, so that a stop is noticed

@@ -20,9 +20,9 @@ from fileq.core.errors import ConfigError
 from fileq.core.job import State
 
 SCAN_MAX = 10_000  # elements that one call looks at
-OUTLINE_COST = 5  # of an outline, in elements
-SHORT_LIST_COST = 3  # of an outline where a whole list may be read, to know how many jobs it has
-STATE_COST = 2  # of the state alone
+OUTLINE_COST = 5  # an element whose outline is read counts as this many
+SHORT_LIST_COST = 3  # the same in a list that is short enough to be read as a whole, to count its jobs
+STATE_COST = 2  # an element of which only the state is read counts as this many
 _PAGE = 500
 _DELAYED = (State.RETRYING, State.SCHEDULED)
 _ALL = (State.RUNNING, State.PENDING, *_DELAYED, State.DEAD, State.COMPLETED, State.CANCELLED)
@@ -74,11 +74,12 @@ def job_page(
 ) -> JobPage:
     """The next jobs of a list after a cursor: running, waiting, delayed, dead, completed, cancelled ones.
 
-    `states` are those that are read if the filter names none. `skip` leaves out the first jobs. A scan looks at up to
-    `scan_max` elements; where there are more in all, one whose outline it reads counts as OUTLINE_COST, otherwise as
-    SHORT_LIST_COST, and one whose state it reads as STATE_COST. Where there are not more, the scan goes on behind a
-    full page, to find out how many jobs there are; without conditions the lengths of the places say it. `is_counted`
-    always goes on, up to `scan_max`, and each element counts as one. ConfigError for a cursor of another list."""
+    `states` are those that are read if the filter names none. `skip` leaves out the first jobs. A scan costs `scan_max`
+    at most: 1 for each element, or more if only the job's record can answer a condition: STATE_COST for its state, and
+    for its outline OUTLINE_COST or, if the places hold `scan_max` elements at most, SHORT_LIST_COST. In such a short
+    list the scan of the first page goes on behind a full page, to count the jobs; without conditions the lengths of the
+    places say it. With `is_counted` it goes on in any list, and each element costs 1. ConfigError for a cursor of
+    another list."""
     wanted_states = (wanted.state,) if wanted.state is not None else tuple(states) or _ALL
     scan = _Scan(broker, queues, wanted, wanted_states, limit, skip, scan_max)
     length = scan.length_of_places()

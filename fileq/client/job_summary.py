@@ -122,8 +122,8 @@ def summarize(raw: bytes, record: Record | None, *, state: State, queue: str = "
 
 
 def fingerprint_of(job: Job | None, record: Record | None, error: str) -> str:
-    """The fingerprint of a dead job. A job that an older release buried gets the one that it would have now; of a
-    file's job the name of the route is then not part of it."""
+    """The fingerprint of a dead job. For a job that an older release buried it is computed here; if that is
+    the job of a file, without the name of the route, which is unknown."""
     if record is not None and record.fingerprint:
         return record.fingerprint
     if job is None:

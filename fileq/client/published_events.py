@@ -8,8 +8,8 @@ from fileq.brokers.types import WireEvent
 
 
 class PublishedBatchEvent(WireEvent, frozen=True):
-    """What happened to a batch: brokers.batches.BatchWireEvent for those who follow all events. The fields of a job are
-    empty."""
+    """What happened to a batch: a brokers.batches.BatchWireEvent with the fields of a job event, which are empty, so
+    that a program can follow both kinds of events."""
 
     batch_id: str = ""
     total: int = 0

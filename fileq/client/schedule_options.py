@@ -1,4 +1,4 @@
-"""The options of a schedule as a program gives them. The configuration's rules check them later, where it is known."""
+"""The options of a schedule as a program gives them. The process that knows the configuration checks them later."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ BATCH = 500  # jobs in one call
 
 
 class _Request:
-    """What several threads ask together."""
+    """One call that several threads share."""
 
     def __init__(self) -> None:
         self.ids: dict[str, None] = {}
@@ -33,14 +33,14 @@ class SharedReads:
         self._next = _Request()
 
     def states(self, ids: Sequence[str]) -> list[State | None]:
-        """Raises what the call raised that read them."""
+        """The state of each job; None without a record. Raises what the shared call raises."""
         with self._collecting:
             request = self._next
             request.ids.update(dict.fromkeys(ids))
         with self._reading:
             if request.found is None and request.error is None:
                 with self._collecting:
-                    self._next = _Request()  # who asks from now on may want a later answer than this one
+                    self._next = _Request()  # a thread that asks from now on must get a later answer than this
                 self._answer(request)
         if request.found is None:
             assert request.error is not None

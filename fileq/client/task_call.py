@@ -44,7 +44,7 @@ class TaskCall(Generic[P, R]):
 
 
 def task_named(task: TaskDefinition[Any, Any] | str) -> TaskDefinition[Any, Any] | None:
-    """The task, by its name only if this process knows it."""
+    """The task itself; for a name, the task that this process has registered under it, or None."""
     if isinstance(task, TaskDefinition):
         return task
     if not isinstance(task, str) or not 0 < len(task) <= LONGEST_NAME or not task.isprintable():

@@ -1,4 +1,4 @@
-"""What `fileq keys …` does, and the server's own look at the keys: documents of the catalog, by the id of the key.
+"""The keys of the REST API, for `fileq keys …` and for the server: documents of the catalog, by the id of the key.
 
 The text of a key is returned once, when it is made; only its hash is stored. When a key was last used is a document of
 another kind, so that using one does not change the revision of the keys.

@@ -1,8 +1,9 @@
 """Actions on many jobs: retry, cancel, run, delete. Chooses the jobs by a filter and changes them batch by batch.
 
-An action does a job once, by the job's own state: it takes only jobs that have been in their present state since before
-the action began (`cutoff_ms`, the broker's clock). A job that was put back and died again, or was run and failed again,
-has a later time. So an action that was interrupted can begin again from the start, and finds only what is left.
+An action changes each job once. The state of the job ensures that: an action takes only jobs that have been in their
+present state since before it began (`cutoff_ms`, the broker's clock). A job that was put back and died again, or was
+run and failed again, has been in its state only since then. So an action that was interrupted can begin again from the
+start, and finds only the jobs that it has not changed.
 
 What a kill -9 leaves: each job is changed completely or not at all.
 """
@@ -28,7 +29,7 @@ from fileq.core.job import State, decode_or_none, parse_time
 from fileq.webhooks.subscriptions import Withdrawals
 
 BATCH = 200  # jobs that are changed in one step
-BATCH_ID_BYTES = 40_000  # of their ids: an operation writes them down
+BATCH_ID_BYTES = 40_000  # the most bytes of their ids: an operation stores the ids of each batch in its document
 COUNT_MAX = 2_000_000  # elements that are looked at to count jobs
 _DELAYED = (State.RETRYING, State.SCHEDULED)
 

@@ -1,9 +1,9 @@
-"""Operations: actions on so many jobs that no request can wait for them. Each is a document of the catalog.
+"""Operations: actions on more jobs than one request can wait for. Each is a document of the catalog.
 
 A server owns an operation while it works on it, and writes the document before each batch, expecting the revision that
 it wrote last. So when another server takes an operation over, the former owner finds out before its next batch. The
-document names the jobs of the batch (`underway`): the server that goes on after a kill -9 looks which of them were
-changed, and counts these.
+document names the jobs of the batch (`underway`): after a kill -9 the server that continues finds out which of them
+were changed, and counts those.
 
 What a kill -9 leaves: the operation as it was before its last batch, and that batch done in part or whole.
 """
@@ -24,7 +24,7 @@ from fileq.commands.bulk_actions import JobAction
 from fileq.core.errors import Conflict, JobError
 
 KIND = "operations"
-OPEN_MAX = 20  # that have not ended
+OPEN_MAX = 20  # operations that have not ended
 ENDED_KEPT = 100
 WAITING, RUNNING, COMPLETED, STOPPED, FAILED = "waiting", "running", "completed", "stopped", "failed"
 

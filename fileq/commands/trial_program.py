@@ -55,7 +55,7 @@ def load_trial(argument: bytes) -> Run:
 
 
 def _run_in_thread(task: Task, routes: Routes, cancelled: CancelFlag) -> Ran:
-    """A thread of the child, because such a handler finds itself in no main thread in a worker either."""
+    """For a handler with `isolation: thread`: as in a worker, it does not run in the main thread of its process."""
     ran: list[Ran] = []
 
     def run() -> None:

@@ -41,7 +41,7 @@ def load_before_enqueue(config: Config, *, app_dir: str) -> Callable[[Job], Job 
 def apply_before_enqueue(job: Job) -> Job | None:
     """The job to enqueue; None if a function vetoed it. The functions are called in the order of their import.
 
-    Raises what they raise, and JobError for what is not a job or is another one."""
+    Raises what they raise. Raises JobError if one returns something else than a job, or has changed what is fixed."""
     for target, one in tuple(extensions.EXTENSIONS.before_enqueue.items()):
         result = one.function(job)
         if result is None:

@@ -46,8 +46,8 @@ def _add_own_thread() -> None:
 
 
 class EventLoop:
-    """Runs coroutines for any number of threads at the same time. `ends_left_tasks`: for one job at a time; the tasks
-    that it left are cancelled."""
+    """Runs coroutines for any number of threads at the same time. `ends_left_tasks` is for a process that runs one
+    job at a time: the asyncio tasks that a job left are cancelled when it ends."""
 
     def __init__(self) -> None:
         self.ends_left_tasks = False
@@ -55,7 +55,7 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._is_closing = False
-        self._depth = 0  # of runs within runs: a handler below middleware that waits for it
+        self._depth = 0  # how deep runs are nested: middleware on the loop may wait for a handler below it
 
     def run(self, start: Callable[[], Awaitable[Any]], context: Context) -> Any:
         """What the coroutine returns or raises.

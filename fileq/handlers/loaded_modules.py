@@ -30,8 +30,8 @@ def _is_below(module: ModuleType, directory: str) -> bool:
 
 
 def keep_text(modules: Iterable[ModuleType]) -> None:
-    """Tracebacks show the lines of these modules as they are now, also after their files have changed: with a line of
-    the new file they would tell that the fixed code fails."""
+    """Keeps the source of these modules for tracebacks, which would otherwise show lines of files that have changed
+    since: it would look as if the fixed code failed."""
     for file in [file for module in modules if (file := getattr(module, "__file__", None) or "").endswith(".py")]:
         linecache.cache.pop(file, None)
         lines = linecache.getlines(file)

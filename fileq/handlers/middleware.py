@@ -36,7 +36,7 @@ class Layer(Struct, frozen=True):
 def call_through(
     middleware: Sequence[BoundMiddleware], handler: Layer, job: JobView, context: Context, loop: EventLoop
 ) -> Any:
-    """What the outermost middleware returns; for the first of `middleware` that is."""
+    """What the outermost middleware returns, which is the first of `middleware`."""
     layer = handler
     for one in reversed(middleware):
         layer = _around(layer, one, job, context, loop)
@@ -64,7 +64,7 @@ def _value(layer: Layer, context: Context, loop: EventLoop) -> Any:
 
 
 def _once(target: str) -> Callable[[], None]:
-    """A second attempt is the business of `max_retries`: it has a record, a backoff and a limit."""
+    """Raises when middleware calls `call()` twice: repeating is for `max_retries`, with a record and a backoff."""
     calls = iter((True,))
 
     def check() -> None:

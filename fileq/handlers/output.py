@@ -1,10 +1,11 @@
 """Where the output of handlers goes: a sink of their task or process, or the real streams if nothing captures it.
 
 A child process has one sink for its tasks, if its output is captured. In the worker's own process each task in a thread
-has a sink of its own, which a context variable names. Records of
-Python's `logging` that a handler would write to stdout or stderr go to the sink with their level, in the form that the
-handler chose. So no record appears twice, and logging.basicConfig() works as in any program. A handler that configures
-nothing gets records from level info on, instead of warning.
+has a sink of its own, which a context variable names.
+
+Records of Python's `logging` that a handler would write to stdout or stderr go to the sink with their level, in the
+form that the handler chose. So no record appears twice, and logging.basicConfig() works as in any program. If a handler
+configures nothing, its records from level info on are captured, where Python would print those from warning on.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 COMMAND_TYPE = "command"
 _DECORATED = "decorated:function"  # stands for a function that has no importable name
-_LONGEST_TYPE = 100  # of what an error shows
+_LONGEST_TYPE = 100  # characters of a type that an error shows
 
 
 class Routes:
@@ -76,8 +76,8 @@ class Routes:
         self.subscriptions: Subscriptions | None = None  # of webhooks; only a worker has them
 
     def enable_deliveries(self, subscriptions: Subscriptions) -> None:
-        """Has the worker run deliveries of webhooks, and add them to its settlements. Their route is none of the table:
-        it has no breaker and no limits, and no job reaches it but a delivery."""
+        """Has the worker run deliveries of webhooks, and add them to its settlements. Their route is not in the table:
+        it has no breaker and no limits, and it takes no other jobs."""
         self.subscriptions = subscriptions
         self._types[DELIVERY_TYPE] = DELIVERY_ROUTE
 
@@ -191,7 +191,7 @@ class _Loading:
                 self._add_invalid(f"imports[{i}]", str(error))
 
     def _add_invalid(self, place: str, problem: str) -> None:
-        """One line for a problem that several places have: often one module, with a wrong line in it."""
+        """Reports a problem that several settings share in one line: often they name one module with an error in it."""
         line, places = self._invalid.setdefault(problem, (len(self.problems), []))
         if not places:
             self.problems.append("")

@@ -36,7 +36,7 @@ def _file_of(module: str, app_dir: str) -> str | None:
 
 
 def _imported_by(module: str, file: str) -> Iterator[str]:
-    """Names that may be modules. None for a file that is not Python."""
+    """Names that may be modules. Yields nothing for a file that is not Python."""
     try:
         with open(file, "rb") as source:
             tree = ast.parse(source.read())

@@ -1,7 +1,7 @@
 """The traceback of a failed attempt as text, for the job's history: the user's frames, without values of variables.
 
-Causes, contexts and the members of exception groups are included. For a handler that has to be stopped it is where its
-thread was at that time. Bounded: a broker stores it with the attempt.
+Causes, contexts and the members of exception groups are included. For a handler that had to be stopped, the text is the
+stack of its thread at that time. Bounded: a broker stores it with the attempt.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def stack_text(frame: FrameType | None) -> str:
 
 
 def stack_text_of(error: BaseException | None) -> str:
-    """Where this exception interrupted the user's code, in the same form: for one that is not the user's."""
+    """Where this exception interrupted the user's code, in the same form: for the CancelledError of a timeout."""
     return _as_stack(list(traceback.extract_tb(error.__traceback__)) if error is not None else [])
 
 
@@ -57,7 +57,7 @@ def _as_stack(whole: list[traceback.FrameSummary]) -> str:
 
 
 def cut_middle(text: str, longest: int) -> str:
-    """Valid UTF-8 of at most so many bytes; a longer text loses its middle."""
+    """Valid UTF-8 of at most `longest` bytes; a longer text loses its middle."""
     encoded = text.encode("utf-8", "backslashreplace")
     if len(encoded) <= longest:
         return encoded.decode()

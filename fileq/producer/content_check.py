@@ -72,7 +72,7 @@ class ContentCheck:
             self._added[file.path] = file
         while self._added:
             self._look_up(list(self._added.values())[:BATCH])
-        # The last step with a broker call comes first: what the other one returns is never lost.
+        # _compare() calls the broker and may raise, so it comes first: nothing that _read_some() returns gets lost.
         return CheckedBatch(self._compare(), self._read_some())
 
     def close(self) -> None:

@@ -87,7 +87,7 @@ class LedgerSweep:
         last = self._broker.documents(SWEEPS).get(self._name)
         last_ms = int(last.body) if last is not None else 0
         if last_ms > now_ms:
-            last_ms = 0  # by a clock that was ahead
+            last_ms = 0  # the time was written by a clock that was ahead
         self._next_sweep_ms = last_ms + SWEEP_INTERVAL_MS
         if self._next_sweep_ms <= now_ms:
             self._broker.put_document(SWEEPS, self._name, b"%d" % now_ms)
@@ -99,7 +99,7 @@ class LedgerSweep:
 
     @cached_property
     def _name(self) -> str:
-        """Of the document. Producers share it if they take the same files of the same directory."""
+        """The name of the document. Producers that take the same files of the same directory share it."""
         return sha256(repr((self._rules.root, self._rules.filter.patterns)).encode()).hexdigest()[:32]
 
 

@@ -1,4 +1,4 @@
-"""The listeners of a process: logs, metrics and, if enabled, tracing. The only package that imports `observe`.
+"""The listeners of a process: logs, metrics and, if enabled, tracing. They are in the package `observe`.
 
 Services emit events into `Observers.emit` and know nothing of the listeners.
 """

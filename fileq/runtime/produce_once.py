@@ -57,7 +57,7 @@ def produce_once(
 
 def _summary(producer: Producer, seconds: float) -> ProducerSummary:
     counts = producer.counts
-    # A file that changed is tried again, and counted by how it ended.
+    # A file that changed while it waited is tried again, and counted by the last result.
     skipped = {reason.value: n for reason, n in counts.skipped.items() if reason is not SkipReason.CHANGING}
     return ProducerSummary(counts.found, counts.enqueued, counts.known, skipped, producer.unstable, seconds)
 

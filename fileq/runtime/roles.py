@@ -40,7 +40,7 @@ from fileq.runtime.service import Service
 from fileq.runtime.signals import StopSignals
 from fileq.runtime.worker_build import BuiltInJobs, WorkerParts, build_worker
 
-HURRY_S = 5.0  # for giving back the jobs in progress
+HURRY_S = 5.0  # how long giving back the running jobs may take
 
 
 def run_producer(loaded: Loaded, read: Callable[[], Loaded], app_dir: str) -> int:

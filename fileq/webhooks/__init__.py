@@ -10,6 +10,6 @@
 | sender.py        | one request: resolved once, to a checked address, within its time                  |
 | attempt.py       | one attempt of a delivery: what the answer means for the job and for the webhook   |
 
-A delivery is a job of type `fileq.webhook`, enqueued in the step that settles or cancels the job that it tells about.
+A delivery is a job of type `fileq.webhook`, enqueued in the step that settles or cancels the job that it is about.
 So it exists exactly if the event happened; worker/ runs it like any job, in threads of its own.
 """

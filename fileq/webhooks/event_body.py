@@ -12,7 +12,7 @@ from fileq.core.settlement import Settlement
 from fileq.core.webhook import TEST_EVENT
 
 BODY_MAX = 20_000
-# Characters in a body that was too long. JSON writes some of them with six bytes, and all together must fit.
+# How many characters are kept of an error and of other texts if a body is too long. JSON may need six bytes for each.
 ERROR_KEPT, TEXT_KEPT = 1_500, 150
 _encoder = msgspec.json.Encoder()
 
@@ -33,7 +33,7 @@ def event_of(payload: DeliveryPayload) -> str:
 
 
 def settled_data(settlement: Settlement, job: Job) -> dict[str, Any]:
-    """What a receiver is told about the end of an attempt."""
+    """The `data` of a message about the end of an attempt."""
     data = _job_data(job, settlement.claim.queue)
     return data | {
         "attempt": job.retries + job.recoveries + 1,
@@ -45,7 +45,7 @@ def settled_data(settlement: Settlement, job: Job) -> dict[str, Any]:
 
 
 def withdrawn_data(job: Job, queue: str) -> dict[str, Any]:
-    """The same for a job that was cancelled while it waited."""
+    """The `data` of a message about a job that was cancelled while it waited."""
     return _job_data(job, queue) | {
         "attempt": None,
         "outcome": "cancelled",

@@ -25,7 +25,7 @@ from fileq.webhooks.address_rules import Network, blocked_because, networks
 
 ANSWER_MAX = 64 << 10  # bytes of an answer that are read, headers included
 ANSWER_KEPT = 500  # characters of an answer that are kept
-ADDRESSES_MAX = 4  # that are tried one after the other
+ADDRESSES_MAX = 4  # how many addresses of a name are tried, one after the other
 
 Resolve: TypeAlias = Callable[[str, int], Sequence[str]]
 Connect: TypeAlias = Callable[[tuple[str, int], float], socket.socket]

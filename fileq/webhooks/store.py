@@ -39,7 +39,7 @@ DEFINITIONS, STATES = "webhooks", "webhook-state"
 ROTATION_MS = 24 * 3600 * 1000
 FAILURES_MAX = 50
 FAILING_MS = 24 * 3600 * 1000
-_TRIES = 20  # of a change, while other processes change the same document
+_TRIES = 20  # how often a change is tried while other processes change the same document
 
 D = TypeVar("D", bound=Struct)
 
@@ -161,7 +161,7 @@ class WebhookStore:
         secret = new_secret()
         stored = StoredWebhook(webhook.url, webhook.events, webhook.filter, (Secret(secret),), self._now_ms())
         try:
-            self._catalog.remove_document(STATES, webhook.name)  # of a webhook that had this name before
+            self._catalog.remove_document(STATES, webhook.name)  # the state of an earlier webhook with this name
             self._catalog.put_document(DEFINITIONS, webhook.name, msgspec.json.encode(stored), expected=0)
         except Conflict as error:
             raise ConfigError(f"webhook {webhook.name!r} was added by another process just now") from error
@@ -176,7 +176,7 @@ class WebhookStore:
         self._catalog.remove_document(STATES, name)
 
     def rotate(self, name: str) -> tuple[str, int]:
-        """Replaces the secret; the one before signs for 24 hours more. Returns the new one, and the other's end."""
+        """Replaces the secret; the old one signs for 24 hours more. Returns the new one, and when the old one ends."""
         if self.get(name).is_configured:
             raise ConfigError(
                 f"the secret of webhook {name!r} is in the configuration; write a new one into its secret_file, "
@@ -214,7 +214,7 @@ class WebhookStore:
         return was_enabled
 
     def count_failure(self, name: str) -> ReceiverState:
-        """One failure more in a row."""
+        """Adds one to the failures in a row. Returns the new state."""
         now_ms = self._now_ms()
 
         def failed(state: ReceiverState | None) -> ReceiverState:

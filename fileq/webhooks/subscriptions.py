@@ -90,7 +90,7 @@ class Subscriptions:
         return self._deliveries(event, job, wanted, attempt, now_ms, lambda: settled_data(settlement, job))
 
     def withdrawn(self, job: Job, queue: str, attempts: int, now_ms: int) -> list[FollowUp]:
-        """The deliveries about a job that is cancelled while it waits, after so many attempts."""
+        """The deliveries about a job that is cancelled while it waits. `attempts` is how many it has had."""
         wanted = self._wanted(CANCELLED, job, queue)
         place = f"withdrawn {attempts}"
         return self._deliveries(CANCELLED, job, wanted, place, now_ms, lambda: withdrawn_data(job, queue))
@@ -141,7 +141,7 @@ def current_subscriptions(broker: FullBroker, config: Config) -> Subscriptions:
 
 
 class Withdrawals:
-    """The deliveries for a process that cancels waiting jobs, such as a command. Reads the definitions at each call."""
+    """The deliveries about waiting jobs that a process cancels, such as a command. Reads the webhooks at each call."""
 
     def __init__(self, broker: FullBroker, config: Config, now_ms: Callable[[], int]) -> None:
         self._broker = broker

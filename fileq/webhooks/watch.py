@@ -1,4 +1,4 @@
-"""Keeps the webhooks in effect up to date: one cheap question to the catalog every two seconds, off the hot path.
+"""Keeps the webhooks in effect up to date: asks the catalog for its revision every two seconds, off the hot path.
 
 What a kill -9 leaves: nothing.
 """
@@ -30,7 +30,7 @@ class WebhookWatch:
         self.known: Mapping[str, KnownWebhook] = {}
 
     def start(self) -> None:
-        """Before the first claim. If the broker is away, turn() does it."""
+        """Reads the definitions before the first claim. If the broker is unreachable, a later turn() does it."""
         try:
             self.turn()
         except BrokerError:

@@ -79,11 +79,11 @@ class Attempts:
         self.undecided = Undecided()
         self._queue = RunQueue(executor, slots.count, monotonic)
         self._claimed: list[Claim] = []  # the events of these claims are still to be emitted
-        self.candidates: list[Candidate] = []  # of limited routes; the pump must ask whether they may run
+        self.candidates: list[Candidate] = []  # claims of limited routes: the pump must find out whether they may run
 
     def start(self, claims: Iterable[Claim], *, may_run: bool) -> None:
-        """Runs, defers, refuses or releases each claim; one without room waits. A claim for a slot that is not
-        free is left out: its outcome is known, and only the settlement has to be sent again."""
+        """Runs, defers, refuses or releases each claim; if the executor has no room, the claim waits. Ignores a claim
+        whose slot is not free: the outcome of that job is known, and only its settlement has to be sent again."""
         slots = self._slots.by_id
         found = ((slots.get(claim.slot), claim) for claim in claims)
         new = [(slot, claim) for slot, claim in found if slot is not None and type(slot.state) is Free]
@@ -96,8 +96,8 @@ class Attempts:
             self._queue.add(new[room:])
 
     def collect(self, *, may_run: bool = True, waits: bool = True, overlaps: bool = False) -> None:
-        """Decides on the outcomes that the executor has, but on none of a lost claim, and runs waiting claims in their
-        place. With `overlaps`, tiny tasks among these run while the caller does other work."""
+        """Decides on each task that has ended, unless its claim was lost, and starts waiting claims in its place. With
+        `overlaps`, does not wait for the tiny tasks that it starts: they run while the caller does other work."""
         is_any_begun = True
         while is_any_begun:
             ended = self._queue.collect(waits=waits)
@@ -105,14 +105,14 @@ class Attempts:
             for task, ran in ended:
                 if (found := self._slots.running(task.key)) is not None:
                     self._end(*found, task, ran)
-            waits = not overlaps  # some of those that begin may end at once
+            waits = not overlaps  # a task that begins below may end at once
             is_any_begun = self._queue.is_any_waiting and self._begin_waiting(may_run)
 
     # claims that wait
 
     @property
     def waiting_due_s(self) -> float:
-        """When collect() must be called because a claim has waited long enough, by the monotonic clock."""
+        """When collect() must be called because a claim will have waited too long, by the monotonic clock."""
         return self._queue.due_s
 
     @property
@@ -122,7 +122,7 @@ class Attempts:
 
     @property
     def _room(self) -> int:
-        """For new tasks. Those of changed files may come back."""
+        """For new tasks. Leaves room for the tasks of changed files, which may have to be submitted again."""
         return max(0, self._queue.room - len(self.undecided.changed))
 
     def _begin_waiting(self, may_run: bool) -> bool:
@@ -181,7 +181,7 @@ class Attempts:
         self._queue.submit(tasks)
 
     def lose(self, slot: Slot) -> None:
-        """Ends the attempt of a job that another slot has now. It is not settled."""
+        """Ends the attempt of a job that this slot has lost. Nothing is settled: the broker has given the job away."""
         if isinstance(slot.state, Waiting):
             self._queue.remove(slot)
             slot.lose()
@@ -264,7 +264,7 @@ class Attempts:
         self._queue.submit(tasks)
 
     def drop_candidates(self) -> None:
-        """Their slots stay free. A renewal, or the next claim of each slot, returns the same jobs."""
+        """Forgets them. Their slots stay free; a renewal, or the next claim of each slot, returns the same jobs."""
         for candidate in self.candidates:
             self._breakers.record(candidate.task.route, candidate.claim.key, None)
         self.candidates.clear()
@@ -330,7 +330,7 @@ class Attempts:
 
     def _end_without_run(self, slot: Slot, claim: Claim, outcome: Refused | Released | Cancelled) -> None:
         route = slot.state.route if isinstance(slot.state, Running) else None
-        if route is not None:  # its file has changed; it may be a probe
+        if route is not None:  # it was to run again for a changed file, and may be the probe of a breaker
             self._breakers.record(route, claim.key, None)
         settlement = decide(claim, outcome, self._policies.worker, now_ms=self._wall_ms())
         slot.settle(self._follow_ups.added(settlement, route), claim.version, route)

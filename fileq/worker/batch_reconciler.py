@@ -1,14 +1,14 @@
 """Repairs batches: counts members whose end no broker counted, and ends what is left of cancelled batches.
 
-Each minute it looks at the batches that are unfinished, page by page, and continues in the next turn where it stopped.
-- A sealed batch: members that have ended without being counted are counted. A worker of an older version ends jobs so,
-  and a key of the broker may get lost.
-- A cancelled batch: its members that wait are cancelled. The others are cancelled when they are claimed, or running.
+Each minute it looks at one page of the unfinished batches; the next turn continues with the next page.
+- A sealed batch: members that have ended without being counted are counted. A worker of an older version leaves such
+  members, and so does a broker that has lost a key.
+- A cancelled batch: its waiting members are cancelled. A member that a slot has claimed is cancelled by its worker.
 - A batch whose parent is cancelled is cancelled too.
 - An open batch that nothing was added to for 24 hours is cancelled: the program that opened it is gone.
 
-Any number of workers do the same. Each step is one call that may be repeated. What a kill -9 leaves: the rest of a
-turn, which the next worker does.
+Every worker does this. Each step is one call that may be repeated. What a kill -9 leaves: the rest of a turn, which any
+other worker does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fileq.webhooks.subscriptions import Withdrawals
 
 EVERY_S = 60.0
 BATCHES_A_TURN = 100
-PAGES_A_TURN = 20  # of members, 500 each
+PAGES_A_TURN = 20  # pages of members that one turn reads, 500 each
 UNTOUCHED = "nothing was added to it for 24 hours"
 PARENT_CANCELLED = "its parent was cancelled"
 
@@ -42,7 +42,7 @@ class BatchReconciler:
         self._broker = broker
         self._withdrawals = Withdrawals(broker, config, wall_clock_ms)
         self._emit = emit
-        self._cursor = ""  # of batches
+        self._cursor = ""  # where the next page of batches begins
         self._member_cursors: dict[str, str] = {}  # by batch: where the next turn goes on
         self._pages_left = 0
 
@@ -69,7 +69,7 @@ class BatchReconciler:
             if view.parent in cancelled_parents and not view.is_cancelled:
                 if self._broker.cancel_batch(view.id):
                     self._emit(BatchCancelled(view.id, view.name or None, PARENT_CANCELLED))
-            elif view.state is BatchState.OPEN:  # also one that a death has cancelled
+            elif view.state is BatchState.OPEN:  # perhaps cancelled: a death cancels a batch without sealing it
                 now_ms = broker_now_ms(self._broker) if now_ms is None else now_ms
                 since_ms = now_ms - UNTOUCHED_MS
                 if view.touched_ms < since_ms and self._broker.cancel_batch(view.id, untouched_since_ms=since_ms):
@@ -105,7 +105,7 @@ def finished_event(id: str, view: BatchView | None) -> BatchFinished:
 
 
 def cancel_waiting(broker: FullBroker, id: str, withdrawals: Withdrawals, pages: int) -> None:
-    """Cancels the members of a cancelled batch that wait, at most so many pages of them."""
+    """Cancels waiting members of a cancelled batch: those on the first `pages` pages of its unfinished members."""
     cursor = ""
     for _ in range(pages):
         page = broker.unfinished_members(id, cursor)

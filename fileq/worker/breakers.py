@@ -57,7 +57,7 @@ class Breakers:
         clock: Callable[[], float] = time.monotonic,
         emit: Emit = ignore,
     ) -> None:
-        self.has_deliveries: Callable[[], bool] = lambda: False  # of webhooks, which no breaker stops
+        self.has_deliveries: Callable[[], bool] = lambda: False  # whether there are webhooks, which no breaker stops
         self._on_end = on_end
         self._on_reset = on_reset
         self._emit = emit
@@ -67,7 +67,7 @@ class Breakers:
         self._of_names = own
         self._breakers = (*own, *[None] * built_in)
         self._resets: dict[str, int] = {}
-        self.is_closed = True  # all of them: the usual case costs one look
+        self.is_closed = True  # all breakers are, the usual case: then nothing else is checked
         self.change_count = 0  # grows with each change of a state
 
     def _breaker(self, route: int, clock: Callable[[], float]) -> Breaker | None:
@@ -112,7 +112,7 @@ class Breakers:
         return reason_of(self.names[route])
 
     def wait_s(self, route: int) -> float:
-        """How long the breaker admits no job; 0 if a probe decides it now."""
+        """For how many seconds the breaker will admit no job; 0 if that depends on a probe."""
         breaker = self._breakers[route]
         return breaker.cooldown_left_s() if breaker is not None else 0.0
 
@@ -126,7 +126,7 @@ class Breakers:
 
     @property
     def is_limiting(self) -> bool:
-        """Every route's breaker is open or half-open, so almost every claim would be in vain."""
+        """The breaker of every route is open or half-open, and there are no webhooks: few claimed jobs could run."""
         if self.is_closed or self.has_deliveries():
             return False
         return all(breaker is not None and not breaker.is_closed for breaker in self._of_names)
@@ -157,7 +157,7 @@ class Breakers:
         return max(states, key=STATE_NUMBERS.__getitem__, default="closed")
 
     def numbers(self) -> list[tuple[str, int]]:
-        """Each route with the number of its state."""
+        """Each route with the number of its breaker's state, for metrics; 0 without a breaker."""
         pairs = zip(self.names, self._of_names, strict=True)
         return [(name, STATE_NUMBERS[breaker.state] if breaker is not None else 0) for name, breaker in pairs]
 
@@ -179,7 +179,7 @@ class Breakers:
         )
 
     def remember_resets(self, numbers: Mapping[str, int]) -> None:
-        """The numbers of resets when the worker starts: they are about breakers of the past."""
+        """Notes the numbers of resets at the start of the worker: those resets were requested before it ran."""
         self._resets = dict(numbers)
 
     def apply_resets(self, numbers: Mapping[str, int]) -> None:

@@ -1,10 +1,10 @@
 """The calls of settle_and_claim whose replies a pump still awaits.
 
-While the broker works on one call the pump prepares the next, about other slots. Under load two calls are in flight,
-each about half of the slots, so pump and broker work at the same time.
+While the broker works on one call the pump prepares the next, for other slots. Under load two calls are in flight, each
+for half of the slots, so pump and broker work at the same time.
 
-Never sends a call again: after a lost reply the pump decides anew what to send. What a kill -9 leaves: the
-broker executes each call or not; no job is half changed. The replies are lost.
+Never sends a call again: after a lost reply the pump decides anew what to send. What a kill -9 leaves: the broker
+executes each call completely or not at all. The replies are lost.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Call(NamedTuple):
 
 
 class CallsInFlight:
-    """At most two, no slot in both."""
+    """At most two calls, and no slot is in both."""
 
     def __init__(self, broker: Broker, count: int, with_order: Callable[[Settling], Settlement] | None = None) -> None:
         self._broker = broker
-        self._with_order = with_order  # what the broker is to keep with a settlement; None if it is nothing ever
-        self.count = count  # slots that may hold a job
-        self.is_awaited = False  # the broker takes time to reply
+        self._with_order = with_order  # adds what is to be done with the file; None if that is never anything
+        self.count = count  # how many slots may hold a job at the moment
+        self.is_awaited = False  # True once a reply took time, as with a broker that is another process
         self._calls: deque[Call] = deque()
 
     def __bool__(self) -> bool:
@@ -46,7 +46,7 @@ class CallsInFlight:
 
     @property
     def share(self) -> int:
-        """Most slots of one call."""
+        """How many slots one call may be for: all of them, or half if two calls can be in flight."""
         return -(-self.count // CALLS_MAX) if self.is_awaited else self.count
 
     @property
@@ -59,7 +59,8 @@ class CallsInFlight:
         return self._calls[0].slots if self._calls else frozenset()
 
     def is_another_worth_it(self, settling: int) -> bool:
-        """While the broker is busy, another call pays off only with a full share of settlements."""
+        """Whether to send a second call before the first is answered. That pays off only with a full share of
+        settlements that the first does not carry; `settling` is the number of all settlements."""
         if len(self._calls) == CALLS_MAX:
             return False
         return settling - sum(len(call.settling) for call in self._calls) >= self.share
@@ -75,7 +76,7 @@ class CallsInFlight:
         self._calls.append(Call(settling, claiming, frozenset((*settling, *claiming)), reply))
 
     def wait(self, timeout_s: float) -> bool:
-        """Waits for the reply to the oldest call, for at most this long; whether it is there."""
+        """Waits for the reply to the oldest call, for at most this long. Returns whether it has arrived."""
         return self._calls[0].reply.wait(timeout_s)
 
     def take(self) -> tuple[Call, TurnReply]:

@@ -4,11 +4,12 @@ A deferred job comes back by itself at its due time. Jobs of one reason are due 
 cannot run them claims at most 100 of them a second. Deliveries of webhooks are due 100 ms apart: each one that ends
 releases the next, so those that come back by themselves are mostly claimed in vain. More than 60,000 jobs (6,000
 deliveries) do not fit into ten minutes; the others share the second half of that time. When the reason ends they are
-due at once, page by page. A reason that is a limit does not end: as many jobs as it allows are released now and then,
-the first ones first. If this process has deferred none of them, or another process has released them meanwhile, jobs
-that other processes deferred for the same reason are released instead.
+due at once, page by page. The limit of a route is a reason that does not end: whenever it allows some jobs to run, that
+many are released, the first ones first. If this process has deferred none of them, or another process has released them
+meanwhile, jobs that other processes deferred for the same reason are released instead.
 
-The pump adds jobs; a loop of its own releases them, so that a long list does not delay the pump. Threads share it.
+The pump adds jobs; the loop of deferred_release.py makes them due, so that a long list does not delay the pump. Both
+threads share the object.
 
 What a kill -9 leaves: the jobs in `scheduled`, each due within ten minutes. A release can be repeated.
 """
@@ -31,7 +32,7 @@ DELIVERIES_APART_S = 0.1
 PAGE = 500
 IDLE_S = 1.0
 CHECKED = 100  # jobs of a limit whose records are read to see whether they still wait
-# These reasons never end for all their jobs together: each waits for a job of its own, and asks again every second.
+# These reasons never end for all their jobs together: each job waits for one other job, and is due every second.
 EARLIER_JOB_RUNS = "an earlier job of this file is running"
 LAST_RUN_GOES_ON = "the last job of its schedule has not ended"
 # This one never ends either: each delivery that ends releases the next one.
@@ -46,8 +47,8 @@ class _Reason:
         self.deferred_until_s = 0.0  # when the last of its jobs is due
         self.due_s: dict[str, float] = {}  # job id → when it is due, about the earliest first
         self.is_reported = False
-        self.under_way = 0  # jobs that the broker has not deferred yet
-        self.owed = 0  # of these, how many to release as soon as it has
+        self.under_way = 0  # jobs whose deferral was decided and not yet confirmed by the broker
+        self.owed = 0  # how many of these to release as soon as the broker has deferred them
 
 
 class Deferrals:
@@ -72,7 +73,7 @@ class Deferrals:
             earliest_s = now_s + max(SHORTEST_S, min(wait_s, LONGEST_S / 2))
             apart_s = DELIVERIES_APART_S if reason == DELIVERIES_RUN else APART_S
             due_s = max(earliest_s, state.deferred_until_s + apart_s)
-            # More jobs than fit: the next one starts another row there. All at the limit would come back together.
+            # More jobs than fit: start again in the middle. With the longest delay, all would come back together.
             state.deferred_until_s = due_s if due_s <= now_s + LONGEST_S else now_s + LONGEST_S / 2
             state.under_way += 1
             return round((state.deferred_until_s - now_s) * 1000)
@@ -81,7 +82,7 @@ class Deferrals:
         """Notes a job that the broker has deferred. Returns whether to report it: the first of its reason, and each job
         that begins to wait for an earlier job.
 
-        Only now: a job whose settlement is still on its way cannot be released."""
+        Not before the broker has answered: a job that is not deferred yet cannot be released."""
         id, now_s = settlement.claim.id, self._monotonic()
         with self._lock:
             state = self._reasons.get(settlement.reason)

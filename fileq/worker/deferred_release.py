@@ -21,9 +21,9 @@ from fileq.brokers.types import Record
 from fileq.core.job import State, decode_or_none
 from fileq.worker.deferrals import IDLE_S, Deferrals
 
-LOOKED_AT = 100  # jobs of `scheduled`, those that are due next
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.16  # between two looks; twice as long after each look in vain
-CHECK_EVERY_S = 2.0  # whether the jobs of a limit that is shown still wait
+LOOKED_AT = 100  # how many jobs of `scheduled` one look reads, those that are due next
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.16  # between two looks; doubled after each look that found no job
+CHECK_EVERY_S = 2.0  # how often to check whether jobs still wait for the limits that operators see
 
 
 class DeferredRelease:

@@ -1,6 +1,6 @@
 """The webhooks of a worker: which are in effect, and one attempt of a delivery, in a thread.
 
-Loads what sends requests with the first delivery: a worker without webhooks does not need it.
+Imports the code that sends requests when the first delivery runs: a worker without webhooks does not need it.
 
 What a kill -9 leaves: deliveries in their slots. A reaper gives them back, and they are sent again.
 """

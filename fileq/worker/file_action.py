@@ -31,8 +31,8 @@ class NotPutBack(Exception):
 
 
 class FileAction(Struct, frozen=True):
-    """`rule` is `delete` or `move:DIR`. `processed` is the signature of the version that was processed; None if it is
-    unknown, then every version is."""
+    """`rule` is `delete` or `move:DIR`. `processed` is the signature of the version that was processed. None if it is
+    unknown: then any version counts as processed."""
 
     id: str
     rule: str

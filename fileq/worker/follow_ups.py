@@ -53,7 +53,7 @@ class FollowUps:
         return replace(settlement, follow_ups=(*settlement.follow_ups, *deliveries)) if deliveries else settlement
 
     def _chained(self, settlement: Settlement, route: int | None, made: Made | None) -> Settlement:
-        """With what its handler and its route say."""
+        """The settlement with what its handler requested, and with the `on_completed` or `on_dead` of its route."""
         job = settlement.claim.job
         if job is None:
             return settlement
@@ -89,7 +89,7 @@ class FollowUps:
             return None
 
     def _told(self, settlement: Settlement, job: Job, type: str, *place: object) -> FollowUp:
-        """The job that is told how this one ended."""
+        """The job of `on_completed` or `on_dead`. Its payload says how this job ended."""
         queue = settlement.claim.queue
         now = _as_time(self._now_ms())
         told = typed_job(type, _ending(settlement, job), priority=queue, now=now, id=follow_up_id(job.id, *place))

@@ -98,13 +98,13 @@ class Heartbeats:
         self._broker.register(dict.fromkeys((slot.id for slot in new), self._info(is_extra=True)))
 
     def remove_extra(self) -> None:
-        """Deregisters the extra slots, if all of them are free. After a failure their heartbeats run out."""
+        """Deregisters the extra slots, if all of them are free. If the call fails, their heartbeats run out."""
         if ids := self._slots.remove_extra():
             self._broker.deregister(ids)
 
     def renew(self, *, may_run: bool) -> None:
-        """Renews the lease of every slot, and corrects each slot that the broker knows otherwise. Also applies the
-        resets of breakers that operators have requested."""
+        """Renews the lease of every slot. Where the broker and a slot disagree about its claim, the slot is corrected.
+        Also applies the resets of breakers that operators have requested."""
         renewals = self._broker.renew(self._slots.holdings())
         self.due_s = self._monotonic() + self._every_s
         unexpected = [claim for renewal in renewals if (claim := self._apply(renewal)) is not None]
@@ -117,7 +117,7 @@ class Heartbeats:
         if isinstance(slot.state, Running | Waiting):
             self._attempts.lose(slot)
         elif isinstance(slot.state, Settling):
-            # A slot that is gone can settle nothing, so there is no need to send it.
+            # The broker would reject the settlement of a slot that it has forgotten, so it is not sent.
             self._emit(fenced(slot.state.claim))
             self._limits.lost(slot.state)
         new = self._slots.replace(slot)

@@ -1,4 +1,4 @@
-"""The limits of a worker's routes: which claimed job may run now, which must wait, and who runs when one has ended.
+"""The limits of a worker's routes: which claimed job may run now, which must wait, and which runs when one ends.
 
 `max_running` is counted here. `max_running_total` and `rate` are shared by all workers, so the pump asks the broker
 about them. A refused job is deferred; its route's breaker does not count it. When a job of the route ends, the first
@@ -121,7 +121,7 @@ class Limits:
         for name in ("max_running", "max_running_total"):
             if getattr(limits, name) is not None and self._deferrals.release(limits.reason(name), 1):
                 return
-        if limits.max_running_total is not None:  # the job that waits for this end may be another worker's
+        if limits.max_running_total is not None:  # another worker may have deferred the job that can run now
             self._deferrals.release_elsewhere(limits.reason("max_running_total"), 1, limits.max_running_total)
 
     def admitted(self, route: int, id: str) -> None:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:  # importing the routes would slow down `fileq fsck`
 
 
 class Policies(Struct, frozen=True):
-    """`worker` is for claims without a route; `routes` has one policy for each route, by its number, and that of
-    deliveries at its end."""
+    """`worker` is for claims without a route; `routes` has one policy for each route, by its number; the last
+    one is for deliveries of webhooks."""
 
     worker: Policy
     routes: tuple[Policy, ...]

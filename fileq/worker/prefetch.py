@@ -4,25 +4,28 @@ A round trip has a fixed price, for the worker and for the broker. With tiny job
 worker that ends thousands of jobs a second claims the next ones before it has room to run them: one round trip then
 carries dozens. They wait in the worker, in the order of their claims, and never make more than `worker.count` jobs run.
 
-No job waits long for it. The worker claims only what it ends within AHEAD_S at its present rate, or one batch, and only
-while a job runs for less than TURNOVER_S on average. The round trips do not count as running: a worker that is far from
-its server gains most. But each slot must end a job within CYCLE_S, round trips included: a worker with little to do
-leaves the jobs to others. If a job waits for WAIT_MAX_S all the same, because slow jobs came, the waiting jobs are
-released to the fronts of their queues, and the worker claims none in advance for a while. Pure: the clock is passed in.
+No job waits long in a worker. It claims in advance only what it ends within AHEAD_S at its present rate, in whole
+batches of `worker.count` where these fit, and only while these two hold:
+- A job runs for less than TURNOVER_S on average. Round trips do not count: a worker that is far from its server gains
+  most from claiming in advance.
+- Each slot ends a job within CYCLE_S, round trips included. A worker with little to do leaves the jobs to others.
+
+If a claimed job has waited for WAIT_MAX_S, because slow jobs came, all waiting jobs are released to the fronts of their
+queues, and the worker claims none in advance for a while. Pure: the clock is passed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-HELD_MAX = 64  # with those that run; a worker that has so many slots claims nothing in advance
+HELD_MAX = 64  # claims of a worker, running ones included; with this many slots it claims nothing in advance
 AHEAD_S = 0.004
 TURNOVER_S = 0.005
 CYCLE_S = 0.02
 WAIT_MAX_S = 0.008
-WINDOW_S = 0.005  # of one measurement of the rate
+WINDOW_S = 0.005  # how long one measurement of the rate takes at least
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
-GOOD_S = 10.0  # after so long without a release, the next pause is a short one again
+GOOD_S = 10.0  # if the last release is longer ago than this, the next pause is a short one again
 
 
 class Prefetch:
@@ -30,20 +33,20 @@ class Prefetch:
 
     def __init__(self, count: int, *, is_allowed: bool, monotonic: Callable[[], float]) -> None:
         self._count = count
-        # A worker with one slot runs its jobs in the order of their queue; two calls in flight could swap them.
+        # Not with one slot: such a worker runs jobs strictly in the order of their queue, which two calls could change.
         self.extra_max = max(0, HELD_MAX - count) if is_allowed and count > 1 else 0
         self._monotonic = monotonic
         self._rate = self._mean_running = 0.0
         self._ended = self._running = 0
-        self._busy_s = 0.0  # of all slots together, since the measurement began
+        self._busy_s = 0.0  # how long tasks have run since the measurement began, added up over all slots
         self._since_s = self._last_s = monotonic()
         self._pause_s = FIRST_PAUSE_S
         self._resumes_s = self._gave_up_s = float("-inf")
         self.depth = 0
 
     def ended(self, count: int, running: int) -> None:
-        """So many tasks have ended since the last call, and so many run now. To be called in every turn: an idle worker
-        has a rate of 0."""
+        """`count` tasks have ended since the last call, and `running` tasks run now. Call it in every turn, also
+        without news: the rate of an idle worker must fall to 0."""
         if not self.extra_max:
             return
         now_s = self._monotonic()
@@ -53,7 +56,7 @@ class Prefetch:
         elapsed_s = now_s - self._since_s
         if elapsed_s < WINDOW_S:
             return
-        kept = 0.5 if elapsed_s < 2 * WINDOW_S else 0.0  # of the last measurement
+        kept = 0.5 if elapsed_s < 2 * WINDOW_S else 0.0  # the weight of earlier measurements
         self._rate += (1 - kept) * (self._ended / elapsed_s - self._rate)
         self._mean_running += (1 - kept) * (self._busy_s / elapsed_s - self._mean_running)
         self._since_s, self._ended, self._busy_s = now_s, 0, 0.0
@@ -62,16 +65,16 @@ class Prefetch:
         self.depth = self._whole_batches(min(self.extra_max, int(self._rate * AHEAD_S))) if is_fast else 0
 
     def _whole_batches(self, depth: int) -> int:
-        """So many that each of the two calls in flight brings whole batches of `count` jobs.
+        """Rounds the depth so that each of the two calls in flight brings whole batches of `count` jobs.
 
-        A rest would run as a small batch, which costs nearly as much as a whole one."""
+        What is left over would run as a small batch, which costs nearly as much as a whole one."""
         unit = 2 * self._count
         if unit > self._count + self.extra_max:
             return depth
         return max(1, (self._count + depth) // unit) * unit - self._count
 
     def give_up(self) -> None:
-        """A job has waited too long: none is claimed in advance for a while, twice as long as after the last time."""
+        """A job has waited too long: claims none in advance for a while. Each pause is twice as long as the last."""
         now_s = self._monotonic()
         is_repeated = now_s - self._gave_up_s < GOOD_S
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) if is_repeated else FIRST_PAUSE_S

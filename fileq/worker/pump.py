@@ -1,7 +1,7 @@
 """The loop of a worker: collect outcomes, settle them and claim for the free slots in one round trip, submit.
 
-One thread owns it. All outcomes since the last turn go in one batch: under load batches grow by themselves, idle they
-are one job. The pump decides nothing about a job: the retry policy does.
+One thread owns it. All outcomes since the last turn go to the broker in one batch. So batches grow under load; on an
+idle worker a batch is one job. The pump decides nothing about a job: the retry policy does.
 
 What a kill -9 leaves: before the round trip, claims in processing lists; after it, settled jobs and new claims in
 processing lists; during it, each job wholly settled or claimed, or not at all. A reaper gives the claimed jobs back.
@@ -40,7 +40,7 @@ from fileq.worker.slot import Settling, Slot
 from fileq.worker.slots import Slots
 
 KILL_GRACE_S = 5.0
-TINY_TASKS_S = 0.001  # so long a reply is awaited before the outcomes of tiny tasks, which may be ready, are collected
+TINY_TASKS_S = 0.001  # how long to wait for a reply before tiny tasks, which may have ended, are collected
 
 
 class Pump:
@@ -73,7 +73,7 @@ class Pump:
         lease_ms = round(worker.heartbeat_ttl * 1000)
         self._slots = Slots(worker.count, tuple(worker.priorities), lease_ms=lease_ms)
         self._limits = limits = Limits(routes, deferrals)
-        # The jobs of limited routes take part in no count before they run, so none is claimed in advance.
+        # Limits count jobs that run, not claims that wait. So a worker with limited routes claims nothing in advance.
         self._prefetch = prefetch = Prefetch(worker.count, is_allowed=not limits.is_any, monotonic=monotonic)
         parts = self._slots, executor, routes, paths, breakers, deferrals, limits, roots, policies_of(worker, routes)
         self._attempts = Attempts(*parts, prefetch, emit=emit, emit_all=emit_all, monotonic=monotonic, wall_ms=wall_ms)
@@ -92,7 +92,7 @@ class Pump:
         self._post_actions = actions = PostActions(worker.after, paths, broker.finish_orders, emit)
         self._calls = CallsInFlight(broker, worker.count, actions.with_order if actions.has_rules else None)
         self.is_quiet = False  # claims nothing any more
-        self.is_underfilled = True  # the last claim brought fewer jobs than it could: wait for a wake-up
+        self.is_underfilled = True  # the last claim got fewer jobs than slots: wait until the broker wakes this worker
         self.paused: frozenset[str] = frozenset()
         self.reply_count = 0  # grows as long as the broker is reachable
 
@@ -117,7 +117,7 @@ class Pump:
         due_s = min(self._heartbeats.due_s, self._attempts.waiting_due_s)
         return due_s if deadline_s is None else min(due_s, deadline_s)
 
-    # its life
+    # start and end
 
     def start(self) -> None:
         self._heartbeats.start()
@@ -137,15 +137,15 @@ class Pump:
         """Collects outcomes, takes a reply that is due, sends the next call. Returns the number of jobs claimed.
 
         Makes one round trip at most, apart from the rare extra calls."""
-        # Tiny tasks run on while there is a reply to take: their outcomes are needed when the next ones are submitted.
-        # A broker that works in this process does not work meanwhile; there, larger calls gain more.
+        # While a reply is still to be taken, do not wait for tiny tasks: their outcomes are needed only when the next
+        # tasks are submitted. A broker inside this process does nothing meanwhile; there, larger calls gain more.
         overlaps = self._calls.is_awaited
         self._attempts.collect(may_run=not self.is_quiet, waits=not self._calls, overlaps=overlaps)
         # Deliveries of webhooks run beside `worker.count` jobs, so a slow receiver takes no slot from a job.
         self._calls.count = self._slots.count + self._depth + self._attempts.delivering
         claim_count = 0
         if self._is_extra_call_due():
-            # These say what a slot holds; a call in flight about the same slot would contradict them.
+            # Extra calls read or change what a slot holds; a call in flight for the same slot would contradict them.
             while self._calls:
                 claim_count += self._take_reply()
             self._make_extra_calls()
@@ -160,7 +160,7 @@ class Pump:
 
     @property
     def _depth(self) -> int:
-        """How many jobs may be claimed in advance. None while a breaker is not closed: they would meet it."""
+        """How many jobs may be claimed in advance. 0 while a breaker is not closed: it might defer them."""
         return self._prefetch.depth if self._breakers.is_closed and not self.is_quiet else 0
 
     @property
@@ -200,7 +200,7 @@ class Pump:
         self.reply_count += 1
 
     def _may_send_another(self) -> bool:
-        """Not while every breaker is open and one job at a time is claimed as a probe."""
+        """Whether to send a second call. Never while every breaker is open, when probes are claimed one at a time."""
         return not self._breakers.is_limiting and self._calls.is_another_worth_it(len(self._slots.settling))
 
     def _send(self, may_claim: bool, *, is_claim_worth_it: bool) -> None:
@@ -209,7 +209,7 @@ class Pump:
             return
         in_flight, share = self._calls.slots(), self._calls.share
         settling = [slot for slot in self._slots.settling if slot not in in_flight]
-        if len(settling) <= CALLS_MAX * share:  # else jobs that were claimed in advance are released, all at once
+        if len(settling) <= CALLS_MAX * share:  # more of them are claims made in advance, released all at once
             settling = settling[:share]
         claiming: list[Slot] = []
         if may_claim and not self.is_quiet and (is_claim_worth_it or settling):
@@ -237,7 +237,7 @@ class Pump:
         self._attempts.start(reply.claims, may_run=not self.is_quiet)
         if completed:
             self._emit_all(completed)  # while tiny tasks run
-        # Some may have ended while the reply was awaited, or as soon as they were submitted.
+        # Some tasks may have ended while the reply was awaited, or as soon as they were submitted.
         overlaps = self._calls.is_awaited
         self._attempts.collect(may_run=not self.is_quiet, waits=not overlaps, overlaps=overlaps)
         for id in reply.gone:
@@ -251,12 +251,12 @@ class Pump:
         return len(reply.claims) + len(reply.buried)
 
     def _is_another_due(self) -> bool:
-        """Whether enough tiny tasks end while a reply takes long. A server that is far away needs two calls in flight:
-        one that waited for the reply to the other would halve the rate."""
+        """Whether a slow reply leaves time for a second call, and enough tiny tasks have ended for it. With a server
+        that is far away, waiting for each reply before the next call would halve the rate."""
         return self._collect_if_late() and self._may_send_another()
 
     def _collect_if_late(self) -> bool:
-        """Collects tiny tasks if the reply to the oldest call takes longer than they do; whether it does."""
+        """Collects tiny tasks if the reply to the oldest call takes longer than they do. Returns whether it does."""
         deadline_s = self._executor.next_deadline_s()
         has_tiny_tasks = deadline_s is not None and deadline_s <= 0.0
         if not has_tiny_tasks or self._calls.wait(TINY_TASKS_S):
@@ -315,7 +315,7 @@ class Pump:
         return []
 
     def _report_finished(self, ids: Sequence[str]) -> None:
-        """Without the counts if the broker does not answer: the batches are finished all the same."""
+        """Emits the events of finished batches; without their counts if the broker does not answer."""
         try:
             views = self._broker.batches_by_id(ids)
         except BrokerError:
@@ -324,8 +324,8 @@ class Pump:
         self._emit_all(list(events))
 
     def _forget_calls(self) -> None:
-        """A reply was lost, so it is unknown what was claimed: the next renewal finds out. All calls in flight are
-        dropped. Their settlements stay with their slots and go out with the next call. Their claims are not repeated,
-        because the worker may be stopping by then."""
+        """Drops all calls in flight after a lost reply. It is unknown what they claimed: the next renewal finds out.
+        Their settlements stay with their slots and go out with the next call. Their claims are not repeated, because
+        the worker may be stopping by then."""
         self._calls.drop()
         self._heartbeats.renew_now()

@@ -1,7 +1,7 @@
 """The tasks that the executor has, and the claims that wait until it has room for them.
 
-Never submits more than `worker.count` tasks, and deliveries of webhooks beside them. Claims wait in their order, and
-only if they were made in advance.
+The executor never has more than `worker.count` tasks, not counting deliveries of webhooks. Claims that were made in
+advance wait here, in the order in which they were made.
 
 What a kill -9 leaves: the claims in the broker's processing lists. A reaper gives their jobs back.
 """
@@ -27,11 +27,11 @@ class RunQueue:
         self._executor = executor
         self._monotonic = monotonic
         self._waiting: deque[Slot] = deque()
-        self.room = count  # for tasks that may still be submitted
-        self.deliveries: set[ClaimKey] = set()  # these take no room: they run in threads of their own
+        self.room = count  # how many more tasks may be submitted
+        self.deliveries: set[ClaimKey] = set()  # those that run; they take no room, because they have their own threads
 
     def make_room(self, delivery: ClaimKey) -> None:
-        """Before this delivery is submitted."""
+        """Makes room for one delivery, before it is submitted. The room is taken away when the delivery ends."""
         self.deliveries.add(delivery)
         self.room += 1
 
@@ -71,7 +71,7 @@ class RunQueue:
             self._waiting.append(slot)
 
     def take(self, count: int) -> list[tuple[Slot, Claim]]:
-        """The first claims, at most so many. Their slots are still Waiting."""
+        """Removes and returns the first claims, at most `count`. Their slots are still Waiting."""
         slots = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
         return [(slot, slot.state.claim) for slot in slots if isinstance(slot.state, Waiting)]
 
@@ -83,7 +83,7 @@ class RunQueue:
 
     @property
     def due_s(self) -> float:
-        """When the first claim has waited long enough, by the monotonic clock."""
+        """When the first claim will have waited for WAIT_MAX_S, by the monotonic clock."""
         state = self._waiting[0].state if self._waiting else None
         return state.since_s + WAIT_MAX_S if isinstance(state, Waiting) else NEVER_S
 

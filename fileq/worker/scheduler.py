@@ -24,9 +24,9 @@ from fileq.brokers.notifications import DueReports
 from fileq.brokers.protocol import Broker
 from fileq.worker.schedule_firing import ScheduleFiring
 
-# Another process may schedule a job that is due at once. So this is the longest pause, unless the broker reports it.
+# The longest pause if the broker does not report changes: another process may schedule a job that is due at once.
 LONGEST_PAUSE_S = 0.04
-LONGEST_WATCHED_PAUSE_S = 1.0  # a broker's clock may step, and a connection may be lost without a sign
+LONGEST_WATCHED_PAUSE_S = 1.0  # if it does: its clock may step, and a connection may be lost without a sign
 BATCH = 500
 SWEEP_EVERY_S = 3600.0
 

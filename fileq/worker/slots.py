@@ -39,7 +39,8 @@ class Slots:
         self.by_id: Mapping[str, Slot] = self._by_id
 
     def _new_id(self, number: int) -> str:
-        """host-pid-number-nonce: a restarted container has the same host and pid, and must not inherit old claims."""
+        """host-pid-number-nonce. The nonce, because a restarted container may have the same host and pid, and must not
+        inherit old claims."""
         return f"{self._host}-{os.getpid()}-{number}-{secrets.token_hex(4)}"
 
     def running(self, key: ClaimKey) -> tuple[Slot, Running] | None:

@@ -1,4 +1,4 @@
-"""A turn of the pump with members of batches: which script it needs, and what that script answers more.
+"""A turn of the pump with members of batches: which script it needs, and what that script answers in addition.
 
 A job that is labelled with a batch may be its member. A job can also join a batch while it runs, and then no label says
 so. The usual script refuses to settle such a job before it changes anything.
@@ -28,7 +28,7 @@ def with_members(store: RedisStore, answers: list[Any], parts: Sequence[Part]) -
     if any(isinstance(answer, ReplyError) and str(answer).startswith("BATCH ") for answer in answers):
         command = store.scripts.settle_and_claim(parts, has_members=True)
         again = store.link.checked(store.send([command], list).take()[0])
-        # What was settled before is "done already" now. Nothing was claimed before.
+        # The first script may have settled some jobs: the second calls them "done already". The first claimed nothing.
         is_new = [part.verb == "claim" or isinstance(a, ReplyError) for part, a in zip(parts, answers, strict=True)]
         answers = [b if new else a for a, b, new in zip(answers, again, is_new, strict=False)] + again[len(parts) :]
     finished = answers[len(parts)] if len(answers) > len(parts) else ()

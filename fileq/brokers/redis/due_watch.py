@@ -1,11 +1,11 @@
 """When the next job or schedule is due, known to a scheduler without asking the server each time.
 
-Another process may add a job that is due at once. To ask often enough would cost an idle machine more than all else: it
-is not the command but the wake-ups of two processes. So the server reports changes. On a connection with CLIENT
-TRACKING it sends one message when a key changes that was read there. A thread waits for it and calls `changed`.
+Another process may add a job that is due at once. Asking the server often enough to notice that would be the largest
+cost of an idle machine, because each question wakes two processes. So the server reports changes: on a connection with
+CLIENT TRACKING it sends one message when a key changes that was read there. A thread waits for it and calls `changed`.
 
-Only a caller that asks again and again gets such a connection. All the same the server is asked now and then, because
-its clock may step and a connection may be lost without a sign. If it refuses the connection (the user needs
+Only a caller that asks again and again gets such a connection. It still asks once a second, because the server's clock
+may step and a connection may be lost without a sign. If the server refuses tracking (the user needs
 `+client|tracking`), the caller learns that nothing is reported, and has to ask often. Changes nothing on the server.
 """
 
@@ -30,7 +30,7 @@ from fileq.core.errors import BrokerError
 
 OFTEN_S = 3.0  # a caller that asks again within this time gets a connection that watches
 RETRY_S = 1.0  # after a connection could not be opened
-CALM_S = 0.03  # after an answer the next change is not reported before this time: jobs may be added all the time
+CALM_S = 0.03  # the shortest time from an answer to the next report: jobs may be added all the time
 _TRACKING: tuple[Command, ...] = (("HELLO", 3), ("CLIENT", "TRACKING", "ON"))
 
 
@@ -47,7 +47,7 @@ class DueTimes(NamedTuple):
 
 
 class DueWatch:
-    """Thread-safe. `command` asks for the times: lua/next_due.lua. What a script reads is read by its connection."""
+    """Thread-safe. `command` asks for the times: lua/next_due.lua. The server tracks the keys that the script reads."""
 
     def __init__(self, link: Link, command: Callable[[], Command]) -> None:
         self._link = link
@@ -57,17 +57,16 @@ class DueWatch:
         self._connection: RedisConnection | None = None
         self._reporter: _Reporter | None = None
         self._is_refused = False
-        self._tried_s = self._asked_s = (
-            -2 * OFTEN_S
-        )  # when a connection was opened last, when the server was asked last
+        # When a connection was opened last, and when the server was asked last.
+        self._tried_s = self._asked_s = -2 * OFTEN_S
 
     def report_changes(self, changed: Callable[[], None]) -> None:
         """From now on `changed` is called, in another thread, after a change that times() has not seen."""
         self._changed = changed
 
     def times(self) -> tuple[DueTimes | None, bool]:
-        """The times as they are now, and whether the next change is reported. None if the server refuses to say, or
-        if the caller is no scheduler: it calls because something is due."""
+        """The times as they are now, and whether the next change is reported. None instead of the times if the server
+        refuses to say, or if report_changes() was not called: then the caller is no scheduler and does not wait."""
         if self._changed is None:
             return None, False
         with self._lock:
@@ -102,7 +101,7 @@ class DueWatch:
         self._reporter.disarm()  # the replies are no report
         self._connection.send(packed([self._command()]))
         while isinstance(reply := self._connection.read(), PushNotification):
-            pass  # of a change before this call
+            pass  # a report of a change before this call
         self._reporter.arm(is_changed=self._has_message())
         return _as_times(reply)
 

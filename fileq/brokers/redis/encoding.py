@@ -128,7 +128,7 @@ def _plain_tail(slot: str, outcome: str) -> bytes:
 def as_plain_claim(number: int, raw: bytes, started_ms: int, slot: str, token: int, keys: Keys) -> Claim:
     """A claim of which claim.lua says nothing more than this. The id that it read is the first field."""
     try:
-        job = decode(raw)  # of two ids the first one is the last one
+        job = decode(raw)  # claim.lua took the first id in these bytes; decode() refuses bytes with two ids
     except Undecodable:
         return as_claim((number, raw, first_id(raw), started_ms, 0, 0), slot, token, keys)
     return Claim(slot, token, keys.queue_names[number - 1], raw, job, job.id, started_ms)

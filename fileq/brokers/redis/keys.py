@@ -55,7 +55,7 @@ class Keys:
             *self.queues,
         )
 
-        # Of one name each, and given to the scripts that use them.
+        # Keys that only some scripts use: these get them as keys of their own.
         self.single = (
             *(self.breaker_resets, self.producers, self.orders, self.unique, self.schedules, self.schedule_states),
             *(self.catalog_revisions, self.batches, self.unfinished_batches),

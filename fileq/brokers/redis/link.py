@@ -28,7 +28,7 @@ class Link:
         self.where = self.topology.where
         self.max_retries = config.redis.max_retries
         self._pid = os.getpid()
-        self._open: set[RedisConnection] = set()  # of the pool, lent or not
+        self._open: set[RedisConnection] = set()  # all connections of the pool, lent or idle
         self._idle: deque[tuple[RedisConnection, float]] = deque()  # and when each was used last
         self._cooled_s = 0.0
         self._wait_s = max(config.redis.read_timeout, config.redis.write_timeout)
@@ -91,7 +91,7 @@ class Link:
     def _wait_for_one(self, until_s: float) -> bool:
         """Wait until a connection is free; False if none is at this time."""
         with self._freed:
-            self._waiting += 1  # before the check: a thread that frees one after it sees the waiting one
+            self._waiting += 1  # before the check: a thread that frees a connection after it knows of this caller
             try:
                 while not self._idle and len(self._open) >= self.topology.pool_size:
                     left_s = until_s - time.monotonic()

@@ -35,7 +35,8 @@ PARTS = {
     **dict.fromkeys((SETTLE_AND_CLAIM, SETTLE_AND_FOLLOW, SETTLE_MEMBERS), _ALL_PARTS),
 }
 VARIANTS = {**dict.fromkeys(PARTS, SETTLE_AND_CLAIM), ENQUEUE_MEMBERS: "enqueue"}  # name → its file
-# What the variants do more: functions of lua/prelude/, where settlements.lua, entries.lua and enqueue.lua call them.
+# What the variants do in addition: they set functions of lua/prelude/ as hooks, which settlements.lua, entries.lua and
+# enqueue.lua call.
 _HOOKS = {
     SETTLE_AND_FOLLOW: b"read_hook, require_hook, keep_hook = read_follow_ups, require_follow_ups, keep_follow_ups\n",
     SETTLE_MEMBERS: b"read_hook, require_hook, keep_hook = read_follow_ups, require_members, keep_member\n"
@@ -45,7 +46,7 @@ _HOOKS = {
 _USUAL_PARTS = frozenset(PARTS[COMPLETE_AND_CLAIM])
 _COMMENTS = re.compile(rb"^ *--.*\n", re.MULTILINE)
 _DEFINED = re.compile(rb"^local (?:function )?(\w+(?:, \w+)*)", re.MULTILINE)
-_WORD = re.compile(rb"(?<![.\w])[A-Za-z_]\w*")  # but no field
+_WORD = re.compile(rb"(?<![.\w])[A-Za-z_]\w*")  # a name, but not a field after a dot
 
 
 class Script(NamedTuple):

@@ -22,7 +22,7 @@ from fileq.brokers.redis.keys import Keys
 from fileq.brokers.redis.link import Link
 from fileq.core.errors import BrokerUnavailable
 
-OVERDUE_S = 3.0  # after the time limit of a wait
+OVERDUE_S = 3.0  # a reply that is later than its time limit by this much is lost
 FULL_PAUSE_S = 0.02  # Redis refuses BLMOVE while its memory is full: the pump claims this often instead
 LONG_REPLY_BYTES = 1 << 16  # a new connection costs less than to receive this much
 _LENGTH = re.compile(rb"\$(\d+)\r\n")

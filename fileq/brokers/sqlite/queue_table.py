@@ -59,7 +59,7 @@ def find_newest(db: sqlite3.Connection, wanted: Iterable[tuple[str, bytes]]) -> 
     for queue, raws in by_queue.items():
         for start in range(0, len(raws), _SEARCHED_AT_ONCE):
             some = raws[start : start + _SEARCHED_AT_ONCE]
-            # The unary plus: in the order of the index each row is compared once with all of them.
+            # The unary plus makes SQLite read the queue once, in index order, and compare each row with all of them.
             marks = ", ".join("?" * len(some))
             sql = f"SELECT raw, max(position) FROM queued WHERE queue = ? AND +raw IN ({marks}) GROUP BY raw"
             found.update(((queue, raw), position) for raw, position in db.execute(sql, (queue, *some)))

@@ -69,7 +69,7 @@ class RecordRow(msgspec.Struct):
     after: bytes = b""  # JSON, empty if it names no job
     since_ms: int = 0
     extra: bytes = b""  # RareFacts as JSON, empty if there are none
-    batch: str = ""  # that it is a member of. Stays the last field but one: see SAVE_RECORD
+    batch: str = ""  # the batch it is a member of. Must stay the last field but one: see SAVE_RECORD
     member: int | None = None  # a MemberState while the batch counts it as unfinished or dead
 
     def add_attempt(self, attempt: Attempt) -> None:

@@ -24,7 +24,7 @@ from fileq.core.webhook import OWN_TYPES
 WOULD_CANCEL = "would_cancel"
 _UNFINISHED = (State.RUNNING, State.PENDING, State.RETRYING, State.SCHEDULED)
 _BATCH = 500  # each call searches the queue once; on SQLite it is one transaction of about 0.1 s
-_READINGS = 5  # of the queues, by one `cancel --all`
+_READINGS = 5  # how often one `cancel --all` reads the queues
 
 # What is enqueued with the cancellation of each of these jobs: the deliveries of webhooks.
 FollowUpsOf: TypeAlias = Callable[[Sequence[str]], Mapping[str, Sequence[FollowUp]] | None]

@@ -1,5 +1,5 @@
-"""Dead jobs as text: three lines for each job, so that id, file and error fit on a narrow terminal; others say where
-its file was moved to and where it came from."""
+"""Dead jobs as text: three lines for each job, so that id, file and error fit on a narrow terminal. If its file was
+moved, further lines say where it came from and where it is."""
 
 from __future__ import annotations
 

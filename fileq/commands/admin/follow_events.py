@@ -1,7 +1,7 @@
 """`fileq events`: follows the events that the broker publishes, also across its outages. Only reads.
 
-Brokers publish `job:started` at the claim. Whether the job can run, its worker finds out after that, and then defers
-it: a moment later, and perhaps every second for an hour. For people such a start is left out.
+Brokers publish `job:started` when a job is claimed. If the worker then finds that the job cannot run yet, it defers the
+job a moment later; the same job may be claimed and deferred every second for an hour. Such a start is not shown.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from fileq.core.units import short_duration, two_units
 
 GET_TIMEOUT_S = 1.0
 RETRY_S = 1.0
-HOLD_S = 0.5  # from a claim until the job is deferred it takes some milliseconds
+HOLD_S = 0.5  # a worker needs some milliseconds from the claim of a job to its deferral
 _DETAILS = ("duration", "failures")  # left out, in this order, if the name of the file and the error need the room
-_ERROR_WIDTH = 40  # details and directories make room for so much of the error
+_ERROR_WIDTH = 40  # columns of the error that are shown rather than details and directories
 
 
 class _Held(Struct, eq=False):

@@ -101,7 +101,8 @@ def _wanted(
     """The files whose path meets the conditions: the path in the ledger, or the one that a worker moved the file to."""
     conditions = Conditions(wanted)
     has_times = wanted.since_ms is not None or wanted.until_ms is not None
-    # Reads the record of every file. A pattern for names does without: a moved file is found by its former name.
+    # Only a pattern for whole paths is also compared with the new paths of moved files: that takes their records. With
+    # a pattern for names, a moved file is found by its former name.
     is_whole_path = "/" in (wanted.match or "")
     others: list[Known] = []
     for path, entry in entries:

@@ -13,7 +13,7 @@ from fileq.handlers.source_files import source_files
 
 
 def note_of_stale_workers(loaded: Loaded, workers: Iterable[WorkerView], app_dir: str = ".") -> str:
-    """Names the newest file that a living worker has loaded before its last change; "" if there is none."""
+    """Names the file that was changed last, if a living worker loaded it before that; "" if none did."""
     files = [*([loaded.path] if loaded.path else []), *source_files(loaded.config, app_dir)]
     changed_ms, file = max(((_modified_ms(file), file) for file in files), default=(0, ""))
     # After a reload the old worker of a process finishes its jobs: it claims nothing, so the newest one counts.

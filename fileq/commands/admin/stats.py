@@ -20,7 +20,7 @@ HOUR_MS = 3_600_000
 LATE_MS = 60_000  # a worker fires a schedule within a second; after this time none does
 _RATES = ("produced", "completed", "failed", "dead")
 _ERROR = "error:"
-LAST_MINUTE = "last_minute"  # of which time the rate behind the ETA is
+LAST_MINUTE = "last_minute"  # values of `eta_basis`: the time whose rate the ETA assumes
 LAST_HOURS = "last_hours"
 _SILENT_SHARE = 0.4  # a heartbeat is renewed after a third of its time, under load a moment later
 _SAMPLES = 16  # refreshes over which the current rate is computed
@@ -169,10 +169,10 @@ class RecentTotals:
 
 
 def _refused(counters: Mapping[str, int]) -> int:
-    """The errors that are neither a failed attempt nor a death. Each of the three has one kind of error.
+    """How many jobs were refused: the errors, counted by kind, minus failed attempts and minus deaths.
 
-    Deaths are counted as `recovered`. Older workers count no kind for them, and an exception of a handler
-    may have the name of such a kind: so the smaller number is right."""
+    Deaths are counted as `recovered`. Older workers count no kind for a death, and an exception of a handler may have
+    the name of such a kind. So the smaller of the two numbers is subtracted."""
     errors = sum(count for name, count in counters.items() if name.startswith(_ERROR))
     of_deaths = sum(counters.get(_ERROR + kind, 0) for kind in DEATH_KINDS)
     deaths = min(of_deaths, counters.get("recovered", 0))

@@ -17,7 +17,7 @@ from fileq.config.server_settings import GUESSABLE, ServerSettings, is_guessable
 from fileq.core.api_key import StoredKey
 from fileq.core.finding import Finding, sound, unknown, wrong
 
-SOON_MS = 14 * 86_400_000  # a key that expires within this time is worth a note, unless it was made for so short
+SOON_MS = 14 * 86_400_000  # a key that expires within this time is worth a note, unless its whole life is short
 _KEY_ADVICE = "'fileq keys create NAME --scope admin', or set server.api_key_file"
 
 
@@ -66,7 +66,7 @@ def _keys(loaded: Loaded, open_it: Callable[[], FullBroker]) -> Iterator[Finding
 
 
 def expiring(keys: Iterable[StoredKey]) -> Iterator[Finding]:
-    """Those with less than a quarter of their life, and less than SOON_MS, before them."""
+    """A note for each key that expires within SOON_MS and has less than a quarter of its life left."""
     for key in keys:
         left_ms, life_ms = key.expires_ms - wall_clock_ms(), key.expires_ms - key.created_ms
         if key.expires_ms and left_ms < min(SOON_MS, life_ms / 4):

@@ -38,8 +38,8 @@ class DeliveryRecord(Struct, frozen=True, omit_defaults=True):
     files, markers and manifests that did not change since then belong to an earlier delivery."""
 
     path: bytes
-    number: int = 0  # of deliveries so far
-    batch_id: str = ""  # of the delivery that is open
+    number: int = 0  # how many deliveries there were so far
+    batch_id: str = ""  # the batch of the delivery that is open
     first_ms: int = 0  # when it was opened
     newest_ns: int = 0
     waiting: tuple[SealedDelivery, ...] = ()

@@ -1,8 +1,8 @@
 """The stage for `producer.deliveries`: makes files members of their delivery's batch, and seals it when it is complete.
 
-A delivery is sealed when two looks at its directory, some seconds apart, found it complete and nothing new: every file
-is enqueued, and none came or changed. At its deadline it is sealed as it is, and jobs that fail with the reason are
-added for what is missing. When all jobs have ended, a marker is written into the directory.
+A delivery is sealed when two looks at its directory, some seconds apart, have found it complete: every file is
+enqueued, and none arrived or changed in between. At its deadline it is sealed as it is, and jobs that fail with the
+reason are added for what is missing. When all jobs have ended, a marker is written into the directory.
 
 Everything that must outlive this process is on the broker: the batch, and the register of the directories. Each step
 can be repeated: ids are derived from the batch and the file. A kill -9 leaves an open delivery, which the next producer
@@ -43,18 +43,18 @@ from fileq.producer.identity import FileIdentity
 
 PAGE = 500  # jobs of one broker call
 SHORTEST_LOOK_S = 0.2
-SHARE = 20  # between two looks lies this many times the duration of one
+SHARE = 20  # the pause between two looks is this many times as long as one look took
 
 
 class OpenDelivery(Struct):
-    """What this process knows of an open delivery. `checksums` is there while they are read."""
+    """What this process knows of an open delivery. `checksums` is None unless checksums are being read."""
 
     batch_id: str
     next_s: float = 0.0
     news_s: float = 0.0  # when something was new last
     files: dict[bytes, FoundFile] = {}
     newest_ns: int = 0  # the last change in the directory that was seen
-    is_complete: bool = False  # it was at the last look, and nothing was new
+    is_complete: bool = False  # the last look found it complete, and nothing new
     checksums: ChecksumReader | None = None
     error: str = ""
 

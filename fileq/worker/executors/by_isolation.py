@@ -40,7 +40,7 @@ class ExecutorsByIsolation:
         self._deliver = deliver
         self._emit = emit
         self._executors: dict[str, Executor] = {}
-        self._only: Executor | None = None  # while there is one
+        self._only: Executor | None = None  # the executor, while there is only one
         self._own_routes = {DELIVERY_ROUTE, *(n for n, route in enumerate(routes) if route.is_built_in)}
         self._is_closed = False
         self._epoll = select.epoll()
@@ -73,7 +73,7 @@ class ExecutorsByIsolation:
         if self._deliver is not None and any(task.route == DELIVERY_ROUTE for task in tasks):
             self._add("delivery", ThreadExecutor(DELIVERIES_MAX, self._deliver, emit=self._emit))
             self._deliver = None
-        # In the order of construction, processes first: a wait for threads, which share this interpreter, is longer.
+        # Processes first: submit() to threads may wait until these have run their tasks. The children work meanwhile.
         left = len(tasks)
         for isolation, executor in self._executors.items():
             if wanted := [task for task in tasks if self._routes[task.route].isolation == isolation]:

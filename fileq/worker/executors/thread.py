@@ -5,7 +5,7 @@ with a warning, and a new thread replaces it. What the old thread returns later 
 task in the moment in which the pump gives it up. The one that takes the task's token first wins: pop() of a list is
 atomic. Threads are daemons, so a kill -9 or an exit of the worker leaves none.
 
-Output. thread_output.py finds the task that prints. What a thread prints that was left behind still appears in the log.
+Output. thread_output.py finds the task that prints. What a thread prints after it was left behind is still logged.
 
 Tiny tasks. Waking a thread costs more than a tiny task, and so does contention for the GIL, which each write to a file
 hands to another thread. So while tasks are tiny submit() wakes one thread for the whole batch and waits a moment until
@@ -40,8 +40,8 @@ from fileq.worker.executors.wait_policy import WaitPolicy
 
 NEVER_S = float("inf")
 TINY_S = 0.0001  # a task that takes longer is not tiny
-THREAD_WAKE_S = 0.0003  # until a thread that was woken runs, on a slow machine
-MAX_WAIT_S = 0.002  # for a batch, or for all other tasks to end
+THREAD_WAKE_S = 0.0003  # how long a thread takes from its wake-up until it runs, on a slow machine
+MAX_WAIT_S = 0.002  # how long submit() waits for its batch, or for all other tasks before it
 CLOSE_TIMEOUT_S = 1.0
 
 
@@ -200,7 +200,7 @@ class ThreadExecutor:
 
     def _end_overdue(self, now_s: float) -> None:
         for running in [running for running in self._running.values() if running.deadline_s <= now_s]:
-            stack = place_of(running.thread_id)  # before the handler is told to stop
+            stack = place_of(running.thread_id)  # before the handler is asked to stop
             running.cancelled.set()
             if self._leave_behind(running, "it did not stop in time"):
                 self._finish(running, running.with_output(timed_out(running.task.timeout_s, stack)))

@@ -17,7 +17,7 @@ local claims_made, every = tonumber(ARGV[own_args + 1]), tonumber(ARGV[own_args 
 local first = ARGV[own_args + 3] == '1' and claiming or {}
 local slots, lists, heartbeats, total = {}, {}, {}, #first + own_size
 local paused, is_paused, gone, claims, buried = {}, {}, {}, {}, {}
--- A settlement before this was refused.
+-- Claim nothing if this script has refused a settlement: the caller sends the whole call again, to another script.
 if total == 0 or has_met_member then return { paused, gone, claims, claims_made, buried, NOW } end
 
 for i, job in ipairs(first) do slots[i], lists[i], heartbeats[i] = job.slot, job.processing, job.heartbeat end
@@ -173,6 +173,7 @@ for i = 1, total do
     break
   end
 end
--- Jobs claimed before one that can't be claimed must reach their slots. The next call meets that job first.
+-- An error would hide the jobs that this call has claimed, so it is raised only if there are none. The next call meets
+-- the job that can't be claimed first, and raises it.
 if failure and #claims == 0 then error(failure) end
 return { paused, gone, claims, claims_made, buried, NOW }

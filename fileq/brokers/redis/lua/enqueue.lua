@@ -4,7 +4,8 @@
 -- own KEYS   the record of each job; then the unique keys, if a job has one
 -- own ARGV   1 permits of one window (0 = none needed); of each job the arguments of prelude/entries.lua
 -- returns    permits taken; ms until the window ends (0 = nothing was throttled); for each job: enqueued, known,
---            duplicate, throttled or refused; number and id for each job whose unique key another one has, which is a duplicate
+--            duplicate, throttled or refused; for each job whose unique key another job has: its number, and the id of
+--            the other job (it is a duplicate)
 local WINDOW = 1000
 local limit = tonumber(ARGV[own_args + 1])
 local total = (#ARGV - own_args - 1) / ENTRY_ARGS

@@ -4,7 +4,8 @@
 -- left alone. In mode 'look' nothing changes.
 --
 -- own KEYS   the record of each job
--- own ARGV   the windows (prelude/search.lua); 'look' or 'repair'; pattern of processing lists, split at its %s; of each job: the proof of its absence ('' = none, see prelude/search.lua)
+-- own ARGV   the windows (prelude/search.lua); 'look' or 'repair'; pattern of processing lists, split at its %s; of each
+--            job: the proof of its absence ('' = none, see prelude/search.lua)
 -- returns    for each: 1 if the job is lost (and after a repair it is back), else 0, or far; next_offsets()
 open_windows()
 local is_repair, before_slot, after_slot = ARGV[own_args + 1] == 'repair', ARGV[own_args + 2], ARGV[own_args + 3]

@@ -17,7 +17,7 @@ from fileq.client.job_summary import waiting_since_ms
 from fileq.commands.admin.fsck.report import NAMED, DuplicateJob
 from fileq.core.job import Job, State, decode_or_none, raw_id
 
-CANDIDATES = 10_000  # of one kind that are kept; fsck --repair finds further ones in its next round
+CANDIDATES = 10_000  # how many of one kind are kept; fsck --repair finds further ones in its next round
 SEARCHES = 1000  # jobs in one call of the broker, which may read a whole list once
 _OUR_ID = re.compile(rb'^\{"id":"([^"\\\x00-\x1f]+)","filepath":')
 _MAX_BITS, _MIN_BITS = 1 << 27, 1 << 16
@@ -70,7 +70,7 @@ class BrokerWalk:
         self.copies: dict[str, int] = {}
         self.lost: dict[str, Record] = {}
         self.silent: dict[str, Suspect] = {}
-        self.unknown_queues: set[str] = set()  # of jobs that have not ended
+        self.unknown_queues: set[str] = set()  # queues of unfinished jobs that this configuration does not have
 
     def everything(self) -> None:
         self.queues()

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 
-HELD_UP_MAX_S = 0.008  # so long may the pump wait for a child that gets no core
+HELD_UP_MAX_S = 0.008  # how long the pump may wait for a child that gets no core
 _RUNNABLE = b"R"
 
 
@@ -22,7 +22,8 @@ class ThreadTimes:
     """The times of one thread since it started, in nanoseconds. close() it."""
 
     def __init__(self, pid: int | None = None) -> None:
-        """Of the first thread of this process; None: of the thread that reads them. All are 0 if it has ended."""
+        """`pid` chooses the first thread of that process; None the thread that calls read(). All times are 0 after the
+        end of the thread."""
         self._pid = pid
         self._fd = -2  # not opened yet
 
@@ -55,7 +56,7 @@ class ThreadTimes:
 
 
 class BatchTimer:
-    """Starts when it is made."""
+    """Measures from its construction on."""
 
     def __init__(self, child: ThreadTimes, pump: ThreadTimes) -> None:
         self._child, self._pump = child, pump
@@ -64,7 +65,8 @@ class BatchTimer:
         self.began_s = time.monotonic()
 
     def spent_s(self, enough_s: float) -> float:
-        """The time since the start. If that is more than `enough_s`: without the waits for a core."""
+        """Seconds since the start. If they are more than `enough_s`, without the time in which the child or the pump
+        waited for a core."""
         spent_s = time.monotonic() - self.began_s
         if spent_s <= enough_s:
             return spent_s
@@ -72,10 +74,10 @@ class BatchTimer:
         return max(0.0, spent_s - waited / 1e9)
 
     def is_held_up(self) -> bool:
-        """Whether the child could run and had no core for most of the time; False if that lasts too long.
+        """Whether the child wants to run, and had no core for most of the time; False after HELD_UP_MAX_S.
 
-        While a thread runs, its time may be a few milliseconds behind. So a handler that computes counts as held up for
-        a moment."""
+        Linux updates the time of a running thread only every few milliseconds. So a handler that computes counts as
+        held up for a moment."""
         spent_s = time.monotonic() - self.began_s
         if spent_s > HELD_UP_MAX_S or not self._child.is_runnable():
             return False

@@ -11,8 +11,8 @@ Knows nothing of brokers. What a handler may do to the child, and what follows:
 
 Cancelling. The worker writes the number of the task to stop and sends WAKE_SIGNAL. The signal handler runs in the main
 thread between two steps of the user's handler, perhaps inside context.cancelled.wait(), whose lock is not reentrant.
-So it does not set the event itself but starts a thread that does. A cancellation that arrives too late precedes the
-next task in the stream, and is skipped there.
+So the signal handler does not set the event itself, but starts a thread that does. A cancellation that arrives too late
+precedes the next task in the stream, and is skipped there.
 
 A kill -9 of the child leaves the processes of its handler to the fork server, which kills them.
 """
@@ -133,7 +133,7 @@ class Child:
             is_open = flush_output()
         has_output = self._output is not None and self._output.end_task(number)
         self._send(_message(number, ran, has_output=has_output))
-        # After the outcome, which does not wait for it.
+        # After the outcome was sent, so that the worker does not wait for it.
         dirty = self._state.restore()
         if dirty is not None or not is_open or not is_same(self._tokens_fd, self._tokens_status):
             os._exit(dirty or DirtyExit.DESCRIPTORS)
@@ -157,7 +157,7 @@ class Child:
             self._spared = frozenset(children_of(self._pid))
 
     def _receive(self) -> tuple[int, Task]:
-        """The next task that is this child's, which is then to be run."""
+        """The next task whose token this child could take. The child must run it."""
         inbox = self._inbox
         while True:
             while len(inbox) >= HEADER.size:
@@ -165,7 +165,7 @@ class Child:
                 end = HEADER.size + length
                 if len(inbox) < end:
                     break
-                # Else a cancellation that arrived too late, or a task that the worker took back.
+                # Otherwise it is a cancellation that arrived too late, or a task that the worker took back.
                 is_mine = length and self._tokens.take(inbox[NUMBER])
                 body = inbox[HEADER.size : end] if is_mine else None
                 del inbox[:end]

@@ -4,7 +4,7 @@ The executor has one handle for each task that it can run at a time. When a chil
 another child. Nothing here starts a child: child_pool.py does. Nothing here blocks, but for waits with a timeout.
 
 A child may be sent several tasks at once. It runs them in order. `task` is the one whose outcome comes next, `queued`
-are those behind it. take_back() takes those back that the child has not begun, until it has one task only.
+are those behind it. take_back() takes back tasks that the child has not begun, until it has one task only.
 """
 
 from __future__ import annotations
@@ -109,9 +109,10 @@ class ChildHandle:
         return any(event & select.POLLIN for _, event in self.poll.poll(timeout_ms))
 
     def wait_until_taken(self, timeout_ms: int) -> bool:
-        """Wait until the child has begun the last of its tasks; False if it has ended or has not in this time.
+        """Wait until the child has begun the last of its tasks; False if it has ended, or if the time is up before.
 
-        Each outcome would wake a worker that waits for the stream, and a wake-up costs more than a tiny task."""
+        Waits for the tokens, not for the stream: each outcome in the stream would wake the worker, and a wake-up costs
+        more than a tiny task."""
         return any(event & select.POLLOUT for _, event in self.tokens_poll.poll(timeout_ms))
 
     def is_nearly_done(self) -> bool:
@@ -132,7 +133,7 @@ class ChildHandle:
         self.poll, self.tokens_poll = select.poll(), select.poll()
         self.poll.register(self.fd, select.POLLIN)
         self.tokens_poll.register(self.tokens.fd, select.POLLOUT)
-        self.tokens_poll.register(self.fd, 0)  # for its end
+        self.tokens_poll.register(self.fd, 0)  # so that the end of the stream ends the wait
         self.child = child
         return child_end, self.tokens
 
@@ -164,9 +165,9 @@ class ChildHandle:
         return self._send(messages)
 
     def take_back(self) -> list[Task]:
-        """The tasks that the child has not begun, all but one: it keeps the one that it runs, or the last.
+        """Takes back the tasks that the child has not begun. It keeps the one that it runs, or the last one.
 
-        Afterwards the outcomes of all others that it keeps are in the stream: it sends each before it takes a token."""
+        The outcomes of the tasks before that one are then in the stream: a child sends each before the next token."""
         numbers = self.tokens.take_back(len(self.queued)) if self.tokens is not None else []
         if not numbers or self.task is None:
             return []
@@ -181,7 +182,7 @@ class ChildHandle:
         return [task for number, task in tasks if number in numbers]
 
     def request_stop(self, request: StopRequest, kill_at_s: float) -> bool:
-        """Have the child set context.cancelled; False as for send_task(). Never moves `kill_at_s` to a later time."""
+        """Have the child set context.cancelled; False as for send(). Never moves `kill_at_s` to a later time."""
         self.stop_request = request
         self.kill_at_s = min(self.kill_at_s, kill_at_s)
         try:
@@ -194,7 +195,7 @@ class ChildHandle:
     def finish(self, request: StopRequest, ran: Ran, ended: list[tuple[Task, TaskOutcome]]) -> None:
         """Add the task, if there is one, with its outcome and what its handler printed. The next one begins.
 
-        `output_is_left`: the pipe must be read for it."""
+        Reads the output pipe first if `output_is_left`."""
         if self.output is not None:
             ran = self.output.finish(ran, self.task_number, reads=self.output_is_left)
         if self.task is not None:

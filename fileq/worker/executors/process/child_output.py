@@ -4,11 +4,10 @@ The thread makes lines appear while a handler runs. The pump reads a pipe only w
 in it, or when the child has ended or is about to be killed: its last words count. Reads are bounded: a handler that
 prints without end waits for its pipe, and neither the pump nor the memory of the worker suffers.
 
-A task's output is what is read between begin() and end(). Where a child has several tasks, the thread leaves the pipe
-alone, and what is read behind the TaskEnd of a task is kept for the next one. The child writes this mark only if the
-pipe holds output at the end of the task. If it holds none, the task was silent, or all that it printed was read
-together with the output of the task before it: then it is what was kept, because the pump reads nothing between two
-outcomes.
+A task's output is what is read between begin() and end(). While a child has several tasks, the thread does not read its
+pipe. At the end of a task the child writes the mark TaskEnd, but only if the pipe still holds output. The pump reads up
+to that mark, and keeps what it has read behind it for the next task. If a task left no mark, it printed nothing, or the
+pump had read its whole output together with that of the task before: then its output is all that was kept.
 
 A process that a handler left behind may hold the pipe open. Nothing waits for the end of the pipe.
 """
@@ -53,7 +52,7 @@ class ChildOutput:
         os.set_blocking(self.fd, False)
         self.secret = new_secret()
         self._splitter = OutputSplitter(self.secret)
-        self._parts: deque[bytes | Mark] = deque()  # read, but of no task yet
+        self._parts: deque[bytes | Mark] = deque()  # read, but not assigned to a task yet
         self._is_alone = True
         self._task: Task | None = None
         self._printed: TaskOutput | None = None
@@ -63,8 +62,8 @@ class ChildOutput:
         self._lock = threading.Lock()
 
     def begin(self, task: Task, *, is_alone: bool = True) -> None:
-        """What is read from now on was printed by this task. Call it before the task is sent; without `is_alone`, if
-        others are sent with it. Call it again when the task has become the only one."""
+        """What is read from now on was printed by this task. Call it before the task is sent. `is_alone` is False if
+        the child gets other tasks with it; call it again when the task has become the only one."""
         if task is not self._task:
             if self._printed is not None:
                 self.end(0, reads=False)
@@ -77,8 +76,8 @@ class ChildOutput:
                     self._assign()
 
     def end(self, number: int, *, reads: bool) -> str:
-        """The end of what the task has printed; "" if it was nothing. With `reads`, reads the pipe up to the end of the
-        task of this number. The number is 0 for a task that the child was not given."""
+        """The last part of what the task has printed; "" if it was nothing. With `reads`, first reads the pipe up to
+        the TaskEnd of this number. The number is 0 for a task that the child was not given."""
         with self._lock:
             left = _MAX_LAST_READS if reads else 0
             if number:
@@ -109,7 +108,7 @@ class ChildOutput:
         return bool(self._stack)
 
     def read(self) -> int:
-        """Reads once, for the thread. The number of bytes; 0 at the end of the pipe, -1 if there is nothing to read."""
+        """Reads once, in the thread. Returns the number of bytes; 0 at the end of the pipe, -1 if it is empty."""
         with self._lock:
             if not self._is_alone:
                 return -1
@@ -144,7 +143,7 @@ class ChildOutput:
         return len(block)
 
     def _assign(self, last: int = 0) -> None:
-        """What was read becomes output of the task; up to the end of the task of this number, if it is there."""
+        """Assigns what was read to the current task: all of it, or only what precedes the TaskEnd of task `last`."""
         while self._parts:
             part = self._parts.popleft()
             if isinstance(part, TaskEnd):

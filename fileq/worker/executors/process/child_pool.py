@@ -44,7 +44,7 @@ from fileq.worker.executors.process.messages import (
 from fileq.worker.executors.process.program import Program
 from fileq.worker.executors.process.server_watch import ANSWER_TIMEOUT_S, ServerWatch
 
-MAX_PENDING_REQUESTS = 32  # for children; more would only fill the socket
+MAX_PENDING_REQUESTS = 32  # children that are requested at a time; more requests would only fill the socket
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.05, 5.0
 CLOSE_TIMEOUT_S = 5.0
 
@@ -103,8 +103,7 @@ class ChildPool:
     def watch_server(self, now_s: float) -> float:
         """Ping the fork server if it owes a report and that is due; returns when to call this again.
 
-        A server that has not answered for too long is given up, and the result is 0:
-        call receive() then."""
+        A server that has not answered for too long is given up, and the result is 0: call receive() then."""
         if self._server.is_gone or not self._awaits_report():
             return NEVER_S
         if self._watch.turn(now_s):

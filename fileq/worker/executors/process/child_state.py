@@ -26,7 +26,8 @@ from typing import Any, cast
 from fileq.handlers.event_loop import own_threads
 from fileq.worker.executors.process.messages import DirtyExit
 
-# Besides the signals of the worker. Not SIGPROF and SIGVTALRM: their timers are not stopped, and would end the child.
+# Signals that users handle; their handlers are restored. Not SIGPROF and SIGVTALRM: nothing stops their timers, and
+# with the default action restored these would end the child.
 HANDLER_SIGNALS = (signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2)
 LIMITS = ("AS", "CORE", "CPU", "DATA", "FSIZE", "NOFILE", "NPROC", "STACK")
 THREAD_GRACE_S = 0.02  # for threads that are about to end
@@ -38,7 +39,7 @@ class ChildState:
 
     def __init__(self, handlers: Mapping[int, Any]) -> None:
         found = {int(number): _signal.getsignal(number) for number in HANDLER_SIGNALS}
-        # None: set by a library in C, which Python can't set again.
+        # None is a handler that a library in C has set: Python can't set it again.
         self._handlers = {number: handler for number, handler in found.items() if handler is not None} | dict(handlers)
         self._numbers, self._expected = list(self._handlers), list(self._handlers.values())
         self._mask = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -73,7 +74,7 @@ class ChildState:
         return True
 
     def restore(self) -> DirtyExit | None:
-        """Restore the rest; the reason if something can't be. Output must be flushed before."""
+        """Restore everything else. Returns why the child must end, if that is impossible. Flush the output before."""
         try:
             os.fchdir(self._directory)
             os.umask(self._umask)
@@ -81,7 +82,7 @@ class ChildState:
                 os.dup2(saved, fd)
         except OSError:
             return DirtyExit.DESCRIPTORS
-        # Without a copy, and as bytes: comparing the mapping itself decodes each variable.
+        # Compares the bytes behind os.environ: comparing the mapping itself would decode each variable.
         if os.environ is not self._environ or self._data != self._variables:
             self._restore_environment()
         if self._user is not None and (os.getresuid(), os.getresgid()) != self._user:
@@ -93,7 +94,7 @@ class ChildState:
         return None
 
     def _restore_environment(self) -> None:
-        os.environ = self._environ  # noqa: B003  # the object, not the variables: programs get those by putenv()
+        os.environ = self._environ  # noqa: B003  # a handler may have replaced the object; the variables follow below
         variables = os.environb
         is_zone_changed = variables.get(b"TZ") != self._variables.get(b"TZ")
         for name in variables.keys() - self._variables.keys():
@@ -105,7 +106,8 @@ class ChildState:
             time.tzset()
 
     def _are_limits_changed(self, resource: ModuleType) -> bool:
-        """Compares with the fork server if the module was not imported at the start: it has the limits of that time."""
+        """If `resource` was not imported before the first task, compares with the fork server, which has the same
+        limits as the child had at its start."""
         try:
             if self._limits is None:
                 self._limits = _limits(resource, os.getppid())

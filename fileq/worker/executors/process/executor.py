@@ -17,7 +17,7 @@ How a task can end without an outcome from its child:
 4. The fork server has ended, and all children with it, or it is frozen. Another one is started.
 
 A child is also replaced between two tasks: when it ends because its last task left it in a state that it can't restore,
-and after `max_jobs` tasks. For these there is one handle more, so that the next task has a warm child at once.
+and after `max_jobs` tasks. With `max_jobs` there is a spare handle, so that the next task has a warm child at once.
 
 A kill -9 of the worker leaves no process running: see fork_server.py.
 """

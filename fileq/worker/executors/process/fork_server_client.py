@@ -45,7 +45,7 @@ class ForkServerClient:
         server_end.setblocking(True)
         self.is_loaded = False
         self.is_gone = False
-        self.cause = ""  # of its end
+        self.cause = ""  # why it has ended
         program_fd = os.memfd_create("fileq-program")
         try:
             os.write(program_fd, msgspec.msgpack.encode(program))

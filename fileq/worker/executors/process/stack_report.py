@@ -1,9 +1,9 @@
 """Where a handler is when its time is up: the worker asks by a signal, and the child answers in its output pipe.
 
 The signal handler runs in the main thread, which runs the handler of the job or waits for it (handler_place.py).
-A call in C that does not return to the interpreter delays it; then there is no answer. The pump does not wait for it:
-it kills the child a moment later, and reads what is in the pipe by then. Without `worker.capture_output` there is no
-pipe, and nothing is asked.
+A call in C that does not return to the interpreter delays the signal handler; then there is no answer. The pump does
+not block: it kills the child a moment later, and reads what is in the pipe by then. Without `worker.capture_output`
+there is no pipe, and nothing is asked.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fileq.worker.executors.process.child_handle import ChildHandle
 from fileq.worker.executors.process.output_pipe import OutputPipe
 from fileq.worker.executors.stop_request import StopRequest
 
-ASKS = 5  # one signal may have no effect, see ChildHandle.wake(); and a busy machine has no core for the child at once
-ANSWER_S = 0.05  # after each of them
+ASKS = 5  # signals: one may have no effect (see ChildHandle.wake()), or a busy machine has no core for the child
+ANSWER_S = 0.05  # how long the child may take after each signal
 
 
 class StackReporter:
@@ -28,7 +28,7 @@ class StackReporter:
         self._output = output
 
     def __call__(self, _number: int, frame: FrameType | None) -> None:
-        # Empty between two tasks: then the signal came too late.
+        # No text: the child is between two tasks, because the signal came too late.
         if self._output is not None and (text := place_of(threading.get_ident(), frame)):
             self._output.report_stack(text)
 
@@ -46,7 +46,7 @@ class StackRequests:
             return False
         about, count = self._asked.pop(handle, (task, 0))
         if about is not task:
-            count = 0  # that one ended in the moment that it got
+            count = 0  # the earlier requests were about a task that has ended since
         if output.has_stack or count == ASKS:
             return False
         self._asked[handle] = (task, count + 1)

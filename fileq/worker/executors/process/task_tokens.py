@@ -42,7 +42,7 @@ class TaskTokens:
         os.write(self.fd, b"".join(map(_TOKEN.pack, numbers)))
 
     def take_back(self, limit: int = MAX_TOKENS) -> list[int]:
-        """At most so many of the numbers that are left. The child begins none of these tasks."""
+        """Takes at most `limit` of the numbers that are left. The child begins none of these tasks."""
         try:
             left = os.read(self.fd, limit * TOKEN_SIZE) if limit else b""
         except BlockingIOError:
@@ -65,7 +65,7 @@ class TokenReader:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._token = b""  # read, but of a later task than was asked for
+        self._token = b""  # a token that was read ahead: it is of a later task than take() was asked about
 
     def take(self, number: bytes | bytearray) -> bool:
         """Whether the task with this number, four bytes of its message, is this child's. Ask in the order of the tasks.

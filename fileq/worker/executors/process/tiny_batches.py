@@ -25,11 +25,11 @@ from fileq.worker.executors.process.child_handle import ChildHandle, UnsendableT
 from fileq.worker.executors.process.child_pool import ChildPool
 from fileq.worker.executors.wait_policy import WaitPolicy
 
-MAX_WAIT_S = 0.0018  # until tasks behind a slow one are given to other children
+MAX_WAIT_S = 0.0018  # how long to wait before tasks behind a slow one are given to other children
 MAX_BATCH = 16  # tasks for one child at once
-TINY_S = 0.0001  # a task that takes longer is not tiny; fileq's own part is a third of it, on a busy machine two
-CHILD_WAKE_S = 0.00015  # until a child that was woken runs
-MAX_BATCH_BYTES = 1 << 15  # of jobs: fits into the stream together with what a child has not read of the last batch
+TINY_S = 0.0001  # the most that a tiny task takes; a third of it is fileq's own part, two thirds on a busy machine
+CHILD_WAKE_S = 0.00015  # how long a child takes from its wake-up until it runs
+MAX_BATCH_BYTES = 1 << 15  # of a batch's jobs: the stream has room for them and for what is unread of the last batch
 
 
 class BatchHost(Protocol):
@@ -45,8 +45,7 @@ class BatchHost(Protocol):
 
 
 class TinyBatches:
-    """Those that were sent and not finished are open. While any is, only send() and finish() may be called for their
-    children."""
+    """A batch is open from send() to finish(). While it is, nothing else may be done with its child."""
 
     def __init__(self, host: BatchHost, pool: ChildPool, policy: WaitPolicy, max_jobs: int) -> None:
         self._host = host
@@ -54,7 +53,7 @@ class TinyBatches:
         self._policy = policy
         self._max_jobs = max_jobs
         self._pump_times = ThreadTimes()
-        self._open: list[tuple[ChildHandle, int, int]] = []  # with the child and the number of its tasks
+        self._open: list[tuple[ChildHandle, int, int]] = []  # handle, number of the child, number of tasks
 
     @property
     def is_any_open(self) -> bool:
@@ -89,9 +88,9 @@ class TinyBatches:
                 self._policy.record(was_done_in_time=True)
                 continue
             timer = BatchTimer(handle.times, self._pump_times)
-            until_s = until_s or timer.began_s + MAX_WAIT_S  # for all of them
+            until_s = until_s or timer.began_s + MAX_WAIT_S  # one time limit for all batches
             was_done = self._await_batch(handle, child, timer, until_s, left)
-            if not was_done:  # the first task of the batch may have had more time than the one that runs now
+            if not was_done:  # watch the time limit of the task that runs: it may end before that of the first task
                 self._host.watch_task(handle, is_sent=True)
             limit_s = CHILD_WAKE_S + TINY_S * size
             self._policy.record(was_done_in_time=was_done and timer.spent_s(limit_s) <= limit_s)
@@ -122,8 +121,8 @@ class TinyBatches:
     def _await_batch(
         self, handle: ChildHandle, child: int, timer: BatchTimer, until_s: float, left: list[Task]
     ) -> bool:
-        """Wait until the child has run its tasks. If it has not in time, adds those that it has not begun to `left`,
-        and returns False. Then it has one task at most."""
+        """Wait until the child has run its tasks. If time runs out, takes back the tasks that it has not begun, adds
+        them to `left` and returns False. Then the child has one task at most."""
         while not handle.wait_until_taken(_whole_ms(until_s)):
             if not timer.is_held_up():
                 left += handle.take_back()

@@ -56,7 +56,7 @@ local function write_added(batch)
   batch.total, batch.unfinished, batch.added = batch.total - known, batch.unfinished - known, {}
 end
 
--- At the end of a script, before its counters.
+-- Write every batch that has changed. Called once, at the end of a script, before its counters are written.
 local function write_batches()
   for _, batch in pairs(batches) do
     if batch then
@@ -223,7 +223,7 @@ local function reopen_batch(batch)
   redis.call('SADD', parent.key .. ':children', batch.id)
 end
 
--- A dead member waits again.
+-- Count a dead member, which waits again, as unfinished. Its batch is no longer finished then.
 local function revive_member(id, member)
   local batch = batch_of(id)
   if not batch or redis.pcall('SREM', batch.key .. ':dead', member) ~= 1 then return end
@@ -237,7 +237,7 @@ local function revive_member(id, member)
   reopen_batch(batch)
 end
 
--- A dead member was deleted.
+-- Count a dead member as deleted.
 local function delete_member(id, member)
   local batch = batch_of(id)
   if not batch then return end
@@ -254,7 +254,7 @@ local function require_batch_permissions()
   require_permission(UNFINISHED_BATCHES, 'ZADD', 'ZREM')
 end
 
--- What fire_callback() needs. Cheap to repeat.
+-- Check what fire_callback() needs, before anything is written. May be called again.
 local are_callbacks_checked = false
 local function require_callbacks()
   if are_callbacks_checked then return end
@@ -263,7 +263,8 @@ local function require_callbacks()
   require_queues('LPUSH')
 end
 
--- Before anything is written: `ids` are the batches of the jobs that this call may end, false for a job in no batch.
+-- Check what counting members needs, before anything is written. `ids` are the batches of the jobs that this call may
+-- end, false for a job in no batch.
 local function require_counting(ids, may_die)
   local are_permitted = false
   for _, id in ipairs(ids) do
@@ -303,7 +304,8 @@ local function require_joining(id)
   require_type(BATCH .. id .. ':children', 'set')
 end
 
--- For the verbs of a batch, whose keys follow KEYS[own_keys]: those of Keys.of_batch(), all batches, the unfinished ones.
+-- Check what a verb of a batch needs. Its keys follow KEYS[own_keys]: those of Keys.of_batch(), then all batches, then
+-- the unfinished ones.
 local BATCH_KEYS = { 'hash', 'set', 'set', 'set', 'set', 'zset', 'zset' }
 local function require_batch()
   require_batch_permissions()
@@ -318,14 +320,15 @@ local JOINING = {
   finished = finished_batches,
 }
 
--- The same for a waiting job that was cancelled. It has `record`, `extras` and `batch` (false or nil = none).
+-- Enqueue the follow-ups of a waiting job that was cancelled, and count it in its batch. The job has `record`, `extras`
+-- and `batch` (false or nil = none).
 local function withdraw_member(job)
   local id = string.sub(job.record, #RECORDS + 1)
   add_follow_ups(job.record, job.extras, job.extras.total > 0 and followed_batch(job.batch, id))
   if job.batch then count_member(job.batch, id, 'cancelled', '') end
 end
 
--- The same for settlements: hooks of settlements.lua.
+-- The hooks of settlements.lua for a script whose jobs may be members: this one checks, keep_member() writes.
 local function require_members(jobs)
   require_follow_ups(jobs)
   local ids, may_die = {}, false

@@ -28,7 +28,7 @@ local function add_event(event)
   if event ~= '' and has_subscribers() then events[#events + 1] = string.sub(event, 1, -3) .. NOW .. '}' end
 end
 
--- What is rarely needed is made here and not once for each call of the script.
+-- A text as JSON. The table and the function inside are rarely needed, so they are not made in each call of the script.
 local function json_text(text)
   if not string.find(text, '[%z\1-\31"\\]') then return '"' .. text .. '"' end
   local short = { ['\b'] = 'b', ['\f'] = 'f', ['\n'] = 'n', ['\r'] = 'r', ['\t'] = 't', ['"'] = '"', ['\\'] = '\\' }

@@ -9,7 +9,7 @@
 
 local FOLLOW_UPS_KEPT = 200
 
--- The next of them; own_keys and own_args move on.
+-- Read the follow-ups and outputs of the next settlement, cancellation or schedule; own_keys and own_args move on.
 local function next_extras()
   local extras = { unique = KEYS[own_keys + 1], keys = own_keys + 1, args = own_args + 1 }
   extras.total = tonumber(ARGV[own_args + 1])
@@ -72,7 +72,7 @@ local function keep_outputs(record, id, extras)
   for i = 1, extras.outputs do redis.call('SET', KEYS[extras.made + i], id, 'PX', HISTORY_TTL) end
 end
 
--- The same for settlements: what a script that takes them sets as its hooks (settlements.lua).
+-- The hooks of settlements.lua for a script whose settlements may carry follow-ups or outputs.
 local function read_follow_ups(job, flags)
   if string.find(flags, 'f', 1, true) then job.extras = next_extras() end
 end

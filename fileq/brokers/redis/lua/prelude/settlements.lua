@@ -124,7 +124,7 @@ local function count_failure(job)
   if job.kind ~= '' then count('error:' .. job.kind) end
 end
 
--- The due time. A copy with the same bytes may be in the set: a blank at the end keeps the two apart.
+-- Returns the due time. A copy of the job with the same bytes may be in the set: then a blank is appended to this one.
 local function prepare_scheduled(job)
   while redis.call('ZSCORE', SCHEDULED, job.next_raw) do job.next_raw = job.next_raw .. ' ' end
   return int_text(now + job.delay)
@@ -135,7 +135,7 @@ local function add_to_scheduled(job, due)
   redis.call('ZADD', SCHEDULED, due, job.next_raw)
 end
 
--- A deferral is no attempt: error, attempts and counters stay.
+-- Schedule a job without counting an attempt: its error, attempts and counters stay as they are.
 local function defer_to_scheduled(job)
   local due = prepare_scheduled(job)
   end_claim(job)
@@ -230,7 +230,8 @@ end
 -- The slots whose claim this call has settled: they are free, and the claim part may give them the next job.
 local is_freed = {}
 
--- A member of a batch that this script would not count; then the whole part is refused, and nothing is claimed.
+-- Whether this script, which counts no members, has met a member of a batch. Then it refuses the whole part, and nothing
+-- is claimed.
 local has_met_member = false
 
 -- The answer for each settlement, the jobs that their slots still hold, and how many settlements are fenced.

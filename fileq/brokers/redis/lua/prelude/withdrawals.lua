@@ -20,7 +20,7 @@ local function withdraw(record, queue, raw, queued)
   add_cancelled_event(string.sub(record, #RECORDS + 1), queue, raw)
 end
 
--- After the last one: their records may be removed here.
+-- Push the cancelled jobs to their list. Called after the last withdraw(): trimming the list may remove their records.
 local function list_withdrawn()
   push_ended(CANCELLED, 'cancelled', withdrawn)
 end
