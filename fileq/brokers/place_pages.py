@@ -181,4 +181,4 @@ def path_of_cursor(cursor: str) -> bytes:
     try:
         return bytes.fromhex(cursor)
     except ValueError:
-        raise BrokerError(f"cursor {cursor!r} is none of the ledger; begin without one") from None
+        raise BrokerError(f"cursor {cursor!r} does not belong to this list; begin without a cursor") from None

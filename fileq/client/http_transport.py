@@ -171,7 +171,7 @@ class HttpTransport:
                 return
             if reply.status != 412:
                 raise error_of(reply)
-        raise BrokerError(f"schedule {name} is changed by others all the time; it was not defined")
+        raise BrokerError(f"schedule {name} was not defined: another program changed it at each try; try again")
 
     @property
     def batches(self) -> HttpBatches:

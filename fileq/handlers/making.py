@@ -152,7 +152,7 @@ class Making:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise JobError("the attempt has ended; follow-ups and outputs belong into it")
+            raise JobError("the attempt has ended; add follow-ups and outputs before the handler returns")
 
 
 def _type_of(task: NamedTask | str) -> str:
@@ -178,7 +178,7 @@ def _encoded(payload: Any) -> bytes:
 def _absolute(path: Path) -> bytes:
     where = os.fsencode(path)
     if not where or b"\0" in where:
-        raise JobError(f"{path!r} is no path")
+        raise JobError(f"{path!r} is not a path: it is empty or contains a null byte")
     return os.path.abspath(where)
 
 

@@ -105,7 +105,7 @@ def test_the_options_of_a_follow_up_are_kept(context: Context) -> None:
         (lambda c: c.enqueue("a", unique_key="x" * 201), "use up to 200 printable characters"),
         (lambda c: c.enqueue("a", max_retries=-1), "max_retries is -1"),
         (lambda c: c.enqueue_file("/nowhere/a"), "leads outside the allowed roots"),
-        (lambda c: c.enqueue_file(""), "'' is no path"),
+        (lambda c: c.enqueue_file(""), "'' is not a path"),
         (lambda c: c.output("/nowhere/a"), "can't be an output: No such file or directory"),
         (lambda c: c.output("/"), "can't be an output: it is not a regular file"),
     ],

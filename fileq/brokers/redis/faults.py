@@ -26,7 +26,7 @@ DRIVER_ERRORS = (ReplyError, ProtocolError, OSError)
 _IN_SCRIPT = re.compile(r" script: ([0-9a-f]{40}, )?on @user_script:\d+\.$")  # means nothing to an operator
 
 
-def translate(error: Exception, where: str, command: str = "") -> BrokerError:
+def translate(error: Exception, where: str, command: str = "a command") -> BrokerError:
     """One of DRIVER_ERRORS as one of fileq's. `command` names the refused command and its key, because the text of
     Redis does not."""
     text = _IN_SCRIPT.sub("", error.strerror or str(error) if isinstance(error, OSError) else str(error))
@@ -35,8 +35,8 @@ def translate(error: Exception, where: str, command: str = "") -> BrokerError:
     if not isinstance(error, ReplyError) or text.startswith(AWAY):
         return BrokerUnavailable(f"Redis at {where} is unavailable: {text or type(error).__name__}")
     if text.startswith("NOPERM"):
-        return BrokerError(f"Redis at {where} forbids {command or 'it'}: {text}; see the README's list of permissions")
-    return BrokerError(f"Redis at {where} refused {command or 'it'}: {text}")
+        return BrokerError(f"Redis at {where} forbids {command}: {text}; see the README's list of permissions")
+    return BrokerError(f"Redis at {where} refused {command}: {text}")
 
 
 @contextlib.contextmanager

@@ -45,7 +45,7 @@ class Link:
                 for connection in opened:
                     self.give_back(connection)
 
-    def checked(self, reply: Any, command: str = "") -> Any:
+    def checked(self, reply: Any, command: str = "a command") -> Any:
         """The reply; an error reply is raised as one of fileq's errors."""
         if isinstance(reply, ReplyError):
             raise translate(reply, self.where, command) from reply

@@ -300,7 +300,7 @@ class RedisQueues(RedisEntries):
 
     def ledger_page(self, under: bytes, cursor: str = "", size: int = PAGE) -> LedgerPage:
         if cursor and not cursor.isdecimal():
-            raise BrokerError(f"cursor {cursor!r} is none of the ledger; begin without one")
+            raise BrokerError(f"cursor {cursor!r} does not belong to this list; begin without a cursor")
         pattern = b"".join(b"\\" + bytes([c]) if c in b"*?[]\\^-" else bytes([c]) for c in under) + b"*"
         key, store = self._store.keys.ledger, self._store
         following, flat = store.call("HSCAN", key, cursor or 0, "MATCH", pattern, "COUNT", size)
