@@ -29,12 +29,15 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
-# What the roles import when they start, on each broker.
+# What the roles and the commands import when they start, on each broker.
 PRELOADED = (
     "fileq.brokers.redis",
     "fileq.brokers.sqlite",
+    "fileq.brokers.sqlite.examine",
+    "fileq.cli.help",
     "fileq.cli.parser",
     "fileq.commands.built_in_jobs",
+    "fileq.handlers.builtin",
     "fileq.runtime.once",
     "fileq.runtime.roles",
 )
@@ -222,10 +225,20 @@ def _become(request: dict[str, Any], streams: list[int]) -> list[str]:
     return arguments
 
 
-def main() -> None:
-    requests = socket.socket(fileno=int(sys.argv[1]))
+def preload() -> None:
+    """Imports what programs need, and fills the caches of what never changes: the commands and the settings."""
     for name in PRELOADED:
         importlib.import_module(name)
+    from fileq.cli.definitions import all_commands
+    from fileq.config import config_from
+
+    all_commands()
+    config_from({})
+
+
+def main() -> None:
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    preload()
     assert threading.active_count() == 1, threading.enumerate()
     gc.collect()
     gc.freeze()
