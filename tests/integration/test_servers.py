@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.support.servers import (
     available_servers,
     free_port,
 )
+from tests.support.servers.watchdog import Watchdog
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -299,3 +301,27 @@ def test_a_cluster_refuses_keys_of_different_slots(cluster: Cluster):
     client = cluster.nodes[0].client()
     with pytest.raises(redis.ResponseError, match="same slot"):
         client.execute_command("RPOPLPUSH", "a", "b")
+
+
+def test_servers_that_start_at_the_same_time_share_one_watchdog(monkeypatch):
+    started = []
+    popen = subprocess.Popen
+
+    def slow_popen(*args, **options):
+        others.wait()
+        started.append(popen(*args, **options))
+        return started[-1]
+
+    others = threading.Barrier(2)
+    monkeypatch.setattr(subprocess, "Popen", slow_popen)
+    watchdog = Watchdog()
+    # The second thread asks for the watchdog while the first one starts it.
+    first = threading.Thread(target=watchdog.add, args=(2**22, os.devnull))
+    first.start()
+    second = threading.Thread(target=watchdog.remove, args=(2**22,))
+    second.start()
+    others.wait(20)
+    for thread in (first, second):
+        thread.join(20)
+    watchdog.close()
+    assert len(started) == 1

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 
 
 class Watchdog:
@@ -19,6 +20,7 @@ class Watchdog:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()  # scenarios of a test file start servers at the same time
         atexit.register(self.close)
         # A forked child must not keep the pipe open after its parent has died.
         os.register_at_fork(after_in_child=self._close_in_child)
@@ -35,13 +37,14 @@ class Watchdog:
             self._process = None
 
     def _write(self, line: str) -> None:
-        if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, start_new_session=True, text=True
-            )
-        assert self._process.stdin is not None
-        self._process.stdin.write(line)
-        self._process.stdin.flush()
+        with self._lock:
+            if self._process is None:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, start_new_session=True, text=True
+                )
+            assert self._process.stdin is not None
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
 
     def _close_in_child(self) -> None:
         process, self._process = self._process, None
