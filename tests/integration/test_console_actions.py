@@ -236,6 +236,7 @@ def test_on_a_phone_the_menu_is_in_view_and_a_death_has_a_link_and_swallows_no_t
     link = "document.querySelector('nav a[data-go=q]')"
     touched = "((box) => document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2))"
     assert tab.run(f"scrollY > 1000 && {touched}({link}.getBoundingClientRect()) === {link}"), "it can be touched"
+    assert tab.run("document.elementFromPoint(195, 700).closest('main')") is None, "the page is behind it"
     tab.run("document.querySelector('main').click()")
     assert tab.run(f"{link}.offsetParent") is None, "a tap beside the menu closes it"
     tab.open(f"{program.base}/dashboard/queues")
@@ -244,9 +245,8 @@ def test_on_a_phone_the_menu_is_in_view_and_a_death_has_a_link_and_swallows_no_t
     tab.until_text("broken.pdf died.", "#toasts")
     text = "document.querySelector('.toast span')"
     assert tab.run(f"!!{touched}({text}.getBoundingClientRect()).closest('#toasts')") is False, "a tap goes through"
-    tab.run("scrollTo(0, 1e6)")
-    ends = "['footer', '#toasts'].map((one) => document.querySelector(one).getBoundingClientRect())"
-    assert tab.run(f"(([foot, toasts]) => foot.bottom <= toasts.top)({ends})"), "nothing is below it at the end"
+    ends = "['.top', '#toasts'].map((one) => document.querySelector(one).getBoundingClientRect().bottom)"
+    assert tab.run(f"(([top, toasts]) => toasts <= top)({ends})"), "it covers nothing of the page"
     tab.click(".toast a", "See why")
     tab.until_text("ValueError", "main")
     tab.resize(1280, 900)

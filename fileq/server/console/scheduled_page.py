@@ -160,10 +160,10 @@ def preview(request: PageRequest) -> Mapping[str, Any]:
 
 
 def not_yet(detail: str) -> str:
-    """What is wrong with an expression that somebody types: the message of the API without its examples, which the
+    """What is wrong with an expression in the form: the message of the API without its examples, which the
     form has."""
     reason = detail.partition(EXPECTS)[2].removeprefix("; ")
-    return f"These are no times yet{f': {reason}' if reason else ''}. Write five fields as in the examples."
+    return f"This can't be read{f': {reason}' if reason else ''}. Write five fields, as in the examples."
 
 
 @cache
