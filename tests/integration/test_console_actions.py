@@ -166,10 +166,12 @@ def test_a_schedule_runs_now_is_paused_resumed_changed_and_deleted(tab: Tab, pro
     made = {"cron": "@daily", "type": "report"}
     call(tab, "PUT", "/schedules/weekly", made)
     tab.open(f"{program.base}/dashboard/scheduled")
-    row = "[data-row=weekly]"
+    row, foot = "[data-row=weekly]", "document.querySelector('footer').getBoundingClientRect().bottom"
+    before = tab.run(foot)
     tab.click(f"{row} button", "Run now")
     confirm(tab, "Run it now")
     tab.until_text("A job is enqueued", "#toasts")
+    assert tab.run(foot) == before, "a toast moves nothing"
     wait_until(
         lambda: call(tab, "GET", "/jobs?schedule=weekly&status=completed")["jobs"], 30, "the job of the schedule"
     )
@@ -191,7 +193,7 @@ def test_a_schedule_runs_now_is_paused_resumed_changed_and_deleted(tab: Tab, pro
     tab.until("location.pathname === '/dashboard/scheduled'")
     assert "@every 15m" in json.dumps(call(tab, "GET", "/schedules/weekly"))
     tab.open(f"{program.base}/dashboard/scheduled/edit/weekly")
-    tab.click(".head button", "Delete")
+    tab.click("main > .row button", "Delete the schedule")
     confirm(tab, "Delete the schedule")
     tab.until("location.pathname === '/dashboard/scheduled'")
     tab.until("!document.querySelector('[data-row=weekly]')")
