@@ -67,6 +67,7 @@ class DirectoryCounts(Struct, frozen=True):
     waiting: int
     running: int
     dead: int
+    cancelled: int
     oldest_unprocessed_at: str | None
     last_arrival_at: str | None
 
@@ -85,6 +86,7 @@ class _Seen(Struct):
     waiting: int = 0
     running: int = 0
     dead: int = 0
+    cancelled: int = 0
     oldest_ms: int = 0
     newest_ms: int = 0
 
@@ -93,6 +95,7 @@ class _Seen(Struct):
         self.waiting += other.waiting
         self.running += other.running
         self.dead += other.dead
+        self.cancelled += other.cancelled
         self.oldest_ms = min(self.oldest_ms or other.oldest_ms, other.oldest_ms or self.oldest_ms)
         self.newest_ms = max(self.newest_ms, other.newest_ms)
 
@@ -257,6 +260,8 @@ def _count(seen: _Seen, standing: Standing | None) -> None:
         seen.newest_ms = created_ms
     if state is State.DEAD:
         seen.dead += 1
+    elif state is State.CANCELLED:
+        seen.cancelled += 1
     elif state in _UNFINISHED:
         seen.running += state is State.RUNNING
         seen.waiting += state is not State.RUNNING
@@ -271,6 +276,7 @@ def _counted(directory: bytes, seen: _Seen) -> DirectoryCounts:
         waiting=seen.waiting,
         running=seen.running,
         dead=seen.dead,
+        cancelled=seen.cancelled,
         oldest_unprocessed_at=stamp(seen.oldest_ms) if seen.oldest_ms else None,
         last_arrival_at=stamp(seen.newest_ms) if seen.newest_ms else None,
     )

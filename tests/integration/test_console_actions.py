@@ -166,10 +166,12 @@ def test_a_schedule_runs_now_is_paused_resumed_changed_and_deleted(tab: Tab, pro
     made = {"cron": "@daily", "type": "report"}
     call(tab, "PUT", "/schedules/weekly", made)
     tab.open(f"{program.base}/dashboard/scheduled")
-    row = "[data-row=weekly]"
+    row, foot = "[data-row=weekly]", "document.querySelector('footer').getBoundingClientRect().bottom"
+    before = tab.run(foot)
     tab.click(f"{row} button", "Run now")
     confirm(tab, "Run it now")
     tab.until_text("A job is enqueued", "#toasts")
+    assert tab.run(foot) == before, "a toast moves nothing"
     wait_until(
         lambda: call(tab, "GET", "/jobs?schedule=weekly&status=completed")["jobs"], 30, "the job of the schedule"
     )
@@ -191,7 +193,7 @@ def test_a_schedule_runs_now_is_paused_resumed_changed_and_deleted(tab: Tab, pro
     tab.until("location.pathname === '/dashboard/scheduled'")
     assert "@every 15m" in json.dumps(call(tab, "GET", "/schedules/weekly"))
     tab.open(f"{program.base}/dashboard/scheduled/edit/weekly")
-    tab.click(".head button", "Delete")
+    tab.click("main > .row button", "Delete the schedule")
     confirm(tab, "Delete the schedule")
     tab.until("location.pathname === '/dashboard/scheduled'")
     tab.until("!document.querySelector('[data-row=weekly]')")
@@ -236,6 +238,7 @@ def test_on_a_phone_the_menu_is_in_view_and_a_death_has_a_link_and_swallows_no_t
     link = "document.querySelector('nav a[data-go=q]')"
     touched = "((box) => document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2))"
     assert tab.run(f"scrollY > 1000 && {touched}({link}.getBoundingClientRect()) === {link}"), "it can be touched"
+    assert tab.run("document.elementFromPoint(195, 700).closest('main')") is None, "the page is behind it"
     tab.run("document.querySelector('main').click()")
     assert tab.run(f"{link}.offsetParent") is None, "a tap beside the menu closes it"
     tab.open(f"{program.base}/dashboard/queues")
@@ -244,9 +247,8 @@ def test_on_a_phone_the_menu_is_in_view_and_a_death_has_a_link_and_swallows_no_t
     tab.until_text("broken.pdf died.", "#toasts")
     text = "document.querySelector('.toast span')"
     assert tab.run(f"!!{touched}({text}.getBoundingClientRect()).closest('#toasts')") is False, "a tap goes through"
-    tab.run("scrollTo(0, 1e6)")
-    ends = "['footer', '#toasts'].map((one) => document.querySelector(one).getBoundingClientRect())"
-    assert tab.run(f"(([foot, toasts]) => foot.bottom <= toasts.top)({ends})"), "nothing is below it at the end"
+    ends = "['.top', '#toasts'].map((one) => document.querySelector(one).getBoundingClientRect().bottom)"
+    assert tab.run(f"(([top, toasts]) => toasts <= top)({ends})"), "it covers nothing of the page"
     tab.click(".toast a", "See why")
     tab.until_text("ValueError", "main")
     tab.resize(1280, 900)

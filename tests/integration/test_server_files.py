@@ -91,6 +91,8 @@ def test_reprocessing_is_a_dry_run_first_and_expects_a_number(api: ServedApi) ->
     path = f"{top_of(api)}/c/three.bin"
     [file] = api.client.get("/files?match=three.bin")["files"]
     assert api.broker.cancel([file["job_id"]]) == [CancelResult.CANCELLED]
+    [tree] = api.client.get(f"/files/tree?under={quote(top_of(api))}&depth=0")["directories"]
+    assert (tree["files"], tree["waiting"], tree["cancelled"]) == (4, 3, 1)
     order = {"match": "*.bin"}
     planned = api.client.post("/files/reprocess", order)
     assert (planned.json["is_dry_run"], planned.json["enqueued"]) == (True, 1)

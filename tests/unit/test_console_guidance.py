@@ -269,3 +269,31 @@ def test_a_tick_names_the_job_that_died_last_and_no_hidden_path() -> None:
     calm = tick_of(shown[2:], 0)
     assert calm is not None
     assert calm.last_dead == ""
+
+
+def test_the_form_of_a_schedule_speaks_plainly_and_deletes_last() -> None:
+    pages = ConsolePages()
+    options = ScheduleOptions("30 6 * * mon-fri", "report", timezone="Europe/Berlin", missed="all:3")
+    add_schedule(pages.broker, pages.config, "report", options, where="a test")
+    addresses = ["/scheduled/edit/report", "/scheduled", "/scheduled/preview?cron=06:30+weekdays"]
+    [(_, form), (_, listed), (_, wrong)] = pages.show(addresses)
+    assert '<option value="all:3" selected>run each of the last 3</option>' in form, "a value that only programs set"
+    assert '<option value="last">' in form
+    assert "<option>Europe/Berlin</option>" in form
+    assert "US/Eastern" not in form, "an old name"
+    assert form.index("Its latest jobs") < form.index('data-action="DELETE /schedules/report"')
+    assert re.search(r"06:30 CES?T<", listed)
+    assert "it has 2 fields. Write five" in wrong
+    assert "wrong-cron" in wrong, "the field is marked"
+    assert "@hourly" not in wrong, "the examples are beside the field"
+
+
+def test_a_zone_without_letters_is_named_by_its_city() -> None:
+    assert clock_time("2027-07-18T02:00:00+02:00", NOW_MS, "Europe/Berlin") == "Sun 18 Jul, 02:00 CEST"
+    assert clock_time("2027-07-18T02:00:00-03:00", NOW_MS, "America/Sao_Paulo") == "Sun 18 Jul, 02:00 in Sao Paulo"
+
+
+def test_the_configuration_leaves_out_brokers_that_are_not_used() -> None:
+    [(_, text)] = ConsolePages().show(["/admin/configuration"])
+    assert "worker.count" in text
+    assert "redis.addr" not in text

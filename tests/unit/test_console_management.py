@@ -98,7 +98,9 @@ def record(slot: str, ended_ms: int) -> Record:
 
 def test_the_rest_of_a_batch_takes_as_long_for_each_job_as_those_that_ended() -> None:
     found = progress(BATCH, NOW_MS)
-    assert (found.ended, found.share, found.eta_s, found.word) == (4, 0.4, 90.0, "sealed")
+    assert (found.ended, found.share, found.eta_s, found.word) == (4, 0.4, 90.0, "running")
+    assert progress(replace(BATCH, running=0), NOW_MS).word == "waiting"
+    assert progress(replace(BATCH, state="open"), NOW_MS).word == "open"
     assert progress(replace(BATCH, waiting=9, running=1, completed=0, dead=0), NOW_MS).eta_s is None, "no speed yet"
     done = replace(BATCH, state="finished", waiting=0, running=0, completed=10, dead=0, finished=stamp(NOW_MS))
     assert progress(done, NOW_MS).word == "finished"

@@ -123,7 +123,7 @@ def test_tags_are_parameters_of_an_address() -> None:
 
 
 def counts(directory: str) -> DirectoryCounts:
-    return DirectoryCounts(directory, 1, 0, 0, 0, None, None)
+    return DirectoryCounts(directory, 1, 0, 0, 0, 0, None, None)
 
 
 def test_rows_of_a_tree_know_their_level_and_a_long_tree_has_one_level_only() -> None:

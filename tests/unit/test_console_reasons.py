@@ -126,7 +126,7 @@ def test_a_batch_and_a_job_in_a_paused_queue_say_so_and_offer_to_resume_it() -> 
         assert "is paused" in words(text)
         assert "fileq resume" not in text, "a page has a button"
     listed, batch = shown(pages, "/batches", "/batches/nightly")
-    assert "waits: high is paused" in listed
+    assert "waits: queue high is paused" in words(listed)
     assert "by olga &lt;script&gt;" in batch
     assert "Its one waiting job starts as soon as a slot is free." in batch
     overview, queues = shown(pages, "", "/queues")

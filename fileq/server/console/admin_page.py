@@ -152,7 +152,10 @@ def _summaries() -> dict[str, str]:
 
 
 def configuration(request: PageRequest) -> Mapping[str, Any]:
-    return {"sections": sections_of(request.ask(show_config).config)}
+    """Without the settings of the brokers that this server does not use."""
+    unused = {"sqlite", "redis"} - {request.services.broker.kind}
+    config = {name: value for name, value in request.ask(show_config).config.items() if name not in unused}
+    return {"sections": sections_of(config)}
 
 
 def sections_of(config: Mapping[str, Any]) -> dict[str, list[tuple[str, str]]]:

@@ -160,6 +160,8 @@ def paused_queues(broker: FullBroker, batches: Sequence[BatchReport]) -> dict[st
 def _word(batch: BatchReport) -> str:
     if batch.is_cancelled:
         return "cancelled"
+    if batch.finished is None and batch.state == "sealed":
+        return "running" if batch.running else "waiting"
     if batch.finished is None:
         return batch.state
     return "completed" if batch.is_success else "finished"

@@ -163,7 +163,7 @@ def _live_chart(samples: Sequence[LiveSample]) -> Any:
     kept = samples[::every]
     series = [("a", [one.completed_per_second for one in kept]), ("b", [one.failed_per_second for one in kept])]
     labels, places = [one.at[11:16] for one in kept], KEPT // every
-    return line_chart(series, labels, title="Jobs per second, last hour", height=150, places=places)
+    return line_chart(series, labels, title="Jobs per second, last hour", places=places)
 
 
 def breaker_banners(breakers: Sequence[BreakerSummary], held: Mapping[str, int], is_more: bool) -> list[Banner]:

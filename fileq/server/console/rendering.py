@@ -17,6 +17,8 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from fileq.core.cron import zone_of
+
 THEME_COOKIE, THEMES = "fileq_theme", ("dark", "light")
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")  # strftime depends on the locale
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -94,23 +96,32 @@ def ago(value: str | None, now_ms: int) -> Markup:
     if abs(seconds) < 1:
         words = "now"
     elif seconds > 0:
-        words = f"{_rough(seconds)} ago"
+        words = f"{rough(seconds)} ago"
     else:
-        words = f"in {_rough(-seconds)}"
+        words = f"in {rough(-seconds)}"
     at = datetime.fromisoformat(value).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return Markup('<time datetime="{}" title="{}">{}</time>').format(value, at, words)
 
 
-def clock_time(value: str, now_ms: int) -> str:
-    """A time with an offset as `Wed 18 Nov, 02:00 UTC`, in its own zone; with the year if that is not the present
-    one."""
+def clock_time(value: str, now_ms: int, zone_name: str = "UTC") -> str:
+    """A time with an offset as `Wed 18 Nov, 02:00 CET`, in its own zone, of this name; with the year if that is not the
+    present one."""
     at = datetime.fromisoformat(value)
     year = "" if at.year == datetime.fromtimestamp(now_ms / 1000, at.tzinfo).year else f" {at.year}"
-    zone = "UTC" if not at.utcoffset() else value[-6:]
+    zone = _zone_word(at, zone_name)
     return f"{_DAYS[at.weekday()]} {at.day} {_MONTHS[at.month - 1]}{year}, {at:%H:%M} {zone}"
 
 
-def _rough(seconds: float) -> str:
+def _zone_word(at: datetime, zone_name: str) -> str:
+    """`CET`; the city of a zone that has no such letters."""
+    if zone_name == "UTC":
+        return "UTC" if not at.utcoffset() else at.isoformat()[-6:]
+    letters = at.astimezone(zone_of(zone_name)).tzname() or ""
+    return letters if letters.isalpha() else f"in {zone_name.rpartition('/')[2].replace('_', ' ')}"
+
+
+def rough(seconds: float) -> str:
+    """In its largest unit: `3 min`."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{int(seconds // length)} {unit}"
@@ -152,6 +163,7 @@ def environment() -> Environment:
         lines=lines,
         number=number,
         duration=duration,
+        rough=rough,
         size=size,
         as_json=as_json,
         attribute_json=attribute_json,

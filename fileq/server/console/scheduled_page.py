@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from itertools import islice
 from typing import Annotated, Any
+from zoneinfo import available_timezones
 
 from msgspec import Meta, Struct
 
@@ -19,7 +21,7 @@ from fileq.client.job_filter import JobFilter
 from fileq.client.job_pages import job_page
 from fileq.commands.admin.schedules import ScheduledTime, ScheduleView, list_schedules, scheduled_time
 from fileq.core.api_key import Scope
-from fileq.core.cron import parsed
+from fileq.core.cron import EXPECTS, parsed
 from fileq.core.errors import ConfigError
 from fileq.core.job import State
 from fileq.core.schedule import (
@@ -49,6 +51,13 @@ OVERLAPS = {
     "queue": "run after it",
     "cancel": "cancel the last job",
 }
+MISSED = {
+    "skip": "skip all of them",
+    "last": "run once, for the last one",
+    "all:10": "run each of the last 10",
+    "all:100": "run each of the last 100",
+}
+_AREAS = ("Africa", "America", "Antarctica", "Arctic", "Asia", "Atlantic", "Australia", "Europe", "Indian", "Pacific")
 _WITHOUT_TIMES = ("paused", "broken", "incomplete")
 
 
@@ -137,14 +146,30 @@ def preview(request: PageRequest) -> Mapping[str, Any]:
     """A part of a page: what the form shows while the user types."""
     query: PreviewQuery = request.query
     cron, timezone = query.cron.strip(), query.timezone.strip() or "UTC"
+    values = {"found": None, "timezone": timezone, "problem": "", "wrong": ""}
     if not cron:
-        return {"found": None, "problem": ""}
+        return values
     try:
-        return {"found": request.ask(preview_schedule, body=WantedTimes(cron, timezone)), "problem": ""}
+        return {**values, "found": request.ask(preview_schedule, body=WantedTimes(cron, timezone))}
     except ApiProblem as problem:
         if problem.slug != "invalid":
             raise
-        return {"found": None, "problem": problem.errors[0].detail if problem.errors else problem.detail}
+        wrong = problem.errors[0].pointer.strip("/") if problem.errors else ""
+        detail = problem.errors[0].detail if problem.errors else problem.detail
+        return {**values, "problem": not_yet(detail) if wrong == "cron" else detail, "wrong": wrong}
+
+
+def not_yet(detail: str) -> str:
+    """What is wrong with an expression in the form: the message of the API without its examples, which the
+    form has."""
+    reason = detail.partition(EXPECTS)[2].removeprefix("; ")
+    return f"This can't be read{f': {reason}' if reason else ''}. Write five fields, as in the examples."
+
+
+@cache
+def zone_names() -> list[str]:
+    """Zones with a city, without old names such as US/Eastern."""
+    return ["UTC", *sorted(name for name in available_timezones() if name.partition("/")[0] in _AREAS)]
 
 
 def new_schedule(request: PageRequest) -> Mapping[str, Any]:
@@ -209,7 +234,14 @@ def _form(request: PageRequest, form: ScheduleForm) -> dict[str, Any]:
         "reprocess": json_text(form.reprocess),
         "queues": request.services.config.worker.priorities,
         "overlaps": OVERLAPS,
+        "missed": MISSED if form.missed in MISSED else {**MISSED, form.missed: missed_words(form.missed)},
+        "zones": zone_names(),
     }
+
+
+def missed_words(missed: str) -> str:
+    """Of `all:N`."""
+    return f"run each of the last {missed.removeprefix('all:')}"
 
 
 def json_text(value: Mapping[str, Any]) -> str:

@@ -26,7 +26,7 @@ export const toast = (text, isBad = false, href = "", word = "") => {
   made.append(make("span", { textContent: text }));
   if (href) made.append(make("a", { href: body.dataset.base + href, textContent: word }));
   made.append(make("button", { type: "button", className: "plain", textContent: "×", ariaLabel: "Close", onclick: () => made.remove() }));
-  find("#toasts").append(made); setTimeout(() => made.remove(), isBad || href ? 10000 : 5000);
+  find("#toasts").append(made); setTimeout(() => made.remove(), href ? 30000 : isBad ? 10000 : 5000);
   return made;
 };
 let died = 0, shown; // one toast, however many die
