@@ -97,8 +97,12 @@ def ago(value: str | None, now_ms: int) -> Markup:
         words = f"{_rough(seconds)} ago"
     else:
         words = f"in {_rough(-seconds)}"
-    at = datetime.fromisoformat(value).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(value, at, words)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(value, moment(value), words)
+
+
+def moment(value: str | None) -> str:
+    """A time in RFC 3339 as one that can be handed over: `2026-11-17 19:48:03 UTC`."""
+    return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if value else "–"
 
 
 def clock_time(value: str, now_ms: int) -> str:
@@ -152,6 +156,7 @@ def environment() -> Environment:
         lines=lines,
         number=number,
         duration=duration,
+        moment=moment,
         size=size,
         as_json=as_json,
         attribute_json=attribute_json,
