@@ -58,7 +58,7 @@ def remove_acknowledgement(request: ApiRequest[NoQuery, UnsetType]) -> Acknowled
 
 
 def _facts(known: Acknowledgement | None) -> dict[str, str]:
-    return {"note": known.note} if known is not None else {}
+    return {"note": known.note, "covers deaths until": known.at} if known is not None else {}
 
 
 def _store(request: ApiRequest[NoQuery, AcknowledgementNote] | ApiRequest[NoQuery, UnsetType]) -> AcknowledgementStore:
