@@ -6,13 +6,15 @@ from msgspec.structs import replace
 
 from fileq.brokers.batches import NewBatch
 from fileq.brokers.clocks import wall_clock_ms
+from fileq.brokers.types import Entry
 from fileq.commands.acknowledgements import AcknowledgementStore
 from fileq.commands.action_log import ActionLog
+from fileq.commands.admin.control import set_paused
 from fileq.commands.bulk_actions import JobAction
 from fileq.core.claim import Claim
 from fileq.core.settlement import Settlement
 from fileq.testing.conformance.builders import a_job
-from tests.support.console_jobs import HOSTILE, dies, end, in_order, pages_with_worker, shown, words
+from tests.support.console_jobs import HOSTILE, QUEUES, dies, end, held, in_order, pages_with_worker, shown, words
 from tests.support.console_pages import ConsolePages
 
 CAUSE, OTHER = "0123456789ab", "ba9876543210"
@@ -86,3 +88,35 @@ def test_an_action_is_told_on_the_lists_where_it_belongs() -> None:
     log.add(JobAction.RETRY, f"key-{len(pages.keys.load())}", ["x", "y"])  # the one that shown() makes next
     assert "jobs were retried by key-" in shown(pages, f"/dead?fingerprint={OTHER}")[0], "where its jobs were chosen"
     assert "jobs were retried by key-" not in shown(pages, f"/dead?fingerprint={OTHER}")[0], "to nobody else"
+
+
+def test_a_list_says_how_many_it_leaves_out_and_one_group_has_one_set_of_buttons() -> None:
+    pages = pages_with_worker()
+    for number in range(21):
+        end(pages, a_job(f"a{number}"), of_cause(CAUSE))
+    dead, group, kinds = shown(pages, "/dead", f"/dead?fingerprint={CAUSE}", "/dead?by=kind")
+    assert "The newest 20 of 21 jobs" in words(dead)
+    assert "The newest 20 of 21 jobs of this group" in words(group)
+    assert dead.count(">Retry all 21</button>") == dead.count(">Delete all 21</button>") == 1
+    assert "Errors of one cause say the same" in dead
+    assert "may have several causes" in kinds
+    end(pages, a_job("b"), of_cause(OTHER))
+    dead, overview = shown(pages, "/dead", "")
+    assert dead.count(">Retry all 22</button>") == 1, "that of the whole list"
+    assert ">ValueError: page 3</a>" in dead, "one job: its error, as on the overview"
+    assert ">ValueError: page 3</a>" in overview
+
+
+def test_what_is_held_back_and_what_waits_is_told_for_each_queue() -> None:
+    pages = pages_with_worker()
+    end(pages, a_job("a"), held)
+    overview, listed = shown(pages, "", "/jobs")
+    row = overview.split("Waiting jobs of each queue")[1]
+    assert "low 0 and 1 held back" in words(row)
+    assert '<span class="state deferred">held back</span>' in listed
+    pages.broker.create_batch(NewBatch("nightly", "nightly"))
+    pages.broker.enqueue([Entry(replace(a_job("m"), batch_id="nightly"), "high", joins=True)])
+    pages.broker.enqueue([Entry(a_job(name), "high") for name in "xyz"])
+    set_paused(pages.broker, "high", QUEUES, paused=True, by="olga")
+    [batch] = shown(pages, "/batches/nightly")
+    assert "Its 4 waiting jobs start as slots become free. 3 of them are not of this batch." in batch

@@ -61,10 +61,11 @@ class BrokerState(Struct, frozen=True):
 
 
 class Recent(NamedTuple):
-    """`held` counts the jobs that are held back, by reason. `is_more`: there may be more of them."""
+    """`held` counts the jobs that are held back by reason, `held_in` by queue. `is_more`: there may be more of them."""
 
     jobs: list[JobDocument]
     held: Counter[str]
+    held_in: Counter[str]
     is_more: bool
 
 
@@ -105,6 +106,7 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "all_known": all_known(groups, marks),
         "jobs": recent.jobs,
         "held": recent.held.total(),
+        "held_in": recent.held_in,
         "is_held_more": recent.is_more,
         "now": stamp(services.now_ms()) or "",
         "banners": _banners(state, recent),
@@ -129,6 +131,7 @@ def _recent(request: PageRequest, found: Overview) -> Recent:
     return Recent(
         [request.shown(document_of(stored)) for stored in latest],
         held,
+        Counter(one.home for one in jobs if one.is_deferred),
         is_more=bool(held) and found.census.scheduled > len(found.first.get("scheduled", ())),
     )
 
