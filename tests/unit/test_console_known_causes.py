@@ -57,7 +57,7 @@ def test_a_batch_says_which_causes_are_known_and_leads_to_them() -> None:
     pages.broker.create_batch(NewBatch("nightly", "nightly", allow_failures=True))
     end(pages, replace(a_job("a"), batch_id="nightly"), of_cause(CAUSE), joins=True)
     acknowledge(pages, CAUSE)
-    batch, causes = shown(pages, "/batches/nightly", "/dead?batch=nightly")
+    _, batch, causes = shown(pages, "", "/batches/nightly", "/dead?batch=nightly")
     assert "acknowledged by olga: known &lt;script&gt;" in words(batch)
     assert 'href="/dashboard/dead?batch=nightly"' in batch
     assert 'class="button main" data-action="POST /batches' not in batch, "nothing urges to retry"

@@ -26,7 +26,9 @@ UNMARKED = GroupMark()
 
 def acknowledgements(request: PageRequest) -> dict[str, Acknowledgement]:
     """By fingerprint. One round trip."""
-    return {one.fingerprint: one for one in request.ask(list_acknowledgements).acknowledgements}
+    found = {one.fingerprint: one for one in request.ask(list_acknowledgements).acknowledgements}
+    request.services.known_causes = found
+    return found
 
 
 def mark_of(group: DeadGroup, known: Mapping[str, Acknowledgement]) -> GroupMark:

@@ -20,7 +20,6 @@ from fileq.core.api_key import Scope
 from fileq.core.delivery import CHECK_TYPE
 from fileq.core.job import State
 from fileq.server.api.batch_endpoints import BatchListQuery, list_all_batches, show_one_batch
-from fileq.server.console.acknowledged_groups import acknowledgements
 from fileq.server.console.page import PageRequest
 
 ALSO = "; also: "  # before the other problems of a delivery, in each error of one
@@ -82,8 +81,8 @@ def batches(request: PageRequest) -> Mapping[str, Any]:
 
 
 def batch(request: PageRequest) -> Mapping[str, Any]:
-    """Three round trips, and a scan of waiting jobs while the batch has some. Without one there is time to ask which
-    causes are known."""
+    """Three round trips, and a scan of waiting jobs while the batch has some. So which causes are known is
+    what the overview or the page of dead jobs read last."""
     found = request.ask(show_one_batch, id=request.params["id"])
     wrong_files, dead = failures_of(found, hides_paths=request.services.hides_paths)
     return {
@@ -92,7 +91,7 @@ def batch(request: PageRequest) -> Mapping[str, Any]:
         "wait": request.shown(why_it_waits(request.services.broker, request.services.config.worker.priorities, found)),
         "wrong_files": wrong_files,
         "dead": dead,
-        "notes": acknowledgements(request) if found.failures and not found.waiting else {},
+        "notes": request.services.known_causes,
         "may_seal": request.has(Scope.OPERATE) or request.has(Scope.ENQUEUE),
         "may_operate": request.has(Scope.OPERATE),
     }
