@@ -39,6 +39,7 @@ def test_dead_jobs_whose_causes_are_all_known_do_not_alarm() -> None:
     acknowledge(pages, CAUSE)
     [overview] = shown(pages, "")
     assert 'class="card figure first bad"' in overview
+    assert "1 of them is known, the others wait for a retry" in overview
     assert "all known" not in overview
     acknowledge(pages, OTHER)
     overview, dead, job = shown(pages, "", "/dead", "/jobs/a")

@@ -47,6 +47,12 @@ def all_known(groups: DeadGroups | None, marks: Mapping[str, GroupMark]) -> bool
     return all(marks[group.key].state == "acknowledged" for group in groups.groups)
 
 
+def known_count(groups: DeadGroups | None, marks: Mapping[str, GroupMark]) -> int:
+    """How many of the dead jobs that were seen are in such a group."""
+    seen = groups.groups if groups is not None else ()
+    return sum(group.count for group in seen if marks[group.key].state == "acknowledged")
+
+
 def died_since(newest: Sequence[str | None], at: str, count: int) -> str:
     """Of the `count` jobs of a group only the newest times are known."""
     acknowledged = parse_time(at)

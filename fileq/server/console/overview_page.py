@@ -19,7 +19,7 @@ from fileq.server.api.dead_endpoints import DeadGroupsQuery, dead_groups
 from fileq.server.api.job_document import JobDocument
 from fileq.server.api.job_lists import document_of
 from fileq.server.api.state_endpoints import MINUTE_SAMPLES, HourStats, hours_of
-from fileq.server.console.acknowledged_groups import acknowledgements, all_known, mark_of
+from fileq.server.console.acknowledged_groups import acknowledgements, all_known, known_count, mark_of
 from fileq.server.console.charts import bar, line_chart
 from fileq.server.console.dead_page import headline
 from fileq.server.console.page import PageRequest
@@ -104,6 +104,7 @@ def overview(request: PageRequest) -> Mapping[str, Any]:
         "headlines": {group.key: headline(group) for group in (groups.groups if groups is not None else ())},
         "marks": marks,
         "all_known": all_known(groups, marks),
+        "known_count": known_count(groups, marks),
         "jobs": recent.jobs,
         "held": recent.held.total(),
         "held_in": recent.held_in,
