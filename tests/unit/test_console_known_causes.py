@@ -99,7 +99,7 @@ def test_a_list_says_how_many_it_leaves_out_and_one_group_has_one_set_of_buttons
     assert "The newest 20 of 21 jobs" in words(dead)
     assert "The newest 20 of 21 jobs of this group" in words(group)
     assert dead.count(">Retry all 21</button>") == dead.count(">Delete all 21</button>") == 1
-    assert "Errors of one cause say the same" in dead
+    assert "Errors that say the same have one cause" in dead
     assert "may have several causes" in kinds
     end(pages, a_job("b"), of_cause(OTHER))
     dead, overview = shown(pages, "/dead", "")

@@ -37,7 +37,7 @@ GROUPINGS: Mapping[GroupedBy, str] = {
     "type": "Type",
 }
 GROUPING_HINTS: Mapping[GroupedBy, str] = {
-    "fingerprint": "Errors of one cause say the same, apart from names and numbers.",
+    "fingerprint": "Errors that say the same have one cause.",
     "directory": "Files that died in the same directory.",
     "kind": "An error class, such as ValueError, may have several causes.",
     "type": "Jobs of files, and each type of the others.",
