@@ -78,6 +78,11 @@ def size(count: float | None) -> str:
     return f"{count:.1f} TB"
 
 
+def moment(value: str | None) -> str:
+    """A time in RFC 3339 as one that can be handed over: `2026-11-17 19:48:03 UTC`."""
+    return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if value else "–"
+
+
 def seconds_between(first: str | None, second: str | None) -> float | None:
     """Of two times in RFC 3339; None if one is missing or they are in the wrong order."""
     if not first or not second:
@@ -98,11 +103,6 @@ def ago(value: str | None, now_ms: int) -> Markup:
     else:
         words = f"in {_rough(-seconds)}"
     return Markup('<time datetime="{}" title="{}">{}</time>').format(value, moment(value), words)
-
-
-def moment(value: str | None) -> str:
-    """A time in RFC 3339 as one that can be handed over: `2026-11-17 19:48:03 UTC`."""
-    return f"{datetime.fromisoformat(value).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if value else "–"
 
 
 def clock_time(value: str, now_ms: int) -> str:
