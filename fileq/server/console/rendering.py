@@ -102,7 +102,8 @@ def ago(value: str | None, now_ms: int) -> Markup:
         words = f"{_rough(seconds)} ago"
     else:
         words = f"in {_rough(-seconds)}"
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(value, moment(value), words)
+    at = datetime.fromisoformat(value).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(value, at, words)
 
 
 def clock_time(value: str, now_ms: int) -> str:
@@ -156,11 +157,11 @@ def environment() -> Environment:
         lines=lines,
         number=number,
         duration=duration,
-        moment=moment,
         size=size,
         as_json=as_json,
         attribute_json=attribute_json,
         path_part=path_part,
+        moment=moment,
     )
     made.globals.update(query_string=query_string, seconds_between=seconds_between, clock_time=clock_time)
     return made
